@@ -1,0 +1,193 @@
+"""SN-GAN with an encoder: three networks trained in one replica step.
+
+    python -m experiments.sngan --gin_file=configs/sngan_digits.gin
+
+Miyato et al. 2018 (arXiv:1802.05957); with classes the projection discriminator of Miyato and
+Koyama 2018 (arXiv:1802.05637). The encoder either regresses the codes of generated images, or
+is trained adversarially on (image, code) pairs as in BiGAN (Donahue et al. 2017,
+arXiv:1605.09782).
+"""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from models.gan import losses
+from models.gan.evaluation import SampleQuality
+from models.gan.resnet import Discriminator, Encoder, Generator
+from models.vision import grid
+from models.vision.digits import Digits
+from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
+from models.vision.images import ImageSource, read, to_unit_range
+from models.vision.shapes import Shapes  # noqa: F401  (for gin)
+from replicator import app, random
+
+
+@gin.configurable(denylist=["image_shape", "num_classes"])
+class SNGAN(tf.Module):
+  """One training step: discriminator updates, one generator update, one encoder update.
+
+  The three optimizers are made in the gin scopes `discriminator`, `generator` and `encoder`.
+
+  Args:
+    image_shape: (height, width, channels) of the data.
+    num_classes: of the data; used when `conditional`.
+    optimizer: makes a Keras optimizer.
+    latent_dim: length of a code z ~ N(0, 1).
+    conditional: give labels to generator and discriminator.
+    discriminator_updates: for each generator update; every one takes its own part of the batch.
+    generator_batch_ratio: codes in a generator update for each image in a discriminator update.
+    bigan: True trains the encoder against a discriminator of (image, code) pairs; False trains
+      it to regress the codes of generated images.
+  """
+
+  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 5,
+               generator_batch_ratio: int = 2, bigan: bool = False):
+    super().__init__()
+    resolution, _, channels = image_shape
+    self.num_classes = num_classes if conditional else 0
+    self.latent_dim = latent_dim
+    self.discriminator_updates = discriminator_updates
+    self.generator_batch_ratio = generator_batch_ratio
+    self.bigan = bigan
+    self.generator = Generator(resolution, channels, latent_dim, num_classes=self.num_classes)
+    self.discriminator = Discriminator(resolution, channels, num_classes=self.num_classes,
+                                       code_dim=latent_dim if bigan else 0)
+    self.encoder = Encoder(resolution, channels, latent_dim)
+    self.optimizers = {}
+    for name in ("discriminator", "generator", "encoder"):
+      with gin.config_scope(name):
+        self.optimizers[name] = replicator.wrap_optimizer(
+            optimizer(), getattr(self, name).trainable_variables)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """`{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> the three losses, float []."""
+    for part in replicator.split(batch, self.discriminator_updates):
+      images = to_unit_range(part["image"], keras.config.floatx())
+      discriminator_loss = self._update_discriminator(images, part["label"])
+    generator_loss = self._update_generator(self.generator_batch_ratio * images.shape[0])
+    encoder_loss = self._update_encoder(images, part["label"])
+    return {"discriminator": discriminator_loss, "generator": generator_loss,
+            "encoder": encoder_loss}
+
+  @tf.function(autograph=False)
+  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
+    optimizer = self.optimizers["generator"]
+    with optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext():
+      return self.generator(z, labels, training=False)
+
+  @tf.function(autograph=False)
+  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Codes of images, drawn again: uint8 `[n, h, w, c]`, int32 `[n]` -> `[n, h, w, c]`."""
+    images = to_unit_range(images, keras.config.floatx())
+    return self.generate(self.encoder(images, training=False), labels)
+
+  def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    z, fake_labels = self._sample(images.shape[0])
+    fakes = self.generator(z, fake_labels, training=True)
+    codes = self.encoder(images, training=True) if self.bigan else None
+    with tf.GradientTape() as tape:
+      # Real and fake together, so that both are judged with the same singular vectors.
+      scores = self._score(tf.concat([images, fakes], 0), tf.concat([labels, fake_labels], 0),
+                           tf.concat([codes, z], 0) if self.bigan else None)
+      real_scores, fake_scores = tf.split(scores, 2)
+      loss = losses.hinge_discriminator_loss(real_scores, fake_scores)
+    self._apply("discriminator", tape, loss)
+    return loss
+
+  def _update_generator(self, size: int) -> tf.Tensor:
+    z, labels = self._sample(size)
+    with tf.GradientTape() as tape:
+      loss = losses.hinge_generator_loss(
+          self._score(self.generator(z, labels, training=True), labels, z))
+    self._apply("generator", tape, loss)
+    return loss
+
+  def _update_encoder(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    if self.bigan:
+      with tf.GradientTape() as tape:
+        scores = self._score(images, labels, self.encoder(images, training=True))
+        loss = tf.reduce_mean(scores)  # Real pairs shall look like generated ones.
+    else:
+      z, labels = self._sample(images.shape[0])
+      fakes = self.generator(z, labels, training=True)
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.math.squared_difference(self.encoder(fakes, training=True), z))
+    self._apply("encoder", tape, loss)
+    return loss
+
+  def _sample(self, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    z = random.normal("z", [size, self.latent_dim])
+    return z, random.uniform("label", [size], 0, max(self.num_classes, 1), tf.int32)
+
+  def _score(self, images, labels, codes):
+    return self.discriminator(images, labels, codes if self.bigan else None, training=True)
+
+  def _apply(self, name: str, tape: tf.GradientTape, loss: tf.Tensor) -> None:
+    variables = getattr(self, name).trainable_variables
+    self.optimizers[name].apply(tape.gradient(loss, variables), variables)
+
+
+@gin.configurable(denylist=["data", "folder"])
+class Evaluator:
+  """Draws samples and reconstructions, and measures the quality of samples.
+
+  Args:
+    data: the real images.
+    folder: where the classifier that measures is kept.
+    rows: of the drawn grids.
+  """
+
+  def __init__(self, data: ImageSource, folder: str, rows: int = 8):
+    self._data = data
+    self._folder = folder
+    self._rows = rows
+    self._quality: SampleQuality | None = None
+
+  def __call__(self, gan: SNGAN) -> replicator.Evaluation:
+    # Not in the constructor: a strategy must be made before anything is computed.
+    self._quality = self._quality or SampleQuality(self._data, self._folder)
+    originals, reconstructions = self._reconstruct(gan)
+    picture = grid.side_by_side(
+        grid.image_grid(self._sample(gan, self._rows ** 2), self._rows),
+        grid.paired_grid(originals, reconstructions, self._rows // 2))
+    scalars = self._quality.measure(functools.partial(self._sample, gan))
+    error = np.mean(np.square(originals / 127.5 - 1.0 - reconstructions))
+    return replicator.Evaluation({**scalars, "reconstruction_error": error}, picture)
+
+  def _sample(self, gan: SNGAN, count: int, batch_size: int = 250) -> np.ndarray:
+    """`count` samples of all classes in turn: [count, h, w, c], of the same codes each time."""
+    z = np.random.default_rng(0).standard_normal([count, gan.latent_dim])
+    labels = np.arange(count) % max(gan.num_classes, 1)
+    return np.concatenate([
+        gan.generate(z[i:i + batch_size].astype(keras.config.floatx()),
+                     labels[i:i + batch_size].astype(np.int32))
+        for i in range(0, count, batch_size)])
+
+  def _reconstruct(self, gan: SNGAN) -> tuple[np.ndarray, np.ndarray]:
+    """Real images, evenly spaced in the data, and what the generator makes of their codes."""
+    count = self._rows * (self._rows // 2)
+    images, labels = read(self._data, np.arange(count) * self._data.size // count)
+    return images, gan.reconstruct(images, labels).numpy()
+
+
+@gin.configurable
+def sngan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+  """Trains SN-GAN on `data`, or resumes the run in `workdir`."""
+  source = data()
+  replicator.train(lambda: SNGAN(source.image_shape, source.num_classes), source,
+                   Evaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(sngan)

@@ -1,0 +1,1 @@
+"""Networks, losses, metrics and data of each field: `gan`, `vision`."""

@@ -1,0 +1,102 @@
+"""How good samples are, in numbers: a Fréchet distance and the classes that are covered."""
+
+import os
+from collections.abc import Callable
+
+import gin
+import numpy as np
+
+from models.gan import tfgan
+from models.vision.classifier import NUM_FEATURES, load_or_train
+from models.vision.images import ImageSource, read, to_uint8
+from replicator.errors import UsageError
+
+_COVERED_SHARE = 0.2
+_SEED = 1
+
+
+def frechet_distance(activations: np.ndarray, others: np.ndarray) -> float:
+  """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)): [n, d], [m, d] -> float.
+
+  The squared Fréchet (Wasserstein-2) distance of the Gaussians with the sample means and
+  unbiased covariances of the two sets, computed by TF-GAN in float64. Small sets make it
+  larger, so compare only numbers from equal n and m.
+
+  Reference: Heusel et al. 2017 (arXiv:1706.08500), equation 6.
+  """
+  distance = tfgan.classifier_metrics().frechet_classifier_distance_from_activations(
+      np.asarray(activations, np.float64), np.asarray(others, np.float64))
+  return float(np.maximum(distance, 0.0))  # Rounding may leave equal sets at -1e-13.
+
+
+@gin.configurable(denylist=["source", "folder"])
+class SampleQuality:
+  """Measures generated images against the real ones of a source.
+
+  The features are those of a small classifier trained on that very source, so the figures
+  compare runs on one source with each other. They are **not** Inception FID and cannot be
+  set beside published ones.
+
+  Attributes:
+    num_samples: number of real images and of generated ones in each measurement.
+    description: one line that says what the figures were computed with.
+  """
+
+  def __init__(self, source: ImageSource, folder: str | os.PathLike,
+               num_samples: int = 2_000) -> None:
+    """Loads the classifier from `folder`, or trains it and saves it there.
+
+    Args:
+      source: real images with labels.
+      folder: where the classifier is kept, of this run alone.
+      num_samples: real and generated images to compare; `source.size` where that is less.
+        Below a few hundred the distance says little of 64 features.
+
+    Raises:
+      UsageError: fewer than two images to compare.
+    """
+    if min(num_samples, source.size) < 2:
+      raise UsageError(f"SampleQuality.num_samples = {num_samples} with {source.size} images of "
+                       "data: at least 2 of each are compared, and 2000 are a good number.")
+    self.num_samples = min(num_samples, source.size)
+    self._classifier = load_or_train(source, folder)
+    chosen = np.random.default_rng(_SEED).permutation(source.size)[:self.num_samples]
+    images, labels = read(source, chosen)
+    self._features, _ = self._classifier(images)
+    self._shares = np.bincount(labels, minlength=source.num_classes) / self.num_samples
+    self.description = (
+        f"{self.num_samples:,} real and {self.num_samples:,} generated images; {NUM_FEATURES} "
+        f"features of a classifier trained on {self._classifier.num_train:,} images of the same "
+        f"data, {100 * self._classifier.accuracy:.1f} % right on "
+        f"{self._classifier.num_held_out:,} others (not Inception)")
+
+  def measure(self, generate: Callable[[int], np.ndarray]) -> dict[str, float]:
+    """Draws `num_samples` images and compares them with the real ones.
+
+    Args:
+      generate: n -> n images [n, h, w, c], floats in [-1, 1] of any precision. They are
+        rounded to 8 bits, as the real ones are.
+
+    Returns:
+      classifier_frechet_distance: `frechet_distance` of the features; NaN when an image is
+        not finite.
+      classes_covered: number of classes that get at least a fifth of the share of the
+        generated images that they have of the real ones, as the classifier sees it (which
+        finds a class in anything: read it together with the distance); 0 when an image is
+        not finite.
+      classifier_accuracy: the classifier's on held-out real images: how far to trust the
+        other two.
+    """
+    images = np.asarray(generate(self.num_samples))
+    if not np.isfinite(np.asarray(images, np.float64)).all():
+      distance, covered = np.nan, 0
+    else:
+      features, logits = self._classifier(to_uint8(images).numpy())
+      distance = frechet_distance(self._features, features)
+      shares = np.bincount(logits.argmax(-1), minlength=len(self._shares)) / len(images)
+      covered = np.sum((self._shares > 0) & (shares >= _COVERED_SHARE * self._shares))
+    return {
+        "classifier_frechet_distance": float(distance),
+        "classes_covered": float(covered),
+        "classifier_accuracy": self._classifier.accuracy,
+    }

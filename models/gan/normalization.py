@@ -1,0 +1,39 @@
+"""Batch normalization whose scale and offset depend on the class."""
+
+import keras
+import tensorflow as tf
+
+from replicator import GlobalBatchNorm
+
+
+class ClassBatchNorm(keras.layers.Layer):
+  """Conditional batch normalization (Dumoulin et al. 2017, arXiv:1610.07629, equation 5).
+
+  Normalizes over all examples of all replicas, then scales and shifts each example by its
+  class: `[n, h, w, c], [n] -> [n, h, w, c]`.
+
+  Args:
+    num_classes: k; labels are integers in `[0, k)`. The layer learns `gamma [k, c]`, from
+      ones, and `beta [k, c]`, from zeros.
+  """
+
+  def __init__(self, num_classes: int, **kwargs):
+    super().__init__(**kwargs)
+    self.num_classes = num_classes
+    self.norm = GlobalBatchNorm(center=False, scale=False)
+
+  def build(self, input_shape):
+    self.norm.build(input_shape)
+    shape = (self.num_classes, input_shape[-1])
+    self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones")
+    self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
+
+  def call(self, inputs: tf.Tensor, labels: tf.Tensor, training: bool = False) -> tf.Tensor:
+    # A product with one-hot rows, not a look-up: its gradient is dense and deterministic.
+    rows = tf.one_hot(labels, self.num_classes, dtype=self.compute_dtype)
+    gamma, beta = tf.matmul(rows, self.gamma), tf.matmul(rows, self.beta)
+    outputs = self.norm(inputs, training=training)
+    return outputs * gamma[:, tf.newaxis, tf.newaxis] + beta[:, tf.newaxis, tf.newaxis]
+
+  def compute_output_shape(self, input_shape):
+    return input_shape

@@ -1,0 +1,103 @@
+"""Resampling folded into convolutions: the same functions with 2.25 times fewer operations.
+
+Upsampling repeats each pixel, so that neighbouring taps of a 3x3 convolution meet the same
+value and can be summed beforehand; average pooling sums neighbouring outputs, so that their
+taps overlap and can be summed beforehand too. Both sums are the same 4x4 kernel, that of
+`fold`. Zero padding at the borders folds along with the rest.
+"""
+
+import keras
+import tensorflow as tf
+
+
+def fold(kernel: tf.Tensor) -> tf.Tensor:
+  """The sum of a 3x3 kernel's four copies shifted by (0 or 1, 0 or 1).
+
+  `[3, 3, i, o] -> [4, 4, i, o]`: the kernel convolved with a 2x2 box of ones.
+  """
+  rows = tf.pad(kernel, [[0, 1], [0, 0], [0, 0], [0, 0]])
+  rows += tf.pad(kernel, [[1, 0], [0, 0], [0, 0], [0, 0]])
+  folded = tf.pad(rows, [[0, 0], [0, 1], [0, 0], [0, 0]])
+  folded += tf.pad(rows, [[0, 0], [1, 0], [0, 0], [0, 0]])
+  return folded
+
+
+def upsample(images: tf.Tensor) -> tf.Tensor:
+  """Nearest neighbours, twice the size: `[n, h, w, c] -> [n, 2 h, 2 w, c]`.
+
+  This is four times the transpose of `downsample`, for which there is a fast operation whose
+  gradient is as fast; repeating pixels by broadcasting has a slow one.
+  """
+  n, h, w, c = keras.ops.shape(images)
+  return tf.raw_ops.AvgPoolGrad(orig_input_shape=[n, 2 * h, 2 * w, c], grad=4 * images,
+                                ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID")
+
+
+def downsample(images: tf.Tensor) -> tf.Tensor:
+  """Means of 2x2 pixels: `[n, 2 h, 2 w, c] -> [n, h, w, c]`."""
+  return tf.nn.avg_pool2d(images, 2, 2, "VALID")
+
+
+class _FoldedConv2D(keras.layers.Layer):
+  """The variables of a 3x3 convolution with bias: `kernel [3, 3, i, o]` and `bias [o]`."""
+
+  def __init__(self, filters: int, kernel_initializer="glorot_uniform", **kwargs):
+    super().__init__(**kwargs)
+    self.filters = filters
+    self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+  def build(self, input_shape):
+    self.kernel = self.add_weight(name="kernel", shape=(3, 3, input_shape[-1], self.filters),
+                                  initializer=self.kernel_initializer)
+    self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
+
+
+class UpsampleConv2D(_FoldedConv2D):
+  """`upsample`, then a 3x3 convolution with zero padding: `[n, h, w, i] -> [n, 2 h, 2 w, o]`.
+
+  Computed as one transposed convolution of stride 2, which places the 4x4 kernel mirrored.
+
+  Args:
+    filters: o, the number of output channels.
+    kernel_initializer: any Keras initializer; it sees the 3x3 kernel's fans.
+  """
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    n, h, w, _ = keras.ops.shape(inputs)
+    kernel = tf.reverse(fold(tf.convert_to_tensor(self.kernel)), axis=[0, 1])
+    outputs = tf.nn.conv2d_transpose(inputs, tf.transpose(kernel, [0, 1, 3, 2]),
+                                     [n, 2 * h, 2 * w, self.filters], strides=2)
+    return tf.nn.bias_add(outputs, self.bias)
+
+  def compute_output_shape(self, input_shape):
+    n, h, w, _ = input_shape
+    return n, h and 2 * h, w and 2 * w, self.filters
+
+
+class ConvDownsample2D(_FoldedConv2D):
+  """A 3x3 convolution with zero padding, then `downsample`: `[n, 2 h, 2 w, i] -> [n, h, w, o]`.
+
+  Computed as one convolution of stride 2 with a quarter of the 4x4 kernel. Height and width
+  must be even: at an odd border the padding of the folded form would be another one.
+
+  Args:
+    filters: o, the number of output channels.
+    kernel_initializer: any Keras initializer; it sees the 3x3 kernel's fans.
+
+  Raises:
+    ValueError: height or width is odd.
+  """
+
+  def build(self, input_shape):
+    _, h, w, _ = input_shape
+    if (h or 0) % 2 or (w or 0) % 2:
+      raise ValueError(f"ConvDownsample2D halves height and width, but they are {h} and {w}")
+    super().build(input_shape)
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    kernel = fold(tf.convert_to_tensor(self.kernel)) / 4
+    return tf.nn.bias_add(tf.nn.conv2d(inputs, kernel, strides=2, padding="SAME"), self.bias)
+
+  def compute_output_shape(self, input_shape):
+    n, h, w, _ = input_shape
+    return n, h and h // 2, w and w // 2, self.filters

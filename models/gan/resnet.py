@@ -1,0 +1,240 @@
+"""The residual networks of SN-GAN, for images of 8, 16, 32, 64 and 128 pixels.
+
+Generator and discriminator follow Miyato et al. 2018 (arXiv:1802.05957), with classes Miyato
+and Koyama 2018 (arXiv:1802.05637), and the authors' public code where the papers are silent:
+weights start Glorot-uniform, with gain sqrt(2) in the 3x3 convolutions of the blocks and gain 1
+in shortcuts, linear layers, embeddings and the generator's last convolution; biases start at
+zero. Deviations: the discriminator's last linear layer has no bias at any resolution (the
+authors' 64 and 128 pixel ones have one), and batch normalization adds 1e-5 to the variance,
+not 2e-5.
+"""
+
+import dataclasses
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.gan.blocks import DownBlock, UpBlock, build_chain
+from replicator import GlobalBatchNorm, SpectralNorm
+from replicator.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+  """Channels of one resolution's networks, at width 1.
+
+  Attributes:
+    up: of the generator's 4x4 map, then after each of its blocks, which double the size.
+    down: after each block of the discriminator and of the encoder.
+    halvings: how many of the latter blocks, the first ones, halve the size.
+  """
+  up: tuple[int, ...]
+  down: tuple[int, ...]
+  halvings: int
+
+
+# 32, 64 and 128 pixels are the authors'; 8 and 16 drop blocks from those of 32.
+ARCHITECTURES = {
+    8: Architecture((256,) * 2, (128,) * 3, halvings=1),
+    16: Architecture((256,) * 3, (128,) * 3, halvings=1),
+    32: Architecture((256,) * 4, (128,) * 4, halvings=2),
+    64: Architecture((1024, 512, 256, 128, 64), (64, 128, 256, 512, 1024), halvings=5),
+    128: Architecture((1024, 1024, 512, 256, 128, 64), (64, 128, 256, 512, 1024, 1024), halvings=5),
+}
+
+
+@gin.configurable
+class Generator(keras.Model):
+  """Draws images from codes: `[n, latent_dim] -> [n, resolution, resolution, channels]`.
+
+  A linear layer to a 4x4 map, blocks that double its size, then batch normalization, ReLU,
+  a 3x3 convolution and tanh. Pixels lie in [-1, 1], float32 (float64 under its policy).
+
+  Args:
+    resolution: 8, 16, 32, 64 or 128 pixels.
+    channels: 1 for grey, 3 for colour images.
+    latent_dim: the length of a code.
+    width: multiplies the channel counts of all layers.
+    num_classes: above 0, batch normalization in the blocks is class-conditional.
+
+  Raises:
+    UsageError: an unknown resolution, no channel left, or missing labels in a call.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
+               width: float = 1.0, num_classes: int = 0):
+    super().__init__(autocast=False)
+    first, *others = _channels(_architecture("Generator", resolution).up, width)
+    self.num_classes = num_classes
+    self.linear = keras.layers.Dense(4 * 4 * first)
+    self.blocks = [UpBlock(filters, num_classes) for filters in others]
+    self.norm = GlobalBatchNorm()
+    self.to_image = keras.layers.Conv2D(channels, 3, padding="same")
+    self.linear.build((None, latent_dim))
+    self.base = (4, 4, first)
+    build_chain([*self.blocks, self.norm, self.to_image], (None, *self.base))
+    self.built = True
+
+  def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
+           training: bool = False) -> tf.Tensor:
+    """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
+    _check_labels("Generator", self.num_classes, labels)
+    x = tf.reshape(self.linear(z), [-1, *self.base])
+    for block in self.blocks:
+      x = block(x, labels)
+    x = self.to_image(tf.nn.relu(self.norm(x)))
+    return tf.tanh(tf.cast(x, self.variable_dtype))
+
+
+@gin.configurable
+class Discriminator(keras.Model):
+  """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
+
+  Residual blocks, ReLU and the sum over all positions give features h; the score is `<v, h>`,
+  plus `<embedding(label), h>` with classes (projection), plus a small network of (h, code)
+  when it judges pairs (Donahue et al. 2017, arXiv:1605.09782). From h on it computes in
+  float32 (float64 under its policy), also where the blocks do not.
+
+  Args:
+    resolution: 8, 16, 32, 64 or 128 pixels.
+    channels: 1 for grey, 3 for colour images.
+    width: multiplies the channel counts of all layers.
+    num_classes: above 0, the score has a projection term.
+    code_dim: above 0, the score judges pairs of an image and a code of this length.
+
+  Raises:
+    UsageError: an unknown resolution, no channel left, images of another size, missing labels,
+      missing or unexpected codes.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, width: float = 1.0,
+               num_classes: int = 0, code_dim: int = 0):
+    super().__init__(autocast=False)
+    architecture = _architecture("Discriminator", resolution)
+    self.image_shape = (resolution, resolution, channels)
+    self.num_classes = num_classes
+    self.code_dim = code_dim
+    self.blocks = _down_blocks(architecture, width, spectral=True)
+    features = build_chain(self.blocks, (None, *self.image_shape))[-1]
+    self.linear = self._head(1, features, use_bias=False)
+    if num_classes:
+      self.embedding = self._head(features, num_classes, use_bias=False)
+    if code_dim:
+      self.joint_features = self._head(features, features, use_bias=False)
+      self.joint_code = self._head(features, code_dim)
+      self.joint_hidden = self._head(features, features)
+      self.joint_score = self._head(1, features, use_bias=False)
+    self.built = True
+
+  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
+           codes: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
+    """Scores `[n]`; integer `labels [n]` are ignored without classes; `codes [n, code_dim]`.
+
+    Each training call moves the estimated singular vectors by one power iteration.
+    """
+    _check_images("Discriminator", self.image_shape, images)
+    _check_labels("Discriminator", self.num_classes, labels)
+    if (codes is not None) != (self.code_dim > 0):
+      raise UsageError(
+          f"Discriminator.code_dim is {self.code_dim}, but it was given "
+          f"{'no codes' if codes is None else 'codes'}: set code_dim to their length, or to 0 "
+          "for a discriminator of images alone")
+    x = images
+    for block in self.blocks:
+      x = block(x)
+    features = tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
+    scores = self.linear(features)[:, 0]
+    if self.num_classes:
+      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
+      embedded = self.embedding(one_hot)
+      scores += tf.reduce_sum(embedded * features, axis=1)
+    if self.code_dim:
+      scores += self._judge_pair(features, codes)
+    return scores
+
+  def _judge_pair(self, features, codes):
+    # Each of the pair has its own first layer, so that each enters with spectral norm 1.
+    x = self.joint_features(features)
+    x = tf.nn.relu(x + self.joint_code(codes))
+    x = tf.nn.relu(self.joint_hidden(x))
+    return self.joint_score(x)[:, 0]
+
+  def _head(self, outputs: int, inputs: int, use_bias: bool = True) -> SpectralNorm:
+    layer = SpectralNorm(
+        keras.layers.Dense(outputs, use_bias=use_bias, dtype=self.variable_dtype))
+    layer.build((None, inputs))
+    return layer
+
+
+@gin.configurable
+class Encoder(keras.Model):
+  """Infers codes: `[n, resolution, resolution, channels] -> [n, latent_dim]`.
+
+  The discriminator's blocks with batch normalization in place of spectral normalization, then
+  a linear layer of the whole last map (not of its sum: a code must tell where things are).
+  Codes are float32 (float64 under its policy).
+
+  Args:
+    resolution: 8, 16, 32, 64 or 128 pixels.
+    channels: 1 for grey, 3 for colour images.
+    latent_dim: the length of a code.
+    width: multiplies the channel counts of all layers.
+
+  Raises:
+    UsageError: an unknown resolution, no channel left, or images of another size.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
+               width: float = 1.0):
+    super().__init__(autocast=False)
+    self.image_shape = (resolution, resolution, channels)
+    self.blocks = _down_blocks(_architecture("Encoder", resolution), width, spectral=False)
+    self.norm = GlobalBatchNorm()
+    self.flatten = keras.layers.Flatten()
+    self.linear = keras.layers.Dense(latent_dim)
+    build_chain([*self.blocks, self.norm, self.flatten, self.linear], (None, *self.image_shape))
+    self.built = True
+
+  def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Codes `[n, latent_dim]` of images."""
+    _check_images("Encoder", self.image_shape, images)
+    x = images
+    for block in self.blocks:
+      x = block(x)
+    x = tf.nn.relu(self.norm(x))
+    return tf.cast(self.linear(self.flatten(x)), self.variable_dtype)
+
+
+def _down_blocks(architecture: Architecture, width: float, spectral: bool) -> list[DownBlock]:
+  return [DownBlock(filters, halve=i < architecture.halvings, first=i == 0, spectral=spectral)
+          for i, filters in enumerate(_channels(architecture.down, width))]
+
+
+def _architecture(network: str, resolution: int) -> Architecture:
+  if resolution not in ARCHITECTURES:
+    valid = ", ".join(map(str, ARCHITECTURES))
+    raise UsageError(f"{network}.resolution = {resolution!r} is not a size that SN-GAN networks "
+                     f"are described for: write one of {valid}")
+  return ARCHITECTURES[resolution]
+
+
+def _channels(counts: tuple[int, ...], width: float) -> list[int]:
+  scaled = [round(count * width) for count in counts]
+  if min(scaled) < 1:
+    raise UsageError(f"width = {width!r} leaves a layer of {min(counts)} channels with none: "
+                     f"write at least {1 / min(counts)}")
+  return scaled
+
+
+def _check_images(network: str, expected: tuple[int, int, int], images: tf.Tensor) -> None:
+  if tuple(images.shape[1:]) != expected:
+    found = " x ".join(map(str, images.shape[1:]))
+    raise UsageError(f"{network} is built for images of {' x '.join(map(str, expected))} but was "
+                     f"given {found}: set {network}.resolution and {network}.channels to those")
+
+
+def _check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> None:
+  if num_classes and labels is None:
+    raise UsageError(f"{network}.num_classes = {num_classes} makes it conditional, but it was "
+                     "given no labels: pass labels, or set num_classes = 0")

@@ -1,0 +1,93 @@
+"""The one place that makes TF-GAN 2.1.0 work on today's TensorFlow.
+
+`import tensorflow_gan` fails since TensorFlow 2.16, which has no `tf.estimator`. The losses
+and the metrics need none of it: it is the package's `__init__` that imports everything. So
+single modules are loaded from the package's folder with bare packages as their parents. It
+is quick, too: 2 ms for the losses, where the whole package takes 0.8 s. What is loaded is
+our private copy: `sys.modules` and TensorFlow itself stay as they were.
+"""
+
+import functools
+import importlib
+import importlib.util
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+
+@functools.cache
+def losses() -> types.ModuleType:
+  """`tensorflow_gan.losses.wargs`: losses as functions of scores.
+
+  Unlike TF-GAN's own they keep float64 (TF-GAN rounds every score to float32, an error of
+  1e-7 that a float64 proof would take for a bug). Half-precision scores give float32 losses.
+  """
+  module = _load("tensorflow_gan.python.losses.losses_impl")
+  v1 = _View(tf.compat.v1, losses=_View(tf.compat.v1.losses, compute_weighted_loss=_mean_loss))
+  module.tf = _View(tf, compat=_View(tf.compat, v1=v1))
+  module._to_float = lambda x: x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+  return module
+
+
+@functools.cache
+def classifier_metrics() -> types.ModuleType:
+  """`tensorflow_gan.eval`'s metrics from a classifier's activations or logits.
+
+  Imports TensorFlow Probability, half a second.
+  """
+  return _load("tensorflow_gan.python.eval.classifier_metrics")
+
+
+class _View:
+  """A module seen with some attributes replaced; the module itself is left alone."""
+
+  def __init__(self, module: Any, **replaced: Any) -> None:
+    self.__dict__.update(replaced)
+    self._module = module
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._module, name)
+
+
+def _mean_loss(losses: tf.Tensor, weights: Any = 1.0, scope: str | None = None,
+               loss_collection: str | None = None,
+               reduction: str = tf.compat.v1.losses.Reduction.SUM_BY_NONZERO_WEIGHTS) -> tf.Tensor:
+  """`tf.compat.v1.losses.compute_weighted_loss`, which goes through float32, for float64 too."""
+  if losses.dtype != tf.float64:
+    return tf.compat.v1.losses.compute_weighted_loss(
+        losses, weights, scope, loss_collection, reduction)
+  if reduction != tf.compat.v1.losses.Reduction.SUM_BY_NONZERO_WEIGHTS:
+    raise NotImplementedError(f"A float64 loss with reduction={reduction!r}.")
+  weights = tf.broadcast_to(tf.cast(weights, losses.dtype), tf.shape(losses))
+  present = tf.math.count_nonzero(weights, dtype=losses.dtype)
+  return tf.math.divide_no_nan(tf.reduce_sum(losses * weights), present)
+
+
+def _load(name: str) -> types.ModuleType:
+  """A private copy of the module, loaded without running the `__init__` of its packages."""
+  spec = importlib.util.find_spec("tensorflow_gan")
+  if spec is None or spec.origin is None:
+    raise ImportError("tensorflow_gan is not installed: pip install tensorflow-gan==2.1.0.")
+  aside = _take_modules()
+  parents = name.split(".")[:-1]
+  for depth in range(1, len(parents) + 1):
+    package = types.ModuleType(".".join(parents[:depth]))
+    package.__path__ = [str(Path(spec.origin).parent.joinpath(*parents[1:depth]))]
+    sys.modules[package.__name__] = package
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # Deprecated distutils, pkg_resources and Keras 2 names.
+      return importlib.import_module(name)
+  finally:
+    _take_modules()
+    sys.modules.update(aside)
+
+
+def _take_modules() -> dict[str, types.ModuleType]:
+  """Removes all of TF-GAN from `sys.modules` and returns what was there."""
+  names = [name for name in sys.modules if name.split(".")[0] == "tensorflow_gan"]
+  return {name: sys.modules.pop(name) for name in names}

@@ -1,0 +1,1 @@
+"""Images: data sets, a small classifier, pictures of many pictures."""

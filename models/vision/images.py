@@ -1,0 +1,88 @@
+"""What an image data set is, and how its bytes become network inputs and back."""
+
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+
+class ImageSource(Protocol):
+  """Numbered labelled images of one size: an example source for `replicator` input pipelines.
+
+  Attributes:
+    size: number of distinct examples.
+    image_shape: `(height, width, channels)` of every image; channels is 1 or 3.
+    num_classes: number of distinct labels.
+    class_names: one name per label, in label order.
+  """
+
+  size: int
+  image_shape: tuple[int, int, int]
+  num_classes: int
+  class_names: tuple[str, ...]
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    """int64 `index` in `[0, size)` -> `{"image": uint8 [h, w, c], "label": int32 []}`.
+
+    Pure TensorFlow with static shapes: it is traced into `tf.data.Dataset.map`.
+    """
+    ...
+
+
+class InMemoryImages:
+  """An `ImageSource` over arrays, held once in host memory whatever the number of pipelines."""
+
+  def __init__(self, images: np.ndarray, labels: np.ndarray, class_names: tuple[str, ...]) -> None:
+    """uint8 `images` [n, h, w, c] and integer `labels` [n] that index `class_names`."""
+    self.size = len(images)
+    self.image_shape = tuple(images.shape[1:])
+    self.num_classes = len(class_names)
+    self.class_names = class_names
+    self._arrays = np.asarray(images, np.uint8), np.asarray(labels, np.int32)
+    self._tensors: tuple[tf.Tensor, tf.Tensor] | None = None
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    """int64 `index` in `[0, size)` -> `{"image": uint8 [h, w, c], "label": int32 []}`."""
+    images, labels = self._as_tensors()
+    image = tf.ensure_shape(tf.gather(images, index), self.image_shape)
+    return {"image": image, "label": tf.gather(labels, index)}
+
+  def _as_tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+    # Not in the constructor: TensorFlow must not start before a strategy has set up its devices.
+    # Eager tensors are captured by the pipeline's functions by reference, so they are not
+    # written into any graph and may be larger than a graph's limit of 2 GB.
+    if self._tensors is None:
+      with tf.init_scope(), tf.device("CPU:0"):
+        self._tensors = tuple(map(tf.constant, self._arrays))
+    return self._tensors
+
+
+def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The examples at `indices` [n], in that order -> uint8 [n, h, w, c], int32 [n]."""
+  examples = tf.data.Dataset.from_tensor_slices(np.asarray(indices, np.int64))
+  examples = examples.map(source.load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+  batches = list(examples.batch(256).as_numpy_iterator())
+  return (np.concatenate([batch["image"] for batch in batches]),
+          np.concatenate([batch["label"] for batch in batches]))
+
+
+def to_unit_range(images: tf.Tensor, dtype: tf.DType | str = tf.float32) -> tf.Tensor:
+  """uint8 in [0, 255] -> `dtype` in [-1, 1], the range of a `tanh` generator; any shape.
+
+  Half-precision results are computed in float32 and rounded once.
+  """
+  dtype = tf.as_dtype(dtype)
+  exact = dtype if dtype == tf.float64 else tf.float32
+  return tf.cast(tf.cast(images, exact) / 127.5 - 1.0, dtype)
+
+
+def to_uint8(images: tf.Tensor) -> tf.Tensor:
+  """Floats in [-1, 1] -> the nearest uint8 level in [0, 255]; any shape.
+
+  Inverse of `to_unit_range`, exact for float32 and float64. Values outside [-1, 1] are
+  clipped and NaN becomes 0.
+  """
+  images = tf.convert_to_tensor(images)
+  exact = images if images.dtype == tf.float64 else tf.cast(images, tf.float32)
+  levels = tf.clip_by_value(tf.round((exact + 1.0) * 127.5), 0.0, 255.0)
+  return tf.cast(tf.where(tf.math.is_nan(levels), tf.zeros_like(levels), levels), tf.uint8)

@@ -1,0 +1,135 @@
+"""The command line of an experiment: flags, configuration, exit status.
+
+    python -m experiments.NAME --gin_file=F [--gin_file=G ...] [--gin_param="a.b = 1" ...]
+                               [--workdir=DIR] [--eager] [--explain] [--debug]
+
+Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted and saved.
+"""
+
+import argparse
+import datetime
+import os
+import pathlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from replicator import quiet
+from replicator.errors import Preempted, UsageError, nearest
+
+PREEMPTED = 42
+
+
+def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
+  """Runs `main(workdir)` as an experiment and exits with its status.
+
+  The experiment resumes when the workdir holds a checkpoint; without `--workdir` a new one,
+  `runs/NAME-<utc time>`, is made.
+  """
+  quiet.drop_native_log()
+  status = _run(main, list(sys.argv[1:] if argv is None else argv))
+  quiet.finish()
+  sys.exit(status)
+
+
+def _run(main: Callable[[str], None], argv: list[str]) -> int:
+  workdir = None
+  debug = "--debug" in argv
+  try:
+    arguments = _parse(argv)
+    from replicator import config
+    config.parse(arguments.gin_file, arguments.gin_param)
+    if arguments.explain:
+      print(config.describe())
+      return 0
+    if arguments.eager:
+      import tensorflow as tf
+      tf.config.run_functions_eagerly(True)
+    workdir = arguments.workdir or _new_workdir()
+    main(workdir)
+    return 0
+  except Preempted as stopped:
+    print(f"{_first_line(stopped)}; to resume: {_command(argv, workdir)}")
+    return PREEMPTED
+  except KeyboardInterrupt:
+    return _fail("interrupted", debug, workdir, status=130)
+  except UsageError as error:
+    return _fail(_first_line(error), debug, workdir, status=2)
+  except RuntimeError as error:
+    if "Required bindings" not in str(error):
+      return _fail_unexpectedly(error, debug, workdir)
+    missing = _first_line(error).partition("for ")[2]
+    return _fail(f"the configuration must set: {missing}", debug, workdir, status=2)
+  except Exception as error:
+    return _fail_unexpectedly(error, debug, workdir)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+  parser = _Parser(description="Trains; the same command with the same workdir resumes.",
+                   prog=_command([]), allow_abbrev=False)
+  parser.add_argument("--gin_file", action="append", default=[], metavar="F",
+                      help="a gin file; more of them add to and override the first")
+  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
+                      help="a gin binding; overrides the files")
+  parser.add_argument("--workdir", help="where the run leaves its files, and where it resumes")
+  parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
+  parser.add_argument("--explain", action="store_true", help="print the configuration and exit")
+  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+  return parser.parse_args(argv)
+
+
+class _Parser(argparse.ArgumentParser):
+
+  def error(self, message: str) -> NoReturn:
+    flags = [option for action in self._actions for option in action.option_strings]
+    unknown = message.partition("unrecognized arguments: ")[2].partition("=")[0].split(" ")[0]
+    raise UsageError(f"command line: {message}.{nearest(unknown, flags) if unknown else ''}")
+
+
+def _new_workdir() -> str:
+  if os.environ.get("TF_CONFIG"):
+    raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; all "
+                     "of them must see the same folder")
+  now = datetime.datetime.now(datetime.timezone.utc)
+  return f"runs/{_module().rpartition('.')[2]}-{now:%Y%m%d-%H%M%S}"
+
+
+def _module() -> str:
+  spec = sys.modules["__main__"].__spec__
+  return spec.name if spec else pathlib.Path(sys.argv[0]).stem
+
+
+def _command(argv: list[str], workdir: str | None = None) -> str:
+  import shlex
+  given = any(a.startswith("--workdir") for a in argv)
+  words = ["python", "-m", _module(), *argv, *([] if given or not workdir else
+                                               [f"--workdir={workdir}"])]
+  return shlex.join(words)
+
+
+def _first_line(error: BaseException) -> str:
+  # gin adds lines to the message of whatever passes through a configurable.
+  return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _fail(message: str, debug: bool, workdir: str | None, status: int) -> int:
+  if debug:
+    traceback.print_exc()
+  print(f"error: {message}", file=sys.stderr)
+  return status
+
+
+def _fail_unexpectedly(error: Exception, debug: bool, workdir: str | None) -> int:
+  """Says where in the user's own code it failed, and keeps the traceback."""
+  kept = ""
+  if workdir and pathlib.Path(workdir).is_dir() and not debug:
+    path = pathlib.Path(workdir) / "traceback.txt"
+    path.write_text(traceback.format_exc())
+    kept = f"; the traceback is in {path}"
+  own = [frame for frame in traceback.extract_tb(error.__traceback__)
+         if "site-packages" not in frame.filename]
+  where = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}: " if own else ""
+  message = f"{where}{type(error).__name__}: {_first_line(error)}{kept}"
+  return _fail(message if kept or debug else f"{message} (--debug shows the traceback)",
+               debug, workdir, status=1)

@@ -1,0 +1,24 @@
+"""The one exception that means: what the user wrote cannot work, and here is what to write."""
+
+
+class UsageError(Exception):
+  """Bad input, told in one line: what was written, what is wrong, what to write instead.
+
+  The command line prints the message alone and ends with exit status 2; a traceback
+  appears only with `--debug`.
+  """
+
+
+def nearest(word: str, candidates: list[str]) -> str:
+  """A hint such as ` Did you mean 'mirrored'?`, or the empty string when nothing is near."""
+  import difflib
+  matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+  return f" Did you mean '{matches[0]}'?" if matches else ""
+
+
+class Preempted(Exception):
+  """The run was asked to stop, and saved its state; carries the step."""
+
+  def __init__(self, step: int):
+    super().__init__(f"stopped at step {step}, which is saved")
+    self.step = step

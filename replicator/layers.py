@@ -1,0 +1,156 @@
+"""Keras layers that compute the same thing on one replica and on many, under every strategy."""
+
+import keras
+import tensorflow as tf
+
+from replicator import collectives
+
+
+class GlobalBatchNorm(keras.layers.Layer):
+  """Batch normalization over the examples of all replicas (Ioffe and Szegedy 2015).
+
+  Every replica contributes `(count, mean, M2)`, M2 being the sum of squared deviations from
+  its own mean, and the triples are combined as Chan et al. (1979) do: exact also where
+  `E[x^2] - E[x]^2` cancels, in one collective, differentiable through it to any order.
+
+  Normalizes all axes but the last: `[n, ..., c] -> [n, ..., c]`. Statistics are float32
+  under the mixed policies, and float64 under the float64 policy.
+
+  Args:
+    momentum: how much of the moving statistics each training step keeps.
+    epsilon: added to the variance.
+    center: whether to add a learned offset `beta [c]`.
+    scale: whether to multiply by a learned `gamma [c]`.
+  """
+
+  def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, center: bool = True,
+               scale: bool = True, **kwargs):
+    super().__init__(autocast=False, **kwargs)
+    self.momentum = momentum
+    self.epsilon = epsilon
+    self.center = center
+    self.scale = scale
+
+  def build(self, input_shape):
+    shape = (input_shape[-1],)
+    if self.scale:
+      self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones")
+    if self.center:
+      self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
+    dtype = self.variable_dtype
+    self.moving_mean = _replica_variable("moving_mean", shape, "zeros", dtype)
+    self.moving_variance = _replica_variable("moving_variance", shape, "ones", dtype)
+
+  def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    x = tf.cast(inputs, self.variable_dtype)
+    if training:
+      mean, variance = global_moments(x)
+      self._move(self.moving_mean, mean)
+      self._move(self.moving_variance, variance)
+    else:
+      mean, variance = self.moving_mean.value, self.moving_variance.value
+    multiplier = tf.math.rsqrt(variance + self.epsilon)
+    if self.scale:
+      multiplier *= self.gamma.value
+    # Subtracted first: x * multiplier - mean * multiplier would cancel where |mean| >> std.
+    outputs = (x - mean) * multiplier
+    if self.center:
+      outputs += self.beta.value
+    return tf.cast(outputs, self.compute_dtype)
+
+  def _move(self, statistic, value):
+    value = tf.stop_gradient(value)
+    statistic.assign(statistic.value * self.momentum + value * (1 - self.momentum))
+
+  def compute_output_shape(self, input_shape):
+    return input_shape
+
+
+def global_moments(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  """Mean and (biased) variance over all axes but the last, and over replicas.
+
+  `[n, ..., c] -> [c], [c]`; the replicas' n may differ. One collective.
+  """
+  axes = list(range(x.shape.rank - 1))
+  mean = tf.reduce_mean(x, axes)
+  variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
+  count = tf.cast(tf.size(x) / x.shape[-1], x.dtype)
+  packed = tf.concat([count[tf.newaxis], mean, variance], axis=0)
+  counts, means, variances = tf.split(
+      collectives.all_gather(packed), [1, x.shape[-1], x.shape[-1]], axis=1)
+  weights = counts / tf.reduce_sum(counts)
+  mean = tf.reduce_sum(weights * means, axis=0)
+  variance = tf.reduce_sum(weights * (variances + tf.math.squared_difference(means, mean)), axis=0)
+  return mean, variance
+
+
+def _replica_variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
+  """A variable of which every replica keeps its own copy, since all compute the same value.
+
+  Writing it needs no collective, unlike a mirrored variable, which broadcasts.
+  """
+  return keras.Variable(keras.initializers.get(initializer), shape=shape, dtype=dtype,
+                        trainable=False, autocast=False, name=name,
+                        synchronization="on_read", aggregation="only_first_replica")
+
+
+class SpectralNorm(keras.layers.Wrapper):
+  """Divides a layer's kernel by its largest singular value (Miyato et al. 2018).
+
+  One power iteration for each training call follows the leading singular vectors; as in
+  the paper the vectors are constants to the gradient. The kernel `[..., c]` is seen as a
+  matrix `[prod(...), c]`. All replicas hold the same kernel and compute the same vector, so
+  it needs no collective. The wrapped layer's own kernel variable is never overwritten.
+
+  Args:
+    layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
+    power_iterations: how many for each training call.
+    epsilon: keeps the norms of the vectors from zero.
+
+  Raises:
+    ValueError: the layer has neither `kernel` nor `embeddings`.
+  """
+
+  def __init__(self, layer: keras.layers.Layer, power_iterations: int = 1,
+               epsilon: float = 1e-12, **kwargs):
+    super().__init__(layer, autocast=False, **kwargs)
+    self.power_iterations = power_iterations
+    self.epsilon = epsilon
+
+  def build(self, input_shape=None):
+    super().build(input_shape)
+    for name in ("kernel", "embeddings"):
+      if hasattr(self.layer, name):
+        self.kernel = getattr(self.layer, name)
+        break
+    else:
+      raise ValueError(f"SpectralNorm: {self.layer} has neither 'kernel' nor 'embeddings'")
+    shape = (1, self.kernel.shape[-1])
+    self.u = _replica_variable("u", shape, "random_normal", self.variable_dtype)
+
+  def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    normalized = self.kernel.value / self._spectral_norm(training)
+    # The other variables are passed on as they are: they may themselves be replaced by an
+    # enclosing scope, such as averaged weights.
+    values = [(v, v.value) for v in self.layer.variables if v is not self.kernel]
+    with keras.StatelessScope([*values, (self.kernel, normalized)], initialize_variables=False):
+      return self.layer(inputs)
+
+  def _spectral_norm(self, training: bool) -> tf.Tensor:
+    matrix = tf.reshape(self.kernel.value, [-1, self.kernel.shape[-1]])
+    constant = tf.stop_gradient(matrix)
+    u = self.u.value
+    v = self._unit(tf.matmul(u, constant, transpose_b=True))
+    for _ in range(self.power_iterations if training else 0):
+      v = self._unit(tf.matmul(u, constant, transpose_b=True))
+      u = self._unit(tf.matmul(v, constant))
+    if training:
+      self.u.assign(u)
+    u, v = tf.stop_gradient(u), tf.stop_gradient(v)
+    return tf.reduce_sum(tf.matmul(v, matrix) * u)
+
+  def _unit(self, vector: tf.Tensor) -> tf.Tensor:
+    return vector * tf.math.rsqrt(tf.reduce_sum(tf.square(vector)) + self.epsilon)
+
+  def compute_output_shape(self, input_shape):
+    return self.layer.compute_output_shape(input_shape)

@@ -1,0 +1,305 @@
+"""The training loop: steps, log points, evaluations, checkpoints, and an orderly end.
+
+    for each call of `steps_per_call` steps:
+        take the next global batches, run the replica step on every replica
+        every log_every steps         log the mean of each scalar since the last log point
+        every eval_every steps        evaluate, draw a picture
+        every checkpoint_every steps  save
+        on SIGTERM or SIGINT          save and stop
+"""
+
+import collections
+import dataclasses
+import pathlib
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+from replicator import checkpoint, collectives, core, random, record
+from replicator import inputs as inputs_lib
+from replicator.errors import Preempted, UsageError, nearest
+from replicator.progress import Progress
+
+PRECISIONS = ("float32", "float64", "mixed_bfloat16")
+
+
+@dataclasses.dataclass
+class Evaluation:
+  """What an evaluation found.
+
+  Attributes:
+    scalars: logged under `eval/`.
+    picture: uint8 `[h, w, 3]`, drawn to `samples/`; or None.
+  """
+
+  scalars: dict[str, float]
+  picture: np.ndarray | None = None
+
+
+@gin.configurable(denylist=["make_step", "inputs", "evaluate", "workdir"])
+def train(make_step: Callable[[], Callable],
+          inputs: inputs_lib.Inputs | None = None,
+          evaluate: Callable[[Any], Evaluation] | None = None,
+          *,
+          workdir: str,
+          steps: int = gin.REQUIRED,
+          global_batch_size: int = 64,
+          seed: int = 0,
+          precision: str = "float32",
+          steps_per_call: int = 1,
+          log_every: int = 100,
+          eval_every: int = 1000,
+          checkpoint_every: int = 1000) -> Any:
+  """Trains a step under the strategy of the gin file, or resumes the run in `workdir`.
+
+  Args:
+    make_step: called once, in the strategy's scope; returns the step. The step is called on
+      every replica with its part of a batch (with nothing if there are no `inputs`) and returns
+      a dict of scalars, which are averaged over replicas and logged. What must survive a
+      restart hangs off its attributes: make it a `tf.Module`.
+    inputs: an example source or an input function, see `replicator.inputs`; None for a step
+      that makes its own examples.
+    evaluate: called with the step, before the first step and every `eval_every` steps.
+    workdir: where the run leaves its files, and where it resumes from.
+    steps: how many training steps.
+    global_batch_size: examples of one step over all replicas.
+    seed: of initial weights, random streams and the order of the examples.
+    precision: a Keras dtype policy: 'float32', 'float64' or 'mixed_bfloat16'.
+    steps_per_call: steps that run between two looks of Python at the loop.
+    log_every: steps between log points.
+    eval_every: steps between evaluations; 0 for none.
+    checkpoint_every: steps between checkpoints; 0 for none.
+
+  Returns:
+    the trained step.
+
+  Raises:
+    UsageError: a setting cannot work; the message says which and what to write.
+    Preempted: SIGTERM or SIGINT arrived; the state is saved.
+  """
+  _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
+                  eval_every=eval_every, checkpoint_every=checkpoint_every)
+  _check_precision(precision)
+  replicator = core.Replicator()
+  context = inputs_lib.InputContext(
+      global_batch_size, replicator.worker_id if not replicator.is_async else 0,
+      replicator.num_pipelines, replicator.num_replicas, seed)
+  context.get_per_replica_batch_size(global_batch_size)
+  keras.config.set_floatx("float64" if precision == "float64" else "float32")
+  keras.config.set_dtype_policy(precision)
+  keras.utils.set_random_seed(seed)
+  random.set_seed(seed)
+  with replicator.scope():
+    step = make_step()
+  facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
+           "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
+           "seed": seed, "precision": precision, "steps": steps}
+  schedule = _Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
+  loop = _Loop(replicator, step, schedule, evaluate, pathlib.Path(workdir), facts)
+  loop.run(lambda first: _iterator(inputs, context, first, steps_per_call))
+  return step
+
+
+@dataclasses.dataclass(frozen=True)
+class _Schedule:
+  steps: int
+  steps_per_call: int
+  log_every: int
+  eval_every: int
+  checkpoint_every: int
+
+  def due(self, every: int, step: int) -> bool:
+    return every > 0 and (step % every == 0 or step == self.steps)
+
+
+class _Loop:
+  """One process's part in a run."""
+
+  def __init__(self, replicator, step, schedule, evaluate, workdir, facts):
+    self.replicator = replicator
+    self.step_object = step
+    self.schedule = schedule
+    self.evaluate = evaluate
+    self.is_chief = replicator.worker_id == 0
+    self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", step, self.is_chief)
+    self.step = 0
+    self.seconds = 0.0
+    self.window = _Window()
+    self._restore()
+    self.first_step = self.step
+    self.record = record.Record(workdir, facts, self.step) if self.is_chief else None
+    self.progress = (Progress(schedule.steps, facts["global_batch_size"], self.step)
+                     if self.is_chief else None)
+
+  def run(self, make_iterator: Callable) -> None:
+    function = self.replicator.training_function(self.step_object, self.schedule.steps_per_call)
+    if self.progress is None:
+      self._run(function, make_iterator)
+      return
+    with self.progress:
+      if self.step:
+        self.progress.note(f"resumed at step {self.step}")
+      self._run(function, make_iterator)
+      self._finish()
+
+  def _run(self, function, make_iterator):
+    if self.step == 0:
+      self._at_boundary()
+    iterator = make_iterator(self.step)
+    running: collections.deque = collections.deque()
+    started = time.monotonic() - self.seconds
+    with _StopSignal() as stop:
+      while self.step < self.schedule.steps:
+        running.append(function(self.step, next(iterator), stop.received))
+        first_call = self.step == self.first_step
+        self.step += self.schedule.steps_per_call
+        boundary = self._is_boundary() or stop.received or first_call
+        while running and (boundary or len(running) > self.replicator.max_running):
+          stop.agreed |= self.window.add(*self.replicator.fetch(running.popleft()))
+        self.seconds = time.monotonic() - started
+        if first_call:
+          self._after_first_call(function)
+        self._at_boundary(stop.agreed)
+        if stop.agreed:
+          raise Preempted(self.step)
+
+  def _is_boundary(self) -> bool:
+    s = self.schedule
+    return any(s.due(every, self.step) for every in (s.log_every, s.eval_every, s.checkpoint_every))
+
+  def _at_boundary(self, stopping: bool = False) -> None:
+    """Logs, evaluates and saves what is due at this step."""
+    s, row = self.schedule, {}
+    if self.step and s.due(s.log_every, self.step):
+      row.update(self.window.take())
+      if self.progress:
+        self.progress.update(self.step, row)
+    if self.is_chief and self.evaluate and s.due(s.eval_every, self.step) or (
+        self.is_chief and self.evaluate and s.eval_every and not self.step):
+      row.update(self._evaluate())
+    if self.record and row:
+      self.record.metrics(self.step, self.seconds, row)
+    if self.step and (s.due(s.checkpoint_every, self.step) or stopping):
+      self.checkpoints.save(self.step, {"seconds": self.seconds, "window": self.window.state()})
+
+  def _evaluate(self) -> dict[str, float]:
+    found = self.evaluate(self.step_object)
+    if found.picture is not None:
+      self.record.picture(self.step, found.picture)
+    scalars = {f"eval/{name}": float(value) for name, value in found.scalars.items()}
+    self.progress.note(f"step {self.step}  " + "  ".join(
+        f"{name} {value:.4g}" for name, value in scalars.items()))
+    return scalars
+
+  def _after_first_call(self, function) -> None:
+    if self.schedule.checkpoint_every:
+      self.checkpoints.check_complete(function.variables())
+    if self.record:
+      self.record.config()
+
+  def _restore(self) -> None:
+    state = self.checkpoints.restore()
+    if state is not None:
+      self.step, self.seconds = state["step"], state["seconds"]
+      self.window = _Window(state["window"])
+    if self.replicator.num_pipelines > 1:
+      self._check_agreement()
+
+  def _check_agreement(self) -> None:
+    """All workers must have restored the same step: one folder must be shared by all."""
+    mine = tf.constant(self.step, tf.int64)
+    steps = np.unique(self.replicator.run(lambda: collectives.all_gather(mine))[0].numpy())
+    if len(steps) > 1:
+      raise UsageError(
+          f"--workdir: worker {self.replicator.worker_id} restored step {self.step}, but the "
+          f"workers of this run restored steps {', '.join(map(str, steps))}; all workers must see "
+          "the same workdir, on a file system that they share")
+
+  def _finish(self) -> None:
+    from replicator import report
+    path = report.write_report(self.record.workdir)
+    self.progress.note(f"done: {path}")
+
+
+class _Window:
+  """The mean of each scalar since the last log point."""
+
+  def __init__(self, state: dict | None = None):
+    self._sums: dict[str, float] = dict(state["sums"]) if state else {}
+    self._count: int = state["count"] if state else 0
+
+  def add(self, values: dict[str, np.ndarray], stop: bool) -> bool:
+    """Adds the values of some steps, `{name: [steps]}`; passes `stop` on."""
+    for name, series in values.items():
+      self._sums[name] = self._sums.get(name, 0.0) + float(np.sum(series, dtype=np.float64))
+    self._count += len(next(iter(values.values())))
+    return stop
+
+  def take(self) -> dict[str, float]:
+    """The means; the window starts anew."""
+    means = {name: total / self._count for name, total in self._sums.items()}
+    self._sums, self._count = {}, 0
+    return means
+
+  def state(self) -> dict:
+    return {"sums": self._sums, "count": self._count}
+
+
+class _StopSignal:
+  """Turns the first SIGTERM or SIGINT into a wish to stop; a second SIGINT interrupts at once.
+
+  Attributes:
+    received: whether this process was asked.
+    agreed: whether all workers know, so that all stop at the same step.
+  """
+
+  def __init__(self):
+    self.received = False
+    self.agreed = False
+
+  def _receive(self, number, frame):
+    if self.received and number == signal.SIGINT:
+      raise KeyboardInterrupt
+    self.received = True
+
+  def __enter__(self):
+    self._previous = {n: signal.signal(n, self._receive) for n in (signal.SIGTERM, signal.SIGINT)}
+    return self
+
+  def __exit__(self, *exception):
+    for number, handler in self._previous.items():
+      signal.signal(number, handler)
+
+
+def _iterator(inputs, context, first_step, steps_per_call):
+  if inputs is None:
+    while True:
+      yield None
+  dataset = inputs_lib.batches(inputs, context, first_step)
+  yield from dataset.batch(steps_per_call, drop_remainder=True).prefetch(1)
+  raise UsageError("the data set of the input function ended before train.steps; make it repeat()")
+
+
+def _check_settings(**settings: int) -> None:
+  for name, value in settings.items():
+    lowest = 0 if name in ("eval_every", "checkpoint_every") else 1
+    if not isinstance(value, int) or value < lowest:
+      raise UsageError(f"train.{name} = {value!r}: must be a whole number of at least {lowest}")
+    if value % settings["steps_per_call"]:
+      raise UsageError(f"train.{name} = {value}: must be a multiple of train.steps_per_call = "
+                       f"{settings['steps_per_call']}")
+
+
+def _check_precision(precision: str) -> None:
+  if precision == "mixed_float16":
+    raise UsageError("train.precision = 'mixed_float16': needs loss scaling, which optimizers "
+                     "here do not have; write 'mixed_bfloat16'")
+  if precision not in PRECISIONS:
+    raise UsageError(f"train.precision = '{precision}': no such precision."
+                     f"{nearest(precision, list(PRECISIONS))} Write one of: {', '.join(PRECISIONS)}")

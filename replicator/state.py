@@ -1,0 +1,74 @@
+"""Which variables a step holds: what is saved, restored, and compared between runs.
+
+Walks the attributes of `tf.Module`s, the closure and globals of plain functions, and the
+lists, tuples and dicts among them. TensorFlow's own object graph is not used for Keras objects:
+it silently misses layers that a Keras model keeps in a list.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from replicator.optimizers import Optimizer
+
+
+def variables_of(step: Callable) -> dict[str, Any]:
+  """The variables of a step by the path of attributes that leads to them, sorted.
+
+  A path is the same in every process that builds the same step: it holds no name that Keras
+  makes up. A variable reached on two paths appears once. Other checkpointable objects, such as
+  a `tf.random.Generator`, appear as themselves.
+  """
+  found: dict[str, Any] = {}
+  seen: set[int] = set()
+  for path, item in _walk(step, "", seen):
+    if id(item) not in seen:
+      seen.add(id(item))
+      found[path] = item
+  return dict(sorted(found.items()))
+
+
+def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+  """Yields `(path, variable)`; `seen` holds the containers that were entered before."""
+  if isinstance(value, keras.Variable):
+    yield path, value.value
+  elif isinstance(value, tf.Variable):
+    yield path, value
+  elif isinstance(value, (keras.layers.Layer, keras.optimizers.Optimizer)):
+    for i, variable in enumerate(value.variables):
+      yield f"{path}/{i:03d}-{variable.name}", variable.value
+  elif id(value) in seen:
+    return
+  else:
+    children = _children(value)
+    if children is not None:
+      seen.add(id(value))
+      for name, child in children.items():
+        yield from _walk(child, f"{path}/{name}" if path else str(name), seen)
+    elif isinstance(value, tf.__internal__.tracking.Trackable):
+      yield path, value
+
+
+def _children(value: Any) -> dict | None:
+  """What hangs off a container, or None if it is none."""
+  if isinstance(value, dict):
+    return value
+  if isinstance(value, (list, tuple)):
+    return dict(enumerate(value))
+  if isinstance(value, Optimizer):  # Its variables belong to the networks.
+    return {"keras": value.keras_optimizer, "averages": value.averages}
+  if isinstance(value, tf.Module):
+    return {name: child for name, child in vars(value).items() if not name.startswith("_self_")}
+  if isinstance(value, functools.partial):
+    return {"function": value.func, "arguments": value.args, "keywords": value.keywords}
+  if inspect.ismethod(value):
+    return {"self": value.__self__}
+  if inspect.isfunction(value):
+    names = inspect.getclosurevars(value)
+    held = {**names.globals, **names.nonlocals}
+    return {k: v for k, v in held.items() if not inspect.ismodule(v) and not inspect.isclass(v)}
+  return None

@@ -1,0 +1,158 @@
+"""From the name in a gin file to a `tf.distribute.Strategy`, once per process.
+
+`logical_cpus = N` splits the CPU into N devices, so that replication can be tried, tested
+and proved on any machine.
+"""
+
+import functools
+import json
+import os
+import signal
+from typing import Any
+
+import tensorflow as tf
+
+from replicator.errors import UsageError, nearest
+
+NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
+         "parameter_server", "tpu")
+
+
+@functools.lru_cache(maxsize=None)
+def make(name: str, logical_cpus: int | None = None, tpu: str | None = None
+         ) -> tf.distribute.Strategy:
+  """Makes the strategy `name`, or returns the one this process already has.
+
+  Two MirroredStrategy objects over the same devices would collide in their collectives,
+  hence once per process.
+
+  Args:
+    name: one of `NAMES`.
+    logical_cpus: split the CPU into so many devices and use those; None uses the GPUs, or
+      the one CPU where there are none.
+    tpu: name or address of the TPU, for `tpu`; 'local' on a TPU machine.
+
+  Raises:
+    UsageError: unknown name, an unusable TF_CONFIG, no TPU, or devices that cannot be split.
+  """
+  if name not in NAMES:
+    raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, list(NAMES))}"
+                     f" Write one of: {', '.join(NAMES)}")
+  if name in ("multi_worker_mirrored", "parameter_server"):
+    cluster = read_tf_config(name)
+    if logical_cpus is not None:
+      raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
+                       "each process on CPUs; start more workers instead")
+    return _multi_worker_mirrored() if name == "multi_worker_mirrored" else _parameter_server(cluster)
+  if name == "tpu":
+    return _tpu(tpu)
+  devices = _devices(logical_cpus)
+  if name == "default":
+    return tf.distribute.get_strategy()
+  if name == "one_device":
+    return tf.distribute.OneDeviceStrategy(devices[0])
+  if name == "central_storage":
+    return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
+  return tf.distribute.MirroredStrategy(devices, cross_device_ops=_cross_device_ops(devices))
+
+
+def _devices(logical_cpus: int | None) -> list[str]:
+  """Names of the devices to replicate over."""
+  if logical_cpus is None:
+    gpus = tf.config.list_logical_devices("GPU")
+    return [f"/gpu:{i}" for i in range(len(gpus))] or ["/cpu:0"]
+  if logical_cpus < 1:
+    raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: must be at least 1")
+  cpu = tf.config.list_physical_devices("CPU")[0]
+  if not tf.config.get_logical_device_configuration(cpu):
+    try:
+      tf.config.set_logical_device_configuration(
+          cpu, [tf.config.LogicalDeviceConfiguration()] * logical_cpus)
+    except RuntimeError as error:
+      raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: TensorFlow has already started "
+                       "with one CPU device; make the Replicator before computing anything"
+                       ) from error
+  available = len(tf.config.list_logical_devices("CPU"))
+  if available < logical_cpus:
+    raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: this process already runs with "
+                     f"{available} logical CPUs; start a new one")
+  return [f"/cpu:{i}" for i in range(logical_cpus)]
+
+
+def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None:
+  # TensorFlow's own choice for CPUs is several times slower; for GPUs it is NCCL.
+  return tf.distribute.HierarchicalCopyAllReduce() if "cpu" in devices[0] else None
+
+
+def _multi_worker_mirrored() -> tf.distribute.Strategy:
+  return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _parameter_server(cluster: dict[str, Any]) -> tf.distribute.Strategy:
+  """The coordinator's strategy; in a worker or parameter server process, serves until killed."""
+  resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+  if cluster["task"]["type"] in ("worker", "ps"):
+    # Python would never get to run its handler while the server blocks.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type,
+                         task_index=resolver.task_id, protocol="grpc").join()
+  return tf.distribute.ParameterServerStrategy(resolver)
+
+
+def _tpu(name: str | None) -> tf.distribute.Strategy:
+  try:
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name or "")
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+  except (ValueError, tf.errors.OpError, OSError, RuntimeError) as error:
+    reason = str(error).strip().splitlines()[0]
+    raise UsageError(f"Replicator.strategy = 'tpu': no TPU here ({reason}); name one with "
+                     "Replicator.tpu, or write another strategy") from error
+  return tf.distribute.TPUStrategy(resolver)
+
+
+def read_tf_config(strategy: str) -> dict[str, Any]:
+  """Reads and checks TF_CONFIG for `multi_worker_mirrored` or `parameter_server`.
+
+  Returns:
+    `{"cluster": {type: [address]}, "task": {"type": str, "index": int}}`
+
+  Raises:
+    UsageError: it is missing, no JSON, or inconsistent.
+  """
+  launch = "python -m replicator.launch --workers=2 " + (
+      "--ps=1 " if strategy == "parameter_server" else "") + "-- COMMAND"
+  text = os.environ.get("TF_CONFIG")
+  if not text:
+    raise UsageError(f"Replicator.strategy = '{strategy}': the environment has no TF_CONFIG; "
+                     f"start all processes with: {launch}")
+  try:
+    config = json.loads(text)
+    cluster, task = config["cluster"], config["task"]
+    kind, index = task["type"], task["index"]
+  except json.JSONDecodeError as error:
+    raise UsageError(f"TF_CONFIG is not JSON ({error}): {text!r}") from error
+  except (KeyError, TypeError) as error:
+    raise UsageError("TF_CONFIG must have the form {\"cluster\": {\"worker\": [\"host:port\", "
+                     f"...]}}, \"task\": {{\"type\": \"worker\", \"index\": 0}}}}: {text!r}") from error
+  required = {"chief", "worker", "ps"} if strategy == "parameter_server" else {"worker"}
+  _check_cluster(cluster, required, strategy)
+  if kind not in cluster:
+    raise UsageError(f"TF_CONFIG: task type '{kind}' is not in the cluster; it has: "
+                     f"{', '.join(cluster)}")
+  if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+    raise UsageError(f"TF_CONFIG: task index {index!r} is out of range; the cluster has "
+                     f"{len(cluster[kind])} of type '{kind}', counted from 0")
+  return config
+
+
+def _check_cluster(cluster: Any, required: set[str], strategy: str) -> None:
+  missing = required - set(cluster)
+  if missing:
+    raise UsageError(f"TF_CONFIG: '{strategy}' needs {', '.join(sorted(missing))} in the cluster, "
+                     f"which has: {', '.join(cluster) or 'nothing'}")
+  for kind, addresses in cluster.items():
+    if not isinstance(addresses, list) or not all(
+        isinstance(a, str) and a.rpartition(":")[2].isdigit() for a in addresses):
+      raise UsageError(f"TF_CONFIG: cluster['{kind}'] must be a list of \"host:port\" strings, "
+                       f"not {addresses!r}")

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+import scipy.linalg
+import tensorflow as tf
+
+from models.gan.evaluation import SampleQuality, frechet_distance
+from models.vision.images import read, to_unit_range
+from models.vision.shapes import Shapes
+from replicator.errors import UsageError
+
+RNG = np.random.default_rng(0)
+
+
+def with_moments(mean, covariance, n=500):
+  """A sample with exactly this mean and unbiased covariance: [n, d]."""
+  x = RNG.normal(size=[n, len(mean)])
+  x = (x - x.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(x.T))).T
+  return mean + x @ np.linalg.cholesky(covariance).T
+
+
+def closed_form(mean1, covariance1, mean2, covariance2):
+  root = scipy.linalg.sqrtm(covariance1 @ covariance2).real
+  return np.sum((mean1 - mean2) ** 2) + np.trace(covariance1 + covariance2 - 2 * root)
+
+
+def test_distance_of_two_gaussians():
+  # Commuting covariances: |m|^2 + sum((s1 - s2)^2) = 9 + (1 - 2)^2 + (3 - 1)^2.
+  first = with_moments(np.array([0.0, 0.0]), np.diag([1.0, 9.0]))
+  second = with_moments(np.array([3.0, 0.0]), np.diag([4.0, 1.0]))
+  assert frechet_distance(first, second) == pytest.approx(14, rel=1e-9)
+
+
+@pytest.mark.parametrize("d", [5, 64])
+def test_distance_equals_scipy_in_float64(d):
+  mixing1, mixing2 = RNG.normal(size=(2, d, d)) / np.sqrt(d)
+  first = RNG.normal(size=[300, d]) @ mixing1
+  second = 0.3 + RNG.normal(size=[400, d]) @ mixing2
+  expected = closed_form(first.mean(0), np.cov(first.T), second.mean(0), np.cov(second.T))
+  assert frechet_distance(first, second) == pytest.approx(expected, rel=1e-6)
+
+
+def test_equal_sets_are_at_no_distance_even_with_dead_features():
+  x = RNG.normal(size=[200, 8]).astype(np.float32)
+  x[:, 3] = 0
+  assert 0 <= frechet_distance(x, x[::-1]) < 1e-9
+
+
+def test_a_feature_that_is_not_finite_is_not_a_perfect_score():
+  x = RNG.normal(size=[20, 3])
+  x[4, 1] = np.nan
+  assert np.isnan(frechet_distance(x, RNG.normal(size=[20, 3])))
+
+
+SOURCE = Shapes(16, size=600)
+
+
+@pytest.fixture(scope="module")
+def quality(tmp_path_factory):
+  return SampleQuality(SOURCE, tmp_path_factory.mktemp("run") / "classifier", num_samples=300)
+
+
+def real(indices):
+  return to_unit_range(read(SOURCE, indices)[0]).numpy()
+
+
+def test_real_images_are_near_and_cover_all_classes(quality):
+  asked = []
+  def generate(n):
+    asked.append(n)
+    return real(np.arange(n))
+  result = quality.measure(generate)
+  noise = quality.measure(lambda n: RNG.uniform(-1, 1, [n, 16, 16, 3]))
+  assert asked == [300]
+  assert list(result) == ["classifier_frechet_distance", "classes_covered", "classifier_accuracy"]
+  assert all(type(value) is float for value in result.values())
+  assert result["classifier_frechet_distance"] < noise["classifier_frechet_distance"] / 20
+  assert result["classes_covered"] == 12
+  assert 0.8 < result["classifier_accuracy"] == noise["classifier_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("classes", [[4], [0, 5, 11]])
+def test_missing_classes_are_counted(quality, classes):
+  indices = np.flatnonzero(np.isin(np.arange(SOURCE.size) % 12, classes))
+  result = quality.measure(lambda n: real(np.resize(indices, n)))
+  full = quality.measure(lambda n: real(np.arange(n)))
+  assert result["classes_covered"] == len(classes)
+  assert result["classifier_frechet_distance"] > 10 * full["classifier_frechet_distance"]
+
+
+def test_measuring_twice_gives_the_same(quality):
+  images = RNG.uniform(-1, 1, [300, 16, 16, 3])
+  assert quality.measure(lambda n: images) == quality.measure(lambda n: images)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_any_precision_is_accepted(quality, dtype):
+  images = real(np.arange(300))
+  exact = quality.measure(lambda n: images)["classifier_frechet_distance"]
+  result = quality.measure(lambda n: tf.cast(images, dtype).numpy())
+  assert result["classifier_frechet_distance"] == pytest.approx(exact, rel=0.1)
+
+
+def test_images_that_are_not_finite_are_not_measured_as_if_they_were(quality):
+  result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan, np.float32))
+  assert np.isnan(result["classifier_frechet_distance"])
+  assert result["classes_covered"] == 0
+
+
+def test_the_description_says_what_was_compared(quality):
+  assert quality.description.startswith("300 real and 300 generated images; 64 features")
+  assert "on 120 others (not Inception)" in quality.description
+
+
+def test_no_more_samples_than_there_are_images(tmp_path):
+  assert SampleQuality(Shapes(8, size=100), tmp_path).num_samples == 100
+
+
+def test_too_few_samples_are_refused_in_one_line(tmp_path):
+  with pytest.raises(UsageError, match=r"^SampleQuality\.num_samples = 1 with 600 images"):
+    SampleQuality(SOURCE, tmp_path, num_samples=1)

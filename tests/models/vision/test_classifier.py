@@ -1,0 +1,103 @@
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.vision.classifier import NUM_FEATURES, load_or_train
+from models.vision.digits import Digits
+from models.vision.images import read
+from models.vision.shapes import Shapes
+
+
+def small():
+  return Shapes(8, size=200)
+
+
+@pytest.fixture(scope="module")
+def digits_folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("run") / "classifier"
+  return folder, load_or_train(Digits(), folder)
+
+
+def test_digits_are_told_apart(digits_folder):
+  _, classifier = digits_folder
+  assert classifier.accuracy >= 0.97
+  assert classifier.num_train == 1438
+  assert classifier.num_held_out == 359
+
+
+def test_features_and_logits(digits_folder):
+  _, classifier = digits_folder
+  images, labels = read(Digits(), np.arange(300))
+  features, logits = classifier(images)
+  assert features.shape == (300, NUM_FEATURES) and features.dtype == np.float32
+  assert logits.shape == (300, 10) and logits.dtype == np.float32
+  assert np.mean(logits.argmax(-1) == labels) > 0.97
+  assert np.linalg.matrix_rank(np.cov(features.T)) > NUM_FEATURES / 2  # Most of them live.
+
+
+def test_a_saved_classifier_is_loaded_and_is_the_same(digits_folder):
+  folder, classifier = digits_folder
+  before = [file.stat().st_mtime_ns for file in folder.iterdir()]
+  loaded = load_or_train(Digits(), folder)
+  assert [file.name for file in folder.iterdir()] == ["classifier.npz"]
+  assert [file.stat().st_mtime_ns for file in folder.iterdir()] == before
+  assert vars(loaded).keys() == vars(classifier).keys()
+  assert (loaded.accuracy, loaded.num_train, loaded.num_held_out) == (
+      classifier.accuracy, classifier.num_train, classifier.num_held_out)
+  images, _ = read(Digits(), np.arange(20))
+  for ours, theirs in zip(loaded(images), classifier(images), strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_classifier_of_another_source_is_replaced(tmp_path):
+  load_or_train(small(), tmp_path)
+  other = load_or_train(Shapes(16, size=100), tmp_path)
+  assert other.num_train == 80
+  assert other(np.zeros([1, 16, 16, 3], np.uint8))[0].shape == (1, NUM_FEATURES)
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
+def test_training_does_not_depend_on_the_dtype_policy(tmp_path, policy):
+  images, _ = read(small(), np.arange(20))
+  expected = load_or_train(small(), tmp_path / "one")(images)
+  before = keras.config.dtype_policy()
+  keras.config.set_dtype_policy(policy)
+  try:
+    result = load_or_train(small(), tmp_path / "two")(images)
+  finally:
+    keras.config.set_dtype_policy(before)
+  for ours, theirs in zip(result, expected, strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_no_global_random_state_or_name_is_used(tmp_path):
+  def draw():
+    # Eager ops, Keras layers, NumPy and Python each have a stream of their own.
+    return [tf.random.normal([]).numpy(), keras.random.normal([]).numpy(), np.random.rand(),
+            random.random(), keras.layers.Dense(3)(tf.ones([1, 2])).numpy().tolist()]
+
+  def next_name():
+    return int(keras.layers.Dense(1).name.rpartition("_")[2])
+
+  keras.layers.Dense(1)  # The very first one has no number.
+  keras.utils.set_random_seed(5)
+  undisturbed = draw()
+  keras.utils.set_random_seed(5)
+  name = next_name()
+  load_or_train(small(), tmp_path)
+  assert draw() == undisturbed
+  assert next_name() == name + 2  # One more was made by `draw`.
+
+
+def test_big_images_are_accepted(tmp_path):
+  classifier = load_or_train(Shapes(100, size=20), tmp_path)
+  features, logits = classifier(np.zeros([3, 100, 100, 3], np.uint8))
+  assert features.shape == (3, NUM_FEATURES) and logits.shape == (3, 12)
+
+
+def test_one_image_is_too_few(tmp_path):
+  with pytest.raises(ValueError, match="at least 2 images, the source has 1"):
+    load_or_train(Shapes(8, size=1), tmp_path)

@@ -1,0 +1,171 @@
+import numpy as np
+import pytest
+from absl import logging
+from PIL import Image
+
+from models.vision.folder import ImageFolder
+from models.vision.images import read
+from replicator.errors import UsageError
+
+
+def paint(file, colour, size=(12, 12), mode="RGB", **options):
+  file.parent.mkdir(parents=True, exist_ok=True)
+  Image.new(mode, size, colour).save(file, **options)
+
+
+def truncated_jpeg(file):
+  noise = np.random.default_rng(0).integers(0, 256, [32, 32, 3], np.uint8)
+  Image.fromarray(noise).save(file)
+  file.write_bytes(file.read_bytes()[:500])
+
+
+def message_of(*args, **kwargs):
+  """The first line of the error, to which gin adds where the call came from."""
+  with pytest.raises(UsageError) as error:
+    ImageFolder(*args, **kwargs)
+  return str(error.value).splitlines()[0]
+
+
+def all_of(source):
+  return read(source, np.arange(source.size))
+
+
+def test_folders_are_classes_in_sorted_order(tmp_path):
+  paint(tmp_path / "dog" / "2.png", "blue")
+  paint(tmp_path / "cat" / "b.jpeg", "red")
+  paint(tmp_path / "cat" / "a.BMP", "white")
+  source = ImageFolder(str(tmp_path), 8)
+  assert source.class_names == ("cat", "dog")
+  assert source.num_classes == 2
+  assert source.size == 3
+  assert source.image_shape == (8, 8, 3)
+  images, labels = all_of(source)
+  assert labels.tolist() == [0, 0, 1]
+  assert (images[0] == 255).all()
+  assert (images[1].mean((0, 1)) - [255, 0, 0] < 2).all()  # JPEG is not exact.
+  assert (images[2] == [0, 0, 255]).all()
+
+
+def test_files_that_are_not_images_of_a_class_are_passed_over(tmp_path):
+  paint(tmp_path / "a" / "1.png", "red")
+  paint(tmp_path / "a" / "deeper" / "2.png", "green")
+  paint(tmp_path / "a" / "._1.png", "green")
+  paint(tmp_path / ".cache" / "1.png", "red")
+  paint(tmp_path / "loose.png", "red")
+  (tmp_path / "a" / "notes.txt").write_text("no image")
+  (tmp_path / "a" / "folder.png").mkdir()
+  (tmp_path / "empty").mkdir()
+  source = ImageFolder(str(tmp_path), 8)
+  assert source.class_names == ("a",)
+  images, _ = all_of(source)
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0]]
+
+
+def test_the_centre_square_is_kept(tmp_path):
+  picture = np.zeros([8, 24, 3], np.uint8)
+  picture[:, 8:16] = 200  # The centre third.
+  (tmp_path / "wide").mkdir()
+  Image.fromarray(picture).save(tmp_path / "wide" / "1.png")
+  Image.fromarray(picture.swapaxes(0, 1)).save(tmp_path / "wide" / "2.png")
+  images, _ = all_of(ImageFolder(str(tmp_path), 8))
+  assert (images == 200).all()
+
+
+def test_an_image_of_the_right_size_is_kept_exactly(tmp_path):
+  noise = np.random.default_rng(0).integers(0, 256, [16, 16, 3], np.uint8)
+  (tmp_path / "a").mkdir()
+  Image.fromarray(noise).save(tmp_path / "a" / "1.png")
+  np.testing.assert_array_equal(all_of(ImageFolder(str(tmp_path), 16))[0][0], noise)
+
+
+def test_shrinking_averages_instead_of_picking_pixels(tmp_path):
+  stripes = np.zeros([64, 64, 3], np.uint8)
+  stripes[:, ::2] = 255
+  (tmp_path / "a").mkdir()
+  Image.fromarray(stripes).save(tmp_path / "a" / "1.png")
+  images, _ = all_of(ImageFolder(str(tmp_path), 8))
+  assert abs(images.astype(int) - 128).max() < 16
+
+
+def test_gray_transparent_palette_and_turned_images_become_rgb(tmp_path):
+  paint(tmp_path / "a" / "1.png", 100, mode="L")
+  paint(tmp_path / "a" / "2.png", (255, 0, 0, 0), mode="RGBA")
+  paint(tmp_path / "a" / "3.gif", "blue")
+  turned = np.zeros([8, 8, 3], np.uint8)
+  turned[:4] = 255
+  orientation = Image.Exif()
+  orientation[0x0112] = 6  # Shown after a quarter turn clockwise.
+  Image.fromarray(turned).save(tmp_path / "a" / "4.png", exif=orientation)
+  images, _ = all_of(ImageFolder(str(tmp_path), 8))
+  assert (images[0] == 100).all()
+  assert (images[1] == 255).all()
+  assert (images[2] == [0, 0, 255]).all()
+  assert (images[3, :, 4:] == 255).all() and (images[3, :, :4] == 0).all()
+
+
+def test_a_big_jpeg_is_shrunk_well(tmp_path):
+  ramp = np.broadcast_to(np.linspace(0, 255, 640).astype(np.uint8)[None, :, None], [640, 640, 3])
+  (tmp_path / "a").mkdir()
+  Image.fromarray(ramp).save(tmp_path / "a" / "1.jpg", quality=95)
+  images, _ = all_of(ImageFolder(str(tmp_path), 8))
+  np.testing.assert_allclose(images[0, :, :, 0], np.tile(np.arange(8) * 32 + 16, [8, 1]), atol=8)
+
+
+@pytest.mark.parametrize("make", [
+    truncated_jpeg, lambda file: file.write_text("no image"), lambda file: file.write_bytes(b"")],
+    ids=["truncated", "text", "empty"])
+def test_a_corrupt_image_is_named_or_skipped(tmp_path, make, caplog):
+  paint(tmp_path / "a" / "good.png", "red")
+  paint(tmp_path / "b" / "good.png", "blue")
+  bad = tmp_path / "a" / "bad.jpg"
+  make(bad)
+  message = message_of(str(tmp_path), 8)
+  assert message.startswith(f"{bad} cannot be read as an image (")
+  assert message.endswith("set ImageFolder.on_error = 'skip'.")
+
+  logging.use_absl_handler()
+  with caplog.at_level("WARNING"):
+    source = ImageFolder(str(tmp_path), 8, on_error="skip")
+  assert f"ImageFolder skipped 1 of 3 files that cannot be read: {bad}" in caplog.text
+  images, labels = all_of(source)
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255]]
+  assert labels.tolist() == [0, 1]
+
+
+def test_the_first_corrupt_image_is_the_one_named(tmp_path):
+  paint(tmp_path / "a" / "0.png", "red")
+  for number in range(1, 40):
+    (tmp_path / "a" / f"{number:02d}.jpg").write_text("no image")
+  assert message_of(str(tmp_path), 8).startswith(f"{tmp_path / 'a' / '01.jpg'} cannot be read")
+
+
+def test_no_readable_image_at_all(tmp_path):
+  (tmp_path / "a").mkdir()
+  (tmp_path / "a" / "1.png").write_text("no image")
+  message = message_of(str(tmp_path), 8, on_error="skip")
+  assert message.startswith(f"ImageFolder.path = '{tmp_path}': none of its 1 image files")
+
+
+def test_a_missing_folder(tmp_path):
+  message = message_of(str(tmp_path / "nowhere"), 8)
+  assert message.startswith(f"ImageFolder.path = '{tmp_path / 'nowhere'}': no such folder. Write")
+
+
+@pytest.mark.parametrize("names", [[], ["a/"], ["loose.png"], ["a/notes.txt"]])
+def test_a_folder_without_classes_says_what_is_expected(tmp_path, names):
+  for name in names:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("")
+  message = message_of(str(tmp_path), 8)
+  assert "no image in any sub-folder" in message
+  assert "one sub-folder of images per class, such as cats/001.jpg" in message
+
+
+def test_bad_values(tmp_path):
+  paint(tmp_path / "a" / "1.png", "red")
+  assert message_of(str(tmp_path), 8, on_error="ignore") == (
+      "ImageFolder.on_error = 'ignore': write 'raise' or 'skip'.")
+  assert message_of(str(tmp_path), 0) == (
+      "ImageFolder.resolution = 0: write a positive number of pixels.")
+  assert message_of(str(tmp_path), "32") == (
+      "ImageFolder.resolution = '32': write a positive number of pixels.")

@@ -1,0 +1,331 @@
+"""The launcher, with tiny commands in place of a training."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from replicator import launch
+from replicator.errors import UsageError
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# What a command may use: `me` is its name, such as "worker0".
+PRELUDE = """
+import json, os, signal, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+me = config["task"]["type"] + str(config["task"]["index"])
+"""
+# As the training loop does: at the first SIGTERM or SIGINT, save and end with 42.
+SAVES = """
+def save(number, frame):
+  print("saved", number)
+  sys.exit(42)
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
+"""
+
+
+def start(options: str, code: str) -> subprocess.Popen:
+  command = [sys.executable, "-m", "replicator.launch", *options.split(), "--",
+             sys.executable, "-c", PRELUDE + code]
+  return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True)
+
+
+def run(options: str, code: str) -> tuple[int, list[str], str]:
+  """Status, lines of stdout, stderr."""
+  process = start(options, code)
+  out, err = process.communicate(timeout=30)
+  return process.returncode, out.splitlines(), err
+
+
+def read_until(process: subprocess.Popen, lines: set[str]) -> None:
+  """Reads the launcher's output until all of `lines` came, in any order."""
+  assert process.stdout is not None
+  while lines:
+    line = process.stdout.readline()
+    assert line, f"ended before {lines}"
+    lines = lines - {line.rstrip("\n")}
+
+
+def wait_until_gone(pid: int) -> None:
+  deadline = time.monotonic() + 5
+  status = pathlib.Path(f"/proc/{pid}/status")
+  with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    while "\nState:\tZ" not in status.read_text():
+      assert time.monotonic() < deadline
+      time.sleep(0.02)
+
+
+# ---- TF_CONFIG ----------------------------------------------------------------------------------
+
+
+def test_workers_get_one_cluster_and_their_own_index():
+  status, lines, _ = run("--workers=2", "print(os.environ['TF_CONFIG'])")
+  assert status == 0
+  configs = [json.loads(line.removeprefix(f"[worker {i}] "))
+             for i, line in enumerate(sorted(lines))]
+  assert [c["task"] for c in configs] == [{"type": "worker", "index": i} for i in range(2)]
+  assert configs[0]["cluster"] == configs[1]["cluster"]
+  assert set(configs[0]["cluster"]) == {"worker"}
+  assert len(set(configs[0]["cluster"]["worker"])) == 2
+
+
+def test_parameter_servers_add_a_chief():
+  configs = launch.tf_configs(workers=2, ps=1)
+  assert [(c["task"]["type"], c["task"]["index"]) for c in configs] == [
+    ("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
+  cluster = configs[0]["cluster"]
+  assert {kind: len(addresses) for kind, addresses in cluster.items()} == {
+    "chief": 1, "worker": 2, "ps": 1}
+  assert all(c["cluster"] == cluster for c in configs)
+  assert len({a for addresses in cluster.values() for a in addresses}) == 4
+
+
+def test_a_proxy_does_not_stand_between_the_processes(monkeypatch):
+  monkeypatch.setenv("http_proxy", "http://proxy.example")
+  monkeypatch.setenv("no_proxy", "localhost")
+  _, lines, _ = run("--workers=1", "print(os.environ['no_proxy'], os.environ['no_grpc_proxy'])")
+  assert lines == ["[worker 0] localhost localhost,127.0.0.1"]
+
+
+def test_ports_are_free():
+  for address in launch.tf_configs(workers=4)[0]["cluster"]["worker"]:
+    host, port = address.split(":")
+    with socket.socket() as listener:
+      listener.bind((host, int(port)))
+
+
+# ---- Output -------------------------------------------------------------------------------------
+
+
+def test_both_streams_come_line_by_line_behind_the_name():
+  status, lines, _ = run("--workers=1", """
+print("one")
+print("two", file=sys.stderr)
+sys.stdout.write("no newline at the end")
+""")
+  assert status == 0
+  assert lines == ["[worker 0] one", "[worker 0] two", "[worker 0] no newline at the end"]
+
+
+def test_a_carriage_return_ends_a_line():
+  _, lines, _ = run("--workers=1", r"sys.stdout.write('10 %\r20 %\r\nend\n')")
+  assert lines == ["[worker 0] 10 %", "[worker 0] 20 %", "[worker 0] end"]
+
+
+def test_bytes_that_are_no_text_pass_unchanged():
+  process = subprocess.run(
+    [sys.executable, "-m", "replicator.launch", "--workers=1", "--",
+     sys.executable, "-c", r"import sys; sys.stdout.buffer.write(b'\xc3\xa9 \xff\n')"],
+    cwd=ROOT, capture_output=True, check=True)
+  assert process.stdout == b"[worker 0] \xc3\xa9 \xff\n"
+
+
+def test_output_appears_while_the_processes_run():
+  process = start("--workers=1", "print('begun'); time.sleep(60)")
+  read_until(process, {"[worker 0] begun"})
+  process.terminate()
+  assert process.wait(timeout=10) == 128 + signal.SIGTERM
+  process.communicate()
+
+
+# ---- One fails ----------------------------------------------------------------------------------
+
+
+def test_the_first_failure_ends_the_others_and_is_the_status():
+  begun = time.monotonic()
+  status, lines, err = run("--workers=3", """
+if me == "worker1": print("failing"); sys.exit(7)
+time.sleep(60)
+""")
+  assert status == 7
+  assert time.monotonic() - begun < 10
+  assert lines == ["[worker 1] failing"]
+  assert err == "launch: worker 1 ended with status 7\n"
+
+
+def test_a_process_ended_by_a_signal_is_128_plus_its_number():
+  status, _, _ = run("--workers=2", """
+if me == "worker0": os.kill(os.getpid(), signal.SIGABRT)
+time.sleep(60)
+""")
+  assert status == 128 + signal.SIGABRT
+
+
+def test_what_ignores_sigterm_is_killed_with_its_children(monkeypatch, capfdbinary):
+  monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
+  status = launch.launch([sys.executable, "-c", PRELUDE + """
+import subprocess
+if me == "worker0": time.sleep(1); sys.exit(3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), subprocess.Popen(["sleep", "60"]).pid)
+time.sleep(60)
+"""], workers=2)
+  assert status == 3
+  pids = capfdbinary.readouterr().out.removeprefix(b"[worker 1] ").split()
+  assert len(pids) == 2
+  for pid in pids:
+    wait_until_gone(int(pid))
+
+
+def test_no_process_outlives_a_killed_launcher():
+  process = start("--workers=1", "print(os.getpid()); time.sleep(60)")
+  assert process.stdout is not None
+  pid = int(process.stdout.readline().removeprefix("[worker 0] "))
+  process.kill()
+  process.communicate()
+  wait_until_gone(pid)
+
+
+# ---- Parameter servers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [0, 5, 42])
+def test_the_chief_alone_decides(status):
+  begun = time.monotonic()
+  assert run("--workers=1 --ps=1", f"""
+if me == "chief0": sys.exit({status})
+time.sleep(60)
+""")[0] == status
+  assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("name", ["worker0", "ps0"])
+def test_a_server_that_dies_is_a_failure(name):
+  status, _, err = run("--workers=1 --ps=1", f"if me == '{name}': sys.exit(6)\ntime.sleep(60)")
+  assert status == 6
+  assert err == f"launch: {name[:-1]} 0 ended with status 6\n"
+
+
+def test_a_server_that_ends_well_is_none():
+  status, lines, _ = run("--workers=1 --ps=1", """
+if me == "chief0": time.sleep(1); print("trained")
+""")
+  assert status == 0
+  assert lines == ["[chief 0] trained"]
+
+
+def test_the_chief_saves_before_the_servers_end():
+  process = start("--workers=1 --ps=1", """
+if me == "chief0":
+  def save(number, frame):
+    time.sleep(0.5)
+    print("saved")
+    sys.exit(42)
+  signal.signal(signal.SIGTERM, save)
+else:
+  signal.signal(signal.SIGTERM, lambda number, frame: (print("ended"), sys.exit(0)))
+print("ready")
+time.sleep(60)
+""")
+  read_until(process, {"[chief 0] ready", "[worker 0] ready", "[ps 0] ready"})
+  process.terminate()
+  out, _ = process.communicate(timeout=10)
+  assert process.returncode == 42
+  first, *rest = out.splitlines()
+  assert first == "[chief 0] saved"
+  assert set(rest) == {"[worker 0] ended", "[ps 0] ended"}
+
+
+# ---- Signals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_passed_on_and_all_save(number):
+  process = start("--workers=2", SAVES + "print('ready'); time.sleep(60)")
+  read_until(process, {"[worker 0] ready", "[worker 1] ready"})
+  process.send_signal(number)
+  out, err = process.communicate(timeout=10)
+  assert process.returncode == 42
+  assert sorted(out.splitlines()) == [f"[worker {i}] saved {int(number)}" for i in range(2)]
+  assert err == ""
+
+
+def test_one_that_fails_to_save_is_the_status():
+  process = start("--workers=2", SAVES + """
+def fail(number, frame):
+  time.sleep(0.3)
+  sys.exit(9)
+if me == "worker1": signal.signal(signal.SIGTERM, fail)
+print("ready"); time.sleep(60)
+""")
+  read_until(process, {"[worker 0] ready", "[worker 1] ready"})
+  process.terminate()
+  process.communicate(timeout=10)
+  assert process.returncode == 9
+
+
+def test_a_second_signal_ends_what_the_first_did_not(monkeypatch, capfdbinary):
+  monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
+  command = [sys.executable, "-c", "import os, signal, time\n" + """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(2):
+  os.kill(os.getppid(), signal.SIGINT)
+  time.sleep(1.5)
+time.sleep(60)
+"""]
+  assert launch.launch(command, workers=1) == 128 + signal.SIGINT
+  assert capfdbinary.readouterr().out == b""
+
+
+def test_one_preempted_preempts_all():
+  status, lines, _ = run("--workers=2", SAVES + """
+if me == "worker0": time.sleep(1); sys.exit(42)
+time.sleep(60)
+""")
+  assert status == 42
+  assert lines == [f"[worker 1] saved {int(signal.SIGTERM)}"]
+
+
+def test_a_reader_that_leaves_ends_the_cluster():
+  process = start("--workers=1", SAVES + "while True: print('line'); time.sleep(0.01)")
+  read_until(process, {"[worker 0] line"})
+  assert process.stdout is not None
+  process.stdout.close()
+  assert process.wait(timeout=10) == 42
+  assert process.stderr is not None
+  process.stderr.close()
+
+
+# ---- Bad command lines --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv, message", [
+  (["--workers=2"], "no command to start: write it after '--'"),
+  (["--workers=2", "--"], "no command to start"),
+  (["--workers=0", "--", "true"], "--workers=0: a cluster needs at least --workers=1"),
+  (["--workers=2", "--ps=-1", "--", "true"], "--ps=-1: write the number"),
+  (["--workers=two", "--", "true"], "invalid int value: 'two'"),
+  (["--", "true"], "required: --workers"),
+  (["--worker=2", "--workers=2", "--", "true"], "'--worker=2'. Did you mean '--workers'?"),
+  (["--workers=2", "true"], "unknown argument 'true'. The command goes after '--'."),
+  (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': no such program"),
+])
+def test_a_bad_command_line_is_told_in_one_line(argv, message, capsys):
+  assert launch.main(argv) == 2
+  error = capsys.readouterr().err
+  assert message in error
+  assert error.startswith("launch: ") and error.count("\n") == 1
+
+
+def test_a_file_that_cannot_run_is_told_in_one_line(tmp_path):
+  broken = tmp_path / "broken"
+  broken.write_bytes(b"\x7fELF nonsense")
+  os.chmod(broken, 0o755)
+  with pytest.raises(UsageError, match=r"cannot run '.*broken': Exec format error"):
+    launch.launch([str(broken)], workers=2)
+
+
+def test_all_behind_the_dashes_is_the_command():
+  assert launch.parse(["--workers=2", "--ps=1", "--", "sh", "--", "--ps=3"]) == (
+    2, 1, ["sh", "--", "--ps=3"])
