@@ -40,38 +40,33 @@ flags.DEFINE_enum("contender", None, ["ours", "keras", "pytorch"],
 
 
 def ours() -> Callable[[], float]:
-  """This project's step."""
+  """The step of `experiments.sngan`, less the encoder's update, which the peers do not have."""
+  import gin
   import keras
   import tensorflow as tf
 
-  from models.gan import resnet
+  import replicator
+  from experiments.sngan import SNGAN
+  from models.vision.images import to_unit_range
+
+  class TwoNetworks(SNGAN):
+    def __call__(self, batch):
+      images = to_unit_range(batch["image"], keras.config.floatx())
+      loss = self._update_discriminator(images, batch["label"])
+      self._update_generator(FLAGS.batch_size)
+      return loss
+
   keras.config.set_dtype_policy(FLAGS.precision)
-  generator = resnet.Generator(32, width=FLAGS.width)
-  discriminator = resnet.Discriminator(32, width=FLAGS.width)
-  g_vars, d_vars = generator.trainable_variables, discriminator.trainable_variables
-  g_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.0, beta_2=0.9)
-  d_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.0, beta_2=0.9)
-  g_optimizer.build(g_vars)
-  d_optimizer.build(d_vars)
-  n = FLAGS.batch_size
-  images = tf.random.uniform([n, 32, 32, 3], -1, 1)
-
-  @tf.function
-  def step():
-    with tf.GradientTape() as tape:
-      fake = tf.stop_gradient(generator(tf.random.normal([n, 128]), training=True))
-      real_scores, fake_scores = tf.split(
-          discriminator(tf.concat([images, fake], axis=0), training=True), 2)
-      d_loss = (tf.reduce_mean(tf.nn.relu(1 - real_scores))
-                + tf.reduce_mean(tf.nn.relu(1 + fake_scores)))
-    d_optimizer.apply_gradients(zip(tape.gradient(d_loss, d_vars), d_vars, strict=True))
-    with tf.GradientTape() as tape:
-      fake = generator(tf.random.normal([n, 128]), training=True)
-      g_loss = -tf.reduce_mean(discriminator(fake, training=True))
-    g_optimizer.apply_gradients(zip(tape.gradient(g_loss, g_vars), g_vars, strict=True))
-    return d_loss
-
-  return lambda: float(step())
+  gin.bind_parameter("Generator.width", FLAGS.width)
+  gin.bind_parameter("Discriminator.width", FLAGS.width)
+  runner = replicator.Replicator()
+  with runner.scope():
+    gan = TwoNetworks((32, 32, 3), num_classes=0,
+                      optimizer=lambda: keras.optimizers.Adam(2e-4, beta_1=0.0, beta_2=0.9))
+  pixels = tf.random.uniform([FLAGS.batch_size, 32, 32, 3], 0, 256, tf.int32)
+  batch = {"image": tf.cast(pixels, tf.uint8),
+           "label": tf.zeros([FLAGS.batch_size], tf.int32)}
+  return lambda: float(runner.run(gan, batch)[0])
 
 
 def take_turns() -> None:

@@ -16,9 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from replicator import quiet
-from replicator.errors import Preempted, UsageError, nearest
-
-PREEMPTED = 42
+from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, nearest
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -51,7 +49,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
     return 0
   except Preempted as stopped:
     print(f"{_first_line(stopped)}; to resume: {_command(argv, workdir)}")
-    return PREEMPTED
+    return PREEMPTED_STATUS
   except KeyboardInterrupt:
     return _fail("interrupted", debug, workdir, status=130)
   except UsageError as error:

@@ -62,16 +62,21 @@ class Checkpoints:
     Raises:
       UsageError: some would be lost in a restart.
     """
-    saved: set[int] = set()
-    for variable in self._variables.values():
-      copies = getattr(variable, "values", None)  # of a variable that every replica has
-      saved.update(map(id, [variable, *(copies if isinstance(copies, tuple) else ())]))
+    saved = {id(copy) for v in self._variables.values() for copy in _copies(v)}
     lost = [v.name for v in used if id(v) not in saved]
     if lost:
       raise UsageError(
           f"the step uses {len(lost)} variables that are not reached through its attributes, such "
           f"as '{lost[0]}': a restart would lose them; make the step a tf.Module and assign its "
           "networks and optimizers to attributes")
+
+
+def _copies(variable: Any) -> list[Any]:
+  """The plain variables behind a distributed one."""
+  values = getattr(variable, "values", None)
+  if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
+    return list(values)
+  return [getattr(variable, "_v", variable)]  # Central storage and parameter servers wrap one.
 
 
 class _JsonState(tf.train.experimental.PythonState):

@@ -36,7 +36,8 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
     gin.parse_config_files_and_bindings(list(files), list(bindings))
   except SyntaxError as error:
     where = f"{error.filename}:{error.lineno}" if error.filename else f"--gin_param {error.text!r}"
-    raise UsageError(f"{where}: not valid gin: {(error.text or '').strip() or error.msg}") from error
+    written = (error.text or "").strip() or error.msg
+    raise UsageError(f"{where}: not valid gin: {written}") from error
   except OSError as error:
     raise UsageError(f"a gin file includes a missing one: {_first_line(error)}") from error
   except (ValueError, TypeError, RuntimeError) as error:

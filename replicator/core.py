@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
-import keras
-import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import collectives, context
+from replicator import context
 from replicator import strategy as strategies
 from replicator.errors import UsageError
 
@@ -98,29 +96,20 @@ class Replicator:
         split over the worker's replicas.
 
     Returns:
-      what `step_fn` returned, one nest for each replica of this process; a remote value, to be
-      `fetch`ed, where replication is asynchronous.
+      what `step_fn` returned, one nest for each replica of this process. Where replication is
+      asynchronous, one remote value, whose `fetch()` waits.
 
     Raises:
       UsageError: n does not divide by the replicas.
     """
     if step_fn not in self._compiled:
-      self._compiled[step_fn] = self._function(
-          lambda step, arguments: self._on_replicas(step_fn, step, arguments))
+      self._compiled[step_fn] = self.compile(
+          lambda step, arguments: self.on_replicas(step_fn, step, arguments))
     arguments = () if inputs is None else (self.distribute(inputs),)
     step = tf.constant(self._steps_run, tf.int64)
     self._steps_run += 1
-    if self._coordinator:
-      return [self._coordinator.schedule(self._compiled[step_fn], args=(step, arguments))]
-    return self._local_results(self._compiled[step_fn](step, arguments))
-
-  def training_function(self, step_fn: Step, steps_per_call: int) -> "TrainingFunction":
-    """Compiles `steps_per_call` steps into one call, for training loops."""
-    return TrainingFunction(self, step_fn, steps_per_call)
-
-  def fetch(self, value: Any) -> Any:
-    """The value of a result, waiting for it where it is still being computed."""
-    return value.fetch() if hasattr(value, "fetch") else value
+    outputs = self.start(self._compiled[step_fn], step, arguments)
+    return [outputs] if self.is_async else self.local_results(outputs)
 
   def join(self) -> None:
     """Waits for all scheduled steps; a no-op where replication is synchronous."""
@@ -153,12 +142,20 @@ class Replicator:
 
     return self.strategy.experimental_distribute_values_from_function(part)
 
-  def _function(self, function: Callable) -> Callable:
+  def compile(self, function: Callable) -> Callable:
+    """Compiles a function that is called from across replicas, with `on_replicas` inside."""
     # A step is TensorFlow operations under plain Python control: what runs eagerly line by
     # line is what is compiled, with no rewriting of the user's source in between.
     return tf.function(function, autograph=False, jit_compile=self.jit_compile or None)
 
-  def _on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
+  def start(self, compiled: Callable, *arguments: Nest) -> Any:
+    """Calls a compiled function; returns a remote value of the outcome where asynchronous."""
+    if self._coordinator:
+      return self._coordinator.schedule(compiled, args=arguments)
+    return compiled(*arguments)
+
+  def on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
+    """Runs `step_fn(*arguments)` on every replica as step number `step` (scalar int64)."""
     def replica_fn(step, *arguments):
       with context.entered(step):
         return step_fn(*arguments)
@@ -166,90 +163,8 @@ class Replicator:
       return replica_fn(step, *arguments)
     return self.strategy.run(replica_fn, args=(step, *arguments))
 
-  def _local_results(self, outputs: Nest) -> list[Nest]:
+  def local_results(self, outputs: Nest) -> list[Nest]:
+    """What `on_replicas` returned, one nest for each replica of this process."""
     by_leaf = [self.strategy.experimental_local_results(leaf) for leaf in tree.flatten(outputs)]
     count = max((len(leaf) for leaf in by_leaf), default=1)
     return [tree.unflatten_as(outputs, [leaf[i] for leaf in by_leaf]) for i in range(count)]
-
-
-class TrainingFunction:
-  """Several steps in one compiled call; made by `Replicator.training_function`.
-
-  Calling it as `f(first_step, inputs, stop)` starts the steps and returns what `Replicator.fetch`
-  turns into `({name: [steps_per_call]}, stop)`: the step's scalars averaged over replicas, and
-  whether any worker's `stop` was true. `inputs` is None or a nest of
-  `[steps_per_call, n, ...]`, this worker's part of the batches.
-  """
-
-  def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int):
-    self._replicator = replicator
-    self._step_fn = step_fn
-    self._steps_per_call = steps_per_call
-    self._names: list[str] = []
-    self._function = replicator._function(self._steps)
-    self._arguments: tuple = ()
-
-  def __call__(self, first_step: int, inputs: Nest | None, stop: bool = False) -> "_Result":
-    distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
-    arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), distributed)
-    self._arguments = self._arguments or arguments
-    if self._replicator.is_async:
-      return _Result(self._names, self._replicator._coordinator.schedule(self._function, arguments))
-    return _Result(self._names, self._function(*arguments))
-
-  def variables(self) -> list[tf.Variable]:
-    """The variables that the steps use; valid after the first call."""
-    return list(self._function.get_concrete_function(*self._arguments).graph.variables)
-
-  def _steps(self, first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple) -> tf.Tensor:
-    """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the wish to stop."""
-    floatx = keras.config.floatx()
-    if self._steps_per_call == 1:
-      history = self._one_step(first_step, 0, arguments)[tf.newaxis]
-    else:
-      history = tf.while_loop(
-          lambda i, _: i < self._steps_per_call,
-          lambda i, history: (i + 1, history.write(
-              i, self._one_step(first_step + tf.cast(i, tf.int64), i, arguments))),
-          [0, tf.TensorArray(floatx, self._steps_per_call)])[1].stack()
-    history = tf.concat([tf.fill([self._steps_per_call, 1], tf.cast(stop, floatx)), history], 1)
-    if self._replicator.num_pipelines > 1:
-      history = self._replicator._local_results(
-          self._replicator.strategy.run(collectives.all_mean, args=(history,)))[0]
-    return history
-
-  def _one_step(self, step: tf.Tensor, i: tf.Tensor | int, arguments: tuple) -> tf.Tensor:
-    """The scalars of step `step`, the i-th of this call, averaged over this process's replicas."""
-    def scalars(*stacked):
-      outputs = _checked_scalars(self._step_fn(*tree.map_structure(lambda x: x[i], stacked)))
-      self._names[:] = list(outputs)
-      # One vector: one tensor to carry, and one collective to average.
-      return tf.stack([tf.cast(value, keras.config.floatx()) for value in outputs.values()])
-    replicator = self._replicator
-    local = replicator._local_results(replicator._on_replicas(scalars, step, arguments))
-    return tf.add_n(local) / len(local)
-
-
-class _Result:
-  """The outcome of a call of a `TrainingFunction`, perhaps still being computed."""
-
-  def __init__(self, names: list[str], history: Any):
-    self._names = names
-    self._history = history
-
-  def fetch(self) -> tuple[dict[str, np.ndarray], bool]:
-    history = self._history
-    values = history.fetch() if hasattr(history, "fetch") else history.numpy()
-    return dict(zip(self._names, values.T[1:], strict=True)), bool(values[0, 0] > 0)
-
-
-def _checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
-  if not isinstance(outputs, dict) or not outputs:
-    raise UsageError("the step must return a non-empty dict of scalars to log, such as "
-                     f"{{'loss': loss}}, not {type(outputs).__name__}")
-  for name, value in outputs.items():
-    value = tf.convert_to_tensor(value)
-    if value.shape.rank != 0:
-      raise UsageError(f"the step returned '{name}' of shape {value.shape}; return a scalar, "
-                       "such as its tf.reduce_mean over the replica's examples")
-  return outputs

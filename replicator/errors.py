@@ -1,5 +1,10 @@
 """The one exception that means: what the user wrote cannot work, and here is what to write."""
 
+import difflib
+from collections.abc import Iterable
+
+PREEMPTED_STATUS = 42  # of a run that was asked to stop, and saved
+
 
 class UsageError(Exception):
   """Bad input, told in one line: what was written, what is wrong, what to write instead.
@@ -9,10 +14,9 @@ class UsageError(Exception):
   """
 
 
-def nearest(word: str, candidates: list[str]) -> str:
+def nearest(word: str, candidates: Iterable[str]) -> str:
   """A hint such as ` Did you mean 'mirrored'?`, or the empty string when nothing is near."""
-  import difflib
-  matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+  matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
   return f" Did you mean '{matches[0]}'?" if matches else ""
 
 

@@ -31,9 +31,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from replicator.errors import UsageError, nearest
+from replicator.errors import PREEMPTED_STATUS, UsageError, nearest
 
-PREEMPTED = 42
 GRACE_SECONDS = 10.0
 """How long a process may take to end by itself, when the cluster is given up."""
 
@@ -224,16 +223,16 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[_Event]", has_chief
       told_at = time.monotonic()
       for other in deciding:
         other.signal_group(number)
-    elif number not in (0, PREEMPTED) or (number and task not in deciding):
+    elif number not in (0, PREEMPTED_STATUS) or (number and task not in deciding):
       print(f"launch: {task.name} ended with status {number}", file=sys.stderr, flush=True)
       return number
     elif task in deciding:
       deciding.remove(task)
-      if number == PREEMPTED:
+      if number == PREEMPTED_STATUS:
         preempted = True
         if not told_at:  # Somebody told this one alone; it cannot go on without the others.
           events.put((None, signal.SIGTERM))
-  return PREEMPTED if preempted else 0
+  return PREEMPTED_STATUS if preempted else 0
 
 
 def _end(tasks: list[Task]) -> None:

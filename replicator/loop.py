@@ -25,6 +25,7 @@ from replicator import checkpoint, collectives, core, random, record
 from replicator import inputs as inputs_lib
 from replicator.errors import Preempted, UsageError, nearest
 from replicator.progress import Progress
+from replicator.training_function import TrainingFunction
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16")
 
@@ -138,7 +139,8 @@ class _Loop:
                      if self.is_chief else None)
 
   def run(self, make_iterator: Callable) -> None:
-    function = self.replicator.training_function(self.step_object, self.schedule.steps_per_call)
+    function = TrainingFunction(
+        self.replicator, self.step_object, self.schedule.steps_per_call)
     if self.progress is None:
       self._run(function, make_iterator)
       return
@@ -161,7 +163,7 @@ class _Loop:
         self.step += self.schedule.steps_per_call
         boundary = self._is_boundary() or stop.received or first_call
         while running and (boundary or len(running) > self.replicator.max_running):
-          stop.agreed |= self.window.add(*self.replicator.fetch(running.popleft()))
+          stop.agreed |= self.window.add(*running.popleft().fetch())
         self.seconds = time.monotonic() - started
         if first_call:
           self._after_first_call(function)
@@ -180,8 +182,7 @@ class _Loop:
       row.update(self.window.take())
       if self.progress:
         self.progress.update(self.step, row)
-    if self.is_chief and self.evaluate and s.due(s.eval_every, self.step) or (
-        self.is_chief and self.evaluate and s.eval_every and not self.step):
+    if self.record and self.evaluate and s.due(s.eval_every, self.step):
       row.update(self._evaluate())
     if self.record and row:
       self.record.metrics(self.step, self.seconds, row)
@@ -302,4 +303,4 @@ def _check_precision(precision: str) -> None:
                      "here do not have; write 'mixed_bfloat16'")
   if precision not in PRECISIONS:
     raise UsageError(f"train.precision = '{precision}': no such precision."
-                     f"{nearest(precision, list(PRECISIONS))} Write one of: {', '.join(PRECISIONS)}")
+                     f"{nearest(precision, PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")

@@ -77,6 +77,7 @@ def _provenance() -> dict[str, Any]:
   module = sys.modules["__main__"].__spec__
   program = ["-m", module.name] if module else sys.argv[:1]
   return {
+      "experiment": program[-1].rpartition(".")[2] if module else pathlib.Path(program[0]).stem,
       "command": shlex.join(["python", *program, *sys.argv[1:]]),
       "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
       "git_commit": _git_commit(),

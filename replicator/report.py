@@ -90,9 +90,6 @@ def _missing(file: str, what: str) -> str:
   return f'<p class="warn">{file} is missing or cannot be read: {what} to show.</p>'
 
 
-# ---- Words and numbers --------------------------------------------------------------------------
-
-
 def _badges(run: _Run) -> str:
   replicas = run.facts.get("num_replicas")
   texts = [run.facts.get("strategy"),
@@ -117,7 +114,7 @@ def _status(run: _Run) -> tuple[str, str]:
 
 
 def _tiles(run: _Run) -> str:
-  tiles = {"steps": str(run.rows[-1]["step"]) if run.rows else "none"}
+  tiles = {"steps": str(run.rows[-1]["step"])} if run.rows else {}
   timed = np.array([(row["step"], row["seconds"]) for row in run.rows if "seconds" in row])
   if len(timed) > 1:
     steps, seconds = np.diff(timed, axis=0).T
@@ -162,9 +159,6 @@ def _words(value: object) -> str:
   return ", ".join(map(_words, value)) if isinstance(value, list) else str(value)
 
 
-# ---- Pictures -----------------------------------------------------------------------------------
-
-
 def _samples(run: _Run) -> str:
   if not run.samples:
     return _missing("samples/", "no pictures")
@@ -183,9 +177,6 @@ def _figure(path: pathlib.Path) -> str:
   data = base64.b64encode(content).decode()
   return (f'<figure><img{look} alt="samples at step {step}" src="data:image/png;base64,{data}">'
           f"<figcaption>step {step}</figcaption></figure>")
-
-
-# ---- Curves -------------------------------------------------------------------------------------
 
 
 def _panels(run: _Run) -> str:
@@ -244,13 +235,12 @@ def _smoothed(values: np.ndarray) -> np.ndarray:
   """A centered moving average over a twenty-fifth of the curve; a short curve as it is."""
   if len(values) < _SMOOTH_FROM:
     return values
-  at = np.arange(len(values))
-  reach = np.minimum(len(values) // 50, np.minimum(at, at[::-1]))  # So that a line stays a line.
-  sums = np.concatenate([[0.0], np.cumsum(values)])
-  return (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
+  width = max(3, len(values) // 25 | 1)
+  middle = np.convolve(values, np.ones(width) / width, "valid")
+  at = np.arange(width)  # At both ends, where no window fits, the line through the last window.
+  head, tail = (np.polyval(np.polyfit(at, end, 1), at) for end in (values[:width], values[-width:]))
+  return np.concatenate([head[:width // 2], middle, tail[-(width // 2):]])
 
-
-# ---- The page -----------------------------------------------------------------------------------
 
 _PAGE = string.Template("""<!DOCTYPE html>
 <html lang="en">
@@ -277,13 +267,15 @@ header small, .tiles div, figcaption { color: var(--faint); font-size: 13px; }
 .training { --ink: var(--training); } .evaluation { --ink: var(--evaluation); }
 .card, .panels figure, .tiles div { padding: 14px 18px; border: 1px solid var(--line);
   border-radius: 10px; background: var(--card); overflow-x: auto; }
-.tiles, .panels, .pair, .strip { display: grid; gap: 16px; margin-top: 16px; }
+.tiles, .panels, .pair, .strip { display: grid; gap: 16px; }
+.tiles, .strip, table + p { margin-top: 16px; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); }
 .panels { grid-template-columns: repeat(auto-fill, minmax(min(320px, 100%), 1fr)); }
 .pair { grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); }
 .strip { grid-template-columns: repeat(auto-fit, minmax(120px, 1fr)); }
 .tiles b { display: block; color: var(--text); font-size: 26px; line-height: 1.3; }
-figure { margin: 0; min-width: 0; }
+figure, p { margin: 0; min-width: 0; }
+.panels p { grid-column: 1 / -1; }
 figcaption { overflow-wrap: anywhere; }
 .panels figcaption { color: var(--text); font-weight: 600; }
 .panels small { float: right; color: var(--bad); }
@@ -295,9 +287,9 @@ table { width: 100%; border-collapse: collapse; font-size: 14px; }
 th, td { padding: 5px 0; border-top: 1px solid var(--line); text-align: left;
   vertical-align: top; font-weight: 400; }
 .numbers tr:first-child th { border: 0; color: var(--faint); }
-.numbers td, .numbers th + th { padding-left: 16px; text-align: right;
+.numbers td, .numbers th + th { padding-left: 16px; text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
-.numbers [class], .numbers th + td { font-weight: 600; white-space: nowrap; }
+.numbers [class], .numbers th + td { font-weight: 600; }
 .numbers [class]::before { content: ""; display: inline-block; width: 8px; height: 8px;
   margin-right: 10px; border-radius: 50%; background: var(--ink); }
 pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere;

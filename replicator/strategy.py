@@ -18,7 +18,7 @@ NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_
          "parameter_server", "tpu")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def make(name: str, logical_cpus: int | None = None, tpu: str | None = None
          ) -> tf.distribute.Strategy:
   """Makes the strategy `name`, or returns the one this process already has.
@@ -36,14 +36,16 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None
     UsageError: unknown name, an unusable TF_CONFIG, no TPU, or devices that cannot be split.
   """
   if name not in NAMES:
-    raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, list(NAMES))}"
-                     f" Write one of: {', '.join(NAMES)}")
+    raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, NAMES)} "
+                     f"Write one of: {', '.join(NAMES)}")
   if name in ("multi_worker_mirrored", "parameter_server"):
     cluster = read_tf_config(name)
     if logical_cpus is not None:
       raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
                        "each process on CPUs; start more workers instead")
-    return _multi_worker_mirrored() if name == "multi_worker_mirrored" else _parameter_server(cluster)
+    if name == "parameter_server":
+      return _parameter_server(cluster)
+    return tf.distribute.MultiWorkerMirroredStrategy()
   if name == "tpu":
     return _tpu(tpu)
   devices = _devices(logical_cpus)
@@ -82,10 +84,6 @@ def _devices(logical_cpus: int | None) -> list[str]:
 def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None:
   # TensorFlow's own choice for CPUs is several times slower; for GPUs it is NCCL.
   return tf.distribute.HierarchicalCopyAllReduce() if "cpu" in devices[0] else None
-
-
-def _multi_worker_mirrored() -> tf.distribute.Strategy:
-  return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def _parameter_server(cluster: dict[str, Any]) -> tf.distribute.Strategy:
@@ -133,8 +131,9 @@ def read_tf_config(strategy: str) -> dict[str, Any]:
   except json.JSONDecodeError as error:
     raise UsageError(f"TF_CONFIG is not JSON ({error}): {text!r}") from error
   except (KeyError, TypeError) as error:
-    raise UsageError("TF_CONFIG must have the form {\"cluster\": {\"worker\": [\"host:port\", "
-                     f"...]}}, \"task\": {{\"type\": \"worker\", \"index\": 0}}}}: {text!r}") from error
+    raise UsageError(f"TF_CONFIG is {text!r}; it must have the form "
+                     '{"cluster": {"worker": ["host:port", ...]}, '
+                     '"task": {"type": "worker", "index": 0}}') from error
   required = {"chief", "worker", "ps"} if strategy == "parameter_server" else {"worker"}
   _check_cluster(cluster, required, strategy)
   if kind not in cluster:

@@ -77,7 +77,10 @@ class DownBlock(keras.layers.Layer):
     for layer in self.residual:
       x = layer(x)
     shortcut = downsample(inputs) if self.halve else inputs
-    return tf.add_n([x, self.shortcut(shortcut) if self.shortcut else shortcut])
+    x += self.shortcut(shortcut) if self.shortcut else shortcut
+    # Stands between this sum and the next block's ReLU: TensorFlow's graph optimizer tries to
+    # fuse the two, finds that the shortcut needs the sum as well, and reports an error.
+    return tf.ensure_shape(x, x.shape)
 
   def compute_output_shape(self, input_shape):
     n, h, w, _ = input_shape

@@ -89,14 +89,14 @@ class SampleQuality:
     """
     images = np.asarray(generate(self.num_samples))
     if not np.isfinite(np.asarray(images, np.float64)).all():
-      distance, covered = np.nan, 0
+      distance, covered = np.nan, 0.0
     else:
       features, logits = self._classifier(to_uint8(images).numpy())
       distance = frechet_distance(self._features, features)
       shares = np.bincount(logits.argmax(-1), minlength=len(self._shares)) / len(images)
-      covered = np.sum((self._shares > 0) & (shares >= _COVERED_SHARE * self._shares))
+      covered = float(np.sum((self._shares > 0) & (shares >= _COVERED_SHARE * self._shares)))
     return {
-        "classifier_frechet_distance": float(distance),
-        "classes_covered": float(covered),
+        "classifier_frechet_distance": distance,
+        "classes_covered": covered,
         "classifier_accuracy": self._classifier.accuracy,
     }

@@ -26,7 +26,7 @@ def losses() -> types.ModuleType:
   Unlike TF-GAN's own they keep float64 (TF-GAN rounds every score to float32, an error of
   1e-7 that a float64 proof would take for a bug). Half-precision scores give float32 losses.
   """
-  module = _load("tensorflow_gan.python.losses.losses_impl")
+  module: Any = _load("tensorflow_gan.python.losses.losses_impl")
   v1 = _View(tf.compat.v1, losses=_View(tf.compat.v1.losses, compute_weighted_loss=_mean_loss))
   module.tf = _View(tf, compat=_View(tf.compat, v1=v1))
   module._to_float = lambda x: x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
@@ -69,16 +69,16 @@ def _mean_loss(losses: tf.Tensor, weights: Any = 1.0, scope: str | None = None,
 
 def _load(name: str) -> types.ModuleType:
   """A private copy of the module, loaded without running the `__init__` of its packages."""
-  spec = importlib.util.find_spec("tensorflow_gan")
-  if spec is None or spec.origin is None:
-    raise ImportError("tensorflow_gan is not installed: pip install tensorflow-gan==2.1.0.")
   aside = _take_modules()
-  parents = name.split(".")[:-1]
-  for depth in range(1, len(parents) + 1):
-    package = types.ModuleType(".".join(parents[:depth]))
-    package.__path__ = [str(Path(spec.origin).parent.joinpath(*parents[1:depth]))]
-    sys.modules[package.__name__] = package
   try:
+    spec = importlib.util.find_spec("tensorflow_gan")
+    if spec is None or spec.origin is None:
+      raise ImportError("tensorflow_gan is not installed: pip install tensorflow-gan==2.1.0.")
+    parents = name.split(".")[:-1]
+    for depth in range(1, len(parents) + 1):
+      package = types.ModuleType(".".join(parents[:depth]))
+      package.__path__ = [str(Path(spec.origin).parent.joinpath(*parents[1:depth]))]
+      sys.modules[package.__name__] = package
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")  # Deprecated distutils, pkg_resources and Keras 2 names.
       return importlib.import_module(name)

@@ -81,8 +81,8 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
   accuracy = float(np.mean(logits.argmax(-1) == labels[num_train:]))
   logging.info("Classifier for the sample metrics: %.1f %% of %d held-out images right",
                100 * accuracy, len(chosen) - num_train)
-  result = {"accuracy": accuracy, "num_train": num_train,
-            "num_held_out": len(chosen) - num_train}
+  result: dict[str, Any] = {"accuracy": accuracy, "num_train": num_train,
+                            "num_held_out": len(chosen) - num_train}
   _save(file, model, {"source": kind, "classifier": result})
   return Classifier(model, **result)
 
@@ -107,7 +107,8 @@ def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
     if min(x.shape[1:3]) > 4:
       x = layer(keras.layers.MaxPooling2D, 2, name=f"pool{i}")(x)
   x = layer(keras.layers.Flatten, name="flatten")(x)
-  features = layer(keras.layers.Dense, NUM_FEATURES, activation="relu", name="features")(x)
+  # Leaky, so that no feature dies and drops out of the covariances.
+  features = layer(keras.layers.Dense, NUM_FEATURES, activation="leaky_relu", name="features")(x)
   logits = layer(keras.layers.Dense, num_classes, name="logits")(features)
   return keras.Model(inputs, [features, logits], name="classifier")
 

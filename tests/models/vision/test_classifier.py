@@ -35,7 +35,7 @@ def test_features_and_logits(digits_folder):
   assert features.shape == (300, NUM_FEATURES) and features.dtype == np.float32
   assert logits.shape == (300, 10) and logits.dtype == np.float32
   assert np.mean(logits.argmax(-1) == labels) > 0.97
-  assert np.linalg.matrix_rank(np.cov(features.T)) > NUM_FEATURES / 2  # Most of them live.
+  assert np.linalg.matrix_rank(np.cov(features.T)) == NUM_FEATURES
 
 
 def test_a_saved_classifier_is_loaded_and_is_the_same(digits_folder):
@@ -83,13 +83,13 @@ def test_no_global_random_state_or_name_is_used(tmp_path):
     return int(keras.layers.Dense(1).name.rpartition("_")[2])
 
   keras.layers.Dense(1)  # The very first one has no number.
+  name = next_name()
   keras.utils.set_random_seed(5)
   undisturbed = draw()
   keras.utils.set_random_seed(5)
-  name = next_name()
   load_or_train(small(), tmp_path)
   assert draw() == undisturbed
-  assert next_name() == name + 2  # One more was made by `draw`.
+  assert next_name() == name + 3  # Each `draw` made one.
 
 
 def test_big_images_are_accepted(tmp_path):

@@ -1,0 +1,148 @@
+"""Folded resampling convolutions against the plain compositions they stand for."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan import resampling
+from models.gan.resampling import ConvDownsample2D, UpsampleConv2D
+
+SIZES = [(3, 4, 4), (1, 2, 2), (5, 6, 10), (2, 16, 16)]  # batch, height, width
+LAYERS = [UpsampleConv2D, ConvDownsample2D]
+
+
+def plain(layer_class, x, kernel, bias):
+  """The composition as the papers state it, in elementary operations."""
+  if layer_class is UpsampleConv2D:
+    x = tf.repeat(tf.repeat(x, 2, axis=1), 2, axis=2)
+    return tf.nn.conv2d(x, kernel, 1, "SAME") + bias
+  y = tf.nn.conv2d(x, kernel, 1, "SAME") + bias
+  return (y[:, ::2, ::2] + y[:, 1::2, ::2] + y[:, ::2, 1::2] + y[:, 1::2, 1::2]) / 4
+
+
+def layer_and_arrays(layer_class, size, dtype="float64"):
+  random = np.random.default_rng(0)
+  layer = layer_class(5, dtype=dtype)
+  layer.build((None, *size[1:], 3))
+  layer.kernel.assign(random.normal(size=[3, 3, 3, 5]))
+  layer.bias.assign(random.normal(size=[5]))
+  x = tf.constant(random.normal(size=[*size, 3]))
+  dy = tf.constant(random.normal(size=layer.compute_output_shape(x.shape)))
+  return layer, x, dy
+
+
+def test_fold_of_a_box_is_the_box_convolved_with_ones():
+  folded = resampling.fold(tf.ones([3, 3, 1, 1], tf.float64))[:, :, 0, 0]
+  np.testing.assert_array_equal(folded, np.outer([1, 2, 2, 1], [1, 2, 2, 1]))
+
+
+def test_fold_sums_the_shifted_kernels():
+  kernel = np.random.default_rng(0).normal(size=[3, 3, 2, 4])
+  expected = np.zeros([4, 4, 2, 4])
+  for i in (0, 1):
+    for j in (0, 1):
+      expected[i:i + 3, j:j + 3] += kernel
+  np.testing.assert_allclose(resampling.fold(tf.constant(kernel)), expected, rtol=1e-14)
+
+
+def test_upsample_repeats_pixels_and_downsample_undoes_it():
+  images = tf.reshape(tf.range(2. * 2 * 3 * 2), [2, 2, 3, 2])
+  large = resampling.upsample(images)
+  np.testing.assert_array_equal(large, np.repeat(np.repeat(images, 2, axis=1), 2, axis=2))
+  np.testing.assert_array_equal(resampling.downsample(large), images)
+
+
+def test_upsample_gradient_sums_over_the_copies():
+  images = tf.zeros([1, 2, 2, 1], tf.float64)
+  dy = tf.reshape(tf.range(16, dtype=tf.float64), [1, 4, 4, 1])
+  with tf.GradientTape() as tape:
+    tape.watch(images)
+    large = resampling.upsample(images)
+  gradient = tape.gradient(large, images, output_gradients=dy)[0, :, :, 0]
+  # 0+1+4+5, 2+3+6+7, 8+9+12+13, 10+11+14+15
+  np.testing.assert_array_equal(gradient, [[10, 18], [42, 50]])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_values_and_gradients_are_those_of_the_composition(layer_class, size):
+  layer, x, dy = layer_and_arrays(layer_class, size)
+  sources = [x, layer.kernel.value, layer.bias.value]
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch(x)
+    y = layer(x)
+    expected = plain(layer_class, *sources)
+  np.testing.assert_allclose(y, expected, atol=1e-12, rtol=1e-12)
+  gradients = tape.gradient(y, sources, output_gradients=dy)
+  expected_gradients = tape.gradient(expected, sources, output_gradients=dy)
+  for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_second_gradients_are_those_of_the_composition(layer_class):
+  # What a gradient penalty needs: the kernel's gradient of the input gradient's norm.
+  layer, x, _ = layer_and_arrays(layer_class, (3, 4, 4))
+
+  def penalty_gradient(function):
+    with tf.GradientTape() as outer:
+      with tf.GradientTape() as inner:
+        inner.watch(x)
+        y = tf.reduce_sum(tf.tanh(function(x)))
+      penalty = tf.reduce_sum(tf.square(inner.gradient(y, x)))
+    return outer.gradient(penalty, layer.kernel.value)
+
+  expected = penalty_gradient(
+      lambda x: plain(layer_class, x, layer.kernel.value, layer.bias.value))
+  np.testing.assert_allclose(penalty_gradient(layer), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_compiles_under_xla(layer_class):
+  layer, x, dy = layer_and_arrays(layer_class, (3, 8, 8))
+
+  def value_and_gradients(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = layer(x)
+    return y, *tape.gradient(y, [x, layer.kernel.value], output_gradients=dy)
+
+  compiled = tf.function(value_and_gradients, jit_compile=True)
+  for actual, expected in zip(compiled(x), value_and_gradients(x), strict=True):
+    np.testing.assert_allclose(actual, expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_batch_size_may_be_unknown(layer_class):
+  layer, x, _ = layer_and_arrays(layer_class, (3, 4, 4))
+  function = tf.function(layer).get_concrete_function(tf.TensorSpec([None, 4, 4, 3], tf.float64))
+  assert function.output_shapes.as_list() == list(layer.compute_output_shape((None, 4, 4, 3)))
+  np.testing.assert_allclose(function(x), layer(x))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_bfloat16_policy(layer_class):
+  layer, x, _ = layer_and_arrays(layer_class, (3, 8, 8), dtype="mixed_bfloat16")
+  assert layer.kernel.dtype == "float32"
+  y = layer(tf.cast(x, tf.float32))
+  assert y.dtype == tf.bfloat16
+  expected = plain(layer_class, tf.cast(x, tf.float32), layer.kernel.value, layer.bias.value)
+  # Three roundings to 8 bits of mantissa, in sums of 27 terms of order 1.
+  np.testing.assert_allclose(tf.cast(y, tf.float32), expected, atol=0.15)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_starts_as_the_3x3_layer_would(layer_class):
+  kernels = []
+  for layer in (layer_class(5, kernel_initializer=keras.initializers.GlorotUniform(seed=1)),
+                keras.layers.Conv2D(5, 3, kernel_initializer=keras.initializers.GlorotUniform(1))):
+    layer.build((None, 4, 4, 3))
+    np.testing.assert_array_equal(layer.bias, np.zeros(5))
+    kernels.append(layer.kernel.numpy())
+  np.testing.assert_array_equal(*kernels)
+
+
+def test_odd_sizes_cannot_be_halved():
+  with pytest.raises(ValueError, match="they are 5 and 4"):
+    ConvDownsample2D(2).build((None, 5, 4, 1))
