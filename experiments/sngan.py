@@ -163,7 +163,8 @@ class Evaluator:
         grid.paired_grid(originals, reconstructions, self._rows // 2))
     scalars = self._quality.measure(functools.partial(self._sample, gan))
     error = np.mean(np.square(originals / 127.5 - 1.0 - reconstructions))
-    return replicator.Evaluation({**scalars, "reconstruction_error": error}, picture)
+    return replicator.Evaluation({**scalars, "reconstruction_error": error}, picture,
+                                 self._quality.description)
 
   def _sample(self, gan: SNGAN, count: int, batch_size: int = 250) -> np.ndarray:
     """`count` samples of all classes in turn: [count, h, w, c], of the same codes each time."""

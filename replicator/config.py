@@ -20,8 +20,7 @@ for _optimizer in (keras.optimizers.Adam, keras.optimizers.AdamW, keras.optimize
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   """Parses gin files in order, then bindings, which override them.
 
-  A file may `include` another by a path relative to the working directory or to the folder
-  of a file given.
+  A file includes another by a path relative to itself or to the working directory.
 
   Raises:
     UsageError: a missing file, a syntax error, or a name that nothing has.
@@ -30,7 +29,7 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   for file in files:
     if not os.path.isfile(file):
       raise UsageError(f"--gin_file={file}: no such file")
-    gin.add_config_file_search_path(os.path.dirname(os.path.abspath(file)))
+    _add_search_paths(os.path.abspath(file))
   logging.disable(logging.ERROR)  # gin reports every place where an included file is not.
   try:
     gin.parse_config_files_and_bindings(list(files), list(bindings))
@@ -44,6 +43,16 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
     raise UsageError(_explain(error)) from error
   finally:
     logging.disable(logging.NOTSET)
+
+
+def _add_search_paths(file: str) -> None:
+  """Lets gin find what a file, and the files that it includes, include relative to themselves."""
+  folder = os.path.dirname(file)
+  gin.add_config_file_search_path(folder)
+  with open(file) as text:
+    for included in re.findall(r"""^include\s+['"](.+?)['"]""", text.read(), re.MULTILINE):
+      if os.path.isfile(os.path.join(folder, included)):
+        _add_search_paths(os.path.join(folder, included))
 
 
 def describe() -> str:

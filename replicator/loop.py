@@ -37,10 +37,12 @@ class Evaluation:
   Attributes:
     scalars: logged under `eval/`.
     picture: uint8 `[h, w, 3]`, drawn to `samples/`; or None.
+    method: one line that says how the scalars were found; kept in `run.json`.
   """
 
   scalars: dict[str, float]
   picture: np.ndarray | None = None
+  method: str = ""
 
 
 @gin.configurable(denylist=["make_step", "inputs", "evaluate", "workdir"])
@@ -191,6 +193,8 @@ class _Loop:
 
   def _evaluate(self) -> dict[str, float]:
     found = self.evaluate(self.step_object)
+    if found.method and self.record.note("evaluation", found.method):
+      self.progress.note(f"evaluation: {found.method}")
     if found.picture is not None:
       self.record.picture(self.step, found.picture)
     scalars = {f"eval/{name}": float(value) for name, value in found.scalars.items()}

@@ -29,7 +29,8 @@ class Record:
     (workdir / "samples").mkdir(parents=True, exist_ok=True)
     self._metrics = workdir / "metrics.jsonl"
     self._take_back(first_step)
-    self._write_json("run.json", {**_provenance(), **facts, "resumed_at_step": first_step or None})
+    self._facts = {**_provenance(), **facts, "resumed_at_step": first_step or None}
+    self._write_facts()
     self._events = tf.summary.create_file_writer(str(workdir))
 
   def metrics(self, step: int, seconds: float, values: dict[str, float]) -> None:
@@ -49,6 +50,14 @@ class Record:
     with self._events.as_default(step):
       tf.summary.image("samples", pixels[np.newaxis])
 
+  def note(self, name: str, fact: str) -> bool:
+    """Adds a fact to `run.json`; returns whether it was news."""
+    if self._facts.get(name) == fact:
+      return False
+    self._facts[name] = fact
+    self._write_facts()
+    return True
+
   def config(self) -> None:
     """Writes `config.gin`: every value that was used, so it is complete after the first step."""
     (self.workdir / "config.gin").write_text(gin.operative_config_str())
@@ -60,8 +69,8 @@ class Record:
             if _step_of(line) is not None and _step_of(line) <= first_step and first_step > 0]
     self._metrics.write_text("".join(line + "\n" for line in kept))
 
-  def _write_json(self, name: str, content: dict) -> None:
-    (self.workdir / name).write_text(json.dumps(content, indent=2) + "\n")
+  def _write_facts(self) -> None:
+    (self.workdir / "run.json").write_text(json.dumps(self._facts, indent=2) + "\n")
 
 
 def _step_of(line: str) -> int | None:

@@ -279,7 +279,7 @@ def test_unknown_resolution(network):
 
 @pytest.mark.parametrize("network", [Generator, Discriminator, Encoder])
 def test_width_must_leave_a_channel(network):
-  with pytest.raises(UsageError, match="width = 0.001"):
+  with pytest.raises(UsageError, match=r"width = 0\.001"):
     network(64, width=0.001)
 
 

@@ -1,0 +1,155 @@
+"""SN-GAN with an encoder: the strategy does not change its training, and it learns."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from experiments import sngan
+from models.vision.digits import Digits
+from replicator import config, context
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = ["Generator.width = 0.0625", "Discriminator.width = 0.125", "Encoder.width = 0.125",
+         "train.global_batch_size = 32", "train.log_every = 1", "train.eval_every = 0",
+         "train.checkpoint_every = 0"]
+LOSSES = ("discriminator", "generator", "encoder")
+
+
+@pytest.fixture(autouse=True)
+def restored_keras():
+  yield
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")
+  gin.clear_config()
+
+
+def configure(*bindings: str) -> None:
+  config.parse([str(ROOT / "configs" / "sngan_digits.gin")], [*SMALL, *bindings])
+
+
+def logged(workdir: pathlib.Path) -> np.ndarray:
+  """The three losses of every step: [steps, 3]."""
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  return np.array([[json.loads(line)[name] for name in LOSSES] for line in lines])
+
+
+def train(workdir: pathlib.Path, *bindings: str) -> np.ndarray:
+  configure(*bindings)
+  source = Digits()
+  replicator.train(lambda: sngan.SNGAN(source.image_shape, source.num_classes), source,
+                   workdir=str(workdir))
+  return logged(workdir)
+
+
+def run(*words: str) -> subprocess.CompletedProcess:
+  return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True,
+                        timeout=300, check=False)
+
+
+def flags(*bindings: str) -> list[str]:
+  return ["--gin_file=configs/sngan_digits.gin",
+          *(f"--gin_param={binding}" for binding in [*SMALL, *bindings])]
+
+
+STRATEGIES = {
+    "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
+    "mirrored 4": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 4"],
+    "central storage 2": ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"],
+}
+FLOAT64 = ["train.steps = 20", "train.precision = 'float64'"]
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory) -> np.ndarray:
+  return train(tmp_path_factory.mktemp("one"), *FLOAT64, "Replicator.strategy = 'one_device'")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategy_does_not_change_the_losses_in_float64(name, one_device, tmp_path):
+  losses = train(tmp_path, *FLOAT64, *STRATEGIES[name])
+  assert losses.shape == (20, 3)
+  np.testing.assert_allclose(losses, one_device, rtol=1e-9)
+
+
+def test_two_processes_do_not_change_the_losses_in_float64(one_device, tmp_path):
+  done = run("replicator.launch", "--workers=2", "--", sys.executable, "-m", "experiments.sngan",
+             *flags(*FLOAT64, "Replicator.strategy = 'multi_worker_mirrored'"),
+             f"--workdir={tmp_path}")
+  assert done.returncode == 0, done.stdout + done.stderr
+  np.testing.assert_allclose(logged(tmp_path), one_device, rtol=1e-9)
+
+
+def test_parameter_server_trains_with_two_asynchronous_workers(tmp_path):
+  done = run("replicator.launch", "--workers=2", "--ps=1", "--", sys.executable, "-m",
+             "experiments.sngan", *flags("train.steps = 20", "train.log_every = 5",
+                                         "Replicator.strategy = 'parameter_server'"),
+             f"--workdir={tmp_path}")
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert json.loads((tmp_path / "run.json").read_text())["num_workers"] == 2
+  losses = logged(tmp_path)
+  assert losses.shape == (4, 3) and np.isfinite(losses).all()
+
+
+def test_float32_agrees_over_the_first_steps(tmp_path):
+  # Later GAN dynamics amplify the rounding, so equality is proved in float64.
+  one = train(tmp_path / "one", "train.steps = 5")
+  two = train(tmp_path / "two", "train.steps = 5", *STRATEGIES["mirrored 2"])
+  np.testing.assert_allclose(two, one, rtol=1e-4)
+
+
+@pytest.mark.parametrize("binding", ["SNGAN.bigan = True", "SNGAN.conditional = True",
+                                     "train.precision = 'mixed_bfloat16'"])
+def test_variants_train(binding, tmp_path):
+  losses = train(tmp_path, "train.steps = 3", binding)
+  assert losses.shape == (3, 3) and np.isfinite(losses).all()
+
+
+def test_step_compiles_under_xla_with_static_shapes():
+  # What a TPU runs. The outer batch size is known to the compiler: no dynamic dimension.
+  configure("SNGAN.discriminator_updates = 1")
+  gan = sngan.SNGAN((8, 8, 1), 10)
+
+  @tf.function(jit_compile=True, autograph=False)
+  def step(number, batch):
+    with context.entered(number):
+      return gan(batch)
+
+  batch = {"image": tf.zeros([16, 8, 8, 1], tf.uint8), "label": tf.zeros([16], tf.int32)}
+  graph = step.get_concrete_function(tf.constant(0, tf.int64), batch).graph
+  dynamic = [o for op in graph.get_operations() if op.type in ("Conv2D", "MatMul")
+             for o in op.outputs if not o.shape.is_fully_defined()]
+  assert not dynamic
+  assert all(np.isfinite(loss) for loss in step(tf.constant(0, tf.int64), batch).values())
+
+
+def test_updates_per_step_are_what_the_configuration_says():
+  configure("SNGAN.discriminator_updates = 4")
+  gan = sngan.SNGAN((8, 8, 1), 10)
+  batch = {"image": tf.zeros([16, 8, 8, 1], tf.uint8), "label": tf.zeros([16], tf.int32)}
+  replicator.Replicator().run(gan, batch)
+  updates = {name: int(optimizer.keras_optimizer.iterations.numpy())
+             for name, optimizer in gan.optimizers.items()}
+  assert updates == {"discriminator": 4, "generator": 1, "encoder": 1}
+
+
+@pytest.mark.slow
+def test_default_job_learns_the_digits(tmp_path):
+  done = run("experiments.sngan", "--gin_file=configs/sngan_digits.gin", f"--workdir={tmp_path}")
+  assert done.returncode == 0, done.stderr
+  assert done.stderr == ""
+  rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  evaluations = [row for row in rows if "eval/classes_covered" in row]
+  distances = [row["eval/classifier_frechet_distance"] for row in evaluations]
+  assert distances[-1] <= distances[0] / 10
+  assert evaluations[-1]["eval/classes_covered"] == 10
+  assert all(np.isfinite(row[name]) for row in rows for name in LOSSES if name in row)
+  for name in ("config.gin", "run.json", "report.html", "checkpoints", "samples"):
+    assert (tmp_path / name).exists()
