@@ -65,7 +65,7 @@ def train_once(replicator: Replicator, batch: dict[str, np.ndarray]) -> dict[str
     dx, *dw = tape.gradient(loss, [x, layer.gamma.value, layer.beta.value])
     # Of the mean over replicas, one replica's loss is but a part.
     return {"y": y, "dx": dx / replicator.num_replicas, "dw": all_mean(dw),
-            "moving": [layer.moving_mean.value, layer.moving_variance.value]}
+            "moving": tf.stack([layer.moving_mean.value, layer.moving_variance.value])}
 
   replicas = replicator.run(step, batch)
   for result in replicas[1:]:  # Every replica keeps its own copy, and all are the same.
@@ -262,7 +262,7 @@ def test_a_spectral_norm_step_is_the_closed_form(float64, synchronous, iteration
       y = layer(batch["x"], training=True)
       loss = tf.reduce_mean(tf.reduce_sum(y * batch["t"], 1))
     gradients = tape.gradient(loss, [layer.kernel.value, layer.layer.bias.value])
-    return {"y": y, "gradients": all_mean(gradients), "u": layer.u.value}
+    return {"y": y, "gradients": all_mean(gradients), "u": tf.identity(layer.u.value)}
 
   results = synchronous.run(step, batch)
   u, v, sigma = power_iteration(w, u, iterations)

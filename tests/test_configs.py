@@ -1,0 +1,54 @@
+"""Every configuration in `configs/` parses, builds and takes a step."""
+
+import json
+import pathlib
+
+import gin
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.sngan import sngan
+from replicator import config, strategy
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
+RUNS = sorted(path for path in CONFIGS.glob("sngan_*.gin"))
+
+
+@pytest.fixture(autouse=True)
+def clean():
+  yield
+  gin.clear_config()
+  keras.config.set_dtype_policy("float32")
+
+
+def test_there_is_a_file_for_every_strategy():
+  assert {path.stem for path in STRATEGIES} == set(strategy.NAMES) - {"default"}
+
+
+@pytest.mark.parametrize("path", STRATEGIES, ids=lambda path: path.stem)
+def test_strategy_file_names_its_strategy(path):
+  config.parse([str(CONFIGS / "sngan_digits.gin"), str(path)], [])
+  assert gin.query_parameter("Replicator.strategy") == path.stem
+  assert gin.query_parameter("train.steps") % gin.query_parameter("train.steps_per_call") == 0
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name in ("airplane", "ship"):
+    folder = tmp_path / "cifar10" / "train" / name
+    folder.mkdir(parents=True)
+    for i in range(2):
+      Image.fromarray(np.full([32, 32, 3], 60 * i, np.uint8)).save(folder / f"{i}.png")
+  # A narrow network and a small batch: what is tested is that the parts fit together.
+  config.parse([str(path)], [
+      "Generator.width = 0.0625", "Discriminator.width = 0.0625", "Encoder.width = 0.0625",
+      "train.global_batch_size = 20", "train.steps = 1", "train.log_every = 1",
+      "train.eval_every = 0", "train.checkpoint_every = 0"])
+  sngan(str(tmp_path / "run"))
+  (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+  losses = json.loads(line)
+  assert np.isfinite([losses[name] for name in ("discriminator", "generator", "encoder")]).all()
