@@ -32,7 +32,6 @@ def test_there_is_a_file_for_every_strategy():
 def test_strategy_file_names_its_strategy(path):
   config.parse([str(CONFIGS / "sngan_digits.gin"), str(path)], [])
   assert gin.query_parameter("Replicator.strategy") == path.stem
-  assert gin.query_parameter("train.steps") % gin.query_parameter("train.steps_per_call") == 0
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)

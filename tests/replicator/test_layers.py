@@ -330,7 +330,8 @@ MIXED = {
 @pytest.mark.parametrize("kind", MIXED)
 def test_mixed_bfloat16_keeps_statistics_in_float32(set_precision, kind, inside):
   replicator = Replicator("mirrored", logical_cpus=2)
-  x = RNG.normal(1.0, 1.0, [4, 5, 5, 3]).astype(np.float32)
+  # Numbers that bfloat16 has, since a model rounds its inputs.
+  x = RNG.integers(-16, 24, [4, 5, 5, 3]).astype(np.float32) / 8
   outputs = {}
   for precision in ("float32", "mixed_bfloat16"):
     set_precision(precision)
@@ -354,6 +355,5 @@ def test_mixed_bfloat16_keeps_statistics_in_float32(set_precision, kind, inside)
                           for value in (y, *gradients, *network.non_trainable_variables)]
   for value, expected in zip(outputs["mixed_bfloat16"], outputs["float32"], strict=True):
     close(value, expected, 0.05)  # bfloat16 has 8 bits.
-  # The statistics were computed before anything was rounded.
-  for value, expected in zip(outputs["mixed_bfloat16"][-1:], outputs["float32"][-1:], strict=True):
-    close(value, expected, 1e-6)
+  # Computed before anything was rounded: the moving variance or the singular vector.
+  close(outputs["mixed_bfloat16"][-1], outputs["float32"][-1], 1e-6)
