@@ -142,8 +142,8 @@ class Replicator:
 
     return self.strategy.experimental_distribute_values_from_function(part)
 
-  def compile(self, function: Callable) -> Callable:
-    """Compiles a function that is called from across replicas, with `on_replicas` inside."""
+  def compile(self, function: Callable) -> Any:
+    """A `tf.function` of one that is called from across replicas, with `on_replicas` inside."""
     # A step is TensorFlow operations under plain Python control: what runs eagerly line by
     # line is what is compiled, with no rewriting of the user's source in between.
     return tf.function(function, autograph=False, jit_compile=self.jit_compile or None)

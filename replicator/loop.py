@@ -11,9 +11,8 @@
 import collections
 import dataclasses
 import pathlib
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
@@ -24,8 +23,9 @@ import tensorflow as tf
 from replicator import checkpoint, collectives, core, random, record
 from replicator import inputs as inputs_lib
 from replicator.errors import Preempted, UsageError, nearest
+from replicator.preemption import StopSignal
 from replicator.progress import Progress
-from replicator.training_function import TrainingFunction
+from replicator.training_function import Result, TrainingFunction
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16")
 
@@ -91,8 +91,8 @@ def train(make_step: Callable[[], Callable],
   _check_precision(precision)
   replicator = core.Replicator()
   context = inputs_lib.InputContext(
-      global_batch_size, replicator.worker_id if not replicator.is_async else 0,
-      replicator.num_pipelines, replicator.num_replicas, seed)
+      global_batch_size, replicator.worker_id, replicator.num_pipelines,
+      replicator.num_replicas, seed)
   context.get_per_replica_batch_size(global_batch_size)
   keras.config.set_floatx("float64" if precision == "float64" else "float32")
   keras.config.set_dtype_policy(precision)
@@ -124,51 +124,49 @@ class _Schedule:
 class _Loop:
   """One process's part in a run."""
 
-  def __init__(self, replicator, step, schedule, evaluate, workdir, facts):
+  def __init__(self, replicator: core.Replicator, step_object: Callable, schedule: _Schedule,
+               evaluate: Callable | None, workdir: pathlib.Path, facts: dict):
+    is_chief = replicator.worker_id == 0
     self.replicator = replicator
-    self.step_object = step
     self.schedule = schedule
-    self.evaluate = evaluate
-    self.is_chief = replicator.worker_id == 0
-    self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", step, self.is_chief)
+    self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", step_object, is_chief)
+    self.function = TrainingFunction(replicator, step_object, schedule.steps_per_call)
     self.step = 0
     self.seconds = 0.0
     self.window = _Window()
     self._restore()
-    self.first_step = self.step
-    self.record = record.Record(workdir, facts, self.step) if self.is_chief else None
-    self.progress = (Progress(schedule.steps, facts["global_batch_size"], self.step)
-                     if self.is_chief else None)
+    self.chief = (_Chief(workdir, facts, self.step, lambda: evaluate(step_object)
+                         if evaluate else None) if is_chief else None)
 
-  def run(self, make_iterator: Callable) -> None:
-    function = TrainingFunction(
-        self.replicator, self.step_object, self.schedule.steps_per_call)
-    if self.progress is None:
-      self._run(function, make_iterator)
+  def run(self, make_iterator: Callable[[int], Iterator]) -> None:
+    """Trains up to the last step."""
+    if not self.chief:
+      self._run(make_iterator)
       return
-    with self.progress:
+    with self.chief.progress:
       if self.step:
-        self.progress.note(f"resumed at step {self.step}")
-      self._run(function, make_iterator)
-      self._finish()
+        self.chief.progress.note(f"resumed at step {self.step}")
+      self._run(make_iterator)
+      self.chief.finish()
 
-  def _run(self, function, make_iterator):
+  def _run(self, make_iterator):
     if self.step == 0:
       self._at_boundary()
-    iterator = make_iterator(self.step)
-    running: collections.deque = collections.deque()
+    first_step = self.step
+    iterator = make_iterator(first_step)
+    running: collections.deque[Result] = collections.deque()
     started = time.monotonic() - self.seconds
-    with _StopSignal() as stop:
+    with StopSignal() as stop:
       while self.step < self.schedule.steps:
-        running.append(function(self.step, next(iterator), stop.received))
-        first_call = self.step == self.first_step
+        running.append(self.function(self.step, next(iterator), stop.received))
+        first_call = self.step == first_step
         self.step += self.schedule.steps_per_call
-        boundary = self._is_boundary() or stop.received or first_call
-        while running and (boundary or len(running) > self.replicator.max_running):
+        all_done = self._is_boundary() or stop.received or first_call
+        while running and (all_done or len(running) > self.replicator.max_running):
           stop.agreed |= self.window.add(*running.popleft().fetch())
         self.seconds = time.monotonic() - started
         if first_call:
-          self._after_first_call(function)
+          self._after_first_call()
         self._at_boundary(stop.agreed)
         if stop.agreed:
           raise Preempted(self.step)
@@ -179,34 +177,18 @@ class _Loop:
 
   def _at_boundary(self, stopping: bool = False) -> None:
     """Logs, evaluates and saves what is due at this step."""
-    s, row = self.schedule, {}
-    if self.step and s.due(s.log_every, self.step):
-      row.update(self.window.take())
-      if self.progress:
-        self.progress.update(self.step, row)
-    if self.record and self.evaluate and s.due(s.eval_every, self.step):
-      row.update(self._evaluate())
-    if self.record and row:
-      self.record.metrics(self.step, self.seconds, row)
+    s = self.schedule
+    scalars = self.window.take() if self.step and s.due(s.log_every, self.step) else {}
+    if self.chief:
+      self.chief.report(self.step, self.seconds, scalars, s.due(s.eval_every, self.step))
     if self.step and (s.due(s.checkpoint_every, self.step) or stopping):
       self.checkpoints.save(self.step, {"seconds": self.seconds, "window": self.window.state()})
 
-  def _evaluate(self) -> dict[str, float]:
-    found = self.evaluate(self.step_object)
-    if found.method and self.record.note("evaluation", found.method):
-      self.progress.note(f"evaluation: {found.method}")
-    if found.picture is not None:
-      self.record.picture(self.step, found.picture)
-    scalars = {f"eval/{name}": float(value) for name, value in found.scalars.items()}
-    self.progress.note(f"step {self.step}  " + "  ".join(
-        f"{name} {value:.4g}" for name, value in scalars.items()))
-    return scalars
-
-  def _after_first_call(self, function) -> None:
+  def _after_first_call(self) -> None:
     if self.schedule.checkpoint_every:
-      self.checkpoints.check_complete(function.variables())
-    if self.record:
-      self.record.config()
+      self.checkpoints.check_complete(self.function.variables())
+    if self.chief:
+      self.chief.record.config()
 
   def _restore(self) -> None:
     state = self.checkpoints.restore()
@@ -226,10 +208,42 @@ class _Loop:
           f"workers of this run restored steps {', '.join(map(str, steps))}; all workers must see "
           "the same workdir, on a file system that they share")
 
-  def _finish(self) -> None:
-    from replicator import report
-    path = report.write_report(self.record.workdir)
-    self.progress.note(f"done: {path}")
+
+class _Chief:
+  """What one process does for all: evaluates, records, and tells how it goes."""
+
+  def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
+               evaluate: Callable[[], Evaluation | None]):
+    self.record = record.Record(workdir, facts, first_step)
+    self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
+    self._evaluate = evaluate
+
+  def report(self, step: int, seconds: float, scalars: dict[str, float], evaluate: bool) -> None:
+    """Writes one row: the scalars of a log point, if it is one, and of an evaluation, if due."""
+    if scalars:
+      self.progress.update(step, scalars)
+    if evaluate:
+      scalars = {**scalars, **self._evaluation(step)}
+    if scalars:
+      self.record.metrics(step, seconds, scalars)
+
+  def _evaluation(self, step: int) -> dict[str, float]:
+    found = self._evaluate()
+    if found is None:
+      return {}
+    if found.method and self.record.note("evaluation", found.method):
+      self.progress.note(f"evaluation: {found.method}")
+    if found.picture is not None:
+      self.record.picture(step, found.picture)
+    scalars = {f"eval/{name}": float(value) for name, value in found.scalars.items()}
+    self.progress.note(f"step {step}  " + "  ".join(
+        f"{name} {value:.4g}" for name, value in scalars.items()))
+    return scalars
+
+  def finish(self) -> None:
+    """Writes the report."""
+    from replicator import report  # It takes matplotlib with it.
+    self.progress.note(f"done: {report.write_report(self.record.workdir)}")
 
 
 class _Window:
@@ -256,33 +270,8 @@ class _Window:
     return {"sums": self._sums, "count": self._count}
 
 
-class _StopSignal:
-  """Turns the first SIGTERM or SIGINT into a wish to stop; a second SIGINT interrupts at once.
-
-  Attributes:
-    received: whether this process was asked.
-    agreed: whether all workers know, so that all stop at the same step.
-  """
-
-  def __init__(self):
-    self.received = False
-    self.agreed = False
-
-  def _receive(self, number, frame):
-    if self.received and number == signal.SIGINT:
-      raise KeyboardInterrupt
-    self.received = True
-
-  def __enter__(self):
-    self._previous = {n: signal.signal(n, self._receive) for n in (signal.SIGTERM, signal.SIGINT)}
-    return self
-
-  def __exit__(self, *exception):
-    for number, handler in self._previous.items():
-      signal.signal(number, handler)
-
-
-def _iterator(inputs, context, first_step, steps_per_call):
+def _iterator(inputs: inputs_lib.Inputs | None, context: inputs_lib.InputContext,
+              first_step: int, steps_per_call: int) -> Iterator:
   if inputs is None:
     while True:
       yield None

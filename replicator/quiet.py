@@ -71,6 +71,7 @@ def drop_native_log() -> None:
   # A session of its own, lest Ctrl-C ends it before its last lines came.
   _filter = subprocess.Popen([sys.executable, "-S", "-c", _DROP_NOISE], stdin=subprocess.PIPE,
                              stdout=os.dup(2), start_new_session=True)
+  assert _filter.stdin is not None
   os.dup2(_filter.stdin.fileno(), 2)
   _filter.stdin.close()
 

@@ -43,22 +43,26 @@ def normal(name: str, shape: list[int], mean: float = 0.0, stddev: float = 1.0,
   Raises:
     UsageError: drawn where it would repeat, in a loop or function traced once (see `_fresh_key`).
   """
-  dtype = tf.as_dtype(dtype or keras.config.floatx())
+  result = _dtype(dtype)
   # The inverse of the distribution function, at a point that is never exactly -1 or 1.
-  half_open = 2.0 * _unit_interval(name, shape, dtype) - 1.0
-  half_a_spacing = 2.0 ** -24 if dtype.size <= 4 else 2.0 ** -53
+  half_open = 2.0 * _unit_interval(name, shape, result) - 1.0
+  half_a_spacing = 2.0 ** -24 if result.size <= 4 else 2.0 ** -53
   draws = math.sqrt(2.0) * tf.math.erfinv(half_open + half_a_spacing)
-  return tf.cast(mean + stddev * draws, dtype)
+  return tf.cast(mean + stddev * draws, result)
 
 
 def uniform(name: str, shape: list[int], minval: float = 0.0, maxval: float = 1.0,
             dtype: str | tf.DType | None = None) -> tf.Tensor:
   """Draws uniformly from `[minval, maxval)`; an integer dtype draws integers. See `normal`."""
-  dtype = tf.as_dtype(dtype or keras.config.floatx())
-  if dtype.is_integer:
+  result = _dtype(dtype)
+  if result.is_integer:
     return _own_rows(shape, lambda whole: tf.random.stateless_uniform(
-        whole, _fresh_key(name), minval, maxval, dtype, alg="philox"))
-  return tf.cast(minval + (maxval - minval) * _unit_interval(name, shape, dtype), dtype)
+        whole, _fresh_key(name), minval, maxval, result, alg="philox"))
+  return tf.cast(minval + (maxval - minval) * _unit_interval(name, shape, result), result)
+
+
+def _dtype(dtype: str | tf.DType | None) -> tf.DType:
+  return tf.as_dtype(dtype or keras.config.floatx())
 
 
 def _unit_interval(name: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:

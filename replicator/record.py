@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import pathlib
 import platform
 import shlex
@@ -66,19 +67,19 @@ class Record:
     if not self._metrics.exists():
       return
     kept = [line for line in self._metrics.read_text().splitlines()
-            if _step_of(line) is not None and _step_of(line) <= first_step and first_step > 0]
+            if first_step > 0 and _step_of(line) <= first_step]
     self._metrics.write_text("".join(line + "\n" for line in kept))
 
   def _write_facts(self) -> None:
     (self.workdir / "run.json").write_text(json.dumps(self._facts, indent=2) + "\n")
 
 
-def _step_of(line: str) -> int | None:
-  """The step of a line of metrics, or None for a line torn by a crash."""
+def _step_of(line: str) -> float:
+  """The step of a line of metrics; infinity for a line torn by a crash."""
   try:
     return json.loads(line)["step"]
   except (json.JSONDecodeError, KeyError, TypeError):
-    return None
+    return math.inf
 
 
 def _provenance() -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""An orderly end when somebody asks for one."""
+
+import signal
+
+
+class StopSignal:
+  """Turns the first SIGTERM or SIGINT into a wish to stop; a second SIGINT interrupts at once.
+
+  Attributes:
+    received: whether this process was asked.
+    agreed: whether all workers know, so that all stop at the same step.
+  """
+
+  def __init__(self):
+    self.received = False
+    self.agreed = False
+
+  def _receive(self, number, frame):
+    if self.received and number == signal.SIGINT:
+      raise KeyboardInterrupt
+    self.received = True
+
+  def __enter__(self):
+    self._previous = {n: signal.signal(n, self._receive) for n in (signal.SIGTERM, signal.SIGINT)}
+    return self
+
+  def __exit__(self, *exception):
+    for number, handler in self._previous.items():
+      signal.signal(number, handler)
