@@ -55,7 +55,7 @@ __all__ = sorted(["app", "random", *_HOMES])
 def __getattr__(name: str) -> Any:
   if name.startswith("__"):
     raise AttributeError(f"module 'replicator' has no attribute '{name}'")
-  if name not in _LIGHT:
+  if _HOMES.get(name, name) not in _LIGHT:
     importlib.import_module("replicator.quiet").import_tensorflow()
   if name in _HOMES:
     return getattr(importlib.import_module(f"replicator.{_HOMES[name]}"), name)

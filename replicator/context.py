@@ -65,7 +65,7 @@ def reset() -> None:
 
 
 def replica_id() -> int | tf.Tensor:
-  """This replica's number in `[0, num_replicas())`: an int, or a scalar int32 tensor on TPUs."""
+  """This replica's number in `[0, num_replicas())`: an int, or in a compiled step an int32 []."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.replica_id_in_sync_group if replica_context else 0
 

@@ -123,7 +123,10 @@ class Replicator:
       UsageError: the axis does not divide by the replicas.
     """
     replicas = self.num_local_replicas
-    sizes = {x.shape[axis] for x in tree.flatten(inputs)}
+    leaves = tree.flatten(inputs)
+    if not leaves or any(len(getattr(x, "shape", ())) <= axis for x in leaves):
+      raise UsageError("inputs: a batch must be a nest of arrays or tensors [n, ...]")
+    sizes = {x.shape[axis] for x in leaves}
     if len(sizes) > 1:
       raise UsageError(f"inputs: the tensors of a batch must agree on axis {axis}, "
                        f"which has {sorted(sizes)} examples")
@@ -158,7 +161,10 @@ class Replicator:
     """Runs `step_fn(*arguments)` on every replica as step number `step` (scalar int64)."""
     def replica_fn(step, *arguments):
       with context.entered(step):
-        return step_fn(*arguments)
+        outputs = step_fn(*arguments)
+        # A variable that is returned is read here, where every replica has its own copy.
+        return tree.map_structure(
+            lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
     if self.jit_compile:  # XLA does not compile through tf.distribute; one replica needs none.
       return replica_fn(step, *arguments)
     return self.strategy.run(replica_fn, args=(step, *arguments))
@@ -166,5 +172,6 @@ class Replicator:
   def local_results(self, outputs: Nest) -> list[Nest]:
     """What `on_replicas` returned, one nest for each replica of this process."""
     by_leaf = [self.strategy.experimental_local_results(leaf) for leaf in tree.flatten(outputs)]
-    count = max((len(leaf) for leaf in by_leaf), default=1)
-    return [tree.unflatten_as(outputs, [leaf[i] for leaf in by_leaf]) for i in range(count)]
+    # What is no tensor, or the same one on every replica, comes back once.
+    return [tree.unflatten_as(outputs, [leaf[i % len(leaf)] for leaf in by_leaf])
+            for i in range(self.num_local_replicas)]

@@ -89,6 +89,9 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
     dataset = _shuffled(inputs, context, first_step)
   else:
     dataset = inputs(context)
+    if not isinstance(dataset, tf.data.Dataset):
+      raise UsageError("the input function must return a tf.data.Dataset of batches, not "
+                       f"{type(dataset).__name__}")
     _check_batch_size(dataset, context)
     dataset = dataset.skip(first_step)
   options = tf.data.Options()

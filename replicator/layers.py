@@ -34,9 +34,9 @@ class GlobalBatchNorm(keras.layers.Layer):
   def build(self, input_shape):
     shape = (input_shape[-1],)
     if self.scale:
-      self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones")
+      self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones", autocast=False)
     if self.center:
-      self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
+      self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
     dtype = self.variable_dtype
     self.moving_mean = _replica_variable("moving_mean", shape, "zeros", dtype)
     self.moving_variance = _replica_variable("moving_variance", shape, "ones", dtype)
@@ -113,6 +113,7 @@ class SpectralNorm(keras.layers.Wrapper):
 
   def __init__(self, layer: keras.layers.Layer, power_iterations: int = 1,
                epsilon: float = 1e-12, **kwargs):
+    kwargs.setdefault("dtype", layer.variable_dtype)  # A mixed one would round the kernel.
     super().__init__(layer, autocast=False, **kwargs)
     self.power_iterations = power_iterations
     self.epsilon = epsilon

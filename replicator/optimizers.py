@@ -38,7 +38,7 @@ class Optimizer(tf.Module):
     self.ema_start = ema_start
     # Slots exist before the first step: inside a replica they could not be created.
     optimizer.build(self.variables_updated)
-    self.averages = [_copy_of(v) for v in self.variables_updated] if ema_decay else []
+    self.averages = [] if ema_decay is None else [_copy_of(v) for v in self.variables_updated]
 
   def apply(self, gradients: Sequence, variables: Sequence | None = None) -> None:
     """Averages the gradients over replicas in one collective, clips, and updates the variables.
@@ -93,16 +93,16 @@ class Optimizer(tf.Module):
       if variable.constraint is not None:
         variable.assign(variable.constraint(variable))
     optimizer.iterations.assign_add(1)
-    if self.averages:
-      self._update_averages(strategy)
+    if self.ema_decay is not None:
+      self._update_averages(strategy, self.ema_decay)
 
-  def _update_averages(self, strategy):
+  def _update_averages(self, strategy, decay: float):
     started = self.keras_optimizer.iterations > self.ema_start
-    keep = tf.where(started, self.ema_decay, 0.0)
+    take = tf.where(started, tf.constant(1.0 - decay, tf.float64), 1.0)
     for average, variable in zip(self.averages, self.variables_updated, strict=True):
       strategy.extended.update(
-          average.value, lambda a, v, keep: a.assign_sub(tf.cast(1.0 - keep, a.dtype) * (a - v)),
-          args=(variable.value, keep), group=False)
+          average.value, lambda a, v, take: a.assign_sub(tf.cast(take, a.dtype) * (a - v)),
+          args=(variable.value, take), group=False)
 
   @contextlib.contextmanager
   def averaged_weights(self) -> Iterator[None]:
@@ -169,6 +169,13 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _refuse_what_breaks_replication(optimizer: keras.optimizers.Optimizer) -> None:
+  if optimizer.built:
+    raise UsageError(f"{optimizer.name}: has variables already; make an optimizer for each network")
+  if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    raise UsageError(f"{optimizer.name}: mixed_bfloat16 needs no loss scaling; wrap the inner one")
+  if type(optimizer)._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
+    raise UsageError(f"{optimizer.name}: {type(optimizer).__name__} does more in an update than "
+                     "one variable at a time; use another, such as Adam")
   remedies = {
       "clipnorm": "set wrap_optimizer's clip_norm, which clips after the mean over replicas",
       "global_clipnorm": "set wrap_optimizer's clip_norm, which clips after the mean over replicas",

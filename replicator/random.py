@@ -12,6 +12,7 @@ state to save beyond the step, so that a resumed run continues every stream exac
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -44,11 +45,15 @@ def normal(name: str, shape: list[int], mean: float = 0.0, stddev: float = 1.0,
     UsageError: drawn where it would repeat, in a loop or function traced once (see `_fresh_key`).
   """
   result = _dtype(dtype)
-  # The inverse of the distribution function, at a point that is never exactly -1 or 1.
-  half_open = 2.0 * _unit_interval(name, shape, result) - 1.0
-  half_a_spacing = 2.0 ** -24 if result.size <= 4 else 2.0 ** -53
-  draws = math.sqrt(2.0) * tf.math.erfinv(half_open + half_a_spacing)
-  return tf.cast(mean + stddev * draws, result)
+  unit_dtype = tf.float64 if result == tf.float64 else tf.float32
+  half_a_spacing = 2.0 ** -52 if result == tf.float64 else 2.0 ** -23
+
+  def transform(unit: tf.Tensor) -> tf.Tensor:
+    # The inverse of the distribution function, at points that are never exactly -1 or 1.
+    draws = math.sqrt(2.0) * tf.math.erfinv(2.0 * unit - 1.0 + half_a_spacing)
+    return tf.cast(mean + stddev * draws, result)
+
+  return _from_unit_interval(name, shape, unit_dtype, transform)
 
 
 def uniform(name: str, shape: list[int], minval: float = 0.0, maxval: float = 1.0,
@@ -58,29 +63,43 @@ def uniform(name: str, shape: list[int], minval: float = 0.0, maxval: float = 1.
   if result.is_integer:
     return _own_rows(shape, lambda whole: tf.random.stateless_uniform(
         whole, _fresh_key(name), minval, maxval, result, alg="philox"))
-  return tf.cast(minval + (maxval - minval) * _unit_interval(name, shape, result), result)
+  return _from_unit_interval(
+      name, shape, result, lambda unit: tf.cast(minval + (maxval - minval) * unit, result))
 
 
 def _dtype(dtype: str | tf.DType | None) -> tf.DType:
   return tf.as_dtype(dtype or keras.config.floatx())
 
 
-def _unit_interval(name: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
-  """Uniform in [0, 1): float64 multiples of 2^-52 for float64, else float32 ones of 2^-23.
+# Of the random bits of each draw, how many are dropped, so that no value rounds up to 1.
+_DROPPED_BITS = {tf.float64: 12, tf.float32: 9, tf.float16: 22, tf.bfloat16: 25}
 
-  Made from random bits, which XLA and the other devices agree on; they do not on floats.
+
+def _from_unit_interval(name: str, shape: list[int], dtype: tf.DType,
+                        transform: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+  """Applies `transform` to draws from [0, 1) that `dtype` represents exactly.
+
+  They are made from random bits, on which XLA and all devices agree; they do not on floats.
+  The whole batch is transformed, since the rounding of a row depends on where it stands.
   """
-  bits, shift, result = (
-      (tf.uint64, 12, tf.float64) if dtype == tf.float64 else (tf.uint32, 9, tf.float32))
-  drawn = _own_rows(shape, lambda whole: tf.random.stateless_uniform(
-      whole, _fresh_key(name), None, None, bits, alg="philox"))
-  kept = tf.bitwise.right_shift(drawn, tf.cast(shift, bits))
-  return tf.cast(kept, result) * 2.0 ** -(bits.size * 8 - shift)
+  bits = tf.uint64 if dtype == tf.float64 else tf.uint32
+  floats = tf.float64 if dtype == tf.float64 else tf.float32
+  dropped = _DROPPED_BITS[dtype]
+
+  def draw(whole: list[int]) -> tf.Tensor:
+    drawn = tf.random.stateless_uniform(whole, _fresh_key(name), None, None, bits, alg="philox")
+    kept = tf.bitwise.right_shift(drawn, tf.cast(dropped, bits))
+    return transform(tf.cast(kept, floats) * 2.0 ** -(bits.size * 8 - dropped))
+
+  return _own_rows(shape, draw)
 
 
-def _own_rows(shape, draw):
+def _own_rows(shape: list[int], draw: Callable[[list[int]], tf.Tensor]) -> tf.Tensor:
   """Draws for the whole global batch and keeps the rows of this replica."""
   shape = [int(size) for size in shape]
+  if not shape:
+    raise UsageError("a random stream draws for the examples of a batch: write a shape [n, ...], "
+                     "such as [1], not []")
   replicas = context.num_replicas()
   if replicas == 1:
     return draw(shape)

@@ -7,6 +7,7 @@ and proved on any machine.
 import functools
 import json
 import os
+import re
 import signal
 from typing import Any
 
@@ -51,7 +52,8 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None
   devices = _devices(logical_cpus)
   if name == "default":
     return tf.distribute.get_strategy()
-  if name == "one_device":
+  # Mirroring one device would only wrap its variables.
+  if name == "one_device" or (name == "mirrored" and len(devices) == 1):
     return tf.distribute.OneDeviceStrategy(devices[0])
   if name == "central_storage":
     return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
@@ -128,6 +130,8 @@ def read_tf_config(strategy: str) -> dict[str, Any]:
     config = json.loads(text)
     cluster, task = config["cluster"], config["task"]
     kind, index = task["type"], task["index"]
+    if not isinstance(cluster, dict):
+      raise TypeError
   except json.JSONDecodeError as error:
     raise UsageError(f"TF_CONFIG is not JSON ({error}): {text!r}") from error
   except (KeyError, TypeError) as error:
@@ -136,7 +140,7 @@ def read_tf_config(strategy: str) -> dict[str, Any]:
                      '"task": {"type": "worker", "index": 0}}') from error
   required = {"chief", "worker", "ps"} if strategy == "parameter_server" else {"worker"}
   _check_cluster(cluster, required, strategy)
-  if kind not in cluster:
+  if not isinstance(kind, str) or kind not in cluster:
     raise UsageError(f"TF_CONFIG: task type '{kind}' is not in the cluster; it has: "
                      f"{', '.join(cluster)}")
   if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
@@ -152,6 +156,7 @@ def _check_cluster(cluster: Any, required: set[str], strategy: str) -> None:
                      f"which has: {', '.join(cluster) or 'nothing'}")
   for kind, addresses in cluster.items():
     if not isinstance(addresses, list) or not all(
-        isinstance(a, str) and a.rpartition(":")[2].isdigit() for a in addresses):
+        isinstance(a, str) and re.fullmatch(r".+:\d{1,5}", a) and
+        int(a.rpartition(":")[2]) < 65536 for a in addresses):
       raise UsageError(f"TF_CONFIG: cluster['{kind}'] must be a list of \"host:port\" strings, "
                        f"not {addresses!r}")

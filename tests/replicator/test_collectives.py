@@ -127,7 +127,6 @@ def test_leaves_of_one_dtype_travel_together(monkeypatch):
 # from the replicas' own examples.
 STATISTICS = {
     "all_sum": (lambda y: tf.reduce_sum(y, 0), lambda y: all_sum(tf.reduce_sum(y, 0))),
-    "all_mean": (lambda y: tf.reduce_mean(y, 0), lambda y: all_mean(tf.reduce_mean(y, 0))),
     "all_gather": (lambda y: tf.reduce_logsumexp(y, 0),
                    lambda y: tf.reduce_logsumexp(all_gather(tf.reduce_logsumexp(y, 0)), 0)),
     "a nest": (lambda y: tf.reduce_sum(y, 0) * tf.reduce_sum(y ** 3, 0),

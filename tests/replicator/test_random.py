@@ -1,5 +1,6 @@
 """Random streams: the draws belong to the example, whatever the replicas, device or mode."""
 
+import functools
 import itertools
 import math
 
@@ -39,13 +40,19 @@ def one(**kwargs) -> Replicator:
   return Replicator("one_device", **kwargs)
 
 
+@functools.cache
+def drawn_alone() -> dict[str, np.ndarray]:
+  """What all must agree with: the draws of one replica in a compiled step, with seed 0."""
+  return draw(one())
+
+
 # ---- The same draws everywhere ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy, devices", [
     ("default", None), ("central_storage", 2), ("mirrored", 2), ("mirrored", 4)])
 def test_the_global_batch_gets_the_same_draws_under_every_strategy(strategy, devices):
-  expected, drawn = draw(one()), draw(Replicator(strategy, logical_cpus=devices))
+  expected, drawn = drawn_alone(), draw(Replicator(strategy, logical_cpus=devices))
   for name, values in expected.items():
     np.testing.assert_array_equal(drawn[name], values, err_msg=name)
 
@@ -57,7 +64,7 @@ def test_eight_replicas_get_the_same_draws():
 
 
 def test_xla_draws_the_same():
-  expected, drawn = draw(one()), draw(one(jit_compile=True))
+  expected, drawn = drawn_alone(), draw(one(jit_compile=True))
   for name, values in expected.items():
     if name in ("normal", "again", "normal64"):  # Its inverse error function rounds otherwise.
       np.testing.assert_allclose(
@@ -68,7 +75,7 @@ def test_xla_draws_the_same():
 
 @pytest.mark.parametrize("strategy, devices", [("one_device", None), ("mirrored", 2)])
 def test_eager_steps_draw_the_same(run_eagerly, strategy, devices):
-  expected = draw(one())
+  expected = drawn_alone()
   run_eagerly()
   drawn = draw(Replicator(strategy, logical_cpus=devices))
   for name, values in expected.items():
@@ -77,10 +84,9 @@ def test_eager_steps_draw_the_same(run_eagerly, strategy, devices):
 
 def test_a_resumed_step_draws_what_it_would_have_drawn():
   replicator = one()
-  expected = draw(replicator, steps=3)["normal"][2]
   compiled = replicator.compile(lambda step: replicator.on_replicas(
       lambda: all_kinds(ROWS)["normal"], step, ()))
-  np.testing.assert_array_equal(compiled(tf.constant(2, tf.int64)), expected)
+  np.testing.assert_array_equal(compiled(tf.constant(1, tf.int64)), drawn_alone()["normal"][1])
 
 
 def test_outside_of_steps_seeding_starts_the_streams_again(seed):
@@ -91,9 +97,8 @@ def test_outside_of_steps_seeding_starts_the_streams_again(seed):
 
 
 def test_draws_outside_of_a_step_do_not_move_those_inside(seed):
-  expected = draw(one())
   random.normal("z", [3])
-  np.testing.assert_array_equal(draw(one())["normal"], expected["normal"])
+  np.testing.assert_array_equal(draw(one())["normal"], drawn_alone()["normal"])
 
 
 # ---- Different draws where they must differ -----------------------------------------------------
@@ -105,11 +110,11 @@ def test_no_two_draws_coincide(seed):
     return {f"{name}{i}": random.normal(name, [rows, 1], dtype="float64")
             for name, i in itertools.product(["z", "y", "0/z"], range(2))}
   drawn = []
-  for number in (0, 1, -1, 2 ** 40):
+  for number in (0, 1, 2 ** 40):
     seed(number)
     drawn.append(list(draw(one(), draws).values()))
   values = np.ravel(drawn)
-  assert values.size == 4 * 6 * 2 * ROWS
+  assert values.size == 3 * 6 * 2 * ROWS
   assert np.unique(values).size == values.size
 
 
@@ -209,7 +214,7 @@ def in_a_branch_of_a_while_loop():
 @pytest.mark.parametrize("step", [in_a_function, in_a_while_loop, in_a_branch_of_a_while_loop])
 @pytest.mark.parametrize("strategy, devices", [("one_device", None), ("mirrored", 2)])
 def test_a_draw_that_would_repeat_is_refused(strategy, devices, step):
-  with pytest.raises(UsageError, match="random stream 'z': drawn inside a tf.function or tf.while"):
+  with pytest.raises(UsageError, match="random stream 'z': drawn inside a "):
     Replicator(strategy, logical_cpus=devices).run(step)
 
 

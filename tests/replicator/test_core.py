@@ -1,0 +1,218 @@
+"""The Replicator: one step function on every replica."""
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tree
+
+from replicator import Replicator, replica_id, wrap_optimizer
+from replicator.errors import UsageError
+
+
+def mirrored(devices: int = 2) -> Replicator:
+  return Replicator("mirrored", logical_cpus=devices)
+
+
+def own_number() -> tf.Tensor:
+  return tf.cast(replica_id(), tf.int32)
+
+
+# ---- run() --------------------------------------------------------------------------------------
+
+
+def test_run_returns_a_list_with_an_entry_for_each_replica(synchronous):
+  outputs = synchronous.run(lambda: {"id": own_number(), "nested": (own_number() * 10,)})
+  assert isinstance(outputs, list)
+  assert [(int(o["id"]), int(o["nested"][0])) for o in outputs] == [
+      (i, 10 * i) for i in range(synchronous.num_replicas)]
+
+
+def test_inputs_are_split_in_order(synchronous):
+  batch = {"x": np.arange(24).reshape(8, 3), "label": np.arange(8)}
+  outputs = synchronous.run(lambda batch: batch, batch)
+  share = 8 // synchronous.num_replicas
+  assert [o["x"].shape for o in outputs] == [(share, 3)] * synchronous.num_replicas
+  for name, value in batch.items():
+    np.testing.assert_array_equal(np.concatenate([o[name] for o in outputs]), value)
+
+
+def test_eight_replicas():
+  outputs = mirrored(8).run(lambda x: x[0] * 10 + own_number(), np.arange(8, dtype=np.int32))
+  assert [int(o) for o in outputs] == [11 * i for i in range(8)]
+
+
+def test_several_functions_take_turns(synchronous):
+  with synchronous.scope():
+    variable = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+  traces = []
+
+  def add(x):
+    traces.append("add")
+    variable.assign_add(tf.reduce_max(x))
+    return variable.read_value()
+
+  def double():
+    traces.append("double")
+    variable.assign(2 * variable)
+    return variable.read_value()
+
+  for _ in range(2):
+    synchronous.run(add, np.ones([4], np.float32))
+    outputs = synchronous.run(double)
+  assert [float(o) for o in outputs] == [6.0] * synchronous.num_replicas  # 2 (2 (0 + 1) + 1)
+  # Each is traced once for every replica.
+  assert sorted(traces) == sorted(["add", "double"] * synchronous.num_replicas)
+
+
+def test_a_step_may_be_a_method_or_a_module(synchronous):
+  class Step(tf.Module):
+    def __call__(self, x):
+      return x + 1
+
+    def method(self, x):
+      return x + 2
+
+  step = Step()
+  for function, expected in ((step, 1), (step.method, 2), (step.method, 2)):
+    outputs = synchronous.run(function, np.zeros([4], np.int32))
+    assert set(np.concatenate(outputs)) == {expected}
+  assert len(synchronous._compiled) == 2
+
+
+OUTER = tf.constant([1, 2])
+# A step, and what replica i is to return.
+SHARED = {
+    "nothing": (lambda: None, lambda i: None),
+    "a Python number": (lambda: 3, lambda i: 3),
+    "an outer tensor": (lambda: OUTER, lambda i: [1, 2]),
+    "an empty dict": (lambda: {}, lambda i: {}),
+    "None in a nest": (lambda: {"a": own_number(), "b": None}, lambda i: {"a": i, "b": None}),
+    "a Python number in a nest": (lambda: [own_number(), 3], lambda i: [i, 3]),
+    "an outer tensor in a nest": (lambda: [own_number(), OUTER], lambda i: [i, [1, 2]]),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_what_all_replicas_share_is_returned_for_each(synchronous, kind):
+  step, expected = SHARED[kind]
+  outputs = [tree.map_structure(lambda x: x.numpy().tolist() if tf.is_tensor(x) else x, output)
+             for output in synchronous.run(step)]
+  assert outputs == [expected(i) for i in range(synchronous.num_replicas)]
+
+
+@pytest.mark.parametrize("synchronization", [
+    tf.VariableSynchronization.AUTO, tf.VariableSynchronization.ON_READ], ids=lambda s: s.name)
+def test_a_variable_may_be_returned(synchronous, synchronization):
+  with synchronous.scope():
+    variable = tf.Variable([1.0, 2.0], synchronization=synchronization, trainable=False,
+                           aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+  outputs = synchronous.run(lambda: {"id": own_number(), "value": variable})
+  assert [int(o["id"]) for o in outputs] == list(range(synchronous.num_replicas))
+  for output in outputs:
+    np.testing.assert_array_equal(output["value"], [1.0, 2.0])
+
+
+def test_eager_steps_run_line_by_line(run_eagerly, synchronous):
+  run_eagerly()
+  seen = []
+  def step(x):
+    seen.extend(x.numpy())  # Only an eager tensor has numbers.
+    return tf.reduce_sum(x)
+  outputs = synchronous.run(step, np.arange(4))
+  assert seen == [0, 1, 2, 3]
+  assert sum(int(o) for o in outputs) == 6
+
+
+def test_jit_compile_means_xla():
+  def step(x):  # XLA knows nothing of strings.
+    return tf.strings.length(tf.strings.as_string(tf.reduce_sum(x)))
+  (length,) = Replicator("one_device").run(step, np.arange(5))
+  assert int(length) == 2
+  with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)unsupported operations.*XLA"):
+    Replicator("one_device", jit_compile=True).run(step, np.arange(5))
+
+
+# ---- Errors -------------------------------------------------------------------------------------
+
+
+def refusal(function, *args, **kwargs) -> str:
+  """The one line that the user sees."""
+  with pytest.raises(UsageError) as caught:
+    function(*args, **kwargs)
+  # gin adds a line below that says what it called, which the command line drops.
+  message, *rest = str(caught.value).splitlines()
+  assert all(line.startswith("  In call to configurable") for line in rest)
+  return message
+
+
+def test_an_indivisible_batch():
+  assert refusal(mirrored(4).run, own_number, np.zeros([6, 2])) == (
+      "inputs: a batch of 6 examples does not divide by 4 replicas; write a multiple of 4")
+
+
+def test_tensors_that_disagree(synchronous):
+  message = refusal(synchronous.run, own_number, {"x": np.zeros([4, 2]), "label": np.zeros([8])})
+  assert message == ("inputs: the tensors of a batch must agree on axis 0, which has [4, 8] "
+                     "examples")
+
+
+@pytest.mark.parametrize("inputs", [{}, np.float32(1.0), [1, 2]], ids=["empty", "scalar", "list"])
+def test_inputs_that_are_no_batch(inputs):
+  assert refusal(mirrored().run, own_number, inputs).startswith("inputs: ")
+
+
+def test_xla_with_several_replicas():
+  assert refusal(Replicator, "mirrored", logical_cpus=2, jit_compile=True) == (
+      "Replicator.jit_compile = True: works with one replica, not with 'mirrored' on 2; "
+      "drop one of the two")
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "central_storage", "one_device", "default"])
+def test_xla_with_any_strategy_of_one_replica(strategy):
+  replicator = Replicator(strategy, logical_cpus=1, jit_compile=True)
+  with replicator.scope():
+    variable = keras.Variable([1.0])
+    optimizer = wrap_optimizer(keras.optimizers.SGD(0.5), [variable])
+
+  def step(x):
+    optimizer.apply([tf.reduce_sum(x, keepdims=True)])
+    return variable.value + 0.0
+
+  for expected in (0.0, -1.0):
+    outputs = replicator.run(step, np.ones(2, np.float32))
+    assert [o.numpy().tolist() for o in outputs] == [[expected]]
+
+
+# ---- Scope, and facts ---------------------------------------------------------------------------
+
+
+def test_variables_of_a_scope_are_replicated(synchronous):
+  with synchronous.scope(), synchronous.scope():  # Harmless to nest, as the RFC has it.
+    variable = tf.Variable(tf.zeros([2]))
+  assert synchronous.strategy.extended.variable_created_in_scope(variable)
+  outputs = synchronous.run(lambda: variable + tf.cast(replica_id(), tf.float32))
+  assert [list(o.numpy()) for o in outputs] == [[i, i] for i in range(synchronous.num_replicas)]
+
+
+@pytest.mark.parametrize("strategy, devices, replicas", [
+    ("default", None, 1), ("one_device", None, 1), ("one_device", 4, 1), ("mirrored", None, 1),
+    ("mirrored", 3, 3), ("central_storage", 2, 2)])
+def test_one_process_knows_its_part(strategy, devices, replicas):
+  replicator = Replicator(strategy, logical_cpus=devices)
+  assert replicator.name == strategy
+  assert replicator.num_replicas == replicator.num_local_replicas == replicas
+  assert replicator.num_workers == replicator.num_pipelines == 1
+  assert replicator.worker_id == 0
+  assert not replicator.is_async
+  replicator.join()  # There is nothing to wait for.
+
+
+def test_gin_names_the_strategy():
+  with gin.unlock_config():
+    gin.parse_config("Replicator.strategy = 'mirrored'\nReplicator.logical_cpus = 2")
+  try:
+    assert Replicator().num_replicas == 2
+  finally:
+    gin.clear_config()
