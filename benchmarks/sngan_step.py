@@ -5,7 +5,7 @@
 One step is one discriminator update and one generator update (batch 64, half width, hinge loss,
 Adam, two threads) of the same networks:
 
-  ours     this project: resampling folded into the convolutions
+  ours     `experiments.sngan` without its encoder: resampling folded into the convolutions
   keras    `benchmarks.sngan_keras`, plain Keras 3 layers in a tf.function
   pytorch  `benchmarks.sngan_torch`, eager with channels_last, where torch is installed
 
@@ -105,7 +105,7 @@ class Contender:
     self._process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.sngan_step", *sys.argv[1:], f"--contender={name}"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(FLAGS.threads)})
+        env=os.environ | {"OMP_NUM_THREADS": str(FLAGS.threads), "TF_CPP_MIN_LOG_LEVEL": "3"})
 
   def turn(self) -> float:
     """Examples per second of one turn."""

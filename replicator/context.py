@@ -18,12 +18,14 @@ class StepContext:
 
   Attributes:
     step: the number of the training step, a scalar int64 tensor.
+    xla: whether XLA compiles the step.
     graph: the graph the step is traced into, or None when it runs eagerly.
     draws: how many times each named random stream was drawn so far in this step.
   """
 
-  def __init__(self, step: tf.Tensor):
+  def __init__(self, step: tf.Tensor, xla: bool = False):
     self.step = step
+    self.xla = xla
     self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     self.draws: Counter[str] = Counter()
 
@@ -50,9 +52,9 @@ def in_step() -> bool:
 
 
 @contextlib.contextmanager
-def entered(step: tf.Tensor) -> Iterator[None]:
+def entered(step: tf.Tensor, xla: bool = False) -> Iterator[None]:
   """Makes the body a replica's step number `step` (scalar int64)."""
-  _local.stack.append(StepContext(step))
+  _local.stack.append(StepContext(step, xla))
   try:
     yield
   finally:

@@ -160,7 +160,7 @@ class Replicator:
   def on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
     """Runs `step_fn(*arguments)` on every replica as step number `step` (scalar int64)."""
     def replica_fn(step, *arguments):
-      with context.entered(step):
+      with context.entered(step, xla=self.jit_compile or self.name == "tpu"):
         outputs = step_fn(*arguments)
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(

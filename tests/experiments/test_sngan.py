@@ -119,7 +119,7 @@ def test_step_compiles_under_xla_with_static_shapes():
 
   @tf.function(jit_compile=True, autograph=False)
   def step(number, batch):
-    with context.entered(number):
+    with context.entered(number, xla=True):
       return gan(batch)
 
   batch = {"image": tf.zeros([16, 8, 8, 1], tf.uint8), "label": tf.zeros([16], tf.int32)}

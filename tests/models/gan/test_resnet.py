@@ -73,6 +73,7 @@ def test_shapes_and_ranges(resolution, channels):
 
 @pytest.mark.parametrize("resolution", [8, 64, 128])
 def test_gradients_reach_every_variable(resolution):
+  keras.utils.set_random_seed(0)  # With four features an unlucky start leaves no ReLU alive.
   z, labels = normal(3, 5), tf.constant([0, 1, 1])
   generator = Generator(resolution, latent_dim=5, width=1 / 32, num_classes=2)
   discriminator = Discriminator(resolution, width=1 / 32, num_classes=2, code_dim=5)
