@@ -7,11 +7,16 @@ Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted
 """
 
 import argparse
+import ast
 import datetime
 import os
 import pathlib
+import re
+import shlex
 import sys
+import sysconfig
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -42,9 +47,10 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
       print(config.describe())
       return 0
     if arguments.eager:
-      import tensorflow as tf
-      tf.config.run_functions_eagerly(True)
+      _run_eagerly()
     workdir = arguments.workdir or _new_workdir()
+    if os.path.exists(workdir) and not os.path.isdir(workdir):
+      raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
     main(workdir)
     return 0
   except Preempted as stopped:
@@ -57,7 +63,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
   except RuntimeError as error:
     if "Required bindings" not in str(error):
       return _fail_unexpectedly(error, debug, workdir)
-    missing = _first_line(error).partition("for ")[2]
+    missing = _missing_bindings(str(error))
     return _fail(f"the configuration must set: {missing}", debug, workdir, status=2)
   except Exception as error:
     return _fail_unexpectedly(error, debug, workdir)
@@ -65,7 +71,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
   parser = _Parser(description="Trains; the same command with the same workdir resumes.",
-                   prog=_command([]), allow_abbrev=False)
+                   prog=shlex.join(program()), allow_abbrev=False)
   parser.add_argument("--gin_file", action="append", default=[], metavar="F",
                       help="a gin file; more of them add to and override the first")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
@@ -90,20 +96,40 @@ def _new_workdir() -> str:
     raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; all "
                      "of them must see the same folder")
   now = datetime.datetime.now(datetime.timezone.utc)
-  return f"runs/{_module().rpartition('.')[2]}-{now:%Y%m%d-%H%M%S}"
+  return f"runs/{experiment()}-{now:%Y%m%d-%H%M%S}"
 
 
-def _module() -> str:
+def experiment() -> str:
+  """The name of the running experiment: of its module or file."""
   spec = sys.modules["__main__"].__spec__
-  return spec.name if spec else pathlib.Path(sys.argv[0]).stem
+  return spec.name.rpartition(".")[2] if spec else pathlib.Path(sys.argv[0]).stem
 
 
-def _command(argv: list[str], workdir: str | None = None) -> str:
-  import shlex
-  given = any(a.startswith("--workdir") for a in argv)
-  words = ["python", "-m", _module(), *argv, *([] if given or not workdir else
-                                               [f"--workdir={workdir}"])]
-  return shlex.join(words)
+def program() -> list[str]:
+  """The words that start this program: `python -m package.module` or `python file.py`."""
+  spec = sys.modules["__main__"].__spec__
+  return ["python", "-m", spec.name] if spec else ["python", sys.argv[0]]
+
+
+def _command(argv: list[str], workdir: str | None) -> str:
+  """The command that resumes the run."""
+  given = not workdir or any(word.startswith("--workdir") for word in argv)
+  return shlex.join([*program(), *argv, *([] if given else [f"--workdir={workdir}"])])
+
+
+def _run_eagerly() -> None:
+  import tensorflow as tf
+  # The input pipeline stays compiled, and TensorFlow says so at every use.
+  warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
+  tf.config.run_functions_eagerly(True)
+
+
+def _missing_bindings(message: str) -> str:
+  """From gin's words: `train.steps`."""
+  found = re.search(r"for `(.+)` not provided in config: (.+)", message)
+  if not found:
+    return message
+  return ", ".join(f"{found[1]}.{name}" for name in ast.literal_eval(found[2]))
 
 
 def _first_line(error: BaseException) -> str:
@@ -125,9 +151,20 @@ def _fail_unexpectedly(error: Exception, debug: bool, workdir: str | None) -> in
     path = pathlib.Path(workdir) / "traceback.txt"
     path.write_text(traceback.format_exc())
     kept = f"; the traceback is in {path}"
-  own = [frame for frame in traceback.extract_tb(error.__traceback__)
-         if "site-packages" not in frame.filename]
-  where = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}: " if own else ""
-  message = f"{where}{type(error).__name__}: {_first_line(error)}{kept}"
+  where, text = _place_and_reason(error)
+  message = f"{where}{type(error).__name__}: {text}{kept}"
   return _fail(message if kept or debug else f"{message} (--debug shows the traceback)",
                debug, workdir, status=1)
+
+
+def _place_and_reason(error: Exception) -> tuple[str, str]:
+  """The last line of the user's own code that the error passed, and its message."""
+  frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+  lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+  reason = lines[0]
+  if "Graph execution error" in reason:  # Compiled code tells its places in the message.
+    frames += re.findall(r'File "(.+?)", line (\d+)', str(error))
+    reason = next((line for line in lines[2:] if not line.startswith("  ")), reason)
+  foreign = ("site-packages", sysconfig.get_paths()["stdlib"])
+  own = [frame for frame in frames if not any(place in frame[0] for place in foreign)]
+  return (f"{os.path.relpath(own[-1][0])}:{own[-1][1]}: " if own else ""), reason

@@ -47,10 +47,13 @@ class Checkpoints:
     """
     newest = tf.train.latest_checkpoint(str(self._folder))
     if newest is None:
+      if (self._folder / "checkpoint").exists():
+        raise UsageError(f"{self._folder}: the newest checkpoint that is listed there is gone; "
+                         "put it back, or start anew in another --workdir")
       return None
     try:
       self._checkpoint.restore(newest).assert_consumed()
-    except (AssertionError, ValueError) as error:
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
       reason = " ".join(str(error).split())
       raise UsageError(f"{newest}: does not fit this step ({reason[:300]}); use the "
                        "configuration it was saved with, or another --workdir") from error
@@ -62,8 +65,8 @@ class Checkpoints:
     Raises:
       UsageError: some would be lost in a restart.
     """
-    saved = {id(copy) for v in self._variables.values() for copy in _copies(v)}
-    lost = [v.name for v in used if id(v) not in saved]
+    saved = {id(copy.handle) for v in self._variables.values() for copy in _copies(v)}
+    lost = [v.name for v in used if any(id(copy.handle) not in saved for copy in _copies(v))]
     if lost:
       raise UsageError(
           f"the step uses {len(lost)} variables that are not reached through its attributes, such "
@@ -73,6 +76,8 @@ class Checkpoints:
 
 def _copies(variable: Any) -> list[Any]:
   """The plain variables behind a distributed one."""
+  if isinstance(variable, tf.random.Generator):
+    variable = variable.state
   values = getattr(variable, "values", None)
   if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
     return list(values)

@@ -1,10 +1,13 @@
 """Reads gin files and command-line bindings; mistakes become one line with a remedy."""
 
+import contextlib
 import inspect
 import logging
 import os
 import re
-from collections.abc import Sequence
+import tokenize
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 import gin
 import keras
@@ -12,9 +15,20 @@ import keras
 from replicator import core, loop, optimizers  # noqa: F401  (their gin names)
 from replicator.errors import UsageError, nearest
 
+
+def _register(optimizer: type[keras.optimizers.Optimizer]) -> None:
+  """Makes a Keras optimizer configurable by those parameters that it names."""
+  def make(*args, **kwargs):
+    return optimizer(*args, **kwargs)
+  signature = inspect.signature(optimizer)
+  make.__signature__ = signature.replace(parameters=[  # type: ignore[attr-defined]
+      p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD])
+  gin.external_configurable(make, name=optimizer.__name__, module="keras.optimizers")
+
+
 for _optimizer in (keras.optimizers.Adam, keras.optimizers.AdamW, keras.optimizers.RMSprop,
                    keras.optimizers.SGD):
-  gin.external_configurable(_optimizer, module="keras.optimizers")
+  _register(_optimizer)
 
 
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
@@ -29,14 +43,17 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   for file in files:
     if not os.path.isfile(file):
       raise UsageError(f"--gin_file={file}: no such file")
-    _add_search_paths(os.path.abspath(file))
   logging.disable(logging.ERROR)  # gin reports every place where an included file is not.
   try:
     gin.parse_config_files_and_bindings(list(files), list(bindings))
+  except tokenize.TokenError as error:
+    raise UsageError(f"--gin_param: not valid gin: {error.args[0]}") from error
   except SyntaxError as error:
-    where = f"{error.filename}:{error.lineno}" if error.filename else f"--gin_param {error.text!r}"
+    where = f"{error.filename}:{error.lineno}" if error.filename else f"--gin_param {[*bindings]}"
     written = (error.text or "").strip() or error.msg
     raise UsageError(f"{where}: not valid gin: {written}") from error
+  except ModuleNotFoundError as error:
+    raise UsageError(_explain(error)) from error
   except OSError as error:
     raise UsageError(f"a gin file includes a missing one: {_first_line(error)}") from error
   except (ValueError, TypeError, RuntimeError) as error:
@@ -45,14 +62,37 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
     logging.disable(logging.NOTSET)
 
 
-def _add_search_paths(file: str) -> None:
-  """Lets gin find what a file, and the files that it includes, include relative to themselves."""
-  folder = os.path.dirname(file)
-  gin.add_config_file_search_path(folder)
-  with open(file) as text:
-    for included in re.findall(r"""^include\s+['"](.+?)['"]""", text.read(), re.MULTILINE):
-      if os.path.isfile(os.path.join(folder, included)):
-        _add_search_paths(os.path.join(folder, included))
+_open_files: list[str] = []
+
+
+@contextlib.contextmanager
+def _open(name: str) -> Iterator[TextIO]:
+  """Opens a gin file, which may be one that an open file includes."""
+  path = _find(name)
+  if path in _open_files:
+    raise UsageError(f"{path}: includes itself")
+  _open_files.append(path)
+  try:
+    with open(path) as file:
+      yield file
+  except tokenize.TokenError as error:
+    message, (line, _) = error.args
+    raise SyntaxError(message, (path, line, 0, "")) from error
+  finally:
+    _open_files.pop()
+
+
+def _find(name: str) -> str:
+  """Where an included file is: beside the one that includes it, or else where it says."""
+  if _open_files:
+    beside = os.path.normpath(os.path.join(os.path.dirname(_open_files[-1]), name))
+    if os.path.isfile(beside):
+      return beside
+  return name
+
+
+# Before gin's own reader, which knows only the working directory.
+gin.config._FILE_READERS.insert(0, (_open, lambda name: os.path.isfile(_find(name))))
 
 
 def describe() -> str:
@@ -76,7 +116,11 @@ def _explain(error: Exception) -> str:
   unknown_name = re.search(r"No configurable matching (?:reference )?'?[@%]?([\w./]+)", text)
   if unknown_name:
     name = unknown_name[1].split("/")[-1]
-    return f"{where}nothing configurable is called '{name}'.{nearest(name, _names())}"
+    hint = nearest(name.rpartition(".")[2], _names())
+    return f"{where}nothing configurable is called '{name}'.{hint}"
+  macro = re.search(r"No bindings specified for '(.+)/gin.macro'", text)
+  if macro:
+    return f"the macro %{macro[1]} has no value; write {macro[1]} = ..."
   return where + _first_line(error)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import checkpoint, collectives, core, random, record
+from replicator import context as step_context
 from replicator import inputs as inputs_lib
 from replicator.errors import Preempted, UsageError, nearest
 from replicator.preemption import StopSignal
@@ -87,7 +88,8 @@ def train(make_step: Callable[[], Callable],
     Preempted: SIGTERM or SIGINT arrived; the state is saved.
   """
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
-                  eval_every=eval_every, checkpoint_every=checkpoint_every)
+                  eval_every=eval_every, checkpoint_every=checkpoint_every,
+                  global_batch_size=global_batch_size, seed=seed)
   _check_precision(precision)
   replicator = core.Replicator()
   context = inputs_lib.InputContext(
@@ -185,7 +187,7 @@ class _Loop:
       self.checkpoints.save(self.step, {"seconds": self.seconds, "window": self.window.state()})
 
   def _after_first_call(self) -> None:
-    if self.schedule.checkpoint_every:
+    if not tf.config.functions_run_eagerly():
       self.checkpoints.check_complete(self.function.variables())
     if self.chief:
       self.chief.record.config()
@@ -228,7 +230,8 @@ class _Chief:
       self.record.metrics(step, seconds, scalars)
 
   def _evaluation(self, step: int) -> dict[str, float]:
-    found = self._evaluate()
+    with step_context.entered(tf.constant(step, tf.int64)):
+      found = self._evaluate()
     if found is None:
       return {}
     if found.method and self.record.note("evaluation", found.method):
@@ -282,9 +285,11 @@ def _iterator(inputs: inputs_lib.Inputs | None, context: inputs_lib.InputContext
 
 def _check_settings(**settings: int) -> None:
   for name, value in settings.items():
-    lowest = 0 if name in ("eval_every", "checkpoint_every") else 1
+    lowest = 0 if name in ("eval_every", "checkpoint_every", "seed") else 1
     if not isinstance(value, int) or value < lowest:
       raise UsageError(f"train.{name} = {value!r}: must be a whole number of at least {lowest}")
+  for name in ("steps", "log_every", "eval_every", "checkpoint_every"):
+    value = settings[name]
     if value % settings["steps_per_call"]:
       raise UsageError(f"train.{name} = {value}: must be a multiple of train.steps_per_call = "
                        f"{settings['steps_per_call']}")
@@ -295,5 +300,5 @@ def _check_precision(precision: str) -> None:
     raise UsageError("train.precision = 'mixed_float16': needs loss scaling, which optimizers "
                      "here do not have; write 'mixed_bfloat16'")
   if precision not in PRECISIONS:
-    raise UsageError(f"train.precision = '{precision}': no such precision."
-                     f"{nearest(precision, PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")
+    raise UsageError(f"train.precision = {precision!r}: no such precision."
+                     f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")

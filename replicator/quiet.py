@@ -82,4 +82,5 @@ def finish() -> None:
     sys.stderr.flush()
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
-    _filter.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      _filter.wait(timeout=1)

@@ -14,6 +14,8 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from replicator import app
+
 
 class Record:
   """Writes the files of a workdir; one process of a run has one.
@@ -30,7 +32,8 @@ class Record:
     (workdir / "samples").mkdir(parents=True, exist_ok=True)
     self._metrics = workdir / "metrics.jsonl"
     self._take_back(first_step)
-    self._facts = {**_provenance(), **facts, "resumed_at_step": first_step or None}
+    self._facts = {**self._earlier_facts(first_step), **_provenance(), **facts,
+                   "resumed_at_step": first_step or None}
     self._write_facts()
     self._events = tf.summary.create_file_writer(str(workdir))
 
@@ -70,6 +73,10 @@ class Record:
             if first_step > 0 and _step_of(line) <= first_step]
     self._metrics.write_text("".join(line + "\n" for line in kept))
 
+  def _earlier_facts(self, first_step: int) -> dict:
+    file = self.workdir / "run.json"
+    return json.loads(file.read_text()) if first_step and file.exists() else {}
+
   def _write_facts(self) -> None:
     (self.workdir / "run.json").write_text(json.dumps(self._facts, indent=2) + "\n")
 
@@ -84,11 +91,9 @@ def _step_of(line: str) -> float:
 
 def _provenance() -> dict[str, Any]:
   import keras
-  module = sys.modules["__main__"].__spec__
-  program = ["-m", module.name] if module else sys.argv[:1]
   return {
-      "experiment": program[-1].rpartition(".")[2] if module else pathlib.Path(program[0]).stem,
-      "command": shlex.join(["python", *program, *sys.argv[1:]]),
+      "experiment": app.experiment(),
+      "command": shlex.join([*app.program(), *sys.argv[1:]]),
       "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
       "git_commit": _git_commit(),
       "versions": {"python": platform.python_version(), "tensorflow": tf.__version__,

@@ -7,6 +7,7 @@ it silently misses layers that a Keras model keeps in a list.
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,7 +41,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     yield path, value
   elif isinstance(value, (keras.layers.Layer, keras.optimizers.Optimizer)):
     for i, variable in enumerate(value.variables):
-      yield f"{path}/{i:03d}-{variable.name}", variable.value
+      yield f"{path}/{i:03d}", variable.value
   elif id(value) in seen:
     return
   else:
@@ -68,7 +69,17 @@ def _children(value: Any) -> dict | None:
   if inspect.ismethod(value):
     return {"self": value.__self__}
   if inspect.isfunction(value):
-    names = inspect.getclosurevars(value)
-    held = {**names.globals, **names.nonlocals}
+    held = {**_globals(value.__code__, value.__globals__),
+            **inspect.getclosurevars(value).nonlocals,
+            "defaults": value.__defaults__, "kwdefaults": value.__kwdefaults__}
     return {k: v for k, v in held.items() if not inspect.ismodule(v) and not inspect.isclass(v)}
   return None
+
+
+def _globals(code: types.CodeType, known: dict) -> dict:
+  """The globals that a function uses, also in the lambdas and comprehensions inside it."""
+  found = {name: known[name] for name in code.co_names if name in known}
+  for constant in code.co_consts:
+    if inspect.iscode(constant):
+      found.update(_globals(constant, known))
+  return found

@@ -94,6 +94,9 @@ def _checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
     raise UsageError("the step must return a non-empty dict of scalars to log, such as "
                      f"{{'loss': loss}}, not {type(outputs).__name__}")
   for name, value in outputs.items():
+    if name in ("step", "seconds"):
+      raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
+                       "something else")
     value = tf.convert_to_tensor(value)
     if value.shape.rank != 0:
       raise UsageError(f"the step returned '{name}' of shape {value.shape}; return a scalar, "

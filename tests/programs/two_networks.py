@@ -1,0 +1,102 @@
+"""A tiny experiment: two networks, an example source, random streams, pictures.
+
+    python -m tests.programs.two_networks --gin_param="train.steps = 10" --workdir=DIR
+"""
+
+import os
+import signal
+from collections.abc import Callable
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from replicator import app, random
+
+WIDTH = 3  # Of an example, and of a code.
+
+
+class Points:
+  """50 examples `{"x": [WIDTH]}`."""
+
+  size = 50
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    phase = tf.cast(index, keras.config.floatx()) / 10
+    return {"x": tf.sin(phase * tf.range(1, WIDTH + 1, dtype=phase.dtype))}
+
+
+def network(outputs: int) -> keras.Sequential:
+  return keras.Sequential([
+      keras.Input([WIDTH]), keras.layers.Dense(4, use_bias=False), replicator.GlobalBatchNorm(),
+      keras.layers.Activation("tanh"), keras.layers.Dense(outputs)])
+
+
+@gin.configurable
+class TwoNetworks(tf.Module):
+  """A critic learns to tell examples from those of a generator, which learns to mislead it.
+
+  Args:
+    optimizer: makes the generator's Keras optimizer.
+    critic_width: scores that the critic gives each example.
+    fault: 'trace' raises when the step is traced, 'run' when it runs.
+  """
+
+  def __init__(self, optimizer: Callable[[], keras.optimizers.Optimizer] = keras.optimizers.Adam,
+               critic_width: int = 1, fault: str = ""):
+    super().__init__()
+    self.fault = fault
+    self.generator, self.critic = network(WIDTH), network(critic_width)
+    self.optimizers = {
+        "generator": replicator.wrap_optimizer(
+            optimizer(), self.generator.trainable_variables, ema_decay=0.9),
+        "critic": replicator.wrap_optimizer(
+            keras.optimizers.SGD(0.1, momentum=0.5), self.critic.trainable_variables,
+            clip_norm=1.0)}
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    examples = batch["x"]
+    z = random.normal("z", examples.shape)
+    with tf.GradientTape(persistent=True) as tape:
+      fakes = self.generator(z, training=True)
+      scores = self.critic(tf.concat([examples, fakes], 0), training=True)
+      real_scores, fake_scores = tf.split(scores, 2)
+      losses = {"critic": tf.reduce_mean(tf.nn.softplus(-real_scores))
+                          + tf.reduce_mean(tf.nn.softplus(fake_scores)),
+                "generator": tf.reduce_mean(tf.nn.softplus(-fake_scores))}
+    for name, optimizer in self.optimizers.items():
+      variables = optimizer.variables_updated
+      optimizer.apply(tape.gradient(losses[name], variables), variables)
+    return {name: self._faulty(loss) for name, loss in losses.items()}
+
+  def _faulty(self, loss: tf.Tensor) -> tf.Tensor:
+    if self.fault == "trace":
+      raise ArithmeticError("of the user")
+    if self.fault == "run":
+      return tf.debugging.check_numerics(tf.math.log(-loss), "of the user")
+    return loss
+
+
+def evaluate(networks: TwoNetworks) -> replicator.Evaluation:
+  with networks.optimizers["generator"].averaged_weights():
+    samples = networks.generator(random.normal("samples", [8, WIDTH]), training=False)
+  gray = np.clip(128 + 64 * samples.numpy(), 0, 255).astype(np.uint8)
+  return replicator.Evaluation({"mean": np.mean(samples)}, np.stack([gray] * 3, -1),
+                               "mean of 8 samples")
+
+
+@gin.configurable
+def two_networks(workdir: str, stop_at: int = 0) -> TwoNetworks:
+  """Trains; is asked to stop by SIGTERM at the evaluation of step `stop_at`."""
+  def evaluate_or_stop(networks):
+    updates = networks.optimizers["critic"].keras_optimizer.iterations
+    if stop_at and int(updates.numpy()) == stop_at:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return evaluate(networks)
+  return replicator.train(TwoNetworks, Points(), evaluate_or_stop, workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(two_networks)

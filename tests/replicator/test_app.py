@@ -1,0 +1,297 @@
+"""The command line of an experiment: what it prints, leaves, and how it ends."""
+
+import importlib.machinery
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import gin
+import keras
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import UsageError, app, quiet
+from replicator.errors import Preempted
+from tests.programs import two_networks
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAM = pathlib.Path(two_networks.__file__)
+SETTING = ["train.steps = 10", "train.global_batch_size = 8", "train.log_every = 5",
+           "train.eval_every = 5", "train.precision = 'float64'"]
+
+
+def flags(*bindings: str) -> list[str]:
+  return [f"--gin_param={binding}" for binding in [*SETTING, *bindings]]
+
+
+def rows(workdir: pathlib.Path) -> list[dict]:
+  """What was logged, without the time it took."""
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def line_of(code: str, file: pathlib.Path) -> int:
+  return 1 + next(i for i, line in enumerate(file.read_text().splitlines()) if code in line)
+
+
+# ---- As a user runs it --------------------------------------------------------------------------
+
+
+def run_program(*words: str, cwd: pathlib.Path) -> subprocess.CompletedProcess:
+  # A user's environment: no log level, and the package is installed.
+  inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+  return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True,
+                        timeout=120, env={**inherited, "PYTHONPATH": str(ROOT)}, check=False)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+  """A run of 10 steps, without --workdir; and where it was started."""
+  folder = tmp_path_factory.mktemp("folder")
+  return run_program("-m", "tests.programs.two_networks", *flags(), cwd=folder), folder
+
+
+@pytest.fixture(scope="module")
+def unbroken_rows(unbroken) -> list[dict]:
+  _, folder = unbroken
+  (workdir,) = (folder / "runs").iterdir()
+  return rows(workdir)
+
+
+def test_a_run_ends_with_0_and_leaves_all_files_in_a_workdir_of_its_own(unbroken):
+  done, folder = unbroken
+  assert done.returncode == 0
+  assert done.stderr == ""  # Not a word of TensorFlow.
+  (workdir,) = (folder / "runs").iterdir()
+  assert re.fullmatch(r"two_networks-\d{8}-\d{6}", workdir.name)
+  left = {path.name for path in workdir.iterdir() if "tfevents" not in path.name}
+  assert left == {"checkpoints", "config.gin", "metrics.jsonl", "report.html", "run.json",
+                  "samples"}
+  assert len(list(workdir.glob("*tfevents*"))) == 1
+  facts = json.loads((workdir / "run.json").read_text())
+  assert facts["experiment"] == "two_networks"
+  assert facts["command"] == shlex.join(
+      ["python", "-m", "tests.programs.two_networks", *flags()])
+  lines = done.stdout.splitlines()
+  assert lines[-1] == f"done: runs/{workdir.name}/report.html"
+  assert any(line.startswith("step 10/10  ") for line in lines)
+
+
+def test_a_stopped_run_tells_the_command_that_resumes_it(unbroken_rows, tmp_path):
+  stopped = run_program("-m", "tests.programs.two_networks", *flags("two_networks.stop_at = 5"),
+                        cwd=tmp_path)
+  assert (stopped.returncode, stopped.stderr) == (42, "")
+  last = stopped.stdout.splitlines()[-1]
+  said = re.fullmatch("stopped at step 6, which is saved; to resume: python (.*)", last)
+  assert said
+  resumed = run_program(*shlex.split(said[1]), cwd=tmp_path)
+  assert (resumed.returncode, resumed.stderr) == (0, "")
+  assert "resumed at step 6" in resumed.stdout.splitlines()
+  (workdir,) = (tmp_path / "runs").iterdir()
+  assert rows(workdir) == unbroken_rows
+
+
+def test_a_failed_run_ends_with_1_and_one_line(tmp_path):
+  failed = run_program("-m", "tests.programs.two_networks", "--workdir=w",
+                       *flags("TwoNetworks.fault = 'trace'"), cwd=tmp_path)
+  assert failed.returncode == 1
+  where = f"{os.path.relpath(PROGRAM, tmp_path)}:{line_of('raise Arith', PROGRAM)}"
+  assert failed.stderr == (f"error: {where}: ArithmeticError: of the user; "
+                           "the traceback is in w/traceback.txt\n")
+
+
+# ---- In this process ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+  """A function: runs `main` with some flags; returns status, stdout and stderr."""
+  monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
+  monkeypatch.setattr(quiet, "finish", lambda: None)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+
+  def run(argv: list[str], main=two_networks.two_networks):
+    with pytest.raises(SystemExit) as ended:
+      app.run(main, argv)
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+  yield run
+  tf.config.run_functions_eagerly(False)
+  gin.clear_config()
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")
+
+
+def nothing(workdir: str) -> None:
+  """An experiment that is done at once."""
+
+
+def fails_with(error: BaseException):
+  def main(workdir):
+    raise error
+  return main
+
+
+def test_eager_steps_have_the_same_losses(run, unbroken_rows, tmp_path):
+  status, _, err = run([*flags(), "--eager", "--workdir=eager"])
+  assert (status, err) == (0, "")
+  for found, expected in zip(rows(tmp_path / "eager"), unbroken_rows, strict=True):
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_an_eager_step_may_look_at_its_values(run):
+  seen = []
+
+  class Looking(two_networks.TwoNetworks):
+    def __call__(self, batch):
+      losses = super().__call__(batch)
+      seen.append(losses["critic"].numpy())
+      return losses
+
+  def main(workdir):
+    replicator.train(Looking, two_networks.Points(), workdir=workdir)
+
+  status, _, err = run([*flags("train.steps_per_call = 5"), "--eager", "--workdir=w"], main)
+  assert (status, err) == (0, "")
+  assert len(seen) == 10
+
+
+def test_explain_prints_the_bindings_and_does_nothing(run, tmp_path):
+  status, out, err = run([*flags("TwoNetworks.optimizer = @SGD"), "--explain"], main=pytest.fail)
+  assert (status, err) == (0, "")
+  for line in ("train.steps = 10", "train.precision = 'float64'", "TwoNetworks.optimizer = @SGD"):
+    assert line in out.splitlines()
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_help_ends_with_0(run):
+  status, out, err = run(["--help"])
+  assert (status, err) == (0, "")
+  for flag in ("--gin_file", "--gin_param", "--workdir", "--eager", "--explain", "--debug"):
+    assert flag in out
+
+
+def test_files_and_parameters_come_in_their_order(run, tmp_path):
+  (tmp_path / "1.gin").write_text("train.steps = 1\ntrain.seed = 1\ntrain.log_every = 1\n")
+  (tmp_path / "2.gin").write_text("train.steps = 2\ntrain.seed = 2\n")
+  found = {}
+  def main(workdir):
+    found.update({name: gin.query_parameter(f"train.{name}")
+                  for name in ("steps", "seed", "log_every")}, workdir=workdir)
+  argv = ["--gin_param", "train.steps = 3", "--gin_file", "1.gin", "--gin_file=2.gin",
+          "--workdir", "w"]
+  assert run(argv, main)[0] == 0
+  assert found == {"steps": 3, "seed": 2, "log_every": 1, "workdir": "w"}
+
+
+@pytest.mark.parametrize("argv, message", [
+  (["--gin_fil=a.gin"], "unrecognized arguments: --gin_fil=a.gin. Did you mean '--gin_file'?"),
+  (["--eagre"], "unrecognized arguments: --eagre. Did you mean '--eager'?"),
+  (["--work", "w"], "Did you mean '--workdir'?"),
+  (["configs/sngan.gin"], "unrecognized arguments: configs/sngan.gin"),
+  (["--gin_param"], "argument --gin_param: expected one argument"),
+  (["--gin_file=nowhere.gin"], "--gin_file=nowhere.gin: no such file"),
+  (["--gin_param=train.stepps = 1"], "'train' has no parameter 'stepps'. Did you mean 'steps'?"),
+  (["--gin_param=train.steps = = 1"], "not valid gin: train.steps = = 1"),
+  (["--gin_param=train.seed = 1"], "must set: train.steps"),
+  (flags("train.log_every = 0"), "train.log_every = 0: must be a whole number of at least 1"),
+  (flags("Replicator.strategy = 'mirored'"), "no such strategy. Did you mean 'mirrored'?"),
+  ([*flags(), "--workdir=a_file"], "a_file"),
+])
+def test_bad_input_is_one_line_and_status_2(argv, message, run, tmp_path):
+  (tmp_path / "a_file").write_text("")
+  status, out, err = run(argv if "--workdir=a_file" in argv else [*argv, "--workdir=w"])
+  assert (status, out) == (2, "")
+  assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
+  assert message in err
+  assert not (tmp_path / "w").exists()
+
+
+def test_processes_of_one_run_need_a_workdir_in_common(run, monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", "{}")
+  status, _, err = run([], nothing)
+  assert status == 2 and err.startswith("error: --workdir: ")
+  assert run(["--workdir=w"], nothing)[0] == 0
+
+
+def test_debug_shows_the_traceback_of_bad_input(run):
+  argv = [*flags("train.log_every = 0"), "--workdir=w"]
+  status, _, err = run([*argv, "--debug"])
+  assert status == 2
+  assert err.startswith("Traceback") and "in _check_settings" in err
+  assert err.splitlines()[-1] == (
+      "error: train.log_every = 0: must be a whole number of at least 1")
+
+
+@pytest.mark.parametrize("fault, code", [
+  ("trace", 'raise ArithmeticError("of the user")'),  # When the step is traced,
+  ("run", "return tf.debugging.check_numerics"),      # and when the compiled step runs.
+])
+def test_a_failing_step_names_the_line_and_keeps_the_traceback(fault, code, run, tmp_path):
+  status, _, err = run([*flags(f"TwoNetworks.fault = '{fault}'"), "--workdir=w"])
+  assert status == 1
+  assert err.startswith("error: ") and err.count("\n") == 1
+  assert f"{PROGRAM.name}:{line_of(code, PROGRAM)}: " in err
+  assert "of the user" in err
+  assert err.endswith("; the traceback is in w/traceback.txt\n")
+  kept = (tmp_path / "w" / "traceback.txt").read_text()
+  assert kept.startswith("Traceback") and "of the user" in kept
+
+
+def test_debug_shows_the_traceback_of_a_failure(run, tmp_path):
+  status, _, err = run([*flags("TwoNetworks.fault = 'trace'"), "--workdir=w", "--debug"])
+  assert status == 1
+  assert err.startswith("Traceback")
+  assert err.splitlines()[-1].endswith("ArithmeticError: of the user")
+
+
+def test_a_failure_inside_the_standard_library_names_the_users_line(run):
+  def main(workdir):
+    json.loads("{")  # A mistake of the user's.
+  status, _, err = run(["--workdir=w"], main)
+  assert status == 1
+  assert f"test_app.py:{line_of('# A mistake of', pathlib.Path(__file__))}: JSONDecodeError" in err
+  assert "--debug" in err  # There is no workdir yet in which a traceback could be kept.
+
+
+def test_a_failure_without_words_has_its_name(run):
+  status, _, err = run(["--workdir=w"], fails_with(ZeroDivisionError()))
+  assert status == 1 and "ZeroDivisionError" in err
+
+
+def test_each_ending_has_its_status(run):
+  assert run(["--workdir=w"], nothing) == (0, "", "")
+  assert run(["--workdir=w"], fails_with(UsageError("x = 1: write 2"))) == (
+      2, "", "error: x = 1: write 2\n")
+  assert run(["--workdir=w"], fails_with(KeyboardInterrupt())) == (
+      130, "", "error: interrupted\n")
+  status, out, err = run(["--workdir=w"], fails_with(Preempted(7)))
+  assert (status, err) == (42, "")
+  assert out.startswith("stopped at step 7, which is saved; to resume: python ")
+  assert out.endswith(" --workdir=w\n")
+
+
+@pytest.mark.parametrize("spec, program", [
+  (importlib.machinery.ModuleSpec("experiments.sngan", None), ["-m", "experiments.sngan"]),
+  (None, ["my experiments/sngan.py"])])  # Of a file that was run by its name.
+def test_the_resuming_command_is_the_one_that_was_given(spec, program, run, monkeypatch):
+  monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+  monkeypatch.setattr(sys, "argv", ["my experiments/sngan.py"])
+  argv = ["--gin_param=a = 'b c'", "--workdir", "w"]
+  _, out, _ = run(argv, fails_with(Preempted(7)))
+  assert shlex.split(out.partition("to resume: ")[2]) == ["python", *program, *argv]
+
+
+def test_the_resuming_command_has_the_workdir_that_was_made(run):
+  argv = ["--gin_param=train.precision = 'float64'"]
+  _, out, _ = run(argv, fails_with(Preempted(7)))
+  *_, binding, workdir = shlex.split(out.partition("to resume: ")[2])
+  assert binding == argv[0]
+  assert re.fullmatch(r"--workdir=runs/.*-\d{8}-\d{6}", workdir)

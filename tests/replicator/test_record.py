@@ -1,0 +1,154 @@
+"""The files of a workdir, written without a training."""
+
+import json
+import re
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from replicator import config
+from replicator.record import Record
+
+FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
+
+
+@pytest.fixture(autouse=True)
+def restored():
+  yield
+  gin.clear_config()
+
+
+def lines(workdir) -> list[str]:
+  return (workdir / "metrics.jsonl").read_text().splitlines()
+
+
+def steps(workdir) -> list[int]:
+  return [json.loads(line)["step"] for line in lines(workdir)]
+
+
+def facts(workdir) -> dict:
+  return json.loads((workdir / "run.json").read_text())
+
+
+def log(record: Record, *steps: int) -> None:
+  for step in steps:
+    record.metrics(step, step / 10, {"loss": 1.0 / (1 + step)})
+
+
+# ---- Metrics ------------------------------------------------------------------------------------
+
+
+def test_a_line_is_step_seconds_and_numbers_in_their_order(tmp_path):
+  record = Record(tmp_path / "deep" / "run", FACTS)
+  record.metrics(20, 1.23456, {"d": 0.1, "a": 2.0, "eval/x": 1e-300})
+  assert lines(tmp_path / "deep" / "run") == [
+      '{"step": 20, "seconds": 1.235, "d": 0.1, "a": 2.0, "eval/x": 1e-300}']
+
+
+def test_numbers_keep_all_their_digits(tmp_path):
+  value = 0.1 + 0.2
+  Record(tmp_path, FACTS).metrics(1, 0.0, {"loss": value})
+  assert json.loads(lines(tmp_path)[0])["loss"] == value
+
+
+def test_tensorboard_gets_the_same_scalars(tmp_path):
+  record = Record(tmp_path, FACTS)
+  log(record, 1, 2)
+  record.picture(2, np.zeros([4, 6, 3], np.uint8))
+  log(record, 3)  # Writes out what is there.
+  events = [value for file in tmp_path.glob("events.out.tfevents.*")
+            for event in tf.data.TFRecordDataset(str(file))
+            for value in tf.compat.v1.Event.FromString(event.numpy()).summary.value]
+  scalars = [float(tf.make_ndarray(v.tensor)) for v in events if v.tag == "loss"]
+  np.testing.assert_allclose(scalars, [1 / 2, 1 / 3, 1 / 4], rtol=1e-6)
+  assert [v.tag for v in events].count("samples") == 1
+
+
+@pytest.mark.parametrize("first_step, kept", [(0, []), (1, [0]), (5, [0, 5]), (7, [0, 5]),
+                                              (10, [0, 5, 10]), (99, [0, 5, 10])])
+def test_lines_after_the_restored_step_are_taken_back(first_step, kept, tmp_path):
+  log(Record(tmp_path, FACTS), 0, 5, 10)
+  before = lines(tmp_path)
+  Record(tmp_path, FACTS, first_step)
+  assert steps(tmp_path) == kept
+  assert lines(tmp_path) == before[:len(kept)]
+
+
+@pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "3", "[]", "null", '"a"', " "])
+def test_a_line_torn_by_a_crash_is_taken_back(torn, tmp_path):
+  log(Record(tmp_path, FACTS), 1, 2)
+  whole = lines(tmp_path)
+  with (tmp_path / "metrics.jsonl").open("a") as file:
+    file.write(torn)
+  log(Record(tmp_path, FACTS, 2), 3)
+  assert lines(tmp_path)[:2] == whole
+  assert steps(tmp_path) == [1, 2, 3]
+
+
+def test_a_whole_line_without_its_end_is_kept(tmp_path):
+  log(Record(tmp_path, FACTS), 1, 2)
+  metrics = tmp_path / "metrics.jsonl"
+  metrics.write_text(metrics.read_text().removesuffix("\n"))
+  log(Record(tmp_path, FACTS, 2), 3)
+  assert steps(tmp_path) == [1, 2, 3]
+
+
+# ---- Pictures -----------------------------------------------------------------------------------
+
+
+def test_a_picture_is_a_png_of_the_same_pixels(tmp_path):
+  pixels = np.random.default_rng(0).integers(0, 256, [5, 7, 3], np.uint8)
+  Record(tmp_path, FACTS).picture(1234, pixels)
+  with Image.open(tmp_path / "samples" / "step-00001234.png") as image:
+    assert image.format == "PNG"
+    np.testing.assert_array_equal(np.asarray(image), pixels)
+
+
+# ---- Facts --------------------------------------------------------------------------------------
+
+
+def test_run_json_says_where_the_run_came_from(tmp_path, monkeypatch):
+  monkeypatch.setattr("sys.argv", ["program.py", "--gin_param=a.b = 'c d'"])
+  Record(tmp_path, FACTS)
+  said = facts(tmp_path)
+  assert FACTS.items() <= said.items()
+  assert said["resumed_at_step"] is None
+  assert said["command"].startswith("python ")
+  assert said["command"].endswith(""" '--gin_param=a.b = '"'"'c d'"'"''""")  # As a shell reads it.
+  assert said["versions"]["tensorflow"] == tf.__version__
+  assert len(said["machine"]["devices"]) >= 8
+  assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["started"])
+  assert said["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", said["git_commit"])
+
+
+def test_a_note_is_news_once(tmp_path):
+  record = Record(tmp_path, FACTS)
+  assert record.note("evaluation", "by eye")
+  assert facts(tmp_path)["evaluation"] == "by eye"
+  assert not record.note("evaluation", "by eye")
+  assert record.note("evaluation", "by ear")
+  assert facts(tmp_path)["evaluation"] == "by ear"
+
+
+def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
+  Record(tmp_path, FACTS).note("evaluation", "by eye")
+  Record(tmp_path, {**FACTS, "steps": 20}, 10)
+  said = facts(tmp_path)
+  assert (said["resumed_at_step"], said["steps"]) == (10, 20)
+  assert said["evaluation"] == "by eye"
+
+
+def test_config_is_every_value_that_was_used(tmp_path):
+  @gin.configurable("recorded_function")
+  def function(used=1, default=2.5):
+    return used, default
+
+  config.parse([], ["recorded_function.used = 3", "train.steps = 7"])
+  assert function() == (3, 2.5)
+  Record(tmp_path, FACTS).config()
+  text = (tmp_path / "config.gin").read_text()
+  assert "recorded_function.used = 3" in text and "recorded_function.default = 2.5" in text
+  assert "train" not in text  # Set, but nothing asked for it.
