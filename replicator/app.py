@@ -166,5 +166,6 @@ def _place_and_reason(error: Exception) -> tuple[str, str]:
     frames += re.findall(r'File "(.+?)", line (\d+)', str(error))
     reason = next((line for line in lines[2:] if not line.startswith("  ")), reason)
   foreign = ("site-packages", sysconfig.get_paths()["stdlib"])
-  own = [frame for frame in frames if not any(place in frame[0] for place in foreign)]
+  own = [frame for frame in frames if os.path.isfile(frame[0])
+         and not any(place in frame[0] for place in foreign)]
   return (f"{os.path.relpath(own[-1][0])}:{own[-1][1]}: " if own else ""), reason

@@ -46,11 +46,6 @@ def current() -> StepContext:
   return _local.stack[-1] if _local.stack else _outside
 
 
-def in_step() -> bool:
-  """Whether the caller runs inside a replica step."""
-  return bool(_local.stack)
-
-
 @contextlib.contextmanager
 def entered(step: tf.Tensor, xla: bool = False) -> Iterator[None]:
   """Makes the body a replica's step number `step` (scalar int64)."""

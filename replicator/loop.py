@@ -288,6 +288,8 @@ def _check_settings(**settings: int) -> None:
     lowest = 0 if name in ("eval_every", "checkpoint_every", "seed") else 1
     if not isinstance(value, int) or value < lowest:
       raise UsageError(f"train.{name} = {value!r}: must be a whole number of at least {lowest}")
+  if settings["seed"] >= 2 ** 32:
+    raise UsageError(f"train.seed = {settings['seed']}: must be below 2 ** 32")
   for name in ("steps", "log_every", "eval_every", "checkpoint_every"):
     value = settings[name]
     if value % settings["steps_per_call"]:

@@ -74,8 +74,12 @@ class Record:
     self._metrics.write_text("".join(line + "\n" for line in kept))
 
   def _earlier_facts(self, first_step: int) -> dict:
-    file = self.workdir / "run.json"
-    return json.loads(file.read_text()) if first_step and file.exists() else {}
+    if not first_step:
+      return {}
+    try:
+      return json.loads((self.workdir / "run.json").read_text())
+    except (OSError, json.JSONDecodeError):  # Torn by a crash.
+      return {}
 
   def _write_facts(self) -> None:
     (self.workdir / "run.json").write_text(json.dumps(self._facts, indent=2) + "\n")

@@ -11,6 +11,7 @@ import sys
 
 import gin
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -252,12 +253,16 @@ def test_debug_shows_the_traceback_of_a_failure(run, tmp_path):
   assert err.splitlines()[-1].endswith("ArithmeticError: of the user")
 
 
-def test_a_failure_inside_the_standard_library_names_the_users_line(run):
+@pytest.mark.parametrize("call, name", [
+  (lambda: json.loads("{"), "JSONDecodeError"),  # Raises in a file of the standard library,
+  (lambda: np.random.default_rng(-1), "ValueError")])  # and in one that is not there: compiled.
+def test_a_failure_inside_a_library_names_the_users_line(call, name, run):
   def main(workdir):
-    json.loads("{")  # A mistake of the user's.
+    call()
   status, _, err = run(["--workdir=w"], main)
   assert status == 1
-  assert f"test_app.py:{line_of('# A mistake of', pathlib.Path(__file__))}: JSONDecodeError" in err
+  lines = [line_of(f"lambda: {start}", pathlib.Path(__file__)) for start in ("json", "np.random")]
+  assert re.search(f"test_app.py:({lines[0]}|{lines[1]}): {name}: ", err)
   assert "--debug" in err  # There is no workdir yet in which a traceback could be kept.
 
 

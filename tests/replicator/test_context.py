@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, context, num_replicas, replica_id, step_number
+from replicator import Replicator, num_replicas, replica_id, step_number
 
 
 def where() -> tf.Tensor:
@@ -26,18 +26,11 @@ def test_steps_are_counted_over_all_functions(synchronous):
 def test_outside_a_step_code_is_replica_0_of_1_at_step_0():
   assert list(where().numpy()) == [0, 1, 0]
   assert list(tf.function(where)().numpy()) == [0, 1, 0]
-  assert not context.in_step()
 
 
 def test_a_scope_is_outside_of_all_replicas(synchronous):
   with synchronous.scope():
     assert list(where().numpy()) == [0, 1, 0]
-
-
-def test_a_step_is_seen_by_what_it_calls(synchronous):
-  inside = []
-  synchronous.run(lambda: inside.append(context.in_step()))
-  assert inside == [True] * synchronous.num_replicas
 
 
 def test_an_eager_step_is_a_step(run_eagerly, synchronous):
@@ -52,5 +45,4 @@ def test_a_step_that_raises_is_left():
     raise KeyError("from the step")
   with pytest.raises(KeyError, match="from the step"):
     Replicator("one_device").run(failing)
-  assert not context.in_step()
   assert int(step_number()) == 0

@@ -291,6 +291,7 @@ def test_a_step_that_returns_what_cannot_be_logged_is_told(outputs, message, tmp
     ("train.global_batch_size = '8'", "train.global_batch_size = '8'"),
     ("train.seed = -1", "train.seed = -1"),
     ("train.seed = 1.5", "train.seed = 1.5"),
+    ("train.seed = 4294967296", "train.seed = 4294967296"),
     ("train.precision = 'mixed_float16'", "needs loss scaling.* write 'mixed_bfloat16'"),
     ("train.precision = 'float46'", "'float46': no such precision. Did you mean 'float64'"),
     ("train.precision = 'half'", "Write one of: float32, float64, mixed_bfloat16"),

@@ -141,6 +141,13 @@ def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
   assert said["evaluation"] == "by eye"
 
 
+def test_facts_torn_by_a_crash_are_written_anew(tmp_path):
+  Record(tmp_path, FACTS)
+  (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text()[:20])
+  Record(tmp_path, FACTS, 10)
+  assert FACTS.items() <= facts(tmp_path).items()
+
+
 def test_config_is_every_value_that_was_used(tmp_path):
   @gin.configurable("recorded_function")
   def function(used=1, default=2.5):

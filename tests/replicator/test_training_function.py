@@ -27,7 +27,7 @@ class Regression(tf.Module):
       error = tf.matmul(batch["x"], self.weights.value) - 1.0 + noise
       loss = tf.reduce_mean(error ** 2)
     self.optimizer.apply(tape.gradient(loss, [self.weights.value]), [self.weights])
-    return {"loss": loss, "step": step_number(), "noise": tf.reduce_mean(noise)}
+    return {"loss": loss, "number": step_number(), "noise": tf.reduce_mean(noise)}
 
 
 def train(replicator: Replicator, steps_per_call: int, eagerly=lambda: None):
@@ -45,8 +45,8 @@ def train(replicator: Replicator, steps_per_call: int, eagerly=lambda: None):
 @pytest.mark.parametrize("steps_per_call", [2, 6])
 def test_steps_in_one_call_are_the_steps_of_several(float64, synchronous, steps_per_call):
   (expected, variables), (history, others) = (train(synchronous, n) for n in (1, steps_per_call))
-  assert list(history) == ["loss", "step", "noise"]
-  assert list(history["step"]) == list(range(6))
+  assert list(history) == ["loss", "number", "noise"]
+  assert list(history["number"]) == list(range(6))
   assert len(set(history["noise"])) == 6
   for name, values in expected.items():
     np.testing.assert_allclose(history[name], values, rtol=1e-13, err_msg=name)
