@@ -35,6 +35,14 @@ def test_strategy_file_names_its_strategy(path):
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_configuration_goes_with_the_calls_of_a_tpu(path):
+  config.parse([str(path), str(CONFIGS / "strategies" / "tpu.gin")], [])
+  steps_per_call = gin.query_parameter("train.steps_per_call")
+  for name in ("steps", "log_every", "eval_every", "checkpoint_every"):
+    assert gin.query_parameter(f"train.{name}") % steps_per_call == 0
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   for name in ("airplane", "ship"):
