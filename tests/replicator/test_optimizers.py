@@ -367,9 +367,17 @@ def test_linear_decay(float64, start, values):
       np.testing.assert_allclose(s(tf.constant(step, tf.int64)), expected, atol=1e-15)
 
 
-def test_linear_decay_must_end_after_it_starts():
-  with pytest.raises(UsageError, match="updates = 5 must be larger than start = 5"):
-    LinearDecay(0.1, updates=5, start=5)
+def test_linear_decay_rises_first(float64):
+  schedule = LinearDecay(0.4, updates=10, start=6, warmup=4)
+  for step, expected in {0: 0.1, 1: 0.2, 3: 0.4, 6: 0.4, 9: 0.1, 10: 0.0}.items():
+    assert float(schedule(step)) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("times", [{"updates": 5, "start": 5},
+                                   {"updates": 9, "start": 2, "warmup": 3}])
+def test_the_times_of_linear_decay_must_follow_each_other(times):
+  with pytest.raises(UsageError, match="must follow each other in this order"):
+    LinearDecay(0.1, **times)
 
 
 def test_the_schedule_counts_the_updates_of_its_own_optimizer(float64):
