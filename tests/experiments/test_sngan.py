@@ -51,7 +51,7 @@ def train(workdir: pathlib.Path, *bindings: str) -> np.ndarray:
 
 def run(*words: str) -> subprocess.CompletedProcess:
   return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True,
-                        timeout=300, check=False)
+                        timeout=900, check=False)
 
 
 def flags(*bindings: str) -> list[str]:
