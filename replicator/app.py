@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from replicator import quiet
-from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, nearest
+from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line, nearest
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -54,12 +54,12 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
     main(workdir)
     return 0
   except Preempted as stopped:
-    print(f"{_first_line(stopped)}; to resume: {_command(argv, workdir)}")
+    print(f"{first_line(stopped)}; to resume: {_command(argv, workdir)}")
     return PREEMPTED_STATUS
   except KeyboardInterrupt:
     return _fail("interrupted", debug, workdir, status=130)
   except UsageError as error:
-    return _fail(_first_line(error), debug, workdir, status=2)
+    return _fail(first_line(error), debug, workdir, status=2)
   except RuntimeError as error:
     if "Required bindings" not in str(error):
       return _fail_unexpectedly(error, debug, workdir)
@@ -130,11 +130,6 @@ def _missing_bindings(message: str) -> str:
   if not found:
     return message
   return ", ".join(f"{found[1]}.{name}" for name in ast.literal_eval(found[2]))
-
-
-def _first_line(error: BaseException) -> str:
-  # gin adds lines to the message of whatever passes through a configurable.
-  return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _fail(message: str, debug: bool, workdir: str | None, status: int) -> int:

@@ -13,7 +13,7 @@ import gin
 import keras
 
 from replicator import core, loop, optimizers  # noqa: F401  (their gin names)
-from replicator.errors import UsageError, nearest
+from replicator.errors import UsageError, first_line, nearest
 
 
 def _register(optimizer: type[keras.optimizers.Optimizer]) -> None:
@@ -55,7 +55,7 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   except ModuleNotFoundError as error:
     raise UsageError(_explain(error)) from error
   except OSError as error:
-    raise UsageError(f"a gin file includes a missing one: {_first_line(error)}") from error
+    raise UsageError(f"a gin file includes a missing one: {first_line(error)}") from error
   except (ValueError, TypeError, RuntimeError) as error:
     raise UsageError(_explain(error)) from error
   finally:
@@ -121,11 +121,7 @@ def _explain(error: Exception) -> str:
   macro = re.search(r"No bindings specified for '(.+)/gin.macro'", text)
   if macro:
     return f"the macro %{macro[1]} has no value; write {macro[1]} = ..."
-  return where + _first_line(error)
-
-
-def _first_line(error: Exception) -> str:
-  return str(error).strip().splitlines()[0]
+  return where + first_line(error)
 
 
 def _names() -> list[str]:

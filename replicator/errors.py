@@ -20,6 +20,11 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
   return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
+def first_line(error: BaseException) -> str:
+  """Of its message; gin adds lines to that of whatever passes through a configurable."""
+  return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class Preempted(Exception):
   """The run was asked to stop, and saved its state; carries the step."""
 
