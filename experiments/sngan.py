@@ -94,37 +94,36 @@ class SNGAN(tf.Module):
 
   def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     z, fake_labels = self._sample(images.shape[0])
-    fakes = self.generator(z, fake_labels, training=True)
-    codes = self.encoder(images, training=True) if self.bigan else None
-    with tf.GradientTape() as tape:
+
+    def loss(images, labels, z, fake_labels):
+      fakes = self.generator(z, fake_labels, training=True)
+      codes = self.encoder(images, training=True) if self.bigan else None
       # Real and fake together, so that both are judged with the same singular vectors.
       scores = self._score(tf.concat([images, fakes], 0), tf.concat([labels, fake_labels], 0),
                            tf.concat([codes, z], 0) if self.bigan else None)
       real_scores, fake_scores = tf.split(scores, 2)
-      loss = losses.hinge_discriminator_loss(real_scores, fake_scores)
-    self._apply("discriminator", tape, loss)
-    return loss
+      return losses.hinge_discriminator_loss(real_scores, fake_scores)
+
+    return self._update("discriminator", loss, images, labels, z, fake_labels)
 
   def _update_generator(self, size: int) -> tf.Tensor:
-    z, labels = self._sample(size)
-    with tf.GradientTape() as tape:
-      loss = losses.hinge_generator_loss(
+    def loss(z, labels):
+      return losses.hinge_generator_loss(
           self._score(self.generator(z, labels, training=True), labels, z))
-    self._apply("generator", tape, loss)
-    return loss
+
+    return self._update("generator", loss, *self._sample(size))
 
   def _update_encoder(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    if self.bigan:
-      with tf.GradientTape() as tape:
-        scores = self._score(images, labels, self.encoder(images, training=True))
-        loss = tf.reduce_mean(scores)  # Real pairs shall look like generated ones.
-    else:
-      z, labels = self._sample(images.shape[0])
+    def adversarial_loss(images, labels):  # Real pairs shall look like generated ones.
+      return tf.reduce_mean(self._score(images, labels, self.encoder(images, training=True)))
+
+    def regression_loss(z, labels):
       fakes = self.generator(z, labels, training=True)
-      with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(tf.math.squared_difference(self.encoder(fakes, training=True), z))
-    self._apply("encoder", tape, loss)
-    return loss
+      return tf.reduce_mean(tf.math.squared_difference(self.encoder(fakes, training=True), z))
+
+    if self.bigan:
+      return self._update("encoder", adversarial_loss, images, labels)
+    return self._update("encoder", regression_loss, *self._sample(images.shape[0]))
 
   def _sample(self, size: int) -> tuple[tf.Tensor, tf.Tensor]:
     z = random.normal("z", [size, self.latent_dim])
@@ -133,9 +132,22 @@ class SNGAN(tf.Module):
   def _score(self, images, labels, codes):
     return self.discriminator(images, labels, codes if self.bigan else None, training=True)
 
-  def _apply(self, name: str, tape: tf.GradientTape, loss: tf.Tensor) -> None:
+  def _update(self, name: str, loss_fn: Callable[..., tf.Tensor], *batch: tf.Tensor) -> tf.Tensor:
+    """One update of network `name` to lessen `loss_fn(*batch)`, which is returned."""
     variables = getattr(self, name).trainable_variables
-    self.optimizers[name].apply(tape.gradient(loss, variables), variables)
+    optimizer = self.optimizers[name]
+
+    def loss_and_gradients(batch):
+      # Of the other networks nothing is recorded: they are only run.
+      with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch([v.value for v in variables])
+        loss = loss_fn(*batch)
+        scaled = optimizer.scale_loss(loss)
+      return loss, tape.gradient(scaled, variables)
+
+    loss, gradients = replicator.microbatch(loss_and_gradients, batch)
+    optimizer.apply(gradients, variables)
+    return loss
 
 
 @gin.configurable(denylist=["data", "folder"])

@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from replicator import app as app
   from replicator import random as random
+  from replicator.accumulation import microbatch as microbatch
+  from replicator.collectives import all_concat as all_concat
   from replicator.collectives import all_gather as all_gather
+  from replicator.collectives import all_max as all_max
   from replicator.collectives import all_mean as all_mean
+  from replicator.collectives import all_min as all_min
   from replicator.collectives import all_sum as all_sum
+  from replicator.collectives import all_to_all as all_to_all
+  from replicator.collectives import broadcast as broadcast
+  from replicator.collectives import map_gather as map_gather
+  from replicator.collectives import map_reduce as map_reduce
+  from replicator.collectives import reduce_scatter as reduce_scatter
   from replicator.context import num_replicas as num_replicas
   from replicator.context import replica_id as replica_id
   from replicator.context import step_number as step_number
   from replicator.core import Replicator as Replicator
+  from replicator.dropout import Dropout as Dropout
   from replicator.errors import UsageError as UsageError
   from replicator.inputs import InputContext as InputContext
   from replicator.inputs import split as split
@@ -24,18 +34,30 @@ if TYPE_CHECKING:
   from replicator.layers import SpectralNorm as SpectralNorm
   from replicator.loop import Evaluation as Evaluation
   from replicator.loop import train as train
-  from replicator.optimizers import LinearDecay as LinearDecay
   from replicator.optimizers import Optimizer as Optimizer
   from replicator.optimizers import wrap_optimizer as wrap_optimizer
+  from replicator.placement import logical_device as logical_device
+  from replicator.schedules import LinearDecay as LinearDecay
+  from replicator.standing_statistics import use_standing_statistics as use_standing_statistics
 
 _HOMES = {
+    "microbatch": "accumulation",
+    "all_concat": "collectives",
     "all_gather": "collectives",
+    "all_max": "collectives",
     "all_mean": "collectives",
+    "all_min": "collectives",
     "all_sum": "collectives",
+    "all_to_all": "collectives",
+    "broadcast": "collectives",
+    "map_gather": "collectives",
+    "map_reduce": "collectives",
+    "reduce_scatter": "collectives",
     "num_replicas": "context",
     "replica_id": "context",
     "step_number": "context",
     "Replicator": "core",
+    "Dropout": "dropout",
     "UsageError": "errors",
     "InputContext": "inputs",
     "split": "inputs",
@@ -43,11 +65,13 @@ _HOMES = {
     "SpectralNorm": "layers",
     "Evaluation": "loop",
     "train": "loop",
-    "LinearDecay": "optimizers",
     "Optimizer": "optimizers",
     "wrap_optimizer": "optimizers",
+    "logical_device": "placement",
+    "LinearDecay": "schedules",
+    "use_standing_statistics": "standing_statistics",
 }
-_LIGHT = {"errors", "launch", "progress", "quiet", "report"}  # modules without TensorFlow
+_LIGHT = {"doctor", "errors", "launch", "progress", "quiet", "report"}  # modules without TensorFlow
 
 __all__ = sorted(["app", "random", *_HOMES])
 

@@ -30,10 +30,36 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   The experiment resumes when the workdir holds a checkpoint; without `--workdir` a new one,
   `runs/NAME-<utc time>`, is made.
   """
+  if _handing_over:
+    raise _Handed(main)
   quiet.drop_native_log()
   status = _run(main, list(sys.argv[1:] if argv is None else argv))
   quiet.finish()
   sys.exit(status)
+
+
+_handing_over = False
+
+
+class _Handed(BaseException):
+  """Carries `main` out of a program."""
+
+  def __init__(self, main: Callable[[str], None]):
+    super().__init__()
+    self.main = main
+
+
+def main_of(program: Callable[[], object]) -> Callable[[str], None] | None:
+  """What `program()` hands to `run`, which ends the program without running it; or None."""
+  global _handing_over
+  _handing_over = True
+  try:
+    program()
+  except _Handed as handed:
+    return handed.main
+  finally:
+    _handing_over = False
+  return None
 
 
 def _run(main: Callable[[str], None], argv: list[str]) -> int:
@@ -63,15 +89,15 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
   except RuntimeError as error:
     if "Required bindings" not in str(error):
       return _fail_unexpectedly(error, debug, workdir)
-    missing = _missing_bindings(str(error))
+    missing = missing_bindings(str(error))
     return _fail(f"the configuration must set: {missing}", debug, workdir, status=2)
   except Exception as error:
     return _fail_unexpectedly(error, debug, workdir)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-  parser = _Parser(description="Trains; the same command with the same workdir resumes.",
-                   prog=shlex.join(program()), allow_abbrev=False)
+  parser = Parser(description="Trains; the same command with the same workdir resumes.",
+                  prog=shlex.join(program()), allow_abbrev=False)
   parser.add_argument("--gin_file", action="append", default=[], metavar="F",
                       help="a gin file; more of them add to and override the first")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
@@ -83,9 +109,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   return parser.parse_args(argv)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+  """Raises a UsageError, with a hint, for a bad command line."""
 
   def error(self, message: str) -> NoReturn:
+    """What argparse calls."""
     flags = [option for action in self._actions for option in action.option_strings]
     unknown = message.partition("unrecognized arguments: ")[2].partition("=")[0].split(" ")[0]
     raise UsageError(f"command line: {message}.{nearest(unknown, flags) if unknown else ''}")
@@ -124,7 +152,7 @@ def _run_eagerly() -> None:
   tf.config.run_functions_eagerly(True)
 
 
-def _missing_bindings(message: str) -> str:
+def missing_bindings(message: str) -> str:
   """From gin's words: `train.steps`."""
   found = re.search(r"for `(.+)` not provided in config: (.+)", message)
   if not found:
@@ -146,14 +174,13 @@ def _fail_unexpectedly(error: Exception, debug: bool, workdir: str | None) -> in
     path = pathlib.Path(workdir) / "traceback.txt"
     path.write_text(traceback.format_exc())
     kept = f"; the traceback is in {path}"
-  where, text = _place_and_reason(error)
-  message = f"{where}{type(error).__name__}: {text}{kept}"
+  message = f"{in_one_line(error)}{kept}"
   return _fail(message if kept or debug else f"{message} (--debug shows the traceback)",
                debug, workdir, status=1)
 
 
-def _place_and_reason(error: Exception) -> tuple[str, str]:
-  """The last line of the user's own code that the error passed, and its message."""
+def in_one_line(error: Exception) -> str:
+  """The last line of the user's own code that the error passed, its type and its message."""
   frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
   lines = [line for line in str(error).splitlines() if line.strip()] or [""]
   reason = lines[0]
@@ -163,4 +190,5 @@ def _place_and_reason(error: Exception) -> tuple[str, str]:
   foreign = ("site-packages", sysconfig.get_paths()["stdlib"])
   own = [frame for frame in frames if os.path.isfile(frame[0])
          and not any(place in frame[0] for place in foreign)]
-  return (f"{os.path.relpath(own[-1][0])}:{own[-1][1]}: " if own else ""), reason
+  where = f"{os.path.relpath(own[-1][0])}:{own[-1][1]}: " if own else ""
+  return f"{where}{type(error).__name__}: {reason}"

@@ -1,76 +1,208 @@
 """Operations across replicas, usable anywhere in a step and in plain eager code (one replica).
 
-Every replica must make the same calls in the same order with the same structures. All leaves
-of one call travel together: one collective for each dtype.
+Every function takes any nest of tensors or numbers, keeps `None`, and makes one collective for
+each dtype, however many leaves there are. Every replica must make the same calls in the same
+order, with the same structures and shapes; where they do not, tracing ends with an error
+that names the call. Under `parameter_server` a step sees one replica, its own.
 
-The gradient convention is that of the whole library: each replica differentiates the mean of
-its own examples, and the optimizer averages over replicas. Under it the gradient of
-`y = all_sum(x)` is `dx = all_sum(dy)`, and the others follow from it.
+`groups` are disjoint sets of replicas of equal size that together hold all of them, such as
+`[[0, 1], [2, 3]]`: each group then acts as if it were alone. The default is one group of all.
+The sums of all groups travel in one collective, which grows with their number.
+
+The gradient convention is that of the whole library: a replica's loss is the mean over its own
+examples, and the optimizer averages gradients over replicas. The gradients below are such
+that this average is the gradient of the same program on one replica. In them r is a
+replica, s runs over the replicas of r's group, and dy is the gradient that arrives.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 import tree
 
-from replicator import context
-
-Nest = Any  # any nest of tensors that dm-tree understands
-
-
-def all_sum(values: Nest) -> Nest:
-  """The sum over replicas of each tensor of a nest, the same on every replica."""
-  if context.num_replicas() == 1:
-    return values
-  flat = [None if v is None else tf.convert_to_tensor(v) for v in tree.flatten(values)]
-  summed: list[tf.Tensor | None] = [None] * len(flat)
-  replica_context = tf.distribute.get_replica_context()
-  for dtype in sorted({v.dtype for v in flat if v is not None}, key=lambda d: d.name):
-    positions = [i for i, v in enumerate(flat) if v is not None and v.dtype == dtype]
-    packed = _pack([flat[i] for i in positions])
-    packed = replica_context.all_reduce(tf.distribute.ReduceOp.SUM, packed)
-    for i, part in zip(positions, _unpack(packed, [flat[i] for i in positions]), strict=True):
-      summed[i] = part
-  return tree.unflatten_as(values, summed)
+from replicator import exchange
+from replicator.errors import UsageError
+from replicator.exchange import Group, Groups, Nest
 
 
-def all_mean(values: Nest) -> Nest:
-  """The mean over replicas of each (floating) tensor of a nest, the same on every replica."""
-  replicas = context.num_replicas()
-  if replicas == 1:
-    return values
-  # Divided before the sum: a sum of many large gradients must not overflow on the way.
-  scaled = tree.map_structure(lambda v: None if v is None else v / replicas, values)
-  return all_sum(scaled)
+def all_sum(values: Nest, groups: Groups = None) -> Nest:
+  """The sum over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`."""
+  values, group = exchange.begin("all_sum", values, groups, _numeric)
+  return exchange.group_sum(values, group)
 
 
-def all_gather(values: Nest) -> Nest:
-  """Each tensor `[...]` of every replica, stacked by replica: `[...] -> [num_replicas, ...]`.
+def all_mean(values: Nest, groups: Groups = None) -> Nest:
+  """The mean over replicas, `[...] -> [...]`: `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`."""
+  values, group = exchange.begin("all_mean", values, groups, _floating)
+  return exchange.group_sum(values, group, divisor=group.size)
 
-  Computed as a sum of tensors that are zero outside the replica's own slot, so that it is
-  one collective of static shape under every strategy, and differentiable to any order.
+
+def all_min(values: Nest, groups: Groups = None) -> Nest:
+  """The least over replicas, `[...] -> [...]`; of bools, whether all are true.
+
+  `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the least value.
   """
-  replicas = context.num_replicas()
-
-  def in_own_slot(value: Any) -> tf.Tensor | None:
-    if value is None:
-      return None
-    value = tf.convert_to_tensor(value)
-    own = tf.equal(tf.range(replicas), tf.cast(context.replica_id(), tf.int32))
-    own = tf.reshape(own, [replicas] + [1] * value.shape.rank)
-    return tf.where(own, value[tf.newaxis], tf.zeros_like(value)[tf.newaxis])
-
-  return all_sum(tree.map_structure(in_own_slot, values))
+  values, group = exchange.begin("all_min", values, groups)
+  return exchange.map_tensors(
+      lambda x: (tf.reduce_all if x.dtype == tf.bool else tf.reduce_min)(x, axis=0),
+      exchange.group_stack(values, group))
 
 
-def _pack(values: list[tf.Tensor]) -> tf.Tensor:
-  if len(values) == 1:
-    return values[0]
-  return tf.concat([tf.reshape(v, [-1]) for v in values], axis=0)
+def all_max(values: Nest, groups: Groups = None) -> Nest:
+  """The greatest over replicas, `[...] -> [...]`; of bools, whether any is true.
+
+  `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the greatest value.
+  """
+  values, group = exchange.begin("all_max", values, groups)
+  return exchange.map_tensors(
+      lambda x: (tf.reduce_any if x.dtype == tf.bool else tf.reduce_max)(x, axis=0),
+      exchange.group_stack(values, group))
 
 
-def _unpack(packed: tf.Tensor, like: list[tf.Tensor]) -> list[tf.Tensor]:
-  if len(like) == 1:
-    return [packed]
-  parts = tf.split(packed, [v.shape.num_elements() for v in like])
-  return [tf.reshape(part, v.shape) for part, v in zip(parts, like, strict=True)]
+def all_gather(values: Nest, groups: Groups = None) -> Nest:
+  """The tensors of all replicas, stacked: `[...] -> [replicas, ...]`, in the group's order.
+
+  `y_r[s] = x_s`, so `dx_r = sum_s dy_s[r]`.
+  """
+  values, group = exchange.begin("all_gather", values, groups)
+  return exchange.group_stack(values, group)
+
+
+def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
+  """The tensors of all replicas, joined along `axis`: `[n, ...] -> [replicas * n, ...]`.
+
+  `dx_r` is replica r's part of `sum_s dy_s`.
+  """
+  values, group = exchange.begin(f"all_concat, axis {axis}", values, groups, _has_axis(axis))
+  return exchange.map_tensors(lambda x: tf.concat(tf.unstack(x), axis),
+                              exchange.group_stack(values, group))
+
+
+def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
+  """The tensors of one replica, on all: `y_r = x_source`; source counts within the group.
+
+  `dx_source = sum_s dy_s`, and zero on the others.
+  """
+  values, group = exchange.begin(f"broadcast, source {source}", values, groups)
+  if not 0 <= source < group.size:
+    raise UsageError(f"broadcast: source = {source}: write a replica from 0 to {group.size - 1}")
+  is_source = tf.equal(group.position, source)
+  kept = exchange.map_tensors(lambda x: tf.where(is_source, x, tf.zeros_like(x)), values)
+  return exchange.group_sum(kept, group)
+
+
+def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
+  """Each replica's part of the sum over replicas: `[replicas * n, ...] -> [n, ...]`.
+
+  `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is the `dy_s` of all, joined.
+  """
+  values, group = exchange.begin("reduce_scatter", values, groups, _numeric)
+  _check_divides("reduce_scatter", values, group)
+  def own_part(x: tf.Tensor) -> tf.Tensor:
+    return tf.gather(tf.reshape(x, [group.size, x.shape[0] // group.size, *x.shape[1:]]),
+                     group.position)
+  return exchange.map_tensors(own_part, exchange.group_sum(values, group))
+
+
+def all_to_all(values: Nest, groups: Groups = None) -> Nest:
+  """Part s of each replica's tensor goes to replica s: `[replicas * n, ...]`, both ways.
+
+  With x seen as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`.
+  """
+  values, group = exchange.begin("all_to_all", values, groups)
+  _check_divides("all_to_all", values, group)
+  def own_parts(x: tf.Tensor) -> tf.Tensor:
+    _, size, *rest = x.shape
+    parts = tf.reshape(x, [group.size, group.size, size // group.size, *rest])
+    return tf.reshape(tf.gather(parts, group.position, axis=1), [size, *rest])
+  return exchange.map_tensors(own_parts, exchange.group_stack(values, group))
+
+
+def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups = None
+               ) -> list[Nest]:
+  """`[fn(item) for item in items]` on every replica, each item's work done by one of them.
+
+  Every replica must hold the same items; replica r of a group computes items r, r + size, ...
+  Whatever their shapes, all results travel in one collective per dtype. `fn` must be a function of
+  tensors without side effects; draw random numbers before, and pass them in.
+  With `y = fn(item)`: `ditem = fn'(item)^T sum_s dy_s` on the replica that computed it, else zero.
+  """
+  results, group = _divide_among_replicas("map_gather", items, fn, groups)
+  return exchange.group_sum(results, group)
+
+
+def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum",
+               groups: Groups = None) -> Nest:
+  """The 'sum', 'mean', 'min' or 'max' over items of `fn(item)`, on every replica; see `map_gather`.
+
+  `fn` must return the same structure and shapes for every item.
+  """
+  reductions = {"min": tf.reduce_min, "max": tf.reduce_max}
+  if op not in ("sum", "mean", *reductions):
+    raise UsageError(f"map_reduce: op = {op!r}: write 'sum', 'mean', 'min' or 'max'")
+  results, group = _divide_among_replicas(f"map_reduce, {op}", items, fn, groups)
+  if op in reductions:
+    return tree.map_structure(
+        lambda *x: None if x[0] is None else reductions[op](tf.stack(x), axis=0),
+        *exchange.group_sum(results, group))
+  scale = len(items) if op == "mean" else 1
+  return exchange.group_sum(tree.map_structure(
+      lambda *x: None if x[0] is None else tf.add_n(x) / scale if op == "mean" else tf.add_n(x),
+      *results), group)
+
+
+# ---- Items divided among replicas ---------------------------------------------------------------
+
+
+def _divide_among_replicas(call: str, items: Sequence[Nest], fn: Callable[[Nest], Nest],
+                           groups: Groups) -> tuple[list[Nest], Group]:
+  """`fn` of each item on the replica that owns it, and zeros on the others."""
+  items, group = exchange.begin(call, list(items), groups)
+  if not items:
+    raise UsageError(f"{call}: there are no items")
+  if group.size == 1:
+    return [fn(item) for item in items], group
+  return [_on_owner(fn, item, tf.equal(group.position, i % group.size))
+          for i, item in enumerate(items)], group
+
+
+def _on_owner(fn: Callable[[Nest], Nest], item: Nest, is_owner: tf.Tensor) -> Nest:
+  structure: list[Nest] = []
+
+  def flat_results() -> list[tf.Tensor]:
+    structure[:] = [fn(item)]
+    return [tf.convert_to_tensor(x) for x in tree.flatten(structure[0]) if x is not None]
+
+  # Traced before it is run, to learn the shapes of what the other replicas do not compute.
+  compute = tf.function(flat_results, autograph=False).get_concrete_function()
+  zeros = lambda: [tf.zeros(x.shape, x.dtype) for x in compute.structured_outputs]
+  results = iter(tf.cond(is_owner, compute, zeros))
+  return tree.map_structure(lambda x: None if x is None else next(results), structure[0])
+
+
+# ---- What a call takes ---------------------------------------------------------------------------
+
+
+def _numeric(call: str, x: tf.Tensor) -> None:
+  if x.dtype == tf.bool:
+    raise UsageError(f"{call}: of a bool; cast it to int32, or use all_min (all) or all_max (any)")
+
+
+def _floating(call: str, x: tf.Tensor) -> None:
+  if not x.dtype.is_floating:
+    raise UsageError(f"{call}: of {x.dtype.name}, whose mean is no {x.dtype.name}; cast it to "
+                     "float32, or use all_sum")
+
+
+def _has_axis(axis: int) -> Callable[[str, tf.Tensor], None]:
+  def check(call: str, x: tf.Tensor) -> None:
+    if not -x.shape.rank <= axis < x.shape.rank:
+      raise UsageError(f"{call}: a tensor of shape {x.shape} has no such axis")
+  return check
+
+
+def _check_divides(call: str, values: Nest, group: Group) -> None:
+  for x in tree.flatten(values):
+    if x is not None and (x.shape.rank == 0 or x.shape[0] % group.size):
+      raise UsageError(f"{call}: the first axis of a tensor of shape {x.shape} does not divide by "
+                       f"the group's {group.size} replicas")

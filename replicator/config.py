@@ -12,7 +12,8 @@ from typing import TextIO
 import gin
 import keras
 
-from replicator import core, loop, optimizers  # noqa: F401  (their gin names)
+# Imported for their gin names.
+from replicator import accumulation, core, loop, optimizers, schedules  # noqa: F401
 from replicator.errors import UsageError, first_line, nearest
 
 

@@ -1,16 +1,40 @@
 """Where am I: which replica, of how many, at which step - inside a step and in plain eager code.
 
 The replica's identity comes from `tf.distribute` itself; this module adds what it does not
-know: the number of the training step, and how often each random stream was drawn in it.
-Outside a step, code runs as replica 0 of 1 at step 0.
+know: the number of the training step, the micro-batch, how often each random stream was drawn
+and which collectives were called in the step. Outside a step, code runs as replica 0 of 1 at
+step 0.
 """
 
 import contextlib
+import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import tensorflow as tf
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass
+class Microbatch:
+  """Which part of the replica's batch is computed now; see `replicator.microbatch`.
+
+  Attributes:
+    count: how many parts there are.
+    index: the number of this part: an int, or in a compiled loop an int32 [].
+    is_first: whether this is part 0.
+    first_values: what `once` computed in part 0, in the order of its calls.
+    replayed: how many of them this part has used.
+  """
+
+  count: int
+  index: int | tf.Tensor = 0
+  is_first: bool = True
+  first_values: list[Any] = dataclasses.field(default_factory=list)
+  replayed: int = 0
 
 
 class StepContext:
@@ -21,13 +45,21 @@ class StepContext:
     xla: whether XLA compiles the step.
     graph: the graph the step is traced into, or None when it runs eagerly.
     draws: how many times each named random stream was drawn so far in this step.
+    microbatch: the part of the batch that is computed, or None where it is not divided.
+    collectives: the collectives called so far in this step, each in words.
+    scaled_for: the optimizers that scaled a loss since their last update in this step.
+    is_step: False for code that runs outside any step.
   """
 
-  def __init__(self, step: tf.Tensor, xla: bool = False):
+  def __init__(self, step: tf.Tensor, xla: bool = False, is_step: bool = True):
+    self.is_step = is_step
     self.step = step
     self.xla = xla
     self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     self.draws: Counter[str] = Counter()
+    self.microbatch: Microbatch | None = None
+    self.collectives: list[str] = []
+    self.scaled_for: set[Any] = set()
 
 
 class _Local(threading.local):
@@ -38,7 +70,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_outside = StepContext(step=0)
+_outside = StepContext(step=0, is_step=False)
 
 
 def current() -> StepContext:
@@ -47,11 +79,11 @@ def current() -> StepContext:
 
 
 @contextlib.contextmanager
-def entered(step: tf.Tensor, xla: bool = False) -> Iterator[None]:
+def entered(step: tf.Tensor, xla: bool = False) -> Iterator[StepContext]:
   """Makes the body a replica's step number `step` (scalar int64)."""
   _local.stack.append(StepContext(step, xla))
   try:
-    yield
+    yield _local.stack[-1]
   finally:
     _local.stack.pop()
 
@@ -59,6 +91,21 @@ def entered(step: tf.Tensor, xla: bool = False) -> Iterator[None]:
 def reset() -> None:
   """Forgets the draws made outside steps, so that a newly seeded run starts alike."""
   _outside.draws.clear()
+
+
+def once(compute: Callable[[], _T]) -> _T:
+  """`compute()`, for what happens once for each batch: later micro-batches get the first's value.
+
+  Such is a state that advances with every batch, as the vector of a power iteration does.
+  """
+  part = current().microbatch
+  if part is None:
+    return compute()
+  if part.is_first:
+    part.first_values.append(compute())
+    return part.first_values[-1]
+  part.replayed += 1
+  return part.first_values[part.replayed - 1]
 
 
 def replica_id() -> int | tf.Tensor:

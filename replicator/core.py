@@ -8,7 +8,7 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator import context
+from replicator import collectives, context, exchange, parameter_server, placement, state
 from replicator import strategy as strategies
 from replicator.errors import UsageError
 
@@ -24,6 +24,8 @@ class Replicator:
     strategy: one of `replicator.strategy.NAMES`.
     logical_cpus: split the CPU into so many devices and replicate over those.
     tpu: name or address of the TPU, for the strategy 'tpu'.
+    devices_per_replica: how many devices a replica spans; a step places its parts on them with
+      `replicator.logical_device`.
     jit_compile: compile the step with XLA; for one replica. Worth it for networks of small
       matrices; on CPUs XLA is slower than the default for convolutions.
 
@@ -32,25 +34,29 @@ class Replicator:
   """
 
   def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
-               tpu: str | None = None, jit_compile: bool = False):
+               tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1):
     self.name = strategy
-    self.strategy = strategies.make(strategy, logical_cpus, tpu)
+    self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica)
+    placement.remember(self.strategy)
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.is_async = strategy == "parameter_server"
     self.jit_compile = jit_compile
     if jit_compile and (self.is_async or self.num_replicas > 1):
       raise UsageError(f"Replicator.jit_compile = True: works with one replica, not with "
                        f"'{strategy}' on {self.num_replicas}; drop one of the two")
+    if jit_compile and devices_per_replica > 1:
+      raise UsageError(f"Replicator.jit_compile = True: XLA compiles for one device, not for "
+                       f"devices_per_replica = {devices_per_replica}; drop one of the two")
     self._steps_run = 0
+    self._collectives: list[str] = []
     self._compiled: dict[Step, Callable] = {}
-    self._coordinator = (tf.distribute.coordinator.ClusterCoordinator(self.strategy)
-                         if self.is_async else None)
+    self.servers = (parameter_server.ParameterServers(self.strategy) if self.is_async else None)
 
   @property
   def num_workers(self) -> int:
     """How many processes run steps."""
-    if self.is_async:
-      return self.strategy._num_workers
+    if self.servers:
+      return self.servers.num_workers
     return max(1, self.num_replicas // self.num_local_replicas)
 
   @property
@@ -82,7 +88,8 @@ class Replicator:
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
     """Variables created inside are replicated; networks and optimizers are built here."""
-    with self.strategy.scope():
+    spread = self.servers.spread() if self.servers else contextlib.nullcontext()
+    with spread, self.strategy.scope():
       yield
 
   def run(self, step_fn: Step, inputs: Nest | None = None) -> list[Nest]:
@@ -100,9 +107,10 @@ class Replicator:
       asynchronous, one remote value, whose `fetch()` waits.
 
     Raises:
-      UsageError: n does not divide by the replicas.
+      UsageError: n does not divide by the replicas, or two optimizers own a variable.
     """
     if step_fn not in self._compiled:
+      state.check_owners(step_fn)
       self._compiled[step_fn] = self.compile(
           lambda step, arguments: self.on_replicas(step_fn, step, arguments))
     arguments = () if inputs is None else (self.distribute(inputs),)
@@ -113,8 +121,8 @@ class Replicator:
 
   def join(self) -> None:
     """Waits for all scheduled steps; a no-op where replication is synchronous."""
-    if self._coordinator:
-      self._coordinator.join()
+    if self.servers:
+      self.servers.join()
 
   def distribute(self, inputs: Nest, axis: int = 0) -> Nest:
     """Splits `axis` of each tensor over this process's replicas.
@@ -153,21 +161,47 @@ class Replicator:
 
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
     """Calls a compiled function; returns a remote value of the outcome where asynchronous."""
-    if self._coordinator:
-      return self._coordinator.schedule(compiled, args=arguments)
+    if self.servers:
+      return self.servers.schedule(compiled, arguments)
     return compiled(*arguments)
 
   def on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
     """Runs `step_fn(*arguments)` on every replica as step number `step` (scalar int64)."""
+    replicas: list[context.StepContext] = []
+
     def replica_fn(step, *arguments):
-      with context.entered(step, xla=self.jit_compile or self.name == "tpu"):
+      xla = self.jit_compile or self.name == "tpu"
+      with context.entered(step, xla) as replica, placement.gradients_placed():
+        replicas.append(replica)
         outputs = step_fn(*arguments)
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
     if self.jit_compile:  # XLA does not compile through tf.distribute; one replica needs none.
       return replica_fn(step, *arguments)
-    return self.strategy.run(replica_fn, args=(step, *arguments))
+    try:
+      outputs = self.strategy.run(replica_fn, args=(step, *arguments))
+    except RuntimeError:  # Of tf.distribute, when some replicas end before others.
+      exchange.check_equal_calls([replica.collectives for replica in replicas])
+      raise
+    self._collectives = replicas[0].collectives
+    return outputs
+
+  def check_workers_agree(self) -> None:
+    """Compares the collectives of the step that was traced last with the other workers'.
+
+    Raises:
+      UsageError: they differ; to run the step would hang.
+    """
+    mine = list(self._collectives)
+    codes = tf.constant(exchange.codes(mine))
+    by_replica = self.run(lambda: collectives.all_gather(codes))[0].numpy()
+    differs = (by_replica != by_replica[0]).any(axis=0)
+    if differs.any():
+      place = int(differs.argmax())
+      call = f"calls {mine[place]}" if place < len(mine) else "has ended"
+      raise UsageError(f"worker {self.worker_id} {call} as collective {place + 1} of the step, and "
+                       "other workers do not; all must make the same calls in the same order")
 
   def local_results(self, outputs: Nest) -> list[Nest]:
     """What `on_replicas` returned, one nest for each replica of this process."""

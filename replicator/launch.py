@@ -8,6 +8,9 @@ Without `--ps` the cluster is `{"worker": [...]}`, for the strategy `multi_worke
 Each process finds its own place in the environment variable TF_CONFIG, as it would under a cluster
 manager, and each line that it prints appears here behind its name: `[worker 0] step 200/5000`.
 
+With `--ps` a worker that dies, however, is started again and joins the run; the chief gave its step
+to another. When the same one dies for the third time within a minute, the run ends.
+
 Exit status: 0 when every worker (with `--ps`: the chief) ended with 0; else the first failing
 status, 128 + n for a process that signal n ended; 2 for a bad command line; 42 when a SIGINT or
 SIGTERM, which is passed on, made the processes save and end. A second signal ends those that do
@@ -35,6 +38,8 @@ from replicator.errors import PREEMPTED_STATUS, UsageError, nearest
 
 GRACE_SECONDS = 10.0
 """How long a process may take to end by itself, when the cluster is given up."""
+MAX_DEATHS, DEATH_SECONDS = 3, 60.0
+"""So many deaths of one worker within so many seconds are a crash loop, which ends the run."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -120,13 +125,32 @@ class Task:
   """One process of the cluster, the leader of its own process group."""
 
   def __init__(self, command: Sequence[str], tf_config: dict):
-    self.name = f"{tf_config['task']['type']} {tf_config['task']['index']}"
-    self.process = subprocess.Popen(
-      command, env=_environment(tf_config),
+    self.kind: str = tf_config["task"]["type"]
+    self.name = f"{self.kind} {tf_config['task']['index']}"
+    self._command, self._tf_config = command, tf_config
+    self._deaths: list[float] = []
+    self.process = self._start()
+    self.waiter: threading.Thread | None = None
+
+  def _start(self) -> subprocess.Popen:
+    return subprocess.Popen(
+      self._command, env=_environment(self._tf_config),
       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
       encoding="utf-8", errors="surrogateescape",  # As text, a '\r' ends a line too.
       start_new_session=True, preexec_fn=_die_with(os.getpid()))
-    self.waiter: threading.Thread | None = None
+
+  def start_again(self, events: "queue.SimpleQueue[_Event]") -> bool:
+    """Starts and watches the process anew, unless it has died too often of late.
+
+    It forks beside running threads, which is safe: the child calls no more than `prctl`.
+    """
+    now = time.monotonic()
+    self._deaths = [t for t in self._deaths if t > now - DEATH_SECONDS] + [now]
+    if len(self._deaths) >= MAX_DEATHS:
+      return False
+    self.process = self._start()
+    self.watch(events)
+    return True
 
   def watch(self, events: "queue.SimpleQueue[_Event]") -> None:
     """From now on shows the output; puts `(self, exit status)` into `events` at the end."""
@@ -224,8 +248,12 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[_Event]", has_chief
       for other in deciding:
         other.signal_group(number)
     elif number not in (0, PREEMPTED_STATUS) or (number and task not in deciding):
-      print(f"launch: {task.name} ended with status {number}", file=sys.stderr, flush=True)
-      return number
+      # Status 2 is a bad command line, which will be no better next time.
+      again = (has_chief and task.kind == "worker" and number != 2 and task.start_again(events))
+      print(f"launch: {task.name} ended with status {number}"
+            f"{', and was started again' if again else ''}", file=sys.stderr, flush=True)
+      if not again:
+        return number
     elif task in deciding:
       deciding.remove(task)
       if number == PREEMPTED_STATUS:

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from replicator import collectives, context
+from replicator import collectives, context, exchange
 
 
 class GlobalBatchNorm(keras.layers.Layer):
@@ -12,6 +12,7 @@ class GlobalBatchNorm(keras.layers.Layer):
   Every replica contributes `(count, mean, M2)`, M2 being the sum of squared deviations from
   its own mean, and the triples are combined as Chan et al. (1979) do: exact also where
   `E[x^2] - E[x]^2` cancels, in one collective, differentiable through it to any order.
+  Inside `replicator.microbatch` the examples are those of one micro-batch of all replicas.
 
   Normalizes all axes but the last: `[n, ..., c] -> [n, ..., c]`. Statistics are float32
   under the mixed policies, and float64 under the float64 policy.
@@ -21,11 +22,14 @@ class GlobalBatchNorm(keras.layers.Layer):
     epsilon: added to the variance.
     center: whether to add a learned offset `beta [c]`.
     scale: whether to multiply by a learned `gamma [c]`.
+    groups: normalize over the replicas of each group alone, see `replicator.collectives`. The
+      moving statistics are those of all replicas, and so the same on each.
   """
 
   def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, center: bool = True,
-               scale: bool = True, **kwargs):
+               scale: bool = True, groups: collectives.Groups = None, **kwargs):
     super().__init__(autocast=False, **kwargs)
+    self.groups = groups
     self.momentum = momentum
     self.epsilon = epsilon
     self.center = center
@@ -46,9 +50,8 @@ class GlobalBatchNorm(keras.layers.Layer):
       return self._call_fused(tf.cast(inputs, self.compute_dtype))
     x = tf.cast(inputs, self.variable_dtype)
     if training:
-      mean, variance = global_moments(x)
-      self._move(self.moving_mean, mean)
-      self._move(self.moving_variance, variance)
+      (mean, variance), moments = global_moments(x, self.groups)
+      self._move(*moments)
     else:
       mean, variance = self.moving_mean.value, self.moving_variance.value
     multiplier = tf.math.rsqrt(variance + self.epsilon)
@@ -63,45 +66,95 @@ class GlobalBatchNorm(keras.layers.Layer):
   def _has_fused_operation(self, x: tf.Tensor) -> bool:
     # TensorFlow's own is of one replica's [n, h, w, c], not in float64, and XLA expands it
     # into E[x^2] - E[x]^2.
-    return (context.num_replicas() == 1 and x.shape.rank == 4 and self.compute_dtype != "float64"
-            and not context.current().xla)
+    return (context.num_replicas() == 1 and self.groups is None and x.shape.rank == 4
+            and self.compute_dtype != "float64" and not context.current().xla)
 
   def _call_fused(self, x: tf.Tensor) -> tf.Tensor:
     """The same in a quarter of the time."""
-    ones, zeros, empty = tf.ones(x.shape[-1:]), tf.zeros(x.shape[-1:]), tf.zeros([0])
+    channels = x.shape[-1]
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-        x=x, scale=self.gamma.value if self.scale else ones,
-        offset=self.beta.value if self.center else zeros,
-        mean=empty, variance=empty, epsilon=self.epsilon, is_training=True)
-    count = tf.cast(tf.size(x) / x.shape[-1], variance.dtype)
-    self._move(self.moving_mean, mean)
-    self._move(self.moving_variance, variance * (count - 1) / count)  # It divided by count - 1.
+        x=x, scale=self.gamma.value if self.scale else tf.ones([channels]),
+        offset=self.beta.value if self.center else tf.zeros([channels]),
+        mean=tf.zeros([0]), variance=tf.zeros([0]), epsilon=self.epsilon, is_training=True)
+    count = tf.cast(tf.size(x) / channels, variance.dtype)
+    self._move(mean, variance * (count - 1) / count)  # It divided by count - 1.
     return outputs
 
-  def _move(self, statistic, value):
-    value = tf.stop_gradient(value)
-    statistic.assign(statistic.value * self.momentum + value * (1 - self.momentum))
+  def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+    """Moves the statistics once for each batch, towards the mean over its micro-batches."""
+    part = context.current().microbatch
+    kept = self.momentum if part is None or part.is_first else 1.0
+    share = (1 - self.momentum) / (part.count if part else 1)
+    # An update that is skipped for what is not finite leaves the statistics alone, too.
+    finite = tf.math.is_finite(tf.reduce_sum(mean) + tf.reduce_sum(variance))
+    for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+      old = tf.convert_to_tensor(statistic.value)
+      moved = old * kept + tf.stop_gradient(value) * share
+      statistic.assign(tf.where(finite, moved, old))
 
   def compute_output_shape(self, input_shape):
     return input_shape
 
 
-def global_moments(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+_Moments = tuple[tf.Tensor, tf.Tensor]
+
+
+def global_moments(x: tf.Tensor, groups: collectives.Groups = None) -> tuple[_Moments, _Moments]:
   """Mean and (biased) variance over all axes but the last, and over replicas.
 
-  `[n, ..., c] -> [c], [c]`; the replicas' n may differ. One collective.
+  `[n, ..., c] -> ([c], [c]), ([c], [c])`: of the replica's group, and of all replicas, to which
+  there is no gradient. The replicas' n may differ, and be 0. One collective.
+
+  With N examples in the group, `dx = (sum_s dmean_s + 2 (x - mean) sum_s dvariance_s) / N`, the
+  sums over the group's replicas s: one collective again, and a few operations, where automatic
+  differentiation would go back through the combination of all the replicas' moments.
   """
+  if context.num_replicas() == 1 and groups is None:
+    local = _local_moments(x)
+    return local, local
+
+  @tf.custom_gradient
+  def moments(x: tf.Tensor):
+    (mean, variance), everywhere, count = _combined_moments(x, groups)
+
+    def gradient(*incoming: tf.Tensor) -> tf.Tensor:
+      of_mean, of_variance = tf.unstack(
+          collectives.all_sum(tf.stack(incoming[:2]), groups) / count)
+      return of_mean + 2 * of_variance * (x - mean)
+    return (mean, variance, *everywhere), gradient
+
+  mean, variance, mean_everywhere, variance_everywhere = moments(x)
+  return (mean, variance), (mean_everywhere, variance_everywhere)
+
+
+def _local_moments(x: tf.Tensor) -> _Moments:
   axes = list(range(x.shape.rank - 1))
   mean = tf.reduce_mean(x, axes)
-  variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
+  return mean, tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
+
+
+def _combined_moments(x: tf.Tensor, groups: collectives.Groups
+                      ) -> tuple[_Moments, _Moments, tf.Tensor]:
+  """The moments of the group and of all replicas, and the number of the group's examples."""
   count = tf.cast(tf.size(x) / x.shape[-1], x.dtype)
-  packed = tf.concat([count[tf.newaxis], mean, variance], axis=0)
-  counts, means, variances = tf.split(
-      collectives.all_gather(packed), [1, x.shape[-1], x.shape[-1]], axis=1)
-  weights = counts / tf.reduce_sum(counts)
+  mean, variance = (tf.where(count > 0, moment, 0.0) for moment in _local_moments(x))
+  packed = collectives.all_gather(tf.concat([count[tf.newaxis], mean, variance], axis=0))
+  everywhere, count = _combine(packed)
+  of_group = everywhere
+  if groups is not None:
+    of_group, count = _combine(tf.gather(packed, exchange.Group(groups).replicas()))
+  return of_group, everywhere, count
+
+
+def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
+  """Moments and count of the union, from `[replicas, 1 + 2 c]`: count, mean, variance of each."""
+  channels = packed.shape[-1] // 2
+  counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
+  total = tf.reduce_sum(counts)
+  weights = counts / total
   mean = tf.reduce_sum(weights * means, axis=0)
   variance = tf.reduce_sum(weights * (variances + tf.math.squared_difference(means, mean)), axis=0)
-  return mean, variance
+  return (mean, variance), total
 
 
 def _replica_variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
@@ -117,8 +170,9 @@ def _replica_variable(name: str, shape: tuple, initializer: str, dtype: str) -> 
 class SpectralNorm(keras.layers.Wrapper):
   """Divides a layer's kernel by its largest singular value (Miyato et al. 2018).
 
-  One power iteration for each training call follows the leading singular vectors; as in
-  the paper the vectors are constants to the gradient. The kernel `[..., c]` is seen as a
+  One power iteration for each training call follows the leading singular vectors (in
+  micro-batches, for each of the whole batch); as in the paper the vectors are constants to
+  the gradient. The kernel `[..., c]` is seen as a
   matrix `[prod(...), c]`. All replicas hold the same kernel and compute the same vector, so
   it needs no collective. The wrapped layer's own kernel variable is never overwritten.
 
@@ -160,15 +214,22 @@ class SpectralNorm(keras.layers.Wrapper):
   def _spectral_norm(self, training: bool) -> tf.Tensor:
     matrix = tf.reshape(self.kernel.value, [-1, self.kernel.shape[-1]])
     constant = tf.stop_gradient(matrix)
-    u = self.u.value
-    v = self._unit(tf.matmul(u, constant, transpose_b=True))
-    for _ in range(self.power_iterations if training else 0):
-      v = self._unit(tf.matmul(u, constant, transpose_b=True))
-      u = self._unit(tf.matmul(v, constant))
     if training:
-      self.u.assign(u)
-    u, v = tf.stop_gradient(u), tf.stop_gradient(v)
-    return tf.reduce_sum(tf.matmul(v, matrix) * u)
+      u, v = context.once(lambda: self._iterate(constant))
+    else:
+      u = self.u.value
+      v = self._unit(tf.matmul(u, constant, transpose_b=True))
+    return tf.reduce_sum(tf.matmul(tf.stop_gradient(v), matrix) * tf.stop_gradient(u))
+
+  def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Moves u towards the leading right singular vector; returns it and the left one, rows."""
+    u = self.u.value
+    v = self._unit(tf.matmul(u, matrix, transpose_b=True))
+    for _ in range(self.power_iterations):
+      v = self._unit(tf.matmul(u, matrix, transpose_b=True))
+      u = self._unit(tf.matmul(v, matrix))
+    self.u.assign(u)
+    return u, v
 
   def _unit(self, vector: tf.Tensor) -> tf.Tensor:
     return vector * tf.math.rsqrt(tf.reduce_sum(tf.square(vector)) + self.epsilon)

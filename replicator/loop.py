@@ -9,6 +9,7 @@
 """
 
 import collections
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -26,9 +27,10 @@ from replicator import inputs as inputs_lib
 from replicator.errors import Preempted, UsageError, nearest
 from replicator.preemption import StopSignal
 from replicator.progress import Progress
+from replicator.state import check_owners
 from replicator.training_function import Result, TrainingFunction
 
-PRECISIONS = ("float32", "float64", "mixed_bfloat16")
+PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 
 @dataclasses.dataclass
@@ -74,7 +76,8 @@ def train(make_step: Callable[[], Callable],
     steps: how many training steps.
     global_batch_size: examples of one step over all replicas.
     seed: of initial weights, random streams and the order of the examples.
-    precision: a Keras dtype policy: 'float32', 'float64' or 'mixed_bfloat16'.
+    precision: a Keras dtype policy: 'float32', 'float64', 'mixed_bfloat16' or 'mixed_float16',
+      under which a step must call each optimizer's `scale_loss`.
     steps_per_call: steps that run between two looks of Python at the loop.
     log_every: steps between log points.
     eval_every: steps between evaluations; 0 for none.
@@ -102,6 +105,9 @@ def train(make_step: Callable[[], Callable],
   random.set_seed(seed)
   with replicator.scope():
     step = make_step()
+  check_owners(step)
+  if _substitute:
+    return _substitute(replicator, step, inputs, context)
   facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
            "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
            "seed": seed, "precision": precision, "steps": steps}
@@ -109,6 +115,26 @@ def train(make_step: Callable[[], Callable],
   loop = _Loop(replicator, step, schedule, evaluate, pathlib.Path(workdir), facts)
   loop.run(lambda first: _iterator(inputs, context, first, steps_per_call))
   return step
+
+
+Substitute = Callable[
+    [core.Replicator, Callable, inputs_lib.Inputs | None, inputs_lib.InputContext], Any]
+_substitute: Substitute | None = None
+
+
+@contextlib.contextmanager
+def instead_of_training(substitute: Substitute) -> Iterator[None]:
+  """Inside, `train` prepares all as ever, then calls `substitute` in place of the training loop.
+
+  It gets the replicator, the step, the inputs and their context; `replicator.doctor` records
+  with it what the step computes.
+  """
+  global _substitute
+  _substitute = substitute
+  try:
+    yield
+  finally:
+    _substitute = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +174,8 @@ class _Loop:
     with self.chief.progress:
       if self.step:
         self.chief.progress.note(f"resumed at step {self.step}")
+      if self.replicator.servers:
+        self.chief.progress.note(self.replicator.servers.describe())
       self._run(make_iterator)
       self.chief.finish()
 
@@ -298,9 +326,6 @@ def _check_settings(**settings: int) -> None:
 
 
 def _check_precision(precision: str) -> None:
-  if precision == "mixed_float16":
-    raise UsageError("train.precision = 'mixed_float16': needs loss scaling, which optimizers "
-                     "here do not have; write 'mixed_bfloat16'")
   if precision not in PRECISIONS:
     raise UsageError(f"train.precision = {precision!r}: no such precision."
                      f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")

@@ -5,32 +5,30 @@ samples its noise that way trains on duplicates. Here every draw is a pure funct
 
     (seed of the run, name of the stream, step, how many draws of that name came before in it)
 
-over the *global* batch, of which each replica takes its own rows: example k of step s gets
-the same numbers on 1, 2, 4 or 8 replicas, on any kind of device and under XLA. There is no
-state to save beyond the step, so that a resumed run continues every stream exactly.
+over the *global* batch, of which each replica makes its own rows: example k of step s gets
+the same numbers on 1, 2, 4 or 8 replicas, in any micro-batches, on any kind of device and
+under XLA. There is no state to save beyond the step, so that a resumed run continues every
+stream exactly.
+
+Axis 0 of every draw counts the replica's examples. A compiled step may not draw inside a
+tf.while_loop or tf.function of its own, which would repeat the numbers, nor inside a tf.cond: it
+would count the draws of both branches, and an eager step those of the one it takes, so that
+later draws would differ. Draw before it. So do for tf.recompute_grad, which is not told apart:
+its backward pass would draw anew.
 """
 
-import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
-from replicator import context
+from replicator import streams
 from replicator.errors import UsageError
-
-_seed = 0
-
-
-def set_seed(seed: int) -> None:
-  """Seeds all streams, and restarts those drawn outside of steps."""
-  global _seed
-  _seed = seed
-  context.reset()
+from replicator.streams import set_seed as set_seed
 
 
-def normal(name: str, shape: list[int], mean: float = 0.0, stddev: float = 1.0,
+def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1.0,
            dtype: str | tf.DType | None = None) -> tf.Tensor:
   """Draws from N(mean, stddev^2).
 
@@ -42,91 +40,142 @@ def normal(name: str, shape: list[int], mean: float = 0.0, stddev: float = 1.0,
     dtype: floating; by default float64 in a float64 run and float32 otherwise.
 
   Raises:
-    UsageError: drawn where it would repeat, in a loop or function traced once (see `_fresh_key`).
+    UsageError: drawn in a branch or loop of the step, or the shape has no examples.
   """
-  result = _dtype(dtype)
-  unit_dtype = tf.float64 if result == tf.float64 else tf.float32
-  half_a_spacing = 2.0 ** -52 if result == tf.float64 else 2.0 ** -23
-
-  def transform(unit: tf.Tensor) -> tf.Tensor:
-    # The inverse of the distribution function, at points that are never exactly -1 or 1.
-    draws = math.sqrt(2.0) * tf.math.erfinv(2.0 * unit - 1.0 + half_a_spacing)
-    return tf.cast(mean + stddev * draws, result)
-
-  return _from_unit_interval(name, shape, unit_dtype, transform)
+  result = _floating(name, dtype)
+  return tf.cast(mean + stddev * _erfinv_of_symmetric(name, shape, result, 1.0), result)
 
 
-def uniform(name: str, shape: list[int], minval: float = 0.0, maxval: float = 1.0,
+def truncated_normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1.0,
+                     dtype: str | tf.DType | None = None) -> tf.Tensor:
+  """Draws from N(mean, stddev^2) given that |x - mean| <= 2 stddev. See `normal`.
+
+  The standard deviation of what is drawn is 0.880 stddev.
+  """
+  result = _floating(name, dtype)
+  draws = _erfinv_of_symmetric(name, shape, result, math.erf(math.sqrt(2.0)))
+  return tf.cast(mean + stddev * draws, result)
+
+
+def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float = 1.0,
             dtype: str | tf.DType | None = None) -> tf.Tensor:
-  """Draws uniformly from `[minval, maxval)`; an integer dtype draws integers. See `normal`."""
-  result = _dtype(dtype)
-  if result.is_integer:
-    return _own_rows(shape, lambda whole: tf.random.stateless_uniform(
-        whole, _fresh_key(name), minval, maxval, result, alg="philox"))
-  return _from_unit_interval(
-      name, shape, result, lambda unit: tf.cast(minval + (maxval - minval) * unit, result))
+  """Draws uniformly from `[minval, maxval)`; an integer dtype draws integers. See `normal`.
+
+  Raises:
+    UsageError: as `normal`, or an integer dtype that is neither int32 nor int64.
+  """
+  if dtype and tf.as_dtype(dtype).is_integer:
+    return streams.integers(name, shape, minval, maxval, tf.as_dtype(dtype))
+  result = _floating(name, dtype)
+  return tf.cast(minval + (maxval - minval) * _unit(name, shape, result), result)
 
 
-def _dtype(dtype: str | tf.DType | None) -> tf.DType:
-  return tf.as_dtype(dtype or keras.config.floatx())
+def bernoulli(name: str, shape: Sequence[int], p: float | tf.Tensor,
+              dtype: str | tf.DType = "bool") -> tf.Tensor:
+  """Draws true with probability `p`, and false otherwise. See `normal`.
+
+  The draws are the same whatever the dtype and the precision of the run.
+
+  Args:
+    name: the stream.
+    shape: of this replica's part `[n, ...]`.
+    p: a number in [0, 1], or floating probabilities that broadcast to `shape`.
+    dtype: bool, or one in which true is 1 and false is 0.
+
+  Raises:
+    UsageError: as `normal`, a number p outside [0, 1], or of a shape that does not broadcast.
+  """
+  if isinstance(p, int | float) and not 0 <= p <= 1:
+    raise UsageError(f"random stream '{name}': p = {p} is no probability; write one in [0, 1]")
+  p = tf.cast(p, tf.float32)
+  drawn = _unit(name, shape, tf.float32) < p
+  if drawn.shape != shape:
+    raise UsageError(f"random stream '{name}': p of shape {p.shape} does not broadcast to "
+                     f"{list(shape)}; write probabilities of that shape, or with axes of 1")
+  return tf.cast(drawn, dtype)
+
+
+def categorical(name: str, logits: tf.Tensor) -> tf.Tensor:
+  """Draws class i with probability `softmax(logits)[i]`: `[n, ..., k] -> int32 [n, ...]`.
+
+  The smallest class whose cumulative probability exceeds a uniform draw, in float64: one
+  number an example, which does not depend on the precision of the run. See `normal`.
+
+  Args:
+    name: the stream.
+    logits: unnormalized log probabilities of this replica's examples. A class of -inf is never
+      drawn; those of +inf share all probability. Where a logit is NaN or all are -inf, there is
+      no distribution, and the class is -1.
+
+  Raises:
+    UsageError: as `normal`, or logits without an axis of examples before that of classes.
+  """
+  logits = tf.cast(logits, tf.float64)
+  if logits.shape.rank < 2 or not logits.shape[-1]:
+    raise UsageError(f"random stream '{name}': logits of shape {logits.shape}; write [n, k], a row "
+                     "of k classes for each example, with tf.broadcast_to if all rows are alike")
+  largest = tf.reduce_max(logits, -1, keepdims=True)
+  # Of equal infinities the difference is NaN.
+  weights = tf.exp(tf.where(logits == largest, tf.zeros_like(logits), logits - largest))
+  cumulative = tf.cumsum(weights, -1)
+  draws = _unit(name, logits.shape[:-1], tf.float64)[..., tf.newaxis] * cumulative[..., -1:]
+  drawn = tf.argmax(tf.cast(cumulative > draws, tf.int32), -1, tf.int32)
+  is_nothing = tf.reduce_any(tf.math.is_nan(logits), -1) | (largest[..., 0] == -math.inf)
+  return tf.where(is_nothing, -1, drawn)
+
+
+def permutation(name: str, shape: Sequence[int]) -> tf.Tensor:
+  """For each example a permutation of its own of `0 ... k - 1`: int32 `[n, ..., k]`.
+
+  To shuffle the parts of each example: `tf.gather(x, random.permutation("order", [n, k]),
+  batch_dims=1)`. It does not shuffle examples: of a permutation of the global batch, a
+  replica would need rows that other replicas hold. See `normal`.
+
+  Raises:
+    UsageError: as `normal`, or a shape of fewer than two axes.
+  """
+  if len(shape) < 2:
+    raise UsageError(f"random stream '{name}': a permutation of shape {list(shape)}; write [n, k], "
+                     "for each of n examples an order of its k parts")
+  # With 64 bits no two are equal.
+  return tf.argsort(streams.bits(name, shape, tf.uint64), axis=-1)
 
 
 # Of the random bits of each draw, how many are dropped, so that no value rounds up to 1.
 _DROPPED_BITS = {tf.float64: 12, tf.float32: 9, tf.float16: 22, tf.bfloat16: 25}
 
 
-def _from_unit_interval(name: str, shape: list[int], dtype: tf.DType,
-                        transform: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-  """Applies `transform` to draws from [0, 1) that `dtype` represents exactly.
+def _floating(name: str, dtype: str | tf.DType | None) -> tf.DType:
+  result = tf.as_dtype(dtype or keras.config.floatx())
+  if result not in _DROPPED_BITS:
+    raise UsageError(f"random stream '{name}': does not draw {result.name} here; write a floating "
+                     "dtype, or None for that of the run")
+  return result
+
+
+def _unit(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
+  """Draws from [0, 1) that `dtype` represents exactly: float64, or float32 for all others.
 
   They are made from random bits, on which XLA and all devices agree; they do not on floats.
-  The whole batch is transformed, since the rounding of a row depends on where it stands.
   """
-  bits = tf.uint64 if dtype == tf.float64 else tf.uint32
-  floats = tf.float64 if dtype == tf.float64 else tf.float32
+  kind, floats = (tf.uint64, tf.float64) if dtype == tf.float64 else (tf.uint32, tf.float32)
   dropped = _DROPPED_BITS[dtype]
-
-  def draw(whole: list[int]) -> tf.Tensor:
-    drawn = tf.random.stateless_uniform(whole, _fresh_key(name), None, None, bits, alg="philox")
-    kept = tf.bitwise.right_shift(drawn, tf.cast(dropped, bits))
-    return transform(tf.cast(kept, floats) * 2.0 ** -(bits.size * 8 - dropped))
-
-  return _own_rows(shape, draw)
+  kept = tf.bitwise.right_shift(streams.bits(name, shape, kind), tf.cast(dropped, kind))
+  return tf.cast(kept, floats) * 2.0 ** -(kind.size * 8 - dropped)
 
 
-def _own_rows(shape: list[int], draw: Callable[[list[int]], tf.Tensor]) -> tf.Tensor:
-  """Draws for the whole global batch and keeps the rows of this replica."""
-  shape = [int(size) for size in shape]
-  if not shape:
-    raise UsageError("a random stream draws for the examples of a batch: write a shape [n, ...], "
-                     "such as [1], not []")
-  replicas = context.num_replicas()
-  if replicas == 1:
-    return draw(shape)
-  whole = draw([shape[0] * replicas, *shape[1:]])
-  by_replica = tf.reshape(whole, [replicas, *shape])
-  return tf.gather(by_replica, context.replica_id())
+# Draws are transformed in whole vectors of any processor, since what is left over at the end
+# goes through code that rounds otherwise; which examples that are depends on the replicas.
+_VECTOR = 64
 
 
-def _fresh_key(name: str) -> tf.Tensor:
-  """The Philox key of the next draw from stream `name`: int64 [2]."""
-  now = context.current()
-  if not tf.executing_eagerly() and _traced_apart_from(now.graph):
-    raise UsageError(
-        f"random stream '{name}': drawn inside a tf.function or tf.while_loop, which is traced "
-        "once, so every pass would get the same numbers; draw before it and pass the tensor in, "
-        "or loop over a Python range")
-  draw = now.draws[name]
-  now.draws[name] += 1
-  digest = hashlib.sha256(f"{_seed}/{draw}/{name}".encode()).digest()
-  key = [int.from_bytes(digest[i:i + 8], "little", signed=True) for i in (0, 8)]
-  return tf.random.experimental.stateless_fold_in(
-      tf.constant(key, tf.int64), context.step_number(), alg="philox")
-
-
-def _traced_apart_from(step_graph) -> bool:
-  graph = tf.compat.v1.get_default_graph()
-  # A branch of a tf.cond is traced once and run at most once: a draw there is unique.
-  while graph is not step_graph and type(graph).__name__ == "CondBranchFuncGraph":
-    graph = graph.outer_graph
-  return graph is not step_graph
+def _erfinv_of_symmetric(name: str, shape: Sequence[int], dtype: tf.DType,
+                         bound: float) -> tf.Tensor:
+  """`sqrt(2) erfinv(u)` of u uniform in (-bound, bound): N(0, 1) cut at what bound leaves."""
+  unit_dtype = tf.float64 if dtype == tf.float64 else tf.float32
+  # Points that are never exactly -1 or 1.
+  half_a_spacing = 2.0 ** -52 if dtype == tf.float64 else 2.0 ** -23
+  unit = tf.reshape(_unit(name, shape, unit_dtype), [-1])
+  padded = tf.pad(unit, [[0, -unit.shape[0] % _VECTOR]])
+  draws = math.sqrt(2.0) * tf.math.erfinv(bound * (2.0 * padded - 1.0 + half_a_spacing))
+  return tf.reshape(draws[:unit.shape[0]], shape)

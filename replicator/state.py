@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from replicator.errors import UsageError
 from replicator.optimizers import Optimizer
 
 
@@ -27,14 +28,29 @@ def variables_of(step: Callable) -> dict[str, Any]:
   found: dict[str, Any] = {}
   seen: set[int] = set()
   for path, item in _walk(step, "", seen):
-    if id(item) not in seen:
+    if id(item) not in seen and not isinstance(item, Optimizer):
       seen.add(id(item))
       found[path] = item
   return dict(sorted(found.items()))
 
 
+def check_owners(step: Callable) -> None:
+  """Checks that no variable of a step is updated by two of its optimizers.
+
+  Raises:
+    UsageError: one is; the message has the paths of attributes that lead to the optimizers.
+  """
+  owners: dict[int, str] = {}
+  for path, item in _walk(step, "", set()):
+    for variable in item.variables_updated if isinstance(item, Optimizer) else ():
+      owner = owners.setdefault(id(variable), path)
+      if owner != path:
+        raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
+                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")
+
+
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-  """Yields `(path, variable)`; `seen` holds the containers that were entered before."""
+  """Yields `(path, item)` of all variables and optimizers; `seen` holds the containers entered."""
   if isinstance(value, keras.Variable):
     yield path, value.value
   elif isinstance(value, tf.Variable):
@@ -46,6 +62,8 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     return
   else:
     children = _children(value)
+    if isinstance(value, Optimizer):
+      yield path, value
     if children is not None:
       seen.add(id(value))
       for name, child in children.items():
@@ -61,7 +79,8 @@ def _children(value: Any) -> dict | None:
   if isinstance(value, (list, tuple)):
     return dict(enumerate(value))
   if isinstance(value, Optimizer):  # Its variables belong to the networks.
-    return {"keras": value.keras_optimizer, "averages": value.averages}
+    return {"keras": value.keras_optimizer, "averages": value.averages,
+            "nonfinite_updates": value.nonfinite_updates, "loss_scale": value.loss_scale}
   if isinstance(value, tf.Module):
     return {name: child for name, child in vars(value).items() if not name.startswith("_self_")}
   if isinstance(value, functools.partial):

@@ -8,20 +8,22 @@ import functools
 import json
 import os
 import re
-import signal
 from typing import Any
 
 import tensorflow as tf
 
+from replicator import parameter_server
 from replicator.errors import UsageError, nearest
+from replicator.placement import SplitStrategy
+from replicator.summation import SumOnEveryDevice
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
          "parameter_server", "tpu")
 
 
 @functools.cache
-def make(name: str, logical_cpus: int | None = None, tpu: str | None = None
-         ) -> tf.distribute.Strategy:
+def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
+         devices_per_replica: int = 1) -> tf.distribute.Strategy:
   """Makes the strategy `name`, or returns the one this process already has.
 
   Two MirroredStrategy objects over the same devices would collide in their collectives,
@@ -32,13 +34,17 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None
     logical_cpus: split the CPU into so many devices and use those; None uses the GPUs, or
       the one CPU where there are none.
     tpu: name or address of the TPU, for `tpu`; 'local' on a TPU machine.
+    devices_per_replica: how many devices a replica spans, see `replicator.placement`.
 
   Raises:
-    UsageError: unknown name, an unusable TF_CONFIG, no TPU, or devices that cannot be split.
+    UsageError: unknown name, an unusable TF_CONFIG, no TPU, devices that cannot be split, or
+      replicas of several devices where there are none.
   """
   if name not in NAMES:
     raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, NAMES)} "
                      f"Write one of: {', '.join(NAMES)}")
+  if devices_per_replica != 1:
+    return _split(name, logical_cpus, devices_per_replica)
   if name in ("multi_worker_mirrored", "parameter_server"):
     cluster = read_tf_config(name)
     if logical_cpus is not None:
@@ -83,19 +89,43 @@ def _devices(logical_cpus: int | None) -> list[str]:
   return [f"/cpu:{i}" for i in range(logical_cpus)]
 
 
+def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Strategy:
+  """Replicas of `count` devices each, or one such replica for 'one_device'."""
+  if not isinstance(count, int) or count < 1:
+    raise UsageError(f"Replicator.devices_per_replica = {count!r}: must be a whole number of at "
+                     "least 1")
+  if name not in ("one_device", "mirrored"):
+    raise UsageError(f"Replicator.devices_per_replica = {count}: works with 'mirrored' and "
+                     f"'one_device', not with '{name}'; write one of those, or 1")
+  devices = _devices(logical_cpus)
+  if name == "one_device":
+    devices = devices[:count]
+  if len(devices) % count:
+    raise UsageError(
+        f"Replicator.devices_per_replica = {count}: {len(devices)} devices do not divide into "
+        f"replicas of {count}; set Replicator.logical_cpus to a multiple of {count}, or use "
+        f"a multiple of {count} GPUs")
+  replicas = [devices[i:i + count] for i in range(0, len(devices), count)]
+  return SplitStrategy(replicas, _cross_device_ops([of_replica[0] for of_replica in replicas]))
+
+
 def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None:
   # TensorFlow's own choice for CPUs is several times slower; for GPUs it is NCCL.
-  return tf.distribute.HierarchicalCopyAllReduce() if "cpu" in devices[0] else None
+  return SumOnEveryDevice() if "cpu" in devices[0] else None
 
 
 def _parameter_server(cluster: dict[str, Any]) -> tf.distribute.Strategy:
-  """The coordinator's strategy; in a worker or parameter server process, serves until killed."""
+  """The chief's strategy; in a worker or parameter server process, serves until killed.
+
+  TF-Replicator's hybrid has groups that are synchronous inside and asynchronous to each other. Here
+  a group is one worker: TensorFlow runs a replica on each of its GPUs, in sync, and one replica on
+  the CPU, however many logical devices that has. Groups of several workers are out of reach: to
+  this strategy workers do not see each other. (Seen with two CPUs in place of a worker's GPUs; not
+  run with GPUs yet.)
+  """
   resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
   if cluster["task"]["type"] in ("worker", "ps"):
-    # Python would never get to run its handler while the server blocks.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type,
-                         task_index=resolver.task_id, protocol="grpc").join()
+    parameter_server.serve(resolver)
   return tf.distribute.ParameterServerStrategy(resolver)
 
 

@@ -39,12 +39,18 @@ class TrainingFunction:
     """
     distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
     arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), distributed)
-    self._arguments = self._arguments or arguments
+    if not self._arguments:
+      self._arguments = arguments
+      if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
+        self._function.get_concrete_function(*arguments)
+        self._replicator.check_workers_agree()
     return Result(self._names, self._replicator.start(self._function, *arguments))
 
   def variables(self) -> list[tf.Variable]:
     """The variables that the steps use; valid after the first call."""
-    return list(self._function.get_concrete_function(*self._arguments).graph.variables)
+    used = self._function.get_concrete_function(*self._arguments).graph.variables
+    servers = self._replicator.servers
+    return [v for v in used if not (servers and v.handle is servers.updates.handle)]
 
   def _steps(self, first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple) -> tf.Tensor:
     """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the wish to stop."""
@@ -71,8 +77,16 @@ class TrainingFunction:
       # One vector: one tensor to carry, and one collective to average.
       return tf.stack([tf.cast(value, keras.config.floatx()) for value in outputs.values()])
     replicator = self._replicator
-    local = replicator.local_results(replicator.on_replicas(scalars, step, arguments))
-    return tf.add_n(local) / len(local)
+
+    def means() -> tf.Tensor:
+      local = replicator.local_results(replicator.on_replicas(scalars, step, arguments))
+      return tf.add_n(local) / len(local)
+
+    if not replicator.servers:
+      return means()
+    values, staleness = replicator.servers.measured(means)
+    self._names.append("staleness")
+    return tf.concat([values, [tf.cast(staleness, values.dtype)]], 0)
 
 
 class Result:
@@ -94,7 +108,7 @@ def _checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
     raise UsageError("the step must return a non-empty dict of scalars to log, such as "
                      f"{{'loss': loss}}, not {type(outputs).__name__}")
   for name, value in outputs.items():
-    if name in ("step", "seconds"):
+    if name in ("step", "seconds", "staleness"):
       raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
                        "something else")
     value = tf.convert_to_tensor(value)

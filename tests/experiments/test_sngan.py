@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import replicator
 from experiments import sngan
+from models.gan import blocks, resnet
 from models.vision.digits import Digits
 from replicator import config, context
 
@@ -49,6 +50,22 @@ def train(workdir: pathlib.Path, *bindings: str) -> np.ndarray:
   return logged(workdir)
 
 
+def final_variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+  """The floating variables of the last checkpoint: networks, slots and averages."""
+  reader = tf.train.load_checkpoint(str(workdir / "checkpoints"))
+  names = [name for name, dtype in reader.get_variable_to_dtype_map().items() if dtype.is_floating]
+  return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_same_training(workdir: pathlib.Path, reference: pathlib.Path) -> None:
+  losses, variables = logged(workdir), final_variables(workdir)
+  assert losses.shape == (STEPS, 3)
+  np.testing.assert_allclose(losses, logged(reference), rtol=1e-9)
+  assert len(variables) > 100
+  for name, expected in final_variables(reference).items():
+    np.testing.assert_allclose(variables[name], expected, rtol=1e-8, atol=1e-8, err_msg=name)
+
+
 def run(*words: str) -> subprocess.CompletedProcess:
   return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True,
                         timeout=900, check=False)
@@ -60,31 +77,60 @@ def flags(*bindings: str) -> list[str]:
 
 
 STRATEGIES = {
+    "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
     "mirrored 4": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 4"],
+    "mirrored 8": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 8"],
     "central storage 2": ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"],
 }
-FLOAT64 = ["train.steps = 20", "train.precision = 'float64'"]
+STEPS = 50
+FLOAT64 = [f"train.steps = {STEPS}", "train.precision = 'float64'",
+           f"train.checkpoint_every = {STEPS}"]
 
 
 @pytest.fixture(scope="module")
-def one_device(tmp_path_factory) -> np.ndarray:
-  return train(tmp_path_factory.mktemp("one"), *FLOAT64, "Replicator.strategy = 'one_device'")
+def one_device(tmp_path_factory) -> pathlib.Path:
+  workdir = tmp_path_factory.mktemp("one")
+  train(workdir, *FLOAT64, *STRATEGIES["one device"])
+  return workdir
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_strategy_does_not_change_the_losses_in_float64(name, one_device, tmp_path):
-  losses = train(tmp_path, *FLOAT64, *STRATEGIES[name])
-  assert losses.shape == (20, 3)
-  np.testing.assert_allclose(losses, one_device, rtol=1e-9)
+@pytest.mark.parametrize("name", [
+    "mirrored 2", "mirrored 4", "central storage 2",
+    pytest.param("mirrored 8", marks=pytest.mark.slow)])
+def test_strategy_does_not_change_the_training_in_float64(name, one_device, tmp_path):
+  train(tmp_path, *FLOAT64, *STRATEGIES[name])
+  assert_same_training(tmp_path, one_device)
 
 
-def test_two_processes_do_not_change_the_losses_in_float64(one_device, tmp_path):
+def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_path):
   done = run("replicator.launch", "--workers=2", "--", sys.executable, "-m", "experiments.sngan",
              *flags(*FLOAT64, "Replicator.strategy = 'multi_worker_mirrored'"),
              f"--workdir={tmp_path}")
   assert done.returncode == 0, done.stdout + done.stderr
-  np.testing.assert_allclose(logged(tmp_path), one_device, rtol=1e-9)
+  assert_same_training(tmp_path, one_device)
+
+
+@pytest.fixture
+def without_batch_statistics(monkeypatch):
+  """Networks that normalize each example by itself."""
+  for module in (blocks, resnet):
+    monkeypatch.setattr(module, "GlobalBatchNorm", keras.layers.LayerNormalization)
+
+
+def test_micro_batches_do_not_change_the_training_in_float64(without_batch_statistics, tmp_path):
+  for n in (1, 2, 4):
+    train(tmp_path / str(n), *FLOAT64, *STRATEGIES["one device"], f"microbatch.n = {n}")
+    assert_same_training(tmp_path / str(n), tmp_path / "1")
+
+
+@pytest.mark.slow
+def test_micro_batches_with_batch_norm_are_the_same_on_any_replicas(tmp_path):
+  # Statistics are of one micro-batch over all replicas: not the full batch's.
+  for name in ("one device", "mirrored 2", "mirrored 4"):
+    train(tmp_path / name, *FLOAT64, *STRATEGIES[name], "microbatch.n = 4",
+          "train.global_batch_size = 64")
+    assert_same_training(tmp_path / name, tmp_path / "one device")
 
 
 def test_parameter_server_trains_with_two_asynchronous_workers(tmp_path):

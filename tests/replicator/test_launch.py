@@ -199,11 +199,55 @@ time.sleep(60)
   assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize("name", ["worker0", "ps0"])
-def test_a_server_that_dies_is_a_failure(name):
-  status, _, err = run("--workers=1 --ps=1", f"if me == '{name}': sys.exit(6)\ntime.sleep(60)")
+def test_a_parameter_server_that_dies_is_a_failure():
+  status, _, err = run("--workers=1 --ps=1", "if me == 'ps0': sys.exit(6)\ntime.sleep(60)")
   assert status == 6
-  assert err == f"launch: {name[:-1]} 0 ended with status 6\n"
+  assert err == "launch: ps 0 ended with status 6\n"
+
+
+@pytest.mark.parametrize("end, status", [
+  ("sys.exit(6)", 6), ("sys.exit(42)", 42), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
+def test_a_worker_that_dies_is_started_again(end, status, tmp_path):
+  code, lines, err = run("--workers=2 --ps=1", f"""
+import pathlib
+flag = pathlib.Path({str(tmp_path / "died")!r})
+again = flag.with_name("again")
+if me == "worker1" and not flag.exists():
+  flag.touch()
+  {end}
+if me == "worker1":
+  print("again", config["task"])
+  again.touch()
+if me == "chief0":
+  while not again.exists(): time.sleep(0.02)
+  time.sleep(0.3)
+  sys.exit(0)
+time.sleep(60)
+""")
+  assert code == 0
+  assert lines == ["[worker 1] again {'type': 'worker', 'index': 1}"]
+  assert err == f"launch: worker 1 ended with status {status}, and was started again\n"
+
+
+@pytest.mark.parametrize("status, deaths", [(6, launch.MAX_DEATHS), (2, 1)])
+def test_a_worker_that_dies_again_and_again_ends_the_run(status, deaths):
+  code, _, err = run("--workers=1 --ps=1", f"""
+if me == "worker0": sys.exit({status})
+time.sleep(60)
+""")
+  assert code == status
+  line = f"launch: worker 0 ended with status {status}"
+  assert err.splitlines() == [f"{line}, and was started again"] * (deaths - 1) + [line]
+
+
+def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd):
+  monkeypatch.setattr(launch, "DEATH_SECONDS", 0.0)
+  assert launch.launch([sys.executable, "-c", PRELUDE + """
+if me == "worker0": sys.exit(6)
+if me == "chief0": time.sleep(1); sys.exit(0)
+time.sleep(60)
+"""], workers=1, ps=1) == 0
+  assert capfd.readouterr().err.count("was started again") > launch.MAX_DEATHS
 
 
 def test_a_server_that_ends_well_is_none():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm, Replicator, SpectralNorm, all_mean
+from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, all_mean, context
 from replicator.layers import global_moments
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # The layer's defaults.
@@ -139,6 +139,16 @@ def test_moving_statistics_follow_the_batches(float64, synchronous):
   close(layer.moving_variance.numpy(), MOMENTUM ** 4 + weights @ variances, 1e-12)
 
 
+@pytest.mark.parametrize("shape", [[4, 3], [4, 2, 2, 3]], ids=str)
+def test_a_batch_that_is_not_finite_does_not_spoil_the_moving_statistics(shape):
+  layer = GlobalBatchNorm()
+  x = np.ones(shape, np.float32)
+  x[0] = np.nan
+  assert np.isnan(layer(x, training=True).numpy()).all()
+  np.testing.assert_array_equal(layer.moving_mean, np.zeros(3))
+  np.testing.assert_array_equal(layer.moving_variance, np.ones(3))
+
+
 def test_inference_uses_the_moving_statistics(float64, synchronous):
   layer = build(synchronous)
   mean, variance = np.array([1.0, -2.0, 0.0]), np.array([4.0, 0.25, 1.0])
@@ -194,7 +204,8 @@ def test_a_gradient_penalty_through_batch_norm_is_that_of_one_replica(float64, s
 
 @pytest.mark.parametrize("precision, rtol", [("float64", 1e-13), ("float32", 1e-5)])
 @pytest.mark.parametrize("shapes", [
-    [[1, 3], [5, 3]], [[2, 4, 3], [3, 4, 3]], [[6, 2, 2, 3], [1, 5, 1, 3]]], ids=str)
+    [[1, 3], [5, 3]], [[2, 4, 3], [3, 4, 3]], [[6, 2, 2, 3], [1, 5, 1, 3]],
+    [[4, 3], [0, 3], [2, 3]]], ids=str)
 def test_moments_of_unequal_batches(shapes, precision, rtol):
   replicator = Replicator("mirrored", logical_cpus=len(shapes))
   parts = [RNG.normal(100 * i, 1 + i, shape).astype(precision) for i, shape in enumerate(shapes)]
@@ -203,9 +214,46 @@ def test_moments_of_unequal_batches(shapes, precision, rtol):
   compiled = replicator.compile(
       lambda x: replicator.on_replicas(global_moments, tf.constant(0, tf.int64), (x,)))
   whole = np.concatenate([part.reshape(-1, 3) for part in parts]).astype(np.float64)
-  for mean, variance in replicator.local_results(compiled(values)):
+  for (mean, variance), _ in replicator.local_results(compiled(values)):
     np.testing.assert_allclose(mean, whole.mean(0), rtol=rtol)
     np.testing.assert_allclose(variance, whole.var(0), rtol=rtol)
+
+
+def test_batch_norm_of_groups(float64):
+  groups = [[0, 3], [2, 1]]
+  replicator = Replicator("mirrored", logical_cpus=4)
+  batch = batch_of([8, 3])
+  with replicator.scope():
+    layer = GlobalBatchNorm(groups=groups)
+    layer.build((None, 3))
+  layer.gamma.assign(GAMMA)
+  layer.beta.assign(BETA)
+  calls = []
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      tape.watch(batch["x"])
+      y = layer(batch["x"], training=True)
+      loss = tf.reduce_sum(y * batch["t"])
+    gradient = tape.gradient(loss, batch["x"])
+    calls.append(list(context.current().collectives))
+    return y, gradient, layer.moving_mean.value, layer.moving_variance.value
+
+  results = replicator.run(step, batch)
+  assert [len(c) for c in calls] == [2] * 4  # Forward and backward.
+  rows = lambda group: np.concatenate([[2 * r, 2 * r + 1] for r in group])
+  for group in groups:
+    expected = reference(batch["x"][rows(group)], batch["t"][rows(group)])
+    close(np.concatenate([results[r][0] for r in group]), expected["y"], 1e-12)
+    close(np.concatenate([results[r][1] for r in group]), 4 * expected["dx"], 1e-12)
+  for _, _, mean, variance in results:  # Of all replicas, and so the same on each.
+    close(mean, 0.1 * batch["x"].mean(0), 1e-12)
+    close(variance, 0.9 + 0.1 * batch["x"].var(0), 1e-12)
+
+
+def test_groups_must_be_those_of_the_replicas():
+  with pytest.raises(UsageError, match="together hold all 1 replicas"):
+    GlobalBatchNorm(groups=[[0, 1]])(tf.zeros([2, 3]), training=True)
 
 
 # ---- SpectralNorm -------------------------------------------------------------------------------
@@ -322,7 +370,7 @@ def test_weights_replaced_by_an_enclosing_scope_are_honoured(float64, synchronou
 
 
 @pytest.mark.parametrize("make", [
-    lambda: keras.layers.ReLU(), lambda: keras.layers.SeparableConv2D(2, 3)], ids=str)
+    keras.layers.ReLU, lambda: keras.layers.SeparableConv2D(2, 3)], ids=["relu", "separable"])
 def test_a_layer_without_a_kernel_is_refused(make):
   with pytest.raises(ValueError, match="has neither 'kernel' nor 'embeddings'"):
     SpectralNorm(make())(tf.zeros([1, 4, 4, 2]))

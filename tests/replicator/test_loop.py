@@ -199,8 +199,8 @@ def test_a_plain_function_trains_and_resumes(tmp_path):
   step = train(tmp_path / "whole", "train.steps = 30", saving, step=make_function, inputs=Points())
   values = list(column(tmp_path / "whole", "loss").values())
   assert values[-1] < values[0] / 2
-  # 3 weights and 4 of the batch norm; iterations, learning rate and 2 slots for each of 5.
-  assert len(state.variables_of(step)) == 7 + 2 + 10
+  # 3 weights and 4 of the batch norm; iterations, learning rate, 2 slots for each of 5; a counter.
+  assert len(state.variables_of(step)) == 7 + 2 + 10 + 1
 
   train(tmp_path / "parts", "train.steps = 10", saving, step=make_function, inputs=Points())
   train(tmp_path / "parts", "train.steps = 30", saving, step=make_function, inputs=Points())
@@ -292,7 +292,6 @@ def test_a_step_that_returns_what_cannot_be_logged_is_told(outputs, message, tmp
     ("train.seed = -1", "train.seed = -1"),
     ("train.seed = 1.5", "train.seed = 1.5"),
     ("train.seed = 4294967296", "train.seed = 4294967296"),
-    ("train.precision = 'mixed_float16'", "needs loss scaling.* write 'mixed_bfloat16'"),
     ("train.precision = 'float46'", "'float46': no such precision. Did you mean 'float64'"),
     ("train.precision = 'half'", "Write one of: float32, float64, mixed_bfloat16"),
     ("train.precision = 64", "train.precision = "),
@@ -318,7 +317,7 @@ def test_precision_is_that_of_the_whole_step(tmp_path):
     return lambda batch: {"bits": tf.cast(8 * net(batch["x"]).dtype.size, "float32"),
                           "weights": tf.cast(8 * net.weights[0].value.dtype.size, "float32")}
   for precision, bits in {"float64": (64, 64), "mixed_bfloat16": (16, 32),
-                          "float32": (32, 32)}.items():
+                          "mixed_float16": (16, 32), "float32": (32, 32)}.items():
     train(tmp_path / precision, "train.steps = 1", f"train.precision = '{precision}'",
           step=make_step, inputs=Points())
     row = rows(tmp_path / precision)[0]

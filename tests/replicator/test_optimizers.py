@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import LinearDecay, Replicator, step_number, wrap_optimizer
+from replicator import LinearDecay, Replicator, microbatch, step_number, wrap_optimizer
+from replicator.checkpoint import Checkpoints
 from replicator.errors import UsageError
+from replicator.loss_scale import LossScale
+from replicator.training_function import TrainingFunction
 
 RNG = np.random.default_rng(0)
 BATCH = {"x": RNG.normal(size=[8, 3]), "y": RNG.normal(size=[8, 2])}
@@ -39,13 +42,13 @@ def gradients_of(variables, batch, step) -> list[tf.Tensor]:
   return tape.gradient(loss, [v.value for v in variables])
 
 
-def train_plainly(optimizer: keras.optimizers.Optimizer, steps: int, constraint=None
-                  ) -> list[list[np.ndarray]]:
+def train_plainly(optimizer: keras.optimizers.Optimizer, steps: int, constraint=None,
+                  first_step: int = 0) -> list[list[np.ndarray]]:
   """The variables after each step of Keras alone on the full batch."""
   variables = make_variables(constraint)
   optimizer.build(variables)
   trajectory = []
-  for step in range(steps):
+  for step in range(first_step, steps):
     batch = {name: tf.constant(value, variables[0].dtype) for name, value in BATCH.items()}
     optimizer.apply(gradients_of(variables, batch, step), variables)
     trajectory.append([v.numpy() for v in variables])
@@ -210,6 +213,35 @@ def test_none_leaves_its_variable_alone(float64, synchronous):
   np.testing.assert_array_equal(variables[1].numpy(), WEIGHTS[1])
 
 
+def test_a_variable_that_is_frozen_later_stays(float64):
+  make = lambda: K.AdamW(0.125, weight_decay=0.25)
+  replicator = Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    variables = make_variables()
+    wrapped = wrap_optimizer(make(), variables, clip_norm=0.5)
+  variables[1].trainable = False
+  given = [variables, [v for v in variables if v.trainable]]
+
+  def step(batch):
+    gradients = gradients_of(variables, batch, 0)
+    wrapped.apply(gradients, given[0])  # A tape does not know of it.
+    wrapped.apply(gradients[::2], given[1])
+    return tf.constant(0)
+
+  plain, optimizer = [make_variables()[i] for i in (0, 2)], make()
+  optimizer.build(plain)
+  replicator.run(step, BATCH)
+  gradients = numpy_gradients(slice(None))[::2]
+  for _ in range(2):
+    optimizer.apply([tf.constant(g) for g in clipped(gradients, 0.5)], plain)
+  assert_close([[v.numpy() for v in variables[::2]]], [[v.numpy() for v in plain]])
+  np.testing.assert_array_equal(variables[1].numpy(), WEIGHTS[1])
+  for variable in variables:
+    variable.trainable = False
+  replicator.run(lambda: wrapped.apply([None] * 3) or wrapped.apply([], []) or tf.constant(0))
+  assert wrapped.keras_optimizer.iterations.numpy() == 2
+
+
 # ---- Clipping -----------------------------------------------------------------------------------
 
 
@@ -237,6 +269,205 @@ def test_clipping_each_replica_first_would_be_another_update(float64):
   clipped_mean = clipped(numpy_gradients(slice(None)), 0.5)
   differences = [np.abs(a - b).max() for a, b in zip(mean_of_clipped, clipped_mean, strict=True)]
   assert max(differences) > 0.01
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_networks_are_clipped_together_or_each_by_its_own_norm(float64, each):
+  # Also that a dict is no order: networks have the order of their names.
+  replicator = Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    kernel, offset, scale = make_variables()
+    networks = {"mixer": [kernel, offset], "last": [scale]}
+    wrapped = wrap_optimizer(K.SGD(1.0), networks, clip_norm=0.5, clip_each_network=each)
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      loss = loss_of([kernel, offset, scale], batch, 0)
+    wrapped.apply(tape.gradient(loss, networks), networks)
+    return loss
+
+  replicator.run(step, BATCH)
+  gradients = numpy_gradients(slice(None))
+  expected = ([*clipped(gradients[:2], 0.5), *clipped(gradients[2:], 0.5)] if each
+              else clipped(gradients, 0.5))
+  assert_close([[v.numpy() for v in (kernel, offset, scale)]],
+               [[w - g for w, g in zip(WEIGHTS, expected, strict=True)]])
+
+
+# ---- Gradients that are not finite --------------------------------------------------------------
+
+
+def train_with_bad_examples(replicator: Replicator, **options):
+  """4 steps in one call, the first and the last with an infinite example on one replica."""
+  with replicator.scope():
+    variables = make_variables(keras.constraints.MaxNorm(3.0))
+    wrapped = wrap_optimizer(OPTIMIZERS["Adam"](), variables, ema_decay=0.5, ema_start=1, **options)
+
+  def step(batch):
+    wrapped.apply(gradients_of(variables, batch, step_number()))
+    return {"nonfinite": wrapped.nonfinite_updates}
+
+  inputs = {name: np.stack([value] * 4) for name, value in BATCH.items()}
+  inputs["x"][[0, 3], 0, 0] = np.inf
+  logged, _ = TrainingFunction(replicator, step, 4)(0, inputs).fetch()
+  return variables, wrapped, logged["nonfinite"]
+
+
+def check_that_the_update_is_skipped(replicator: Replicator, **options) -> None:
+  variables, wrapped, nonfinite = train_with_bad_examples(
+      replicator, skip_nonfinite=True, **options)
+  expected = train_plainly(OPTIMIZERS["Adam"](), 3, keras.constraints.MaxNorm(3.0), first_step=1)
+  np.testing.assert_array_equal(nonfinite, [1, 1, 1, 2])
+  for i in range(replicator.num_replicas):  # Each replica's own copy.
+    copies = [replicator.local_results(v.value)[i].numpy() for v in variables]
+    assert_close([copies], expected[-1:])
+  assert_close([averages_of(wrapped)], [moving_average(expected, 0.5, start=1)])
+  assert wrapped.keras_optimizer.iterations.numpy() == 2
+
+
+def test_an_update_that_is_not_finite_is_skipped_on_all_replicas(float64, synchronous):
+  check_that_the_update_is_skipped(synchronous)
+
+
+def test_an_update_whose_norm_is_not_finite_is_skipped_under_xla(float64):
+  check_that_the_update_is_skipped(Replicator("one_device", jit_compile=True), clip_norm=1e3)
+
+
+def test_an_update_that_is_not_finite_is_skipped_in_eager_steps(float64, run_eagerly):
+  run_eagerly()
+  check_that_the_update_is_skipped(Replicator("mirrored", logical_cpus=2))
+
+
+def test_without_the_choice_it_is_made_and_counted(float64):
+  variables, wrapped, nonfinite = train_with_bad_examples(Replicator("mirrored", logical_cpus=2))
+  np.testing.assert_array_equal(nonfinite, [1, 2, 3, 4])
+  assert np.isnan(variables[0].numpy()).any()
+  assert wrapped.keras_optimizer.iterations.numpy() == 4
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("bad, count", [(6e4, 0), (np.inf, 1), (-np.inf, 1), (np.nan, 1)])
+def test_any_number_that_is_not_finite_counts(dtype, bad, count):
+  values = tf.cast(tf.constant([6e4, 6e4, bad, -6e4]), dtype)
+  variables = [keras.Variable(tf.zeros([4]), dtype=dtype), keras.Variable(0.0, dtype="float32")]
+  wrapped = wrap_optimizer(K.SGD(1.0), variables)
+  wrapped.apply([values, tf.constant(1.0)])
+  assert wrapped.nonfinite_updates.numpy() == count
+
+
+# ---- Loss scaling -------------------------------------------------------------------------------
+
+
+def test_the_scale_follows_the_gradients():
+  # Up after 2,000 updates in a row, down at one that is not finite; from 1 to 2^24.
+  def after(finite: bool, factor: float, finite_updates: int) -> tuple[float, int]:
+    scale.factor.assign(factor)
+    scale.finite_updates.assign(finite_updates)
+    scale.adapt(tf.constant(finite))
+    return float(scale.factor.numpy()), int(scale.finite_updates.numpy())
+
+  scale = LossScale()
+  assert (scale.factor.numpy(), scale.finite_updates.numpy()) == (2.0 ** 15, 0)
+  assert after(True, 2.0 ** 15, 0) == (2.0 ** 15, 1)
+  assert after(True, 2.0 ** 15, 1998) == (2.0 ** 15, 1999)
+  assert after(True, 2.0 ** 15, 1999) == (2.0 ** 16, 0)
+  assert after(False, 2.0 ** 15, 1999) == (2.0 ** 14, 0)
+  assert after(False, 1.0, 5) == (1.0, 0)
+  assert after(True, 2.0 ** 24, 1999) == (2.0 ** 24, 0)
+
+
+@pytest.fixture
+def mixed_float16(set_precision):
+  set_precision("mixed_float16")
+
+
+@pytest.mark.parametrize("strategy, devices, xla", [
+    ("mirrored", 2, False), ("central_storage", 2, False), ("one_device", None, True)])
+def test_float16_layers_train_with_small_gradients_and_after_large_ones(
+    mixed_float16, strategy, devices, xla):
+  # dloss/dw = mean(x) passes through float16, where 1e-8 is zero. A batch whose scaled gradient is
+  # infinite there is skipped and halves the scale. In 2 micro-batches of each replica.
+  replicator = Replicator(strategy, logical_cpus=devices, jit_compile=xla)
+  with replicator.scope():
+    weight = keras.Variable([1.0], dtype="float32")
+    wrapped = wrap_optimizer(K.SGD(1.0), [weight])
+
+  def loss_and_gradients(x):
+    with tf.GradientTape() as tape:
+      half = tf.cast(weight.value, tf.float16)
+      loss = tf.reduce_mean(tf.cast(half, tf.float32) * x)
+      scaled = wrapped.scale_loss(loss)
+    return loss, tape.gradient(scaled, [weight])
+
+  def step(x):
+    loss, gradients = microbatch(loss_and_gradients, x, n=2)
+    wrapped.apply(gradients, [weight])
+    return {"loss": loss, "weight": weight.value[0], "scale": wrapped.loss_scale.factor}
+
+  means = np.array([1e-8, 3.0, 1e-8, 1.0])
+  x = np.stack([m * np.array([0.5, 1.5, 1.0, 1.0]) for m in means]).astype(np.float32)
+  logged, _ = TrainingFunction(replicator, step, 4)(0, x).fetch()
+  np.testing.assert_array_equal(logged["scale"], np.float32([2, 1, 1, 1]) * 2.0 ** 14)
+  np.testing.assert_allclose(logged["weight"], 1 - np.cumsum([1e-8, 0, 1e-8, 1.0]), rtol=1e-3,
+                             atol=1e-7)
+  assert wrapped.nonfinite_updates.numpy() == 1
+  weight.assign([0.0])  # Near zero there is room for a small update.
+  TrainingFunction(replicator, step, 1)(4, x[:1]).fetch()
+  np.testing.assert_allclose(weight.numpy(), -1e-8, rtol=1e-3)
+
+
+def test_a_loss_that_float16_could_not_hold_is_scaled_in_float32(mixed_float16):
+  wrapped = wrap_optimizer(K.SGD(1.0), make_variables())
+  scaled = wrapped.scale_loss(tf.constant(3.0, tf.float16))
+  assert scaled.dtype == tf.float32
+  assert float(scaled) == 3 * 2.0 ** 15
+
+
+def test_float16_gradients_of_an_unscaled_loss_are_refused(mixed_float16):
+  replicator = Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    variables = make_variables()
+    wrapped = wrap_optimizer(K.SGD(1.0, name="the_sgd"), variables)
+  refusal = r"the_sgd.apply: .*'mixed_float16'.* write.* optimizer.scale_loss\(loss\)"
+
+  def step(losses_scaled):
+    for _ in range(losses_scaled):
+      wrapped.scale_loss(tf.constant(1.0))
+    for _ in range(2):
+      wrapped.apply([tf.zeros_like(v.value) for v in variables])
+    return tf.constant(0)
+
+  for losses_scaled in (0, 2):  # Each update needs its own: the scale changes with it.
+    with pytest.raises(UsageError, match=refusal):
+      replicator.run(lambda n=losses_scaled: step(n))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "mixed_bfloat16"])
+def test_other_precisions_scale_nothing(set_precision, precision):
+  set_precision(precision)
+  wrapped = wrap_optimizer(K.SGD(1.0), make_variables())
+  loss = tf.constant(1.0)
+  assert wrapped.scale_loss(loss) is loss
+  assert wrapped.loss_scale is None
+
+
+def test_a_restart_keeps_scale_counters_and_averages(mixed_float16, tmp_path):
+  def make_step(value: float) -> tf.Module:
+    step = tf.Module()
+    step.optimizer = wrap_optimizer(K.SGD(1.0), make_variables(), ema_decay=0.5)
+    for i, variable in enumerate(held(step)):
+      variable.assign(tf.fill(variable.shape, tf.cast(value + i, variable.dtype)))
+    return step
+
+  def held(step) -> list[keras.Variable]:
+    optimizer = step.optimizer
+    return [optimizer.loss_scale.factor, optimizer.loss_scale.finite_updates,
+            optimizer.nonfinite_updates, *optimizer.averages]
+
+  saved, resumed = make_step(7), make_step(0)
+  Checkpoints(tmp_path, saved, is_chief=True).save(1, {})
+  Checkpoints(tmp_path, resumed, is_chief=True).restore()
+  assert_close([[v.numpy() for v in held(resumed)]], [[v.numpy() for v in held(saved)]])
 
 
 # ---- Averaged weights ---------------------------------------------------------------------------
@@ -312,9 +543,9 @@ def test_without_ema_there_are_no_averages():
     ({"clipnorm": 1.0}, "set wrap_optimizer's clip_norm"),
     ({"global_clipnorm": 1.0}, "set wrap_optimizer's clip_norm"),
     ({"clipvalue": 1.0}, "set wrap_optimizer's clip_norm"),
-    ({"gradient_accumulation_steps": 2}, "fails on several replicas"),
+    ({"gradient_accumulation_steps": 2}, "fails on several replicas; use replicator.microbatch"),
     ({"use_ema": True}, "set wrap_optimizer's ema_decay"),
-    ({"loss_scale_factor": 2.0}, "needs no loss scaling"),
+    ({"loss_scale_factor": 2.0}, "part of wrap_optimizer, under 'mixed_float16'"),
 ], ids=str)
 def test_keras_options_that_break_replication_are_refused(option, remedy):
   with pytest.raises(UsageError) as refusal:
@@ -326,6 +557,36 @@ def test_keras_options_that_break_replication_are_refused(option, remedy):
 def test_an_optimizer_needs_variables():
   with pytest.raises(UsageError, match="no variables; pass the trainable_variables of a network"):
     wrap_optimizer(K.SGD(0.1), [])
+
+
+@pytest.mark.parametrize("variables, message", [
+    (lambda: {"encoder": make_variables(), "generator": []}, "no variables; pass the trainable_v"),
+    (lambda: [tf.Variable(1.0, name="w")], "'w:0' is a ResourceVariable; make it a keras.Variable"),
+    (lambda: {"a": make_variables(), "b": [tf.constant(1.0)]}, "make it a keras.Variable"),
+    (lambda: make_variables()[:1] * 2, "the variable 'kernel' is given twice; list it once")])
+def test_an_optimizer_owns_keras_variables_once(variables, message):
+  with pytest.raises(UsageError, match=message) as refusal:
+    wrap_optimizer(K.SGD(0.1, name="sgd"), variables())
+  assert str(refusal.value).startswith("wrap_optimizer(sgd): ")
+
+
+@pytest.mark.parametrize("options", [
+    {"variables": make_variables, "clip_norm": 1.0},
+    {"variables": lambda: {"generator": make_variables()}}], ids=["flat", "no norm"])
+def test_clipping_each_network_needs_networks_and_a_norm(options):
+  variables = options.pop("variables")()
+  with pytest.raises(UsageError, match=r"needs a clip_norm, and variables in a dict of networks"):
+    wrap_optimizer(K.SGD(0.1), variables, clip_each_network=True, **options)
+
+
+def test_gradients_have_the_nest_of_the_variables():
+  variables = make_variables()
+  wrapped = wrap_optimizer(K.SGD(0.1), {"a": variables[:1], "b": variables[1:]})
+  gradients = [tf.zeros_like(v.value) for v in variables]
+  with pytest.raises(UsageError, match=r"3 gradients for {'a': 1, 'b': 2} variables"):
+    wrapped.apply(gradients)
+  with pytest.raises(UsageError, match=r"given other variables than the {'a': 1, 'b': 2} it was"):
+    wrapped.apply(gradients, variables)
 
 
 def test_an_optimizer_owns_its_variables():

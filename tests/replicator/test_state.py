@@ -55,6 +55,7 @@ def test_networks_optimizers_slots_and_averages():
   assert len(critic.keras_optimizer.variables) == 2 + 5
   assert found(step) == ids([
       *step.generator.variables, *step.critic.variables, *generator.averages,
+      generator.nonfinite_updates, critic.nonfinite_updates,
       *generator.keras_optimizer.variables, *critic.keras_optimizer.variables])
 
 
@@ -118,13 +119,44 @@ def test_a_shared_variable_comes_once():
   net, v = network(1), tf.Variable(1.0)
   optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(), net.trainable_variables)
   step = Holder(a=net, b=[net, {"c": net.layers[0]}], v=v, w=v, optimizer=optimizer)
-  assert found(step) == ids([*net.variables, v, *optimizer.keras_optimizer.variables])
+  assert found(step) == ids([
+      *net.variables, v, *optimizer.keras_optimizer.variables, optimizer.nonfinite_updates])
 
 
 def test_a_module_that_refers_back_ends():
   parent, v = Holder(), tf.Variable(1.0)
   parent.child = Holder(parent=parent, v=v)
   assert found(parent) == ids([v])
+
+
+# ---- Who owns a variable ------------------------------------------------------------------------
+
+
+def optimizer_of(*nets) -> replicator.Optimizer:
+  return replicator.wrap_optimizer(
+      keras.optimizers.SGD(), [v for net in nets for v in net.trainable_variables])
+
+
+def test_a_variable_with_two_owners_is_told_with_both(tmp_path):
+  generator, encoder = network(1), network(1)
+  step = Holder(d_optimizer=optimizer_of(encoder),
+                others={"ge": optimizer_of(generator, encoder)})
+  message = (rf"'{encoder.trainable_variables[0].path}' belongs to two optimizers of the step, "
+             "'d_optimizer' and 'others/ge'; give it to one")
+  for start in (lambda: state.check_owners(step), lambda: replicator.Replicator().run(step),
+                lambda: replicator.train(lambda: step, workdir=str(tmp_path), steps=1)):
+    with pytest.raises(replicator.UsageError, match=message):
+      start()
+  d_optimizer, ge_optimizer = step.d_optimizer, step.others["ge"]
+  with pytest.raises(replicator.UsageError, match="'d_optimizer' and 'ge_optimizer'"):
+    state.check_owners(lambda batch: (d_optimizer.apply(batch), ge_optimizer.apply(batch)))
+
+
+def test_one_owner_on_several_paths_is_one():
+  net = network(1)
+  optimizer = optimizer_of(net)
+  optimizer_of(net)  # Of another program.
+  state.check_owners(Holder(net=net, a=optimizer, b=[optimizer], c=optimizer_of(network(1))))
 
 
 # ---- Steps that are functions -------------------------------------------------------------------

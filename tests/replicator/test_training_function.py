@@ -135,6 +135,7 @@ def test_a_function_knows_the_variables_it_uses():
     (lambda: {}, "must return a non-empty dict of scalars to log, .* not dict"),
     (lambda: None, "must return a non-empty dict of scalars to log, .* not NoneType"),
     (lambda: tf.constant(0.0), "must return a non-empty dict of scalars"),
+    (lambda: {"staleness": 1.0}, "the step returned 'staleness', which is a column of the log"),
     (lambda: [0.0], "must return a non-empty dict of scalars to log, .* not list")])
 @pytest.mark.parametrize("strategy, devices", [("one_device", None), ("mirrored", 2)])
 def test_outputs_that_are_no_dict_of_scalars(strategy, devices, step, message):

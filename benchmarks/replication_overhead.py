@@ -1,0 +1,264 @@
+"""What replication costs a small training step here, and as one writes it by hand.
+
+  python -m benchmarks.replication_overhead [--width=128] [--depth=1] [--rounds=15]
+
+The step trains three networks with batch norm over the global batch, as the README's example
+does: a generator, an encoder, and a discriminator of their pairs; small dense layers, so that what
+is around the arithmetic counts. By hand it is written in `benchmarks.replication_by_hand`.
+
+Every contender is a process of its own, or two, since strategies over the same devices collide in
+one. They take turns of a few steps, round after round, so that a slow minute of the machine slows
+all of them; the tables give medians over the turns, and ratios of those medians. The targets
+hold for as many steps in a compiled call on both sides; one step a call is shown beside it. A
+collective is one exchange between the replicas, however many tensors it takes along.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from unittest import mock
+
+import numpy as np
+from absl import app, flags
+
+from replicator import launch
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("rounds", 31, "Turns of every contender.", lower_bound=1)
+flags.DEFINE_integer("steps", 10, "Steps of one compiled call.", lower_bound=2)
+flags.DEFINE_integer("calls", 3, "Compiled calls of one turn.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Examples of a step over all replicas.", lower_bound=2)
+flags.DEFINE_integer("width", 64, "Units of a hidden layer.", lower_bound=1)
+flags.DEFINE_integer("depth", 2, "Hidden layers of a network, each with batch norm.", lower_bound=1)
+flags.DEFINE_integer("table", -1, "Only the table of this number; -1 for all.", lower_bound=-1)
+flags.DEFINE_string("contender", None, "Only take turns as this contender, asked over stdin.")
+
+IMAGE_SIZE, CODE_SIZE = 64, 16
+
+Call = Callable[[], float]
+"""Trains for some steps; returns the last loss of the discriminator."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """One way to run the step.
+
+  Attributes:
+    name: what its process is told to be.
+    title: what the table calls it.
+    target: what the time of this library may be, as a multiple of its time.
+  """
+
+  name: str
+  title: str
+  target: float | None = None
+
+
+OURS = "this library"
+TABLES: dict[str, list[Entry]] = {
+    "two logical CPUs": [
+        Entry("mirrored", OURS),
+        Entry("hand-default", "MirroredStrategy by hand", 0.5),
+        Entry("hand-hierarchical", "  HierarchicalCopyAllReduce", 0.8),
+        Entry("hand-reduction", "  ReductionToOneDevice", 0.8)],
+    "one device": [
+        Entry("one_device", OURS),
+        Entry("hand-plain", "plain tf.function", 1.05)],
+    "two processes": [
+        Entry("multi_worker_mirrored", OURS),
+        Entry("hand-workers", "MultiWorkerMirroredStrategy by hand", 0.6)],
+}
+
+
+# ---- A contender's process ----------------------------------------------------------------------
+
+
+def ours(strategy: str) -> Callable[[np.ndarray], Call]:
+  """Makes calls that train on all `batches` `[steps, n, features]`, as `replicator.train` does."""
+  import keras
+  import tensorflow as tf
+
+  from replicator import GlobalBatchNorm, Replicator, random, wrap_optimizer
+  from replicator.training_function import TrainingFunction
+
+  class BiGAN(tf.Module):
+    def __init__(self):
+      super().__init__()
+      hidden = lambda: [keras.layers.Dense(FLAGS.width, use_bias=False), GlobalBatchNorm(),
+                        keras.layers.ReLU()]
+      mlp = lambda inputs, outputs: keras.Sequential([
+          keras.Input([inputs]), *(layer for _ in range(FLAGS.depth) for layer in hidden()),
+          keras.layers.Dense(outputs)])
+      self.generator, self.encoder = mlp(CODE_SIZE, IMAGE_SIZE), mlp(IMAGE_SIZE, CODE_SIZE)
+      self.discriminator = mlp(IMAGE_SIZE + CODE_SIZE, 1)
+      self.ge_vars = self.generator.trainable_variables + self.encoder.trainable_variables
+      self.d_vars = self.discriminator.trainable_variables
+      self.ge_optimizer = wrap_optimizer(keras.optimizers.Adam(2e-4, beta_1=0.5), self.ge_vars)
+      self.d_optimizer = wrap_optimizer(keras.optimizers.Adam(2e-4, beta_1=0.5), self.d_vars)
+
+    def __call__(self, x):
+      z = random.normal("z", [x.shape[0], CODE_SIZE])
+      with tf.GradientTape(persistent=True) as tape:
+        pairs = tf.concat([tf.concat([x, self.generator(z, training=True)], 0),
+                           tf.concat([self.encoder(x, training=True), z], 0)], 1)
+        real, fake = tf.split(self.discriminator(pairs, training=True), 2)
+        d_loss = tf.reduce_mean(tf.nn.softplus(-real) + tf.nn.softplus(fake))
+        ge_loss = tf.reduce_mean(tf.nn.softplus(real) + tf.nn.softplus(-fake))
+      self.d_optimizer.apply(tape.gradient(d_loss, self.d_vars), self.d_vars)
+      self.ge_optimizer.apply(tape.gradient(ge_loss, self.ge_vars), self.ge_vars)
+      return {"d": d_loss, "ge": ge_loss}
+
+  replicator = Replicator(strategy, logical_cpus=2 if strategy == "mirrored" else None)
+
+  def make(batches):
+    with replicator.scope():
+      function = TrainingFunction(replicator, BiGAN(), len(batches))
+    images = tf.constant(batches)
+    return lambda: float(function(0, images).fetch()[0]["d"][-1])
+  return make
+
+
+def collectives(call: Call) -> int:
+  """How many exchanges between replicas tracing, in the first call of a step, adds to its graph."""
+  import tensorflow as tf
+  from tensorflow.python.ops import collective_ops
+  replicas = len(tf.config.list_logical_devices("CPU"))
+  counted = []
+
+  def counting(function: Callable, weight: float) -> Callable:
+    def wrapped(*args, **kwargs):
+      # The cross-device operations that are made of collective operations are counted as these.
+      if "CollectiveAllReduce" not in type(args[0]).__name__:
+        counted.append(weight)
+      return function(*args, **kwargs)
+    return wrapped
+
+  with contextlib.ExitStack() as patches:
+    for owner, names, weight in (
+        (tf.distribute.CrossDeviceOps, ["reduce", "batch_reduce"], 1),
+        (collective_ops, ["all_reduce_v2", "all_gather_v2"], 1 / replicas)):  # One on each replica.
+      for name in names:
+        patches.enter_context(
+            mock.patch.object(owner, name, counting(getattr(owner, name), weight)))
+    call()
+  return round(sum(counted))
+
+
+def take_turns() -> None:
+  """A contender's process: for every line it reads, a turn with that many steps in a call."""
+  from replicator.quiet import import_tensorflow
+  import_tensorflow()
+  if FLAGS.contender in ("mirrored", "one_device", "multi_worker_mirrored"):
+    make = ours(FLAGS.contender)
+  else:
+    from benchmarks import replication_by_hand
+    make = replication_by_hand.prepare(FLAGS.contender, CODE_SIZE, FLAGS.width, FLAGS.depth)
+  workers = len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", "1"))
+  numbers = np.random.default_rng(0)
+  calls = {steps: make(numbers.uniform(
+      -1, 1, [steps, FLAGS.batch_size // workers, IMAGE_SIZE]).astype(np.float32))
+      for steps in (FLAGS.steps, 1)}
+  count = collectives(calls[1])
+  for line in sys.stdin:
+    call = calls[int(line)]
+    call()  # Not timed: it compiles, or wakes up threads that slept through the others' turns.
+    start = time.perf_counter()
+    for _ in range(FLAGS.calls * FLAGS.steps // int(line)):
+      loss = call()
+    seconds = time.perf_counter() - start
+    if not np.isfinite(loss):
+      raise SystemExit(f"{FLAGS.contender}: the loss is {loss}")
+    print(json.dumps({"seconds": seconds, "collectives": count}), flush=True)
+
+
+# ---- The tables ---------------------------------------------------------------------------------
+
+
+class Contender:
+  """The processes of an entry, which take a turn together when asked."""
+
+  def __init__(self, entry: Entry, processes: int):
+    self.entry = entry
+    self.collectives = 0
+    self.times: dict[int, list[float]] = {FLAGS.steps: [], 1: []}
+    configs = launch.tf_configs(workers=processes) if processes > 1 else [None]
+    self._processes = [subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.replication_overhead", *sys.argv[1:],
+         f"--contender={entry.name}"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "no_grpc_proxy": "127.0.0.1"}
+        | ({"TF_CONFIG": json.dumps(config)} if config else {})) for config in configs]
+
+  def turn(self, steps: int) -> float:
+    """Milliseconds of one step, at so many steps in a call."""
+    try:
+      for process in self._processes:
+        process.stdin.write(f"{steps}\n")
+        process.stdin.flush()
+      answers = [json.loads(process.stdout.readline() or "null") for process in self._processes]
+    except BrokenPipeError:
+      answers = [None]
+    if None in answers:
+      raise SystemExit(f"{self.entry.name} failed; its error stands above")
+    self.collectives = answers[0]["collectives"]
+    return 1000 * answers[0]["seconds"] / (FLAGS.calls * FLAGS.steps)
+
+  def close(self) -> None:
+    """Ends the processes."""
+    for process in self._processes:  # All before the first wait: they wait for each other.
+      process.stdin.close()
+    for process in self._processes:
+      process.wait()
+
+
+def measure(entries: list[Entry], processes: int) -> list[Contender]:
+  """Lets the entries of one table take turns."""
+  contenders = [Contender(entry, processes) for entry in entries]
+  for steps in (FLAGS.steps, 1):  # Not counted: each waits until it has started and compiled.
+    for contender in contenders:
+      contender.turn(steps)
+  for _ in range(FLAGS.rounds):
+    for contender in contenders:
+      for steps, times in contender.times.items():
+        times.append(contender.turn(steps))
+  for contender in contenders:
+    contender.close()
+  return contenders
+
+
+def show(title: str, contenders: list[Contender]) -> None:
+  """Prints one table."""
+  print(f"\n{title:38} {FLAGS.steps:7} steps a call {'one step a call':>18} {'':8} collectives")
+  print(f"{'':38} {'ms/step':>9} {'ours is':>10} {'ms/step':>8} {'ours is':>9} {'target':>8} "
+        f"{'a step':>11}")
+  ours_is = {steps: statistics.median(times) for steps, times in contenders[0].times.items()}
+  for contender in contenders:
+    cells = ""
+    for steps, times in contender.times.items():
+      median = statistics.median(times)
+      cells += f"{median:10.2f} {ours_is[steps] / median:8.2f}x"
+    target = f"<= {contender.entry.target}" if contender.entry.target else ""
+    print(f"{contender.entry.title:38}{cells} {target:>8} {contender.collectives:11}", flush=True)
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  if FLAGS.contender:
+    take_turns()
+    return
+  print(f"three networks of {FLAGS.depth} hidden layers of {FLAGS.width}, {FLAGS.batch_size} examples a step; "
+        f"medians of {FLAGS.rounds} turns of {FLAGS.calls * FLAGS.steps} steps on "
+        f"{os.cpu_count()} cores")
+  for number, (title, entries) in enumerate(TABLES.items()):
+    if FLAGS.table in (-1, number):
+      show(title, measure(entries, 2 if title == "two processes" else 1))
+
+
+if __name__ == "__main__":
+  app.run(main)

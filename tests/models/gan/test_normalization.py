@@ -1,0 +1,42 @@
+"""Class-conditional batch normalization against NumPy, on one replica and on two."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.normalization import ClassBatchNorm
+from replicator import Replicator, all_mean
+
+RNG = np.random.default_rng(0)
+IMAGES, WEIGHTS = RNG.normal(1.0, 2.0, [2, 8, 3, 3, 2])
+LABELS = np.array([0, 2, 2, 1, 0, 0, 2, 1])
+GAMMA, BETA = RNG.normal(size=[2, 3, 2])
+
+
+@pytest.mark.parametrize("strategy, replicas", [("one_device", 1), ("mirrored", 2)])
+def test_each_example_is_scaled_by_its_class(strategy, replicas):
+  replicator = Replicator(strategy, logical_cpus=replicas)
+  with replicator.scope():
+    layer = ClassBatchNorm(3, dtype="float64")
+    layer.norm.dtype_policy = keras.DTypePolicy("float64")
+    layer.build(IMAGES.shape)
+  layer.gamma.assign(GAMMA)
+  layer.beta.assign(BETA)
+
+  def step(batch):
+    x, labels, weights = batch
+    with tf.GradientTape() as tape:
+      y = layer(x, labels, training=True)
+      loss = tf.reduce_mean(tf.reduce_sum(weights * y, [1, 2, 3]))
+    return y, all_mean(tape.gradient(loss, [layer.gamma.value, layer.beta.value]))
+
+  results = replicator.run(step, (IMAGES, LABELS, WEIGHTS))
+  normalized = (IMAGES - IMAGES.mean((0, 1, 2))) / np.sqrt(IMAGES.var((0, 1, 2)) + 1e-5)
+  scale, offset = GAMMA[LABELS][:, None, None], BETA[LABELS][:, None, None]
+  np.testing.assert_allclose(np.concatenate([y for y, _ in results]), scale * normalized + offset,
+                             rtol=1e-10, atol=1e-12)
+  of_class = np.eye(3)[LABELS].T / len(LABELS)  # [classes, n]
+  for _, (dgamma, dbeta) in results:
+    np.testing.assert_allclose(dgamma, of_class @ (WEIGHTS * normalized).sum((1, 2)), rtol=1e-10)
+    np.testing.assert_allclose(dbeta, of_class @ WEIGHTS.sum((1, 2)), rtol=1e-10)

@@ -1,0 +1,140 @@
+"""Every collective and its gradient, beside the formulas of their docstrings in NumPy float64.
+
+    python -m replicator.launch --workers=3 -- python -m tests.programs.every_collective
+
+checks them in three processes; tests check them in one.
+"""
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from replicator import Replicator
+from replicator.training_function import TrainingFunction
+
+ROWS, COLUMNS = 24, 2  # Of each replica's tensor; 1, 2, 3, 4 and 8 replicas divide the rows.
+
+Array = np.ndarray
+
+
+def parts(x: Array) -> Array:
+  """`[replicas, replicas * n, ...] -> [replicas, replicas, n, ...]`."""
+  return x.reshape(len(x), len(x), -1, *x.shape[2:])
+
+
+def to_all(x: Array, size: int) -> Array:
+  return np.stack([x] * size)
+
+
+def gradient_to_the_chosen(y: Array, x: Array, dy: Array) -> Array:
+  chosen = (x == y).astype(float)
+  return chosen / chosen.sum(0) * dy.sum(0)
+
+
+# By name: the call on one replica; its result on all replicas of a group, `x [s, ...] -> y
+# [s, ...]`; and the gradient, `(x, dy) -> dx`.
+Collective = tuple[Callable, Callable[[Array], Array], Callable[[Array, Array], Array]]
+COLLECTIVES: dict[str, Collective] = {
+    "all_sum": (replicator.all_sum, lambda x: to_all(x.sum(0), len(x)),
+                lambda x, dy: to_all(dy.sum(0), len(x))),
+    "all_mean": (replicator.all_mean, lambda x: to_all(x.mean(0), len(x)),
+                 lambda x, dy: to_all(dy.mean(0), len(x))),
+    "all_min": (replicator.all_min, lambda x: to_all(x.min(0), len(x)),
+                lambda x, dy: gradient_to_the_chosen(x.min(0), x, dy)),
+    "all_max": (replicator.all_max, lambda x: to_all(x.max(0), len(x)),
+                lambda x, dy: gradient_to_the_chosen(x.max(0), x, dy)),
+    "all_gather": (replicator.all_gather, lambda x: to_all(x, len(x)), lambda x, dy: dy.sum(0)),
+    "all_concat": (lambda x, groups: replicator.all_concat(x, 1, groups),
+                   lambda x: to_all(np.concatenate(x, axis=1), len(x)),
+                   lambda x, dy: np.stack(np.split(dy.sum(0), len(x), axis=1))),
+    "broadcast": (lambda x, groups: replicator.broadcast(x, 0, groups),
+                  lambda x: to_all(x[0], len(x)),
+                  lambda x, dy: np.stack([dy.sum(0), *np.zeros_like(x[1:])])),
+    "reduce_scatter": (replicator.reduce_scatter, lambda x: np.stack(np.split(x.sum(0), len(x))),
+                       lambda x, dy: to_all(np.concatenate(dy), len(x))),
+    "all_to_all": (replicator.all_to_all, lambda x: parts(x).swapaxes(0, 1).reshape(x.shape),
+                   lambda x, dy: parts(dy).swapaxes(0, 1).reshape(x.shape)),
+}
+
+
+def inputs(replicas: int) -> Array:
+  """`[replicas, ROWS, COLUMNS]`, with some equal values, so that minima are shared."""
+  x = np.random.default_rng(0).normal(size=[replicas, ROWS, COLUMNS])
+  x[:, 0] = 0.5
+  return x
+
+
+def cotangent(shape: list[int], replica: int | tf.Tensor) -> tf.Tensor:
+  """The gradient that arrives at replica `replica`: some numbers, other ones on each."""
+  size = int(np.prod(shape))
+  return tf.reshape(tf.cos(tf.range(size, dtype=tf.float64) + 10.0 * tf.cast(replica, tf.float64)),
+                    shape)
+
+
+def step(x: tf.Tensor, groups: list | None) -> dict[str, tuple[tf.Tensor, ...]]:
+  """By collective: `y, dx` in float64, and both in float32; of x `[ROWS, COLUMNS]`."""
+  results = {}
+  for name, (call, _, _) in COLLECTIVES.items():
+    x32 = tf.cast(x, tf.float32)
+    with tf.GradientTape() as tape:
+      tape.watch([x, x32])
+      y, (y32, none) = call((x, [x32, None]), groups=groups)
+      assert none is None
+    dy = cotangent(y.shape, replicator.replica_id())
+    dx, dx32 = tape.gradient([y, y32], [x, x32], [dy, tf.cast(dy, tf.float32)])
+    results[name] = (y, dx, y32, dx32)
+  return results
+
+
+def expected(name: str, replicas: int, groups: list | None) -> tuple[Array, Array]:
+  """`y, dx` of all replicas, `[replicas, ...]`."""
+  _, forward, backward = COLLECTIVES[name]
+  x = inputs(replicas)
+  y, dx = [None] * replicas, [None] * replicas
+  for group in groups or [list(range(replicas))]:
+    outputs = forward(x[group])
+    dy = np.stack([cotangent(outputs.shape[1:], r) for r in group])
+    for member, output, gradient in zip(group, outputs, backward(x[group], dy), strict=True):
+      y[member], dx[member] = output, gradient
+  return np.stack(y), np.stack(dx)
+
+
+def check(replicator_: Replicator, groups: list | None) -> None:
+  """Runs all of them on this process's replicas."""
+  n, local = replicator_.num_replicas, replicator_.num_local_replicas
+  first = replicator_.worker_id * local
+  mine = inputs(n)[first:first + local].reshape(-1, COLUMNS)
+  for i, results in enumerate(replicator_.run(lambda x: step(x, groups), mine)):
+    for name, (y, dx, y32, dx32) in results.items():
+      for actual, actual32, reference in zip((y, dx), (y32, dx32), expected(name, n, groups),
+                                             strict=True):
+        message = f"{name}, replica {first + i} of {n}, groups {groups}"
+        np.testing.assert_allclose(actual, reference[first + i], 1e-12, 1e-14, err_msg=message)
+        np.testing.assert_allclose(actual32, reference[first + i], 1e-6, 2e-6, err_msg=message)
+        assert actual.dtype == tf.float64 and actual32.dtype == tf.float32
+
+
+def check_disagreement(workers: Replicator) -> None:
+  """Workers that call different collectives are told so, and do not wait for each other."""
+  def disagreeing_step() -> dict[str, tf.Tensor]:
+    collective = replicator.all_max if workers.worker_id == 1 else replicator.all_min
+    return {"a": replicator.all_sum(1.0), "b": collective(1.0)}
+
+  try:
+    TrainingFunction(workers, disagreeing_step, 1)(0, None)
+  except replicator.UsageError as error:
+    assert "as collective 2 of the step, and other workers do not" in str(error)
+  else:
+    assert workers.num_replicas == 1
+
+
+if __name__ == "__main__":
+  workers = Replicator("multi_worker_mirrored")
+  check(workers, None)
+  check(workers, [[i] for i in range(workers.num_replicas)])
+  check_disagreement(workers)
+  print(f"checked {workers.num_replicas} replicas")
+  sys.stdout.flush()

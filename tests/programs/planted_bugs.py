@@ -1,0 +1,105 @@
+"""A small step that trains the same under every strategy, unless a bug is planted in it.
+
+    python -m tests.programs.planted_bugs --gin_param="train.steps = 10" \\
+      --gin_param="Regression.bug = 'local_batch_norm'" --workdir=DIR
+"""
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from replicator import app, random
+
+WIDTH = 3  # Of an example.
+
+
+class Points:
+  """50 examples `{"x": [WIDTH], "y": [1]}`."""
+
+  size = 50
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    phase = tf.cast(index, keras.config.floatx()) / 10
+    x = tf.sin(phase * tf.range(1, WIDTH + 1, dtype=phase.dtype))
+    return {"x": x, "y": tf.reduce_sum(tf.square(x), keepdims=True)}
+
+
+@gin.configurable
+class Regression(tf.Module):
+  """Learns a function of noisy points by least squares.
+
+  Args:
+    bug: what is wrong with it; nothing if empty.
+    norm: 'global' puts a `GlobalBatchNorm` in the network.
+    accumulates: whether the step divides its batch as `microbatch.n` says.
+  """
+
+  def __init__(self, bug: str = "", norm: str = "", accumulates: bool = True):
+    super().__init__()
+    self.bug = bug
+    self.accumulates = accumulates
+    layers = [keras.Input([WIDTH]), keras.layers.Dense(4)]
+    if bug == "local_batch_norm":
+      layers.append(keras.layers.BatchNormalization())
+    if norm == "global":
+      layers.append(replicator.GlobalBatchNorm())
+    layers.append(keras.layers.Activation("tanh"))
+    if bug == "dropout":
+      layers.append(keras.layers.Dropout(0.5))
+    if bug == "weights":
+      start = np.random.default_rng().standard_normal()
+      layers.append(keras.layers.Dense(4, bias_initializer=keras.initializers.Constant(start)))
+    layers.append(keras.layers.Dense(1))
+    self.network = keras.Sequential(layers)
+    self.seeds = keras.random.SeedGenerator(1) if bug == "keras_random" else None
+    self.variables_learned = self.network.trainable_variables
+    self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
+    self.latest = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False,
+                              synchronization=tf.VariableSynchronization.ON_READ,
+                              aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    if self.accumulates:
+      loss, gradients = replicator.microbatch(self.loss_and_gradients, batch)
+    else:
+      loss, gradients = self.loss_and_gradients(batch)
+    if self.bug == "unaveraged_variable":
+      self.latest.assign(tf.reduce_mean(batch["x"]))
+    if self.bug == "added_gradients":
+      gradients = replicator.all_sum(gradients)
+    self.optimizer.apply(gradients, self.variables_learned)
+    return {"loss": loss}
+
+  def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """The loss `[]` and its gradient by every variable, which is what `microbatch` averages."""
+    x = batch["x"] + 0.1 * random.normal("noise", batch["x"].shape)
+    if self.bug == "keras_random":
+      x += 0.1 * keras.random.normal(x.shape, seed=self.seeds)
+    if self.bug == "global_generator":
+      x += 0.1 * keras.random.normal(x.shape)
+    if self.bug == "unseeded":
+      x += 0.1 * np.random.default_rng().standard_normal()
+    with tf.GradientTape() as tape:
+      errors = tf.square(self.network(x, training=True) - batch["y"])
+      if self.bug == "batch_dependent":
+        errors *= tf.nn.softmax(errors, axis=0) * errors.shape[0]
+      total = tf.reduce_sum(errors) if "sum" in self.bug else tf.reduce_mean(errors)
+    gradients = tape.gradient(total, self.variables_learned)
+    if self.bug == "clipping_of_nothing":
+      gradients, _ = tf.clip_by_global_norm(gradients, 1e6)
+    if self.bug == "clipping":
+      gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
+    if self.bug == "clipping_by_hand":
+      gradients = [g / tf.maximum(tf.norm(g), 1.0) for g in gradients]
+    return (tf.reduce_mean(errors) if self.bug == "sum_unseen" else total), gradients
+
+
+def main(workdir: str) -> Regression:
+  """Trains."""
+  return replicator.train(Regression, Points(), workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(main)

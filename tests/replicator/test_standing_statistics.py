@@ -1,0 +1,55 @@
+"""Standing statistics against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import (
+  GlobalBatchNorm,
+  SpectralNorm,
+  UsageError,
+  use_standing_statistics,
+  wrap_optimizer,
+)
+
+BATCHES = np.random.default_rng(0).normal(3.0, 2.0, [3, 8, 4])
+X = np.random.default_rng(1).normal(size=[5, 4])
+
+
+def test_statistics_are_the_means_over_the_passes(float64):
+  network = keras.Sequential([keras.Input([4]), GlobalBatchNorm(epsilon=0.0, momentum=0.7)])
+  standing = lambda i: network(BATCHES[i], training=True)
+  with use_standing_statistics(network, standing, len(BATCHES)):
+    outputs = network(X, training=False)
+  mean, variance = BATCHES.mean(1).mean(0), BATCHES.var(1).mean(0)
+  np.testing.assert_allclose(outputs, (X - mean) / np.sqrt(variance), rtol=1e-12)
+
+
+def test_nothing_is_left_behind_and_averages_are_used(float64):
+  network = keras.Sequential([
+      keras.Input([4]), SpectralNorm(keras.layers.Dense(4)), GlobalBatchNorm()])
+  optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), network.trainable_variables, ema_decay=0.5)
+  before = [v.numpy() for v in network.variables]
+  averages = [v.numpy() for v in optimizer.averages]
+  optimizer.averages[0].assign(2 * averages[0])  # The bias, or the kernel, is another one.
+
+  @tf.function(autograph=False)
+  def sample(x):
+    with optimizer.averaged_weights(), use_standing_statistics(
+        network, lambda i: network(BATCHES[i], training=True), 2):
+      return network(x, training=False)
+
+  outputs = sample(X)
+  for value, variable in zip(before, network.variables, strict=True):
+    np.testing.assert_array_equal(variable, value)
+  network.trainable_variables[0].assign(2 * averages[0])
+  with use_standing_statistics(network, lambda i: network(BATCHES[i], training=True), 2):
+    np.testing.assert_allclose(outputs, network(X, training=False), rtol=1e-12)
+
+
+@pytest.mark.parametrize("layer, passes", [(keras.layers.ReLU(), 1), (GlobalBatchNorm(), 0)])
+def test_without_passes_or_layers_it_is_refused(layer, passes):
+  with (pytest.raises(UsageError, match="needs at least one of each"),
+        use_standing_statistics(keras.Sequential([layer]), lambda i: None, passes)):
+    pass
