@@ -252,7 +252,8 @@ def main(argv: list[str]) -> None:
   if FLAGS.contender:
     take_turns()
     return
-  print(f"three networks of {FLAGS.depth} hidden layers of {FLAGS.width}, {FLAGS.batch_size} examples a step; "
+  print(f"three networks of {FLAGS.depth} hidden layers of {FLAGS.width}, "
+        f"{FLAGS.batch_size} examples a step; "
         f"medians of {FLAGS.rounds} turns of {FLAGS.calls * FLAGS.steps} steps on "
         f"{os.cpu_count()} cores")
   for number, (title, entries) in enumerate(TABLES.items()):

@@ -12,8 +12,7 @@ from typing import TextIO
 import gin
 import keras
 
-# Imported for their gin names.
-from replicator import accumulation, core, loop, optimizers, schedules  # noqa: F401
+from replicator import core, loop, optimizers, schedules  # noqa: F401  (their gin names)
 from replicator.errors import UsageError, first_line, nearest
 
 

@@ -8,7 +8,7 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator import collectives, context, exchange, parameter_server, placement, state
+from replicator import collectives, context, exchange, parameter_server, placement, state, support
 from replicator import strategy as strategies
 from replicator.errors import UsageError
 
@@ -107,10 +107,12 @@ class Replicator:
       asynchronous, one remote value, whose `fetch()` waits.
 
     Raises:
-      UsageError: n does not divide by the replicas, or two optimizers own a variable.
+      UsageError: n does not divide by the replicas, two optimizers own a variable, or the strategy
+        cannot run a layer of the step.
     """
     if step_fn not in self._compiled:
       state.check_owners(step_fn)
+      support.check_supported(step_fn, self.name, self.num_replicas)
       self._compiled[step_fn] = self.compile(
           lambda step, arguments: self.on_replicas(step_fn, step, arguments))
     arguments = () if inputs is None else (self.distribute(inputs),)

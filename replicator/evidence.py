@@ -5,7 +5,7 @@ import os
 import pathlib
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -42,7 +42,7 @@ class Evidence:
     self.microbatched = False
     self._paths: dict[int, str] = {}
     self._layers: list[keras.layers.Layer] = []
-    for path, item in _walk(step, "", set()):
+    for path, item in state.held_by(step, (Optimizer, keras.layers.Layer)):
       if isinstance(item, Optimizer):
         self._paths[id(item)] = path
       else:
@@ -112,19 +112,6 @@ class Evidence:
       if operation.type in _NOT_LINEAR:
         _add(self.changes, f"{operation.type}{_place(operation.traceback)}")
     return found
-
-
-def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-  """The optimizers and Keras layers of a step, by path, as `state` finds its variables."""
-  if isinstance(value, keras.layers.Layer):
-    yield path, value
-  elif id(value) not in seen:
-    seen.add(id(value))
-    if isinstance(value, Optimizer):
-      yield path, value
-    else:
-      for name, child in (state._children(value) or {}).items():
-        yield from _walk(child, f"{path}/{name}" if path else str(name), seen)
 
 
 def _add(found: list[str], text: str) -> None:

@@ -86,7 +86,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     kept = self.momentum if part is None or part.is_first else 1.0
     share = (1 - self.momentum) / (part.count if part else 1)
     # An update that is skipped for what is not finite leaves the statistics alone, too.
-    finite = tf.math.is_finite(tf.reduce_sum(mean) + tf.reduce_sum(variance))
+    finite = tf.math.is_finite(variance)
     for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
       old = tf.convert_to_tensor(statistic.value)
       moved = old * kept + tf.stop_gradient(value) * share

@@ -21,13 +21,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator import checkpoint, collectives, core, random, record
+from replicator import (
+  accumulation,  # noqa: F401  (its gin name, before a configuration is locked)
+  checkpoint,
+  collectives,
+  core,
+  random,
+  record,
+)
 from replicator import context as step_context
 from replicator import inputs as inputs_lib
 from replicator.errors import Preempted, UsageError, nearest
 from replicator.preemption import StopSignal
 from replicator.progress import Progress
 from replicator.state import check_owners
+from replicator.support import check_supported
 from replicator.training_function import Result, TrainingFunction
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
@@ -106,6 +114,7 @@ def train(make_step: Callable[[], Callable],
   with replicator.scope():
     step = make_step()
   check_owners(step)
+  check_supported(step, replicator.name, replicator.num_replicas)
   if _substitute:
     return _substitute(replicator, step, inputs, context)
   facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,

@@ -11,7 +11,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import collectives, context
+from replicator import context, exchange
 from replicator.errors import UsageError
 from replicator.loss_scale import LossScale
 from replicator.schedules import LinearDecay  # noqa: F401  (for gin)
@@ -98,10 +98,10 @@ class Optimizer(tf.Module):
       return
     own = self._unscaled([tf.convert_to_tensor(gradient) for gradient, _ in pairs])
     updated = [variable for _, variable in pairs]
-    averaged = collectives.all_mean(own)
+    averaged, packs = exchange.mean_as_it_travelled(own)
     if observer:
       observer(self, updated, own, averaged)
-    clipped, finite = self._clipped(averaged, updated)
+    clipped, finite = self._clipped(averaged, packs, updated)
     # Read on each replica: from across replicas they would be sent from the first to the others.
     iterations = tf.identity(self.keras_optimizer.iterations.value)
     learning_rate = tf.identity(self.keras_optimizer.learning_rate)
@@ -152,11 +152,11 @@ class Optimizer(tf.Module):
     scaled_for.remove(self)  # The next update may have another scale.
     return self.loss_scale.unscale(gradients)
 
-  def _clipped(self, gradients: list[tf.Tensor], variables: list
+  def _clipped(self, gradients: list[tf.Tensor], packs: list[tf.Tensor], variables: list
                ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The averaged gradients, clipped; and whether all are finite, bool []."""
     if self.clip_norm is None:
-      return gradients, _all_finite(gradients)
+      return gradients, _all_finite(packs)
     if not self.clip_each_network:
       clipped, norm = tf.clip_by_global_norm(gradients, self.clip_norm)
       return clipped, tf.math.is_finite(norm)

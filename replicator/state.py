@@ -49,6 +49,23 @@ def check_owners(step: Callable) -> None:
                          f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")
 
 
+def held_by(step: Callable, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+  """What a step holds of some types, each with the first path of attributes that leads to it."""
+  yield from _walk_to(step, kinds, "", set())
+
+
+def _walk_to(value: Any, kinds: tuple[type, ...], path: str, seen: set[int]
+             ) -> Iterator[tuple[str, Any]]:
+  if id(value) in seen:
+    return
+  seen.add(id(value))
+  if isinstance(value, kinds):
+    yield path, value
+    return
+  for name, child in (_children(value) or {}).items():
+    yield from _walk_to(child, kinds, f"{path}/{name}" if path else str(name), seen)
+
+
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
   """Yields `(path, item)` of all variables and optimizers; `seen` holds the containers entered."""
   if isinstance(value, keras.Variable):

@@ -118,6 +118,7 @@ def without_batch_statistics(monkeypatch):
     monkeypatch.setattr(module, "GlobalBatchNorm", keras.layers.LayerNormalization)
 
 
+@pytest.mark.slow
 def test_micro_batches_do_not_change_the_training_in_float64(without_batch_statistics, tmp_path):
   for n in (1, 2, 4):
     train(tmp_path / str(n), *FLOAT64, *STRATEGIES["one device"], f"microbatch.n = {n}")
@@ -133,6 +134,7 @@ def test_micro_batches_with_batch_norm_are_the_same_on_any_replicas(tmp_path):
     assert_same_training(tmp_path / name, tmp_path / "one device")
 
 
+@pytest.mark.slow
 def test_parameter_server_trains_with_two_asynchronous_workers(tmp_path):
   done = run("replicator.launch", "--workers=2", "--ps=1", "--", sys.executable, "-m",
              "experiments.sngan", *flags("train.steps = 20", "train.log_every = 5",

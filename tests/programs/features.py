@@ -1,0 +1,197 @@
+"""Every layer and feature in a tiny step that uses it, for `tests.programs.capabilities` to try."""
+
+import dataclasses
+from collections.abc import Callable
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from replicator import random
+from tests.programs.planted_bugs import WIDTH
+from tests.programs.two_networks import TwoNetworks
+
+UNITS = 4
+NONFINITE_STEP = 1  # Where a feature's gradients are not finite.
+
+
+class Regression(tf.Module):
+  """Learns a function of points by least squares.
+
+  Args:
+    layers: of the network, between its first and its last.
+    keras_options: of the Keras optimizer.
+    options: of `wrap_optimizer`.
+  """
+
+  def __init__(self, *layers: keras.layers.Layer, keras_options: dict | None = None, **options):
+    super().__init__()
+    self.network = keras.Sequential([
+        keras.Input([WIDTH]), keras.layers.Dense(UNITS, activation="tanh"), *layers,
+        keras.layers.Dense(1)])
+    self.optimizer = replicator.wrap_optimizer(
+        keras.optimizers.SGD(0.1, 0.5, name="sgd", **keras_options or {}),
+        self.network.trainable_variables, **options)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    loss, gradients = replicator.microbatch(self.loss_and_gradients, batch)
+    self.optimizer.apply(gradients)
+    return {"loss": loss}
+
+  def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """The loss `[]` and its gradient by every variable."""
+    with tf.GradientTape() as tape:
+      loss = self.loss(batch["x"], batch["y"])
+      scaled = self.optimizer.scale_loss(loss)
+    return loss, tape.gradient(scaled, self.optimizer.variables_updated)
+
+  def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """The mean squared error of points `x [n, WIDTH]`, `y [n, 1]`."""
+    return tf.reduce_mean(tf.square(tf.cast(self.network(x, training=True), y.dtype) - y))
+
+
+class Averaged(Regression):
+  """Also tells the loss of its averaged weights."""
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    losses = super().__call__(batch)
+    with self.optimizer.averaged_weights():
+      return {**losses, "averaged": self.loss(batch["x"], batch["y"])}
+
+
+class Overflowing(Regression):
+  """Has gradients that are infinite on one replica, at one step."""
+
+  def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    loss, gradients = super().loss_and_gradients(batch)
+    overflows = tf.logical_and(tf.equal(replicator.step_number(), NONFINITE_STEP),
+                               tf.equal(replicator.replica_id(), 0))
+    return loss, [
+        tf.where(overflows, tf.cast(np.inf, gradient.dtype), gradient) for gradient in gradients]
+
+
+class Noisy(Regression):
+  """Adds noise of a stream to its points, and of every kind of draw to its loss."""
+
+  def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    noise = [random.normal("a", x.shape), random.uniform("b", x.shape),
+             random.truncated_normal("a", x.shape),
+             tf.cast(random.bernoulli("c", x.shape, 0.5), x.dtype)]
+    return super().loss(x + 0.1 * tf.add_n(noise), y)
+
+
+class KerasNoisy(Regression):
+  """Adds noise of a Keras seed generator."""
+
+  def __init__(self):
+    super().__init__()
+    self.seeds = keras.random.SeedGenerator(1)
+
+  def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return super().loss(x + 0.1 * keras.random.normal(x.shape, seed=self.seeds), y)
+
+
+class Collective(Regression):
+  """Has a loss that takes something from all replicas by every collective."""
+
+  def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    outputs = self.network(x, training=True)
+    replicas = replicator.num_replicas()
+    everywhere = replicator.all_concat(outputs)  # [BATCH, 1]
+    own = replicator.reduce_scatter(everywhere) / replicas
+    swapped = replicator.all_to_all(replicator.all_to_all(outputs))
+    weights = [replicator.broadcast(v.value, 0) for v in self.network.trainable_variables]
+    terms = [
+        replicator.all_sum(tf.reduce_sum(outputs)), replicator.all_mean(tf.reduce_mean(outputs)),
+        replicator.all_min(tf.reduce_min(outputs)), replicator.all_max(tf.reduce_max(outputs)),
+        tf.math.reduce_std(replicator.all_gather(outputs)), tf.reduce_mean(tf.square(own)),
+        tf.add_n(replicator.map_gather(weights, tf.nn.l2_loss)),
+        replicator.map_reduce(weights, tf.reduce_sum, "mean")]
+    return tf.reduce_mean(tf.square(swapped - y)) + 0.1 * tf.add_n(terms)
+
+
+class Placed(keras.layers.Dense):
+  """A dense layer on the logical device `device`."""
+
+  def __init__(self, device: int):
+    super().__init__(UNITS)
+    self.device = device
+
+  def build(self, input_shape):
+    with replicator.logical_device(self.device):
+      super().build(input_shape)
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    with replicator.logical_device(self.device):
+      return super().call(inputs)
+
+
+@gin.configurable
+def placed(device: int = 0) -> Placed:
+  """Its place is set where there are several devices."""
+  return Placed(device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+  """A line of the table.
+
+  Attributes:
+    make: makes the step that uses the feature, for so many replicas.
+    bindings: of gin, that switch it on.
+    precision: `train.precision`.
+    eager: whether it runs line by line, as with `--eager`.
+  """
+
+  make: Callable[[int], Callable]
+  bindings: tuple[str, ...] = ()
+  precision: str = "float64"
+  eager: bool = False
+
+  @property
+  def tolerance(self) -> float:
+    """How far losses may be from the reference, relative; further ones mean another training."""
+    return 1e-9 if self.precision == "float64" else 1e-2
+
+
+def with_layer(make_layer: Callable[..., keras.layers.Layer], *args, **kwargs) -> Feature:
+  """The feature of a layer."""
+  return Feature(lambda _: Regression(make_layer(*args, **kwargs)))
+
+
+FEATURES = {
+    "`GlobalBatchNorm`": with_layer(replicator.GlobalBatchNorm),
+    "`GlobalBatchNorm(groups)`, one replica a group": Feature(lambda replicas: Regression(
+        replicator.GlobalBatchNorm(groups=[[i] for i in range(replicas)]))),
+    "`SpectralNorm`": Feature(lambda _: Regression(
+        replicator.SpectralNorm(keras.layers.Dense(UNITS)))),
+    "`Dropout`": with_layer(replicator.Dropout, 0.5),
+    "Keras `BatchNormalization`": with_layer(keras.layers.BatchNormalization),
+    "Keras `BatchNormalization(synchronized=True)`": with_layer(
+        keras.layers.BatchNormalization, synchronized=True),
+    "Keras `SpectralNormalization`": Feature(lambda _: Regression(
+        keras.layers.SpectralNormalization(keras.layers.Dense(UNITS)))),
+    "Keras `Dropout`": with_layer(keras.layers.Dropout, 0.5),
+    "Keras `SeedGenerator`": Feature(lambda _: KerasNoisy()),
+    "Keras optimizer with `use_ema`": Feature(
+        lambda _: Regression(keras_options={"use_ema": True})),
+    "`wrap_optimizer`": Feature(lambda _: Regression()),
+    "`wrap_optimizer(clip_norm)`": Feature(lambda _: Regression(clip_norm=0.1)),
+    "`wrap_optimizer(ema_decay)`": Feature(lambda _: Averaged(ema_decay=0.9)),
+    "`wrap_optimizer(skip_nonfinite)`": Feature(lambda _: Overflowing(skip_nonfinite=True)),
+    "several networks and optimizers": Feature(lambda _: TwoNetworks()),
+    "`microbatch`": Feature(lambda _: Regression(), ("microbatch.n = 2",)),
+    "random streams": Feature(lambda _: Noisy()),
+    "collectives": Feature(lambda _: Collective()),
+    "`train.steps_per_call`": Feature(lambda _: Regression(), ("train.steps_per_call = 2",)),
+    "`Replicator.jit_compile` (XLA)": Feature(
+        lambda _: Regression(), ("Replicator.jit_compile = True",)),
+    "`logical_device`, two devices a replica": Feature(
+        lambda _: Regression(placed()),
+        ("Replicator.devices_per_replica = 2", "placed.device = 1")),
+    "`mixed_bfloat16`": Feature(lambda _: Regression(), precision="mixed_bfloat16"),
+    "`mixed_float16`": Feature(lambda _: Regression(), precision="mixed_float16"),
+    "`--eager`": Feature(lambda _: Regression(), eager=True),
+}
