@@ -1,0 +1,182 @@
+"""Trains a tiny step with every layer and feature under every strategy, and makes a table of it.
+
+    python -m tests.programs.capabilities > docs/capabilities.md
+
+With `--strategy=mirrored` it trains under that one alone, and prints the losses as JSON.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from replicator import Replicator, UsageError, config, loop
+from replicator import strategy as strategies
+from replicator.errors import first_line
+from replicator.inputs import batches
+from replicator.training_function import TrainingFunction
+from tests.programs.features import FEATURES, Feature
+from tests.programs.planted_bugs import Points
+
+BATCH, STEPS = 16, 4
+REPLICAS = {"one_device": 1, "mirrored": 2, "central_storage": 2, "multi_worker_mirrored": 2,
+            "parameter_server": 1}
+CLUSTERS = {"multi_worker_mirrored": ["--workers=2"],
+            "parameter_server": ["--workers=2", "--ps=1"]}
+ROOT = pathlib.Path(__file__).parents[2]
+
+Outcome = dict[str, Any]
+"""`{"losses": [...]}`, or `{"refused": the message}`."""
+
+
+# ---- Training -----------------------------------------------------------------------------------
+
+
+def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[float]:
+  """All losses of a few steps, as `replicator.train` would start and run them."""
+  split = any("devices_per_replica" in binding for binding in bindings)
+  cpus = None if strategy in CLUSTERS else REPLICAS[strategy] * (2 if split else 1)
+  config.parse([], [
+      f"train.steps = {STEPS}", "train.steps_per_call = 1", f"train.log_every = {STEPS}",
+      f"train.global_batch_size = {BATCH}", "train.eval_every = 0", "train.checkpoint_every = 0",
+      f"train.precision = '{feature.precision}'", f"Replicator.strategy = '{strategy}'",
+      f"Replicator.logical_cpus = {cpus}", *bindings])
+  keras.backend.clear_session()  # Names as in a new process.
+  with loop.instead_of_training(losses), eagerly() if feature.eager else contextlib.nullcontext():
+    return replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
+
+
+def losses(cluster: Replicator, step: Callable, inputs: Points, context: replicator.InputContext
+           ) -> list[float]:
+  """What `replicator.train` calls in place of its loop."""
+  steps_per_call = gin.query_parameter("train.steps_per_call")
+  function = TrainingFunction(cluster, step, steps_per_call)
+  calls = zip(range(0, STEPS, steps_per_call), batches(inputs, context).batch(steps_per_call),
+              strict=False)
+  running = [function(first, batch) for first, batch in calls]
+  values = [result.fetch()[0] for result in running]
+  return [float(x) for by_name in values for name in sorted(by_name) if name != "staleness"
+          for x in by_name[name]]
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+  """Runs line by line what is compiled otherwise."""
+  with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
+    tf.config.run_functions_eagerly(True)
+    try:
+      yield
+    finally:
+      tf.config.run_functions_eagerly(False)
+
+
+def outcome(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> Outcome:
+  """Of a feature under a strategy."""
+  try:
+    return {"losses": train(feature, strategy, bindings)}
+  except UsageError as error:
+    return {"refused": first_line(error)}
+
+
+def references() -> dict[str, Outcome]:
+  """Of every step on one device, with nothing switched on."""
+  return {name: outcome(feature, "one_device", ()) for name, feature in FEATURES.items()}
+
+
+def outcomes(strategy: str) -> dict[str, Outcome]:
+  """Of every feature under a strategy, in this process."""
+  return {name: outcome(feature, strategy, feature.bindings) for name, feature in FEATURES.items()}
+
+
+def cluster_outcomes(strategy: str) -> dict[str, Outcome]:
+  """The same, in processes of their own."""
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.launch", *CLUSTERS[strategy], "--",
+       sys.executable, "-m", "tests.programs.capabilities", f"--strategy={strategy}"],
+      cwd=ROOT, capture_output=True, text=True, timeout=200)
+  if done.returncode:
+    raise RuntimeError(f"{strategy} ended with status {done.returncode}:\n{done.stdout[-4000:]}"
+                       f"{done.stderr[-4000:]}")
+  first = re.search(r"^\[(?:worker|chief) 0\] (\{.*\})$", done.stdout, re.MULTILINE)
+  assert first, done.stdout
+  return json.loads(first[1])
+
+
+# ---- The table ----------------------------------------------------------------------------------
+
+COMMAND = "python -m tests.programs.capabilities > docs/capabilities.md"
+INTRODUCTION = f"""\
+# What runs under which strategy
+
+Written by `{COMMAND}`, which trains a tiny
+network with each layer and feature for {STEPS} steps; `tests/test_capabilities.py` checks it.
+
+- **same**: the losses are those of one device without the feature's setting, to 1e-9 relative in
+  float64; in half precision they are those of one device in it, to 1e-2.
+- **differs**: it runs, and trains otherwise than one device does.
+- **runs**: each step runs on one replica with the whole batch, and steps overtake each other; its
+  losses are finite.
+- **refused**: it ends before the first step, with one line that has the remedy.
+- **never run**: there was no TPU to try.
+"""
+
+
+def cell(feature: Feature, strategy: str, found: Outcome, reference: Outcome) -> str:
+  """The word for what was found; not for what was refused."""
+  assert np.isfinite(found["losses"]).all(), (strategy, found)
+  if strategy == "parameter_server":
+    return "runs"
+  close = np.allclose(found["losses"], reference["losses"], rtol=feature.tolerance, atol=0)
+  return "same" if close else "differs"
+
+
+def table(by_strategy: dict[str, dict[str, Outcome]], reference: dict[str, Outcome]) -> str:
+  """The page: the table, and the reasons for what is refused."""
+  columns = [*by_strategy, "tpu"]
+  lines = [INTRODUCTION, f"| | {' | '.join(f'`{name}`' for name in columns)} |",
+           f"|{' --- |' * (1 + len(columns))}"]
+  reasons: list[str] = []
+  for name, feature in FEATURES.items():
+    cells = []
+    for strategy, found in by_strategy.items():
+      if "refused" in found[name]:
+        if found[name]["refused"] not in reasons:
+          reasons.append(found[name]["refused"])
+        cells.append(f"refused[^{reasons.index(found[name]['refused']) + 1}]")
+      else:
+        cells.append(cell(feature, strategy, found[name], reference[name]))
+    lines.append(f"| {' | '.join([name, *cells, 'never run'])} |")
+  notes = [f"[^{number}]: `{reason}`" for number, reason in enumerate(reasons, 1)]
+  return "\n".join([*lines, "", *notes, ""])
+
+
+def page() -> str:
+  """Runs everything, in about two minutes."""
+  strategies.make("mirrored", 4, None, 2)  # Splits the CPU.
+  by_strategy = {name: cluster_outcomes(name) if name in CLUSTERS else outcomes(name)
+                 for name in REPLICAS}
+  return table(by_strategy, references())
+
+
+if __name__ == "__main__":
+  parser = argparse.ArgumentParser()
+  parser.add_argument("--strategy", choices=REPLICAS)
+  chosen = parser.parse_args().strategy
+  if chosen:
+    Replicator(chosen)  # Before any computation, which a cluster asks for.
+    print(json.dumps(outcomes(chosen)))
+  else:
+    print(page(), end="")
