@@ -42,8 +42,8 @@ class Replicator:
     self.is_async = strategy == "parameter_server"
     self.jit_compile = jit_compile
     if jit_compile and (self.is_async or self.num_replicas > 1):
-      raise UsageError(f"Replicator.jit_compile = True: works with one replica, not with "
-                       f"'{strategy}' on {self.num_replicas}; drop one of the two")
+      raise UsageError(f"Replicator.jit_compile = True: works with one synchronous replica, not "
+                       f"with '{strategy}'; drop one of the two")
     if jit_compile and devices_per_replica > 1:
       raise UsageError(f"Replicator.jit_compile = True: XLA compiles for one device, not for "
                        f"devices_per_replica = {devices_per_replica}; drop one of the two")

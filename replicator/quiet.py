@@ -46,7 +46,9 @@ def _stderr_kept_for_errors() -> Iterator[None]:
 _NOISE = (rb"[IW]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\]|WARNING: All log messages before absl::Init|"
           rb"To enable the following instructions:|"
           # An optimization of the graph that TensorFlow tried and went on without.
-          rb"E\d{4} [\d:.]+ +\d+ meta_optimizer.cc:\d+\] \w+ failed")
+          rb"E\d{4} [\d:.]+ +\d+ meta_optimizer.cc:\d+\] \w+ failed|"
+          # float16 on a CPU that computes it in float32.
+          rb"E\d{4} [\d:.]+ +\d+ \S+\] oneDNN supports DT_HALF only")
 _DROP_NOISE = f"""
 import re, sys
 for line in sys.stdin.buffer:

@@ -165,7 +165,7 @@ def test_inputs_that_are_no_batch(inputs):
 
 def test_xla_with_several_replicas():
   assert refusal(Replicator, "mirrored", logical_cpus=2, jit_compile=True) == (
-      "Replicator.jit_compile = True: works with one replica, not with 'mirrored' on 2; "
+      "Replicator.jit_compile = True: works with one synchronous replica, not with 'mirrored'; "
       "drop one of the two")
 
 
