@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, all_mean, context
+from replicator import (
+  GlobalBatchNorm,
+  Replicator,
+  SpectralNorm,
+  UsageError,
+  all_mean,
+  context,
+  replica_id,
+)
 from replicator.layers import global_moments
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # The layer's defaults.
@@ -211,12 +219,24 @@ def test_moments_of_unequal_batches(shapes, precision, rtol):
   parts = [RNG.normal(100 * i, 1 + i, shape).astype(precision) for i, shape in enumerate(shapes)]
   values = replicator.strategy.experimental_distribute_values_from_function(
       lambda c: tf.constant(parts[c.replica_id_in_sync_group]))
+
+  def step(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      (mean, variance), _ = global_moments(x)
+      loss = tf.cast(replica_id() + 1, x.dtype) * tf.reduce_sum(2 * mean + 3 * variance)
+    return mean, variance, tape.gradient(loss, x)
+
   compiled = replicator.compile(
-      lambda x: replicator.on_replicas(global_moments, tf.constant(0, tf.int64), (x,)))
+      lambda x: replicator.on_replicas(step, tf.constant(0, tf.int64), (x,)))
   whole = np.concatenate([part.reshape(-1, 3) for part in parts]).astype(np.float64)
-  for (mean, variance), _ in replicator.local_results(compiled(values)):
+  weight = sum(range(1, len(parts) + 1)) / len(whole)  # Of all replicas' losses.
+  for part, (mean, variance, gradient) in zip(
+      parts, replicator.local_results(compiled(values)), strict=True):
     np.testing.assert_allclose(mean, whole.mean(0), rtol=rtol)
     np.testing.assert_allclose(variance, whole.var(0), rtol=rtol)
+    np.testing.assert_allclose(gradient, weight * (2 + 6 * (part - whole.mean(0))), rtol=rtol,
+                               atol=rtol * 100)
 
 
 def test_batch_norm_of_groups(float64):
