@@ -1,7 +1,6 @@
 """Exact gradient accumulation inside a replica step, for any number of networks."""
 
 from collections.abc import Callable
-from typing import Any
 
 import gin
 import tensorflow as tf
@@ -9,8 +8,7 @@ import tree
 
 from replicator import context, exchange
 from replicator.errors import UsageError
-
-Nest = Any
+from replicator.exchange import Nest
 
 
 @gin.configurable(denylist=["fn", "batch"])

@@ -14,14 +14,20 @@ import pathlib
 import re
 import shlex
 import sys
-import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from replicator import quiet
-from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line, nearest
+from replicator.errors import (
+  PREEMPTED_STATUS,
+  Preempted,
+  UsageError,
+  first_line,
+  is_foreign,
+  nearest,
+)
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -187,8 +193,6 @@ def in_one_line(error: Exception) -> str:
   if "Graph execution error" in reason:  # Compiled code tells its places in the message.
     frames += re.findall(r'File "(.+?)", line (\d+)', str(error))
     reason = next((line for line in lines[2:] if not line.startswith("  ")), reason)
-  foreign = ("site-packages", sysconfig.get_paths()["stdlib"])
-  own = [frame for frame in frames if os.path.isfile(frame[0])
-         and not any(place in frame[0] for place in foreign)]
+  own = [frame for frame in frames if os.path.isfile(frame[0]) and not is_foreign(frame[0])]
   where = f"{os.path.relpath(own[-1][0])}:{own[-1][1]}: " if own else ""
   return f"{where}{type(error).__name__}: {reason}"

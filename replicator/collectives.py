@@ -42,10 +42,7 @@ def all_min(values: Nest, groups: Groups = None) -> Nest:
 
   `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the least value.
   """
-  values, group = exchange.begin("all_min", values, groups)
-  return exchange.map_tensors(
-      lambda x: (tf.reduce_all if x.dtype == tf.bool else tf.reduce_min)(x, axis=0),
-      exchange.group_stack(values, group))
+  return _extreme("all_min", values, groups, tf.reduce_min, tf.reduce_all)
 
 
 def all_max(values: Nest, groups: Groups = None) -> Nest:
@@ -53,9 +50,14 @@ def all_max(values: Nest, groups: Groups = None) -> Nest:
 
   `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the greatest value.
   """
-  values, group = exchange.begin("all_max", values, groups)
+  return _extreme("all_max", values, groups, tf.reduce_max, tf.reduce_any)
+
+
+def _extreme(call: str, values: Nest, groups: Groups, of_numbers: Callable, of_bools: Callable
+             ) -> Nest:
+  values, group = exchange.begin(call, values, groups)
   return exchange.map_tensors(
-      lambda x: (tf.reduce_any if x.dtype == tf.bool else tf.reduce_max)(x, axis=0),
+      lambda x: (of_bools if x.dtype == tf.bool else of_numbers)(x, axis=0),
       exchange.group_stack(values, group))
 
 

@@ -1,9 +1,11 @@
 """The one exception that means: what the user wrote cannot work, and here is what to write."""
 
 import difflib
+import sysconfig
 from collections.abc import Iterable
 
 PREEMPTED_STATUS = 42  # of a run that was asked to stop, and saved
+_STDLIB = sysconfig.get_paths()["stdlib"]
 
 
 class UsageError(Exception):
@@ -23,6 +25,11 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 def first_line(error: BaseException) -> str:
   """Of its message; gin adds lines to that of whatever passes through a configurable."""
   return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def is_foreign(file: str) -> bool:
+  """Whether a source file is Python's or an installed package's, and not the user's own."""
+  return "site-packages" in file or _STDLIB in file
 
 
 class Preempted(Exception):

@@ -4,14 +4,14 @@ import inspect
 import os
 import pathlib
 import re
-import sysconfig
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from replicator import state
+from replicator import state, support
+from replicator.errors import is_foreign
 from replicator.layers import GlobalBatchNorm
 from replicator.optimizers import Optimizer
 
@@ -19,7 +19,6 @@ _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncated
                     r"(?!GetKey|GetAlg|UniformFullInt)")
 _NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
                "Square", "Tanh"}
-_FOREIGN = ("site-packages", sysconfig.get_paths()["stdlib"])
 _LIBRARY = str(pathlib.Path(__file__).parent)
 _OWN_STREAMS = {os.path.join(_LIBRARY, name) for name in ("random.py", "streams.py")}
 _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
@@ -80,8 +79,7 @@ class Evidence:
   def _kind_of_draw(self, frames: Sequence) -> str:
     files = {frame.filename for frame in frames}
     for layer in self._layers:
-      draws = any(isinstance(x, keras.random.SeedGenerator) for x in vars(layer).values())
-      if draws and inspect.getfile(type(layer)) in files:
+      if support.has_seeds(layer) and inspect.getfile(type(layer)) in files:
         return f"a Keras {type(layer).__name__} layer"
     in_keras = any("/keras/src/random/" in file for file in files)
     return "a keras.random draw" if in_keras else "a tf.random draw"
@@ -122,5 +120,5 @@ def _add(found: list[str], text: str) -> None:
 def _place(frames: Sequence) -> str:
   """` at file:line`, the innermost line of the user's own code."""
   own = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(_LIBRARY)
-         and not any(place in f.filename for place in _FOREIGN)]
+         and not is_foreign(f.filename)]
   return f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""

@@ -7,8 +7,7 @@ gradient for them: what is too large for one server is out of reach.
 Any free worker takes the next step. When one dies in the middle, another takes its step, or the
 same after it has joined again, and runs it from the start. The log gets exactly one outcome of
 every step, but what the lost attempt had already applied stays applied: a step that is run
-again may train some of its networks twice. Steps overtake each other without locks, so the
-`iterations` that a Keras optimizer counts, which it reads and writes in two operations, lose some.
+again may train some of its networks twice.
 """
 
 import contextlib

@@ -17,7 +17,7 @@ import tensorflow as tf
 from replicator import accumulation, collectives, context, core, evidence, loop, optimizers, state
 from replicator import inputs as inputs_lib
 from replicator.errors import UsageError
-from replicator.training_function import _checked_scalars
+from replicator.training_function import checked_scalars
 
 Key = tuple[int, str, str]
 """Step (0: before the first), kind, and name; the kinds are those below."""
@@ -150,7 +150,7 @@ class _Recorder:
     """The losses and gradients of one step, averaged over replicas; `_names` says which."""
     taps = self._taps
     taps.clear()
-    losses = _checked_scalars(self._step(*batch))
+    losses = checked_scalars(self._step(*batch))
     applied = taps.names, taps.tensors
     taps.clear()
     for name, loss in losses.items():

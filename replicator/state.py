@@ -28,7 +28,7 @@ def variables_of(step: Callable) -> dict[str, Any]:
   found: dict[str, Any] = {}
   seen: set[int] = set()
   for path, item in _walk(step, "", seen):
-    if id(item) not in seen and not isinstance(item, Optimizer):
+    if id(item) not in seen:
       seen.add(id(item))
       found[path] = item
   return dict(sorted(found.items()))
@@ -41,8 +41,8 @@ def check_owners(step: Callable) -> None:
     UsageError: one is; the message has the paths of attributes that lead to the optimizers.
   """
   owners: dict[int, str] = {}
-  for path, item in _walk(step, "", set()):
-    for variable in item.variables_updated if isinstance(item, Optimizer) else ():
+  for path, optimizer in held_by(step, (Optimizer,)):
+    for variable in optimizer.variables_updated:
       owner = owners.setdefault(id(variable), path)
       if owner != path:
         raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
@@ -67,7 +67,7 @@ def _walk_to(value: Any, kinds: tuple[type, ...], path: str, seen: set[int]
 
 
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-  """Yields `(path, item)` of all variables and optimizers; `seen` holds the containers entered."""
+  """Yields `(path, variable)`; `seen` holds the containers that were entered before."""
   if isinstance(value, keras.Variable):
     yield path, value.value
   elif isinstance(value, tf.Variable):
@@ -79,8 +79,6 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     return
   else:
     children = _children(value)
-    if isinstance(value, Optimizer):
-      yield path, value
     if children is not None:
       seen.add(id(value))
       for name, child in children.items():

@@ -49,12 +49,16 @@ def _remedy(layer: keras.layers.Layer) -> str | None:
   if getattr(layer, "stateful", False):
     return "write stateful=False"
   rates = [getattr(layer, name) for name in _RATES if hasattr(layer, name)]
-  has_seeds = any(isinstance(x, keras.random.SeedGenerator) for x in vars(layer).values())
-  if not has_seeds or (rates and not any(rates)):
+  if not has_seeds(layer) or (rates and not any(rates)):
     return None
   if isinstance(layer, keras.layers.Dropout):
     return "use replicator.Dropout"
   return "use replicator.Dropout, or draw with replicator.random"
+
+
+def has_seeds(layer: keras.layers.Layer) -> bool:
+  """Whether a layer itself, not one inside it, draws from a generator of Keras'."""
+  return any(isinstance(x, keras.random.SeedGenerator) for x in vars(layer).values())
 
 
 def _refusal(what: str, num_replicas: int, remedy: str) -> UsageError:

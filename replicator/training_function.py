@@ -72,7 +72,7 @@ class TrainingFunction:
   def _one_step(self, step: tf.Tensor, i: tf.Tensor | int, arguments: tuple) -> tf.Tensor:
     """The scalars of step `step`, the i-th of this call, averaged over this process's replicas."""
     def scalars(*stacked):
-      outputs = _checked_scalars(self._step_fn(*tree.map_structure(lambda x: x[i], stacked)))
+      outputs = checked_scalars(self._step_fn(*tree.map_structure(lambda x: x[i], stacked)))
       self._names[:] = list(outputs)
       # One vector: one tensor to carry, and one collective to average.
       return tf.stack([tf.cast(value, keras.config.floatx()) for value in outputs.values()])
@@ -103,7 +103,12 @@ class Result:
     return dict(zip(self._names, values.T[1:], strict=True)), bool(values[0, 0] > 0)
 
 
-def _checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
+def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
+  """What a step returned, a dict of scalars to log.
+
+  Raises:
+    UsageError: it is not.
+  """
   if not isinstance(outputs, dict) or not outputs:
     raise UsageError("the step must return a non-empty dict of scalars to log, such as "
                      f"{{'loss': loss}}, not {type(outputs).__name__}")

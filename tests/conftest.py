@@ -4,6 +4,12 @@ from replicator import quiet
 
 quiet.import_tensorflow()
 
+import gin  # noqa: E402
+import keras  # noqa: E402
+import pytest  # noqa: E402
+
+from replicator import random  # noqa: E402
+
 NUM_DEVICES = 8
 
 
@@ -13,3 +19,13 @@ def pytest_configure(config):
   devices = [tf.config.LogicalDeviceConfiguration() for _ in range(NUM_DEVICES)]
   tf.config.set_logical_device_configuration(cpu, devices)
   assert len(tf.config.list_logical_devices("CPU")) == NUM_DEVICES
+
+
+@pytest.fixture
+def restored():
+  """What `train` and gin files set for the whole process is undone after the test."""
+  yield
+  gin.clear_config()
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")
+  random.set_seed(0)

@@ -3,13 +3,12 @@
 import pathlib
 import re
 
-import gin
 import keras
 import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, config, random
+from replicator import Replicator, UsageError, config
 from tests.programs import capabilities
 from tests.programs.features import FEATURES, Feature, KerasNoisy, Regression
 
@@ -17,13 +16,7 @@ DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "capabilities.md"
 WIDTH = 4  # Of the inputs of a layer.
 
 
-@pytest.fixture(autouse=True)
-def restored():
-  yield
-  gin.clear_config()
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
-  random.set_seed(0)
+pytestmark = pytest.mark.usefixtures("restored")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 
-import gin
 import keras
 import numpy as np
 import pytest
@@ -24,12 +23,7 @@ SMALL = ["Generator.width = 0.0625", "Discriminator.width = 0.125", "Encoder.wid
 LOSSES = ("discriminator", "generator", "encoder")
 
 
-@pytest.fixture(autouse=True)
-def restored_keras():
-  yield
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
-  gin.clear_config()
+pytestmark = pytest.mark.usefixtures("restored")
 
 
 def configure(*bindings: str) -> None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tree
 
 from replicator import Replicator, replica_id, wrap_optimizer
-from replicator.errors import UsageError
+from tests.programs.refusals import refusal
 
 
 def mirrored(devices: int = 2) -> Replicator:
@@ -135,16 +135,6 @@ def test_jit_compile_means_xla():
 
 
 # ---- Errors -------------------------------------------------------------------------------------
-
-
-def refusal(function, *args, **kwargs) -> str:
-  """The one line that the user sees."""
-  with pytest.raises(UsageError) as caught:
-    function(*args, **kwargs)
-  # gin adds a line below that says what it called, which the command line drops.
-  message, *rest = str(caught.value).splitlines()
-  assert all(line.startswith("  In call to configurable") for line in rest)
-  return message
 
 
 def test_an_indivisible_batch():

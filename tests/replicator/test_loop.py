@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import gin
 import keras
 import numpy as np
 import pytest
@@ -19,12 +18,7 @@ SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every
 MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
 
 
-@pytest.fixture(autouse=True)
-def restored():
-  yield
-  gin.clear_config()
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
+pytestmark = pytest.mark.usefixtures("restored")
 
 
 def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None):

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, config, logical_device, random, state
+from replicator import Replicator, config, logical_device, random, state
+from tests.programs.refusals import refusal
 
 SPLIT = [("mirrored", 4), ("mirrored", 2), ("one_device", 2)]
 BATCHES = np.random.default_rng(0).normal(size=[5, 8, 3])
@@ -272,16 +273,6 @@ def test_with_one_device_a_replica_nothing_changes():
 
 
 # ---- Errors -------------------------------------------------------------------------------------
-
-
-def refusal(function, *args, **kwargs) -> str:
-  """The one line that the user sees."""
-  with pytest.raises(UsageError) as caught:
-    function(*args, **kwargs)
-  # gin adds a line below that says what it called, which the command line drops.
-  message, *rest = str(caught.value).splitlines()
-  assert all(line.startswith("  In call to configurable") for line in rest)
-  return message
 
 
 @pytest.mark.parametrize("index", [-1, 2, 1.0, "1", None])
