@@ -52,7 +52,7 @@ def ours() -> Callable[[], float]:
   class TwoNetworks(SNGAN):
     def __call__(self, batch):
       images = to_unit_range(batch["image"], keras.config.floatx())
-      loss = self._update_discriminator(images, batch["label"])
+      loss, *_ = self._update_discriminator(images, batch["label"])
       self._update_generator(FLAGS.batch_size)
       return loss
 

@@ -1,5 +1,8 @@
 """Runnable experiments, one file each: `python -m experiments.NAME --gin_file=...`."""
 
+import sys
+
 from replicator import quiet
 
-quiet.import_tensorflow()
+if "experiments.sweep" not in sys.orig_argv:  # Its trials are processes of their own.
+  quiet.import_tensorflow()

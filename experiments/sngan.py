@@ -40,6 +40,7 @@ class SNGAN(tf.Module):
     image_shape: (height, width, channels) of the data.
     num_classes: of the data; used when `conditional`.
     optimizer: makes a Keras optimizer.
+    loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
     latent_dim: length of a code z ~ N(0, 1).
     conditional: give labels to generator and discriminator.
     discriminator_updates: for each generator update; every one takes its own part of the batch.
@@ -50,11 +51,13 @@ class SNGAN(tf.Module):
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 5,
                generator_batch_ratio: int = 2, bigan: bool = False):
     super().__init__()
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
+    self.loss = loss()
     self.latent_dim = latent_dim
     self.discriminator_updates = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
@@ -70,14 +73,24 @@ class SNGAN(tf.Module):
             optimizer(), getattr(self, name).trainable_variables)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """`{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> the three losses, float []."""
+    """One step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
+
+    Besides the three losses, of the last discriminator update: `d_accuracy`, the share of images
+    and samples that it tells apart, and the mean over pixels of the variance over the global
+    batch, of the samples (`sample_variance`) and of the images (`data_variance`).
+    """
     for part in replicator.split(batch, self.discriminator_updates):
       images = to_unit_range(part["image"], keras.config.floatx())
-      discriminator_loss = self._update_discriminator(images, part["label"])
-    generator_loss = self._update_generator(self.generator_batch_ratio * images.shape[0])
-    encoder_loss = self._update_encoder(images, part["label"])
+      discriminator_loss, accuracy, moments = self._update_discriminator(images, part["label"])
+    [generator_loss] = self._update_generator(self.generator_batch_ratio * images.shape[0])
+    [encoder_loss] = self._update_encoder(images, part["label"])
+    # Of all replicas: a mean of the replicas' own variances would depend on their number.
+    means, mean_squares = replicator.all_mean(moments)
+    data_variance, sample_variance = tf.unstack(
+        mean_squares - tf.reduce_mean(tf.square(means), [1, 2, 3]))
     return {"discriminator": discriminator_loss, "generator": generator_loss,
-            "encoder": encoder_loss}
+            "encoder": encoder_loss, "d_accuracy": accuracy,
+            "sample_variance": sample_variance, "data_variance": data_variance}
 
   @tf.function(autograph=False)
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -92,7 +105,9 @@ class SNGAN(tf.Module):
     images = to_unit_range(images, keras.config.floatx())
     return self.generate(self.encoder(images, training=False), labels)
 
-  def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+  def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> list:
+    """Its loss [], accuracy [], and means [2, h, w, c] and mean squares [2] of images and samples.
+    """
     z, fake_labels = self._sample(images.shape[0])
 
     def loss(images, labels, z, fake_labels):
@@ -102,24 +117,28 @@ class SNGAN(tf.Module):
       scores = self._score(tf.concat([images, fakes], 0), tf.concat([labels, fake_labels], 0),
                            tf.concat([codes, z], 0) if self.bigan else None)
       real_scores, fake_scores = tf.split(scores, 2)
-      return losses.hinge_discriminator_loss(real_scores, fake_scores)
+      told_apart = tf.cast(tf.concat([real_scores > 0, fake_scores < 0], 0), images.dtype)
+      pixels = tf.stack([images, tf.cast(fakes, images.dtype)])
+      return [self.loss.discriminator(real_scores, fake_scores),
+              tf.reduce_mean(told_apart),
+              [tf.reduce_mean(pixels, 1), tf.reduce_mean(tf.square(pixels), [1, 2, 3, 4])]]
 
     return self._update("discriminator", loss, images, labels, z, fake_labels)
 
-  def _update_generator(self, size: int) -> tf.Tensor:
+  def _update_generator(self, size: int) -> list[tf.Tensor]:
     def loss(z, labels):
-      return losses.hinge_generator_loss(
-          self._score(self.generator(z, labels, training=True), labels, z))
+      return [self.loss.generator(
+          self._score(self.generator(z, labels, training=True), labels, z))]
 
     return self._update("generator", loss, *self._sample(size))
 
-  def _update_encoder(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+  def _update_encoder(self, images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
     def adversarial_loss(images, labels):  # Real pairs shall look like generated ones.
-      return tf.reduce_mean(self._score(images, labels, self.encoder(images, training=True)))
+      return [tf.reduce_mean(self._score(images, labels, self.encoder(images, training=True)))]
 
     def regression_loss(z, labels):
       fakes = self.generator(z, labels, training=True)
-      return tf.reduce_mean(tf.math.squared_difference(self.encoder(fakes, training=True), z))
+      return [tf.reduce_mean(tf.math.squared_difference(self.encoder(fakes, training=True), z))]
 
     if self.bigan:
       return self._update("encoder", adversarial_loss, images, labels)
@@ -132,8 +151,8 @@ class SNGAN(tf.Module):
   def _score(self, images, labels, codes):
     return self.discriminator(images, labels, codes if self.bigan else None, training=True)
 
-  def _update(self, name: str, loss_fn: Callable[..., tf.Tensor], *batch: tf.Tensor) -> tf.Tensor:
-    """One update of network `name` to lessen `loss_fn(*batch)`, which is returned."""
+  def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
+    """One update of network `name` to lessen the first of `loss_fn(*batch)`, which is returned."""
     variables = getattr(self, name).trainable_variables
     optimizer = self.optimizers[name]
 
@@ -141,13 +160,13 @@ class SNGAN(tf.Module):
       # Of the other networks nothing is recorded: they are only run.
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch([v.value for v in variables])
-        loss = loss_fn(*batch)
-        scaled = optimizer.scale_loss(loss)
-      return loss, tape.gradient(scaled, variables)
+        means = loss_fn(*batch)
+        scaled = optimizer.scale_loss(means[0])
+      return means, tape.gradient(scaled, variables)
 
-    loss, gradients = replicator.microbatch(loss_and_gradients, batch)
+    means, gradients = replicator.microbatch(loss_and_gradients, batch)
     optimizer.apply(gradients, variables)
-    return loss
+    return means
 
 
 @gin.configurable(denylist=["data", "folder"])

@@ -71,7 +71,9 @@ _HOMES = {
     "LinearDecay": "schedules",
     "use_standing_statistics": "standing_statistics",
 }
-_LIGHT = {"doctor", "errors", "launch", "progress", "quiet", "report"}  # modules without TensorFlow
+# Modules without TensorFlow.
+_LIGHT = {"charts", "compare", "doctor", "errors", "gin_checks", "gin_files", "gin_types", "launch",
+          "progress", "provenance", "quiet", "report", "rerun", "runs", "used_config"}
 
 __all__ = sorted(["app", "random", *_HOMES])
 

@@ -1,13 +1,14 @@
 """The command line of an experiment: flags, configuration, exit status.
 
     python -m experiments.NAME --gin_file=F [--gin_file=G ...] [--gin_param="a.b = 1" ...]
-                               [--workdir=DIR] [--eager] [--explain] [--debug]
+                               [--workdir=DIR] [--eager] [--allow_partial_restore]
+                               [--explain] [--diff=RUN] [--debug]
 
 Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted and saved.
 """
 
 import argparse
-import ast
+import contextlib
 import datetime
 import os
 import pathlib
@@ -23,6 +24,7 @@ from replicator import quiet
 from replicator.errors import (
   PREEMPTED_STATUS,
   Preempted,
+  RunFailed,
   UsageError,
   first_line,
   is_foreign,
@@ -75,11 +77,14 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
     arguments = _parse(argv)
     from replicator import config
     config.parse(arguments.gin_file, arguments.gin_param)
-    if arguments.explain:
-      print(config.describe())
+    if arguments.explain or arguments.diff:
+      _explain(main, arguments)
       return 0
     if arguments.eager:
       _run_eagerly()
+    if arguments.allow_partial_restore:
+      from replicator import checkpoint
+      checkpoint.allow_partial_restore(True)
     workdir = arguments.workdir or _new_workdir()
     if os.path.exists(workdir) and not os.path.isdir(workdir):
       raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
@@ -92,13 +97,24 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
     return _fail("interrupted", debug, workdir, status=130)
   except UsageError as error:
     return _fail(first_line(error), debug, workdir, status=2)
-  except RuntimeError as error:
-    if "Required bindings" not in str(error):
-      return _fail_unexpectedly(error, debug, workdir)
-    missing = missing_bindings(str(error))
-    return _fail(f"the configuration must set: {missing}", debug, workdir, status=2)
+  except RunFailed as error:
+    return _fail(first_line(error), debug, workdir, status=1)
   except Exception as error:
-    return _fail_unexpectedly(error, debug, workdir)
+    from replicator.gin_checks import missing_value
+    missing = missing_value(error)
+    return (_fail(missing, debug, workdir, status=2) if missing else
+            _fail_unexpectedly(error, debug, workdir))
+
+
+def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None:
+  from replicator import explain
+  before = explain.configuration_of(arguments.diff) if arguments.diff else ""
+  problem = explain.trace(main, arguments.workdir or "runs/explained", arguments.gin_file,
+                          arguments.gin_param)
+  if arguments.explain:
+    explain.print_explanation(explain.explain(problem))
+  if arguments.diff:
+    explain.print_differences(before, arguments.diff)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -110,7 +126,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                       help="a gin binding; overrides the files")
   parser.add_argument("--workdir", help="where the run leaves its files, and where it resumes")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
-  parser.add_argument("--explain", action="store_true", help="print the configuration and exit")
+  parser.add_argument("--allow_partial_restore", action="store_true",
+                      help="restore what fits of a checkpoint, and tell what does not")
+  parser.add_argument("--explain", action="store_true",
+                      help="print every value that the run would use and its source, and exit")
+  parser.add_argument("--diff", metavar="RUN",
+                      help="print what differs from the run in this workdir, and exit")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   return parser.parse_args(argv)
 
@@ -158,14 +179,6 @@ def _run_eagerly() -> None:
   tf.config.run_functions_eagerly(True)
 
 
-def missing_bindings(message: str) -> str:
-  """From gin's words: `train.steps`."""
-  found = re.search(r"for `(.+)` not provided in config: (.+)", message)
-  if not found:
-    return message
-  return ", ".join(f"{found[1]}.{name}" for name in ast.literal_eval(found[2]))
-
-
 def _fail(message: str, debug: bool, workdir: str | None, status: int) -> int:
   if debug:
     traceback.print_exc()
@@ -178,8 +191,9 @@ def _fail_unexpectedly(error: Exception, debug: bool, workdir: str | None) -> in
   kept = ""
   if workdir and pathlib.Path(workdir).is_dir() and not debug:
     path = pathlib.Path(workdir) / "traceback.txt"
-    path.write_text(traceback.format_exc())
-    kept = f"; the traceback is in {path}"
+    with contextlib.suppress(OSError):  # The disk may be full.
+      path.write_text(traceback.format_exc())
+      kept = f"; the traceback is in {path}"
   message = f"{in_one_line(error)}{kept}"
   return _fail(message if kept or debug else f"{message} (--debug shows the traceback)",
                debug, workdir, status=1)

@@ -1,9 +1,9 @@
 """Where am I: which replica, of how many, at which step - inside a step and in plain eager code.
 
 The replica's identity comes from `tf.distribute` itself; this module adds what it does not
-know: the number of the training step, the micro-batch, how often each random stream was drawn
-and which collectives were called in the step. Outside a step, code runs as replica 0 of 1 at
-step 0.
+know: the number of the training step, the micro-batch, how often each random stream was drawn,
+which collectives were called in the step, and what it tells of itself. Outside a step, code
+runs as replica 0 of 1 at step 0.
 """
 
 import contextlib
@@ -48,6 +48,7 @@ class StepContext:
     microbatch: the part of the batch that is computed, or None where it is not divided.
     collectives: the collectives called so far in this step, each in words.
     scaled_for: the optimizers that scaled a loss since their last update in this step.
+    signals: what `signal` recorded, or None where nobody asked.
     is_step: False for code that runs outside any step.
   """
 
@@ -60,6 +61,7 @@ class StepContext:
     self.microbatch: Microbatch | None = None
     self.collectives: list[str] = []
     self.scaled_for: set[Any] = set()
+    self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None
 
 
 class _Local(threading.local):
@@ -106,6 +108,24 @@ def once(compute: Callable[[], _T]) -> _T:
     return part.first_values[-1]
   part.replayed += 1
   return part.first_values[part.replayed - 1]
+
+
+def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
+  """Records some scalars [] by which `owner`, a layer or optimizer, tells how it is doing.
+
+  They are computed only where a caller of the step asked for them: see `replicator.signals`.
+  """
+  now = current()
+  # Of a loop's body, such as that of later micro-batches, no tensor is to be had outside.
+  is_later_part = now.microbatch is not None and not now.microbatch.is_first
+  if now.signals is not None and not is_later_part and not in_inner_graph():
+    now.signals.append((owner, compute()))
+
+
+def in_inner_graph() -> bool:
+  """Whether a graph is traced here that the step has inside: of a tf.cond, loop or function."""
+  return (not tf.executing_eagerly()
+          and tf.compat.v1.get_default_graph() is not current().graph)
 
 
 def replica_id() -> int | tf.Tensor:

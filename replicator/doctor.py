@@ -2,12 +2,17 @@
 
     python -m replicator.doctor --experiment=experiments.sngan --gin_file=F [--gin_file=G ...]
                                 [--gin_param="a.b = 1" ...] [--steps=5] [--precision=float64]
+                                [--check_resume]
 
 `--experiment` is the experiment's module, or its file. The first steps of it are computed on 1, 2
 and 4 logical CPUs, in 2 micro-batches and in 2 processes, with the same seed and global
 batch; no evaluation, no checkpoint. Every loss, averaged gradient and variable must agree to 1e-9
 in float64, or to 1e-3 in `--precision=float32`, where only the first 5 steps or so can: the
 dynamics amplify rounding. Strategy, precision and micro-batches of the gin files do not count.
+
+With `--check_resume` it proves instead that a run that is interrupted, and resumed in a new
+process, is bit for bit the run that is not: every scalar and every variable of `--steps` steps
+(6 unless told otherwise), under the strategy and the precision of the gin files.
 
 Exit status: 0 all agree; 1 something differs or fails; 2 bad command line or configuration.
 """
@@ -22,24 +27,26 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from replicator import quiet
-from replicator.app import Parser, in_one_line, main_of, missing_bindings
+from replicator.app import Parser, in_one_line, main_of
 from replicator.errors import UsageError, first_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
   words = list(sys.argv[1:] if argv is None else argv)
-  # The proof needs several devices of a kind, and every machine has CPUs.
-  os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-  quiet.import_tensorflow()
   try:
-    return _examine(_parse(words), words)
+    flags = _parse(words)
+    if not flags.check_resume:  # It needs several devices of a kind: every machine has CPUs.
+      os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    quiet.import_tensorflow()
+    return _check_resume(flags, words) if flags.check_resume else _examine(flags, words)
   except UsageError as error:
     print(f"error: {first_line(error)}", file=sys.stderr)
     return 2
   except Exception as error:
-    if "Required bindings" in str(error):
-      print(f"error: the configuration must set: {missing_bindings(str(error))}", file=sys.stderr)
+    from replicator.gin_checks import missing_value
+    if missing := missing_value(error):
+      print(f"error: {missing}", file=sys.stderr)
       return 2
     if "--debug" in words:
       traceback.print_exc()
@@ -59,13 +66,14 @@ def _hint(error: Exception) -> str:
 def _examine(flags: argparse.Namespace, words: list[str]) -> int:
   main = load(flags.experiment)
   from replicator.examination import AGREES, DIFFERS, FAILED, Examination
-  examination = Examination(main, flags.gin_file, flags.gin_param, flags.steps, flags.precision)
+  steps, precision = flags.steps or 5, flags.precision or "float64"
+  examination = Examination(main, flags.gin_file, flags.gin_param, steps, precision)
   if flags.record:
     examination.record_process(flags.record)
     return 0
   examination.prepare()
-  print(f"{flags.experiment}: {flags.steps} steps of {examination.reference.batch_size} examples "
-        f"in {flags.precision}, against 1 replica\n(the largest relative difference of a loss, a "
+  print(f"{flags.experiment}: {steps} steps of {examination.reference.batch_size} examples "
+        f"in {precision}, against 1 replica\n(the largest relative difference of a loss, a "
         f"gradient or a variable; up to {examination.tolerance:g} is rounding)", flush=True)
   verdicts = set()
   for row in examination.rows(words):
@@ -81,6 +89,32 @@ def _examine(flags: argparse.Namespace, words: list[str]) -> int:
   return 0
 
 
+def _check_resume(flags: argparse.Namespace, words: list[str]) -> int:
+  main = load(flags.experiment)
+  from replicator import resume_check
+  from replicator.examination import DIFFERS, FAILED
+  steps, params = flags.steps or 6, list(flags.gin_param)
+  if flags.precision:
+    params.append(f"train.precision = '{flags.precision}'")
+  if flags.record:
+    resume_check.train(main, flags.gin_file, params, flags.train_in, flags.train_until,
+                       flags.record, steps)
+    return 0
+  check = resume_check.ResumeCheck(words, flags.gin_file, params, steps)
+  print(f"{flags.experiment}: {steps} steps, against the same run ended after step {steps // 2} "
+        "and resumed in a new process\n(every logged scalar and every saved variable, bit for bit)",
+        flush=True)
+  verdicts = set()
+  for row in check.rows():
+    print(row, flush=True)
+    verdicts.add(row.verdict)
+  if verdicts & {DIFFERS, FAILED}:
+    print("This step does not resume exactly.")
+    return 1
+  print("This step resumes exactly.")
+  return 0
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
   parser = Parser(prog="python -m replicator.doctor", allow_abbrev=False,
                   description="Proves that a step trains the same on 1 and N replicas.")
@@ -89,14 +123,18 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   parser.add_argument("--gin_file", action="append", default=[], metavar="F", help="a gin file")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a gin binding; overrides the files")
-  parser.add_argument("--steps", type=int, default=5, help="how many steps to compare")
-  parser.add_argument("--precision", default="float64", choices=["float64", "float32"],
+  parser.add_argument("--check_resume", action="store_true",
+                      help="prove that an interrupted run goes on exactly")
+  parser.add_argument("--steps", type=int, help="how many steps to compare")
+  parser.add_argument("--precision", choices=["float64", "float32"],
                       help="float64 to prove, float32 to compare loosely")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
-  parser.add_argument("--record", help=argparse.SUPPRESS)  # For the processes of a variant.
+  for name, kind in (("record", str), ("train_in", str), ("train_until", int)):
+    parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)  # For its processes.
   flags = parser.parse_args(argv)
-  if flags.steps < 1:
-    raise UsageError(f"--steps={flags.steps}: must be at least 1")
+  lowest = 2 if flags.check_resume else 1
+  if flags.steps is not None and flags.steps < lowest:
+    raise UsageError(f"--steps={flags.steps}: must be at least {lowest}")
   return flags
 
 

@@ -16,10 +16,17 @@ class UsageError(Exception):
   """
 
 
+class RunFailed(Exception):
+  """A run that cannot go on, told in one line; the command line ends with exit status 1."""
+
+
 def nearest(word: str, candidates: Iterable[str]) -> str:
   """A hint such as ` Did you mean 'mirrored'?`, or the empty string when nothing is near."""
-  matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
-  return f" Did you mean '{matches[0]}'?" if matches else ""
+  names = list(candidates)
+  near = difflib.get_close_matches(word.lower(), {name.lower() for name in names}, 1, cutoff=0.5)
+  # Of names that differ in their capitals alone, the one that was written most alike.
+  alike = difflib.get_close_matches(word, [name for name in names if name.lower() in near], 1, 0.0)
+  return f" Did you mean '{alike[0]}'?" if alike else ""
 
 
 def first_line(error: BaseException) -> str:

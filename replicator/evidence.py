@@ -29,6 +29,8 @@ class Evidence:
 
   Attributes:
     draws: random draws that are not of `replicator.random`, each in words with its place.
+    stateful_draws: those of them whose state is the operation's own, and so in no checkpoint.
+    python_code: calls of Python functions by the compiled step, each in words with its place.
     clips: clipping between the tape and an optimizer, each in words with its place.
     changes: all such operations that are not linear, each in words with its place.
     microbatched: whether the step divides its batch as `microbatch.n` says.
@@ -36,6 +38,8 @@ class Evidence:
 
   def __init__(self, step: Any):
     self.draws: list[str] = []
+    self.stateful_draws: list[str] = []
+    self.python_code: list[str] = []
     self.clips: list[str] = []
     self.changes: list[str] = []
     self.microbatched = False
@@ -74,7 +78,12 @@ class Evidence:
       if _DRAWS.match(operation.type):
         frames = list(operation.traceback)
         if not any(frame.filename in _OWN_STREAMS for frame in frames):
-          _add(self.draws, f"{self._kind_of_draw(frames)}{_place(frames)}")
+          draw = f"{self._kind_of_draw(frames)}{_place(frames)}"
+          _add(self.draws, draw)
+          if not operation.type.startswith("Stateless"):
+            _add(self.stateful_draws, draw)
+      elif "PyFunc" in operation.type:
+        _add(self.python_code, f"a call of Python code{_place(operation.traceback)}")
 
   def _kind_of_draw(self, frames: Sequence) -> str:
     files = {frame.filename for frame in frames}

@@ -177,7 +177,12 @@ def _record_processes(words: Sequence[str]) -> diagnosis.Quantities:
          sys.executable, "-m", "replicator.doctor", *words, f"--record={path}"],
         capture_output=True, text=True)
     if done.returncode:
-      lines = (done.stdout + done.stderr).splitlines()
-      errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
-      raise UsageError((errors or lines or ["no output"])[0])
+      raise UsageError(error_in(done.stdout + done.stderr))
     return recording.load(path)
+
+
+def error_in(output: str) -> str:
+  """The first error that a process printed, else its first line."""
+  lines = output.splitlines()
+  errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+  return (errors or lines or ["no output"])[0]

@@ -126,13 +126,6 @@ def group_sum(values: Nest, group: Group, divisor: int = 1) -> Nest:
   return map_tensors(lambda x: tf.gather(x, group.number), _exchange(slots, divisor))
 
 
-def mean_as_it_travelled(values: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-  """`all_mean` of some tensors, and the same numbers in as few tensors as possible."""
-  values, group = begin("all_mean", values, None)
-  packs: list[tf.Tensor] = []
-  return _exchange(values, group.size, packs), packs or values
-
-
 def group_stack(values: Nest, group: Group) -> Nest:
   """The tensors `[size, ...]` of the group's replicas, in its order.
 
@@ -150,15 +143,15 @@ def _in_slot(x: tf.Tensor, number: int | tf.Tensor, slots: int) -> tf.Tensor:
   """`[slots, ...]`: x in slot `number`, zeros in the others."""
   if slots == 1:
     return x[tf.newaxis]
+  known = tf.get_static_value(number)
+  if known is not None:
+    return tf.pad(x[tf.newaxis], [[known, slots - 1 - known]] + [[0, 0]] * x.shape.rank)
   own = tf.reshape(tf.equal(tf.range(slots), number), [slots] + [1] * x.shape.rank)
   return tf.where(own, x[tf.newaxis], tf.zeros_like(x)[tf.newaxis])
 
 
-def _exchange(values: Nest, divisor: int = 1, packs: list[tf.Tensor] | None = None) -> Nest:
-  """The sum over all replicas of each tensor, in one collective for each dtype that travels.
-
-  What the collectives return is also added to `packs`.
-  """
+def _exchange(values: Nest, divisor: int = 1) -> Nest:
+  """The sum over all replicas of each tensor, in one collective for each dtype that travels."""
   if context.num_replicas() == 1:
     return values
   flat = tree.flatten(values)
@@ -170,8 +163,6 @@ def _exchange(values: Nest, divisor: int = 1, packs: list[tf.Tensor] | None = No
     # Divided before the sum: a sum of many large gradients must not overflow on the way.
     packed = packed / divisor if divisor > 1 else packed
     packed = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, packed)
-    if packs is not None:
-      packs.append(packed)
     for i, part in zip(positions, _unpack(packed, parts), strict=True):
       travelling[i] = tf.cast(part, flat[i].dtype)
   return tree.unflatten_as(values, travelling)

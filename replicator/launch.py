@@ -11,10 +11,14 @@ manager, and each line that it prints appears here behind its name: `[worker 0] 
 With `--ps` a worker that dies, however, is started again and joins the run; the chief gave its step
 to another. When the same one dies for the third time within a minute, the run ends.
 
+With `--max_restarts=N` a run that ends because a process died is started again as a whole, up to N
+times: all processes end, and the same command resumes from the last checkpoint, on new ports.
+
 Exit status: 0 when every worker (with `--ps`: the chief) ended with 0; else the first failing
 status, 128 + n for a process that signal n ended; 2 for a bad command line; 42 when a SIGINT or
 SIGTERM, which is passed on, made the processes save and end. A second signal ends those that do
-not, as when a signal finds them waiting for each other.
+not, as when a signal finds them waiting for each other. Status 2 is never started again, as it will
+be no better next time, and nothing is after a signal.
 """
 
 import argparse
@@ -41,6 +45,9 @@ GRACE_SECONDS = 10.0
 MAX_DEATHS, DEATH_SECONDS = 3, 60.0
 """So many deaths of one worker within so many seconds are a crash loop, which ends the run."""
 
+USAGE_STATUS = 2
+"""Of a bad command line or configuration."""
+
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 _output_lock = threading.Lock()
@@ -51,15 +58,15 @@ _Event = tuple["Task | None", int]  # A task and its exit status, or None and a 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
   try:
-    workers, ps, command = parse(sys.argv[1:] if argv is None else argv)
-    return launch(command, workers, ps)
+    workers, ps, max_restarts, command = parse(sys.argv[1:] if argv is None else argv)
+    return launch(command, workers, ps, max_restarts)
   except UsageError as error:
     print(f"launch: {error}", file=sys.stderr)
     return 2
 
 
-def parse(argv: Sequence[str]) -> tuple[int, int, list[str]]:
-  """`["--workers=2", "--ps=1", "--", "python", ...] -> 2, 1, ["python", ...]`.
+def parse(argv: Sequence[str]) -> tuple[int, int, int, list[str]]:
+  """`["--workers=2", "--ps=1", "--max_restarts=3", "--", "python"] -> 2, 1, 3, ["python"]`.
 
   Raises:
     UsageError: an unknown option, a number out of range, no command, a command not found.
@@ -67,27 +74,32 @@ def parse(argv: Sequence[str]) -> tuple[int, int, list[str]]:
   split = list(argv).index("--") if "--" in argv else len(argv)
   options, command = list(argv[:split]), list(argv[split + 1:])
   parser = _Parser(prog="python -m replicator.launch", allow_abbrev=False,
-                   usage="%(prog)s --workers=N [--ps=P] -- COMMAND ...",
+                   usage="%(prog)s --workers=N [--ps=P] [--max_restarts=R] -- COMMAND ...",
                    description="Starts all processes of a cluster on this machine.")
   parser.add_argument("--workers", type=int, required=True,
                       help="number of workers; with --ps, those besides the chief")
   parser.add_argument("--ps", type=int, default=0,
                       help="number of parameter servers; adds a chief, which coordinates")
+  parser.add_argument("--max_restarts", type=int, default=0,
+                      help="how often to start all again, from the last checkpoint")
   flags, unknown = parser.parse_known_args(options)
   if unknown:
-    hint = nearest(unknown[0].split("=")[0], ["--workers", "--ps"])
+    hint = nearest(unknown[0].split("=")[0], ["--workers", "--ps", "--max_restarts"])
     raise UsageError(f"unknown argument '{unknown[0]}'.{hint} The command goes after '--'.")
   if flags.workers < 1:
     raise UsageError(f"--workers={flags.workers}: a cluster needs at least --workers=1.")
   if flags.ps < 0:
     raise UsageError(f"--ps={flags.ps}: write the number of parameter servers, or leave --ps out.")
+  if flags.max_restarts < 0:
+    raise UsageError(f"--max_restarts={flags.max_restarts}: write how often to start again, "
+                     "or leave it out.")
   if not command:
     raise UsageError("no command to start: write it after '--', as in "
                      "'python -m replicator.launch --workers=2 -- python -m experiments.sngan'.")
   if shutil.which(command[0]) is None:
     raise UsageError(f"cannot run '{command[0]}': no such program; after '--', write the command "
                      "as you would type it in a shell.")
-  return flags.workers, flags.ps, command
+  return flags.workers, flags.ps, flags.max_restarts, command
 
 
 class _Parser(argparse.ArgumentParser):
@@ -207,7 +219,7 @@ def _die_with(parent: int) -> Callable[[], None] | None:
   return in_child
 
 
-def launch(command: Sequence[str], workers: int, ps: int = 0) -> int:
+def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0) -> int:
   """Starts the cluster, shows its output, ends it as one; returns the exit status.
 
   Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
@@ -215,6 +227,28 @@ def launch(command: Sequence[str], workers: int, ps: int = 0) -> int:
   events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
   forward = lambda number, frame: events.put((None, number))
   previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+  try:
+    for restart in range(1, max_restarts + 2):
+      status, culprit = _run(command, workers, ps, events)
+      if culprit is None:
+        return status
+      again = restart <= max_restarts and status != USAGE_STATUS
+      _tell(culprit, status, f"; restart {restart} of {max_restarts}" if again else "")
+      if not again:
+        return status
+      if _signalled(events):
+        return PREEMPTED_STATUS  # All is ended, and the same command resumes.
+    raise AssertionError("the last run returned")
+  except OSError as error:
+    raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
+  finally:
+    for number, handler in previous.items():
+      signal.signal(number, handler)
+
+
+def _run(command: Sequence[str], workers: int, ps: int, events: "queue.SimpleQueue[_Event]"
+         ) -> tuple[int, Task | None]:
+  """Runs the cluster once; returns its status, and the process whose death ended it."""
   tasks: list[Task] = []
   try:
     for tf_config in tf_configs(workers, ps):  # All of them before the first thread: they fork.
@@ -222,16 +256,16 @@ def launch(command: Sequence[str], workers: int, ps: int = 0) -> int:
     for task in tasks:
       task.watch(events)
     return _supervise(tasks, events, has_chief=ps > 0)
-  except OSError as error:
-    raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
   finally:
     _end(tasks)
-    for number, handler in previous.items():
-      signal.signal(number, handler)
 
 
-def _supervise(tasks: list[Task], events: "queue.SimpleQueue[_Event]", has_chief: bool) -> int:
-  """Returns as soon as the cluster's exit status is known."""
+def _supervise(tasks: list[Task], events: "queue.SimpleQueue[_Event]", has_chief: bool
+               ) -> tuple[int, Task | None]:
+  """Returns as soon as the cluster's exit status is known; with it the process that died.
+
+  One that dies after a signal did not die: it was asked to end, and failed to save.
+  """
   # With a chief it alone decides: the others serve forever, and hold the variables that the
   # chief saves when a signal asks it to end, so they must outlive it.
   deciding = tasks[:1] if has_chief else list(tasks)
@@ -243,24 +277,39 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[_Event]", has_chief
       if told_at:
         if time.monotonic() < told_at + 1:
           continue  # The same signal, come by two ways: to this process and to its group.
-        return 128 + number
+        return 128 + number, None
       told_at = time.monotonic()
       for other in deciding:
         other.signal_group(number)
     elif number not in (0, PREEMPTED_STATUS) or (number and task not in deciding):
-      # Status 2 is a bad command line, which will be no better next time.
-      again = (has_chief and task.kind == "worker" and number != 2 and task.start_again(events))
-      print(f"launch: {task.name} ended with status {number}"
-            f"{', and was started again' if again else ''}", file=sys.stderr, flush=True)
-      if not again:
-        return number
+      if (has_chief and task.kind == "worker" and number != USAGE_STATUS
+          and task.start_again(events)):
+        _tell(task, number, ", and was started again")
+      elif told_at:
+        _tell(task, number)
+        return number, None
+      else:
+        return number, task
     elif task in deciding:
       deciding.remove(task)
       if number == PREEMPTED_STATUS:
         preempted = True
         if not told_at:  # Somebody told this one alone; it cannot go on without the others.
           events.put((None, signal.SIGTERM))
-  return PREEMPTED_STATUS if preempted else 0
+  return PREEMPTED_STATUS if preempted else 0, None
+
+
+def _tell(task: Task, status: int, and_then: str = "") -> None:
+  print(f"launch: {task.name} ended with status {status}{and_then}", file=sys.stderr, flush=True)
+
+
+def _signalled(events: "queue.SimpleQueue[_Event]") -> bool:
+  """Whether a signal came; forgets all events, whose processes have ended."""
+  found = False
+  while not events.empty():
+    task, _ = events.get()
+    found |= task is None
+  return found
 
 
 def _end(tasks: list[Task]) -> None:

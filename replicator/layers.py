@@ -83,14 +83,16 @@ class GlobalBatchNorm(keras.layers.Layer):
   def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
     """Moves the statistics once for each batch, towards the mean over its micro-batches."""
     part = context.current().microbatch
-    kept = self.momentum if part is None or part.is_first else 1.0
-    share = (1 - self.momentum) / (part.count if part else 1)
+    count = part.count if part else 1
+    # The first micro-batch takes the old value's share away for all of them.
+    olds = count if part is None or part.is_first else 0
     # An update that is skipped for what is not finite leaves the statistics alone, too.
-    finite = tf.math.is_finite(variance)
+    share = tf.where(tf.math.is_finite(variance),
+                     tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
     for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-      old = tf.convert_to_tensor(statistic.value)
-      moved = old * kept + tf.stop_gradient(value) * share
-      statistic.assign(tf.where(finite, moved, old))
+      old, new = tf.convert_to_tensor(statistic.value), tf.stop_gradient(value)
+      change = new - old * olds if olds else new
+      statistic.assign(old + tf.math.multiply_no_nan(change, share))
 
   def compute_output_shape(self, input_shape):
     return input_shape
@@ -136,8 +138,13 @@ def _local_moments(x: tf.Tensor) -> _Moments:
 def _combined_moments(x: tf.Tensor, groups: collectives.Groups
                       ) -> tuple[_Moments, _Moments, tf.Tensor]:
   """The moments of the group and of all replicas, and the number of the group's examples."""
-  count = tf.cast(tf.size(x) / x.shape[-1], x.dtype)
-  mean, variance = (tf.where(count > 0, moment, 0.0) for moment in _local_moments(x))
+  mean, variance = _local_moments(x)
+  size = x.shape.num_elements()
+  if size:
+    count = tf.constant(size / x.shape[-1], x.dtype)
+  else:  # None or not known before the step runs.
+    count = tf.cast(tf.size(x) / x.shape[-1], x.dtype)
+    mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   packed = collectives.all_gather(tf.concat([count[tf.newaxis], mean, variance], axis=0))
   everywhere, count = _combine(packed)
   of_group = everywhere
@@ -219,7 +226,10 @@ class SpectralNorm(keras.layers.Wrapper):
     else:
       u = self.u.value
       v = self._unit(tf.matmul(u, constant, transpose_b=True))
-    return tf.reduce_sum(tf.matmul(tf.stop_gradient(v), matrix) * tf.stop_gradient(u))
+    norm = tf.reduce_sum(tf.matmul(tf.stop_gradient(v), matrix) * tf.stop_gradient(u))
+    if training:
+      context.signal(self, lambda: {"sigma": norm})
+    return norm
 
   def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Moves u towards the leading right singular vector; returns it and the left one, rows."""

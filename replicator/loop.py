@@ -6,6 +6,11 @@
         every eval_every steps        evaluate, draw a picture
         every checkpoint_every steps  save
         on SIGTERM or SIGINT          save and stop
+        on numbers that are not finite  what `guard.Guard` is set to do
+
+A checkpoint holds all that the next step depends on: variables, the step, from which follow the
+data and every random stream, and the sums since the last log point. With deterministic operations
+a run that was killed and started again is, bit for bit, the run that was not.
 """
 
 import collections
@@ -14,11 +19,10 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import gin
 import keras
-import numpy as np
 import tensorflow as tf
 
 from replicator import (
@@ -27,33 +31,21 @@ from replicator import (
   collectives,
   core,
   random,
-  record,
 )
-from replicator import context as step_context
 from replicator import inputs as inputs_lib
-from replicator.errors import Preempted, UsageError, nearest
+from replicator.chief import Chief, check_workdir
+from replicator.chief import Evaluation as Evaluation
+from replicator.durable import disk_fault
+from replicator.errors import Preempted, RunFailed, UsageError, nearest
+from replicator.failures import Failed, Watch
+from replicator.guard import Guard
 from replicator.preemption import StopSignal
-from replicator.progress import Progress
 from replicator.state import check_owners
 from replicator.support import check_supported
-from replicator.training_function import Result, TrainingFunction
+from replicator.training_function import TrainingFunction
+from replicator.window import Window
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
-
-
-@dataclasses.dataclass
-class Evaluation:
-  """What an evaluation found.
-
-  Attributes:
-    scalars: logged under `eval/`.
-    picture: uint8 `[h, w, 3]`, drawn to `samples/`; or None.
-    method: one line that says how the scalars were found; kept in `run.json`.
-  """
-
-  scalars: dict[str, float]
-  picture: np.ndarray | None = None
-  method: str = ""
 
 
 @gin.configurable(denylist=["make_step", "inputs", "evaluate", "workdir"])
@@ -66,6 +58,7 @@ def train(make_step: Callable[[], Callable],
           global_batch_size: int = 64,
           seed: int = 0,
           precision: str = "float32",
+          deterministic: bool = True,
           steps_per_call: int = 1,
           log_every: int = 100,
           eval_every: int = 1000,
@@ -86,6 +79,9 @@ def train(make_step: Callable[[], Callable],
     seed: of initial weights, random streams and the order of the examples.
     precision: a Keras dtype policy: 'float32', 'float64', 'mixed_bfloat16' or 'mixed_float16',
       under which a step must call each optimizer's `scale_loss`.
+    deterministic: use TensorFlow's deterministic operations, so that a resumed run equals the
+      unbroken one bit for bit. Not so with asynchronous workers, whose steps overtake each other.
+      Holds for the whole process, and for later trainings in it.
     steps_per_call: steps that run between two looks of Python at the loop.
     log_every: steps between log points.
     eval_every: steps between evaluations; 0 for none.
@@ -97,12 +93,17 @@ def train(make_step: Callable[[], Callable],
   Raises:
     UsageError: a setting cannot work; the message says which and what to write.
     Preempted: SIGTERM or SIGINT arrived; the state is saved.
+    RunFailed: the workdir cannot be written any more.
   """
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed)
   _check_precision(precision)
+  if deterministic:  # Before anything is computed.
+    tf.config.experimental.enable_op_determinism()
   replicator = core.Replicator()
+  guard = Guard()
+  guard.check_supported(replicator.name)
   context = inputs_lib.InputContext(
       global_batch_size, replicator.worker_id, replicator.num_pipelines,
       replicator.num_replicas, seed)
@@ -121,7 +122,7 @@ def train(make_step: Callable[[], Callable],
            "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
            "seed": seed, "precision": precision, "steps": steps}
   schedule = _Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
-  loop = _Loop(replicator, step, schedule, evaluate, pathlib.Path(workdir), facts)
+  loop = _Loop(replicator, step, schedule, evaluate, pathlib.Path(workdir), facts, guard)
   loop.run(lambda first: _iterator(inputs, context, first, steps_per_call))
   return step
 
@@ -162,152 +163,185 @@ class _Loop:
   """One process's part in a run."""
 
   def __init__(self, replicator: core.Replicator, step_object: Callable, schedule: _Schedule,
-               evaluate: Callable | None, workdir: pathlib.Path, facts: dict):
+               evaluate: Callable | None, workdir: pathlib.Path, facts: dict, guard: Guard):
     is_chief = replicator.worker_id == 0
+    if is_chief:
+      check_workdir(workdir)
     self.replicator = replicator
     self.schedule = schedule
-    self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", step_object, is_chief)
-    self.function = TrainingFunction(replicator, step_object, schedule.steps_per_call)
+    self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", step_object, replicator)
+    if not (evaluate and schedule.eval_every):
+      self.checkpoints.check_logged([], evaluated=True)
+    self.guard = guard
+    self.watch = Watch(guard, replicator, workdir, facts)
+    self.workdir = workdir
+    self.make_function = lambda: TrainingFunction(replicator, step_object, schedule.steps_per_call,
+                                                  guard.signals)
+    self.function = self.make_function()
     self.step = 0
+    self.saved_step: int | None = None
     self.seconds = 0.0
-    self.window = _Window()
+    self.window = Window()
+    self._called = False
+    self._leaves_out_evaluation = evaluate is not None and not schedule.eval_every
     self._restore()
-    self.chief = (_Chief(workdir, facts, self.step, lambda: evaluate(step_object)
-                         if evaluate else None) if is_chief else None)
+    self.chief = (Chief(workdir, facts, self.step, (lambda: evaluate(step_object))
+                        if evaluate else None) if is_chief else None)
 
   def run(self, make_iterator: Callable[[int], Iterator]) -> None:
-    """Trains up to the last step."""
-    if not self.chief:
-      self._run(make_iterator)
-      return
-    with self.chief.progress:
-      if self.step:
-        self.chief.progress.note(f"resumed at step {self.step}")
-      if self.replicator.servers:
-        self.chief.progress.note(self.replicator.servers.describe())
-      self._run(make_iterator)
-      self.chief.finish()
+    """Trains up to the last step.
 
-  def _run(self, make_iterator):
+    Args:
+      make_iterator: makes the iterator of batches that begins with the step it is given.
+    """
+    with self.chief.progress if self.chief else contextlib.nullcontext(), StopSignal() as stop:
+      try:
+        self._tell_start()
+        self._run(make_iterator, stop)
+        self.checkpoints.wait()
+      except Exception as error:
+        with contextlib.suppress(RunFailed):  # Lest it hides what went wrong first.
+          self.checkpoints.wait()
+        if isinstance(error, (OSError, tf.errors.OpError)) and (fault := disk_fault(error)):
+          raise RunFailed(f"{self.workdir}: cannot be written any more ({fault}); the checkpoints "
+                          "are as they were") from error
+        raise
+      if self.chief:
+        self.chief.finish()
+
+  def _tell_start(self) -> None:
+    if not self.chief:
+      return
+    if self.step:
+      self.chief.progress.note(f"resumed at step {self.step}")
+    if self.replicator.servers:
+      self.chief.progress.note(self.replicator.servers.describe())
+
+  def _run(self, make_iterator: Callable[[int], Iterator], stop: StopSignal) -> None:
     if self.step == 0:
       self._at_boundary()
-    first_step = self.step
-    iterator = make_iterator(first_step)
-    running: collections.deque[Result] = collections.deque()
+      # Several workers agree in the first call.
+      if stop.received and self.replicator.num_pipelines == 1:
+        self._stop()
+      if self.guard.action == "roll_back":
+        self._save({})
     started = time.monotonic() - self.seconds
-    with StopSignal() as stop:
-      while self.step < self.schedule.steps:
-        running.append(self.function(self.step, next(iterator), stop.received))
-        first_call = self.step == first_step
-        self.step += self.schedule.steps_per_call
-        all_done = self._is_boundary() or stop.received or first_call
-        while running and (all_done or len(running) > self.replicator.max_running):
-          stop.agreed |= self.window.add(*running.popleft().fetch())
-        self.seconds = time.monotonic() - started
-        if first_call:
-          self._after_first_call()
-        self._at_boundary(stop.agreed)
-        if stop.agreed:
-          raise Preempted(self.step)
+    while True:
+      try:
+        return self._train(make_iterator(self.step + self.watch.skipped), stop, started)
+      except Failed as failed:
+        self._go_back(failed)
+
+  def _train(self, iterator: Iterator, stop: StopSignal, started: float) -> None:
+    running: collections.deque[tuple] = collections.deque()
+    while self.step < self.schedule.steps:
+      batches = next(iterator)
+      running.append((self.step, batches, self.function(self.step, batches, stop.received)))
+      self.step += self.schedule.steps_per_call
+      all_done = self._is_boundary() or stop.received or not self._called
+      while running and (all_done or len(running) > self.replicator.max_running):
+        first_step, batches, result = running.popleft()
+        values, agreed = result.fetch()
+        self.watch.look(first_step, values, batches, self._tell)
+        self.window.add(values)
+        stop.agreed |= agreed
+      self.seconds = time.monotonic() - started
+      if not self._called:
+        self._after_first_call()
+      self._at_boundary()
+      if stop.agreed:
+        self._stop()
+
+  def _stop(self) -> NoReturn:
+    """Saves, if that is not done, and ends the run."""
+    if not self.guard.is_sound:
+      raise RunFailed(f"stopped at step {self.step}, which is not saved, since its numbers are not "
+                      f"finite; {self.watch.last_checkpoint()}")
+    if self.saved_step != self.step:
+      self._save({})
+    self.checkpoints.wait()
+    raise Preempted(self.step)
 
   def _is_boundary(self) -> bool:
     s = self.schedule
     return any(s.due(every, self.step) for every in (s.log_every, s.eval_every, s.checkpoint_every))
 
-  def _at_boundary(self, stopping: bool = False) -> None:
+  def _at_boundary(self) -> None:
     """Logs, evaluates and saves what is due at this step."""
     s = self.schedule
-    scalars = self.window.take() if self.step and s.due(s.log_every, self.step) else {}
+    scalars: dict[str, float] = {}
+    if self.step and s.due(s.log_every, self.step):
+      scalars = self.window.take()
+      self.checkpoints.check_logged(list(scalars), evaluated=False)
+      if self.chief:
+        self.chief.progress.update(self.step, scalars)
+      if warning := self.guard.at_log_point(self.step, scalars):
+        self._tell(warning)
     if self.chief:
-      self.chief.report(self.step, self.seconds, scalars, s.due(s.eval_every, self.step))
-    if self.step and (s.due(s.checkpoint_every, self.step) or stopping):
-      self.checkpoints.save(self.step, {"seconds": self.seconds, "window": self.window.state()})
+      if s.due(s.eval_every, self.step) and (found := self.chief.evaluate(self.step)):
+        self.checkpoints.check_logged(list(found), evaluated=True)
+        scalars = {**scalars, **found}
+      self.chief.log(self.step, self.seconds, scalars)
+    if self.step and s.due(s.checkpoint_every, self.step):
+      if self.guard.is_sound:
+        self._save(scalars)
+      else:
+        self._tell(f"warning: step {self.step}: not saved, since its numbers are not finite")
+    self.checkpoints.check_written()
+
+  def _save(self, scalars: dict[str, float]) -> None:
+    self.checkpoints.save(
+        self.step, {"seconds": self.seconds, "window": self.window.state(),
+                    **self.watch.state()}, scalars)
+    self.saved_step = self.step
+
+  def _tell(self, line: str) -> None:
+    if self.chief:
+      self.chief.progress.note(line)
+
+  def _go_back(self, failed: Failed) -> None:
+    """Goes back to the last checkpoint, if the guard says so."""
+    with contextlib.suppress(RunFailed):  # Lest it hides what went wrong first.
+      self.checkpoints.wait()
+    self.watch.check_may_go_back(failed)
+    counted = self.watch.state()
+    self._restore()
+    line = self.watch.went_back(failed, self.step, **counted)
+    self.function = self.make_function()
+    if self.chief:
+      self.chief.roll_back(self.step, line)
 
   def _after_first_call(self) -> None:
+    self._called = True
     if not tf.config.functions_run_eagerly():
       self.checkpoints.check_complete(self.function.variables())
     if self.chief:
-      self.chief.record.config()
+      for line in self.chief.record.config(evaluated=not self._leaves_out_evaluation):
+        self.chief.progress.note(line)
 
   def _restore(self) -> None:
     state = self.checkpoints.restore()
     if state is not None:
       self.step, self.seconds = state["step"], state["seconds"]
-      self.window = _Window(state["window"])
+      self.window = Window(state["window"])
+      self.watch.restore(state)
     if self.replicator.num_pipelines > 1:
-      self._check_agreement()
-
-  def _check_agreement(self) -> None:
-    """All workers must have restored the same step: one folder must be shared by all."""
-    mine = tf.constant(self.step, tf.int64)
-    steps = np.unique(self.replicator.run(lambda: collectives.all_gather(mine))[0].numpy())
-    if len(steps) > 1:
-      raise UsageError(
-          f"--workdir: worker {self.replicator.worker_id} restored step {self.step}, but the "
-          f"workers of this run restored steps {', '.join(map(str, steps))}; all workers must see "
-          "the same workdir, on a file system that they share")
+      mine = tf.constant(self.step, tf.int64)
+      by_replica = self.replicator.run(lambda: collectives.all_gather(mine))[0].numpy()
+      check_agreement(by_replica[::self.replicator.num_local_replicas].tolist())
 
 
-class _Chief:
-  """What one process does for all: evaluates, records, and tells how it goes."""
+def check_agreement(steps: list[int]) -> None:
+  """Checks that all workers, of which `steps` tells, have restored the same step.
 
-  def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
-               evaluate: Callable[[], Evaluation | None]):
-    self.record = record.Record(workdir, facts, first_step)
-    self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
-    self._evaluate = evaluate
-
-  def report(self, step: int, seconds: float, scalars: dict[str, float], evaluate: bool) -> None:
-    """Writes one row: the scalars of a log point, if it is one, and of an evaluation, if due."""
-    if scalars:
-      self.progress.update(step, scalars)
-    if evaluate:
-      scalars = {**scalars, **self._evaluation(step)}
-    if scalars:
-      self.record.metrics(step, seconds, scalars)
-
-  def _evaluation(self, step: int) -> dict[str, float]:
-    with step_context.entered(tf.constant(step, tf.int64)):
-      found = self._evaluate()
-    if found is None:
-      return {}
-    if found.method and self.record.note("evaluation", found.method):
-      self.progress.note(f"evaluation: {found.method}")
-    if found.picture is not None:
-      self.record.picture(step, found.picture)
-    scalars = {f"eval/{name}": float(value) for name, value in found.scalars.items()}
-    self.progress.note(f"step {step}  " + "  ".join(
-        f"{name} {value:.4g}" for name, value in scalars.items()))
-    return scalars
-
-  def finish(self) -> None:
-    """Writes the report."""
-    from replicator import report  # It takes matplotlib with it.
-    self.progress.note(f"done: {report.write_report(self.record.workdir)}")
-
-
-class _Window:
-  """The mean of each scalar since the last log point."""
-
-  def __init__(self, state: dict | None = None):
-    self._sums: dict[str, float] = dict(state["sums"]) if state else {}
-    self._count: int = state["count"] if state else 0
-
-  def add(self, values: dict[str, np.ndarray], stop: bool) -> bool:
-    """Adds the values of some steps, `{name: [steps]}`; passes `stop` on."""
-    for name, series in values.items():
-      self._sums[name] = self._sums.get(name, 0.0) + float(np.sum(series, dtype=np.float64))
-    self._count += len(next(iter(values.values())))
-    return stop
-
-  def take(self) -> dict[str, float]:
-    """The means; the window starts anew."""
-    means = {name: total / self._count for name, total in self._sums.items()}
-    self._sums, self._count = {}, 0
-    return means
-
-  def state(self) -> dict:
-    return {"sums": self._sums, "count": self._count}
+  Raises:
+    UsageError: they have not; it names those that differ from most.
+  """
+  most = max(steps, key=lambda step: (steps.count(step), step))
+  others = [f"worker {i} restored step {step}" for i, step in enumerate(steps) if step != most]
+  if others:
+    raise UsageError(f"--workdir: {', '.join(others)}, the others step {most}; all workers must "
+                     "see the same workdir, on a file system that they share")
 
 
 def _iterator(inputs: inputs_lib.Inputs | None, context: inputs_lib.InputContext,

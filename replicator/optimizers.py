@@ -11,8 +11,10 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import context, exchange
+from replicator import collectives, context
+from replicator.averages import MovingAverages
 from replicator.errors import UsageError
+from replicator.flat import Flat, flatten, layout, update_copies
 from replicator.loss_scale import LossScale
 from replicator.schedules import LinearDecay  # noqa: F401  (for gin)
 
@@ -30,6 +32,7 @@ class Optimizer(tf.Module):
   Attributes:
     variables_updated: the variables it owns, network by network in the order of their names.
     keras_optimizer: the wrapped optimizer, with its slots and `iterations`.
+    layout: a hash of which of its variables lie end to end in its slots, in which order.
     averages: the EMA of each variable, or an empty list.
     nonfinite_updates: int64 [], how many updates had gradients that were not finite. A step can
       return it, to have it logged: `{"loss": loss, "nonfinite": optimizer.nonfinite_updates}`.
@@ -51,8 +54,6 @@ class Optimizer(tf.Module):
     self.keras_optimizer = optimizer
     self.clip_norm = clip_norm
     self.clip_each_network = clip_each_network
-    self.ema_decay = ema_decay
-    self.ema_start = ema_start
     half = keras.config.dtype_policy().name == "mixed_float16"
     self.loss_scale = LossScale() if half else None
     self.skip_nonfinite = skip_nonfinite or half
@@ -60,8 +61,12 @@ class Optimizer(tf.Module):
         0, dtype="int64", trainable=False, name="nonfinite_updates",
         aggregation="only_first_replica")
     # Slots exist before the first step: inside a replica they could not be created.
-    optimizer.build(self.variables_updated)
-    self.averages = [] if ema_decay is None else [_copy_of(v) for v in self.variables_updated]
+    self._flats = flatten(optimizer, list(self._networks.values()))
+    self.layout = layout(self._flats)
+    optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
+    self._averages = (None if ema_decay is None else
+                      MovingAverages(self.variables_updated, ema_decay, ema_start))
+    self.averages = self._averages.values if self._averages else []
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
     """What to differentiate in place of `loss` ([], floating): the loss itself, except in float16.
@@ -93,20 +98,23 @@ class Optimizer(tf.Module):
       UsageError: other variables than the owned ones, or not a single gradient; or under the
         precision 'mixed_float16' a loss that was not scaled.
     """
-    pairs = self._pairs(gradients, variables)
-    if not pairs:
+    gradient_of = self._gradients(gradients, variables)
+    if not gradient_of:
       return
-    own = self._unscaled([tf.convert_to_tensor(gradient) for gradient, _ in pairs])
-    updated = [variable for _, variable in pairs]
-    averaged, packs = exchange.mean_as_it_travelled(own)
+    flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
+    own = self._unscaled([flat.pack([gradient_of.get(id(v)) for v in flat.variables])
+                          for flat in flats])
+    averaged = collectives.all_mean(own)
     if observer:
-      observer(self, updated, own, averaged)
-    clipped, finite = self._clipped(averaged, packs, updated)
+      self._show(observer, flats, averaged, gradient_of)
+    clipped, finite = self._clipped(averaged, flats)
+    context.signal(self, lambda: self._norms(averaged, flats, finite))
+    changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
     # Read on each replica: from across replicas they would be sent from the first to the others.
     iterations = tf.identity(self.keras_optimizer.iterations.value)
     learning_rate = tf.identity(self.keras_optimizer.learning_rate)
     tf.distribute.get_replica_context().merge_call(
-        self._update, args=(clipped, updated, finite, iterations, learning_rate))
+        self._update, args=(clipped, flats, changing, finite, iterations, learning_rate))
 
   def _check_owned(self):
     where = f"wrap_optimizer({self.name})"
@@ -120,8 +128,8 @@ class Optimizer(tf.Module):
       if sum(v is variable for v in self.variables_updated) > 1:
         raise UsageError(f"{where}: the variable '{variable.path}' is given twice; list it once")
 
-  def _pairs(self, gradients: Networks, variables: Networks | None) -> list[tuple]:
-    """Gradients and the variables they update, in order; none if all variables are frozen."""
+  def _gradients(self, gradients: Networks, variables: Networks | None) -> dict[int, tf.Tensor]:
+    """The gradients by the id of the variable that they update; none if all are frozen."""
     given = _by_network(gradients)
     expected = self._networks if variables is None else _by_network(variables)
     unfrozen = {name: [v for v in owned if v.trainable] for name, owned in self._networks.items()}
@@ -138,7 +146,7 @@ class Optimizer(tf.Module):
       raise UsageError(f"{self.name}.apply: all {len(pairs)} gradients are None; the loss "
                        f"does not depend on {pairs[0][1].path} or the others, or it (or its "
                        "scale_loss) was computed outside the tape")
-    return [(g, v) for g, v in pairs if g is not None]
+    return {id(v): tf.convert_to_tensor(g) for g, v in pairs if g is not None}
 
   def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
     if self.loss_scale is None:
@@ -152,25 +160,45 @@ class Optimizer(tf.Module):
     scaled_for.remove(self)  # The next update may have another scale.
     return self.loss_scale.unscale(gradients)
 
-  def _clipped(self, gradients: list[tf.Tensor], packs: list[tf.Tensor], variables: list
+  def _show(self, observe: Callable, flats: list[Flat], averaged: list[tf.Tensor],
+            gradient_of: dict[int, tf.Tensor]) -> None:
+    updates = [(v, gradient_of[id(v)], mean) for flat, vector in zip(flats, averaged, strict=True)
+               for v, mean in zip(flat.variables, flat.unpack(vector), strict=True)
+               if id(v) in gradient_of]
+    observe(self, *map(list, zip(*updates, strict=True)))
+
+  def _clipped(self, gradients: list[tf.Tensor], flats: list[Flat]
                ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The averaged gradients, clipped; and whether all are finite, bool []."""
     if self.clip_norm is None:
-      return gradients, _all_finite(packs)
+      return gradients, _all_finite(gradients)
     if not self.clip_each_network:
       clipped, norm = tf.clip_by_global_norm(gradients, self.clip_norm)
       return clipped, tf.math.is_finite(norm)
-    gradient_of = dict(zip(map(id, variables), gradients, strict=True))
-    norms = []
+    clipped, norms = list(gradients), []
     for owned in self._networks.values():
-      ids = [id(v) for v in owned if id(v) in gradient_of]
-      if ids:
-        clipped, norm = tf.clip_by_global_norm([gradient_of[i] for i in ids], self.clip_norm)
-        gradient_of.update(zip(ids, clipped, strict=True))
+      places = [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
+      if places:
+        of_network, norm = tf.clip_by_global_norm([gradients[i] for i in places], self.clip_norm)
+        for i, gradient in zip(places, of_network, strict=True):
+          clipped[i] = gradient
         norms.append(norm)
-    return list(gradient_of.values()), _all_finite(norms)
+    return clipped, _all_finite(norms)
 
-  def _update(self, strategy, gradients, variables, finite, iterations, learning_rate):
+  def _norms(self, gradients: list[tf.Tensor], flats: list[Flat], finite: tf.Tensor
+             ) -> dict[str, tf.Tensor]:
+    """The norm of each network's averaged gradients; 0 where the update is skipped."""
+    norms = {}
+    for name, owned in self._networks.items():
+      squares = [tf.cast(tf.nn.l2_loss(gradient), keras.config.floatx())
+                 for gradient, flat in zip(gradients, flats, strict=True)
+                 if any(flat.variables[0] is v for v in owned)]
+      if squares:
+        norm = tf.sqrt(2.0 * tf.add_n(squares))
+        norms[name] = tf.where(finite, norm, 0.0) if self.skip_nonfinite else norm
+    return norms
+
+  def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate):
     """Updates every replica's copy, seen from across replicas."""
     strategy.extended.update(
         self.nonfinite_updates.value,
@@ -180,41 +208,28 @@ class Optimizer(tf.Module):
     all_finite = strategy.experimental_local_results(finite)[0]
     if self.loss_scale is not None:
       self.loss_scale.adapt(all_finite)
-    update = lambda: self._update_variables(strategy, gradients, variables, iterations,
+    update = lambda: self._update_variables(strategy, gradients, flats, changing, iterations,
                                             learning_rate)
     if self.skip_nonfinite:
       tf.cond(all_finite, update, lambda: None)
     else:
       update()
 
-  def _update_variables(self, strategy, gradients, variables, iterations, learning_rate):
+  def _update_variables(self, strategy, gradients, flats, changing, iterations, learning_rate):
     """Keras' own `apply` would add the gradients up over replicas once more."""
-    optimizer = self.keras_optimizer
-
-    def update_copy(copy, gradient, iterations, learning_rate, decays):
-      if decays:
-        copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
-      with _iterations_read(optimizer, iterations):
-        optimizer.update_step(gradient, copy, learning_rate)
-
-    for gradient, variable in zip(gradients, variables, strict=True):
-      decays = optimizer.weight_decay and optimizer._use_weight_decay(variable)
-      strategy.extended.update(variable.value, update_copy,
-                               args=(gradient, iterations, learning_rate, decays), group=False)
-      if variable.constraint is not None:
-        variable.assign(variable.constraint(variable))
-    # Not Keras' own, which reads and then assigns: asynchronous workers would lose counts.
-    optimizer.iterations.value.assign_add(1)
-    if self.ema_decay is not None:
-      self._update_averages(strategy, self.ema_decay)
-
-  def _update_averages(self, strategy, decay: float):
-    started = self.keras_optimizer.iterations > self.ema_start
-    take = tf.where(started, tf.constant(1.0 - decay, tf.float64), 1.0)
-    for average, variable in zip(self.averages, self.variables_updated, strict=True):
+    for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
       strategy.extended.update(
-          average.value, lambda a, v, take: a.assign_sub(tf.cast(take, a.dtype) * (a - v)),
-          args=(variable.value, take), group=False)
+          flat.value, update_copies,
+          args=([v.value for v in flat.variables], gradient, iterations, learning_rate),
+          kwargs={"optimizer": self.keras_optimizer, "flat": flat, "changing": changes},
+          group=False)
+      for variable, changed in zip(flat.variables, changes, strict=True):
+        if changed and variable.constraint is not None:
+          variable.assign(variable.constraint(variable))
+    # Not Keras' own, which reads and then assigns: asynchronous workers would lose counts.
+    self.keras_optimizer.iterations.value.assign_add(1)
+    if self._averages:
+      self._averages.update(strategy, self.keras_optimizer.iterations.value)
 
   @contextlib.contextmanager
   def averaged_weights(self) -> Iterator[None]:
@@ -223,10 +238,9 @@ class Optimizer(tf.Module):
     Raises:
       UsageError: the optimizer was wrapped without `ema_decay`.
     """
-    if not self.averages:
+    if not self._averages:
       raise UsageError(f"{self.name} keeps no averages; set wrap_optimizer's ema_decay")
-    averages = [(v, a.value) for v, a in zip(self.variables_updated, self.averages, strict=True)]
-    with keras.StatelessScope(averages, initialize_variables=False):
+    with self._averages.in_place_of_weights():
       yield
 
 
@@ -260,21 +274,6 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Networks,
   """
   return Optimizer(optimizer, variables, clip_norm, clip_each_network, ema_decay, ema_start,
                    skip_nonfinite)
-
-
-@contextlib.contextmanager
-def _iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
-                     ) -> Iterator[None]:
-  """Inside, a Keras optimizer finds its `iterations` read already.
-
-  It would read them again for every variable, and compute again what depends on them.
-  """
-  variable = optimizer._iterations
-  optimizer._iterations = iterations
-  try:
-    yield
-  finally:
-    optimizer._iterations = variable
 
 
 def _by_network(nest: Networks) -> dict[str, list]:
@@ -323,10 +322,3 @@ def _refuse_what_breaks_replication(optimizer: keras.optimizers.Optimizer) -> No
     if getattr(optimizer, option, None):
       raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "
                        f"replication; {remedy}")
-
-
-def _copy_of(variable: keras.Variable) -> keras.Variable:
-  with tf.distribute.get_strategy().extended.colocate_vars_with(variable.value):
-    return keras.Variable(lambda shape, dtype: tf.cast(tf.identity(variable.value), dtype),
-                          shape=variable.shape, dtype=variable.dtype, trainable=False,
-                          name=f"{variable.name}_average", aggregation="only_first_replica")

@@ -27,7 +27,7 @@ class Progress:
 
     with Progress(total_steps=5000, global_batch_size=64) as progress:
       progress.update(200, {"d": 1.234, "g": 0.456})
-      progress.note("step 200  eval/frechet_distance 31.4")
+      progress.note("step 200  eval/classifier_frechet_distance 31.4")
 
   Args:
     total_steps: the step at which the training is done.
@@ -93,6 +93,8 @@ class Progress:
   def _rate(self, step: int) -> float:
     """Steps per second up to this log point."""
     now = self._clock()
+    if self._points and step <= self._points[-1][1]:  # The run went back.
+      self._points.clear()
     if not self._points:
       self._points.append((now, step))
       elapsed, steps = now - self._begun, step - self._first_step

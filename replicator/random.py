@@ -3,12 +3,13 @@
 `keras.random` and Keras layers draw the same numbers on every replica, so that a GAN which
 samples its noise that way trains on duplicates. Here every draw is a pure function of
 
-    (seed of the run, name of the stream, step, how many draws of that name came before in it)
+    (seed of the run, name of the stream, step, how many draws of that name came before in it,
+     how often the run was rolled back)
 
 over the *global* batch, of which each replica makes its own rows: example k of step s gets
 the same numbers on 1, 2, 4 or 8 replicas, in any micro-batches, on any kind of device and
-under XLA. There is no state to save beyond the step, so that a resumed run continues every
-stream exactly.
+under XLA. There is no state to save beyond the step and the number of rollbacks, so that a
+resumed run continues every stream exactly.
 
 Axis 0 of every draw counts the replica's examples. A compiled step may not draw inside a
 tf.while_loop or tf.function of its own, which would repeat the numbers, nor inside a tf.cond: it

@@ -1,20 +1,16 @@
 """What a run leaves behind in its workdir: metrics, pictures, configuration, provenance."""
 
 import datetime
+import io
 import json
 import math
 import pathlib
-import platform
-import shlex
-import subprocess
-import sys
-from typing import Any
+import time
 
-import gin
 import numpy as np
 import tensorflow as tf
 
-from replicator import app
+from replicator import provenance, runs, used_config
 
 
 class Record:
@@ -22,24 +18,26 @@ class Record:
 
   Args:
     workdir: created if missing.
-    facts: what `run.json` says besides command, versions and commit.
-    first_step: where the run resumes; later lines of `metrics.jsonl` are taken back, so that
-      the file reads as that of an uninterrupted run.
+    facts: what `run.json` says besides command, code, versions and machine.
+    first_step: where the run resumes; what was logged of later steps is taken back, so that
+      the files read as those of an uninterrupted run.
   """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int = 0):
     self.workdir = workdir
     (workdir / "samples").mkdir(parents=True, exist_ok=True)
+    self._resumed = first_step > 0
     self._metrics = workdir / "metrics.jsonl"
-    self._take_back(first_step)
-    self._facts = {**self._earlier_facts(first_step), **_provenance(), **facts,
-                   "resumed_at_step": first_step or None}
-    self._write_facts()
     self._events = tf.summary.create_file_writer(str(workdir))
+    self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
+    self._facts = self._all_facts(facts, first_step)
+    self._write_facts()
 
   def metrics(self, step: int, seconds: float, values: dict[str, float]) -> None:
     """Appends one line to `metrics.jsonl` and the same to TensorBoard."""
-    line = json.dumps({"step": step, "seconds": round(seconds, 3), **values})
+    row = {"step": step, "seconds": round(seconds, 3),
+           **{name: as_json(value) for name, value in values.items()}}
+    line = json.dumps(row, allow_nan=False)
     with self._metrics.open("a") as file:
       file.write(line + "\n")
     with self._events.as_default(step):
@@ -50,7 +48,9 @@ class Record:
   def picture(self, step: int, pixels: np.ndarray) -> None:
     """Writes `samples/step-NNNNNNNN.png` from uint8 `[h, w, 3]`, and the same to TensorBoard."""
     from PIL import Image
-    Image.fromarray(pixels).save(self.workdir / "samples" / f"step-{step:08d}.png")
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="png")
+    runs.write_whole(self.workdir / "samples" / f"step-{step:08d}.png", file.getvalue())
     with self._events.as_default(step):
       tf.summary.image("samples", pixels[np.newaxis])
 
@@ -62,27 +62,68 @@ class Record:
     self._write_facts()
     return True
 
-  def config(self) -> None:
-    """Writes `config.gin`: every value that was used, so it is complete after the first step."""
-    (self.workdir / "config.gin").write_text(gin.operative_config_str())
+  def config(self, evaluated: bool = True) -> list[str]:
+    """Writes `config.gin` after the first step; see `used_config.after_first_step`."""
+    return used_config.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
 
-  def _take_back(self, first_step: int) -> None:
+  def take_back(self, first_step: int) -> None:
+    """Drops lines of `metrics.jsonl`, pictures and events after a step, where the run goes on."""
+    for picture in (self.workdir / "samples").glob("step-*.png"):
+      if int(picture.stem.removeprefix("step-")) > first_step:
+        picture.unlink()
+    start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    event = tf.compat.v1.Event(step=first_step + 1, wall_time=time.time(), session_log=start)
+    # TensorBoard forgets what is written before it of this step and later ones.
+    tf.raw_ops.ImportEvent(writer=self._events._resource, event=event.SerializeToString())
     if not self._metrics.exists():
       return
     kept = [line for line in self._metrics.read_text().splitlines()
-            if first_step > 0 and _step_of(line) <= first_step]
-    self._metrics.write_text("".join(line + "\n" for line in kept))
+            if _step_of(line) <= first_step]
+    runs.write_whole(self._metrics, "".join(line + "\n" for line in kept))
 
-  def _earlier_facts(self, first_step: int) -> dict:
-    if not first_step:
-      return {}
-    try:
-      return json.loads((self.workdir / "run.json").read_text())
-    except (OSError, json.JSONDecodeError):  # Torn by a crash.
-      return {}
+  def _all_facts(self, facts: dict, first_step: int) -> dict:
+    """As of now; each start after the first leaves behind what it found, where that differs."""
+    earlier = runs.read_facts(self.workdir)
+    resumed = earlier.pop("resumed", [])
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    now = {**provenance.of_this_process(), **facts}
+    now["git_diff"] = self._keep_diff(len(resumed) + 1 if first_step else 0) or now["git_diff"]
+    now["machine"] = {**now["machine"], "accelerators": provenance.accelerators(),
+                      "devices": [d.name for d in tf.config.list_logical_devices()]}
+    if not earlier:
+      return {"started": started, **now, "resumed": []}
+    before = {name: earlier[name] for name in now if earlier.get(name, now[name]) != now[name]}
+    resumed = [*resumed, {"step": first_step, "started": started, "before": before}]
+    notes = earlier if first_step else {"started": started}
+    return {**notes, **now, "resumed": resumed}
+
+  def _keep_diff(self, resumed: int) -> str | None:
+    """Writes the changes of the code, beside those of another that began the run.
+
+    Args:
+      resumed: how often the run was; 0 if it begins.
+
+    Returns:
+      the name of the file; None without changes.
+    """
+    diff = provenance.code_of_program(provenance.program_file()).diff
+    if not diff:
+      return None
+    path = self.workdir / provenance.DIFF
+    if resumed and path.exists() and path.read_bytes() != diff:
+      path = path.with_stem(f"{path.stem}-{resumed}")
+    runs.write_whole(path, diff)
+    return path.name
 
   def _write_facts(self) -> None:
-    (self.workdir / "run.json").write_text(json.dumps(self._facts, indent=2) + "\n")
+    runs.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
+
+
+def as_json(value: float) -> float | str:
+  """JSON has no word for a number that is not finite."""
+  if math.isfinite(value):
+    return value
+  return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _step_of(line: str) -> float:
@@ -91,28 +132,3 @@ def _step_of(line: str) -> float:
     return json.loads(line)["step"]
   except (json.JSONDecodeError, KeyError, TypeError):
     return math.inf
-
-
-def _provenance() -> dict[str, Any]:
-  import keras
-  return {
-      "experiment": app.experiment(),
-      "command": shlex.join([*app.program(), *sys.argv[1:]]),
-      "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-      "git_commit": _git_commit(),
-      "versions": {"python": platform.python_version(), "tensorflow": tf.__version__,
-                   "keras": keras.__version__, "numpy": np.__version__},
-      "machine": {"processor": platform.processor() or platform.machine(),
-                  "devices": [d.name for d in tf.config.list_logical_devices()]},
-  }
-
-
-def _git_commit() -> str | None:
-  """The commit of the code, with `+` when it was changed since; None outside a repository."""
-  def git(*arguments):
-    return subprocess.run(["git", "-C", str(pathlib.Path(__file__).parent), *arguments],
-                          capture_output=True, text=True, check=True).stdout.strip()
-  try:
-    return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
-  except (OSError, subprocess.CalledProcessError):
-    return None

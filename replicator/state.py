@@ -94,7 +94,7 @@ def _children(value: Any) -> dict | None:
   if isinstance(value, (list, tuple)):
     return dict(enumerate(value))
   if isinstance(value, Optimizer):  # Its variables belong to the networks.
-    return {"keras": value.keras_optimizer, "averages": value.averages,
+    return {f"keras_{value.layout}": value.keras_optimizer, "averages": value.averages,
             "nonfinite_updates": value.nonfinite_updates, "loss_scale": value.loss_scale}
   if isinstance(value, tf.Module):
     return {name: child for name, child in vars(value).items() if not name.startswith("_self_")}

@@ -17,13 +17,20 @@ _LARGE_ROW = 4096
 # (number of elements, key, counter) -> [elements]
 _Draw = Callable[[int, tf.Tensor, tf.Tensor], tf.Tensor]
 
-_seed = 0
+_seed = "0"
 
 
-def set_seed(seed: int) -> None:
-  """Seeds all streams, and restarts those drawn outside of steps."""
+def set_seed(seed: int, rollbacks: int = 0) -> None:
+  """Seeds all streams, and restarts those drawn outside of steps.
+
+  What is compiled already keeps its seed.
+
+  Args:
+    seed: of the run.
+    rollbacks: how often the run went back to a checkpoint; every time all streams are new ones.
+  """
   global _seed
-  _seed = seed
+  _seed = f"{seed}+{rollbacks}" if rollbacks else f"{seed}"
   context.reset()
 
 
@@ -97,7 +104,7 @@ def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
     UsageError: drawn where a graph of its own is traced within the step; see `random`.
   """
   now = context.current()
-  if not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not now.graph:
+  if context.in_inner_graph():
     raise UsageError(
         f"random stream '{name}': drawn inside a tf.function, tf.while_loop or tf.cond, which is "
         "traced once, so that numbers would repeat or depend on the branches; draw before it and "

@@ -10,6 +10,7 @@ import tree
 from replicator import collectives
 from replicator.core import Nest, Replicator, Step
 from replicator.errors import UsageError
+from replicator.signals import Signals
 
 
 class TrainingFunction:
@@ -19,12 +20,15 @@ class TrainingFunction:
     replicator: runs the step.
     step_fn: returns a dict of scalars.
     steps_per_call: how many steps a call takes.
+    signals: whether to add to the scalars those of `replicator.signals`.
   """
 
-  def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int):
+  def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,
+               signals: bool = False):
     self._replicator = replicator
     self._step_fn = step_fn
     self._steps_per_call = steps_per_call
+    self._signals = Signals(step_fn) if signals else None
     self._names: list[str] = []
     self._function = replicator.compile(self._steps)
     self._arguments: tuple = ()
@@ -72,7 +76,8 @@ class TrainingFunction:
   def _one_step(self, step: tf.Tensor, i: tf.Tensor | int, arguments: tuple) -> tf.Tensor:
     """The scalars of step `step`, the i-th of this call, averaged over this process's replicas."""
     def scalars(*stacked):
-      outputs = checked_scalars(self._step_fn(*tree.map_structure(lambda x: x[i], stacked)))
+      run = lambda: checked_scalars(self._step_fn(*tree.map_structure(lambda x: x[i], stacked)))
+      outputs = self._signals.added_to(run) if self._signals else run()
       self._names[:] = list(outputs)
       # One vector: one tensor to carry, and one collective to average.
       return tf.stack([tf.cast(value, keras.config.floatx()) for value in outputs.values()])

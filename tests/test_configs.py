@@ -11,10 +11,12 @@ from PIL import Image
 
 from experiments.sngan import sngan
 from replicator import config, strategy
+from replicator.sweeps import sweep_file
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("sngan_*.gin"))
+SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +36,11 @@ def test_strategy_file_names_its_strategy(path):
   config.parse([str(CONFIGS / "sngan_digits.gin"), str(path)], [])
   name = "mirrored" if path.stem == "model_parallel" else path.stem
   assert gin.query_parameter("Replicator.strategy") == name
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_sweep_file_is_of_a_metric_that_the_digits_run_logs(path):
+  assert sweep_file.read(str(path)).metric == "eval/classifier_frechet_distance"
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
@@ -61,3 +68,28 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
   losses = json.loads(line)
   assert np.isfinite([losses[name] for name in ("discriminator", "generator", "encoder")]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bindings", [
+    ("SNGAN.loss = @hinge", "SNGAN.optimizer = @adamw", "adamw.weight_decay = 0.01",
+     "adamw.learning_rate = @cosine_decay()", "cosine_decay.decay_steps = 2000",
+     "cosine_decay.initial_learning_rate = 4e-4"),
+    ("SNGAN.loss = @wasserstein", "SNGAN.optimizer = @rmsprop", "rmsprop.rho = 0.5"),
+    ("SNGAN.loss = @minimax", "SNGAN.optimizer = @sgd", "sgd.momentum = 0.9"),
+    ("SNGAN.loss = @modified", "modified.label_smoothing = 0.1"),
+    ("SNGAN.loss = @least_squares", "least_squares.real_label = 0.9"),
+], ids=lambda bindings: bindings[0].partition("@")[2])
+def test_the_default_job_trains_on_any_loss_and_its_config_makes_it_again(bindings, tmp_path):
+  config.parse([str(CONFIGS / "sngan_digits.gin")], [
+      *bindings, "Generator.width = 0.0625", "Discriminator.width = 0.0625",
+      "Encoder.width = 0.0625", "train.global_batch_size = 8", "train.steps = 2",
+      "train.log_every = 1", "train.eval_every = 0", "train.checkpoint_every = 0"])
+  logged = []
+  for workdir in (tmp_path / "1", tmp_path / "2"):
+    sngan(str(workdir))
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    logged.append([{k: v for k, v in row.items() if k != "seconds"} for row in rows])
+    config.parse([str(workdir / "config.gin")], [])
+  assert logged[0] == logged[1]
+  assert np.isfinite([row["discriminator"] for row in logged[0]]).all()

@@ -1,8 +1,13 @@
 """What a discriminator and a generator are trained on, as functions of the scores.
 
 A score is the discriminator's output: high says real. Every loss is the mean over the
-replica's own examples.
+replica's own examples. All are computed by TF-GAN, in float64 for float64 scores and in float32
+for all others, and all are named in gin: `SNGAN.loss = @hinge`.
 """
+
+import dataclasses
+import functools
+from collections.abc import Callable
 
 import gin
 import tensorflow as tf
@@ -10,28 +15,83 @@ import tensorflow as tf
 from models.gan import tfgan
 
 
-@gin.configurable(denylist=["real_scores", "fake_scores"])
-def hinge_discriminator_loss(real_scores: tf.Tensor, fake_scores: tf.Tensor) -> tf.Tensor:
-  """mean(max(0, 1 - real)) + mean(max(0, 1 + fake)): two equal shapes, [n] or [n, 1] -> [].
+@dataclasses.dataclass(frozen=True)
+class AdversarialLoss:
+  """The two losses of a game.
 
-  Scores beyond +-1 on the right side give no gradient. Computed by TF-GAN, in float64 for
-  float64 scores and in float32 for all others.
-
-  Raises:
-    ValueError: the two shapes differ.
-
-  Reference: Miyato et al. 2018 (arXiv:1802.05957), equation 16.
+  Attributes:
+    discriminator: of real and generated scores, two equal shapes, [n] or [n, 1] -> [].
+    generator: of generated scores, [n] or [n, 1] -> [].
   """
-  return tfgan.losses().wasserstein_hinge_discriminator_loss(
-      real_scores, fake_scores, loss_collection=None)
+
+  discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+  generator: Callable[[tf.Tensor], tf.Tensor]
 
 
-@gin.configurable(denylist=["fake_scores"])
-def hinge_generator_loss(fake_scores: tf.Tensor) -> tf.Tensor:
-  """-mean(fake): [n] or [n, 1] -> [].
+def _loss(name: str, discriminator: dict[str, float] | None = None,
+          generator: dict[str, float] | None = None) -> AdversarialLoss:
+  """TF-GAN's `NAME_discriminator_loss` and `NAME_generator_loss`, each with its options."""
+  module = tfgan.losses()
+  return AdversarialLoss(
+      functools.partial(getattr(module, f"{name}_discriminator_loss"), loss_collection=None,
+                        **discriminator or {}),
+      functools.partial(getattr(module, f"{name}_generator_loss"), loss_collection=None,
+                        **generator or {}))
 
-  Computed by TF-GAN, in float64 for float64 scores and in float32 for all others.
 
-  Reference: Miyato et al. 2018 (arXiv:1802.05957), equation 17.
+@gin.configurable
+def hinge() -> AdversarialLoss:
+  """mean(max(0, 1 - real)) + mean(max(0, 1 + fake)), and -mean(fake).
+
+  Scores beyond +-1 on the right side give the discriminator no gradient.
+
+  Reference: Miyato et al. 2018 (arXiv:1802.05957), equations 16 and 17.
   """
-  return tfgan.losses().wasserstein_hinge_generator_loss(fake_scores, loss_collection=None)
+  return _loss("wasserstein_hinge")
+
+
+@gin.configurable
+def wasserstein() -> AdversarialLoss:
+  """mean(fake) - mean(real), and -mean(fake).
+
+  Reference: Arjovsky et al. 2017 (arXiv:1701.07875), for a discriminator that is Lipschitz.
+  """
+  return _loss("wasserstein")
+
+
+@gin.configurable
+def minimax(label_smoothing: float = 0.0) -> AdversarialLoss:
+  """mean(softplus(-real)) + mean(softplus(fake)), and -mean(softplus(fake)) less a constant.
+
+  Args:
+    label_smoothing: takes the label of real examples from 1 to 1 - label_smoothing / 2.
+
+  Reference: Goodfellow et al. 2014 (arXiv:1406.2661), equation 1.
+  """
+  return _loss("minimax", {"label_smoothing": label_smoothing})
+
+
+@gin.configurable
+def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
+  """The discriminator's loss of `minimax`, and mean(softplus(-fake)), which does not saturate.
+
+  Args:
+    label_smoothing: takes the label of real examples from 1 to 1 - label_smoothing / 2.
+
+  Reference: Goodfellow et al. 2014 (arXiv:1406.2661), section 3.
+  """
+  return _loss("modified", {"label_smoothing": label_smoothing})
+
+
+@gin.configurable
+def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> AdversarialLoss:
+  """(mean((real - real_label)^2) + mean((fake - fake_label)^2)) / 2, and that of the generator.
+
+  Args:
+    real_label: the score that real examples shall get; the generator's, too.
+    fake_label: the score that generated examples shall get.
+
+  Reference: Mao et al. 2016 (arXiv:1611.04076), equation 9.
+  """
+  return _loss("least_squares", {"real_label": real_label, "fake_label": fake_label},
+               {"real_label": real_label})

@@ -4,6 +4,8 @@
       --gin_param="Regression.bug = 'local_batch_norm'" --workdir=DIR
 """
 
+from collections.abc import Iterator
+
 import gin
 import keras
 import numpy as np
@@ -24,6 +26,35 @@ class Points:
     phase = tf.cast(index, keras.config.floatx()) / 10
     x = tf.sin(phase * tf.range(1, WIDTH + 1, dtype=phase.dtype))
     return {"x": x, "y": tf.reduce_sum(tf.square(x), keepdims=True)}
+
+
+class CountedPoints(Points):
+  """Examples that do not follow the index they are asked for."""
+
+  def __init__(self):
+    self.position = tf.Variable(0, dtype=tf.int64)
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    return super().load(self.position.assign_add(1) % self.size)
+
+
+def unseeded_points(context: replicator.InputContext) -> tf.data.Dataset:
+  """An input function whose examples are others in every process."""
+  def batches() -> Iterator[dict[str, np.ndarray]]:
+    generator = np.random.default_rng()
+    while True:
+      x = generator.standard_normal([context.batch_size, WIDTH]).astype(keras.config.floatx())
+      yield {"x": x, "y": np.square(x).sum(1, keepdims=True)}
+
+  spec = lambda width: tf.TensorSpec([context.batch_size, width], keras.config.floatx())
+  return tf.data.Dataset.from_generator(
+      batches, output_signature={"x": spec(WIDTH), "y": spec(1)})
+
+
+@gin.configurable
+def inputs(bug: str = "") -> replicator.inputs.Inputs:
+  """The examples; what is wrong with them is 'position', 'unseeded', or nothing."""
+  return {"": Points, "position": CountedPoints, "unseeded": lambda: unseeded_points}[bug]()
 
 
 @gin.configurable
@@ -56,6 +87,7 @@ class Regression(tf.Module):
     self.seeds = keras.random.SeedGenerator(1) if bug == "keras_random" else None
     self.variables_learned = self.network.trainable_variables
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
+    self.count = 0
     self.latest = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False,
                               synchronization=tf.VariableSynchronization.ON_READ,
                               aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -79,6 +111,10 @@ class Regression(tf.Module):
       x += 0.1 * keras.random.normal(x.shape, seed=self.seeds)
     if self.bug == "global_generator":
       x += 0.1 * keras.random.normal(x.shape)
+    if self.bug == "counter":
+      x += tf.reshape(tf.numpy_function(self.counted, [], x.dtype), [])
+    if self.bug == "tf_random":
+      x += 0.1 * tf.random.normal(x.shape, dtype=x.dtype)
     if self.bug == "unseeded":
       x += 0.1 * np.random.default_rng().standard_normal()
     with tf.GradientTape() as tape:
@@ -95,10 +131,15 @@ class Regression(tf.Module):
       gradients = [g / tf.maximum(tf.norm(g), 1.0) for g in gradients]
     return (tf.reduce_mean(errors) if self.bug == "sum_unseen" else total), gradients
 
+  def counted(self) -> np.ndarray:
+    """A number `[]` that grows from call to call; Python keeps it."""
+    self.count += 1
+    return np.array(0.01 * self.count, keras.config.floatx())
+
 
 def main(workdir: str) -> Regression:
   """Trains."""
-  return replicator.train(Regression, Points(), workdir=workdir)
+  return replicator.train(Regression, inputs(), workdir=workdir)
 
 
 if __name__ == "__main__":

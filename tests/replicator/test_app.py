@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 
 import gin
 import keras
@@ -70,7 +71,8 @@ def test_a_run_ends_with_0_and_leaves_all_files_in_a_workdir_of_its_own(unbroken
   assert done.stderr == ""  # Not a word of TensorFlow.
   (workdir,) = (folder / "runs").iterdir()
   assert re.fullmatch(r"two_networks-\d{8}-\d{6}", workdir.name)
-  left = {path.name for path in workdir.iterdir() if "tfevents" not in path.name}
+  left = {path.name for path in workdir.iterdir()
+          if "tfevents" not in path.name and path.name != "changes.diff"}
   assert left == {"checkpoints", "config.gin", "metrics.jsonl", "report.html", "run.json",
                   "samples"}
   assert len(list(workdir.glob("*tfevents*"))) == 1
@@ -164,18 +166,120 @@ def test_an_eager_step_may_look_at_its_values(run):
   assert len(seen) == 10
 
 
-def test_explain_prints_the_bindings_and_does_nothing(run, tmp_path):
-  status, out, err = run([*flags("TwoNetworks.optimizer = @SGD"), "--explain"], main=pytest.fail)
+def table(out: str) -> dict[str, tuple[str, ...]]:
+  """The columns of each line, by the first."""
+  return {name: tuple(rest) for name, *rest in (
+      re.split(r"  +", line) for line in out.splitlines() if line)}
+
+
+def test_explain_prints_each_value_and_its_source_and_does_nothing(run, tmp_path):
+  (tmp_path / "base.gin").write_text("RATE = 0.5\nTwoNetworks.optimizer = @adam\n"
+                                     "sgd.learning_rate = %RATE\n")
+  (tmp_path / "main.gin").write_text(
+      "# Two lines of comment.\n\ninclude 'base.gin'\nTwoNetworks.optimizer = \\\n  @sgd\n"
+      "Replicator.strategy = 'multi_worker_mirrored'\n")
+  status, out, err = run(["--gin_file=main.gin", *flags("two_networks.stop_at = 3"), "--explain"])
   assert (status, err) == (0, "")
-  for line in ("train.steps = 10", "train.precision = 'float64'", "TwoNetworks.optimizer = @SGD"):
-    assert line in out.splitlines()
-  assert list(tmp_path.iterdir()) == []
+  rows = table(out)
+  assert rows["train.steps"] == ("10", "command line")
+  assert rows["train.seed"] == ("0", "default")
+  assert rows["TwoNetworks.optimizer"] == ("@sgd", "main.gin:4, over base.gin:2")
+  assert rows["TwoNetworks.critic_width"] == ("1", "default")
+  assert rows["sgd.learning_rate"] == ("0.5 (%RATE)", "base.gin:3")
+  assert rows["sgd.momentum"] == ("0.0", "default")
+  assert rows["wrap_optimizer.ema_start"] == ("0", "default")
+  assert rows["two_networks.stop_at"] == ("3", "command line")
+  # As it will be run, and not as it is explained: on one device.
+  assert rows["Replicator.strategy"] == ("'multi_worker_mirrored'", "main.gin:6")
+  assert rows["Replicator.logical_cpus"] == ("None", "default")
+  assert "\x1b" not in out and "problem" not in out
+  used, _, others = out.partition("Not used to build the run")
+  assert "wrap_optimizer" in used and "adam.beta_1" not in out and "microbatch.n" in others
+  columns = {line.index(row[-1]) for line in used.splitlines() if line
+             for row in [re.split(r"  +", line)]}
+  assert len(columns) == 1
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["base.gin", "main.gin"]
+
+
+@gin.configurable
+def small_step(scale: float = 1.0, optimizer: Callable[[], object] | None = None) -> Callable:
+  """Makes a step of no networks."""
+  rate = float(optimizer().learning_rate) if optimizer else 1.0
+  return lambda: {"loss": tf.constant(scale * rate)}
+
+
+def small(workdir: str) -> None:
+  """Trains it."""
+  replicator.train(small_step, workdir=workdir)
+
+
+def test_explain_tells_what_will_have_no_effect(run):
+  status, out, err = run([*flags("small_step.optimizer = @sgd", "critic/sgd.momentum = 0.5",
+                                 "rmsprop.rho = 0.5"), "--explain"], small)
+  assert (status, err) == (0, "")
+  assert out.splitlines()[-1].startswith(
+      "problem: --gin_param: critic/sgd.momentum is never used: sgd is not called in the scope "
+      "'critic'.")
+  _, _, others = out.partition("Not used to build the run")
+  assert table(others)["rmsprop.rho"] == ("0.5", "command line")
+  assert table(others)["critic/sgd.momentum"] == ("0.5", "command line")
+
+
+def test_explain_of_a_step_that_cannot_be_traced_prints_the_rest(run):
+  status, out, err = run([*flags("TwoNetworks.fault = 'trace'"), "--explain"])
+  assert (status, err) == (0, "")
+  assert table(out)["TwoNetworks.fault"] == ("'trace'", "command line")
+  assert out.splitlines()[-1] == "problem: the step cannot be traced: of the user"
+
+
+def test_diff_prints_what_differs_from_an_earlier_run(run, tmp_path):
+  (tmp_path / "w").mkdir()
+  optimizer = ("small_step.optimizer = @rmsprop", "rmsprop.rho = 0.5")
+  assert run([*flags(*optimizer), "--workdir=w"], small)[0] == 0
+  assert run(["--gin_file=w/config.gin", "--diff=w"], small) == (0, "no value differs from w\n", "")
+  status, out, err = run(["--gin_file=w/config.gin", "--gin_param=train.steps = 20",
+                          "--gin_param=small_step.optimizer = @sgd", "--diff=w/config.gin"], small)
+  assert (status, err) == (0, "")
+  rows = table(out)
+  assert rows["train.steps"] == ("20", "10")
+  assert rows["small_step.optimizer"] == ("@sgd", "@rmsprop")
+  assert rows["sgd.momentum"] == ("0.0", "--") and rows["rmsprop.momentum"] == ("--", "0.0")
+  assert "train.seed" not in rows and "small_step.scale" not in rows
+  (tmp_path / "w" / "config.gin").write_text("train.steps = = 1\n")
+  for run_name, reason in (("nowhere", "no such file"), ("w", "not valid gin")):
+    status, out, err = run([*flags(), f"--diff={run_name}"])
+    assert (status, out) == (2, "") and err.count("\n") == 1
+    assert err.startswith(f"error: --diff={run_name}: ") and reason in err
+
+
+@pytest.mark.parametrize("lines, bindings, message", [
+  ("train.seed = 1", [], "must set: train.steps; write train.steps = ... in a.gin, or with --gin_"),
+  ("TwoNetworks.optimizer = @sgd\nsgd.learning_rate = @LinearDecay()\n"
+   "LinearDecay.learning_rate = 0.1\nx/LinearDecay.updates = 5", ["train.steps = 10"],
+   "must set: LinearDecay.updates (a.gin:4 sets x/LinearDecay.updates only); write LinearDecay."),
+])
+def test_a_missing_value_is_named(lines, bindings, message, run, tmp_path):
+  (tmp_path / "a.gin").write_text(lines + "\n")
+  status, out, err = run(["--gin_file=a.gin", *(f"--gin_param={b}" for b in bindings),
+                          "--workdir=w"])
+  assert (status, out) == (2, "")
+  assert err.startswith("error: the configuration ") and message in err and err.count("\n") == 1
+
+
+def test_a_value_that_nothing_uses_ends_the_run_with_2_and_one_line(run, tmp_path):
+  (tmp_path / "a.gin").write_text("TwoNetworks.optimizer = @sgd\n\ncritic/sgd.momentum = 0.5\n")
+  status, _, err = run(["--gin_file=a.gin", *flags(), "--workdir=w"])
+  assert status == 2
+  assert err == ("error: a.gin:3: critic/sgd.momentum is never used: sgd is not called in the "
+                 "scope 'critic'. It is called outside of any scope\n")
+  assert not list((tmp_path / "w").glob("checkpoints/*"))
 
 
 def test_help_ends_with_0(run):
   status, out, err = run(["--help"])
   assert (status, err) == (0, "")
-  for flag in ("--gin_file", "--gin_param", "--workdir", "--eager", "--explain", "--debug"):
+  for flag in ("--gin_file", "--gin_param", "--workdir", "--eager", "--explain", "--diff",
+               "--debug"):
     assert flag in out
 
 
@@ -289,7 +393,7 @@ def test_each_ending_has_its_status(run):
 def test_the_resuming_command_is_the_one_that_was_given(spec, program, run, monkeypatch):
   monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
   monkeypatch.setattr(sys, "argv", ["my experiments/sngan.py"])
-  argv = ["--gin_param=a = 'b c'", "--workdir", "w"]
+  argv = ["--gin_param=TwoNetworks.fault = 'b c'", "--workdir", "w"]
   _, out, _ = run(argv, fails_with(Preempted(7)))
   assert shlex.split(out.partition("to resume: ")[2]) == ["python", *program, *argv]
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from PIL import Image
 
 import replicator
-from replicator import Evaluation, UsageError, config, random, state
+from replicator import Evaluation, UsageError, checkpoint, config, random, state
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
@@ -69,7 +69,8 @@ def test_a_run_trains_and_leaves_its_files(tmp_path):
   first, *others = rows(tmp_path)
   assert list(first) == ["step", "seconds", "eval/mean"]
   assert [list(row) for row in others] == [
-      ["step", "seconds", "critic", "generator", "eval/mean"]] * 2
+      ["step", "seconds", "critic", "generator", "grad_norm/generator", "grad_norm/critic",
+       "eval/mean"]] * 2
   assert [row["step"] for row in [first, *others]] == [0, 5, 10]
   assert 0 <= first["seconds"] < others[0]["seconds"] <= others[1]["seconds"]
   assert all(np.isfinite(value) for row in others for value in row.values())
@@ -81,22 +82,21 @@ def test_a_run_trains_and_leaves_its_files(tmp_path):
   assert {"command", "experiment", "started", "git_commit", "versions", "machine"} < set(facts)
   assert {"python", "tensorflow", "keras", "numpy"} <= set(facts["versions"])
   told = {"strategy": "default", "num_replicas": 1, "num_workers": 1, "global_batch_size": 8,
-          "seed": 3, "precision": "float32", "steps": 10, "resumed_at_step": None,
+          "seed": 3, "precision": "float32", "steps": 10, "resumed": [],
           "evaluation": "mean of 8 samples"}
   assert {name: facts[name] for name in told} == told
-  assert sorted(p.stem for p in (tmp_path / "checkpoints").glob("*.index")) == [
-      "step-10", "step-5"]
+  assert checkpoint.steps_of(tmp_path / "checkpoints") == [5, 10]
   assert list(tmp_path.glob("events.out.tfevents.*"))
   assert "finished at step 10" in (tmp_path / "report.html").read_text()
 
 
 def test_the_written_configuration_makes_the_same_run_again(tmp_path):
   train(tmp_path / "1", "train.steps = 3", "train.precision = 'float64'", "train.seed = 7",
-        "TwoNetworks.optimizer = @RMSprop", "RMSprop.learning_rate = 0.02", "RMSprop.rho = 0.5",
+        "TwoNetworks.optimizer = @rmsprop", "rmsprop.learning_rate = 0.02", "rmsprop.rho = 0.5",
         "Replicator.logical_cpus = 4", inputs=Points())
   written = tmp_path / "1" / "config.gin"
   text = written.read_text()
-  for line in ("RMSprop.rho = 0.5", "TwoNetworks.optimizer = @RMSprop",
+  for line in ("rmsprop.rho = 0.5", "TwoNetworks.optimizer = @rmsprop",
                "Replicator.logical_cpus = 4", "Replicator.strategy = 'default'",
                "train.global_batch_size = 8", "train.precision = 'float64'", "train.seed = 7"):
     assert line in text
@@ -193,8 +193,8 @@ def test_a_plain_function_trains_and_resumes(tmp_path):
   step = train(tmp_path / "whole", "train.steps = 30", saving, step=make_function, inputs=Points())
   values = list(column(tmp_path / "whole", "loss").values())
   assert values[-1] < values[0] / 2
-  # 3 weights and 4 of the batch norm; iterations, learning rate, 2 slots for each of 5; a counter.
-  assert len(state.variables_of(step)) == 7 + 2 + 10 + 1
+  # 3 weights and 4 of the batch norm; iterations, learning rate, 2 slots for all; a counter.
+  assert len(state.variables_of(step)) == 7 + 2 + 2 + 1
 
   train(tmp_path / "parts", "train.steps = 10", saving, step=make_function, inputs=Points())
   train(tmp_path / "parts", "train.steps = 30", saving, step=make_function, inputs=Points())
@@ -268,18 +268,18 @@ def test_a_step_that_returns_what_cannot_be_logged_is_told(outputs, message, tmp
 
 @pytest.mark.parametrize("binding, message", [
     ("train.steps = 0", "train.steps = 0: must be a whole number of at least 1"),
-    ("train.steps = 10.0", "train.steps = 10.0: must be a whole number"),
-    ("train.steps = '10'", "train.steps = '10': must be a whole number"),
+    ("train.steps = 10.0", "train.steps = 10.0: must be int, not float"),
+    ("train.steps = '10'", "train.steps = '10': must be int, not str"),
     ("train.steps_per_call = 3", "train.steps = 10: must be a multiple of train.steps_per_call"),
     ("train.steps_per_call = 5", "train.log_every = 1: must be a multiple of train.steps_per_call"),
     ("train.steps_per_call = 0", "train.steps_per_call = 0: must be a whole number of at least 1"),
     ("train.steps_per_call = -2", "train.steps_per_call = -2: must be a whole number"),
-    ("train.steps_per_call = 'x'", "train.steps_per_call = 'x': must be a whole number"),
+    ("train.steps_per_call = 'x'", "train.steps_per_call = 'x': must be int, not str"),
     ("train.log_every = 0", "train.log_every = 0: must be a whole number of at least 1"),
     ("train.log_every = -1", "train.log_every = -1: must be a whole number"),
     ("train.eval_every = -1", "train.eval_every = -1: must be a whole number of at least 0"),
-    ("train.eval_every = 2.5", "train.eval_every = 2.5: must be a whole number"),
-    ("train.checkpoint_every = None", "train.checkpoint_every = None: must be a whole number"),
+    ("train.eval_every = 2.5", "train.eval_every = 2.5: must be int, not float"),
+    ("train.checkpoint_every = None", "train.checkpoint_every = None: must be int"),
     ("train.global_batch_size = 0", "train.global_batch_size = 0"),
     ("train.global_batch_size = 8.0", "train.global_batch_size = 8.0"),
     ("train.global_batch_size = '8'", "train.global_batch_size = '8'"),

@@ -213,6 +213,36 @@ def test_none_leaves_its_variable_alone(float64, synchronous):
   np.testing.assert_array_equal(variables[1].numpy(), WEIGHTS[1])
 
 
+@pytest.mark.parametrize("name", ["momentum", "Adam", "RMSprop"])
+def test_none_leaves_the_slots_of_its_variable_alone(float64, name):
+  make, replicator = OPTIMIZERS[name], Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    variables = make_variables()
+    wrapped = wrap_optimizer(make(), variables)
+  plain, optimizer = make_variables(), make()
+  optimizer.build(plain)
+  whole = {k: tf.constant(v) for k, v in BATCH.items()}
+  for number, without in enumerate([None, 1, None, 0, None]):  # A slot that moved would show.
+    def step(batch, number=number, without=without):
+      gradients = gradients_of(variables, batch, number)
+      wrapped.apply([None if i == without else g for i, g in enumerate(gradients)])
+      return tf.constant(0)
+    replicator.run(step, BATCH)
+    gradients = gradients_of(plain, whole, number)
+    optimizer.apply(*zip(*[(g, v) for i, (g, v) in enumerate(zip(gradients, plain, strict=True))
+                           if i != without], strict=True))
+  assert_close([[v.numpy() for v in variables]], [[v.numpy() for v in plain]])
+
+
+def test_slots_of_variables_in_another_order_are_not_restored(tmp_path):
+  variables = make_variables()
+  saved = Checkpoints(tmp_path, wrap_optimizer(K.Adam(), variables))
+  saved.save(1, {})
+  saved.wait()
+  with pytest.raises(UsageError, match="keras_"):
+    Checkpoints(tmp_path, wrap_optimizer(K.Adam(), variables[::-1])).restore()
+
+
 def test_a_variable_that_is_frozen_later_stays(float64):
   make = lambda: K.AdamW(0.125, weight_decay=0.25)
   replicator = Replicator("mirrored", logical_cpus=2)
@@ -465,8 +495,10 @@ def test_a_restart_keeps_scale_counters_and_averages(mixed_float16, tmp_path):
             optimizer.nonfinite_updates, *optimizer.averages]
 
   saved, resumed = make_step(7), make_step(0)
-  Checkpoints(tmp_path, saved, is_chief=True).save(1, {})
-  Checkpoints(tmp_path, resumed, is_chief=True).restore()
+  checkpoints = Checkpoints(tmp_path, saved)
+  checkpoints.save(1, {})
+  checkpoints.wait()
+  Checkpoints(tmp_path, resumed).restore()
   assert_close([[v.numpy() for v in held(resumed)]], [[v.numpy() for v in held(saved)]])
 
 

@@ -68,7 +68,8 @@ def test_variables_are_spread_by_size_and_staleness_is_counted():
                           check=True, timeout=120).stdout
   found = json.loads(output.splitlines()[-1])
   assert found["devices"] == [SERVER.format(i) for i in (0, 1, 1, 1, 0, 1)]
-  assert found["moments"] == [found["devices"]] * 2
+  # One for the float32 variables of each server, and one for the float64 variable.
+  assert found["moments"] == [[SERVER.format(i) for i in (0, 1, 1)]] * 2
   assert found["slow"] == {"loss": [2.0], "staleness": [3.0]}
   assert found["quick"] == {"replicas": [1.0] * 3, "sum": [5.0] * 3, "staleness": [0.0] * 3}
   assert found["to_save"] == 0  # The count of all steps is none of the step's own variables.
@@ -136,7 +137,8 @@ def test_workers_die_and_join_again(tmp_path):
              for i in range(2))
   rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
   assert [row["step"] for row in rows] == list(range(10, 301, 10))
-  assert all(list(row) == ["step", "seconds", "critic", "generator", "staleness"] for row in rows)
+  assert all(list(row) == ["step", "seconds", "critic", "generator", "grad_norm/generator",
+                           "grad_norm/critic", "staleness"] for row in rows)
   assert np.isfinite([row["critic"] for row in rows]).all()
   assert max(row["staleness"] for row in rows) > 0
   told = next(line for line in out.splitlines() if line.startswith("[chief 0] trained "))

@@ -150,12 +150,12 @@ def test_the_live_line_is_one_line_with_a_bar():
     for step in (1000, 2000, 5000):
       clock.now += 10
       progress.update(step, {"d": 1.5, "g": 0.25})
-    progress.note("step 5000  eval/frechet_distance 31.4")
+    progress.note("step 5000  eval/classifier_frechet_distance 31.4")
   drawn = visible(out.getvalue())
   assert "━━━━" in drawn[0]
   assert "1000/5000  100 steps/s  6400 examples/s  d 1.5  g 0.25  40s left" in drawn[0]
   assert "5000/5000" in drawn[2] and drawn[2].endswith("took 30s")
-  assert "step 5000  eval/frechet_distance 31.4" in drawn
+  assert "step 5000  eval/classifier_frechet_distance 31.4" in drawn
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -1,7 +1,10 @@
 """The files of a workdir, written without a training."""
 
 import json
+import math
+import os
 import re
+import sys
 
 import gin
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from replicator import config
+from replicator import config, provenance, runs
 from replicator.record import Record
 
 FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
@@ -52,6 +55,15 @@ def test_numbers_keep_all_their_digits(tmp_path):
   value = 0.1 + 0.2
   Record(tmp_path, FACTS).metrics(1, 0.0, {"loss": value})
   assert json.loads(lines(tmp_path)[0])["loss"] == value
+
+
+def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
+  Record(tmp_path, FACTS).metrics(1, 0.0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0})
+  (line,) = lines(tmp_path)
+  row = json.loads(line, parse_constant=pytest.fail)  # Called for what is not JSON.
+  assert row == {"step": 1, "seconds": 0.0, "a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.0}
+  (read,) = runs.read(tmp_path).rows
+  assert math.isnan(read["a"]) and (read["b"], read["c"]) == (math.inf, -math.inf)
 
 
 def test_tensorboard_gets_the_same_scalars(tmp_path):
@@ -115,13 +127,57 @@ def test_run_json_says_where_the_run_came_from(tmp_path, monkeypatch):
   Record(tmp_path, FACTS)
   said = facts(tmp_path)
   assert FACTS.items() <= said.items()
-  assert said["resumed_at_step"] is None
+  assert said["resumed"] == []
   assert said["command"].startswith("python ")
   assert said["command"].endswith(""" '--gin_param=a.b = '"'"'c d'"'"''""")  # As a shell reads it.
   assert said["versions"]["tensorflow"] == tf.__version__
   assert len(said["machine"]["devices"]) >= 8
   assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["started"])
   assert said["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", said["git_commit"])
+
+
+def test_run_json_has_all_that_is_needed_to_run_it_again(tmp_path, monkeypatch):
+  monkeypatch.setattr("sys.argv", ["program.py", "--eager"])
+  monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+  monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
+  monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+  Record(tmp_path, FACTS)
+  said = facts(tmp_path)
+  assert said["argv"] == ["--eager"] and said["working_directory"] == os.getcwd()
+  assert said["program_file"] == os.path.abspath(__file__)
+  assert said["tf_config"] == {"cluster": {"worker": ["a:1"]}}
+  assert said["environment"]["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false"
+  assert said["machine"]["cores"] >= 1 and said["machine"]["processor"]
+  assert {"replicator", "gin-config"} < set(said["versions"])
+
+
+def test_the_changes_of_the_code_are_kept_those_of_a_resumed_run_beside_them(tmp_path, monkeypatch):
+  def record(diff: bytes, first_step: int) -> str:
+    code = provenance.Code("/", "c0ffee+", diff, provenance.DIFF)
+    monkeypatch.setattr(provenance, "code_of", lambda file: code)
+    Record(tmp_path, FACTS, first_step)
+    return facts(tmp_path)["git_diff"]
+
+  assert record(b"one", 0) == "changes.diff"
+  assert record(b"one", 5) == "changes.diff"
+  assert record(b"two", 10) == "changes-2.diff"
+  assert [(tmp_path / name).read_bytes() for name in ("changes.diff", "changes-2.diff")] == [
+      b"one", b"two"]
+  assert facts(tmp_path)["resumed"][1]["before"] == {"git_diff": "changes.diff"}
+
+
+def test_a_crash_while_a_file_is_replaced_leaves_the_old_one(tmp_path, monkeypatch):
+  record = Record(tmp_path, FACTS)
+  before = (tmp_path / "run.json").read_text()
+  monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("full disk")))
+  with pytest.raises(OSError, match="full disk"):
+    record.note("evaluation", "by eye")
+  assert (tmp_path / "run.json").read_text() == before
+  assert not list(tmp_path.glob(".*"))
+  monkeypatch.undo()
+  inode = (tmp_path / "run.json").stat().st_ino
+  record.note("evaluation", "by ear")
+  assert (tmp_path / "run.json").stat().st_ino != inode  # Another file in its place.
 
 
 def test_a_note_is_news_once(tmp_path):
@@ -135,10 +191,21 @@ def test_a_note_is_news_once(tmp_path):
 
 def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
   Record(tmp_path, FACTS).note("evaluation", "by eye")
-  Record(tmp_path, {**FACTS, "steps": 20}, 10)
+  started = facts(tmp_path)["started"]
+  Record(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 10)
+  Record(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 15)
   said = facts(tmp_path)
-  assert (said["resumed_at_step"], said["steps"]) == (10, 20)
+  assert (said["num_replicas"], said["steps"], said["started"]) == (4, 20, started)
+  assert [(entry["step"], entry["before"]) for entry in said["resumed"]] == [
+      (10, {"num_replicas": 2}), (15, {})]
   assert said["evaluation"] == "by eye"
+
+
+def test_a_run_that_begins_again_at_step_0_says_so_and_drops_its_notes(tmp_path):
+  Record(tmp_path, FACTS).note("evaluation", "by eye")
+  Record(tmp_path, FACTS)
+  assert [entry["step"] for entry in facts(tmp_path)["resumed"]] == [0]
+  assert "evaluation" not in facts(tmp_path)
 
 
 def test_facts_torn_by_a_crash_are_written_anew(tmp_path):
@@ -153,9 +220,9 @@ def test_config_is_every_value_that_was_used(tmp_path):
   def function(used=1, default=2.5):
     return used, default
 
-  config.parse([], ["recorded_function.used = 3", "train.steps = 7"])
+  config.parse([], ["recorded_function.used = 3"])
   assert function() == (3, 2.5)
   Record(tmp_path, FACTS).config()
   text = (tmp_path / "config.gin").read_text()
   assert "recorded_function.used = 3" in text and "recorded_function.default = 2.5" in text
-  assert "train" not in text  # Set, but nothing asked for it.
+  assert "train" not in text  # Nothing asked for it.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from replicator import report
+from replicator import charts, report, runs
 from replicator.errors import UsageError
 
 CONFIG = "# Parameters for train:\ntrain.steps = 300\nSNGAN.note = '<b>&'\n"
@@ -27,10 +27,11 @@ def write_metrics(workdir, rows):
 @pytest.fixture
 def workdir(tmp_path):
   """300 steps in 30 s, evaluated every 100 steps, with five pictures."""
-  rows = [{"step": 0, "seconds": 0.0, "eval/frechet_distance": 400.0}]
+  rows = [{"step": 0, "seconds": 0.0, "eval/classifier_frechet_distance": 400.0}]
   for step in range(1, 301):
     row = {"step": step, "seconds": step / 10, "d": 1.0 + math.sin(step), "g": 0.5}
-    rows.append(row | {"eval/frechet_distance": 400.0 / step} if step % 100 == 0 else row)
+    found = {"eval/classifier_frechet_distance": 400.0 / step} if step % 100 == 0 else {}
+    rows.append(row | found)
   write_metrics(tmp_path, rows)
   tmp_path.joinpath("run.json").write_text(json.dumps(FACTS))
   tmp_path.joinpath("config.gin").write_text(CONFIG)
@@ -81,14 +82,14 @@ def test_the_configuration_is_shown_as_it_is(workdir):
 def test_the_table_shows_last_first_lowest_and_highest(workdir):
   words = re.sub(r"\s+", " ", written(workdir).words)
   assert "metric last first lowest highest" in words
-  assert "eval/frechet_distance 1.333 400 1.333 400" in words
+  assert "eval/classifier_frechet_distance 1.333 400 1.333 400" in words
   assert "g 0.5 0.5 0.5 0.5" in words
 
 
 def test_each_metric_has_a_panel_and_evaluations_come_first(workdir):
   page = report.write_report(workdir).read_text()
   assert re.findall(r'<figure class="(\w+)"><figcaption>([\w/]+)', page) == [
-    ("evaluation", "eval/frechet_distance"), ("training", "d"), ("training", "g")]
+    ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g")]
   assert page.count("<svg") == 3
 
 
@@ -174,9 +175,20 @@ def test_no_such_folder_is_told_in_one_line(tmp_path):
 
 def test_smoothing_keeps_lines_and_lessens_noise():
   line = np.linspace(3.0, -5.0, 200)
-  np.testing.assert_allclose(report._smoothed(line), line, atol=1e-12)
+  np.testing.assert_allclose(charts.smoothed(line), line, atol=1e-12)
   noise = np.random.default_rng(0).normal(size=1000)
   # The mean of 41 independent draws has a standard deviation of 1 / sqrt(41).
-  assert np.std(report._smoothed(noise)) == pytest.approx(1 / math.sqrt(41), rel=0.2)
+  assert np.std(charts.smoothed(noise)) == pytest.approx(1 / math.sqrt(41), rel=0.2)
   short = np.array([1.0, 5.0, 2.0])
-  assert report._smoothed(short) is short
+  assert charts.smoothed(short) is short
+  # Beside a longer curve, with its window.
+  assert charts.smoothed(short, 1000) is short
+  np.testing.assert_allclose(
+      charts.smoothed(noise[:30], 40)[:29], charts.smoothed(noise[:40])[:29])
+
+
+def test_a_number_that_json_cannot_hold_is_read_as_what_it_is(workdir):
+  write_metrics(workdir, [{"step": 1, "d": "NaN", "g": "-Infinity", "words": "Infinite"}])
+  (row,) = runs.read(workdir).rows
+  assert math.isnan(row["d"]) and row["g"] == -math.inf
+  assert "not finite at step 1: d, g" in written(workdir).words

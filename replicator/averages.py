@@ -1,0 +1,47 @@
+"""Exponential moving averages of the weights of networks."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import keras
+import tensorflow as tf
+
+
+class MovingAverages(tf.Module):
+  """The EMA of some variables (Polyak and Juditsky 1992; in GANs Yazici et al. 2019).
+
+  Args:
+    variables: that are averaged.
+    decay: how much of the average each update keeps.
+    start: until so many updates were made the average is a copy.
+
+  Attributes:
+    values: the average of each variable.
+  """
+
+  def __init__(self, variables: Sequence[keras.Variable], decay: float, start: int):
+    super().__init__(name="averages")
+    self._variables, self._decay, self._start = variables, decay, start
+    self.values = [_copy_of(variable) for variable in variables]
+
+  def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor) -> None:
+    """Moves every replica's copies, seen from across replicas; `updates` [] counts this one."""
+    take = tf.where(updates > self._start, tf.constant(1.0 - self._decay, tf.float64), 1.0)
+    for average, variable in zip(self.values, self._variables, strict=True):
+      strategy.extended.update(
+          average.value, lambda a, v, take: a.assign_sub(tf.cast(take, a.dtype) * (a - v)),
+          args=(variable.value, take), group=False)
+
+  @contextlib.contextmanager
+  def in_place_of_weights(self) -> Iterator[None]:
+    """Inside, networks compute with the averages; nothing is overwritten."""
+    values = [(v, a.value) for v, a in zip(self._variables, self.values, strict=True)]
+    with keras.StatelessScope(values, initialize_variables=False):
+      yield
+
+
+def _copy_of(variable: keras.Variable) -> keras.Variable:
+  with tf.distribute.get_strategy().extended.colocate_vars_with(variable.value):
+    return keras.Variable(lambda shape, dtype: tf.cast(tf.identity(variable.value), dtype),
+                          shape=variable.shape, dtype=variable.dtype, trainable=False,
+                          name=f"{variable.name}_average", aggregation="only_first_replica")

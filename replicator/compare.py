@@ -1,0 +1,206 @@
+"""Runs side by side, on the terminal and as a page: `python -m replicator.compare RUN RUN...`.
+
+    python -m replicator.compare RUN RUN... [--output=compare.html]
+
+Reads the files of the workdirs, of finished and of unfinished runs. Exit status: 0; 2 for a bad
+command line or a folder that holds no run.
+"""
+
+import argparse
+import itertools
+import pathlib
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+
+import numpy as np
+
+from replicator import charts, runs, used_config
+from replicator.app import Parser
+from replicator.errors import UsageError
+from replicator.progress import format_duration, format_number
+from replicator.runs import Run
+
+Table = dict[str, list[str]]
+"""The name of a row, and its text for each run."""
+
+_MOST = 40   # Differences of configuration on the terminal; the page has all.
+_WIDTH = 30  # Characters of a column on the terminal, at most; what is longer is cut.
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line `argv` (default: this process's); returns the exit status."""
+  try:
+    flags = _parse(argv)
+    found = read(flags.runs)
+    output = pathlib.Path(flags.output)
+    text = page(found)
+    try:
+      runs.write_whole(output, text)
+    except OSError as error:
+      raise UsageError(f"--output={output}: cannot be written ({error.strerror})") from error
+  except UsageError as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+  print("\n".join(lines(found, shutil.get_terminal_size().columns)))
+  print(f"\ndrawn: {output}")
+  return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+  parser = Parser(prog="python -m replicator.compare", allow_abbrev=False,
+                  description="Shows runs side by side.")
+  parser.add_argument("runs", nargs="+", metavar="RUN", help="the workdir of a run")
+  parser.add_argument("--output", default="compare.html", metavar="FILE", help="the page")
+  return parser.parse_args(argv)
+
+
+def read(folders: Sequence[str]) -> dict[str, Run]:
+  """The runs by a label for each: the folder's name, or its path where two have the same name.
+
+  Raises:
+    UsageError: one is no run, or is named twice.
+  """
+  found = [runs.read(folder) for folder in folders]
+  for folder, run in zip(folders, found, strict=True):
+    if not run.rows and not run.facts:
+      raise UsageError(f"'{folder}': holds no run: neither run.json nor metrics.jsonl can be read; "
+                       "write the workdir of a run")
+  places = [run.folder.resolve() for run in found]
+  twice = [folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]
+  if twice:
+    raise UsageError(f"'{twice[0]}': is named twice; write each run once")
+  names = [place.name for place in places]
+  return {place.name if names.count(place.name) == 1 else str(run.folder): run
+          for place, run in zip(places, found, strict=True)}
+
+
+def facts(found: Mapping[str, Run]) -> Table:
+  """What was run and how it went."""
+  def of(name: str) -> list[str]:
+    return [str(run.facts.get(name, "")) for run in found.values()]
+
+  seconds = [(run.rows or [{}])[-1].get("seconds") for run in found.values()]
+  table = {
+      "status": [run.status()[1] for run in found.values()],
+      "experiment": of("experiment"),
+      "training time": ["" if each is None else format_duration(each) for each in seconds],
+      "strategy": of("strategy"), "replicas": of("num_replicas"), "precision": of("precision"),
+      "batch": of("global_batch_size"), "seed": of("seed"), "started": of("started"),
+      "commit": [commit[:10] + "+" * commit.endswith("+") for commit in of("git_commit")],
+      "resumed": [", ".join(f"at step {entry['step']}" for entry in run.facts.get("resumed") or [])
+                  for run in found.values()],
+  }
+  return {name: texts for name, texts in table.items() if any(texts)}
+
+
+def metrics(found: Mapping[str, Run]) -> Table:
+  """Each metric's last value, and its lowest and highest."""
+  series = [run.series() for run in found.values()]
+  return {name: [_summary(each[name][1]) if name in each else "" for each in series]
+          for name in _names(found)}
+
+
+def _summary(values: np.ndarray) -> str:
+  finite = values[np.isfinite(values)]
+  spread = (f" ({format_number(finite.min())} to {format_number(finite.max())})"
+            if len(finite) > 1 else "")
+  return format_number(values[-1]) + spread
+
+
+def _names(found: Mapping[str, Run]) -> list[str]:
+  names = dict.fromkeys(itertools.chain(*(run.series() for run in found.values())))
+  return sorted(names, key=lambda name: runs.kind(name) != "evaluation")
+
+
+def configuration(found: Mapping[str, Run]) -> Table:
+  """Each value of `config.gin` that is not the same in all runs that have the file."""
+  values = [_values(run) for run in found.values()]
+  names = sorted(set(itertools.chain(*values)))
+  table = {name: [each.get(name, "") for each in values] for name in names}
+  return {name: texts for name, texts in table.items() if len(
+      {text for text, each in zip(texts, values, strict=True) if each}) > 1}
+
+
+def _values(run: Run) -> dict[str, str]:
+  try:
+    return used_config.written_values(run.config)
+  except ValueError:
+    return {"config.gin": "cannot be read"}
+
+
+# ---- On the terminal ----------------------------------------------------------------------------
+
+
+def lines(found: Mapping[str, Run], width: int) -> Iterator[str]:
+  """The tables; as many runs beside each other as `width` characters allow, the others below."""
+  tables: dict[str, Table] = {"": facts(found), "last (lowest to highest)": metrics(found),
+            "configuration, where it differs": configuration(found)}
+  first = max(len(name) for table in tables.values() for name in ("", *table))
+  labels = list(found)
+  cells = [labels, *itertools.chain(*(table.values() for table in tables.values()))]
+  column = min(_WIDTH, max(map(len, itertools.chain(*cells))))
+  size = max(1, (width - first) // (column + 2))
+  for begin in range(0, len(labels), size):
+    part = slice(begin, begin + size)
+    if begin:
+      yield ""
+    yield _line(first, column, "", labels[part])
+    for title, table in tables.items():
+      if title and table:
+        yield f"\n{title}"
+      rows = [(name, texts[part]) for name, texts in table.items() if any(texts[part])]
+      for name, texts in rows[:_MOST]:
+        yield _line(first, column, name, texts)
+      if len(rows) > _MOST:
+        yield f"and {len(rows) - _MOST} more"
+
+
+def _line(first: int, column: int, name: str, texts: Sequence[str]) -> str:
+  cut = [text if len(text) <= column else text[:column - 1] + "…" for text in texts]
+  return "  ".join([f"{name:{first}}", *(f"{text:{column}}" for text in cut)]).rstrip()
+
+
+# ---- As a page ----------------------------------------------------------------------------------
+
+
+def page(found: Mapping[str, Run]) -> str:
+  """The same tables, the curves over one another, and the last samples side by side."""
+  legend = charts.legend(list(found))
+  samples = "".join(charts.picture(run.samples[-1], label)
+                    for label, run in found.items() if run.samples)
+  differs = configuration(found)
+  body = (charts.section("Runs", _table(found, facts(found)))
+          + charts.section("Metrics: last (lowest to highest)", _table(found, metrics(found)))
+          + charts.section("Curves by step", f"{legend}{_panels(found)}", "panels")
+          + charts.section("Configuration, where it differs",
+                           _table(found, differs) if differs else "<p>It is the same.</p>"))
+  if samples:
+    body += charts.section("Last samples", f'<div class="pair">{samples}</div>')
+  return charts.page(" and ".join(found) if len(found) < 4 else f"{len(found)} runs",
+                     "Comparison of runs", body)
+
+
+def _table(found: Mapping[str, Run], table: Table) -> str:
+  head = "".join(f"<th>{charts.key(number)}{escape(label)}" for number, label in enumerate(found))
+  rows = "".join(f"<tr><td>{escape(name)}" + "".join(f"<td>{escape(text)}" for text in texts)
+                 for name, texts in table.items())
+  return f'<table class="runs"><tr><th>{head}{rows}</table>'
+
+
+def _panels(found: Mapping[str, Run]) -> str:
+  steps = [row["step"] for run in found.values() for row in run.rows]
+  panels = ""
+  for name in _names(found):
+    nothing = np.zeros(0), np.zeros(0)
+    series = {label: run.series().get(name, nothing) for label, run in found.items()}
+    marker = "o" if runs.kind(name) == "evaluation" else ""
+    lost = sum(int((~np.isfinite(values)).sum()) for _, values in series.values())
+    panels += charts.panel(name, charts.curves(series, (min(steps), max(steps)), marker),
+                           runs.kind(name), f"{lost} not finite" if lost else "")
+  return panels
+
+
+if __name__ == "__main__":
+  sys.exit(main())

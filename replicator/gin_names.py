@@ -1,0 +1,83 @@
+"""Keras optimizers, schedules and initializers and TensorFlow's activations, by name in gin.
+
+    SNGAN.optimizer = @adam
+    adam.learning_rate = @cosine_decay()
+    cosine_decay.initial_learning_rate = 2e-4
+
+Each has one name: that of Keras or TensorFlow in lower case.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+
+_OPTIMIZERS = ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb",
+               "Lion", "Muon", "RMSprop", "SGD")  # All that `wrap_optimizer` takes.
+_SCHEDULES = ("CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay",
+              "PiecewiseConstantDecay", "PolynomialDecay")
+_INITIALIZERS = ("GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "LecunNormal",
+                 "LecunUniform", "Ones", "Orthogonal", "RandomNormal", "RandomUniform",
+                 "TruncatedNormal", "VarianceScaling", "Zeros")
+_ACTIVATIONS = ("elu", "gelu", "leaky_relu", "relu", "relu6", "selu", "sigmoid", "silu", "softmax",
+                "softplus", "softsign", "tanh")
+_OPTIONAL_NUMBERS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm",
+                     "loss_scale_factor")
+
+
+def _hint(name: str, default: Any) -> Any:
+  """The type of a parameter that Keras does not annotate, from its default."""
+  if name == "learning_rate":
+    return float | keras.optimizers.schedules.LearningRateSchedule
+  if name in _OPTIONAL_NUMBERS:
+    return float | None
+  if name == "name":
+    return str | None
+  if isinstance(default, (bool, str)):
+    return type(default)
+  if default is inspect.Parameter.empty:
+    return Sequence[float] if name in ("boundaries", "values") else float
+  # Keras writes the default of a float as an int now and then.
+  return float if isinstance(default, (int, float)) and name != "seed" else Any
+
+
+def _register(function: Callable, name: str, module: str, inputs: Sequence[str] = ()) -> None:
+  """Makes what Keras or TensorFlow has configurable by those parameters that it names.
+
+  Args:
+    function: a function, or a class to be made.
+    name: what gin files call it.
+    module: its full name begins with it.
+    inputs: parameters that are not configured but given.
+  """
+  def call(*args, **kwargs):
+    return function(*args, **kwargs)
+  signature = inspect.signature(function)
+  named = [p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD]
+  call.__name__ = call.__qualname__ = name
+  call.__doc__ = function.__doc__
+  call.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+  call.__annotations__ = {p.name: _hint(p.name, p.default) for p in named}
+  if inspect.isclass(function):
+    call.__annotations__["return"] = function
+  gin.external_configurable(call, name=name, module=module, denylist=list(inputs) or None)
+
+
+def _snake_case(name: str) -> str:
+  return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+for _name in _OPTIMIZERS:
+  _register(getattr(keras.optimizers, _name), _name.lower(), "keras.optimizers")
+for _name in _SCHEDULES:
+  _register(getattr(keras.optimizers.schedules, _name), _snake_case(_name),
+            "keras.optimizers.schedules")
+for _name in _INITIALIZERS:
+  _register(getattr(keras.initializers, _name), _snake_case(_name), "keras.initializers")
+for _name in _ACTIVATIONS:
+  _register(getattr(tf.nn, _name), _name, "tf.nn",
+            inputs=[next(iter(inspect.signature(getattr(tf.nn, _name)).parameters))])

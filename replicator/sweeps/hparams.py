@@ -1,0 +1,79 @@
+"""What TensorBoard's HParams plugin reads, written without TensorFlow.
+
+A trial's events carry its bindings, and the sweep's which metrics to show: those are the tags of
+the events that the runs write.
+"""
+
+import io
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from replicator.sweeps import space, trials
+from replicator.sweeps.results import Row
+from replicator.sweeps.sweep_file import SweepFile
+from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record
+
+# Its time is before that of a run's own events: TensorBoard reads the files of a folder in order.
+_FILE = "events.out.tfevents.0000000000.hparams"
+
+
+def write_trial(folder: pathlib.Path, record: Record) -> None:
+  """Writes a trial's bindings, and how it ended if it has."""
+  # Not from `hparams.api`, which loads TensorFlow.
+  from tensorboard.plugins.hparams import api_pb2, summary_v2
+  bindings = {name: value if isinstance(value, bool | int | float | str) else space.text_of(value)
+              for name, value in record.bindings.items()}
+  summaries = [summary_v2.hparams_pb(bindings, trial_id=record.id,
+                                     start_time_secs=folder.stat().st_mtime)]
+  status = {DONE: api_pb2.STATUS_SUCCESS, PRUNED: api_pb2.STATUS_SUCCESS,
+            FAILED: api_pb2.STATUS_FAILURE}.get(record.status)
+  if status is not None:
+    summaries.append(_end(status))
+  _write(folder, summaries)
+
+
+def _end(status: int) -> Any:
+  from tensorboard.compat.proto.summary_pb2 import Summary
+  from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+  data = plugin_data_pb2.HParamsPluginData(session_end_info=plugin_data_pb2.SessionEndInfo(
+    status=status, end_time_secs=time.time()))
+  summary = Summary()
+  summary.value.add(tag=metadata.SESSION_END_INFO_TAG, tensor=metadata.NULL_TENSOR,
+                    metadata=metadata.create_summary_metadata(data))
+  return summary
+
+
+def write_sweep(folder: pathlib.Path, file: SweepFile, rows: Sequence[Row]) -> None:
+  """Writes which bindings and which metrics the trials have."""
+  from tensorboard.plugins.hparams import summary_v2
+  parameters = []
+  for name in file.names():
+    values = [row.record.bindings[name] for row in rows
+              if row.is_current and name in row.record.bindings]
+    if values:
+      parameters.append(summary_v2.HParam(name, domain=_domain(values)))
+  metrics = [summary_v2.Metric(file.metric)]
+  _write(folder, [summary_v2.hparams_config_pb(parameters, metrics)])
+
+
+def _domain(values: Sequence) -> object:
+  from tensorboard.plugins.hparams import summary_v2
+  if all(space.is_whole(value) or isinstance(value, float) for value in values):
+    return summary_v2.RealInterval(float(min(values)), float(max(values)))
+  texts = [value if isinstance(value, str) else space.text_of(value) for value in values]
+  kind = set(map(type, values))
+  return summary_v2.Discrete(sorted(set(values) if kind == {bool} else set(texts)))
+
+
+def _write(folder: pathlib.Path, summaries: Sequence) -> None:
+  from tensorboard.compat.proto.event_pb2 import Event
+  from tensorboard.summary.writer.record_writer import RecordWriter
+  content = io.BytesIO()
+  writer = RecordWriter(content)
+  now = time.time()
+  writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+  for summary in summaries:
+    writer.write(Event(wall_time=now, step=0, summary=summary).SerializeToString())
+  trials.write_whole(folder / _FILE, content.getvalue())

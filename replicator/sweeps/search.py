@@ -1,0 +1,199 @@
+"""Which trials a sweep runs: all points of its space, or those that Optuna proposes."""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from replicator.errors import UsageError
+from replicator.sweeps import space, trials
+from replicator.sweeps.sweep_file import SweepFile
+from replicator.sweeps.trials import DONE, ENDED, FAILED, PRUNED, WAITING, Record, Trial
+
+if TYPE_CHECKING:
+  import optuna
+
+Series = Sequence[tuple[int, float]]
+_TRIES = 10    # Proposals of points that were tried already, before one is drawn at random.
+_DRAWS = 1000  # Draws of such points, before the space counts as searched.
+
+
+class Listed:
+  """All points of `grid`, `zip`, `random` and `seeds`, in order.
+
+  Attributes:
+    trials: `{id: trial}` of all that are known now.
+    count: how many there will be.
+  """
+
+  def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool):
+    listed = [Trial.make(file, point) for point in space.points(file)]
+    self.trials = {trial.id: trial for trial in listed}
+    self.count = len(self.trials)
+    self._missing = [trial for trial in self.trials.values()
+                     if not _is_ended(records.get(trial.id), retry_failed)]
+
+  def propose(self) -> Trial | None:
+    """The next trial to run; None when there is none left."""
+    return self._missing.pop(0) if self._missing else None
+
+  def probe(self) -> Trial | None:
+    """A trial whose configuration is like that of all that are left; None when none is left."""
+    return self._missing[0] if self._missing else None
+
+  def observe(self, trial_id: str, series: Series) -> bool:
+    """Takes what a running trial has logged of the metric; whether it shall be pruned."""
+    return False
+
+  def ended(self, record: Record, series: Series) -> None:
+    """Takes the end of a trial."""
+
+
+class Proposed:
+  """Points that Optuna proposes; earlier records of the same space are its memory."""
+
+  def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool,
+               series: Mapping[str, Series]):
+    try:
+      import optuna
+    except ImportError as error:
+      raise UsageError("sweep.optuna needs Optuna: pip install 'replicator[sweep]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    self._file = file
+    self._space = {name: space.Distribution.make(name, name, written)
+                   for name, written in sorted(file.optuna.items())}
+    own = [record for record in records.values() if self._is_own(record)]
+    own.sort(key=lambda record: record.order)
+    ended = [record for record in own if _is_ended(record, retry_failed)]
+    self.count = max(file.trials or 0, len(own))
+    self.trials = {record.id: Trial.make(file, record.bindings) for record in own}
+    self._again = [self.trials[record.id] for record in own if record not in ended]
+    # With the seed alone, a search that goes on would propose its first points again.
+    sampler = optuna.samplers.TPESampler(n_startup_trials=file.startup_trials,
+                                         seed=file.search_seed + len(own))
+    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+    if file.prune_after is not None:
+      pruner = optuna.pruners.MedianPruner(file.startup_trials, n_warmup_steps=file.prune_after)
+    self._study = optuna.create_study(
+      direction="minimize" if file.goal == "min" else "maximize", sampler=sampler, pruner=pruner)
+    self._running: dict[str, optuna.trial.Trial] = {}
+    self._seen: dict[str, int] = {}
+    for record in ended:
+      self._begin(record.bindings, record.id)
+      self.observe(record.id, series[record.id])
+      self.ended(record, series[record.id])
+
+  def propose(self) -> Trial | None:
+    """The next trial to run; None when there is none left."""
+    if self._again:
+      trial = self._again.pop(0)
+      self._begin(trial.bindings, trial.id)
+      return trial
+    if len(self.trials) >= self.count:
+      return None
+    new = self._proposed() or self._drawn()
+    if new is None:
+      self.count = len(self.trials)
+      return None
+    self.trials[new.id] = new
+    return new
+
+  def _proposed(self) -> Trial | None:
+    """A new point of Optuna's, which may propose what it knows to be good again and again."""
+    for _ in range(_TRIES):
+      asked = self._study.ask(self._distributions())
+      trial = Trial.make(self._file, self._point(asked.params))
+      if trial.id not in self.trials:
+        self._running[trial.id] = asked
+        return trial
+      self._study.tell(asked, state=_states().FAIL)
+    return None
+
+  def _drawn(self) -> Trial | None:
+    """A new point at random; None when all seem to have been tried."""
+    source = random.Random(f"{self._file.search_seed}/{len(self.trials)}")
+    for _ in range(_DRAWS):
+      trial = Trial.make(self._file, {name: distribution.draw(source)
+                                      for name, distribution in self._space.items()})
+      if trial.id not in self.trials:
+        self._begin(trial.bindings, trial.id)
+        return trial
+    return None
+
+  def probe(self) -> Trial | None:
+    """A trial whose configuration is like that of all that are left; None when none is left."""
+    if not self._again and len(self.trials) >= self.count:
+      return None
+    return Trial.make(self._file, {name: distribution.draw(random.Random(0))
+                                   for name, distribution in self._space.items()})
+
+  def observe(self, trial_id: str, series: Series) -> bool:
+    """Takes what a running trial has logged of the metric; whether it shall be pruned."""
+    running = self._running[trial_id]
+    for step, value in series[self._seen.get(trial_id, 0):]:
+      if math.isfinite(value):
+        running.report(value, step)
+    self._seen[trial_id] = len(series)
+    return bool(series) and running.should_prune()
+
+  def ended(self, record: Record, series: Series) -> None:
+    """Takes the end of a trial."""
+    running = self._running.pop(record.id)
+    value = trials.best_of(series, self._file.goal)
+    if record.status == DONE and math.isfinite(value):
+      self._study.tell(running, value)
+    elif record.status == PRUNED:
+      self._study.tell(running, state=_states().PRUNED)
+    else:
+      self._study.tell(running, state=_states().FAIL)
+
+  def _is_own(self, record: Record) -> bool:
+    return (sorted(record.bindings) == sorted(self._space)
+            and Trial.make(self._file, record.bindings).id == record.id)
+
+  def _begin(self, bindings: space.Point, trial_id: str) -> None:
+    """Makes Optuna propose a point that is known."""
+    self._study.enqueue_trial({name: self._coded(name, value)
+                               for name, value in bindings.items()})
+    self._running[trial_id] = self._study.ask(self._distributions())
+
+  def _distributions(self) -> dict[str, "optuna.distributions.BaseDistribution"]:
+    from optuna.distributions import (
+      BaseDistribution,
+      CategoricalDistribution,
+      FloatDistribution,
+      IntDistribution,
+    )
+    made: dict[str, BaseDistribution] = {}
+    for name, given in self._space.items():
+      if given.kind == "choice":  # By index, since Optuna takes no lists as values.
+        made[name] = CategoricalDistribution(range(len(given.choices)))
+      elif given.kind == "int_uniform":
+        made[name] = IntDistribution(int(given.low), int(given.high))
+      else:
+        made[name] = FloatDistribution(given.low, given.high, log=given.kind == "log_uniform")
+    return made
+
+  def _point(self, params: Mapping[str, Any]) -> space.Point:
+    def value(name: str, given: space.Distribution) -> Any:
+      if given.kind == "choice":
+        return given.choices[params[name]]
+      return params[name] if given.kind == "int_uniform" else given.rounded(params[name])
+    return {name: value(name, given) for name, given in self._space.items()}
+
+  def _coded(self, name: str, value: Any) -> Any:
+    given = self._space[name]
+    if given.kind != "choice":
+      return value
+    return [space.text_of(choice) for choice in given.choices].index(space.text_of(value))
+
+
+def _states() -> Any:
+  from optuna.trial import TrialState
+  return TrialState
+
+
+def _is_ended(record: Record | None, retry_failed: bool) -> bool:
+  if record is None or record.status == WAITING:
+    return False
+  return record.status in ENDED and not (record.status == FAILED and retry_failed)

@@ -1,0 +1,124 @@
+"""Trials as a Slurm array: one index for each that is missing.
+
+The script, `slurm.sh`, is written into the sweep's folder and handed to sbatch; then the sweep
+waits, and shows how the trials go. All machines must see the folder.
+"""
+
+import dataclasses
+import json
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from replicator.errors import UsageError
+from replicator.sweeps import trials
+from replicator.sweeps.stopping import Stopping
+from replicator.sweeps.sweep import Sweep
+from replicator.sweeps.trials import FAILED, RUNNING, STOPPED, WAITING, Trial
+
+TRIALS = "slurm.json"
+POLL_SECONDS = 2.0
+_QUEUE_SECONDS = 30.0  # Between two questions to squeue.
+
+
+def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
+  """Submits what is missing of the sweep, `jobs` at once if given; waits until all have ended.
+
+  Raises:
+    UsageError: there is no sbatch, or it refuses; an earlier array is still in the queue.
+  """
+  if sweep.file.optuna:
+    raise UsageError("sweep.optuna with --runner=slurm: the trials of an array must be known "
+                     "before it is submitted; use --runner=ray or --runner=local")
+  if shutil.which("sbatch") is None:
+    raise UsageError("--runner=slurm: there is no sbatch here; type it on a machine of the cluster")
+  _check_queue(sweep)
+  missing: list[Trial] = []
+  while trial := sweep.next():
+    missing.append(trial)
+  if missing:
+    with Stopping(sweep):
+      job = _submit(sweep, missing, jobs, cwd)
+      _wait(sweep, job)
+
+
+def _check_queue(sweep: Sweep) -> None:
+  try:
+    job = json.loads((sweep.folder / TRIALS).read_text())["job"]
+  except (OSError, ValueError, KeyError):
+    return
+  if _in_queue(job):
+    raise UsageError(f"--workdir={sweep.folder}: job {job} of this sweep is still in the queue; "
+                     f"wait for it, or end it with 'scancel {job}'")
+
+
+def _submit(sweep: Sweep, missing: Sequence[Trial], jobs: int | None, cwd: str) -> str:
+  folder = sweep.folder.resolve()
+  facts = {"cwd": cwd, "trials": [dataclasses.asdict(trial) for trial in missing]}
+  trials.write_whole(folder / TRIALS, json.dumps(facts, indent=2).encode())
+  script = folder / "slurm.sh"
+  script.write_text(_script(sweep, folder, len(missing), jobs, cwd))
+  process = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
+  if process.returncode:
+    lines = process.stderr.strip().splitlines() or ["it said nothing"]
+    raise UsageError(f"--runner=slurm: sbatch refuses {script}: {lines[-1]}")
+  job = process.stdout.strip().partition(";")[0]
+  trials.write_whole(folder / TRIALS, json.dumps({**facts, "job": job}, indent=2).encode())
+  return job
+
+
+def _script(sweep: Sweep, folder: pathlib.Path, count: int, jobs: int | None, cwd: str) -> str:
+  at_once = f"%{jobs}" if jobs else ""
+  options = [f"--job-name={folder.name}", f"--array=0-{count - 1}{at_once}",
+             f"--output={folder}/slurm-%A_%a.out",
+             "--signal=B:TERM@120",  # Before the time limit, so that the trial saves.
+             *sweep.file.slurm]
+  lines = "\n".join(f"#SBATCH {option}" for option in options)
+  command = shlex.join([sys.executable, "-m", "replicator.sweeps.slurm_task", str(folder)])
+  return (f"#!/bin/bash\n{lines}\ncd {shlex.quote(cwd)} || exit 1\n"
+          f'exec {command} "$SLURM_ARRAY_TASK_ID"\n')
+
+
+def _wait(sweep: Sweep, job: str) -> None:
+  asked_queue, cancelled = time.monotonic(), False
+  while sweep.running():
+    if sweep.stopping and not cancelled:
+      _scancel("--state=PENDING", job)
+      cancelled = True
+    sweep.look()
+    in_queue = True
+    if time.monotonic() > asked_queue + _QUEUE_SECONDS:
+      asked_queue, in_queue = time.monotonic(), _in_queue(job)
+    for record in sweep.running():  # Read after the queue: the last task has written its own.
+      if record.status not in (RUNNING, WAITING):
+        sweep.ended(record.id)
+      elif sweep.stopping and record.status == WAITING:
+        _give_up(sweep, record, STOPPED, "")
+      elif not in_queue:
+        _give_up(sweep, record, FAILED, f"job {job} left Slurm's queue before its end")
+    if sweep.running():
+      time.sleep(POLL_SECONDS)
+
+
+def _give_up(sweep: Sweep, record: trials.Record, status: str, message: str) -> None:
+  record.status, record.message = status, message
+  record.write(sweep.trial_folder(record.id))
+  sweep.ended(record.id)
+
+
+def _in_queue(job: str) -> bool:
+  """Whether Slurm still has the job; True when it cannot be asked."""
+  if shutil.which("squeue") is None:
+    return True
+  process = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True,
+                           text=True)
+  return bool(process.stdout.strip())
+
+
+def _scancel(*words: str) -> None:
+  if shutil.which("scancel"):
+    subprocess.run(["scancel", *words], capture_output=True)

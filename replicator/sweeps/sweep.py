@@ -1,0 +1,180 @@
+"""The state of a sweep, on disk and in memory: what ran, what runs, what is still to run."""
+
+import contextlib
+import fcntl
+import pathlib
+import time
+from collections.abc import Iterator
+
+from replicator.errors import UsageError, nearest
+from replicator.sweeps import attempt, hparams, results, search, trials
+from replicator.sweeps.sweep_file import SweepFile
+from replicator.sweeps.table import Table
+from replicator.sweeps.trials import DONE, FAILED, RUNNING, STOPPED, Metrics, Record, Trial
+
+_LOOK_SECONDS = 0.5   # At least this long between two looks at what the trials have logged.
+_DRAW_SECONDS = 30.0  # At least this long between two drawings of the page,
+_DRAW_SHARE = 0.05    # and they take no more than this share of the time.
+
+
+class Sweep:
+  """What runners ask for the next trial and tell of the ends of trials.
+
+  Args:
+    file: what to run.
+    folder: where; made if missing. Trials that are recorded there as done are not run again.
+    retry_failed: run the failed ones again.
+    table: shows how it goes.
+  """
+
+  def __init__(self, file: SweepFile, folder: pathlib.Path, retry_failed: bool, table: Table):
+    self.file, self.folder = file, folder
+    self.stopping = False
+    self._table = table
+    self._metrics: dict[str, Metrics] = {}
+    self._running: set[str] = set()
+    self._looked = 0.0
+    self._draw_at = time.monotonic() + _DRAW_SECONDS
+    self.records = self._read_records()
+    if file.optuna:
+      self.search: search.Listed | search.Proposed = search.Proposed(
+        file, self.records, retry_failed,
+        {trial_id: self._series(trial_id) for trial_id in self.records})
+    else:
+      self.search = search.Listed(file, self.records, retry_failed)
+
+  def _read_records(self) -> dict[str, Record]:
+    found = [trials.read_record(path.parent)
+             for path in sorted((self.folder / "trials").glob(f"*/{trials.RECORD}"))]
+    records = sorted((record for record in found if record), key=lambda record: record.order)
+    for record in records:
+      if record.status == RUNNING:  # Of a sweep that was killed.
+        record.status = STOPPED
+    return {record.id: record for record in records}
+
+  def trial_folder(self, trial_id: str) -> pathlib.Path:
+    """The workdir of a trial."""
+    return self.folder / "trials" / trial_id
+
+  def next(self) -> Trial | None:
+    """The next trial to run, which is on record from now on; None when there is none."""
+    trial = None if self.stopping else self.search.propose()
+    if trial is None:
+      return None
+    record = self.records.setdefault(
+      trial.id, Record(trial.id, trial.bindings, order=len(self.records)))
+    folder = self.trial_folder(trial.id)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / attempt.STOP).unlink(missing_ok=True)
+    record.status, record.message = trials.WAITING, ""
+    record.write(folder)
+    hparams.write_trial(folder, record)
+    self._running.add(trial.id)
+    return trial
+
+  def is_proven(self, trial: Trial) -> bool:
+    """Whether a trial with the same names was done already."""
+    return any(row.is_current and row.record.status in trials.ENDED[:2]
+               and sorted(row.record.bindings) == sorted(trial.bindings) for row in self.rows())
+
+  def look(self) -> None:
+    """Takes in what the running trials have logged, prunes, and shows how it goes."""
+    if time.monotonic() < self._looked + _LOOK_SECONDS:
+      return
+    self._looked = time.monotonic()
+    for trial_id in self._running:
+      self.records[trial_id] = self._read(trial_id)
+      if not self.stopping and self.search.observe(trial_id, self._series(trial_id)):
+        (self.trial_folder(trial_id) / attempt.STOP).touch()
+    self._table.show(self.rows(), self.search.count)
+
+  def ended(self, trial_id: str) -> None:
+    """Takes in the end of a trial.
+
+    Raises:
+      UsageError: it is done, and never logged the metric.
+    """
+    self._running.discard(trial_id)
+    record = self.records[trial_id] = self._read(trial_id)
+    series = self._series(trial_id)
+    self.search.ended(record, series)
+    hparams.write_trial(self.trial_folder(trial_id), record)
+    self._table.ended(next(row for row in self.rows() if row.record.id == trial_id))
+    results.write_csv(self.folder, self.rows(), self.file)
+    if record.status == DONE and not series:
+      raise UsageError(self._no_metric(trial_id))
+    if time.monotonic() > self._draw_at:
+      self.write()
+
+  def stop(self, at_once: bool = False) -> None:
+    """Asks all running trials to save and end, or ends them; no other is started."""
+    self.stopping = True
+    (self.folder / attempt.STOP).write_text(attempt.AT_ONCE if at_once else "")
+
+  def write(self) -> None:
+    """Writes `sweep.csv`, `sweep.html` and what TensorBoard shows."""
+    from replicator.sweeps import page  # It takes matplotlib with it.
+    begun = time.monotonic()
+    for trial_id in self._running:
+      self.records[trial_id] = self._read(trial_id)
+    rows = self.rows()
+    results.write_csv(self.folder, rows, self.file)
+    hparams.write_sweep(self.folder, self.file, rows)
+    page.write(self.folder, rows, self.file, self.search.count)
+    now = time.monotonic()
+    self._draw_at = now + max(_DRAW_SECONDS, (now - begun) / _DRAW_SHARE)
+
+  def rows(self) -> list[results.Row]:
+    """A row for each trial on record, the best first."""
+    return results.rows(self.file, self.records.values(), set(self.search.trials),
+                        self._metrics_of)
+
+  def current_rows(self) -> list[results.Row]:
+    """Those of trials that the sweep file still has."""
+    return [row for row in self.rows() if row.is_current]
+
+  def running(self) -> list[Record]:
+    """The trials that were begun and whose end has not been told, as they are now."""
+    return [self._read(trial_id) for trial_id in sorted(self._running)]
+
+  def failed(self) -> list[Record]:
+    """The trials of this sweep file that failed."""
+    return [row.record for row in self.current_rows() if row.record.status == FAILED]
+
+  def is_complete(self) -> bool:
+    """Whether no trial is left to begin or to resume."""
+    return not self.search.probe() and all(
+      row.record.status in trials.ENDED for row in self.current_rows())
+
+  def _read(self, trial_id: str) -> Record:
+    return trials.read_record(self.trial_folder(trial_id)) or self.records[trial_id]
+
+  def _metrics_of(self, trial_id: str) -> Metrics:
+    return self._metrics.setdefault(trial_id, Metrics(self.trial_folder(trial_id)))
+
+  def _series(self, trial_id: str) -> list[tuple[int, float]]:
+    return self._metrics_of(trial_id).series(self.file.metric)
+
+  def _no_metric(self, trial_id: str) -> str:
+    names = {name for row in self._metrics_of(trial_id).rows() for name in row}
+    logged = sorted(names - {"step", "seconds"})
+    return (f"sweep.metric = '{self.file.metric}': the trials do not log it."
+            f"{nearest(self.file.metric, logged)} They log: {', '.join(logged) or 'nothing'}")
+
+
+@contextlib.contextmanager
+def alone(folder: pathlib.Path) -> Iterator[None]:
+  """Only one sweep at a time in a folder.
+
+  Raises:
+    UsageError: another one runs there.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  with (folder / ".lock").open("w") as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      raise UsageError(f"--workdir={folder}: another sweep runs in this folder") from None
+    # It stays until now, for trials that a cluster starts after the sweep has been stopped.
+    (folder / attempt.STOP).unlink(missing_ok=True)
+    yield

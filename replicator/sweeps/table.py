@@ -1,0 +1,101 @@
+"""How a sweep goes, on standard output: a live table on a terminal, else a line for each end."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from replicator.progress import format_duration, format_number
+from replicator.sweeps import trials
+from replicator.sweeps.results import Row
+from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING
+
+if TYPE_CHECKING:
+  from rich.console import Console
+  from rich.live import Live
+  from rich.table import Table as RichTable
+
+_STYLES = {DONE: "green", FAILED: "red", PRUNED: "yellow", RUNNING: "cyan"}
+_OTHER_LINES = 6  # Of a terminal: the table's head and frame, the line below it, the prompt.
+
+
+class Table:
+  """Shows the trials, from entry to exit.
+
+  Args:
+    metric: its name.
+    console: where to write; default: standard output.
+  """
+
+  def __init__(self, metric: str, console: "Console | None" = None):
+    from rich.console import Console
+    self._metric = metric
+    self._console = console or Console()
+    self._live: Live | None = None
+
+  def __enter__(self) -> "Table":
+    if self._console.is_terminal and not self._console.is_dumb_terminal:
+      from rich.live import Live
+      self._live = Live("", console=self._console, refresh_per_second=2)
+      self._live.start()
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+               trace: TracebackType | None) -> None:
+    if self._live:
+      self._live.stop()
+
+  def show(self, rows: Sequence[Row], count: int) -> None:
+    """Draws the table anew; `count` trials there are in all."""
+    if self._live:
+      self._live.update(self._drawn(rows, count))
+
+  def ended(self, row: Row) -> None:
+    """Tells of the end of a trial, where no table is."""
+    if not self._live:
+      value = f"  {self._metric} {format_number(row.best)}" if row.series else ""
+      message = f"  {row.record.message}" if row.record.message else ""
+      self.note(f"{row.record.status:8s}{row.record.id}{value}  "
+                f"{format_duration(row.record.seconds)}{message}")
+
+  def note(self, line: str) -> None:
+    """Writes a line, above the table if there is one."""
+    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+  def _drawn(self, rows: Sequence[Row], count: int) -> "RichTable":
+    from rich.table import Table as RichTable
+    current = [row for row in rows if row.is_current]
+    names = sorted({name for row in current for name in row.record.bindings})
+    short = trials.short_names(names)
+    table = RichTable(caption=summary(current, count), caption_justify="left", box=None,
+                      pad_edge=False, padding=(0, 2, 0, 0))
+    for title in (*(short[name] for name in names), "status", "step", f"best {self._metric}",
+                  "last", "time"):
+      table.add_column(title, no_wrap=True)
+    room = max(1, self._console.height - _OTHER_LINES)
+    # The best stay in sight, and so does what runs.
+    shown = [row for row in current if row.record.status == RUNNING]
+    others = [row for row in current if row.record.status != RUNNING]
+    shown = others[:max(0, room - len(shown))] + shown
+    for row in shown[:room]:
+      style = _STYLES.get(row.record.status, "")
+      table.add_row(
+        *(_text(row.record.bindings.get(name)) for name in names),
+        f"[{style}]{row.record.status}[/]" if style else row.record.status,
+        "" if row.step is None else str(row.step),
+        format_number(row.best) if row.series else "", format_number(row.last) if row.series
+        else "", format_duration(row.record.seconds) if row.record.seconds else "")
+    return table
+
+
+def _text(value: object) -> str:
+  from rich.markup import escape
+  return format_number(value) if isinstance(value, float) else escape(str(value))
+
+
+def summary(rows: Sequence[Row], count: int) -> str:
+  """`7 of 12 done, 2 running, 1 failed`."""
+  numbers = {status: sum(row.record.status == status for row in rows)
+             for status in (RUNNING, PRUNED, trials.STOPPED, FAILED)}
+  done = sum(row.record.status == DONE for row in rows)
+  return ", ".join([f"{done} of {count} done",
+                    *(f"{number} {status}" for status, number in numbers.items() if number)])

@@ -1,0 +1,182 @@
+"""A trial: an ordinary run, named after its bindings, and what the sweep knows of it.
+
+A trial's folder is its workdir. The sweep adds `trial.json`, which is replaced as a whole, and
+`output.log`.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from replicator.runs import read
+from replicator.sweeps import space
+from replicator.sweeps.sweep_file import SweepFile
+
+RECORD, LOG = "trial.json", "output.log"
+_NAME_LENGTH = 100  # A file system allows 255; the rest is for files that carry the name on.
+
+WAITING, RUNNING, DONE = "waiting", "running", "done"
+FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
+ENDED = (DONE, PRUNED, FAILED)
+"""What a sweep that is started again leaves alone (of the failed ones, unless asked)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+  """One run of a sweep.
+
+  Attributes:
+    id: readable, the name of its folder; the same for equal bindings in every process.
+    bindings: `{name: value}`: what makes it differ from the others.
+    words: the command, without `--workdir`.
+  """
+
+  id: str
+  bindings: space.Point
+  words: tuple[str, ...]
+
+  @classmethod
+  def make(cls, file: SweepFile, point: space.Point) -> "Trial":
+    """The trial at a point of a sweep's space."""
+    bindings = {name: point[name] for name in sorted(point)}
+    flags = [f"--gin_file={path}" for path in
+             (*file.gin_files, *space.gin_files_of(bindings.get(space.GIN_FILE, [])))]
+    flags += [f"--gin_param={binding}" for binding in file.params]
+    flags += [f"--gin_param={name} = {gin_text(value)}" for name, value in bindings.items()
+              if name != space.GIN_FILE]
+    return cls(_id(file, bindings), bindings, (*_program(file.experiment), *flags))
+
+  def command(self, workdir: str | os.PathLike) -> list[str]:
+    """What runs it, and resumes it, in `workdir`."""
+    return [sys.executable, *self.words, f"--workdir={os.fspath(workdir)}"]
+
+
+def gin_text(value: Any) -> str:
+  """A value as gin reads it; a string that begins with @ or % is a reference."""
+  return value if isinstance(value, str) and value[:1] in ("@", "%") else repr(value)
+
+
+def _program(experiment: str) -> tuple[str, ...]:
+  return (experiment,) if experiment.endswith(".py") else ("-m", experiment)
+
+
+def _id(file: SweepFile, bindings: space.Point) -> str:
+  """Readable, then a digest of all that makes the run, as other sweeps may share the folder."""
+  digest = hashlib.sha256(space.text_of(
+      [file.experiment, list(file.gin_files), list(file.params), bindings]).encode()).hexdigest()
+  names = short_names(list(bindings))
+  text = "_".join(f"{names[name]}={_readable(value)}" for name, value in bindings.items())
+  return f"{text[:_NAME_LENGTH]}_{digest[:8]}"
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+  """`{"LinearDecay.learning_rate": "learning_rate"}`; the full name where two would be equal."""
+  last = [name.rpartition(".")[2] for name in names]
+  return {name: short if last.count(short) == 1 else name.replace("/", ".")
+          for name, short in zip(names, last, strict=True)}
+
+
+def _readable(value: Any) -> str:
+  if isinstance(value, float):
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+  text = value if isinstance(value, str) else space.text_of(value)
+  if text.endswith(".gin"):
+    text = pathlib.PurePath(text).stem
+  return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-")
+
+
+@dataclasses.dataclass
+class Record:
+  """What `trial.json` says.
+
+  Attributes:
+    status: one of `waiting`, `running`, `done`, `failed`, `stopped`, `pruned`.
+    exit_code: of its last process.
+    seconds: that its processes took.
+    message: why it failed: the last line of its output.
+    command: as typed in a shell.
+    order: when it first began: the place among the sweep's trials.
+  """
+
+  id: str
+  bindings: space.Point
+  status: str = WAITING
+  exit_code: int | None = None
+  seconds: float = 0.0
+  message: str = ""
+  command: str = ""
+  order: int = 0
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Replaces the file as a whole, so that a crash leaves the old one or the new one."""
+    text = json.dumps(dataclasses.asdict(self), indent=2, default=repr) + "\n"
+    write_whole(folder / RECORD, text.encode())
+
+
+def write_whole(path: pathlib.Path, content: bytes) -> None:
+  """Writes a file that is never seen half written."""
+  temporary = path.with_name(f".{path.name}.{os.getpid()}")
+  with temporary.open("wb") as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+  temporary.replace(path)
+
+
+def read_record(folder: pathlib.Path) -> Record | None:
+  """The record of a trial's folder; None where there is none that can be read."""
+  try:
+    facts = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    return Record(**facts)
+  except (OSError, ValueError, TypeError):
+    return None
+
+
+def shell_command(trial: Trial, workdir: pathlib.Path) -> str:
+  """The trial's command, to be typed in a shell."""
+  return shlex.join(["python", *trial.command(workdir)[1:]])
+
+
+class Metrics:
+  """What a trial has logged, read again when its `metrics.jsonl` has changed."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._folder = folder
+    self._seen: tuple[int, int] | None = None
+    self._rows: list[dict[str, Any]] = []
+
+  def rows(self) -> list[dict[str, Any]]:
+    """All readable lines; a last one that is half written is left for later."""
+    try:
+      status = (self._folder / "metrics.jsonl").stat()
+    except FileNotFoundError:
+      return []
+    if (status.st_mtime_ns, status.st_size) != self._seen:
+      self._rows = read(self._folder).rows
+      self._seen = status.st_mtime_ns, status.st_size
+    return self._rows
+
+  def series(self, name: str) -> list[tuple[int, float]]:
+    """`[(step, value)]` of a metric."""
+    return [(row["step"], float(row[name])) for row in self.rows()
+            if isinstance(row.get(name), int | float)]
+
+  def step(self) -> int | None:
+    """The last step that was logged."""
+    rows = self.rows()
+    return rows[-1]["step"] if rows else None
+
+
+def best_of(series: Sequence[tuple[int, float]], goal: str) -> float:
+  """The best value of a metric over a run; nan when none is finite."""
+  finite = [value for _, value in series if math.isfinite(value)]
+  return (min if goal == "min" else max)(finite, default=math.nan)
+

@@ -1,0 +1,155 @@
+"""The digits run, killed again and again, is byte for byte the one that was left alone."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from replicator import checkpoint, durable
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = [
+    "train.log_every = 10", "train.eval_every = 30",
+    "train.checkpoint_every = 4", "train.global_batch_size = 16", "SNGAN.latent_dim = 8",
+    "Generator.width = 0.125", "Discriminator.width = 0.125", "Encoder.width = 0.125",
+    "SampleQuality.num_samples = 100"]
+ONE_DEVICE = ["train.steps = 240"]
+MIRRORED_2 = ["train.steps = 240", "Replicator.strategy = 'mirrored'",
+              "Replicator.logical_cpus = 2"]
+TWO_PROCESSES = ["train.steps = 60", "Replicator.strategy = 'multi_worker_mirrored'"]
+LAUNCH = [sys.executable, "-m", "replicator.launch", "--workers=2", "--"]
+
+
+def command(workdir: pathlib.Path, bindings: list[str]) -> list[str]:
+  launcher = LAUNCH if bindings == TWO_PROCESSES else []
+  return [*launcher, sys.executable, "-m", "experiments.sngan",
+          "--gin_file=configs/sngan_digits.gin", f"--workdir={workdir}",
+          *(f"--gin_param={setting}" for setting in [*SETTINGS, *bindings])]
+
+
+def finish(workdir: pathlib.Path, bindings: list[str]) -> str:
+  """Runs to the end; returns what was printed."""
+  done = subprocess.run(command(workdir, bindings), capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stderr[-2000:]
+  return done.stdout
+
+
+def kill(workdir: pathlib.Path, bindings: list[str], moment: random.Random) -> None:
+  """Starts the run, and kills it at some moment after it has saved once more."""
+  saved = newest(workdir)
+  with subprocess.Popen(command(workdir, bindings), stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL) as process:
+    wait_for(process, lambda: newest(workdir) != saved)
+    time.sleep(moment.uniform(0.0, 0.15))
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL  # It was not done before.
+
+
+def wait_for(process: subprocess.Popen, condition: Callable[[], bool]) -> None:
+  """Waits until the condition holds; the process must still be running then."""
+  deadline = time.monotonic() + 120
+  while not condition():
+    assert process.poll() is None and time.monotonic() < deadline
+    time.sleep(0.005)
+
+
+def newest(workdir: pathlib.Path) -> int:
+  return max(checkpoint.steps_of(workdir / "checkpoints"), default=0)
+
+
+def left(workdir: pathlib.Path) -> dict:
+  """What a run leaves that is the same each time: all but times."""
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return {
+      "variables": {path: (value.dtype, value.shape, value.tobytes())
+                    for path, value in checkpoint.read(workdir / "checkpoints").items()},
+      "metrics": [{name: value for name, value in line.items() if name != "seconds"}
+                  for line in lines],
+      "samples": {file.name: file.read_bytes() for file in (workdir / "samples").iterdir()},
+      "folders": sorted(path.name for path in (workdir / "checkpoints").iterdir())}
+
+
+@pytest.mark.parametrize("bindings, kills", [
+    (ONE_DEVICE, 10), (MIRRORED_2, 10), (TWO_PROCESSES, 2)],
+                         ids=["one device", "mirrored", "two processes"])
+def test_a_run_that_is_killed_is_the_run_that_is_not(bindings, kills, tmp_path):
+  finish(tmp_path / "whole", bindings)
+  expected = left(tmp_path / "whole")
+  steps = newest(tmp_path / "whole")
+  assert [row["step"] for row in expected["metrics"]] == list(range(0, steps + 1, 10))
+  assert f"step-{steps:08d}.png" in expected["samples"]
+  moment = random.Random(0)
+  for _ in range(kills):
+    kill(tmp_path / "killed", bindings, moment)
+  assert "resumed at step" in finish(tmp_path / "killed", bindings)
+  found = left(tmp_path / "killed")
+  for what in expected:
+    assert found[what] == expected[what], what
+
+
+# ---- Disks --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def small_disk(folder: pathlib.Path, options: str) -> Iterator[None]:
+  """A file system in memory at `folder`; skips the test where none may be mounted."""
+  folder.mkdir()
+  mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+  if subprocess.run(mount, capture_output=True).returncode:
+    pytest.skip("no right to mount a file system")
+  try:
+    yield
+  finally:
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def tiny(workdir: pathlib.Path, steps: int) -> list[str]:
+  """The command that trains two tiny networks, and keeps all checkpoints."""
+  settings = [f"train.steps = {steps}", "train.log_every = 10", "train.eval_every = 0",
+              "train.checkpoint_every = 10", "Checkpoints.keep_last = 100000"]
+  return [sys.executable, "-m", "tests.programs.two_networks", f"--workdir={workdir}",
+          *(f"--gin_param={setting}" for setting in settings)]
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_checkpoints(tmp_path):
+  with small_disk(tmp_path / "disk", "size=8m"):
+    workdir = tmp_path / "disk" / "run"
+    with subprocess.Popen(tiny(workdir, 1_000_000), stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as process:
+      wait_for(process, lambda: newest(workdir) >= 30)
+      with contextlib.suppress(OSError), (tmp_path / "disk" / "other").open("wb") as other:
+        while True:
+          other.write(bytes(4096))
+          other.flush()
+      errors = process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 1
+    assert len(errors) == 1
+    assert re.match(rf"error: {workdir}\S*: .*No space left on device.* as they were$", errors[0])
+    folders = list((workdir / "checkpoints").iterdir())
+    assert len(folders) >= 3
+    for folder in folders:
+      durable.check(folder)
+    (tmp_path / "disk" / "other").unlink()
+    last = newest(workdir)
+    done = subprocess.run(tiny(workdir, last + 10), capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"resumed at step {last}\n" in done.stdout
+
+
+def test_a_disk_that_is_read_only_is_told_before_training(tmp_path):
+  workdir = tmp_path / "disk" / "run"
+  with small_disk(tmp_path / "disk", "size=1m,ro"):
+    done = subprocess.run(tiny(workdir, 10), capture_output=True, text=True, timeout=120)
+  assert (done.returncode, done.stdout) == (2, "")
+  assert done.stderr == (f"error: --workdir={workdir}: cannot be written (Read-only file system); "
+                         "write another\n")

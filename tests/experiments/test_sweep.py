@@ -1,0 +1,124 @@
+"""Sweeps of real runs: `python -m experiments.sweep`, and the sweep files in `configs/sweeps/`."""
+
+import csv
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import gin
+import pytest
+
+import experiments.sngan  # noqa: F401  (its gin names)
+from replicator import config
+from replicator.sweeps import search, space, sweep_file, trials
+
+ROOT = pathlib.Path(__file__).parents[2]
+FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
+
+# The digits run, made so small that to start it takes longer than to train.
+SMALL = """
+sweep.experiment = 'experiments.sngan'
+sweep.gin_files = ['configs/sngan_digits.gin']
+sweep.params = [
+    'train.steps = 20', 'train.global_batch_size = 16', 'train.log_every = 5',
+    'train.eval_every = 0', 'train.checkpoint_every = 5',
+    'Generator.width = 0.125', 'Discriminator.width = 0.125', 'Encoder.width = 0.125']
+sweep.metric = 'encoder'
+sweep.grid = {'LinearDecay.learning_rate': [4e-4, 1e-3], 'SNGAN.latent_dim': [8, 16]}
+sweep.seeds = [1, 2, 3]
+"""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_sweep_file_binds_what_the_experiment_has(path, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  file = sweep_file.read(str(path))
+  found = (search.Proposed(file, {}, False, {}) if file.optuna
+           else search.Listed(file, {}, False)).probe()
+  flags = [word.partition("=") for word in found.words]
+  config.parse([value for flag, _, value in flags if flag == "--gin_file"],
+               [value for flag, _, value in flags if flag == "--gin_param"])
+  for name in file.names():
+    assert gin.query_parameter(name) == found.bindings[name]
+  gin.clear_config()
+
+
+def test_the_example_is_twelve_trials(monkeypatch):
+  monkeypatch.chdir(ROOT)
+  file = sweep_file.read("configs/sweeps/sngan_lr.gin")
+  assert len(space.points(file)) == 12 and file.names() == [
+    "LinearDecay.learning_rate", "SNGAN.latent_dim", "train.seed"]
+
+
+def test_a_sweep_needs_no_tensorflow():
+  process = subprocess.run(
+    [sys.executable, "-c", "import runpy, sys\nsys.orig_argv[1:] = sys.argv = ['experiments.sweep']"
+     "\ntry: runpy.run_module('experiments.sweep', run_name='__main__')"
+     "\nexcept SystemExit as end: print(end.code, 'tensorflow' in sys.modules)"],
+    cwd=ROOT, capture_output=True, text=True)
+  assert process.stdout == "2 False\n"
+  assert process.stderr.startswith("error: command line: ") and process.stderr.count("\n") == 1
+
+
+def begin(path: pathlib.Path, folder: pathlib.Path, *flags: str) -> subprocess.Popen:
+  return subprocess.Popen(
+    [sys.executable, "-m", "experiments.sweep", f"--sweep_file={path}", f"--workdir={folder}",
+     "--jobs=2", *flags], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def numbers(folder: pathlib.Path) -> dict[str, list[dict]]:
+  """What each trial has logged, without times."""
+  found = {}
+  for path in sorted(folder.glob("trials/*/metrics.jsonl")):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    found[path.parent.name] = [{name: value for name, value in row.items() if name != "seconds"}
+                               for row in rows]
+  return found
+
+
+def done(folder: pathlib.Path) -> set[str]:
+  records = map(trials.read_record, folder.glob("trials/*"))
+  return {record.id for record in records if record and record.status == trials.DONE}
+
+
+@pytest.mark.slow
+def test_a_sweep_is_stopped_goes_on_and_is_the_same_under_ray(tmp_path):
+  path, folder = tmp_path / "small.gin", tmp_path / "small"
+  path.write_text(SMALL)
+  process = begin(path, folder)
+  while process.poll() is None and not done(folder):
+    time.sleep(0.2)
+  time.sleep(8)  # Into the training of others.
+  process.send_signal(signal.SIGINT)
+  output, _ = process.communicate(timeout=120)
+  assert process.returncode == 42, output
+  assert "to go on: python -m experiments.sweep" in output
+  early = done(folder)
+  assert 1 <= len(early) < 12
+
+  process = begin(path, folder)
+  output, _ = process.communicate(timeout=600)
+  assert process.returncode == 0, output
+  assert "12 of 12 done" in output
+  assert not early & {line.split()[1] for line in output.splitlines() if line.startswith("done ")}
+  found = numbers(folder)
+  assert len(found) == 12
+  assert all([row["step"] for row in rows] == [5, 10, 15, 20] for rows in found.values())
+  with (folder / "sweep.csv").open() as file:
+    rows = list(csv.DictReader(file))
+  assert [row["status"] for row in rows] == ["done"] * 12
+  best = [float(row["best encoder"]) for row in rows]
+  assert best == sorted(best)
+  assert "12 of 12 done" in (folder / "sweep.html").read_text()
+
+  process = begin(path, tmp_path / "ray", "--runner=ray", "--sweep_param=sweep.grid = "
+                  "{'LinearDecay.learning_rate': [4e-4, 1e-3], 'SNGAN.latent_dim': [8]}")
+  output, _ = process.communicate(timeout=300)
+  assert process.returncode == 0, output
+  assert [line.split()[0] for line in output.splitlines()[1:-1]] == ["done"] * 6, output
+  under_ray = numbers(tmp_path / "ray")
+  assert len(under_ray) == 6
+  assert under_ray == {name: found[name] for name in under_ray}

@@ -1,0 +1,59 @@
+"""A sweep of a tiny experiment, in a folder of its own."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from replicator.sweeps import command
+
+TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
+
+
+class SweepCommand:
+  """Writes a sweep file and runs it in this process."""
+
+  def __init__(self, folder: pathlib.Path, capsys):
+    self.file, self.folder = folder / "tiny.gin", folder / "sweep"
+    self.hold = folder / "hold"
+    self._capsys = capsys
+    self.out = self.err = ""
+    self.write()
+
+  def write(self, **settings):
+    """Writes the sweep file: two learning rates, two seeds, and what is given; None leaves out."""
+    merged = {"experiment": str(TINY), "metric": "eval/loss", "grid": {"lr": [0.1, 0.3]},
+              "seeds": [1, 2], **settings}
+    self.file.write_text("".join(f"sweep.{name} = {value!r}\n"
+                                 for name, value in merged.items() if value is not None))
+    return self
+
+  def arguments(self, *flags: str) -> list[str]:
+    return [f"--sweep_file={self.file}", f"--workdir={self.folder}", "--jobs=2", *flags]
+
+  def run(self, *flags: str) -> int:
+    status = command.main(self.arguments(*flags))
+    self.out, self.err = self._capsys.readouterr()
+    return status
+
+  def steps(self, name: str) -> list[int]:
+    """The steps that a trial has logged."""
+    path = self.folder / "trials" / name / "metrics.jsonl"
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+  def is_held(self, count: int) -> bool:
+    """Whether so many trials wait for the file `hold` to go."""
+    states = [path.read_text() for path in self.folder.glob("trials/*/state")]
+    return states.count("2") == count
+
+  def logs(self) -> dict[str, list[int]]:
+    """The steps from which each trial has begun."""
+    return {path.parent.name: [int(step) for step in re.findall(r"from step (\d+)",
+                                                                path.read_text())]
+            for path in sorted(self.folder.glob("trials/*/output.log"))}
+
+
+@pytest.fixture
+def sweep(tmp_path, capsys):
+  return SweepCommand(tmp_path, capsys)

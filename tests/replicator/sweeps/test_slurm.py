@@ -1,0 +1,96 @@
+"""A sweep as a Slurm array, under a stand-in for Slurm."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from replicator.sweeps import slurm
+
+HERE = pathlib.Path(__file__).parent
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+  """A folder of programs that comes first on PATH, with `sbatch` in it."""
+  folder = tmp_path / "bin"
+  folder.mkdir()
+  shutil.copy(HERE / "fake_sbatch.py", folder / "sbatch")
+  (folder / "sbatch").chmod(0o755)
+  monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+  monkeypatch.setattr(slurm, "POLL_SECONDS", 0.1)
+  return folder
+
+
+def program(folder, name, text):
+  (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+  (folder / name).chmod(0o755)
+
+
+def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
+  assert sweep.write(seeds=[1]).run() == 0
+  assert sweep.write(slurm=["--partition=gpu", "--time=1:00:00"]).run("--runner=slurm") == 0
+  assert list(sweep.logs().values()) == [[0]] * 4
+  script = (sweep.folder / "slurm.sh").read_text()
+  assert "#SBATCH --array=0-1%2\n" in script
+  assert "#SBATCH --partition=gpu\n#SBATCH --time=1:00:00\n" in script
+  assert "4 of 4 done" in sweep.out
+
+
+def test_a_stopped_sweep_stops_the_array(sweep, cluster):
+  program(cluster, "scancel", f'echo "$@" >> {cluster}/cancelled')
+  sweep.write(params=[f"hold = '{sweep.hold}'"])
+  sweep.hold.touch()
+
+  def interrupt():
+    deadline = time.monotonic() + 30
+    while not sweep.is_held(2) and time.monotonic() < deadline:
+      time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  thread = threading.Thread(target=interrupt)
+  thread.start()
+  assert sweep.run("--runner=slurm") == 42
+  thread.join()
+  assert "0 of 4 done, 4 stopped" in sweep.out
+  assert (cluster / "cancelled").read_text() == "--state=PENDING 4711\n"
+  # An index that starts all the same ends at once.
+  subprocess.run(["bash", sweep.folder / "slurm.sh"], check=True,
+                 env={**os.environ, "SLURM_ARRAY_TASK_ID": "3"})
+  assert len(sweep.logs()) == 2
+
+
+def test_trials_that_slurm_lost_have_failed(sweep, cluster, monkeypatch):
+  monkeypatch.setattr(slurm, "_QUEUE_SECONDS", 0.2)
+  program(cluster, "sbatch", "echo 7")
+  program(cluster, "squeue", "exit 0")
+  assert sweep.write(seeds=[1]).run("--runner=slurm") == 1
+  assert "job 7 left Slurm's queue before its end" in sweep.out
+
+
+def test_an_array_that_is_still_in_the_queue_is_told(sweep, cluster):
+  assert sweep.write(seeds=[1]).run("--runner=slurm") == 0
+  program(cluster, "squeue", "echo 4711_1")
+  assert sweep.write().run("--runner=slurm") == 2
+  assert "job 4711 of this sweep is still in the queue" in sweep.err
+
+
+@pytest.mark.parametrize("text, settings, message", [
+  ("echo 'Invalid partition' >&2; exit 1", {}, "sbatch refuses"),
+  ("", {"grid": None, "seeds": None, "trials": 3, "optuna": {"lr": ("uniform", 0, 1)}},
+   "the trials of an array must be known before"),
+])
+def test_what_cannot_be_submitted_is_told(text, settings, message, sweep, cluster):
+  program(cluster, "sbatch", text)
+  assert sweep.write(**settings).run("--runner=slurm") == 2
+  assert message in sweep.err and sweep.err.count("\n") == 1
+
+
+def test_without_slurm_it_says_so(sweep):
+  assert sweep.run("--runner=slurm") == 2
+  assert "there is no sbatch here" in sweep.err

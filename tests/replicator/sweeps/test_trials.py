@@ -1,0 +1,77 @@
+"""Names of trials, and what is kept of them."""
+
+import json
+import math
+import re
+
+import pytest
+
+from replicator.sweeps import trials
+from replicator.sweeps.sweep_file import SweepFile
+from replicator.sweeps.trials import Metrics, Record, Trial
+
+FILE = SweepFile("experiments.sngan", "loss", gin_files=["a.gin"])
+
+
+def trial_id(bindings, file=FILE):
+  return Trial.make(file, bindings).id
+
+
+def test_a_name_is_the_same_in_any_order_and_any_process():
+  bindings = {"train.seed": 1, "LinearDecay.learning_rate": 2e-4}
+  # Written down, since it must never change: sweeps that were stopped would begin anew.
+  assert trial_id(bindings) == "learning_rate=0.0002_seed=1_b7911e59"
+  assert trial_id(dict(reversed(bindings.items()))) == trial_id(bindings)
+
+
+@pytest.mark.parametrize("bindings", [
+  {"a.b": "../../etc/passwd"}, {"a": "x y\tz\n"}, {"a": [1, {"b": None}]}, {"scope/a.b": "@adam"},
+  {f"name_{i}.parameter": "long" * 10 for i in range(20)}, {"gin_file": ["x/y.gin", "z.gin"]},
+  {"a": "ü/é"}])
+def test_a_name_is_a_good_name_for_a_folder(bindings):
+  name = trial_id(bindings)
+  assert re.fullmatch(r"[A-Za-z0-9_=.+-]+", name)
+  assert not name.startswith((".", "-")) and len(name) < 120
+
+
+def test_different_runs_have_different_names():
+  file = SweepFile("experiments.sngan", "loss", gin_files=["a.gin"], params=["train.steps = 3"])
+  assert len({trial_id({"a": 1}), trial_id({"a": "1"}), trial_id({"a": 1.0}), trial_id({"b": 1}),
+              trial_id({"x.a": 1}), trial_id({"a": 1}, file), trial_id({"a": True})}) == 7
+
+
+def test_the_metric_and_the_number_of_trials_are_no_part_of_a_name():
+  assert trial_id({"a": 1}) == trial_id({"a": 1}, SweepFile(
+    "experiments.sngan", "other", goal="max", gin_files=["a.gin"], grid={"a": [1, 2]}))
+
+
+def test_short_names_are_full_where_two_would_be_equal():
+  assert trials.short_names(["a.rate", "d/b.rate", "c.size"]) == {
+    "a.rate": "a.rate", "d/b.rate": "d.b.rate", "c.size": "size"}
+
+
+def test_a_record_comes_back_and_a_torn_one_is_none(tmp_path):
+  record = Record("name", {"a": [1, 2.5]}, "failed", 1, 2.5, "it broke", "python x", 3)
+  record.write(tmp_path)
+  assert trials.read_record(tmp_path) == record
+  path = tmp_path / trials.RECORD
+  path.write_text(path.read_text()[:20])
+  assert trials.read_record(tmp_path) is None
+  assert [path.name for path in tmp_path.iterdir()] == [trials.RECORD]
+
+
+def test_metrics_are_read_as_they_grow(tmp_path):
+  metrics = Metrics(tmp_path)
+  assert metrics.series("a") == [] and metrics.step() is None
+  path = tmp_path / "metrics.jsonl"
+  path.write_text('{"step": 1, "a": 2.0}\n{"step": 2, "a": "NaN"}\n{"step": 3, "a"')
+  assert metrics.series("a")[0] == (1, 2.0) and math.isnan(metrics.series("a")[1][1])
+  path.write_text(json.dumps({"step": 4, "a": 1}) + "\n")
+  assert metrics.series("a") == [(4, 1.0)] and metrics.step() == 4
+
+
+def test_the_best_value_is_finite():
+  series = [(1, 3.0), (2, math.nan), (3, 1.0), (4, -math.inf), (5, 2.0)]
+  assert trials.best_of(series, "min") == 1.0
+  assert trials.best_of(series, "max") == 3.0
+  assert math.isnan(trials.best_of([(1, math.nan)], "min"))

@@ -1,0 +1,112 @@
+"""Runs side by side: the tables, the page, and folders that are none."""
+
+import json
+import re
+
+import pytest
+from PIL import Image
+
+from replicator import charts, compare
+
+FACTS = {"experiment": "sngan", "strategy": "mirrored", "num_replicas": 2, "seed": 0, "steps": 4,
+         "git_commit": "0123456789abcdef+", "resumed": [{"step": 2, "before": {}}]}
+
+
+def write_run(folder, losses, config="train.seed = 0\ntrain.steps = 4\n", **facts):
+  (folder / "samples").mkdir(parents=True)
+  folder.joinpath("metrics.jsonl").write_text("".join(
+      json.dumps({"step": i + 1, "seconds": 10.0 * i, "loss": loss}) + "\n"
+      for i, loss in enumerate(losses)))
+  folder.joinpath("run.json").write_text(json.dumps({**FACTS, **facts}))
+  folder.joinpath("config.gin").write_text(config)
+  Image.new("RGB", (8, 8)).save(folder / "samples" / "step-00000004.png")
+  return str(folder)
+
+
+@pytest.fixture
+def folders(tmp_path):
+  return [write_run(tmp_path / "one", [4.0, 3.0, 1.0, 2.0]),
+          write_run(tmp_path / "two", [4.0, 5.0, "NaN"], "# b\ntrain.seed = 7\ntrain.steps = 4\n",
+                    strategy="one_device", seed=7, resumed=[])]
+
+
+def compared(folders, capsys, *flags) -> list[str]:
+  assert compare.main([*folders, *flags]) == 0
+  return capsys.readouterr().out.splitlines()
+
+
+def test_the_table_has_a_column_for_each_run(folders, tmp_path, capsys, monkeypatch):
+  monkeypatch.setenv("COLUMNS", "120")
+  lines = compared(folders, capsys, f"--output={tmp_path / 'c.html'}")
+  rows = {cells[0]: cells[1:] for cells in (re.split(r"  +", line) for line in lines if line)}
+  assert rows[""] == ["one", "two"]
+  assert rows["status"] == ["finished at step 4", "not finite at step 3: loss"]
+  assert rows["strategy"] == ["mirrored", "one_device"]
+  assert rows["commit"] == ["0123456789+", "0123456789+"]
+  assert rows["training time"] == ["30s", "20s"]
+  assert rows["resumed"] == ["at step 2"]
+  assert rows["loss"] == ["2 (1 to 4)", "nan (4 to 5)"]
+  assert rows["train.seed"] == ["0", "7"]
+  assert "train.steps" not in rows
+  assert lines[-1] == f"drawn: {tmp_path / 'c.html'}"
+
+
+def test_runs_that_do_not_fit_the_terminal_come_below(folders, tmp_path, capsys, monkeypatch):
+  monkeypatch.setenv("COLUMNS", "60")
+  lines = compared(folders, capsys, f"--output={tmp_path / 'c.html'}")
+  assert [line.strip() for line in lines if line.strip() in ("one", "two")] == ["one", "two"]
+  assert all(len(line) <= 60 for line in lines[:-1])
+
+
+def test_the_page_lays_the_curves_over_one_another(folders, tmp_path, capsys):
+  compared(folders, capsys, f"--output={tmp_path / 'c.html'}")
+  page = (tmp_path / "c.html").read_text()
+  (chart,) = re.findall(r"<figcaption>loss.*?</svg>", page, re.DOTALL)
+  assert "var(--curve0)" in chart and "var(--curve1)" in chart and "1 not finite" in chart
+  assert re.findall(r"</svg>(\w+)</span>", page) == ["one", "two"]  # The legend.
+  assert page.count("data:image/png;base64,") == 2
+  assert "<td>train.seed<td>0<td>7" in page
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
+  folders = [write_run(tmp_path / parent / "run", [1.0]) for parent in ("a", "b")]
+  assert list(compare.read(folders)) == folders
+
+
+def test_an_unreadable_configuration_is_said_to_be_one(tmp_path):
+  found = compare.read([write_run(tmp_path / "a", [1.0], "train.seed = "),
+                        write_run(tmp_path / "b", [1.0])])
+  assert compare.configuration(found)["config.gin"] == ["cannot be read", ""]
+
+
+def test_a_run_without_a_configuration_is_not_another_configuration(folders, tmp_path):
+  write_run(tmp_path / "failed", [], "")
+  found = compare.read([folders[0], str(tmp_path / "failed")])
+  assert compare.configuration(found) == {}
+  assert list(compare.configuration(compare.read([*folders, str(tmp_path / "failed")]))) == [
+      "train.seed"]
+
+
+def test_the_terminal_shows_only_so_many_differences(tmp_path):
+  folders = [write_run(tmp_path / str(seed), [1.0], "".join(
+      f"f.a{i:02} = {i + seed}\n" for i in range(50))) for seed in range(2)]
+  found = compare.read(folders)
+  lines = list(compare.lines(found, 120))
+  assert lines[-1] == "and 10 more" and lines[-2].split() == ["f.a39", "39", "40"]
+  assert "f.a49" in compare.page(found)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["{tmp}/nowhere"], "no such folder"), (["{tmp}"], "holds no run"),
+    (["{tmp}/one", "{tmp}/one/"], "is named twice"), ([], "required: RUN"),
+    (["{tmp}/one", "--output={tmp}/no/c.html"], "cannot be written (No such file"),
+])
+def test_bad_input_is_status_2_and_one_line(words, message, folders, tmp_path, capsys):
+  assert compare.main([word.format(tmp=tmp_path) for word in words]) == 2
+  output = capsys.readouterr()
+  assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+
+
+def test_more_curves_than_colors_differ_in_their_dashes():
+  keys = [charts.key(number) for number in range(24)]
+  assert len(set(keys)) == 24

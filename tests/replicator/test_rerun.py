@@ -1,0 +1,201 @@
+"""A run is made again from the files of its workdir alone."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from replicator import provenance, rerun
+from replicator.errors import UsageError
+
+ROOT = pathlib.Path(__file__).parents[2]
+CLUSTER = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
+           "task": {"type": "worker", "index": 0}}
+
+
+@pytest.fixture
+def run(tmp_path) -> pathlib.Path:
+  """The workdir of a run of `program.py`."""
+  folder = tmp_path / "run"
+  folder.mkdir()
+  (tmp_path / "program.py").write_text("")
+  (folder / "config.gin").write_text("train.steps = 3\n")
+  write_facts(folder)
+  return folder
+
+
+def write_facts(folder, **facts) -> dict:
+  told = {"program": ["program.py"], "program_file": str(folder.parent / "program.py"),
+          "argv": ["--gin_file", "gone.gin", "--gin_param=a.b = 1", "--eager", "--workdir=old"],
+          "working_directory": str(folder.parent), "tf_config": None,
+          "environment": {"XLA_FLAGS": "--then"}, "git_commit": "c0ffee", "git_diff": None,
+          "versions": {"numpy": "1.0"}, "machine": {"cores": 2, "accelerators": []}, **facts}
+  (folder / "run.json").write_text(json.dumps(told))
+  return told
+
+
+def command(run, workdir="/new", **variables) -> rerun.Command:
+  return rerun.make_command(run, rerun.read_facts(run), pathlib.Path(workdir), variables)
+
+
+# ---- The command --------------------------------------------------------------------------------
+
+
+def test_the_configuration_of_the_workdir_replaces_files_and_parameters(run):
+  made = command(run, XLA_FLAGS="--now", TF_ENABLE_ONEDNN_OPTS="0", HOME="/home", TF_CONFIG="{}")
+  assert made.words == [sys.executable, "program.py", f"--gin_file={run}/config.gin", "--eager",
+                        "--workdir=/new"]
+  assert made.folder == str(run.parent)
+  assert made.environment == {"HOME": "/home", "XLA_FLAGS": "--then"}  # As it was then.
+
+
+def test_a_module_is_run_as_a_module(run):
+  write_facts(run, program=["-m", "experiments.sngan"])
+  assert command(run).words[1:3] == ["-m", "experiments.sngan"]
+
+
+@pytest.mark.parametrize(("cluster", "sizes"), [
+  (CLUSTER["cluster"], ["--workers=2"]),
+  ({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}, ["--workers=2", "--ps=1"])])
+def test_several_processes_are_launched_again(cluster, sizes, run):
+  write_facts(run, tf_config={**CLUSTER, "cluster": cluster})
+  words = command(run).words
+  assert words[:-5] == [sys.executable, "-m", "replicator.launch", *sizes, "--"]
+  assert words[-5:] == [sys.executable, "program.py", f"--gin_file={run}/config.gin", "--eager",
+                        "--workdir=/new"]
+
+
+def test_a_manager_that_set_a_cluster_up_starts_the_processes_itself(run):
+  write_facts(run, tf_config=CLUSTER)
+  made = command(run, TF_CONFIG="{}")
+  assert made.words[1] == "program.py" and made.environment["TF_CONFIG"] == "{}"
+
+
+def test_the_same_command_resumes_the_new_run(run, tmp_path):
+  first = command(run, tmp_path / "new")
+  (tmp_path / "new").mkdir()
+  (tmp_path / "new" / "run.json").write_text(json.dumps({"argv": first.words[2:]}))
+  assert command(run, tmp_path / "new") == first
+
+
+# ---- What differs -------------------------------------------------------------------------------
+
+
+def differences(run, commit="c0ffee", diff=b"", versions=None, machine=None, **facts) -> list[str]:
+  then = write_facts(run, **facts)
+  return rerun.differences(then, {
+      "git_commit": commit, "diff": diff, "versions": versions or then["versions"],
+      "machine": machine or then["machine"]}, run)
+
+
+def test_nothing_differs_where_all_is_as_it_was(run):
+  assert differences(run) == []
+  (run / "changes.diff").write_bytes(b"patch")
+  assert differences(run, "c0ffee+", b"patch", git_commit="c0ffee+", git_diff="changes.diff") == []
+
+
+@pytest.mark.parametrize(("now", "then", "line"), [
+  ({"commit": "dead"}, {}, "code: commit c0ffee then, dead now; `git checkout c0ffee` brings"),
+  ({"commit": None}, {}, "code: commit c0ffee then, none now"),
+  ({"commit": "c0ffee+", "diff": b"x"}, {}, "code: other changes on top of commit c0ffee"),
+  ({}, {"git_commit": "c0ffee+", "git_diff": "5 bytes, too many"}, "with changes that were not k"),
+  ({}, {"git_commit": None}, "code: the run recorded no commit"),
+  ({"versions": {"numpy": "2.0"}}, {}, "version of numpy: 1.0 then, 2.0 now"),
+  ({"machine": {"cores": 8, "accelerators": []}}, {}, "cores: 2 then, 8 now"),
+  ({"machine": {"cores": 2, "accelerators": ["H200"]}}, {}, "accelerators: none then, H200 now"),
+  ({}, {"working_directory": "/gone"}, "working directory: /gone is gone"),
+  ({}, {"tf_config": {"cluster": {"worker": ["a:1", "b:1"]}}}, "processes: were on the hosts a, b"),
+  ({}, {"resumed": [{"step": 10, "before": {"num_replicas": 2}}]},
+   "the run itself: until step 10 it had another num replicas"),
+])
+def test_what_differs_is_told_in_a_line(now, then, line, run):
+  (found,) = differences(run, **now, **then)
+  assert line in found
+
+
+def test_exact_does_not_start_what_differs(run, monkeypatch, capsys):
+  today = {"git_commit": "dead", "diff": b"", "versions": {}, "machine": {}}
+  monkeypatch.setattr(rerun, "now", lambda facts: today)
+  monkeypatch.setattr(os, "execve", lambda *words: pytest.fail("started"))
+  assert rerun.main([str(run), "--exact"]) == 1
+  output = capsys.readouterr()
+  assert "differs now: code: commit c0ffee then, dead now" in output.out
+  assert output.err == "error: --exact: not started, as it may not give the same numbers\n"
+
+
+# ---- Bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("spoil", "message"), [
+  (lambda run: (run / "run.json").unlink(), "run.json: missing; write the workdir of a run"),
+  (lambda run: (run / "run.json").write_text('{"program": ["p'), "run.json: torn or unreadable"),
+  (lambda run: (run / "run.json").write_text("[]"), "does not tell 'program'"),
+  (lambda run: (run / "run.json").write_text('{"command": "x"}'), "does not tell 'program'"),
+  (lambda run: (run / "config.gin").unlink(), "config.gin: missing; it is written after the first"),
+  (lambda run: (run.parent / "program.py").unlink(), "program.py is gone; put it back"),
+])
+def test_files_that_are_missing_or_torn_are_told_in_one_line(spoil, message, run, capsys):
+  spoil(run)
+  assert rerun.main([str(run)]) == 2
+  output = capsys.readouterr()
+  assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+
+
+def test_another_run_is_not_overwritten(run, tmp_path):
+  with pytest.raises(UsageError, match="is the run itself"):
+    command(run, run)
+  (tmp_path / "other").mkdir()
+  (tmp_path / "other" / "run.json").write_text('{"argv": ["--gin_file=x"]}')
+  with pytest.raises(UsageError, match="holds another run"):
+    command(run, tmp_path / "other")
+  with pytest.raises(UsageError, match="no such folder"):
+    rerun.read_facts(tmp_path / "nowhere")
+
+
+# ---- For real -----------------------------------------------------------------------------------
+
+
+def started(words: list[str], cwd: pathlib.Path) -> str:
+  done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True,
+                        env={**os.environ, "PYTHONPATH": str(ROOT)})
+  assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout
+
+
+def numbers(workdir: pathlib.Path) -> list[dict]:
+  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_made_again_has_the_same_numbers(workers, tmp_path):
+  (tmp_path / "my_step.py").write_text(
+      "from replicator import app\nfrom tests.programs import planted_bugs\n"
+      "app.run(planted_bugs.main)\n")
+  (tmp_path / "base.gin").write_text(
+      "train.steps = 4\ntrain.log_every = 1\ntrain.global_batch_size = 8\n"
+      "Regression.norm = 'global'\n")
+  launch = ["-m", "replicator.launch", f"--workers={workers}", "--", sys.executable]
+  strategy = ["--gin_param=Replicator.strategy = 'multi_worker_mirrored'"]
+  started([*(launch if workers > 1 else []), "my_step.py", "--gin_file=base.gin",
+           *(strategy if workers > 1 else []), "--gin_param=train.seed = 7", "--workdir=run"],
+          tmp_path)
+  (tmp_path / "base.gin").write_text("train.steps = 99\n")  # Since then.
+  printed = started(["-m", "replicator.rerun", "run", "--workdir=again"], tmp_path)
+  assert "runs again in" in printed
+  assert numbers(tmp_path / "again") == numbers(tmp_path / "run")
+  assert len(numbers(tmp_path / "again")) == 4
+  told = json.loads((tmp_path / "again" / "run.json").read_text())
+  assert (told["seed"], told["num_workers"]) == (7, workers)
+
+
+def test_only_what_may_change_numbers_is_kept_of_the_environment():
+  kept = provenance.environment({
+      "XLA_FLAGS": "a", "TF_ENABLE_ONEDNN_OPTS": "0", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/p",
+      "TF_CONFIG": "{}", "TF_CPP_MIN_LOG_LEVEL": "2", "TF_VAR_password": "secret",
+      "TF_TOKEN_host": "secret", "HOME": "/h", "AWS_SECRET": "secret"})
+  assert list(kept) == ["OMP_NUM_THREADS", "PYTHONPATH", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS"]
