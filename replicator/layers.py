@@ -50,18 +50,17 @@ class GlobalBatchNorm(keras.layers.Layer):
       return self._call_fused(tf.cast(inputs, self.compute_dtype))
     x = tf.cast(inputs, self.variable_dtype)
     if training:
-      (mean, variance), moments = global_moments(x, self.groups)
+      outputs, moments = batch_normalized(x, *self._scale_and_offset(x), self.epsilon, self.groups)
       self._move(*moments)
     else:
-      mean, variance = self.moving_mean.value, self.moving_variance.value
-    multiplier = tf.math.rsqrt(variance + self.epsilon)
-    if self.scale:
-      multiplier *= self.gamma.value
-    # Subtracted first: x * multiplier - mean * multiplier would cancel where |mean| >> std.
-    outputs = (x - mean) * multiplier
-    if self.center:
-      outputs += self.beta.value
+      outputs = _normalized(x, self.moving_mean.value, self.moving_variance.value,
+                            *self._scale_and_offset(x), self.epsilon)
     return tf.cast(outputs, self.compute_dtype)
+
+  def _scale_and_offset(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    channels = [x.shape[-1]]
+    return (tf.convert_to_tensor(self.gamma.value) if self.scale else tf.ones(channels, x.dtype),
+            tf.convert_to_tensor(self.beta.value) if self.center else tf.zeros(channels, x.dtype))
 
   def _has_fused_operation(self, x: tf.Tensor) -> bool:
     # TensorFlow's own is of one replica's [n, h, w, c], not in float64, and XLA expands it
@@ -71,12 +70,11 @@ class GlobalBatchNorm(keras.layers.Layer):
 
   def _call_fused(self, x: tf.Tensor) -> tf.Tensor:
     """The same in a quarter of the time."""
-    channels = x.shape[-1]
+    scale, offset = (tf.cast(v, tf.float32) for v in self._scale_and_offset(x))
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-        x=x, scale=self.gamma.value if self.scale else tf.ones([channels]),
-        offset=self.beta.value if self.center else tf.zeros([channels]),
+        x=x, scale=scale, offset=offset,
         mean=tf.zeros([0]), variance=tf.zeros([0]), epsilon=self.epsilon, is_training=True)
-    count = tf.cast(tf.size(x) / channels, variance.dtype)
+    count = tf.cast(tf.size(x) / x.shape[-1], variance.dtype)
     self._move(mean, variance * (count - 1) / count)  # It divided by count - 1.
     return outputs
 
@@ -101,32 +99,43 @@ class GlobalBatchNorm(keras.layers.Layer):
 _Moments = tuple[tf.Tensor, tf.Tensor]
 
 
-def global_moments(x: tf.Tensor, groups: collectives.Groups = None) -> tuple[_Moments, _Moments]:
-  """Mean and (biased) variance over all axes but the last, and over replicas.
+def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float,
+                     groups: collectives.Groups = None) -> tuple[tf.Tensor, _Moments]:
+  """`x [n, ..., c]` with the mean `offset [c]` and the standard deviation `scale [c]`.
 
-  `[n, ..., c] -> ([c], [c]), ([c], [c])`: of the replica's group, and of all replicas, to which
-  there is no gradient. The replicas' n may differ, and be 0. One collective.
+  Moments are over all axes but the last, and over the group's replicas, whose n may differ, and
+  be 0. Returns also the mean and the (biased) variance `[c]` over all replicas, to which there is
+  no gradient. One collective, and one more in the gradient: with normalized values h, N of them in
+  the group for each channel, and sums over the group,
 
-  With N examples in the group, `dx = (sum_s dmean_s + 2 (x - mean) sum_s dvariance_s) / N`, the
-  sums over the group's replicas s: one collective again, and a few operations, where automatic
-  differentiation would go back through the combination of all the replicas' moments.
+      dx = scale / std (dy - sum dy / N - h sum(dy h) / N)
+
+  where automatic differentiation would go back through the combination of the replicas' moments.
   """
-  if context.num_replicas() == 1 and groups is None:
-    local = _local_moments(x)
-    return local, local
-
   @tf.custom_gradient
-  def moments(x: tf.Tensor):
+  def normalize(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
     (mean, variance), everywhere, count = _combined_moments(x, groups)
 
-    def gradient(*incoming: tf.Tensor) -> tf.Tensor:
-      of_mean, of_variance = tf.unstack(
-          collectives.all_sum(tf.stack(incoming[:2]), groups) / count)
-      return of_mean + 2 * of_variance * (x - mean)
-    return (mean, variance, *everywhere), gradient
+    def gradient(dy: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+      axes = list(range(x.shape.rank - 1))
+      inverse = tf.math.rsqrt(variance + epsilon)
+      centered = x - mean
+      of_offset = tf.reduce_sum(dy, axes)
+      of_scale = tf.reduce_sum(dy * centered, axes) * inverse
+      means = collectives.all_sum(tf.stack([of_offset, of_scale * inverse]), groups) / count
+      along_offset, along_scale = tf.unstack(means)
+      dx = (dy - along_offset - centered * along_scale) * (scale * inverse)
+      return dx, of_scale, of_offset
+    return (_normalized(x, mean, variance, scale, offset, epsilon), *everywhere), gradient
 
-  mean, variance, mean_everywhere, variance_everywhere = moments(x)
-  return (mean, variance), (mean_everywhere, variance_everywhere)
+  outputs, *everywhere = normalize(x, scale, offset)
+  return outputs, tuple(everywhere)
+
+
+def _normalized(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, scale: tf.Tensor,
+                offset: tf.Tensor, epsilon: float) -> tf.Tensor:
+  # Subtracted first: x * multiplier - mean * multiplier would cancel where |mean| >> std.
+  return (x - mean) * (tf.math.rsqrt(variance + epsilon) * scale) + offset
 
 
 def _local_moments(x: tf.Tensor) -> _Moments:
@@ -145,11 +154,13 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
   else:  # None or not known before the step runs.
     count = tf.cast(tf.size(x) / x.shape[-1], x.dtype)
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
+  if context.num_replicas() == 1 and groups is None:
+    return (mean, variance), (mean, variance), count
   packed = collectives.all_gather(tf.concat([count[tf.newaxis], mean, variance], axis=0))
-  everywhere, count = _combine(packed)
-  of_group = everywhere
-  if groups is not None:
-    of_group, count = _combine(tf.gather(packed, exchange.Group(groups).replicas()))
+  everywhere, total = _combine(packed)
+  if groups is None:
+    return everywhere, everywhere, total
+  of_group, count = _combine(tf.gather(packed, exchange.Group(groups).replicas()))
   return of_group, everywhere, count
 
 
