@@ -53,8 +53,10 @@ class GlobalBatchNorm(keras.layers.Layer):
       outputs, moments = batch_normalized(x, *self._scale_and_offset(x), self.epsilon, self.groups)
       self._move(*moments)
     else:
-      outputs = _normalized(x, self.moving_mean.value, self.moving_variance.value,
-                            *self._scale_and_offset(x), self.epsilon)
+      scale, offset = self._scale_and_offset(x)
+      multiplier = tf.math.rsqrt(self.moving_variance.value + self.epsilon) * scale
+      # Subtracted first: x * multiplier - mean * multiplier would cancel where |mean| >> std.
+      outputs = (x - self.moving_mean.value) * multiplier + offset
     return tf.cast(outputs, self.compute_dtype)
 
   def _scale_and_offset(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -88,9 +90,12 @@ class GlobalBatchNorm(keras.layers.Layer):
     share = tf.where(tf.math.is_finite(variance),
                      tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
     for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-      old, new = tf.convert_to_tensor(statistic.value), tf.stop_gradient(value)
-      change = new - old * olds if olds else new
-      statistic.assign(old + tf.math.multiply_no_nan(change, share))
+      old, new = statistic.value, tf.stop_gradient(value)
+      change = tf.math.multiply_no_nan(new - old * olds if olds else new, share)
+      if isinstance(old, tf.Variable):
+        old.assign_add(change)
+      else:  # In a keras.StatelessScope.
+        statistic.assign(old + change)
 
   def compute_output_shape(self, input_shape):
     return input_shape
@@ -115,27 +120,20 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
   @tf.custom_gradient
   def normalize(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
     (mean, variance), everywhere, count = _combined_moments(x, groups)
+    inverse = tf.math.rsqrt(variance + epsilon)
+    normalized = (x - mean) * inverse
 
     def gradient(dy: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
       axes = list(range(x.shape.rank - 1))
-      inverse = tf.math.rsqrt(variance + epsilon)
-      centered = x - mean
-      of_offset = tf.reduce_sum(dy, axes)
-      of_scale = tf.reduce_sum(dy * centered, axes) * inverse
-      means = collectives.all_sum(tf.stack([of_offset, of_scale * inverse]), groups) / count
-      along_offset, along_scale = tf.unstack(means)
-      dx = (dy - along_offset - centered * along_scale) * (scale * inverse)
+      of_offset, of_scale = tf.reduce_sum(dy, axes), tf.reduce_sum(dy * normalized, axes)
+      sums = collectives.all_sum(tf.stack([of_offset, of_scale]), groups)
+      along_offset, along_scale = tf.unstack(sums / count)
+      dx = (dy - along_offset - normalized * along_scale) * (scale * inverse)
       return dx, of_scale, of_offset
-    return (_normalized(x, mean, variance, scale, offset, epsilon), *everywhere), gradient
+    return (normalized * scale + offset, *everywhere), gradient
 
   outputs, *everywhere = normalize(x, scale, offset)
   return outputs, tuple(everywhere)
-
-
-def _normalized(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, scale: tf.Tensor,
-                offset: tf.Tensor, epsilon: float) -> tf.Tensor:
-  # Subtracted first: x * multiplier - mean * multiplier would cancel where |mean| >> std.
-  return (x - mean) * (tf.math.rsqrt(variance + epsilon) * scale) + offset
 
 
 def _local_moments(x: tf.Tensor) -> _Moments:
