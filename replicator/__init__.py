@@ -11,6 +11,7 @@ if TYPE_CHECKING:
   from replicator import app as app
   from replicator import random as random
   from replicator.accumulation import microbatch as microbatch
+  from replicator.chief import Evaluation as Evaluation
   from replicator.collectives import all_concat as all_concat
   from replicator.collectives import all_gather as all_gather
   from replicator.collectives import all_max as all_max
@@ -32,13 +33,12 @@ if TYPE_CHECKING:
   from replicator.inputs import split as split
   from replicator.layers import GlobalBatchNorm as GlobalBatchNorm
   from replicator.layers import SpectralNorm as SpectralNorm
-  from replicator.loop import Evaluation as Evaluation
-  from replicator.loop import train as train
   from replicator.optimizers import Optimizer as Optimizer
   from replicator.optimizers import wrap_optimizer as wrap_optimizer
   from replicator.placement import logical_device as logical_device
   from replicator.schedules import LinearDecay as LinearDecay
   from replicator.standing_statistics import use_standing_statistics as use_standing_statistics
+  from replicator.training import train as train
 
 _HOMES = {
     "microbatch": "accumulation",
@@ -63,8 +63,8 @@ _HOMES = {
     "split": "inputs",
     "GlobalBatchNorm": "layers",
     "SpectralNorm": "layers",
-    "Evaluation": "loop",
-    "train": "loop",
+    "Evaluation": "chief",
+    "train": "training",
     "Optimizer": "optimizers",
     "wrap_optimizer": "optimizers",
     "logical_device": "placement",

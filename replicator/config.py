@@ -9,9 +9,9 @@ from replicator import (  # noqa: F401  (some for their gin names)
   gin_checks,
   gin_files,
   gin_names,
-  loop,
   optimizers,
   schedules,
+  training,
 )
 from replicator.errors import UsageError, first_line
 

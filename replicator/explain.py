@@ -12,7 +12,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from replicator import config, core, gin_checks, gin_files, gin_types, inputs, loop, used_config
+from replicator import config, core, gin_checks, gin_files, gin_types, inputs, training, used_config
 from replicator.configurables import binding_name, constructor, parameters, short_name
 from replicator.errors import UsageError, first_line
 from replicator.gin_checks import Values
@@ -70,7 +70,7 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
   config.parse(files, [*params, *alone])
   problems: list[str] = []
   try:
-    with loop.instead_of_training(lambda *prepared: _trace_step(problems, *prepared)):
+    with training.instead_of_training(lambda *prepared: _trace_step(problems, *prepared)):
       main(workdir)
   except _Traced:
     pass

@@ -14,7 +14,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator import accumulation, collectives, context, core, evidence, loop, optimizers, state
+from replicator import (
+  accumulation,
+  collectives,
+  context,
+  core,
+  evidence,
+  optimizers,
+  state,
+  training,
+)
 from replicator import inputs as inputs_lib
 from replicator.errors import UsageError
 from replicator.training_function import checked_scalars
@@ -74,7 +83,7 @@ def record(main: Callable[[str], None], steps: int, precision: str) -> Recording
   keras.backend.clear_session()  # Names and seeds as in a new process.
   recorder = _Recorder(steps, precision)
   with (tempfile.TemporaryDirectory(prefix="replicator-") as workdir,
-        loop.instead_of_training(recorder), _observed(recorder.observe),
+        training.instead_of_training(recorder), _observed(recorder.observe),
         contextlib.suppress(_Recorded)):
     main(workdir)
   if recorder.recording is None:

@@ -112,7 +112,7 @@ class _Watcher:
   @contextlib.contextmanager
   def installed(self) -> Iterator[None]:
     """Inside, the loop of this process is watched."""
-    before = loop.TrainingFunction, loop._iterator, checkpoint.Checkpoints.save
+    before = loop.TrainingFunction, loop.iterator, checkpoint.Checkpoints.save
     save = before[2]
     iterator = before[1]
 
@@ -123,12 +123,12 @@ class _Watcher:
         raise _Enough
 
     loop.TrainingFunction = self._function  # type: ignore[misc, assignment]
-    loop._iterator = lambda *arguments: self._batches(iterator, *arguments)
+    loop.iterator = lambda *arguments: self._batches(iterator, *arguments)
     checkpoint.Checkpoints.save = watched_save  # type: ignore[method-assign, assignment]
     try:
       yield
     finally:
-      loop.TrainingFunction, loop._iterator, checkpoint.Checkpoints.save = (  # type: ignore
+      loop.TrainingFunction, loop.iterator, checkpoint.Checkpoints.save = (  # type: ignore
           before)
 
   def _function(self, replicator: Any, step: Callable, *settings: Any) -> TrainingFunction:

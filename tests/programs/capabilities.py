@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, config, loop
+from replicator import Replicator, UsageError, config, training
 from replicator import strategy as strategies
 from replicator.errors import first_line
 from replicator.inputs import batches
@@ -54,7 +54,8 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
       f"train.precision = '{feature.precision}'", f"Replicator.strategy = '{strategy}'",
       f"Replicator.logical_cpus = {cpus}", *bindings])
   keras.backend.clear_session()  # Names as in a new process.
-  with loop.instead_of_training(losses), eagerly() if feature.eager else contextlib.nullcontext():
+  maybe_eagerly = eagerly() if feature.eager else contextlib.nullcontext()
+  with training.instead_of_training(losses), maybe_eagerly:
     return replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
 
 
