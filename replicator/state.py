@@ -98,6 +98,8 @@ def _children(value: Any) -> dict | None:
             "nonfinite_updates": value.nonfinite_updates, "loss_scale": value.loss_scale}
   if isinstance(value, tf.Module):
     return {name: child for name, child in vars(value).items() if not name.startswith("_self_")}
+  if isinstance(value, keras.random.SeedGenerator):
+    return {"state": value.state}
   if isinstance(value, functools.partial):
     return {"function": value.func, "arguments": value.args, "keywords": value.keywords}
   if inspect.ismethod(value):

@@ -26,6 +26,8 @@ SETTINGS = [
 ONE_DEVICE = ["train.steps = 240"]
 MIRRORED_2 = ["train.steps = 240", "Replicator.strategy = 'mirrored'",
               "Replicator.logical_cpus = 2"]
+CENTRAL_2 = ["train.steps = 120", "Replicator.strategy = 'central_storage'",
+             "Replicator.logical_cpus = 2"]
 TWO_PROCESSES = ["train.steps = 60", "Replicator.strategy = 'multi_worker_mirrored'"]
 LAUNCH = [sys.executable, "-m", "replicator.launch", "--workers=2", "--"]
 
@@ -80,8 +82,8 @@ def left(workdir: pathlib.Path) -> dict:
 
 
 @pytest.mark.parametrize("bindings, kills", [
-    (ONE_DEVICE, 10), (MIRRORED_2, 10), (TWO_PROCESSES, 2)],
-                         ids=["one device", "mirrored", "two processes"])
+    (ONE_DEVICE, 10), (MIRRORED_2, 10), (CENTRAL_2, 2), (TWO_PROCESSES, 2)],
+                         ids=["one device", "mirrored", "central storage", "two processes"])
 def test_a_run_that_is_killed_is_the_run_that_is_not(bindings, kills, tmp_path):
   finish(tmp_path / "whole", bindings)
   expected = left(tmp_path / "whole")

@@ -256,3 +256,8 @@ def test_paths_do_not_depend_on_the_strategy(synchronous):
   with synchronous.scope():
     step = TwoNetworks()
   assert [(path, v.shape) for path, v in state.variables_of(step).items()] == expected
+
+
+def test_the_state_of_a_seed_generator():
+  seeds = keras.random.SeedGenerator(1)
+  assert found(Holder(seeds=seeds)) == ids([seeds.state])
