@@ -18,6 +18,7 @@ from replicator.sweeps.sweep_file import SweepFile
 _WIDTH, _TOP, _HEIGHT, _SIDE = 1000, 40, 260, 110
 _LOG_FROM = 20.0  # Values that span this factor get a logarithmic axis.
 _STRIP_WIDTH = 400
+_LETTER = 8.5  # Of a title, at most.
 
 
 class _Axis:
@@ -99,8 +100,11 @@ def _frame(x: float, title: str, axis: _Axis) -> str:
     f'<text x="{x + 8:.1f}" y="{_y(height) + 4:.1f}" stroke="var(--card)" stroke-width="4" '
     f'paint-order="stroke">{escape(text)}</text>' for height, text in axis.ticks())
   words = f"{title} (log)" if axis.is_log else title
+  # In the middle over its line, unless a long one would leave the picture.
+  fits = x + len(words) * _LETTER / 2 < _WIDTH
+  anchor, at = ("middle", x) if fits else ("end", _WIDTH)
   return (f'<path d="M{x:.1f} {_TOP}v{_HEIGHT}" stroke="var(--faint)"/>'
-          f'<text x="{x:.1f}" y="{_TOP - 18}" text-anchor="middle" font-weight="600">'
+          f'<text x="{at:.1f}" y="{_TOP - 18}" text-anchor="{anchor}" font-weight="600">'
           f"{escape(words)}</text>{ticks}")
 
 
