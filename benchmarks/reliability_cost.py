@@ -1,11 +1,12 @@
-"""What exact resume costs the digits job: its checkpoints, and deterministic operations.
+"""What it costs the digits job to be safe: checkpoints, deterministic operations, signals.
 
-  python -m benchmarks.checkpoint_cost [--turns=7]
+  python -m benchmarks.reliability_cost [--turns=7]
 
+`train.deterministic`: the real command with and without it, in turn, each in a process of its own.
 Saving: turns of a few steps with and without a checkpoint at their beginning, which is written
 while they run, interleaved; the difference of the medians is what a checkpoint costs, and its
-share is that of the time between two checkpoints of the job. `train.deterministic`: the real
-command with and without it, in turn, each in a process of its own.
+share is that of the time between two checkpoints of the job. `Guard.signals`: the same turns of
+the step with and without them.
 """
 
 import json
@@ -22,12 +23,12 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer("turns", 7, "How often each variant is timed.", lower_bound=1)
 
 CONFIG = "configs/sngan_digits.gin"
-STEPS_IN_TURN = 20
+STEPS_IN_TURN = 10
 LOG_EVERY = 50  # Of the runs with and without deterministic operations.
 
 
-def saving(folder: str) -> tuple[float, float, int]:
-  """Seconds of a step, seconds that a checkpoint adds, and steps from one to the next."""
+def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
+  """Seconds of each turn of a variant of the job's step, and the steps between its checkpoints."""
   from replicator import quiet
   quiet.import_tensorflow()
   import gin
@@ -42,25 +43,25 @@ def saving(folder: str) -> tuple[float, float, int]:
   source, replicator = Digits(), Replicator()
   with replicator.scope():
     step = SNGAN(source.image_shape, source.num_classes)
-  function = TrainingFunction(replicator, step, 1)
+  plain, with_signals = (TrainingFunction(replicator, step, 1, signals)
+                         for signals in (False, True))
   batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 1, 0), 0).batch(1))
   checkpoints = Checkpoints(pathlib.Path(folder), step)
-  times: dict[bool, list[float]] = {False: [], True: []}
+  times: dict[str, list[float]] = {"plain": [], "saving": [], "signals": []}
   number = 0
-  for turn in range(2 * FLAGS.turns + 2):
-    saves = turn % 2 == 1
-    started = time.perf_counter()
-    if saves:
-      checkpoints.save(number, {})
-    for _ in range(STEPS_IN_TURN):
-      function(number, next(batches)).fetch()
-      number += 1
-    if turn >= 2:  # The first two trace and warm up.
-      times[saves].append(time.perf_counter() - started)
-    checkpoints.wait()
-  without, with_one = (statistics.median(times[saves]) for saves in (False, True))
-  return (without / STEPS_IN_TURN, with_one - without,
-          gin.query_parameter("train.checkpoint_every"))
+  for turn in range(FLAGS.turns + 1):
+    for variant, found in times.items():
+      function = with_signals if variant == "signals" else plain
+      started = time.perf_counter()
+      if variant == "saving":
+        checkpoints.save(number, {})
+      for _ in range(STEPS_IN_TURN):
+        function(number, next(batches)).fetch()
+        number += 1
+      if turn:  # The first traces and warms up.
+        found.append(time.perf_counter() - started)
+      checkpoints.wait()
+  return times, gin.query_parameter("train.checkpoint_every")
 
 
 def seconds_of_steps(deterministic: bool, folder: str) -> float:
@@ -79,6 +80,12 @@ def seconds_of_steps(deterministic: bool, folder: str) -> float:
 def main(argv: list[str]) -> None:
   del argv
   with tempfile.TemporaryDirectory() as folder:
+    turns, every = in_this_process(folder)
+    plain, saving, signals = (statistics.median(turns[v]) for v in ("plain", "saving", "signals"))
+    share = (saving - plain) / (every * plain / STEPS_IN_TURN)
+    print(f"a checkpoint: {1000 * (saving - plain):.1f} ms; with one every {every} steps, of "
+          f"{1000 * plain / STEPS_IN_TURN:.1f} ms, saving takes {share:.2%} of the training time")
+    print(f"Guard.signals = True: {signals / plain:.3f} of the time of a step without", flush=True)
     times: dict[bool, list[float]] = {deterministic: [] for deterministic in (True, False)}
     for turn in range(FLAGS.turns):
       for deterministic, found in times.items():
@@ -86,9 +93,6 @@ def main(argv: list[str]) -> None:
     with_it, without = (statistics.median(times[d]) / (2 * LOG_EVERY) for d in (True, False))
     print(f"train.deterministic = True: {1000 * with_it:.1f} ms a step, {1000 * without:.1f} ms "
           f"without, ratio {with_it / without:.3f}")
-    step, checkpoint, every = saving(folder)
-    print(f"a checkpoint: {1000 * checkpoint:.1f} ms, a step: {1000 * step:.1f} ms; with one every "
-          f"{every} steps saving takes {checkpoint / (every * step):.2%} of the training time")
 
 
 if __name__ == "__main__":
