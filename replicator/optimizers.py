@@ -177,7 +177,7 @@ class Optimizer(tf.Module):
       return clipped, tf.math.is_finite(norm)
     clipped, norms = list(gradients), []
     for owned in self._networks.values():
-      places = [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
+      places = _places(flats, owned)
       if places:
         of_network, norm = tf.clip_by_global_norm([gradients[i] for i in places], self.clip_norm)
         for i, gradient in zip(places, of_network, strict=True):
@@ -190,9 +190,8 @@ class Optimizer(tf.Module):
     """The norm of each network's averaged gradients; 0 where the update is skipped."""
     norms = {}
     for name, owned in self._networks.items():
-      squares = [tf.cast(tf.nn.l2_loss(gradient), keras.config.floatx())
-                 for gradient, flat in zip(gradients, flats, strict=True)
-                 if any(flat.variables[0] is v for v in owned)]
+      squares = [tf.cast(tf.nn.l2_loss(gradients[i]), keras.config.floatx())
+                 for i in _places(flats, owned)]
       if squares:
         norm = tf.sqrt(2.0 * tf.add_n(squares))
         norms[name] = tf.where(finite, norm, 0.0) if self.skip_nonfinite else norm
@@ -274,6 +273,11 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Networks,
   """
   return Optimizer(optimizer, variables, clip_norm, clip_each_network, ema_decay, ema_start,
                    skip_nonfinite)
+
+
+def _places(flats: list[Flat], owned: list) -> list[int]:
+  """Which of the vectors are of the network that has the variables `owned`."""
+  return [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
 
 
 def _by_network(nest: Networks) -> dict[str, list]:

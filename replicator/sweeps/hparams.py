@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from replicator.sweeps import space, trials
+from replicator import runs
+from replicator.sweeps import space
 from replicator.sweeps.results import Row
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record
@@ -76,4 +77,4 @@ def _write(folder: pathlib.Path, summaries: Sequence) -> None:
   writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
   for summary in summaries:
     writer.write(Event(wall_time=now, step=0, summary=summary).SerializeToString())
-  trials.write_whole(folder / _FILE, content.getvalue())
+  runs.write_whole(folder / _FILE, content.getvalue())

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from replicator.runs import read
+from replicator.runs import read, write_whole
 from replicator.sweeps import space
 from replicator.sweeps.sweep_file import SweepFile
 
@@ -118,17 +118,7 @@ class Record:
   def write(self, folder: pathlib.Path) -> None:
     """Replaces the file as a whole, so that a crash leaves the old one or the new one."""
     text = json.dumps(dataclasses.asdict(self), indent=2, default=repr) + "\n"
-    write_whole(folder / RECORD, text.encode())
-
-
-def write_whole(path: pathlib.Path, content: bytes) -> None:
-  """Writes a file that is never seen half written."""
-  temporary = path.with_name(f".{path.name}.{os.getpid()}")
-  with temporary.open("wb") as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-  temporary.replace(path)
+    write_whole(folder / RECORD, text)
 
 
 def read_record(folder: pathlib.Path) -> Record | None:

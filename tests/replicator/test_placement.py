@@ -5,7 +5,6 @@ import json
 import pathlib
 import re
 
-import gin
 import keras
 import numpy as np
 import pytest
@@ -155,14 +154,6 @@ def test_an_eager_step_trains_the_same_on_the_same_devices(float64, run_eagerly)
       y = x + 1.0
     return cpu((x + 1.0).device), cpu(y.device)
   assert replicas.run(devices, BATCHES[0]) == [(0, 1), (2, 3)]
-
-
-@pytest.fixture
-def restored():
-  yield
-  gin.clear_config()
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
 
 
 def logged(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
