@@ -103,7 +103,7 @@ class Loop:
         self._tell_start()
         self._run(make_iterator, stop)
         self.checkpoints.wait()
-      except Exception as error:
+      except BaseException as error:
         with contextlib.suppress(RunFailed):  # Lest it hides what went wrong first.
           self.checkpoints.wait()
         if isinstance(error, (OSError, tf.errors.OpError)) and (fault := disk_fault(error)):
