@@ -23,6 +23,7 @@ if TYPE_CHECKING:
   from replicator.collectives import map_gather as map_gather
   from replicator.collectives import map_reduce as map_reduce
   from replicator.collectives import reduce_scatter as reduce_scatter
+  from replicator.context import batch_size as batch_size
   from replicator.context import num_replicas as num_replicas
   from replicator.context import replica_id as replica_id
   from replicator.context import step_number as step_number
@@ -53,6 +54,7 @@ _HOMES = {
     "map_gather": "collectives",
     "map_reduce": "collectives",
     "reduce_scatter": "collectives",
+    "batch_size": "context",
     "num_replicas": "context",
     "replica_id": "context",
     "step_number": "context",

@@ -12,25 +12,35 @@ class MovingAverages(tf.Module):
 
   Args:
     variables: that are averaged.
-    decay: how much of the average each update keeps.
+    decay: how much of the average each of its own updates keeps; 0 makes it a copy.
     start: until so many updates were made the average is a copy.
+    every: it is updated once in so many updates of the variables.
 
   Attributes:
     values: the average of each variable.
   """
 
-  def __init__(self, variables: Sequence[keras.Variable], decay: float, start: int):
+  def __init__(self, variables: Sequence[keras.Variable], decay: float, start: int,
+               every: int = 1):
     super().__init__(name="averages")
-    self._variables, self._decay, self._start = variables, decay, start
+    self._variables, self._decay, self._start, self._every = variables, decay, start, every
     self.values = [_copy_of(variable) for variable in variables]
 
   def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor) -> None:
     """Moves every replica's copies, seen from across replicas; `updates` [] counts this one."""
-    take = tf.where(updates > self._start, tf.constant(1.0 - self._decay, tf.float64), 1.0)
-    for average, variable in zip(self.values, self._variables, strict=True):
-      strategy.extended.update(
-          average.value, lambda a, v, take: a.assign_sub(tf.cast(take, a.dtype) * (a - v)),
-          args=(variable.value, take), group=False)
+    keep = tf.where(updates > self._start, tf.constant(self._decay, tf.float64), 0.0)
+
+    def move(average, variable, keep):
+      return average.assign(variable + tf.cast(keep, average.dtype) * (average - variable))
+
+    def move_all():
+      for average, variable in zip(self.values, self._variables, strict=True):
+        strategy.extended.update(average.value, move, args=(variable.value, keep), group=False)
+
+    if self._every == 1:
+      move_all()
+    else:
+      tf.cond(updates % self._every == 0, move_all, lambda: None)
 
   @contextlib.contextmanager
   def in_place_of_weights(self) -> Iterator[None]:

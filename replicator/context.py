@@ -73,6 +73,7 @@ class _Local(threading.local):
 
 _local = _Local()
 _outside = StepContext(step=0, is_step=False)
+_global_batch_size = 1
 
 
 def current() -> StepContext:
@@ -138,6 +139,20 @@ def num_replicas() -> int:
   """How many replicas run this step together, over all workers; 1 outside a step."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.num_replicas_in_sync if replica_context else 1
+
+
+def set_global_batch_size(size: int) -> None:
+  """Sets how many examples a step has over all replicas; `replicator.train` does."""
+  global _global_batch_size
+  _global_batch_size = size
+
+
+def batch_size() -> int:
+  """How many examples of the global batch are this replica's; outside a step all of them.
+
+  For a step that makes its own examples: in one with `inputs` its batch tells.
+  """
+  return _global_batch_size // num_replicas()
 
 
 def step_number() -> tf.Tensor:

@@ -84,7 +84,7 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
 
 
 def _trace_step(problems: list[str], replicator: core.Replicator, step: Callable,
-                source: inputs.Inputs | None, context: inputs.InputContext) -> None:
+                source: inputs.Inputs | None, context: inputs.InputContext, _: Any) -> None:
   try:
     arguments = () if source is None else (
         replicator.distribute(next(iter(inputs.batches(source, context)))),)

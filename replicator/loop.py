@@ -58,6 +58,7 @@ class Loop:
     step_object: returns a dict of scalars.
     schedule: when to log, evaluate, save and end.
     evaluate: called with the step; or None.
+    before_call: called with the step and its number before each call of the compiled steps.
     workdir: where it resumes, too.
     facts: for `run.json`.
     guard: looks at the scalars of every step.
@@ -67,7 +68,8 @@ class Loop:
   """
 
   def __init__(self, replicator: core.Replicator, step_object: Callable, schedule: Schedule,
-               evaluate: Callable | None, workdir: pathlib.Path, facts: dict, guard: Guard):
+               evaluate: Callable | None, before_call: Callable | None, workdir: pathlib.Path,
+               facts: dict, guard: Guard):
     is_chief = replicator.worker_id == 0
     if is_chief:
       check_workdir(workdir)
@@ -82,6 +84,7 @@ class Loop:
     self.make_function = lambda: TrainingFunction(replicator, step_object, schedule.steps_per_call,
                                                   guard.signals)
     self.function = self.make_function()
+    self.before_call = (lambda step: before_call(step_object, step)) if before_call else None
     self.step = 0
     self.saved_step: int | None = None
     self.seconds = 0.0
@@ -140,6 +143,8 @@ class Loop:
     running: collections.deque[tuple] = collections.deque()
     while self.step < self.schedule.steps:
       batches = next(iterator)
+      if self.before_call:
+        self.before_call(self.step)
       running.append((self.step, batches, self.function(self.step, batches, stop.received)))
       self.step += self.schedule.steps_per_call
       all_done = self._is_boundary() or stop.received or not self._called

@@ -41,7 +41,7 @@ class Optimizer(tf.Module):
 
   def __init__(self, optimizer: keras.optimizers.Optimizer, variables: Networks,
                clip_norm: float | None, clip_each_network: bool, ema_decay: float | None,
-               ema_start: int, skip_nonfinite: bool):
+               ema_start: int, ema_every: int, skip_nonfinite: bool):
     super().__init__(name=optimizer.name)
     _refuse_what_breaks_replication(optimizer)
     self._networks = _by_network(variables)
@@ -65,7 +65,7 @@ class Optimizer(tf.Module):
     self.layout = layout(self._flats)
     optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
     self._averages = (None if ema_decay is None else
-                      MovingAverages(self.variables_updated, ema_decay, ema_start))
+                      MovingAverages(self.variables_updated, ema_decay, ema_start, ema_every))
     self.averages = self._averages.values if self._averages else []
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
@@ -246,7 +246,7 @@ class Optimizer(tf.Module):
 @gin.configurable(denylist=["optimizer", "variables"])
 def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Networks,
                    clip_norm: float | None = None, clip_each_network: bool = False,
-                   ema_decay: float | None = None, ema_start: int = 0,
+                   ema_decay: float | None = None, ema_start: int = 0, ema_every: int = 1,
                    skip_nonfinite: bool = False) -> Optimizer:
   """Makes a Keras 3 optimizer right for replica steps.
 
@@ -258,6 +258,8 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Networks,
     clip_each_network: clip those of each network of the dict to it, by their own norm.
     ema_decay: also keep an exponential moving average of the variables with this decay.
     ema_start: until so many updates were made the average is a copy.
+    ema_every: move the average once in so many updates; with `ema_decay` 0 it is a target network,
+      copied from the online one that often.
     skip_nonfinite: make no update from averaged gradients of which one is infinite or NaN: all
       variables, slots, averages and `iterations` stay. They are counted in any case. Always
       so under the precision 'mixed_float16', where overflows tell how far a loss can be scaled.
@@ -272,7 +274,7 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Networks,
       equal here (`use_ema`, `loss_scale_factor`).
   """
   return Optimizer(optimizer, variables, clip_norm, clip_each_network, ema_decay, ema_start,
-                   skip_nonfinite)
+                   ema_every, skip_nonfinite)
 
 
 def _places(flats: list[Flat], owned: list) -> list[int]:

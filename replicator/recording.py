@@ -127,7 +127,8 @@ class _Recorder:
     self._names: list[tuple[str, str]] = []
 
   def __call__(self, replicator: core.Replicator, step: Callable,
-               inputs: inputs_lib.Inputs | None, input_context: inputs_lib.InputContext) -> None:
+               inputs: inputs_lib.Inputs | None, input_context: inputs_lib.InputContext,
+               before_call: Callable[[Any, int], None] | None) -> None:
     if keras.config.dtype_policy().name != self._precision:
       raise UsageError(f"the experiment passes precision = '{keras.config.dtype_policy().name}' to "
                        "train itself; leave train.precision to gin")
@@ -139,6 +140,8 @@ class _Recorder:
     batches = (itertools.repeat(None) if inputs is None
                else iter(inputs_lib.batches(inputs, input_context)))
     for number, batch in zip(range(1, self._steps + 1), batches, strict=False):
+      if before_call:
+        before_call(step, number - 1)
       outputs = replicator.run(self._one_step, batch)[0]
       quantities.update({(number, kind, name): value.numpy() for (kind, name), value
                          in zip(self._names, outputs, strict=True)})

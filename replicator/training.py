@@ -15,6 +15,7 @@ from replicator import (
   loop,
   random,
 )
+from replicator import context as step_context
 from replicator import inputs as inputs_lib
 from replicator.chief import Evaluation
 from replicator.errors import UsageError, nearest
@@ -25,10 +26,11 @@ from replicator.support import check_supported
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 
-@gin.configurable(denylist=["make_step", "inputs", "evaluate", "workdir"])
+@gin.configurable(denylist=["make_step", "inputs", "evaluate", "before_call", "workdir"])
 def train(make_step: Callable[[], Callable],
           inputs: inputs_lib.Inputs | None = None,
           evaluate: Callable[[Any], Evaluation] | None = None,
+          before_call: Callable[[Any, int], None] | None = None,
           *,
           workdir: str,
           steps: int = gin.REQUIRED,
@@ -50,6 +52,9 @@ def train(make_step: Callable[[], Callable],
     inputs: an example source or an input function, see `replicator.inputs`; None for a step
       that makes its own examples.
     evaluate: called with the step, before the first step and every `eval_every` steps.
+    before_call: called in Python with the step and its number before every call of
+      `steps_per_call` steps, on every worker, to change variables of the step: to act in an
+      environment and fill a replay, say. What it keeps hangs off the step, too.
     workdir: where the run leaves its files, and where it resumes from.
     steps: how many training steps.
     global_batch_size: examples of one step over all replicas.
@@ -89,23 +94,26 @@ def train(make_step: Callable[[], Callable],
   keras.config.set_dtype_policy(precision)
   keras.utils.set_random_seed(seed)
   random.set_seed(seed)
+  step_context.set_global_batch_size(global_batch_size)
   with replicator.scope():
     step = make_step()
   check_owners(step)
   check_supported(step, replicator.name, replicator.num_replicas)
   if _substitute:
-    return _substitute(replicator, step, inputs, context)
+    return _substitute(replicator, step, inputs, context, before_call)
   facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
            "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
            "seed": seed, "precision": precision, "steps": steps}
   schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
-  course = loop.Loop(replicator, step, schedule, evaluate, pathlib.Path(workdir), facts, guard)
+  course = loop.Loop(replicator, step, schedule, evaluate, before_call, pathlib.Path(workdir),
+                     facts, guard)
   course.run(lambda first: loop.iterator(inputs, context, first, steps_per_call))
   return step
 
 
 Substitute = Callable[
-    [core.Replicator, Callable, inputs_lib.Inputs | None, inputs_lib.InputContext], Any]
+    [core.Replicator, Callable, inputs_lib.Inputs | None, inputs_lib.InputContext,
+     Callable[[Any, int], None] | None], Any]
 _substitute: Substitute | None = None
 
 
@@ -113,8 +121,8 @@ _substitute: Substitute | None = None
 def instead_of_training(substitute: Substitute) -> Iterator[None]:
   """Inside, `train` prepares all as ever, then calls `substitute` in place of the training loop.
 
-  It gets the replicator, the step, the inputs and their context; `replicator.doctor` records
-  with it what the step computes.
+  It gets the replicator, the step, the inputs, their context and `before_call`;
+  `replicator.doctor` records with it what the step computes.
   """
   global _substitute
   _substitute = substitute

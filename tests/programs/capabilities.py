@@ -59,8 +59,8 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
     return replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
 
 
-def losses(cluster: Replicator, step: Callable, inputs: Points, context: replicator.InputContext
-           ) -> list[float]:
+def losses(cluster: Replicator, step: Callable, inputs: Points, context: replicator.InputContext,
+           _: None) -> list[float]:
   """What `replicator.train` calls in place of its loop."""
   steps_per_call = gin.query_parameter("train.steps_per_call")
   function = TrainingFunction(cluster, step, steps_per_call)

@@ -316,3 +316,36 @@ def test_precision_is_that_of_the_whole_step(tmp_path):
           step=make_step, inputs=Points())
     row = rows(tmp_path / precision)[0]
     assert (row["bits"], row["weights"]) == bits
+
+
+# ---- Between calls ------------------------------------------------------------------------------
+
+
+class Told(tf.Module):
+  """Returns what it was told before the call, and its share of the global batch."""
+
+  def __init__(self):
+    super().__init__()
+    self.told = tf.Variable(-1.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    return {"told": self.told.read_value(), "share": tf.constant(replicator.batch_size(), tf.int32)}
+
+  def tell(self, step: int) -> None:
+    self.told.assign(10.0 + step)
+
+
+@pytest.mark.parametrize("strategy, share", [([], 8), (MIRRORED_2, 4)])
+def test_before_every_call_the_step_can_be_told_more(tmp_path, strategy, share):
+  config.parse([], [*SMALL, "train.steps = 6", "train.steps_per_call = 2", "train.log_every = 2",
+                    *strategy])
+  replicator.train(Told, before_call=Told.tell, workdir=str(tmp_path))
+  assert column(tmp_path, "told") == {2: 10.0, 4: 12.0, 6: 14.0}
+  assert set(column(tmp_path, "share").values()) == {share}
+
+
+def test_a_resumed_run_is_told_from_where_it_goes_on(tmp_path):
+  for steps in (2, 4):
+    config.parse([], [*SMALL, f"train.steps = {steps}", "train.checkpoint_every = 2"])
+    replicator.train(Told, before_call=Told.tell, workdir=str(tmp_path))
+  assert column(tmp_path, "told") == {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}

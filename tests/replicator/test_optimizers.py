@@ -531,6 +531,19 @@ def test_until_the_start_the_average_is_a_copy():
     np.testing.assert_array_equal(average, value)
 
 
+def test_a_target_network_is_copied_once_in_so_many_updates(float64, synchronous):
+  trajectory, wrapped = train(synchronous, OPTIMIZERS["momentum"], 5, ema_decay=0.0, ema_every=2)
+  for average, value in zip(averages_of(wrapped), trajectory[3], strict=True):
+    np.testing.assert_array_equal(average, value)
+
+
+def test_an_average_can_move_once_in_so_many_updates(float64, synchronous):
+  trajectory, wrapped = train(synchronous, OPTIMIZERS["momentum"], 5, ema_decay=0.9, ema_every=2)
+  points = [WEIGHTS, trajectory[1], trajectory[3]]
+  expected = [0.81 * a + 0.09 * b + 0.1 * c for a, b, c in zip(*points, strict=True)]
+  assert_close([averages_of(wrapped)], [expected])
+
+
 def test_the_average_begins_as_the_initial_weights(synchronous):
   _, wrapped = train(synchronous, OPTIMIZERS["SGD"], 0, ema_decay=0.9)
   for average, value in zip(averages_of(wrapped), WEIGHTS, strict=True):
