@@ -30,7 +30,7 @@ _VARIABLES = {_TEXT: "var(--faint)", _GRID: "var(--line)", _INK: "var(--ink)",
 
 
 def curve(steps: np.ndarray, values: np.ndarray, span: tuple[float, float] | None = None,
-          marker: str = "") -> str:
+          marker: str = "", band: tuple[Series, Series] | None = None) -> str:
   """One curve as inline SVG, in the color `--ink` of the element around it.
 
   Args:
@@ -38,8 +38,9 @@ def curve(steps: np.ndarray, values: np.ndarray, span: tuple[float, float] | Non
     values: `[n]`; those that are not finite are left out, and with none left it is empty.
     span: the first and last step of the axis; those of the curve if None.
     marker: of matplotlib, on every point.
+    band: two finite curves of the same steps, between which all is shaded.
   """
-  return _drawn([(steps, values)], [_INK], span, marker)
+  return _drawn([(steps, values)], [_INK], span, marker, band)
 
 
 def curves(series: Mapping[str, Series], span: tuple[float, float] | None = None,
@@ -95,7 +96,7 @@ def page(title: str, what: str, body: str, badges: str = "") -> str:
 
 
 def _drawn(series: Sequence[Series], colors: Sequence[str], span: tuple[float, float] | None,
-           marker: str) -> str:
+           marker: str, band: tuple[Series, Series] | None = None) -> str:
   """Inline SVG in the colors and the type of the page; every plot has the same place."""
   from matplotlib import rc_context
   from matplotlib.figure import Figure
@@ -111,6 +112,10 @@ def _drawn(series: Sequence[Series], colors: Sequence[str], span: tuple[float, f
       if len(values):
         smooth = smoothed(values, max(len(others) for _, others in series))
         _add(axes, steps, values, smooth, color, number // len(_LIGHT), marker)
+    if band:
+      (at, lowest), (_, highest) = band
+      axes.fill_between(at, lowest, highest, color=colors[0], alpha=0.15, linewidth=0)
+      series += band
     _set_axes(axes, np.concatenate([values for _, values in series]))
     axes.set_xlim(first, max(last, first + 1))
     file = io.StringIO()

@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from replicator import streams
 from replicator.errors import UsageError
+from replicator.streams import seed_of as seed_of
 from replicator.streams import set_seed as set_seed
 
 

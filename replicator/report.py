@@ -119,8 +119,25 @@ def _panels(run: Run) -> str:
     return _missing("metrics.jsonl", "no curves")
   span = run.rows[0]["step"], run.rows[-1]["step"]
   panels = ""
+  bands = _bands(series)
+  drawn_in_others = {f"{name}_{end}" for name in bands for end in ("min", "max")}
   for name, (steps, values) in series.items():
+    if name in drawn_in_others:
+      continue
     lost = (~np.isfinite(values)).sum()
-    curve = charts.curve(steps, values, span, marker="o" if kind(name) == "evaluation" else "")
-    panels += charts.panel(name, curve, kind(name), f"{lost} not finite" if lost else "")
+    note = f"{lost} not finite" if lost else "shaded: min to max" if name in bands else ""
+    marker = "o" if kind(name) == "evaluation" else ""
+    curve = charts.curve(steps, values, span, marker, bands.get(name))
+    panels += charts.panel(name, curve, kind(name), note)
   return panels
+
+
+def _bands(series: dict[str, charts.Series]) -> dict[str, tuple[charts.Series, charts.Series]]:
+  """`name_min` and `name_max` by the `name` that was logged with them, where all are finite."""
+  found = {}
+  for name, (steps, _) in series.items():
+    lowest, highest = series.get(f"{name}_min"), series.get(f"{name}_max")
+    if lowest and highest and all(np.array_equal(end[0], steps) and np.isfinite(end[1]).all()
+                                  for end in (lowest, highest)):
+      found[name] = lowest, highest
+  return found

@@ -34,6 +34,15 @@ def set_seed(seed: int, rollbacks: int = 0) -> None:
   context.reset()
 
 
+def seed_of(name: str) -> int:
+  """A seed, below 2^63, for what draws outside TensorFlow, such as an environment.
+
+  A function of the seed of the run and of the name alone: the same in every process.
+  """
+  return int.from_bytes(hashlib.sha256(f"{_seed}/seed of {name}".encode()).digest()[:8],
+                        "little") >> 1
+
+
 def bits(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
   """Random bits `[n, ...]` from stream `name`, as uint32 or uint64."""
   return _own_rows(name, shape, dtype, lambda count, key, counter: (

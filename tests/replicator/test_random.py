@@ -414,3 +414,13 @@ def test_a_resumed_run_continues_every_stream(seed, tmp_path):
   run(tmp_path / "parts", 2)
   random.set_seed(7)
   assert run(tmp_path / "parts", 4) == whole
+
+
+def test_seeds_for_others_depend_on_the_run_and_the_name():
+  def seeds(seed):
+    random.set_seed(seed)
+    return [random.seed_of(name) for name in ("actor", "evaluation")]
+
+  assert seeds(1) == seeds(1)
+  assert len({*seeds(1), *seeds(2)}) == 4
+  assert all(0 <= seed < 2 ** 63 for seed in seeds(1))

@@ -93,6 +93,17 @@ def test_each_metric_has_a_panel_and_evaluations_come_first(workdir):
   assert page.count("<svg") == 3
 
 
+def test_a_spread_is_drawn_around_its_mean(tmp_path):
+  names = ("eval/return", "eval/return_min", "eval/return_max", "loss_min")
+  write_metrics(tmp_path, [{"step": step, "seconds": step, **{name: float(step + i)
+                            for i, name in enumerate(names)}} for step in range(5)])
+  page = report.write_report(tmp_path).read_text()
+  assert re.findall(r'<figure class="\w+"><figcaption>([\w/]+)', page) == [
+      "eval/return", "loss_min"]
+  assert "shaded: min to max" in page and "fill-opacity: 0.15" in page
+  assert "eval/return_max" in page  # In the table.
+
+
 def test_the_page_needs_nothing_else(workdir):
   text = written(workdir)
   assert not {"script", "link", "iframe"} & set(text.tags)
