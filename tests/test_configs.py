@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments.d4pg import d4pg
+from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator import config, strategy
 from replicator.sweeps import sweep_file
 
+AGENT_MAINS = {"d4pg": d4pg, "sac": sac}
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("sngan_*.gin"))
+AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in AGENT_MAINS)
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
 
 
@@ -39,8 +43,10 @@ def test_strategy_file_names_its_strategy(path):
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_sweep_file_is_of_a_metric_that_the_digits_run_logs(path):
-  assert sweep_file.read(str(path)).metric == "eval/classifier_frechet_distance"
+def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
+  sweep = sweep_file.read(str(path))
+  assert sweep.metric == {"experiments.sngan": "eval/classifier_frechet_distance",
+                          "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
@@ -68,6 +74,19 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
   losses = json.loads(line)
   assert np.isfinite([losses[name] for name in ("discriminator", "generator", "encoder")]).all()
+
+
+@pytest.mark.parametrize("path", AGENTS, ids=lambda path: path.stem)
+def test_agent_takes_a_step(path, tmp_path):
+  agent = path.stem.split("_")[0]
+  config.parse([str(path)], [
+      "Policy.sizes = (8, 8)", "Critic.sizes = (8, 8)", "Replay.capacity = 100",
+      "RateLimiter.start = 20", "train.global_batch_size = 8", "Replicator.jit_compile = False",
+      "train.steps_per_call = 1", "train.steps = 1", "train.log_every = 1",
+      "train.eval_every = 0", "train.checkpoint_every = 0"])
+  AGENT_MAINS[agent](str(tmp_path / "run"))
+  (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+  assert np.isfinite(json.loads(line)["value"])
 
 
 @pytest.mark.slow

@@ -1,0 +1,152 @@
+"""SAC: soft actor-critic, which learns how much to explore.
+
+    python -m experiments.sac --gin_file=configs/sac_pendulum.gin
+
+Haarnoja et al. 2018 (arXiv:1812.05905): a Gaussian policy squashed to the range of actions, the
+smaller of two critics, and a temperature that holds the policy's entropy at a target.
+"""
+
+import math
+from collections.abc import Callable
+
+import gin
+import keras
+import tensorflow as tf
+
+import replicator
+from models.rl import agents
+from models.rl.environments import Environments
+from models.rl.networks import Critic, Policy
+from models.rl.normalization import Normalizer
+from models.rl.replay import Replay, Transitions
+from replicator import app, random
+
+
+@gin.configurable(denylist=["environments"])
+class SAC(tf.Module):
+  """One training step: an update of both critics, of the policy and of the temperature.
+
+  The optimizers are made in the gin scopes `critics`, `policy` and `temperature`. The target
+  critics are the averages that the first keeps (`wrap_optimizer.ema_decay`).
+
+  Args:
+    environments: where the actor acts.
+    optimizer: makes a Keras optimizer.
+    target_entropy: of the policy; None for minus the number of an action's numbers.
+    temperature: the first one.
+  """
+
+  def __init__(self, environments: Environments,
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               target_entropy: float | None = None, temperature: float = 1.0):
+    super().__init__()
+    shape, action_size = environments.observation_shape, environments.action_size
+    self.action_size = action_size
+    self.target_entropy = -float(action_size) if target_entropy is None else target_entropy
+    self.normalizer = Normalizer(shape)
+    self.policy = Policy(shape, 2 * action_size)
+    self.critics = [Critic(shape, action_size, 1) for _ in range(2)]
+    self.log_temperature = keras.Variable(math.log(temperature), name="log_temperature",
+                                          dtype=keras.config.floatx())
+    self.replay = Replay(shape, action_size, environments.number,
+                         observation_dtype=environments.observation_dtype)
+    self.actor = agents.make_actor(environments, self.replay, self.normalizer)
+    self.variables_of = {
+        "critics": [v for critic in self.critics for v in critic.trainable_variables],
+        "policy": self.policy.trainable_variables, "temperature": [self.log_temperature]}
+    self.optimizers = {}
+    for name, variables in self.variables_of.items():
+      with gin.config_scope(name):
+        self.optimizers[name] = replicator.wrap_optimizer(optimizer(), variables)
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    """One step, of this replica's share of the batch -> scalars, float [].
+
+    Besides the losses: the policy's `entropy`, the `temperature`, and `value`, the mean of what
+    the critics expect of the policy's actions.
+    """
+    batch = self.replay.sample(replicator.batch_size())
+    observations = self.normalizer(batch.observation)
+    noise = [random.normal("policy", [replicator.batch_size(), self.action_size])
+             for _ in range(2)]
+    errors = self._update_critics(batch, observations, noise[0])
+    value, entropy = self._update_policy(observations, noise[1])
+    self._update_temperature(entropy)
+    if self.replay.prioritised:
+      self.replay.update_priorities(batch, errors)
+    return {"critics": tf.reduce_mean(batch.weight * errors), "value": value,
+            "entropy": entropy, "temperature": tf.exp(tf.identity(self.log_temperature.value)),
+            **self.actor.scalars()}
+
+  @tf.function(autograph=False, reduce_retracing=True)
+  def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
+    return self._sample(self.normalizer(observations), noise)[0]
+
+  def _sample(self, observations: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Actions tanh(mean + deviation * noise) `[n, a]` and their log probability densities [n]."""
+    mean, log_deviation = tf.split(self.policy(observations), 2, 1)
+    log_deviation = -5.0 + 3.5 * (tf.tanh(log_deviation) + 1.0)  # in [-5, 2]
+    noise = tf.cast(noise, mean.dtype)
+    raw = mean + tf.exp(log_deviation) * noise
+    # log(1 - tanh(x)^2) without the cancellation.
+    squashed = 2.0 * (math.log(2.0) - raw - tf.nn.softplus(-2.0 * raw))
+    density = -0.5 * tf.square(noise) - log_deviation - 0.5 * math.log(2.0 * math.pi) - squashed
+    return tf.tanh(raw), tf.reduce_sum(density, 1)
+
+  def _values(self, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Of both critics: `[n, *shape], [n, a] -> [n, 2]`."""
+    return tf.concat([critic(observations, actions) for critic in self.critics], 1)
+
+  def _update_critics(self, batch: Transitions, observations: tf.Tensor, noise: tf.Tensor
+                      ) -> tf.Tensor:
+    """Towards the soft n-step return; returns the mean absolute errors [n]."""
+    following = self.normalizer(batch.next_observation)
+    actions, density = self._sample(following, noise)
+    with self.optimizers["critics"].averaged_weights():
+      value = tf.reduce_min(self._values(following, actions), 1)
+    soft_value = value - tf.exp(self.log_temperature.value) * density
+    target = (batch.reward + batch.discount * soft_value)[:, tf.newaxis]
+
+    def loss():
+      errors = self._values(observations, batch.action) - target
+      squares = tf.reduce_sum(tf.square(errors), 1)
+      return 0.5 * tf.reduce_mean(batch.weight * squares), tf.reduce_mean(tf.abs(errors), 1)
+
+    return self._update("critics", loss)
+
+  def _update_policy(self, observations: tf.Tensor, noise: tf.Tensor
+                     ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Up the soft value; returns the mean value [] and the entropy []."""
+    def loss():
+      actions, density = self._sample(observations, noise)
+      value = tf.reduce_mean(tf.reduce_min(self._values(observations, actions), 1))
+      entropy = -tf.reduce_mean(density)
+      return -value - tf.exp(self.log_temperature.value) * entropy, (value, entropy)
+
+    return self._update("policy", loss)
+
+  def _update_temperature(self, entropy: tf.Tensor) -> None:
+    """Up where the entropy is below its target, else down."""
+    self._update("temperature", lambda: (
+        self.log_temperature.value * (entropy - self.target_entropy), None))
+
+  def _update(self, name: str, loss_fn: Callable[[], tuple]):
+    """Updates the variables of an optimizer to lessen a loss; returns what `loss_fn` adds to it."""
+    variables, optimizer = self.variables_of[name], self.optimizers[name]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch([v.value for v in variables])
+      loss, found = loss_fn()
+      scaled = optimizer.scale_loss(loss)
+    optimizer.apply(tape.gradient(scaled, variables), variables)
+    return found
+
+
+@gin.configurable
+def sac(workdir: str, environments: Callable[[], Environments] = Environments) -> None:
+  """Trains SAC in `environments`, or resumes the run in `workdir`."""
+  agents.train(SAC, environments, workdir)
+
+
+if __name__ == "__main__":
+  app.run(sac)

@@ -1,0 +1,1 @@
+"""Reinforcement learning: environments, actors, replay, and networks for continuous control."""

@@ -1,0 +1,52 @@
+"""What is random in acting, as a function of the seed and of the place in the experience alone."""
+
+import numpy as np
+
+_EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
+_BLOCK = 64  # Steps that are drawn at once; a change of it is a change of all numbers.
+
+
+class Draws:
+  """Noise and random actions of n environments that step together.
+
+  Args:
+    seed: any integer.
+    number: n.
+    action_size: length of an action.
+  """
+
+  def __init__(self, seed: int, number: int, action_size: int):
+    self._seed = seed % 2**64
+    self._shape = (_BLOCK, number, action_size)
+    self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # The newest of each kind.
+
+  def noise(self, step: int) -> np.ndarray:
+    """Standard normal numbers of a step: float32 `[n, action_size]`."""
+    return self._draw(_NOISE, step)
+
+  def random_actions(self, step: int) -> np.ndarray:
+    """Uniform in [-1, 1), of a step: float32 `[n, action_size]`."""
+    return self._draw(_RANDOM_ACTION, step)
+
+  def episode_seed(self, environment: int, episode: int) -> int:
+    """Of an episode of training, below 2^32."""
+    return _seed_of(_EPISODE, self._seed, environment, episode)
+
+  def _draw(self, kind: int, step: int) -> np.ndarray:
+    block, row = divmod(step, _BLOCK)
+    if self._blocks.get(kind, (-1,))[0] != block:
+      generator = np.random.Generator(
+          np.random.Philox(np.random.SeedSequence([kind, self._seed, block])))
+      drawn = (generator.standard_normal(self._shape, np.float32) if kind == _NOISE
+               else 2 * generator.random(self._shape, np.float32) - 1)
+      self._blocks[kind] = block, drawn
+    return self._blocks[kind][1][row]
+
+
+def evaluation_seed(episode: int) -> int:
+  """Of an episode of an evaluation, below 2^32: the same ones in every run."""
+  return _seed_of(_EVALUATION, episode)
+
+
+def _seed_of(*numbers: int) -> int:
+  return int(np.random.SeedSequence(numbers).generate_state(1)[0])

@@ -1,0 +1,97 @@
+"""Networks of actor-critic agents: the perceptrons of Acme's D4PG, and an image torso."""
+
+from collections.abc import Sequence
+
+import gin
+import keras
+import tensorflow as tf
+
+
+def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
+  """Dense, LayerNormalization and tanh, then Dense and ELU for every further size."""
+  first, *others = sizes
+  return [keras.layers.Dense(first, kernel_initializer=_uniform(), name=f"{name}_0"),
+          keras.layers.LayerNormalization(epsilon=1e-5, name=f"{name}_norm"),
+          keras.layers.Activation("tanh"),
+          *(keras.layers.Dense(size, "elu", kernel_initializer=_uniform(), name=f"{name}_{i}")
+            for i, size in enumerate(others, 1))]
+
+
+@gin.configurable(denylist=["observation_shape", "outputs"])
+class Policy(tf.Module):
+  """From observations to the numbers that determine actions; images pass convolutions first.
+
+  Args:
+    observation_shape: of one observation; three axes are an image.
+    outputs: how many numbers.
+    sizes: of the hidden layers.
+  """
+
+  def __init__(self, observation_shape: tuple[int, ...], outputs: int,
+               sizes: Sequence[int] = (256, 256, 256)):
+    super().__init__()
+    # Actions near 0 at first: a policy that begins at its limits learns slowly to leave them.
+    last = keras.layers.Dense(
+        outputs, kernel_initializer=keras.initializers.VarianceScaling(1e-4), name="policy_last")
+    self.network = keras.Sequential(
+        [*_torso(observation_shape), *layer_norm_mlp(sizes, "policy"), last])
+    self.network.build((None, *observation_shape))
+
+  def __call__(self, observations: tf.Tensor) -> tf.Tensor:
+    """`[n, *observation_shape] -> [n, outputs]`."""
+    return _floating(self.network(observations))
+
+  @property
+  def trainable_variables(self) -> list[keras.Variable]:
+    """For an optimizer."""
+    return self.network.trainable_variables
+
+
+@gin.configurable(denylist=["observation_shape", "action_size", "outputs"])
+class Critic(tf.Module):
+  """From observations and actions to values, or to the logits of their distributions.
+
+  Args:
+    observation_shape: of one observation; three axes are an image.
+    action_size: numbers of an action.
+    outputs: how many numbers.
+    sizes: of the hidden layers.
+  """
+
+  def __init__(self, observation_shape: tuple[int, ...], action_size: int, outputs: int,
+               sizes: Sequence[int] = (512, 512, 256)):
+    super().__init__()
+    self.torso = keras.Sequential([*_torso(observation_shape), keras.layers.Flatten()])
+    self.torso.build((None, *observation_shape))
+    self.network = keras.Sequential([
+        *layer_norm_mlp(sizes, "critic"),
+        keras.layers.Dense(outputs, kernel_initializer=_uniform(), name="critic_last")])
+    self.network.build((None, self.torso.output_shape[-1] + action_size))
+
+  def __call__(self, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """`[n, *observation_shape], [n, action_size] -> [n, outputs]`."""
+    seen = self.torso(observations)
+    return _floating(self.network(tf.concat([seen, tf.cast(actions, seen.dtype)], 1)))
+
+  @property
+  def trainable_variables(self) -> list[keras.Variable]:
+    """For an optimizer."""
+    return self.torso.trainable_variables + self.network.trainable_variables
+
+
+def _floating(outputs: tf.Tensor) -> tf.Tensor:
+  """In the precision of losses, whatever that of the layers."""
+  return tf.cast(outputs, keras.config.floatx())
+
+
+def _torso(observation_shape: tuple[int, ...]) -> list[keras.layers.Layer]:
+  """For images `[h, w, c]` the convolutions of Mnih et al. 2015; for vectors nothing."""
+  if len(observation_shape) < 3:
+    return []
+  return [keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"torso_{i}")
+          for i, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)])
+          ] + [keras.layers.Flatten()]
+
+
+def _uniform() -> keras.initializers.Initializer:
+  return keras.initializers.VarianceScaling(1 / 3, "fan_out", "uniform")

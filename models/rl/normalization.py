@@ -1,0 +1,55 @@
+"""Observations brought to mean 0 and standard deviation 1, by what was seen so far."""
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+from replicator.snapshot import copies_of
+
+
+@gin.configurable(denylist=["shape"])
+class Normalizer(tf.Module):
+  """The running mean and variance of observations (Chan et al. 1983), and what they do to one.
+
+  They are variables: saved, and the same on every replica.
+
+  Args:
+    shape: of an observation.
+    limit: normalized observations are clipped to `[-limit, limit]`.
+    enabled: False leaves observations as they are.
+  """
+
+  def __init__(self, shape: tuple[int, ...], limit: float = 10.0, enabled: bool = True):
+    super().__init__()
+    self.limit = limit
+    self.enabled = enabled
+    self.count, self.mean, self.sum_of_squares = [
+        tf.Variable(np.zeros(s), trainable=False, dtype=tf.float64, name=name,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        for name, s in (("count", ()), ("mean", shape), ("sum_of_squares", shape))]
+
+  def __call__(self, observations: tf.Tensor) -> tf.Tensor:
+    """`[n, *shape]`, of any dtype -> `[n, *shape]`, floating."""
+    observations = tf.cast(observations, keras.config.floatx())
+    if not self.enabled:
+      return observations
+    variance = self.sum_of_squares / tf.maximum(self.count, 1.0)
+    # Before anything was seen, and for what never changes.
+    deviation = tf.where(variance > 1e-12, tf.sqrt(variance), tf.ones_like(variance))
+    mean, deviation = (tf.cast(x, observations.dtype) for x in (self.mean, deviation))
+    return tf.clip_by_value((observations - mean) / deviation, -self.limit, self.limit)
+
+  def update(self, observations: np.ndarray) -> None:
+    """Adds observations `[m, *shape]` to what was seen; called from Python, between steps."""
+    if not self.enabled or not len(observations):
+      return
+    new = np.asarray(observations, np.float64)
+    count, mean, squares = (copies_of(v)[0].numpy()
+                            for v in (self.count, self.mean, self.sum_of_squares))
+    total, difference = count + len(new), new.mean(0) - mean
+    squares = squares + np.square(new - new.mean(0)).sum(0) + (
+        np.square(difference) * count * len(new) / total)
+    self.count.assign(total)
+    self.mean.assign(mean + difference * len(new) / total)
+    self.sum_of_squares.assign(squares)

@@ -1,0 +1,169 @@
+"""A single environment as an agent sees it; vectors of them are made of these.
+
+Needs Gymnasium, and no TensorFlow: processes of an 'async' vector import it.
+"""
+
+import contextlib
+import logging
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from PIL import Image
+
+from replicator.errors import UsageError
+
+
+class Settings(NamedTuple):
+  """What makes an environment; can be sent to another process.
+
+  Attributes:
+    name: as the user wrote it.
+    spec: Gymnasium's description of it.
+    episode_steps: after which an episode is cut.
+    pixels: side of the square images that are observed; None for the environment's own.
+    render: whether `render()` gives frames.
+  """
+
+  name: str
+  spec: EnvSpec
+  episode_steps: int
+  pixels: int | None = None
+  render: bool = False
+
+
+class ForAgent(gymnasium.Wrapper):
+  """Actions in [-1, 1], flat observations, and failures that are told instead of raised.
+
+  Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment; one that is NaN
+  leaves it as it is. Observations are float32 `[c]`, or uint8 `[h, w, c]` if they are images.
+  Where the environment raises, the reward is NaN and `info["error"]` says why; the next `reset`
+  makes it anew.
+
+  Attributes:
+    action_size: a.
+    seen: the newest observation.
+  """
+
+  def __init__(self, settings: Settings):
+    """Makes it; raises UsageError for actions or observations that the agent cannot have."""
+    self._settings = settings
+    super().__init__(_make(settings))
+    space = _checked(settings.name, self.env)
+    self._low, self._high = space.low.astype(np.float64), space.high.astype(np.float64)
+    self._middle, self._half = (self._high + self._low) / 2, (self._high - self._low) / 2
+    self._raw_space = self.env.observation_space
+    self.action_size = int(np.prod(space.shape))
+    self.action_space = spaces.Box(-1.0, 1.0, [self.action_size], np.float32)
+    self.observation_space = _seen_space(settings, self._raw_space)
+    self.seen = np.zeros(self.observation_space.shape, self.observation_space.dtype)
+    self._broken = False
+
+  def reset(self, *, seed: int | None = None, options: dict | None = None
+            ) -> tuple[np.ndarray, dict]:
+    """Begins the episode of a seed: its first observation, and an error if there was one."""
+    try:
+      if self._broken:
+        with contextlib.suppress(Exception):
+          self.env.close()
+        self.env = _make(self._settings)
+      observation, _ = self.env.reset(seed=seed)
+      self.seen = self._seen(observation)
+      self._broken = False
+    except Exception as error:
+      self._broken = True
+      return self.seen, {"error": _in_one_line(error)}
+    return self.seen, {}
+
+  def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+    """Gymnasium's five: observation, reward, terminated, truncated, info."""
+    if np.isnan(action[0]):
+      return self.seen, 0.0, False, False, {}
+    try:
+      scaled = self._middle + self._half * action.reshape(self._middle.shape)
+      # Rounding must not leave the bounds, which some environments check.
+      scaled = np.minimum(np.maximum(scaled, self._low), self._high)
+      observation, reward, terminated, truncated, _ = self.env.step(
+          scaled.astype(self.env.action_space.dtype))
+      self.seen = self._seen(observation)
+      return self.seen, float(reward), bool(terminated), bool(truncated), {}
+    except Exception as error:
+      self._broken = True
+      return self.seen, float("nan"), False, True, {"error": _in_one_line(error)}
+
+  def _seen(self, observation: Any) -> np.ndarray:
+    if self._settings.pixels:
+      return frame_of(self.env, self._settings.pixels, self._settings.pixels)
+    if self.observation_space.dtype == np.uint8:
+      return observation
+    flat = np.asarray(spaces.flatten(self._raw_space, observation))
+    with np.errstate(over="ignore"):  # Becomes infinite, which is told.
+      return flat.astype(np.float32)
+
+
+def frame_of(env: gymnasium.Env, height: int, width: int | None = None) -> np.ndarray:
+  """What an environment that renders looks like now: uint8 `[height, width, 3]`.
+
+  Without a width the frame keeps its shape.
+  """
+  frame = np.asarray(env.render(), np.uint8)
+  width = width or round(frame.shape[1] * height / frame.shape[0])
+  if frame.shape[:2] == (height, width):
+    return frame
+  return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BOX))
+
+
+def _make(settings: Settings) -> gymnasium.Env:
+  rendering: dict[str, Any] = {}
+  if settings.render or settings.pixels:
+    rendering["render_mode"] = "rgb_array"
+    if settings.spec.id.startswith("dm_control/"):
+      size = {"height": settings.pixels, "width": settings.pixels} if settings.pixels else {}
+      # Its own cameras follow the body; the default one stays where the world begins.
+      rendering["render_kwargs"] = {"camera_id": 0, **size}
+  log = logging.getLogger("absl")
+  log.addFilter(_is_news)
+  try:
+    # The checker looks at every step for what is checked here for all environments at once.
+    return gymnasium.make(settings.spec, max_episode_steps=settings.episode_steps,
+                          disable_env_checker=True, **rendering)
+  finally:
+    log.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+  """Not what MuJoCo says of the files of others, once for each environment that is made."""
+  return "is deprecated and will be removed" not in record.getMessage()
+
+
+def _checked(name: str, env: gymnasium.Env) -> spaces.Box:
+  """The space of actions, if the agent can have it."""
+  space = env.action_space
+  if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+    raise UsageError(f"Environments.name = '{name}': its actions are {space}, and this agent's are "
+                     "continuous; take an environment whose actions are a Box of floats, such as "
+                     "'Pendulum-v1'")
+  if not np.isfinite(space.low).all() or not np.isfinite(space.high).all():
+    raise UsageError(f"Environments.name = '{name}': its actions {space} have no bounds, to which "
+                     "those of the agent in [-1, 1] could be scaled; register it "
+                     "with bounds")
+  if not env.observation_space.is_np_flattenable:
+    raise UsageError(f"Environments.name = '{name}': its observations {env.observation_space} do "
+                     "not make a vector of fixed length; register it with a wrapper that selects "
+                     "from them, or set Environments.pixels")
+  return space
+
+
+def _seen_space(settings: Settings, space: spaces.Space) -> spaces.Box:
+  if settings.pixels:
+    return spaces.Box(0, 255, [settings.pixels, settings.pixels, 3], np.uint8)
+  if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+    return space
+  return spaces.Box(-np.inf, np.inf, [spaces.flatdim(space)], np.float32)
+
+
+def _in_one_line(error: Exception) -> str:
+  text = " ".join(str(error).split())
+  return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -1,0 +1,100 @@
+"""Many numbers in variables, of which rows are drawn in proportion, inside a compiled step."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+# A draw looks at so many sums in each level. More levels of fewer are slower without XLA, and
+# fewer levels of more are slower with it: of 256 draws from a million, 16 is best in both.
+_FAN_OUT = 16
+_BELOW_ONE = 1.0 - 2.0 ** -52
+
+
+class SumTree(tf.Module):
+  """Numbers of at least 0, all 0 at first, and their sums in blocks, blocks of blocks, and so on.
+
+  Sums are computed again where a number changed, never added to: they do not drift, and depend on
+  the numbers alone.
+
+  Args:
+    size: how many numbers.
+
+  Attributes:
+    levels: variables. The first, float32 [ceil(size / 16), 16], holds the numbers. Each of the
+      others, float64 [k, 16], holds the sums of the rows of the one before; the last one has k = 1.
+  """
+
+  def __init__(self, size: int):
+    super().__init__()
+    self.levels = [_zeros(size, tf.float32)]
+    while self.levels[-1].shape[0] > 1:
+      self.levels.append(_zeros(self.levels[-1].shape[0], tf.float64))
+
+  def draw(self, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws each index with a probability in proportion to its number, never one whose number is 0.
+
+    Where all numbers are 0, the index means nothing, and its number is 0.
+
+    Args:
+      uniform: float64 [n], in [0, 1).
+
+    Returns:
+      the indices, int64 [n], and their numbers, float32 [n].
+    """
+    index = tf.zeros_like(uniform, tf.int64)
+    rest = None
+    for level in reversed(self.levels):
+      children = tf.gather(level, index)  # [n, 16]
+      numbers = tf.cast(children, tf.float64)
+      # Where a child is 0 there is nothing to draw, whatever rounding makes of the sums.
+      ends = tf.where(numbers > 0, tf.matmul(numbers, _UP_TO_HERE), 0.0)
+      total = tf.reduce_max(ends, 1)
+      rest = uniform * total if rest is None else rest
+      target = tf.minimum(rest, total * _BELOW_ONE)
+      child = tf.argmax(ends > target[:, tf.newaxis], 1)
+      is_before = tf.range(_FAN_OUT, dtype=tf.int64) < child[:, tf.newaxis]
+      rest -= tf.reduce_sum(tf.where(is_before, numbers, 0.0), 1)
+      index = index * _FAN_OUT + child
+    return index, tf.gather(children, child, batch_dims=1)
+
+
+def numbers_at(levels: Sequence[tf.Variable], index: tf.Tensor) -> tf.Tensor:
+  """The numbers at some indices, int64 [n] -> float32 [n], of one copy of a tree's levels."""
+  # XLA has no gather_nd of a variable.
+  return tf.gather(tf.gather(levels[0], index // _FAN_OUT), index % _FAN_OUT, batch_dims=1)
+
+
+def assign(levels: Sequence[tf.Variable], index: tf.Tensor, numbers: tf.Tensor) -> None:
+  """Changes some numbers of one copy of a tree's levels, and the sums above them.
+
+  Args:
+    levels: see `SumTree`; plain variables.
+    index: int64 [n]. Of an index that is given twice, the greatest number counts.
+    numbers: float32 [n], at least 0.
+  """
+  places = _places(index)
+  # Which of several the first line keeps differs from device to device; the second keeps the
+  # greatest. XLA has no scatter_nd_max.
+  levels[0].scatter_nd_update(places, numbers)
+  in_rows = tf.one_hot(places[:, 1], _FAN_OUT) * numbers[:, tf.newaxis]
+  levels[0].scatter_max(tf.IndexedSlices(in_rows, places[:, 0]))
+  for below, level in itertools.pairwise(levels):
+    index = index // _FAN_OUT
+    sums = tf.reduce_sum(tf.cast(tf.gather(below, index), tf.float64), 1)
+    level.scatter_nd_update(_places(index), sums)
+
+
+_UP_TO_HERE = np.triu(np.ones([_FAN_OUT, _FAN_OUT]))
+
+
+def _places(index: tf.Tensor) -> tf.Tensor:
+  """Rows and columns, int64 [n] -> int64 [n, 2]."""
+  return tf.stack([index // _FAN_OUT, index % _FAN_OUT], 1)
+
+
+def _zeros(size: int, dtype: tf.DType) -> tf.Variable:
+  shape = [-(-size // _FAN_OUT), _FAN_OUT]
+  return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False,
+                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)

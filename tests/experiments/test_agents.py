@@ -1,0 +1,203 @@
+"""D4PG and SAC: the strategy does not change their training, a killed run resumes exactly."""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import d4pg, sac
+from models.rl.environments import Environments
+from replicator import checkpoint, config
+from tests.experiments.test_sngan import run
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = [
+    "Replicator.jit_compile = False", "train.steps_per_call = 1", "train.log_every = 1",
+    "train.eval_every = 0", "train.checkpoint_every = 10", "train.steps = 10",
+    "train.global_batch_size = 16", "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
+    "Environments.number = 2", "Environments.episode_steps = 25", "Actor.random_steps = 40",
+    "Replay.capacity = 80", "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)",
+    "models.rl.evaluation.Evaluator.episodes = 2"]
+MAINS = {"d4pg": d4pg.d4pg, "sac": sac.sac}
+STRATEGIES = {
+    "one device": ["Replicator.strategy = 'one_device'"],
+    "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
+    "mirrored 4": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 4"],
+    "central storage 2": ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"],
+}
+FLOAT64 = ["train.precision = 'float64'"]
+PRIORITISED = ["Replay.priority_exponent = 0.6"]
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
+  config.parse([str(ROOT / "configs" / f"{agent}_pendulum.gin")], [*SMALL, *bindings])
+  MAINS[agent](str(workdir))
+  return logged(workdir)
+
+
+def logged(workdir: pathlib.Path) -> list[dict]:
+  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+  return checkpoint.read(workdir / "checkpoints")
+
+
+def assert_same_training(found: pathlib.Path, expected: pathlib.Path) -> None:
+  for row, other in zip(logged(found), logged(expected), strict=True):
+    assert row.keys() == other.keys()
+    for name in row:
+      np.testing.assert_allclose(row[name], other[name], rtol=1e-8, atol=1e-12, err_msg=name)
+  values = variables(found)
+  for path, value in variables(expected).items():
+    if tf.as_dtype(value.dtype).is_floating:
+      # Observations and actions are kept in float32, whatever the precision of the networks.
+      np.testing.assert_allclose(values[path], value, rtol=1e-5, atol=1e-6, err_msg=path)
+
+
+# ---- Strategies ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory):
+  """The workdir of an agent trained on one device; trained once for each setting."""
+  made: dict[tuple, pathlib.Path] = {}
+
+  def workdir(agent: str, *bindings: str) -> pathlib.Path:
+    key = (agent, *bindings)
+    if key not in made:
+      made[key] = tmp_path_factory.mktemp(agent)
+      train(agent, made[key], *STRATEGIES["one device"], *bindings)
+    return made[key]
+  return workdir
+
+
+@pytest.mark.parametrize("agent, name, more", [
+    ("d4pg", "mirrored 2", PRIORITISED), ("d4pg", "central storage 2", PRIORITISED),
+    pytest.param("d4pg", "mirrored 4", [], marks=pytest.mark.slow),
+    pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow)])
+def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
+  train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
+  assert_same_training(tmp_path, one_device(agent, *FLOAT64, *more))
+
+
+@pytest.mark.slow
+def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_path):
+  flags = [f"--gin_param={binding}" for binding in [
+      *SMALL, *FLOAT64, "Replicator.strategy = 'multi_worker_mirrored'"]]
+  done = run("replicator.launch", "--workers=2", "--", sys.executable, "-m", "experiments.d4pg",
+             "--gin_file=configs/d4pg_pendulum.gin", *flags, f"--workdir={tmp_path}")
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert_same_training(tmp_path, one_device("d4pg", *FLOAT64))
+
+
+def test_xla_and_several_steps_a_call_do_not_change_the_training(one_device, tmp_path):
+  more = [*FLOAT64, "RateLimiter.samples_per_insert = 1e9", "train.log_every = 5"]
+  train("d4pg", tmp_path, *more, "Replicator.jit_compile = True", "train.steps_per_call = 5")
+  assert_same_training(tmp_path, one_device("d4pg", *more))
+
+
+# ---- Resuming -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent, more", [
+    ("d4pg", [*PRIORITISED, "train.steps_per_call = 2", "train.log_every = 2"]),
+    pytest.param("d4pg", ["Replicator.jit_compile = True"], marks=pytest.mark.slow),
+    pytest.param("d4pg", STRATEGIES["mirrored 2"], marks=pytest.mark.slow),
+    pytest.param("sac", [], marks=pytest.mark.slow)])
+def test_a_run_in_parts_is_bit_for_bit_the_whole(agent, more, tmp_path):
+  train(agent, tmp_path / "whole", *more, "train.steps = 20")
+  for steps in (6, 10, 20):
+    train(agent, tmp_path / "parts", *more, f"train.steps = {steps}")
+  assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
+  found, expected = variables(tmp_path / "parts"), variables(tmp_path / "whole")
+  assert found.keys() == expected.keys()
+  assert [path for path in found if found[path].tobytes() != expected[path].tobytes()] == []
+
+
+def test_evaluations_are_logged_with_their_spread_and_drawn(tmp_path):
+  rows = train("d4pg", tmp_path, "train.eval_every = 10")
+  for row in (rows[0], rows[-1]):
+    assert row["eval/return_min"] <= row["eval/return"] <= row["eval/return_max"] <= 0.0
+  assert [row["environment_steps"] for row in rows[1:]] == [60 + 4 * i for i in range(10)]
+  assert len(list((tmp_path / "samples").iterdir())) == 2
+  assert "eval/return" in (tmp_path / "report.html").read_text()
+
+
+# ---- What the steps compute ---------------------------------------------------------------------
+
+
+def make(kind: str, *bindings: str):
+  config.parse([str(ROOT / "configs" / f"{kind}_pendulum.gin")], [*SMALL, *bindings])
+  environments = Environments()
+  return {"d4pg": d4pg.D4PG, "sac": sac.SAC}[kind](environments)
+
+
+def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():
+  agent = make("d4pg")
+  observations = tf.constant(np.random.default_rng(0).normal(size=[32, 3]), tf.float32)
+  actions = agent._action(observations)
+  ascent, values = agent._ascent(observations, actions)
+  step = 1e-2
+  for i in range(32):  # The numeric derivative of each example's value by its action.
+    above, below = (agent._ascent(observations, actions + sign * step)[1][i] for sign in (1, -1))
+    slope = float((above - below) / (2 * step))
+    expected = np.sign(slope) * min(abs(slope), agent.action_gradient_norm)
+    np.testing.assert_allclose(float(ascent[i, 0]), expected, rtol=0.1, atol=0.1)
+  assert values.shape == (32,)
+  assert float(tf.reduce_max(tf.norm(ascent, axis=1))) <= 1.0 + 1e-6
+
+
+def test_target_networks_are_copies_of_every_hundredth_update():
+  agent = make("d4pg", "wrap_optimizer.ema_every = 3")
+  agent.actor.collect(agent.act, 60)
+  optimizer, seen = agent.optimizers["critic"], []
+  for _ in range(7):
+    agent()
+    seen.append(optimizer.variables_updated[0].numpy())
+  np.testing.assert_array_equal(optimizer.averages[0].numpy(), seen[5])
+
+
+def test_actions_are_in_range_and_without_noise_always_the_same():
+  observations = np.random.default_rng(0).normal(size=[100, 3]).astype(np.float32)
+  noise = 10.0 * np.random.default_rng(1).normal(size=[100, 1]).astype(np.float32)
+  for kind in MAINS:
+    agent = make(kind)
+    assert np.abs(agent.act(observations, noise)).max() <= 1.0
+    assert np.std(agent.act(observations, noise)) > 0.5
+    np.testing.assert_array_equal(*(agent.act(observations, 0 * noise) for _ in range(2)))
+
+
+def test_densities_of_squashed_actions_sum_to_1():
+  agent = make("sac")
+  noise = np.linspace(-8.0, 8.0, 20_001)[:, np.newaxis]
+  observations = np.zeros([len(noise), 3], np.float32)
+  actions, log_density = agent._sample(observations, tf.constant(noise, tf.float32))
+  widths = np.diff(actions.numpy()[:, 0].astype(np.float64))
+  density = np.exp(log_density.numpy().astype(np.float64))
+  inside = np.abs(actions.numpy()[1:, 0]) < 0.999  # Beyond, float32 actions lie too close.
+  mass = ((density[1:] + density[:-1]) / 2 * widths)[inside].sum()
+  from scipy.stats import norm
+  raw = np.arctanh(0.999)
+  mean, log_deviation = tf.split(agent.policy(observations[:1]), 2, 1)
+  deviation = np.exp(-5.0 + 3.5 * (np.tanh(log_deviation.numpy()) + 1.0)).item()
+  expected = np.diff(norm.cdf([-raw, raw], mean.numpy().item(), deviation)).item()
+  np.testing.assert_allclose(mass, expected, rtol=1e-3)
+
+
+def test_the_temperature_rises_where_the_entropy_is_too_low():
+  temperatures = []
+  for target in (-100.0, 100.0):
+    agent = make("sac", f"SAC.target_entropy = {target}")
+    agent.actor.collect(agent.act, 60)
+    agent()
+    temperatures.append(float(tf.exp(agent.log_temperature.value)))
+  assert temperatures[0] < 1.0 < temperatures[1]
+
+

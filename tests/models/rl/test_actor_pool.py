@@ -1,0 +1,304 @@
+import concurrent.futures
+import itertools
+import pickle
+import threading
+import time
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from models.rl import actor_pool
+from models.rl.actor_pool import ActorPool
+from models.rl.actor_process import Answer
+from models.rl.replay import CONTINUES, END, Rows
+from replicator.errors import RunFailed, UsageError
+
+EPISODE = 7
+STRIDE = 10  # Training steps of a call.
+
+
+class Dead(Exception):
+  """What the future of a dead `ThreadActor` raises."""
+
+
+class ThreadActor:
+  """In place of a process: a thread that plays episodes of 7 steps in nothing.
+
+  An observation is [seed, moment]; an action is the policy's first weight.
+  """
+
+  DIED = (Dead,)
+  made: list
+  slow: dict
+  dies_after: dict  # So many orders, by number.
+
+  def __init__(self, setup):
+    setup = pickle.loads(setup)
+    self.k, self.seed, self.random_steps = setup.environments.number, setup.seed, setup.random_steps
+    self.moment, self.orders, self.closed, self.alive = 0, 0, False, True
+    self.number = len(ThreadActor.made)
+    ThreadActor.made.append(self)
+    self._executor = concurrent.futures.ThreadPoolExecutor(1)
+    self.started = self._executor.submit(lambda: None)
+
+  def work(self, order):
+    return self._executor.submit(self._work, order)
+
+  def _work(self, order):
+    if self.number in ThreadActor.slow:
+      ThreadActor.slow[self.number].wait(0.05)
+    if self.orders == ThreadActor.dies_after.get(self.number) or not self.alive:
+      raise Dead
+    self.orders += 1
+    version = pickle.loads(order.weights)[0]
+    rows, episodes = [], 0
+    for _ in range(order.steps):
+      rows += [(s, self._observation(), version, CONTINUES) for s in range(self.k)]
+      self.moment += 1
+      if self.moment % EPISODE == 0:
+        rows += [(s, self._observation(), 0, END) for s in range(self.k)]
+        self.moment += 1
+        episodes += self.k
+    stream, observation, action, flag = zip(*rows, strict=True)
+    m = len(rows)
+    return Answer(
+        Rows(np.array(stream, np.int32), np.array(observation, np.float32),
+             np.array(action, np.float32).reshape(m, 1), np.zeros(m, np.float32),
+             np.array(flag, np.uint8)),
+        order.steps * self.k, np.array([self._observation()] * self.k, np.float32), episodes,
+        np.full([min(episodes, 10)], 3.0), ["the wind blows"] if self.moment < 10 else [])
+
+  def _observation(self):
+    return [self.seed % 2**16, self.moment]
+
+  def cause_of_death(self, error):
+    return "old age"
+
+  def close(self):
+    self.closed = True
+    self._executor.shutdown(cancel_futures=True)
+
+
+class Learner:
+  """Takes what a pool delivers, and knows when."""
+
+  def __init__(self, number=4, processes=2, **settings):
+    self.weight = tf.Variable(0.0)
+    self.told, self.rows, self.batches, self.seen = [], [], [], 0
+    environments = types.SimpleNamespace(
+        number=number, observation_shape=(2,), observation_dtype="float32", action_size=1)
+    environments.like = lambda k: types.SimpleNamespace(number=k)
+    self.pool = ActorPool(environments, self, self, processes, seed=1, warn=self.told.append,
+                          **{"steps_per_order": 5, "random_steps": 0, **settings})
+    self.act = tf.function(lambda observations, noise: noise * self.weight, autograph=False)
+
+  def insert(self, rows):
+    self.batches.append(rows)
+
+  def update(self, observations):
+    self.seen += len(observations)
+
+  def collect(self, until, step):
+    """Returns the rows that came."""
+    self.weight.assign(step)
+    self.batches.clear()
+    self.pool.collect(self.act, until, step)
+    self.rows += self.batches
+    return list(self.batches)
+
+  @property
+  def steps(self):
+    return int(self.pool.environment_steps)
+
+  def stream(self, number):
+    """All rows of a stream: [seed, moment, flag]."""
+    return [(*map(int, rows.observation[i]), int(rows.flag[i])) for rows in self.rows
+            for i in np.flatnonzero(rows.stream == number)]
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+  monkeypatch.setitem(actor_pool._PLACES, "local", ThreadActor)
+  monkeypatch.setattr(ThreadActor, "made", [], raising=False)
+  monkeypatch.setattr(ThreadActor, "slow", {}, raising=False)
+  monkeypatch.setattr(ThreadActor, "dies_after", {}, raising=False)
+  yield
+  for actor in ThreadActor.made:
+    actor.close()
+
+
+def until(step):
+  return 20 + step
+
+
+def moments(stream):
+  """The moments of each life of a stream, by the seed of its actor, in the order of lives."""
+  lives = {}
+  for seed, moment, _ in stream:
+    lives.setdefault(seed, []).append(moment)
+  return list(lives.values())
+
+
+def test_experience_is_neither_less_than_due_nor_much_more():
+  learner = Learner()
+  for step in range(0, 40 * STRIDE, STRIDE):
+    learner.collect(until(step), step)
+    assert until(step) <= learner.steps <= until(step) + 4 * 5
+  actions = sum((rows.flag != END).sum() for rows in learner.rows)
+  assert actions == learner.steps
+  assert learner.seen == sum(len(rows.flag) for rows in learner.rows)
+  assert float(learner.pool.episode_return) == 3.0
+  assert int(learner.pool.episodes) == sum((rows.flag == END).sum() for rows in learner.rows)
+
+
+def test_every_stream_has_the_rows_of_its_environment_in_the_order_of_time():
+  learner = Learner()
+  for step in range(0, 20 * STRIDE, STRIDE):
+    learner.collect(until(10 * step), step)
+  for number in range(4):
+    (life,) = moments(learner.stream(number))
+    assert life == list(range(len(life))) and len(life) > 100
+
+
+def test_actors_act_while_the_learner_trains():
+  learner = Learner()
+  learner.collect(until(0), 0)
+  before = learner.steps
+  concurrent.futures.wait([member.running for member in learner.pool._members if member.running])
+  learner.collect(0, 10)  # Nothing is due, and yet it is there.
+  assert learner.steps > before
+
+
+def test_no_policy_becomes_older_than_it_may():
+  ThreadActor.slow[0] = threading.Event()  # 0.05 s for an order, in which the others make many.
+  learner = Learner(max_policy_age=3 * STRIDE)
+  oldest = 0
+  for step in range(0, 60 * STRIDE, STRIDE):
+    for rows in learner.collect(until(2 * step), step):
+      ages = step - rows.action[rows.flag != END, 0]
+      assert ages.max() <= 3 * STRIDE
+      assert int(learner.pool.policy_age) == ages.max()
+      oldest = max(oldest, ages.max())
+  assert oldest == 3 * STRIDE  # It was waited for.
+
+
+def test_a_policy_that_may_not_outlive_a_call_is_refused():
+  learner = Learner(max_policy_age=STRIDE - 1)
+  learner.collect(until(0), 100)
+  with pytest.raises(UsageError, match=r"max_policy_age = 9: .*steps_per_call = 10"):
+    learner.collect(until(10), 110)
+
+
+def test_an_actor_that_dies_is_replaced_and_its_episodes_end_with_what_was_seen_last():
+  learner = Learner()
+  for step in range(0, 5 * STRIDE, STRIDE):
+    learner.collect(until(10 * step), step)
+  first = ThreadActor.made[0]
+  first.alive = False
+  for step in range(5 * STRIDE, 20 * STRIDE, STRIDE):
+    learner.collect(until(10 * step), step)
+  assert len(ThreadActor.made) == 3
+  assert int(learner.pool.deaths) == 1
+  assert any("actor 0 died (old age)" in line for line in learner.told)
+  for number in (0, 1):
+    stream = learner.stream(number)
+    old, new = moments(stream)
+    assert old == list(range(len(old)))
+    assert stream[len(old) - 1] == (first.seed % 2**16, len(old) - 1, END)
+    assert new == list(range(len(new))) and len(new) > 50
+  for number in (2, 3):
+    assert len(moments(learner.stream(number))) == 1
+
+
+@pytest.mark.parametrize("steps_per_order", [EPISODE, EPISODE - 2])
+def test_an_episode_is_ended_once(steps_per_order):
+  ThreadActor.dies_after.update({0: 1, 1: 0})
+  learner = Learner(number=1, processes=1, steps_per_order=steps_per_order)
+  for step in (0, 10, 20, 30):
+    learner.collect(steps_per_order if step < 20 else 50, step)
+    time.sleep(0.02)
+  assert len(ThreadActor.made) == 3
+  (first, second) = moments(learner.stream(0))
+  assert first == list(range(len(first))) and len(first) == steps_per_order + 1
+  assert second == list(range(len(second)))
+  flags = [flag for *_, flag in learner.stream(0)]
+  assert (END, END) not in set(itertools.pairwise(flags))
+
+
+def test_an_actor_that_does_nothing_but_die_ends_the_run():
+  ThreadActor.dies_after.update(dict.fromkeys(range(100), 0))
+  learner = Learner(number=2)
+  with pytest.raises(RunFailed, match=r"actor \d died 5 times .*old age"):
+    learner.collect(until(0), 0)
+
+
+def test_deaths_with_answers_in_between_do_not_end_the_run():
+  learner = Learner(number=1, processes=1)
+  for step in range(0, 8 * STRIDE, STRIDE):
+    learner.collect(learner.steps + 10, step)
+    ThreadActor.made[-1].alive = False
+  assert int(learner.pool.deaths) >= 7
+
+
+def test_a_resumed_run_ends_the_episodes_that_were_open_and_begins_others():
+  learner, other = Learner(), Learner()
+  learner.collect(52, 0)
+  for name, variable in learner.pool._kept.items():
+    other.pool._kept[name].assign(variable)
+  seeds = {actor.seed for actor in ThreadActor.made}
+  steps = learner.steps
+  (rows,) = other.collect(steps + 1, 10)
+  last = {number: learner.stream(number)[-1] for number in range(4)}
+  assert other.steps > steps
+  for i, number in enumerate(rows.stream[:4]):
+    seed, moment, flag = last[number]
+    assert flag == CONTINUES and rows.flag[i] == END
+    assert rows.observation[i].tolist() == [seed, moment + 1]
+  assert len({actor.seed for actor in ThreadActor.made} - seeds) == 2
+
+
+def test_a_step_back_throws_away_what_was_acted_since():
+  learner = Learner()
+  learner.collect(52, 0)
+  saved = {name: variable.numpy() for name, variable in learner.pool._kept.items()}
+  old = list(ThreadActor.made)
+  learner.collect(500, 10)
+  for name, variable in learner.pool._kept.items():
+    variable.assign(saved[name])
+  learner.rows.clear()
+  learner.collect(60, 0)
+  assert 60 <= learner.steps <= 60 + 20
+  assert all(actor.closed for actor in old) and len(ThreadActor.made) == 4
+  assert {flag for *_, flag in [learner.stream(n)[0] for n in range(4)]} == {END}
+
+
+def test_random_actions_come_first_divided_among_actors():
+  learner = Learner(random_steps=1000)
+  learner.collect(until(0), 0)
+  assert [actor.random_steps for actor in ThreadActor.made] == [500, 500]
+
+
+def test_warnings_name_the_actor():
+  learner = Learner()
+  learner.collect(until(0), 0)
+  assert {"actor 0: the wind blows", "actor 1: the wind blows"} <= set(learner.told)
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"processes": 3}, "make_actor.processes = 3: Environments.number = 4 cannot be divided"),
+    ({"processes": -1}, "make_actor.processes = -1"),
+    ({"where": "moon"}, "ActorPool.where = 'moon': write 'local' or 'ray'"),
+    ({"steps_per_order": 0}, "steps_per_order = 0"),
+])
+def test_settings_that_cannot_work_are_refused(settings, message):
+  with pytest.raises(UsageError, match=message):
+    Learner(**settings)
+
+
+def test_several_learner_processes_are_refused(monkeypatch):
+  monkeypatch.setattr(replicator.Replicator, "num_pipelines", 2)
+  with pytest.raises(UsageError, match=r"processes = 2: .* several; write 0"):
+    Learner()

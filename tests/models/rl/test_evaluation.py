@@ -1,0 +1,116 @@
+"""Whole greedy episodes, measured and drawn."""
+
+import numpy as np
+import pytest
+
+from models.rl import rendering
+from models.rl.environments import Environments
+from models.rl.evaluation import Evaluator
+from replicator import UsageError
+from replicator.errors import RunFailed
+
+
+class Agent:
+  """Acts by a function of observations and noise."""
+
+  def __init__(self, act=lambda observations, noise: np.tanh(observations[:, :1])):
+    self.act = act
+
+
+def evaluate(name: str, agent: Agent, told: list | None = None, episodes: int = 3, **settings):
+  def unexpected(line):
+    raise AssertionError(line)
+  warn = unexpected if told is None else told.append
+  return Evaluator(lambda: Environments(name), episodes, warn=warn, **settings)(agent)
+
+
+def test_scalars_are_those_of_whole_episodes(scripted):
+  log = scripted(length=4)
+  actions = iter(np.float32([[0, .5, 1], [0, .5, 1], [0, .5, 1], [0, .5, -1]]))
+  act = lambda observations, noise: next(actions)[:, np.newaxis]
+  found = evaluate("Scripted-v0", Agent(act), picture=False)
+  assert found.scalars == pytest.approx({
+      "return": (4 + 8 + 8) / 3, "return_std": np.std([4, 8, 8]), "return_min": 4,
+      "return_max": 8, "episode_length": 4})
+  assert found.picture is None
+  assert "Scripted-v0: 3 whole episodes of greedy actions" in found.method
+  assert len([x for x in log if isinstance(x, float)]) == 3 * 4
+
+
+def test_actions_are_greedy_and_seeds_are_always_the_same(scripted):
+  scripted()
+  seen: list = []
+  def act(observations, noise):
+    assert not noise.any()
+    seen.append(observations)
+    return np.tanh(observations[:, :1])
+  evaluator = Evaluator(lambda: Environments("Scripted-v0"), 3, picture=False)
+  first, begun = evaluator(Agent(act)), list(seen)
+  seen.clear()
+  assert evaluator(Agent(act)).scalars == first.scalars
+  assert np.array(seen).tobytes() == np.array(begun).tobytes()
+  assert len(set(begun[0][:, 0].tolist())) == 3
+
+
+def test_fewer_environments_than_episodes_give_the_same(scripted, monkeypatch):
+  scripted(length=5)
+  all_at_once = evaluate("Scripted-v0", Agent(), episodes=5, picture=False)
+  original = Environments.like
+  monkeypatch.setattr(Environments, "like", lambda self, number: original(self, 2))
+  assert evaluate("Scripted-v0", Agent(), episodes=5, picture=False).scalars == all_at_once.scalars
+
+
+def test_an_episode_that_fails_counts_up_to_there_and_is_told(scripted):
+  scripted(length=4, failures={(2, 3): ValueError("boom")})
+  told: list[str] = []
+  half = Agent(lambda observations, noise: np.full_like(noise, 0.5))
+  found = evaluate("Scripted-v0", half, told, picture=False)
+  assert (found.scalars["return_min"], found.scalars["return_max"]) == (4, 8)
+  assert found.scalars["episode_length"] == pytest.approx((4 + 2 + 4) / 3)
+  [line] = told
+  assert line.startswith("evaluation: Scripted-v0, episode 1: ValueError: boom")
+
+
+def test_an_environment_that_never_starts_does_not_hang(scripted):
+  scripted(failures={0: ValueError("boom")})
+  told: list[str] = []
+  assert evaluate("Scripted-v0", Agent(), told, picture=True).scalars["episode_length"] == 0
+  assert len(told) == 3
+
+
+def test_actions_that_are_not_finite_are_told(scripted):
+  scripted()
+  with pytest.raises(RunFailed, match="not finite"):
+    evaluate("Scripted-v0", Agent(lambda observations, noise: noise * np.nan))
+
+
+def test_at_least_one_episode_is_asked_for():
+  with pytest.raises(UsageError, match=r"Evaluator.episodes = 0"):
+    Evaluator(lambda: Environments("Pendulum-v1"), 0)
+
+
+def test_what_cannot_be_rendered_is_drawn_as_curves(scripted, monkeypatch):
+  scripted()
+  monkeypatch.setattr(rendering, "frames", lambda *given: ([], "no screen"))
+  found = evaluate("Scripted-v0", Agent())
+  assert found.picture.dtype == np.uint8 and found.picture.ndim == 3 and np.ptp(found.picture) > 100
+  assert "cannot be rendered here (no screen)" in found.method
+
+
+def test_the_picture_shows_frames_of_the_first_episode():
+  pytest.importorskip("pygame")
+  found = evaluate("Pendulum-v1", Agent(lambda observations, noise: np.ones_like(noise)))
+  assert found.picture.shape[2] == 3 and found.picture.dtype == np.uint8
+  frames = np.array_split(found.picture[20:130], 8, axis=1)
+  assert all(np.ptp(frame) > 100 for frame in frames)
+  assert "step: return so far" in found.method
+
+
+@pytest.mark.slow
+def test_no_opengl_that_can_be_named_ends_the_run(monkeypatch):
+  pytest.importorskip("dm_control")
+  rendering.working_opengl.cache_clear()
+  monkeypatch.setenv("MUJOCO_GL", "nonsense")
+  found = evaluate("dm_control/cartpole-swingup-v0", Agent(), episodes=1)
+  rendering.working_opengl.cache_clear()
+  assert "cannot be rendered here" in found.method and found.picture is not None

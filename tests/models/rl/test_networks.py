@@ -1,0 +1,34 @@
+"""Networks of actor-critic agents: shapes, published sizes, first actions."""
+
+import numpy as np
+import pytest
+
+from models.rl.networks import Critic, Policy
+
+
+def parameters(network):
+  return sum(int(np.prod(v.shape)) for v in network.trainable_variables)
+
+
+def test_sizes_are_those_of_the_published_networks():
+  # Dense: inputs x outputs + outputs; LayerNormalization: 2 x its inputs.
+  assert parameters(Policy((24,), 6)) == (24 * 256 + 256) + 512 + 2 * (256 * 256 + 256) + (
+      256 * 6 + 6)
+  assert parameters(Critic((24,), 6, 51)) == (30 * 512 + 512) + 1024 + (512 * 512 + 512) + (
+      512 * 256 + 256) + (256 * 51 + 51)
+
+
+@pytest.mark.parametrize("shape", [(5,), (44, 44, 3)])
+def test_vectors_and_images_lead_to_outputs_near_0(shape):
+  observations = np.random.default_rng(0).normal(size=[7, *shape]).astype(np.float32)
+  outputs = Policy(shape, 2)(observations)
+  assert outputs.shape == (7, 2)
+  assert np.abs(outputs).max() < 0.1
+  assert Critic(shape, 2, 51)(observations, outputs).shape == (7, 51)
+
+
+def test_a_critic_depends_on_observation_and_action():
+  critic, zeros = Critic((3,), 2, 1), np.zeros([1, 3], np.float32)
+  values = [float(critic(zeros + i, np.full([1, 2], j, np.float32))[0, 0])
+            for i in (0, 1) for j in (0, 1)]
+  assert len(set(values)) == 4

@@ -1,0 +1,385 @@
+"""Transitions drawn from the replay, against NumPy that keeps whole episodes."""
+
+import functools
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from models.rl import replay as replays
+from models.rl.replay import CONTINUES, END, TERMINATED, Replay, Rows
+from replicator import Replicator, UsageError, checkpoint
+from replicator.snapshot import copies_of
+
+
+def rows_of(stream, flag, seed: int = 0, size: int = 2) -> Rows:
+  """Rows of random contents."""
+  rng, m = np.random.default_rng(seed), len(flag)
+  return Rows(np.broadcast_to(np.int32(stream), m), rng.normal(size=[m, size]).astype(np.float32),
+              rng.normal(size=[m, 1]).astype(np.float32), rng.normal(size=m).astype(np.float32),
+              np.array(flag, np.uint8))
+
+
+def random_rows(m: int, streams: int, seed: int) -> Rows:
+  """Streams of different speeds, with episodes that are short, long, terminated and truncated."""
+  rng = np.random.default_rng(seed)
+  stream = rng.choice(streams, m, p=np.arange(1, streams + 1) / (streams * (streams + 1) / 2))
+  return rows_of(stream, rng.choice(3, m, p=[0.8, 0.1, 0.1]), seed)
+
+
+class Reference:
+  """Keeps all rows of each stream, and walks along them."""
+
+  def __init__(self, streams: int, rows: int, n_step: int, discount: float):
+    self.streams: list[list] = [[] for _ in range(streams)]
+    self.rows, self.n_step, self.discount = rows, n_step, discount
+
+  def insert(self, rows: Rows) -> None:
+    for stream, *row in zip(*rows, strict=True):
+      self.streams[stream].append(row)
+
+  def drawable(self) -> dict:
+    """For each place that can be drawn: observation, action, reward, discount, next one."""
+    found = {}
+    for stream, rows in enumerate(self.streams):
+      for number in range(max(0, len(rows) - self.rows), len(rows) - self.n_step):
+        if rows[number][3] != END:
+          found[stream * self.rows + number % self.rows] = self._walk(rows, number)
+    return found
+
+  def _walk(self, rows: list, first: int) -> tuple:
+    total, discount = 0.0, 1.0
+    for number in range(first, first + self.n_step):
+      total += discount * rows[number][2]
+      discount *= self.discount
+      if rows[number][3] == TERMINATED:
+        discount = 0.0
+      if rows[number][3] == TERMINATED or rows[number + 1][3] == END:
+        break
+    return rows[first][0], rows[first][1], total, discount, rows[number + 1][0]
+
+
+def check(transitions, expected: dict) -> None:
+  """Every transition is what is expected at its place."""
+  index = transitions.index.numpy()
+  assert set(index) <= set(expected)
+  fields = [x.numpy() for x in transitions[:5]]
+  for place, *found in zip(index, *fields, strict=True):
+    for value, right in zip(found, expected[place], strict=True):
+      np.testing.assert_allclose(value, right, rtol=1e-5, atol=1e-6)
+
+
+def test_a_truncated_and_a_terminated_episode_by_hand():
+  replay = Replay((1,), 1, 1, capacity=20, n_step=3, discount=0.5)
+  # Observations 0 ... 3 of a truncated episode, 4 ... 7 of a terminated one, and the next one.
+  flag = [CONTINUES] * 3 + [END] + [CONTINUES] * 2 + [TERMINATED, END] + [CONTINUES] * 4
+  reward = [1, 2, 4, 99, 8, 16, 32, 99, 64, 128, 256, 512]
+  replay.insert(Rows(np.zeros(12, np.int32), np.arange(12.0)[:, np.newaxis],
+                     -np.arange(12.0)[:, np.newaxis], np.array(reward, np.float32),
+                     np.array(flag, np.uint8)))
+  by_place = {0: (1 + 1 + 1, 0.125, 3), 1: (2 + 2, 0.25, 3), 2: (4, 0.5, 3),
+              4: (8 + 8 + 8, 0, 7), 5: (16 + 16, 0, 7), 6: (32, 0, 7),
+              8: (64 + 64 + 64, 0.125, 11)}
+  drawn = replay.sample(200)
+  assert replay.size() == len(by_place)
+  assert set(drawn.index.numpy()) == set(by_place)
+  check(drawn, {place: ([place], [-place], total, discount, [last])
+                for place, (total, discount, last) in by_place.items()})
+  assert (drawn.weight.numpy() == 1).all()
+
+
+@pytest.mark.parametrize("prioritised", [False, True])
+@pytest.mark.parametrize("n_step, streams, capacity", [(1, 1, 7), (3, 4, 200), (5, 3, 60)])
+def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
+    n_step, streams, capacity, prioritised):
+  replay = Replay((2,), 1, streams, capacity=capacity, n_step=n_step, discount=0.9,
+                  priority_exponent=0.7 if prioritised else 0.0)
+  reference = Reference(streams, replay.rows, n_step, 0.9)
+  rng = np.random.default_rng(n_step)
+  for i, m in enumerate([1, 0, 30, 1, 2, 3, 5, 8, 2 * capacity, *rng.integers(0, 20, 12)]):
+    rows = random_rows(int(m), streams, i)
+    replay.insert(rows)
+    reference.insert(rows)
+    expected = reference.drawable()
+    assert replay.size() == len(expected)
+    if expected:
+      drawn = replay.sample(64)
+      check(drawn, expected)
+      replay.update_priorities(drawn, rng.normal(size=64))
+  assert len(set(replay.sample(20_000).index.numpy())) == len(expected)
+
+
+def test_rows_that_were_inserted_one_by_one_lie_as_those_inserted_together():
+  together, single = (Replay((2,), 1, 2, capacity=16, n_step=2) for _ in range(2))
+  rows = random_rows(50, 2, seed=1)
+  together.insert(rows)
+  for i in range(50):
+    single.insert(Rows(*(part[i:i + 1] for part in rows)))
+  for one, other in zip(together.variables, single.variables, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_draws_are_uniform_over_transitions():
+  replay = Replay((2,), 1, 3, capacity=90, n_step=2)
+  replay.insert(random_rows(300, 3, seed=2))
+  count = np.bincount(replay.sample(100_000).index, minlength=90)
+  expected = 100_000 / replay.size()
+  chi_square = (((count - expected) ** 2 / expected)[count > 0]).sum()
+  assert (count > 0).sum() == replay.size()
+  assert chi_square < replay.size() + 4 * np.sqrt(2 * replay.size())
+
+
+def prioritised_replay(**settings) -> Replay:
+  """Eight transitions, at the places 0 ... 7."""
+  replay = Replay((2,), 1, 1, **{"capacity": 9, "n_step": 1, "priority_exponent": 0.5, **settings})
+  replay.insert(rows_of(0, [CONTINUES] * 9))
+  return replay
+
+
+def give_errors(replay: Replay, index: list[int], errors: list[float]) -> None:
+  drawn = replay.sample(1)._replace(index=tf.constant(index, tf.int64))
+  replay.update_priorities(drawn, tf.constant(errors))
+
+
+def priorities(replay: Replay) -> np.ndarray:
+  return replay.priorities.levels[0].numpy().reshape(-1)[:replay.rows]
+
+
+def test_prioritised_draws_and_their_weights_follow_the_errors():
+  replay = prioritised_replay(importance_exponent=0.6)
+  errors = np.array([1.0, 4, -9, 16, 25, 0.01, 36, 49])
+  give_errors(replay, list(range(8)), errors)
+  probability = np.sqrt(np.abs(errors)) / np.sqrt(np.abs(errors)).sum()
+  drawn = replay.sample(100_000)
+  count = np.bincount(drawn.index, minlength=8)
+  assert ((count - 1e5 * probability) ** 2 / (1e5 * probability)).sum() < 7 + 4 * np.sqrt(14)
+  weight = (8 * probability) ** -0.6
+  np.testing.assert_allclose(drawn.weight, (weight / weight.max())[drawn.index], rtol=1e-4)
+
+
+def test_new_rows_get_the_largest_priority_ever_and_overwritten_ones_keep_none():
+  replay = prioritised_replay()
+  give_errors(replay, [0, 1], [16.0, 4.0])
+  np.testing.assert_allclose(priorities(replay), [4, 2, 1, 1, 1, 1, 1, 1, 0], rtol=1e-6)
+  give_errors(replay, [0], [0.0])
+  replay.insert(rows_of(0, [CONTINUES, END, CONTINUES]))  # Over the places 0, 1 and 2.
+  give_errors(replay, [1, 2, 3], [9.0, 9.0, 9.0])  # Drawn before, and overwritten since.
+  np.testing.assert_allclose(priorities(replay), [4, 0, 0, 3, 1, 1, 1, 1, 4], rtol=1e-6)
+  assert replay.size() == 7
+
+
+def test_a_transition_drawn_twice_gets_its_greater_priority_and_no_error_is_left_for_ever():
+  replay = prioritised_replay()
+  give_errors(replay, [3, 4, 3, 5, 6], [9.0, 0.0, 16.0, np.nan, np.inf])
+  found = priorities(replay)
+  assert (found[3], found[5], found[6]) == (pytest.approx(4), 1, 1)
+  assert 0 < found[4] < 0.01
+  assert replay.largest_priority.numpy() == pytest.approx(4)
+
+
+def test_without_priorities_an_update_changes_nothing():
+  replay = prioritised_replay(priority_exponent=0.0)
+  give_errors(replay, [0], [9.0])
+  assert not replay.prioritised
+  assert priorities(replay).tolist() == [1] * 8 + [0]
+
+
+# ---- In compiled steps, on several replicas ------------------------------------------------------
+
+
+class Learner(tf.Module):
+  """A step that draws, and returns what the whole global batch holds."""
+
+  def __init__(self, replay: Replay, n: int):
+    super().__init__()
+    self.replay, self._n = replay, n
+
+  def __call__(self):
+    drawn = self.replay.sample(self._n // replicator.num_replicas())
+    self.replay.update_priorities(drawn, drawn.reward)
+    return replicator.all_concat(drawn)
+
+
+def run(replica: Replicator, **settings) -> tuple[list, list]:
+  """Draws of some steps with inserts in between, and every copy of the priorities after them."""
+  with replica.scope():
+    step = Learner(Replay((2,), 1, 2, capacity=40, n_step=3, **settings), 16)
+  draws = []
+  for i in range(4):
+    step.replay.insert(random_rows(15, 2, seed=i))
+    draws += [[x.numpy() for x in replica.run(step)[0]] for _ in range(2)]
+  return draws, [copy.numpy() for level in step.replay.priorities.levels
+                 for copy in copies_of(level)]
+
+
+@functools.cache
+def run_on_one_device(priority_exponent: float) -> tuple[list, list]:
+  return run(Replicator("one_device"), priority_exponent=priority_exponent)
+
+
+@pytest.mark.parametrize("strategy, count, jit, priority_exponent", [
+    ("mirrored", 2, False, 0.0), ("mirrored", 2, False, 0.8), ("mirrored", 4, False, 0.8),
+    ("central_storage", 2, False, 0.8), ("default", None, True, 0.8)])
+def test_replicas_draw_together_what_one_does(strategy, count, jit, priority_exponent):
+  expected, levels = run_on_one_device(priority_exponent)
+  assert any((draw[5] < 1).any() for draw in expected) == (priority_exponent > 0)
+  found, copies = run(Replicator(strategy, logical_cpus=count, jit_compile=jit),
+                      priority_exponent=priority_exponent)
+  for one, other in zip(expected, found, strict=True):
+    for right, value in zip(one, other, strict=True):
+      np.testing.assert_allclose(value, right, rtol=1e-6)
+  per_level = len(copies) // len(levels)
+  assert per_level == (count if strategy == "mirrored" else 1)
+  for i, copy in enumerate(copies):
+    np.testing.assert_allclose(copy, levels[i // per_level], rtol=1e-6)
+
+
+def test_xla_draws_the_same_in_a_loop(restored):
+  keras.config.set_floatx("float64")
+  replay = Replay((2,), 1, 2, capacity=2000, n_step=4, priority_exponent=0.8)
+  replay.insert(random_rows(3000, 2, seed=0))
+  start = [variable.numpy() for variable in replay.variables]
+
+  def steps():
+    def body(i, _):
+      with replicator.context.entered(tf.cast(i, tf.int64)):
+        drawn = replay.sample(32)
+        replay.update_priorities(drawn, drawn.reward)
+        return i + 1, list(drawn)
+    return tf.while_loop(lambda i, _: i < 10, body, [0, empty])[1]
+
+  empty = [tf.zeros_like(x) for x in replay.sample(32)]
+
+  found = []
+  for jit in (None, True):
+    for variable, value in zip(replay.variables, start, strict=True):
+      variable.assign(value)
+    found.append(tf.function(steps, autograph=False, jit_compile=jit)())
+  for plain, compiled in zip(*found, strict=True):
+    np.testing.assert_allclose(compiled, plain, rtol=1e-6)
+  assert {x.dtype for x in found[1][:6]} == {tf.float64}
+
+
+def test_xla_copies_none_of_the_variables():
+  replay = Replay((3,), 1, 1, capacity=5000, n_step=2, priority_exponent=0.8)
+
+  @tf.function(autograph=False, jit_compile=True)
+  def step():
+    with replicator.context.entered(tf.constant(1, tf.int64)):
+      drawn = replay.sample(32)
+      replay.update_priorities(drawn, drawn.reward)
+      return list(drawn)
+  compiled = step.experimental_get_compiler_ir()(stage="optimized_hlo")
+  copied = set(re.findall(r"\[([\d,]*)\]\S* copy\(", compiled))
+  big = {",".join(map(str, v.shape)) for v in replay.variables if v.shape.num_elements() > 100}
+  assert "parameter(" in compiled and len(big) >= 5
+  assert not copied & big
+
+
+def test_outside_of_a_step_the_copies_of_all_replicas_change():
+  with Replicator("mirrored", logical_cpus=2).scope():
+    replay = Replay((2,), 1, 1, capacity=9, n_step=1, priority_exponent=0.5)
+  replay.insert(rows_of(0, [CONTINUES] * 9))
+  give_errors(replay, [1], [9.0])
+  for copy in copies_of(replay.priorities.levels[0]):
+    np.testing.assert_allclose(copy[0, :3], [1, 3, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("now", [1, 2])
+def test_a_restored_replay_goes_on_as_if_nothing_had_been(now, tmp_path):
+  def learner(replicas: int) -> tuple[Learner, Replicator]:
+    replica = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
+    with replica.scope():
+      return Learner(Replay((2,), 1, 2, capacity=40, n_step=3, priority_exponent=0.8), 8), replica
+
+  step, replica = learner(1)
+  step.replay.insert(random_rows(60, 2, seed=0))
+  replica.run(step)
+  checkpoints = checkpoint.Checkpoints(tmp_path, step, replica)
+  checkpoints.save(1, {})
+  checkpoints.wait()
+  other, others = learner(now)
+  other.replay.insert(random_rows(7, 2, seed=9))
+  checkpoint.Checkpoints(tmp_path, other, others).restore()
+  for run_by in (others, replica):
+    run_by._steps_run = 1
+  for each in (step, other):
+    each.replay.insert(random_rows(20, 2, seed=1))
+  for one, two in zip(replica.run(step)[0], others.run(other)[0], strict=True):
+    np.testing.assert_allclose(one, two, rtol=1e-6)
+
+
+# ---- What it keeps, and what it refuses ---------------------------------------------------------
+
+
+def test_a_million_rows_take_little_more_than_their_content():
+  replay = Replay((24,), 6, 8)
+  held = sum(int(np.prod(v.shape)) * v.dtype.size for v in replay.variables)
+  assert held < 1.2 * 1_000_000 * (24 + 6) * 4
+  assert replay.rows * 8 == 1_000_000
+
+
+def test_pixels_are_kept_as_bytes():
+  replay = Replay((4, 4, 3), 2, 1, observation_dtype="uint8", capacity=10, n_step=1)
+  pixels = np.random.default_rng(0).integers(0, 256, [6, 4, 4, 3])
+  replay.insert(rows_of(0, [CONTINUES] * 6)._replace(
+      observation=pixels.astype(np.uint8), action=np.zeros([6, 2])))
+  drawn = replay.sample(5)
+  assert (replay.observation.dtype, drawn.observation.dtype) == (tf.uint8, tf.float32)
+  np.testing.assert_array_equal(drawn.observation, pixels[drawn.index])
+  np.testing.assert_array_equal(drawn.next_observation, pixels[drawn.index.numpy() + 1])
+
+
+def test_what_an_episode_ends_with_may_have_any_action_and_reward():
+  replay = Replay((2,), 1, 1, capacity=9, n_step=2)
+  rows = rows_of(0, [CONTINUES, END, CONTINUES, CONTINUES, CONTINUES])
+  rows.reward[1] = rows.action[1] = np.nan
+  replay.insert(rows)
+  assert np.isfinite(replay.sample(20).reward).all()
+
+
+def test_an_empty_replay_is_told():
+  replay = Replay((2,), 1, 1, capacity=9, n_step=3)
+  replay.insert(rows_of(0, [CONTINUES] * 3))
+  with pytest.raises(UsageError, match="insert more than n_step = 3 rows"):
+    replay.sample(4)
+  drawn = Replicator().run(Learner(replay, 4))[0]
+  assert np.isnan(drawn.reward).all()
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"stream": np.array([0, 2])}, "stream holds 0 to 2; must be from 0 to 1"),
+    ({"stream": np.array([0, -1])}, "stream holds -1 to 0"),
+    ({"stream": np.array([0.0, 1.0])}, r"stream is float64 \[2\]; give a whole number"),
+    ({"flag": np.array([0, 3])}, "flag holds 0 to 3; must be from 0 to 2"),
+    ({"flag": np.array([0])}, r"flag is int64 \[1\]; give a whole number for each"),
+    ({"observation": np.zeros([2, 3])}, r"observation is float64 \[2, 3\]; the replay keeps"),
+    ({"action": np.zeros([2])}, r"action is float64 \[2\]; the replay keeps float32 \[2, 1\]"),
+    ({"reward": np.array([1j, 0])}, r"reward is complex128 \[2\]; the replay keeps float32 \[2\]"),
+    ({"reward": np.array([1e300, 0])}, "the reward of row 0, of stream 0, is not finite in"),
+    ({"reward": np.array([0, np.nan])}, "the reward of row 1, of stream 1, is not finite"),
+    ({"observation": np.array([[0, np.inf], [0, 0]])}, "the observation of row 0, of stream 0")])
+def test_rows_that_do_not_fit_are_refused_whole(change, message):
+  replay = Replay((2,), 1, 2, capacity=20, n_step=1)
+  rows = rows_of([0, 1], [CONTINUES] * 2)
+  with pytest.raises(UsageError, match=message):
+    replay.insert(rows._replace(**change))
+  assert replay.written.numpy().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"capacity": 5, "n_step": 5}, "Replay.capacity = 5: leaves each stream 5 rows, of which none"),
+    ({"n_step": 0}, "Replay.n_step = 0: must be at least 1"),
+    ({"discount": 1.5}, "Replay.discount = 1.5: must be from 0 to 1"),
+    ({"priority_exponent": -1.0}, "Replay.priority_exponent = -1.0: must be"),
+    ({"observation_dtype": "float16"}, "observations of float16; make them float32 or uint8")])
+def test_settings_that_cannot_work_are_refused(settings, message):
+  with pytest.raises(UsageError, match=message):
+    Replay((2,), 1, 1, **settings)
+
+
+def test_flags_are_those_that_actors_write():
+  assert (replays.CONTINUES, replays.TERMINATED, replays.END) == (0, 1, 2)
