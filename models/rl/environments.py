@@ -240,7 +240,8 @@ def _first(name: str, make: "Callable[[], ForAgent]") -> "ForAgent":
     raise
   except Exception as error:
     missing = [package for package in ("mujoco", "pygame") if package in str(error).lower()]
-    if type(error).__name__ == "DependencyNotInstalled" and missing:
+    if missing and (isinstance(error, ImportError)
+                    or type(error).__name__ == "DependencyNotInstalled"):  # Gymnasium's.
       raise UsageError(f"Environments.name = '{name}' needs {missing[0]}, which is not installed; "
                        f"{_INSTALL}") from error
     raise UsageError(f"Environments.name = '{name}' cannot be made: {type(error).__name__}: "

@@ -123,7 +123,9 @@ def _make(settings: Settings) -> gymnasium.Env:
       size = {"height": settings.pixels, "width": settings.pixels} if settings.pixels else {}
       # Its own cameras follow the body; the default one stays where the world begins.
       rendering["render_kwargs"] = {"camera_id": 0, **size}
-  log = logging.getLogger("absl")
+  if "mujoco" in str(settings.spec.entry_point):
+    _log_warnings_of_mujoco()
+  log = logging.getLogger("absl")  # Where dm_control has them written.
   log.addFilter(_is_news)
   try:
     # The checker looks at every step for what is checked here for all environments at once.
@@ -131,6 +133,15 @@ def _make(settings: Settings) -> gymnasium.Env:
                           disable_env_checker=True, **rendering)
   finally:
     log.removeFilter(_is_news)
+
+
+def _log_warnings_of_mujoco() -> None:
+  """Not to a file in the present folder, where MuJoCo writes them by itself."""
+  import mujoco
+  if mujoco.get_mju_user_warning() is None:
+    log = logging.getLogger("mujoco")
+    log.addFilter(_is_news)
+    mujoco.set_mju_user_warning(log.warning)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

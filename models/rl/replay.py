@@ -96,7 +96,7 @@ class Replay(tf.Module):
     self.observation = _variable([total, *observation_shape], tf.as_dtype(observation_dtype))
     self.action = _variable([total, action_size], tf.float32)
     self.reward = _variable([total], tf.float32)
-    self.flag = _variable([total], tf.uint8)
+    self.flag = _variable([total], tf.int32)  # Of uint8 TensorFlow makes none in two processes.
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
     self.drawable = _variable([], tf.int64)
@@ -245,8 +245,14 @@ class _Writer:
 
 
 def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
-  return tf.Variable(lambda: tf.fill(shape, tf.constant(value, dtype)), trainable=False,
-                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+  try:
+    return tf.Variable(lambda: tf.fill(shape, tf.constant(value, dtype)), trainable=False,
+                       aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+  except tf.errors.InvalidArgumentError as error:
+    if dtype != tf.uint8:
+      raise
+    raise UsageError("Replay: TensorFlow keeps no observations of uint8 in several worker processes;"
+                     " write Replicator.strategy = 'mirrored', or observe no pixels") from error
 
 
 def _check_settings(observation_dtype: str, capacity: int, rows: int, n_step: int, discount: float,

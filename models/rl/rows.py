@@ -21,7 +21,7 @@ class Rows(NamedTuple):
     observation: [m, *shape].
     action: float32 [m, a], taken at that observation.
     reward: float32 [m], of that action.
-    flag: uint8 [m], CONTINUES, TERMINATED or END.
+    flag: [m], CONTINUES, TERMINATED or END.
   """
 
   stream: np.ndarray
@@ -58,7 +58,7 @@ def checked(rows: Rows, streams: int, observation_shape: tuple[int, ...], observ
       raise UsageError(f"Replay.insert: the {name} of row {bad.argmax()}, of stream "
                        f"{stream[bad.argmax()]}, is not finite in float32; end or restart an "
                        "episode whose environment returns such")
-  return Rows(stream.astype(np.int32), **parts, flag=flag.astype(np.uint8))
+  return Rows(stream.astype(np.int32), **parts, flag=flag.astype(np.int32))
 
 
 def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

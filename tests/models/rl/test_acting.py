@@ -157,15 +157,16 @@ def test_a_restored_actor_goes_on_bit_for_bit(name, vectorization):
     actor.environments.close()
 
 
-def test_a_step_back_is_noticed(scripted):
+@pytest.mark.parametrize("back, until", [(20, 60), (4, 8)])
+def test_a_step_back_is_noticed(scripted, back, until):
   scripted()
   actor, recorder = actor_in("Scripted-v0", 2)
-  actor.collect(policy, 20)
+  actor.collect(policy, back)
   saved = [v.numpy() for v in actor.variables]
-  actor.collect(policy, 60)
+  actor.collect(policy, until)
   for variable, value in zip(actor.variables, saved, strict=True):
     variable.assign(value)
-  actor.collect(policy, 60)
+  actor.collect(policy, until)
   assert_equal(recorder.rows[2], recorder.rows[1])
 
 

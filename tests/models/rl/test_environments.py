@@ -66,7 +66,8 @@ def test_observations_that_make_no_vector_are_told(scripted, monkeypatch):
 
 
 @pytest.mark.parametrize("missing, name", [
-    ("gymnasium", "Pendulum-v1"), ("dm_control", SUITE), ("shimmy", SUITE)])
+    ("gymnasium", "Pendulum-v1"), ("dm_control", SUITE), ("shimmy", SUITE),
+    ("mujoco", "HalfCheetah-v5")])
 def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch, missing, name):
   if missing == "shimmy":
     pytest.importorskip("dm_control")

@@ -61,12 +61,13 @@ def test_fewer_environments_than_episodes_give_the_same(scripted, monkeypatch):
 
 
 def test_an_episode_that_fails_counts_up_to_there_and_is_told(scripted):
-  scripted(length=4, failures={(2, 3): ValueError("boom")})
+  log = scripted(length=4, failures={(2, 3): ValueError("boom")})
   told: list[str] = []
   half = Agent(lambda observations, noise: np.full_like(noise, 0.5))
   found = evaluate("Scripted-v0", half, told, picture=False)
   assert (found.scalars["return_min"], found.scalars["return_max"]) == (4, 8)
   assert found.scalars["episode_length"] == pytest.approx((4 + 2 + 4) / 3)
+  assert len([x for x in log if isinstance(x, float)]) == 4 + 3 + 4  # Then it rests.
   [line] = told
   assert line.startswith("evaluation: Scripted-v0, episode 1: ValueError: boom")
 

@@ -44,6 +44,17 @@ def test_what_has_the_number_0_is_never_drawn(xla):
     assert (draw(uniform).numpy() == alone).all()
 
 
+def test_where_sums_are_rounded_differently_nothing_else_is_drawn():
+  rng = np.random.default_rng(0)
+  tree = sum_tree.SumTree(17)
+  for _ in range(60):  # In some the sum of the block is more than its last partial sum.
+    numbers = rng.random(17).astype(np.float32) ** 20
+    numbers[[0, 16]] = 0
+    fill(tree, numbers)
+    index, _ = tree.draw(tf.constant([np.nextafter(1, 0)]))
+    assert numbers[index.numpy()[0]] > 0
+
+
 def test_a_draw_tells_its_number_and_0_where_there_is_none():
   index, numbers = tree_of(np.array([0, 2, 0, 7])).draw(tf.constant([0.1, 0.9], tf.float64))
   assert (index.numpy().tolist(), numbers.numpy().tolist()) == ([1, 3], [2, 7])
