@@ -10,7 +10,7 @@ import replicator
 from models.rl.acting import Actor
 from models.rl.actor_pool import ActorPool
 from models.rl.environments import Environments
-from models.rl.evaluation import Evaluator
+from models.rl.evaluation import EpisodeEvaluator
 from models.rl.normalization import Normalizer
 from models.rl.rate_limiter import RateLimiter
 from models.rl.replay import Replay
@@ -73,7 +73,7 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
     agent.actor.collect(agent.act, limiter.environment_steps(step), step)
 
   try:
-    return replicator.train(lambda: make_agent(acted_in), evaluate=Evaluator(environments),
+    return replicator.train(lambda: make_agent(acted_in), evaluate=EpisodeEvaluator(environments),
                             before_call=act, workdir=workdir)
   finally:
     for actor in acting:

@@ -148,13 +148,16 @@ class Environments:
   def _running(self) -> "VectorEnv":
     if self._vector is None:
       from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-      makers = [self._make] * self.number
+
+      from models.rl.one_environment import make_alone
       if self.vectorization == "sync":
-        self._vector = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        self._vector = SyncVectorEnv([self._make] * self.number, copy=False,
+                                     autoreset_mode=AutoresetMode.DISABLED)
       else:
         # Not forked: TensorFlow's threads do not survive that.
         with (rendering.opengl(_opengl_of(self.settings)), rendering.interrupts_withheld(),
               rendering.main_module_hidden()):
+          makers = [functools.partial(make_alone, self.settings)] * self.number
           self._vector = AsyncVectorEnv(makers, copy=False, context="spawn",
                                         autoreset_mode=AutoresetMode.DISABLED)
     return self._vector

@@ -35,7 +35,7 @@ class _Played:
 
 
 @gin.configurable(denylist=["make_environments", "warn"])
-class Evaluator:
+class EpisodeEvaluator:
   """Plays whole episodes with the greedy actions of an agent, always those of the same seeds.
 
   The seeds are none of the training's. Equal weights give equal numbers.
@@ -51,7 +51,7 @@ class Evaluator:
   def __init__(self, make_environments: Callable[[], Environments], episodes: int = 20,
                picture: bool = True, warn: Callable[[str], None] = warn):
     if episodes < 1:
-      raise UsageError(f"Evaluator.episodes = {episodes}: must be at least 1")
+      raise UsageError(f"EpisodeEvaluator.episodes = {episodes}: must be at least 1")
     self._make_environments = make_environments
     self._episodes, self._picture, self._warn = episodes, picture, warn
     self._environments: Environments | None = None

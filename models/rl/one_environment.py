@@ -5,6 +5,9 @@ Needs Gymnasium, and no TensorFlow: processes of an 'async' vector import it.
 
 import contextlib
 import logging
+import multiprocessing
+import os
+import sys
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -101,6 +104,16 @@ class ForAgent(gymnasium.Wrapper):
     flat = np.asarray(spaces.flatten(self._raw_space, observation))
     with np.errstate(over="ignore"):  # Becomes infinite, which is told.
       return flat.astype(np.float32)
+
+
+def make_alone(settings: Settings) -> ForAgent:
+  """The environment, in a process of its own.
+
+  Its Python prints nothing: when the process that steps it is gone, a traceback would follow.
+  """
+  if multiprocessing.parent_process() is not None:
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+  return ForAgent(settings)
 
 
 def frame_of(env: gymnasium.Env, height: int, width: int | None = None) -> np.ndarray:

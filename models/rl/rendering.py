@@ -73,7 +73,11 @@ def frames(settings: "Settings", seed: int, actions: np.ndarray, steps: Sequence
     uint8 `[height, w, 3]` for each of `steps`, and ''; or none, and why not.
   """
   import cloudpickle
-  task = cloudpickle.dumps((settings._replace(render=True), seed, actions, list(steps), height))
+  settings = settings._replace(render=True, pixels=None)
+  try:
+    task = cloudpickle.dumps((settings, seed, actions, list(steps), height))
+  except Exception as error:  # Of any kind, by what a user's environment is made of.
+    return [], f"it cannot be sent to the process that draws: {_in_one_line(error)}"
   context = multiprocessing.get_context("spawn")
   receiver, sender = context.Pipe(duplex=False)
   process = context.Process(target=_draw, args=(sender, task), daemon=True)
@@ -142,9 +146,13 @@ def _draw(sender: Connection, task: bytes) -> None:
       drawn.append(frame_of(environment.env, height))
     sender.send((drawn, ""))
   except Exception as error:
-    sender.send(([], f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"))
+    sender.send(([], _in_one_line(error)))
   sender.close()
   os._exit(0)  # Some drivers fail when they are unloaded.
+
+
+def _in_one_line(error: Exception) -> str:
+  return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _works(name: str) -> bool:

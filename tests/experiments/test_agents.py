@@ -20,7 +20,7 @@ SMALL = [
     "train.global_batch_size = 16", "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
     "Environments.number = 2", "Environments.episode_steps = 25", "Actor.random_steps = 40",
     "Replay.capacity = 80", "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)",
-    "models.rl.evaluation.Evaluator.episodes = 2"]
+    "EpisodeEvaluator.episodes = 2"]
 MAINS = {"d4pg": d4pg.d4pg, "sac": sac.sac}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],

@@ -1,6 +1,7 @@
 import concurrent.futures
 import itertools
 import pickle
+import sys
 import threading
 import time
 import types
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from models.rl import actor_pool
+from models.rl import actor_pool, ray_actors
 from models.rl.actor_pool import ActorPool
 from models.rl.actor_process import Answer
 from models.rl.replay import CONTINUES, END, Rows
@@ -302,3 +303,9 @@ def test_several_learner_processes_are_refused(monkeypatch):
   monkeypatch.setattr(replicator.Replicator, "num_pipelines", 2)
   with pytest.raises(UsageError, match=r"processes = 2: .* several; write 0"):
     Learner()
+
+
+def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+  monkeypatch.setitem(sys.modules, "ray", None)
+  with pytest.raises(UsageError, match=r"ActorPool.where = 'ray': .* pip install -e '\.\[sweep\]'"):
+    ray_actors.RayActor(b"")

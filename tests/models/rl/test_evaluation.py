@@ -1,11 +1,13 @@
 """Whole greedy episodes, measured and drawn."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from models.rl import rendering
 from models.rl.environments import Environments
-from models.rl.evaluation import Evaluator
+from models.rl.evaluation import EpisodeEvaluator
 from replicator import UsageError
 from replicator.errors import RunFailed
 
@@ -21,7 +23,7 @@ def evaluate(name: str, agent: Agent, told: list | None = None, episodes: int = 
   def unexpected(line):
     raise AssertionError(line)
   warn = unexpected if told is None else told.append
-  return Evaluator(lambda: Environments(name), episodes, warn=warn, **settings)(agent)
+  return EpisodeEvaluator(lambda: Environments(name), episodes, warn=warn, **settings)(agent)
 
 
 def test_scalars_are_those_of_whole_episodes(scripted):
@@ -44,7 +46,7 @@ def test_actions_are_greedy_and_seeds_are_always_the_same(scripted):
     assert not noise.any()
     seen.append(observations)
     return np.tanh(observations[:, :1])
-  evaluator = Evaluator(lambda: Environments("Scripted-v0"), 3, picture=False)
+  evaluator = EpisodeEvaluator(lambda: Environments("Scripted-v0"), 3, picture=False)
   first, begun = evaluator(Agent(act)), list(seen)
   seen.clear()
   assert evaluator(Agent(act)).scalars == first.scalars
@@ -86,8 +88,14 @@ def test_actions_that_are_not_finite_are_told(scripted):
 
 
 def test_at_least_one_episode_is_asked_for():
-  with pytest.raises(UsageError, match=r"Evaluator.episodes = 0"):
-    Evaluator(lambda: Environments("Pendulum-v1"), 0)
+  with pytest.raises(UsageError, match=r"EpisodeEvaluator.episodes = 0"):
+    EpisodeEvaluator(lambda: Environments("Pendulum-v1"), 0)
+
+
+def test_an_environment_that_cannot_be_sent_to_another_process_is_drawn_as_curves(scripted):
+  scripted(drifts=threading.Lock())
+  assert "cannot be sent to the process that draws: TypeError" in evaluate(
+      "Scripted-v0", Agent()).method
 
 
 def test_what_cannot_be_rendered_is_drawn_as_curves(scripted, monkeypatch):
