@@ -66,9 +66,11 @@ def key(number: int) -> str:
           f'stroke-width="2.5" stroke-dasharray="{dashes}"/></svg>')
 
 
-def panel(caption: str, content: str, kind: str = "training", note: str = "") -> str:
+def panel(caption: str, content: str, kind: str = "training", note: str = "",
+          warning: str = "") -> str:
   """A chart in its frame; `kind` is 'training' or 'evaluation', and colors a single curve."""
   small = f"<small>{escape(note)}</small>" if note else ""
+  small += f'<small class="bad">{escape(warning)}</small>' if warning else ""
   return (f'<figure class="{kind}"><figcaption>{escape(caption)}{small}</figcaption>'
           f"{content}</figure>")
 
@@ -209,7 +211,7 @@ figure, p { margin: 0; min-width: 0; }
 .panels > p { grid-column: 1 / -1; }
 figcaption { overflow-wrap: anywhere; }
 .panels figcaption { color: var(--text); font-weight: 600; }
-.panels small { float: right; color: var(--bad); }
+.panels small { float: right; margin-left: 8px; font-weight: 400; }
 svg, img { display: block; width: 100%; height: auto; }
 svg text { font-family: inherit !important; fill: var(--faint) !important; }
 img { max-height: 640px; object-fit: contain; border-radius: 6px; }

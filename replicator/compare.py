@@ -198,7 +198,7 @@ def _panels(found: Mapping[str, Run]) -> str:
     marker = "o" if runs.kind(name) == "evaluation" else ""
     lost = sum(int((~np.isfinite(values)).sum()) for _, values in series.values())
     panels += charts.panel(name, charts.curves(series, (min(steps), max(steps)), marker),
-                           runs.kind(name), f"{lost} not finite" if lost else "")
+                           runs.kind(name), warning=f"{lost} not finite" if lost else "")
   return panels
 
 

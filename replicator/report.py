@@ -125,10 +125,10 @@ def _panels(run: Run) -> str:
     if name in drawn_in_others:
       continue
     lost = (~np.isfinite(values)).sum()
-    note = f"{lost} not finite" if lost else "shaded: min to max" if name in bands else ""
     marker = "o" if kind(name) == "evaluation" else ""
     curve = charts.curve(steps, values, span, marker, bands.get(name))
-    panels += charts.panel(name, curve, kind(name), note)
+    panels += charts.panel(name, curve, kind(name), "shaded: min to max" if name in bands else "",
+                           f"{lost} not finite" if lost else "")
   return panels
 
 
