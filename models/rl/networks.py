@@ -6,6 +6,10 @@ import gin
 import keras
 import tensorflow as tf
 
+from replicator import UsageError
+
+_SMALLEST_IMAGE = 36  # Of it the convolutions leave one pixel.
+
 
 def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
   """Dense, LayerNormalization and tanh, then Dense and ELU for every further size."""
@@ -88,6 +92,9 @@ def _torso(observation_shape: tuple[int, ...]) -> list[keras.layers.Layer]:
   """For images `[h, w, c]` the convolutions of Mnih et al. 2015; for vectors nothing."""
   if len(observation_shape) < 3:
     return []
+  if min(observation_shape[:2]) < _SMALLEST_IMAGE:
+    raise UsageError(f"images of {observation_shape[0]} x {observation_shape[1]} are too small for "
+                     f"the convolutions; write Environments.pixels = {_SMALLEST_IMAGE} or more")
   return [keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"torso_{i}")
           for i, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)])
           ] + [keras.layers.Flatten()]

@@ -309,3 +309,11 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, "ray", None)
   with pytest.raises(UsageError, match=r"ActorPool.where = 'ray': .* pip install -e '\.\[sweep\]'"):
     ray_actors.RayActor(b"")
+
+
+def test_waiting_in_vain_is_told(monkeypatch):
+  monkeypatch.setattr(actor_pool, "_PATIENCE", 0.01)
+  ThreadActor.slow.update({0: threading.Event(), 1: threading.Event()})
+  learner = Learner()
+  learner.collect(until(0), 0)
+  assert "ActorPool: nothing came from 2 of 2 actors for 0 s; still waiting" in learner.told

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from models.rl.networks import Critic, Policy
+from replicator import UsageError
 
 
 def parameters(network):
@@ -32,3 +33,9 @@ def test_a_critic_depends_on_observation_and_action():
   values = [float(critic(zeros + i, np.full([1, 2], j, np.float32))[0, 0])
             for i in (0, 1) for j in (0, 1)]
   assert len(set(values)) == 4
+
+
+def test_images_too_small_for_the_convolutions_are_told():
+  assert Policy((36, 36, 3), 1)(np.zeros([1, 36, 36, 3], np.float32)).shape == (1, 1)
+  with pytest.raises(UsageError, match=r"images of 35 x 36 .* Environments.pixels = 36 or more"):
+    Policy((35, 36, 3), 1)
