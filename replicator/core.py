@@ -159,7 +159,7 @@ class Replicator:
     """A `tf.function` of one that is called from across replicas, with `on_replicas` inside."""
     # A step is TensorFlow operations under plain Python control: what runs eagerly line by
     # line is what is compiled, with no rewriting of the user's source in between.
-    return tf.function(function, autograph=False)
+    return tf.function(function, autograph=False, jit_compile=self.jit_compile or None)
 
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
     """Calls a compiled function; returns a remote value of the outcome where asynchronous."""
@@ -179,10 +179,8 @@ class Replicator:
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
-    if self.jit_compile:
-      # XLA does not compile through tf.distribute; one replica needs none. And the step by itself,
-      # not the loop around it, which would copy what it reads at every call: a replay, say.
-      return tf.function(replica_fn, autograph=False, jit_compile=True)(step, *arguments)
+    if self.jit_compile:  # XLA does not compile through tf.distribute; one replica needs none.
+      return replica_fn(step, *arguments)
     try:
       outputs = self.strategy.run(replica_fn, args=(step, *arguments))
     except RuntimeError:  # Of tf.distribute, when some replicas end before others.
