@@ -14,18 +14,11 @@ of a few steps, round after round, so that a slow minute of the machine slows al
 table gives medians over the turns, and ratios of those medians.
 """
 
-import importlib.metadata
-import importlib.util
-import json
-import os
-import platform
-import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 
 from absl import app, flags
+
+from benchmarks import turns
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16"],
@@ -70,7 +63,7 @@ def ours() -> Callable[[], float]:
 
 
 def take_turns() -> None:
-  """A contender's process: prints the seconds of one turn for every line it reads."""
+  """A contender's process."""
   if FLAGS.contender == "pytorch":
     import torch
 
@@ -87,41 +80,7 @@ def take_turns() -> None:
     else:
       from benchmarks import sngan_keras
       step = sngan_keras.make_step(FLAGS.batch_size, FLAGS.width, FLAGS.precision)
-  for _ in range(2):  # tracing, and what memory and threads need to settle
-    loss = step()
-  for _ in sys.stdin:
-    start = time.perf_counter()
-    for _ in range(FLAGS.steps):
-      loss = step()
-    print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss}), flush=True)
-
-
-class Contender:
-  """A process that takes a turn when asked."""
-
-  def __init__(self, name: str):
-    self.name = name
-    self.rates: list[float] = []
-    self._process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.sngan_step", *sys.argv[1:], f"--contender={name}"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(FLAGS.threads), "TF_CPP_MIN_LOG_LEVEL": "3"})
-
-  def turn(self) -> float:
-    """Examples per second of one turn."""
-    assert self._process.stdin and self._process.stdout
-    try:
-      self._process.stdin.write("go\n")
-      self._process.stdin.flush()
-      answer = self._process.stdout.readline()
-    except BrokenPipeError:
-      answer = ""
-    if not answer:
-      raise SystemExit(f"{self.name} failed; its error stands above")
-    return FLAGS.batch_size * FLAGS.steps / json.loads(answer)["seconds"]
-
-  def close(self) -> None:
-    self._process.communicate()
+  turns.take(step, FLAGS.steps)
 
 
 def main(argv: list[str]) -> None:
@@ -129,40 +88,11 @@ def main(argv: list[str]) -> None:
   if FLAGS.contender:
     take_turns()
     return
-  names = ["ours", "keras"]
-  if importlib.util.find_spec("torch"):
-    names.append("pytorch")
-  else:
-    print("torch is not installed: no comparison with PyTorch")
-  versions = {package: importlib.metadata.version(package)
-              for package in ("tensorflow", "keras", "torch")
-              if importlib.util.find_spec(package)}
-  print(f"{_cpu_model()}, {os.cpu_count()} cores, {FLAGS.threads} threads each;",
-        ", ".join(f"{name} {version}" for name, version in versions.items()))
-  contenders = [Contender(name) for name in names]
-  for contender in contenders:  # a first turn not counted: each waits until it has started
-    contender.turn()
-  for _ in range(FLAGS.rounds):
-    for contender in contenders:
-      contender.rates.append(contender.turn())
-  for contender in contenders:
-    contender.close()
-  print(f"SN-GAN 32 px step, batch {FLAGS.batch_size}, width {FLAGS.width}, {FLAGS.precision}, "
-        f"{FLAGS.rounds} turns of {FLAGS.steps} steps")
-  print(f"{'':10} {'examples/s':>10} {'lowest':>8} {'highest':>8} {'ours is':>10}")
-  reference = statistics.median(contenders[0].rates)
-  for contender in contenders:
-    median = statistics.median(contender.rates)
-    print(f"{contender.name:10} {median:10.1f} {min(contender.rates):8.1f} "
-          f"{max(contender.rates):8.1f} {reference / median:9.2f}x")
-
-
-def _cpu_model() -> str:
-  try:
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:
-      return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-  except (OSError, StopIteration):
-    return platform.processor() or platform.machine()
+  names = turns.installed({"ours": "tensorflow", "keras": "tensorflow", "pytorch": "torch"})
+  turns.compare("benchmarks.sngan_step", names, FLAGS.rounds, FLAGS.threads,
+                amount=FLAGS.batch_size * FLAGS.steps, unit="examples",
+                title=f"SN-GAN 32 px step, batch {FLAGS.batch_size}, width {FLAGS.width}, "
+                      f"{FLAGS.precision}, turns of {FLAGS.steps} steps")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+"""The learner of `benchmarks.d4pg_step` with this project: `experiments.d4pg` under XLA."""
+
+import types
+from collections.abc import Callable
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from benchmarks import d4pg_problem as problem
+from benchmarks.d4pg_problem import BATCH_SIZE, Batch, Rows
+from experiments.d4pg import D4PG
+from models.rl import replay
+from replicator import context
+from replicator.training_function import TrainingFunction
+
+# What the learner needs to know of environments; nothing acts here.
+_ENVIRONMENTS = types.SimpleNamespace(
+    name="random", number=1, observation_shape=(problem.OBSERVATION_SIZE,),
+    observation_dtype="float32", action_size=problem.ACTION_SIZE, episode_steps=1)
+
+
+class Learner:
+  """The agent, and one update a call."""
+
+  def __init__(self):
+    context.set_global_batch_size(BATCH_SIZE)
+    for name, value in {
+        "Normalizer.enabled": False, "Replay.capacity": problem.ROWS,
+        "wrap_optimizer.clip_norm": problem.CLIP_NORM, "wrap_optimizer.ema_decay": 0.0,
+        "wrap_optimizer.ema_every": problem.TARGET_PERIOD}.items():
+      gin.bind_parameter(name, value)
+    self.replicator = replicator.Replicator(jit_compile=True)
+    with self.replicator.scope():
+      self.agent = D4PG(_ENVIRONMENTS, optimizer=lambda: keras.optimizers.Adam(
+          problem.LEARNING_RATE, epsilon=problem.ADAM_EPSILON))
+    for optimizer, weights in zip(self._optimizers(), _weights(), strict=True):
+      for owned in (optimizer.variables_updated, optimizer.averages):
+        for variable, value in zip(owned, weights, strict=True):
+          variable.assign(value)
+
+  def update(self, batch: Batch) -> float:
+    """One step; returns the critic's loss."""
+    def update(batch):
+      index, weight = tf.zeros([BATCH_SIZE], tf.int64), tf.ones([BATCH_SIZE])
+      self.agent.replay.sample = lambda n: replay.Transitions(*batch, weight, index)
+      return self.agent()["critic"]
+
+    return float(self.replicator.run(update, batch)[0])
+
+  def weights(self) -> list[np.ndarray]:
+    """Of the policy, then of the critic, in the order of `problem.weights`."""
+    return [variable.numpy() for optimizer in self._optimizers()
+            for variable in optimizer.variables_updated]
+
+  def _optimizers(self) -> list[replicator.Optimizer]:
+    return [self.agent.optimizers[name] for name in ("policy", "critic")]
+
+
+def make_steps(rows: Rows) -> Callable[[], float]:
+  """The result samples and updates `STEPS_PER_CALL` times; returns the last critic loss."""
+  learner = Learner()
+  learner.agent.replay.insert(_with_ends(rows))
+  function = TrainingFunction(learner.replicator, learner.agent, problem.STEPS_PER_CALL)
+  calls = 0
+
+  def steps() -> float:
+    nonlocal calls
+    scalars, _ = function(calls * problem.STEPS_PER_CALL, None).fetch()
+    calls += 1
+    return float(scalars["critic"][-1])
+
+  return steps
+
+
+def _weights() -> tuple[list[np.ndarray], list[np.ndarray]]:
+  return problem.policy_weights(), problem.critic_weights()
+
+
+def _with_ends(rows: Rows) -> replay.Rows:
+  """The same experience; what follows a termination is the last observation of that episode."""
+  flag = np.where(rows.terminated, replay.TERMINATED, replay.CONTINUES).astype(np.uint8)
+  flag[1:][rows.terminated[:-1]] = replay.END
+  return replay.Rows(np.zeros(len(flag), np.int32), rows.observation, rows.action, rows.reward,
+                     flag)

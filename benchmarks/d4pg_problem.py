@@ -1,0 +1,105 @@
+"""What every contender of `benchmarks.d4pg_step` learns: sizes, first weights, and experience.
+
+D4PG (Barth-Maron et al. 2018) with the networks of Acme, and a learner's settings.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+BATCH_SIZE = 256
+OBSERVATION_SIZE = 24
+ACTION_SIZE = 6
+POLICY_SIZES = (256, 256, 256)
+CRITIC_SIZES = (512, 512, 256)
+NUM_ATOMS = 51
+V_MAX = 150.0
+ATOMS = np.linspace(-V_MAX, V_MAX, NUM_ATOMS, dtype=np.float32)
+N_STEP = 5
+DISCOUNT = 0.99
+LEARNING_RATE = 1e-4
+ADAM_EPSILON = 1e-14  # PyTorch adds it in another place than the others: too small to matter.
+CLIP_NORM = 40.0
+TARGET_PERIOD = 100
+LAYER_NORM_EPSILON = 1e-5
+ROWS = 100_000
+STEPS_PER_CALL = 10  # of those contenders that can take several
+
+
+class Rows(NamedTuple):
+  """The experience of one environment, in order."""
+
+  observation: np.ndarray  # float32 [m, 24]
+  action: np.ndarray  # float32 [m, 6]
+  reward: np.ndarray  # float32 [m]
+  terminated: np.ndarray  # bool [m]
+
+
+class Batch(NamedTuple):
+  """Transitions of n steps."""
+
+  observation: np.ndarray  # float32 [n, 24]
+  action: np.ndarray  # float32 [n, 6]
+  reward: np.ndarray  # float32 [n], the discounted sum
+  discount: np.ndarray  # float32 [n], 0 where the episode terminated
+  next_observation: np.ndarray  # float32 [n, 24]
+
+
+def rows() -> Rows:
+  """Random experience; one moment in 200 terminates an episode."""
+  random = np.random.default_rng(0)
+  return Rows(random.standard_normal([ROWS, OBSERVATION_SIZE], np.float32),
+              random.uniform(-1.0, 1.0, [ROWS, ACTION_SIZE]).astype(np.float32),
+              random.uniform(0.0, 1.0, [ROWS]).astype(np.float32),
+              random.uniform(0.0, 1.0, [ROWS]) < 0.005)
+
+
+def n_step_returns(experience: Rows) -> tuple[np.ndarray, np.ndarray]:
+  """For each of the first `m - N_STEP` moments the return and the discount: float32 [m - 5]."""
+  size = len(experience.reward) - N_STEP
+  reward, discount = np.zeros(size, np.float32), np.ones(size, np.float32)
+  for k in range(N_STEP):
+    reward += discount * experience.reward[k:k + size]
+    discount *= DISCOUNT * ~experience.terminated[k:k + size]
+  return reward, discount
+
+
+def batches(number: int) -> list[Batch]:
+  """Some batches, the same for every contender."""
+  experience, random = rows(), np.random.default_rng(3)
+  reward, discount = n_step_returns(experience)
+  return [batch(experience, reward, discount, random) for _ in range(number)]
+
+
+def batch(experience: Rows, reward: np.ndarray, discount: np.ndarray,
+          random: np.random.Generator) -> Batch:
+  """Transitions drawn uniformly; `reward` and `discount` are the `n_step_returns`."""
+  index = random.integers(len(reward), size=BATCH_SIZE)
+  return Batch(experience.observation[index], experience.action[index], reward[index],
+               discount[index], experience.observation[index + N_STEP])
+
+
+def weights(sizes: tuple[int, ...], inputs: int, outputs: int, head_scale: float, seed: int
+            ) -> list[np.ndarray]:
+  """A network's first weights: kernel [i, o] and bias [o] of each layer, with scale and offset
+  of the layer norm after those of the first.
+  """
+  random = np.random.default_rng(seed)
+  result: list[np.ndarray] = []
+  for number, (rows, columns) in enumerate(zip((inputs, *sizes), (*sizes, outputs), strict=True)):
+    scale = head_scale if number == len(sizes) else 1.0
+    kernel = random.standard_normal([rows, columns], np.float32) * np.sqrt(scale / rows)
+    result += [kernel.astype(np.float32), np.zeros(columns, np.float32)]
+    if not number:
+      result += [np.ones(columns, np.float32), np.zeros(columns, np.float32)]
+  return result
+
+
+def policy_weights() -> list[np.ndarray]:
+  """See `weights`; the last layer is near zero."""
+  return weights(POLICY_SIZES, OBSERVATION_SIZE, ACTION_SIZE, 1e-4, 1)
+
+
+def critic_weights() -> list[np.ndarray]:
+  """See `weights`."""
+  return weights(CRITIC_SIZES, OBSERVATION_SIZE + ACTION_SIZE, NUM_ATOMS, 1.0, 2)

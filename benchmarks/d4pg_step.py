@@ -1,0 +1,118 @@
+"""Learner steps per second of D4PG, sampling from the replay included, against its peers.
+
+  python -m benchmarks.d4pg_step [--check]
+
+One step is an update of the critic and one of the policy from a batch of 256 transitions of 5
+steps, with the networks of Acme, 24 numbers of observation and 6 of action, and a replay of
+100,000 rows; `benchmarks.d4pg_problem` says the rest:
+
+  ours     `benchmarks.d4pg_ours`, `experiments.d4pg` under XLA: 10 steps in a call, replay in
+           TensorFlow variables
+  keras    `benchmarks.d4pg_keras`, plain Keras 3 in a tf.function, replay in NumPy
+  pytorch  `benchmarks.d4pg_torch`, compiled, with fused Adam, replay in NumPy
+  jax      `benchmarks.d4pg_jax`, jitted: 10 steps in a call, replay in arrays of the device
+
+Contenders whose package is not installed are left out. Each is a process of its own, and they
+take turns; the table gives medians over the turns, and ratios of those medians.
+
+With --check the contenders make the same updates instead, from the same weights on the same
+batches, and the table says how far what they computed differs from plain Keras.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import types
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import d4pg_problem as problem
+from benchmarks import turns
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("rounds", 15, "Turns of every contender.", lower_bound=1)
+flags.DEFINE_integer("steps", 50, f"Of one turn; a multiple of {problem.STEPS_PER_CALL}.",
+                     lower_bound=problem.STEPS_PER_CALL)
+flags.DEFINE_integer("threads", 2, "Threads of every contender.", lower_bound=1)
+flags.DEFINE_bool("check", False, "Compare what the contenders compute, not their speed.")
+flags.DEFINE_enum("contender", None, ["ours", "keras", "pytorch", "jax"],
+                  "Only take turns as this contender, on request over stdin.")
+flags.DEFINE_string("results", None, "With --check and --contender: the file to write.")
+flags.register_validator("steps", lambda steps: steps % problem.STEPS_PER_CALL == 0,
+                         f"must be a multiple of {problem.STEPS_PER_CALL}")
+
+_PACKAGES = {"ours": "tensorflow", "keras": "tensorflow", "pytorch": "torch", "jax": "jax"}
+_MODULES = {"ours": "d4pg_ours", "keras": "d4pg_keras", "pytorch": "d4pg_torch", "jax": "d4pg_jax"}
+_UPDATES = 3  # of --check; later ones amplify what rounding did
+
+
+def contender() -> types.ModuleType:
+  """The module of this process's contender, after its threads were set."""
+  if FLAGS.contender == "pytorch":
+    import torch
+    torch.set_num_threads(FLAGS.threads)
+  elif FLAGS.contender in ("ours", "keras"):
+    from replicator.quiet import import_tensorflow
+    import_tensorflow()
+    import tensorflow as tf
+    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
+  return importlib.import_module(f"benchmarks.{_MODULES[FLAGS.contender]}")
+
+
+def take_turns() -> None:
+  """A contender's process."""
+  steps = contender().make_steps(problem.rows())
+  turns.take(steps, FLAGS.steps // problem.STEPS_PER_CALL)
+
+
+def write_results() -> None:
+  """A contender's process with --check: losses, and the weights after the last update."""
+  learner = contender().Learner()
+  losses = [learner.update(batch) for batch in problem.batches(_UPDATES)]
+  weights = np.concatenate([w.ravel() for w in learner.weights()])
+  np.savez(FLAGS.results, losses=losses, weights=weights)
+
+
+def check(names: list[str]) -> None:
+  """Prints how far losses and changes of the weights are from those of plain Keras."""
+  results = {}
+  with tempfile.TemporaryDirectory() as folder:
+    for name in names:
+      path = os.path.join(folder, f"{name}.npz")
+      subprocess.run([sys.executable, "-m", "benchmarks.d4pg_step", "--check",
+                      f"--contender={name}", f"--results={path}"], check=True)
+      with np.load(path) as arrays:
+        results[name] = dict(arrays)
+  first = np.concatenate([w.ravel() for w in problem.policy_weights() + problem.critic_weights()])
+  expected = results["keras"]
+  print(f"after {_UPDATES} updates, against plain Keras: the relative difference of")
+  print(f"{'':10} {'the losses':>12} {'the change of the weights':>26}")
+  for name, result in results.items():
+    losses = np.abs(result["losses"] / expected["losses"] - 1.0).max()
+    change = (np.linalg.norm(result["weights"] - expected["weights"])
+              / np.linalg.norm(expected["weights"] - first))
+    print(f"{name:10} {losses:12.1e} {change:26.1e}")
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  if FLAGS.contender:
+    if FLAGS.check:
+      write_results()
+    else:
+      take_turns()
+    return
+  names = turns.installed(_PACKAGES)
+  if FLAGS.check:
+    check(names)
+    return
+  turns.compare("benchmarks.d4pg_step", names, FLAGS.rounds, FLAGS.threads,
+                amount=FLAGS.steps, unit="steps",
+                title=f"D4PG learner, batch {problem.BATCH_SIZE}, turns of {FLAGS.steps} steps")
+
+
+if __name__ == "__main__":
+  app.run(main)
