@@ -251,8 +251,8 @@ def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
   except tf.errors.InvalidArgumentError as error:
     if dtype != tf.uint8:
       raise
-    raise UsageError("Replay: TensorFlow keeps no observations of uint8 in several processes; write "
-                     "Replicator.strategy = 'mirrored', or observe no pixels") from error
+    raise UsageError("Replay: TensorFlow keeps no observations of uint8 in several processes; "
+                     "write Replicator.strategy = 'mirrored', or observe no pixels") from error
 
 
 def _check_settings(observation_dtype: str, capacity: int, rows: int, n_step: int, discount: float,
