@@ -1,5 +1,6 @@
 """How any agent is trained that learns from a replay: act, learn, evaluate, in turn."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -65,16 +66,21 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
     the trained agent.
   """
   acted_in = environments()
-  limiter = RateLimiter()
+  limiter, evaluator = RateLimiter(), EpisodeEvaluator(environments)
   acting: set[Actor | ActorPool] = set()
 
   def act(agent: Agent, step: int) -> None:
     acting.add(agent.actor)
     agent.actor.collect(agent.act, limiter.environment_steps(step), step)
 
+  def evaluate(agent: Agent) -> replicator.Evaluation:
+    found = evaluator(agent)
+    steps = float(agent.actor.environment_steps.numpy())
+    return dataclasses.replace(found, scalars={**found.scalars, "environment_steps": steps})
+
   try:
-    return replicator.train(lambda: make_agent(acted_in), evaluate=EpisodeEvaluator(environments),
-                            before_call=act, workdir=workdir)
+    return replicator.train(lambda: make_agent(acted_in), evaluate=evaluate, before_call=act,
+                            workdir=workdir)
   finally:
     for actor in acting:
       actor.close()
