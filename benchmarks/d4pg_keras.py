@@ -68,15 +68,7 @@ class Learner:
 
 def make_steps(rows: Rows) -> Callable[[], float]:
   """The result samples and updates `STEPS_PER_CALL` times; returns the last critic loss."""
-  learner, random = Learner(), np.random.default_rng(0)
-  reward, discount = problem.n_step_returns(rows)
-
-  def steps() -> float:
-    for _ in range(problem.STEPS_PER_CALL):
-      loss = learner.update(problem.batch(rows, reward, discount, random))
-    return loss
-
-  return steps
+  return problem.with_numpy_replay(Learner().update, rows)
 
 
 def _layer_norm_mlp(sizes: tuple[int, ...]) -> list[layers.Layer]:

@@ -3,6 +3,7 @@
 D4PG (Barth-Maron et al. 2018) with the networks of Acme, and a learner's settings.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +78,19 @@ def batch(experience: Rows, reward: np.ndarray, discount: np.ndarray,
   index = random.integers(len(reward), size=BATCH_SIZE)
   return Batch(experience.observation[index], experience.action[index], reward[index],
                discount[index], experience.observation[index + N_STEP])
+
+
+def with_numpy_replay(update: Callable[[Batch], float], rows: Rows) -> Callable[[], float]:
+  """The result samples and updates `STEPS_PER_CALL` times; returns the last critic loss."""
+  random = np.random.default_rng(0)
+  reward, discount = n_step_returns(rows)
+
+  def steps() -> float:
+    for _ in range(STEPS_PER_CALL):
+      loss = update(batch(rows, reward, discount, random))
+    return loss
+
+  return steps
 
 
 def weights(sizes: tuple[int, ...], inputs: int, outputs: int, head_scale: float, seed: int

@@ -73,8 +73,7 @@ class D4PG(tf.Module):
     policy_gradients, value = self._policy_gradients(observations)
     self.optimizers["critic"].apply(critic_gradients, self.critic.trainable_variables)
     self.optimizers["policy"].apply(policy_gradients, self.policy.trainable_variables)
-    if self.replay.prioritised:
-      self.replay.update_priorities(batch, errors)
+    self.replay.update_priorities(batch, errors)
     return {"critic": tf.reduce_mean(batch.weight * errors), "value": value,
             **self.actor.scalars()}
 

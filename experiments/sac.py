@@ -72,8 +72,7 @@ class SAC(tf.Module):
     errors = self._update_critics(batch, observations, noise[0])
     value, entropy = self._update_policy(observations, noise[1])
     self._update_temperature(entropy)
-    if self.replay.prioritised:
-      self.replay.update_priorities(batch, errors)
+    self.replay.update_priorities(batch, errors)
     return {"critics": tf.reduce_mean(batch.weight * errors), "value": value,
             "entropy": entropy, "temperature": tf.exp(tf.identity(self.log_temperature.value)),
             **self.actor.scalars()}

@@ -25,7 +25,7 @@ from replicator.snapshot import copies_of
 
 Act = Callable[[np.ndarray, np.ndarray], Any]
 _CONTINUES, _TERMINATED = np.uint8(CONTINUES), np.uint8(TERMINATED)
-_RECENT = 10
+RECENT = 10
 _MOST_FAILURES = 10  # One after the other.
 
 
@@ -91,16 +91,16 @@ class Actor(tf.Module):
     self._random_steps, self._warn = random_steps, warn
     self._draws = Draws(seed, n, a)
     start = _State(
-        0, 0, np.zeros([_RECENT]), np.zeros([n], np.int64), np.zeros([n], np.int64),
+        0, 0, np.zeros([RECENT]), np.zeros([n], np.int64), np.zeros([n], np.int64),
         np.zeros([n, environments.episode_steps, a], np.float32),
         np.zeros([n, *environments.observation_shape], environments.observation_dtype),
         np.zeros([n]))
-    self._kept = {name: _variable(name, value) for name, value in vars(start).items()}
+    self._kept = {name: kept_variable(name, value) for name, value in vars(start).items()}
     self.environment_steps = self._kept["environment_steps"]
     self.episodes = self._kept["episodes"]
     self.recent_returns = self._kept["recent_returns"]
     self.observation = self._kept["observation"]
-    self.episode_return = _variable("mean_return", np.float32(0))
+    self.episode_return = kept_variable("mean_return", np.float32(0))
     self._state: _State | None = None  # None: what is in the variables counts.
     self._changed = np.zeros(start.actions.shape[:2], bool)  # Which actions are not in them yet.
     self._rows: collections.deque[Rows] = collections.deque()  # tf.Module would wrap a list.
@@ -130,11 +130,7 @@ class Actor(tf.Module):
       self._rows.clear()
       raise
     if self._rows:
-      rows = Rows(*(np.concatenate(parts) for parts in zip(*self._rows, strict=True)))
-      self._rows.clear()
-      self.replay.insert(rows)
-      if self.normalizer is not None:
-        self.normalizer.update(rows.observation)
+      deliver(self._rows, self.replay, self.normalizer)
       self._keep(state)
 
   def scalars(self) -> dict[str, tf.Tensor]:
@@ -187,7 +183,7 @@ class Actor(tf.Module):
     """Counts episodes that ended as they should, and begins new ones; ended: bool [n]."""
     which = np.flatnonzero(ended)
     for episode_return in state.episode_return[which]:
-      state.recent_returns[state.episodes % _RECENT] = episode_return
+      state.recent_returns[state.episodes % RECENT] = episode_return
       state.episodes += 1
     if len(which):
       self._end(state, which)
@@ -239,11 +235,11 @@ class Actor(tf.Module):
   def _present_state(self) -> _State:
     """That of the variables, which a restored checkpoint or a step back may have changed."""
     state = self._state
-    if state is None or not all(np.array_equal(_value_of(self._kept[name]), getattr(state, name))
+    if state is None or not all(np.array_equal(value_of(self._kept[name]), getattr(state, name))
                                 for name in ("environment_steps", "episode", "episode_return")):
       values: dict[str, Any] = {}
       for name, variable in self._kept.items():
-        value = _value_of(variable)
+        value = value_of(variable)
         values[name] = value if value.ndim else int(value)
       state = _State(**values)
       self._changed[:] = False
@@ -326,12 +322,22 @@ class Actor(tf.Module):
     self._warn(f"{error}; all are made anew, and go on where they were")
 
 
-def _variable(name: str, value: Any) -> tf.Variable:
+def deliver(parts: collections.deque[Rows], replay: Replay, normalizer: Normalizer | None) -> None:
+  """Inserts rows that came in parts; takes the parts away."""
+  rows = Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+  parts.clear()
+  replay.insert(rows)
+  if normalizer is not None:
+    normalizer.update(rows.observation)
+
+
+def kept_variable(name: str, value: Any) -> tf.Variable:
+  """A variable that begins as `value`, with a copy on every replica."""
   return tf.Variable(value, trainable=False, dtype=np.asarray(value).dtype, name=name,
                      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
 
-def _value_of(variable: tf.Variable) -> np.ndarray:
+def value_of(variable: tf.Variable) -> np.ndarray:
   """A copy, which may be changed."""
   return np.array(copies_of(variable)[0].read_value())
 

@@ -29,7 +29,6 @@ from replicator import UsageError
 from replicator.errors import RunFailed
 from replicator.snapshot import copies_of
 
-_RECENT = 10
 _MOST_DEATHS = 5  # Of one actor, without an answer in between.
 _PATIENCE = 60.0  # Seconds.
 _PLACES: dict[str, Callable[[bytes], Any]] = {"local": LocalActor, "ray": RayActor}
@@ -121,13 +120,13 @@ class ActorPool(tf.Module):
     self._random_steps, self._warn = random_steps, warn
     n = environments.number
     self._each = n // processes  # Environments.
-    start = _State(0, 0, np.zeros([_RECENT]), 0, 0, 0,
+    start = _State(0, 0, np.zeros([acting.RECENT]), 0, 0, 0,
                    np.zeros([n, *environments.observation_shape], environments.observation_dtype),
                    np.zeros([n], bool))
-    self._kept = {name: _variable(name, value) for name, value in vars(start).items()}
+    self._kept = {name: acting.kept_variable(name, value) for name, value in vars(start).items()}
     self.environment_steps, self.episodes, self.policy_age, self.deaths = (
         self._kept[name] for name in ("environment_steps", "episodes", "policy_age", "deaths"))
-    self.episode_return = _variable("mean_return", np.float32(0))
+    self.episode_return = acting.kept_variable("mean_return", np.float32(0))
     self._policy: ExportedPolicy | None = None
     self._state: _State | None = None  # None: what is in the variables counts.
     self._members: collections.deque[_Member] = collections.deque()  # tf.Module would wrap a list.
@@ -159,11 +158,7 @@ class ActorPool(tf.Module):
       self._wait()
     state.policy_age = max(ages, default=state.policy_age)
     if self._rows:
-      rows = Rows(*(np.concatenate(parts) for parts in zip(*self._rows, strict=True)))
-      self._rows.clear()
-      self.replay.insert(rows)
-      if self.normalizer is not None:
-        self.normalizer.update(rows.observation)
+      acting.deliver(self._rows, self.replay, self.normalizer)
     if ages or state.starts > starts:
       self._keep(state)
 
@@ -237,7 +232,7 @@ class ActorPool(tf.Module):
     state.observation[first:first + self._each] = answer.observation
     state.environment_steps += answer.environment_steps
     state.episodes += answer.episodes
-    state.recent_returns = np.append(state.recent_returns, answer.returns)[-_RECENT:]
+    state.recent_returns = np.append(state.recent_returns, answer.returns)[-acting.RECENT:]
     for line in answer.warnings:
       self._warn(f"actor {member.number}: {line}")
 
@@ -250,11 +245,11 @@ class ActorPool(tf.Module):
       self._policy = ExportedPolicy(act, e.observation_shape, e.observation_dtype, e.action_size)
       self._their_environments = e.like(self._each)
     state = self._state
-    if state is None or any(_value_of(self._kept[name]) != getattr(state, name)
+    if state is None or any(acting.value_of(self._kept[name]) != getattr(state, name)
                             for name in ("environment_steps", "starts")):
       self.close()
       values: dict[str, Any] = {name: v if v.ndim else int(v) for name, v in
-                                ((name, _value_of(v)) for name, v in self._kept.items())}
+                                ((name, acting.value_of(v)) for name, v in self._kept.items())}
       state = _State(**values)
       self._cut(state, np.arange(self.environments.number))
       for number in range(self._processes):
@@ -335,13 +330,3 @@ def _check(environments: Environments, processes: int, where: str, steps_per_ord
   if replicator.Replicator().num_pipelines > 1:
     raise UsageError(f"make_actor.processes = {processes}: actors in processes feed a learner of "
                      "one process, and this run has several; write 0, and each of them acts")
-
-
-def _variable(name: str, value: Any) -> tf.Variable:
-  return tf.Variable(value, trainable=False, dtype=np.asarray(value).dtype, name=name,
-                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-
-def _value_of(variable: tf.Variable) -> np.ndarray:
-  """A copy, which may be changed."""
-  return np.array(copies_of(variable)[0].read_value())
