@@ -29,18 +29,16 @@ class MovingAverages(tf.Module):
   def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor) -> None:
     """Moves every replica's copies, seen from across replicas; `updates` [] counts this one."""
     keep = tf.where(updates > self._start, tf.constant(self._decay, tf.float64), 0.0)
+    due = updates % self._every == 0
 
-    def move(average, variable, keep):
-      return average.assign(variable + tf.cast(keep, average.dtype) * (average - variable))
+    def move(average, variable, keep, due):
+      moved = variable + tf.cast(keep, average.dtype) * (average - variable)
+      if self._every > 1:  # Not tf.cond, before which XLA copies all averages and variables.
+        moved = tf.where(due, moved, average)
+      return average.assign(moved)
 
-    def move_all():
-      for average, variable in zip(self.values, self._variables, strict=True):
-        strategy.extended.update(average.value, move, args=(variable.value, keep), group=False)
-
-    if self._every == 1:
-      move_all()
-    else:
-      tf.cond(updates % self._every == 0, move_all, lambda: None)
+    for average, variable in zip(self.values, self._variables, strict=True):
+      strategy.extended.update(average.value, move, args=(variable.value, keep, due), group=False)
 
   @contextlib.contextmanager
   def in_place_of_weights(self) -> Iterator[None]:

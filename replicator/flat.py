@@ -12,6 +12,10 @@ _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
     "SGD", "RMSprop", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "Lion"))
 """What these compute for one number of a variable does not depend on the others."""
 
+_MULTIPLE = 768
+"""The length of a vector, with zeros at its end, is a multiple of it, and so of most numbers of
+cores: where XLA cannot share out a vector evenly it computes one number at a time."""
+
 
 class Flat(keras.Variable):
   """Some variables, end to end: for a Keras optimizer one variable, whose slots are as long.
@@ -29,6 +33,7 @@ class Flat(keras.Variable):
     # Not Keras' own constructor, which would make one more variable.
     self.variables = list(variables)
     self._sizes = [int(np.prod(v.shape)) for v in self.variables]
+    self._padding = -sum(self._sizes) % _MULTIPLE
 
   @property
   def path(self) -> str:
@@ -38,7 +43,7 @@ class Flat(keras.Variable):
   @property
   def shape(self) -> tuple[int, ...]:
     """Of one vector."""
-    return (sum(self._sizes),)
+    return (sum(self._sizes) + self._padding,)
 
   @property
   def dtype(self) -> str:
@@ -58,20 +63,21 @@ class Flat(keras.Variable):
     """A tensor for each variable, or zeros where it is None, as one of the whole shape."""
     if len(self.variables) == 1:
       return tf.cast(tensors[0], self.dtype)
-    return tf.concat([tf.zeros([size], self.dtype) if x is None
-                      else tf.cast(tf.reshape(x, [-1]), self.dtype)
-                      for x, size in zip(tensors, self._sizes, strict=True)], 0)
+    parts = [tf.zeros([size], self.dtype) if x is None else tf.cast(tf.reshape(x, [-1]), self.dtype)
+             for x, size in zip(tensors, self._sizes, strict=True)]
+    return tf.concat([*parts, tf.zeros([self._padding], self.dtype)], 0)
 
   def unpack(self, vector: tf.Tensor) -> list[tf.Tensor]:
     """The tensor for each variable."""
     if len(self.variables) == 1:
       return [vector]
+    parts = tf.split(vector, [*self._sizes, self._padding])[:-1]
     return [tf.reshape(part, v.shape)
-            for part, v in zip(tf.split(vector, self._sizes), self.variables, strict=True)]
+            for part, v in zip(parts, self.variables, strict=True)]
 
   def mask(self, changing: Sequence[bool]) -> np.ndarray:
     """For each number whether its variable is `changing`: bool, of the whole shape."""
-    return np.repeat(changing, self._sizes)
+    return np.repeat([*changing, False], [*self._sizes, self._padding])
 
 
 class FlatCopies:
