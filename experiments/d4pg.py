@@ -4,7 +4,7 @@
 
 Barth-Maron et al. 2018 (arXiv:1804.08617), with the settings of Acme's agent: a critic of the
 distribution of n-step returns, a deterministic policy that climbs its mean, target networks
-for both, Gaussian exploration.
+for both, Gaussian exploration. With `D4PG.returns = @ExpectedReturns` it is DDPG.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,12 @@ import keras
 import tensorflow as tf
 
 import replicator
-from models.rl import agents, categorical
+from models.rl import agents
 from models.rl.environments import Environments
 from models.rl.networks import Critic, Policy
 from models.rl.normalization import Normalizer
 from models.rl.replay import Replay, Transitions
+from models.rl.returns import CategoricalReturns, Returns
 from replicator import app
 
 
@@ -33,26 +34,23 @@ class D4PG(tf.Module):
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
-    lowest_return: the first atom of the distribution of returns.
-    highest_return: the last one; rule: the discounted sum of the largest rewards.
-    atoms: how many, evenly spaced.
+    returns: makes what the critic says of returns: `CategoricalReturns` or `ExpectedReturns`.
     noise: standard deviation of the exploration, where the range of actions is [-1, 1].
     action_gradient_norm: the gradient of the value by an action is clipped to this norm.
   """
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               lowest_return: float = -150.0, highest_return: float = 150.0, atoms: int = 51,
+               returns: Callable[[], Returns] = CategoricalReturns,
                noise: float = 0.3, action_gradient_norm: float = 1.0):
     super().__init__()
     shape, action_size = environments.observation_shape, environments.action_size
-    self.lowest_return, self.highest_return = lowest_return, highest_return
-    self.atoms = atoms
+    self.returns = returns()
     self.noise = noise
     self.action_gradient_norm = action_gradient_norm
     self.normalizer = Normalizer(shape)
     self.policy = Policy(shape, action_size)
-    self.critic = Critic(shape, action_size, atoms)
+    self.critic = Critic(shape, action_size, self.returns.outputs)
     self.replay = Replay(shape, action_size, environments.number,
                          observation_dtype=environments.observation_dtype)
     self.actor = agents.make_actor(environments, self.replay, self.normalizer)
@@ -69,12 +67,12 @@ class D4PG(tf.Module):
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
-    critic_gradients, errors = self._critic_gradients(batch, observations)
+    critic_gradients, losses = self._critic_gradients(batch, observations)
     policy_gradients, value = self._policy_gradients(observations)
     self.optimizers["critic"].apply(critic_gradients, self.critic.trainable_variables)
     self.optimizers["policy"].apply(policy_gradients, self.policy.trainable_variables)
-    self.replay.update_priorities(batch, errors)
-    return {"critic": tf.reduce_mean(batch.weight * errors), "value": value,
+    self.replay.update_priorities(batch, losses)
+    return {"critic": tf.reduce_mean(batch.weight * losses), "value": value,
             **self.actor.scalars()}
 
   @tf.function(autograph=False, reduce_retracing=True)
@@ -86,32 +84,25 @@ class D4PG(tf.Module):
   def _action(self, observations: tf.Tensor) -> tf.Tensor:
     return tf.tanh(self.policy(observations))
 
-  def _returns(self) -> tf.Tensor:
-    return categorical.atoms(self.lowest_return, self.highest_return, self.atoms,
-                             keras.config.floatx())
-
   def _critic_gradients(self, batch: Transitions, observations: tf.Tensor
                         ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Towards the distribution of n-step returns: gradients, and the cross-entropies [n]."""
-    z = self._returns()
-    target = self._target_distribution(batch, z)
+    """Towards the n-step returns: gradients, and the loss of each example [n]."""
+    target = self.returns.target(batch.reward, batch.discount, self._following(batch))
     variables = self.critic.trainable_variables
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch([v.value for v in variables])
-      errors = categorical.cross_entropy(target, self.critic(observations, batch.action))
-      loss = tf.reduce_mean(batch.weight * errors)
+      losses = self.returns.losses(target, self.critic(observations, batch.action))
+      loss = tf.reduce_mean(batch.weight * losses)
       scaled = self.optimizers["critic"].scale_loss(loss)
-    return tape.gradient(scaled, variables), errors
+    return tape.gradient(scaled, variables), losses
 
-  def _target_distribution(self, batch: Transitions, z: tf.Tensor) -> tf.Tensor:
-    """Of the n-step return and what the target networks expect after it: `[n, atoms]`."""
+  def _following(self, batch: Transitions) -> tf.Tensor:
+    """What the target networks say of the return after the n steps: `[n, outputs]`."""
     observations = self.normalizer(batch.next_observation)
     with self.optimizers["policy"].averaged_weights():
       actions = self._action(observations)
     with self.optimizers["critic"].averaged_weights():
-      logits = self.critic(observations, actions)
-    returns = batch.reward[:, tf.newaxis] + batch.discount[:, tf.newaxis] * z
-    return categorical.project(returns, tf.nn.softmax(logits), z)
+      return self.critic(observations, actions)
 
   def _policy_gradients(self, observations: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Up the critic's mean return; gradients, and that mean []."""
@@ -129,7 +120,7 @@ class D4PG(tf.Module):
     """dq/da of each example, clipped: `[n, *shape], [n, a] -> [n, a]`; and its value q [n]."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(actions)
-      values = categorical.mean(self.critic(observations, actions), self._returns())
+      values = self.returns.mean(self.critic(observations, actions))
     gradient = tape.gradient(values, actions)
     return tf.clip_by_norm(gradient, self.action_gradient_norm, axes=[1]), values
 

@@ -15,7 +15,7 @@ from experiments.sngan import sngan
 from replicator import config, strategy
 from replicator.sweeps import sweep_file
 
-AGENT_MAINS = {"d4pg": d4pg, "sac": sac}
+AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("sngan_*.gin"))

@@ -1,13 +1,9 @@
 """An actor on a cluster of Ray: the one that RAY_ADDRESS names, or a local one."""
 
 import concurrent.futures
-import importlib
-import logging
-import os
-from typing import Any
 
 from models.rl.actor_process import Order, Worker
-from replicator.errors import UsageError
+from replicator import ray_cluster
 
 _OBJECT_BYTES = 200 * 2 ** 20  # Weights and rows pass through it; Ray would take 30 %.
 
@@ -27,11 +23,11 @@ class RayActor:
   """
 
   def __init__(self, setup: bytes):
-    ray = _connected()
+    ray = ray_cluster.connect("ActorPool.where = 'ray'", object_store_memory=_OBJECT_BYTES)
     self.DIED: tuple[type[Exception], ...] = (ray.exceptions.RayActorError,)
     self._ray = ray
     # On one machine there may be more actors than cores, as with processes.
-    cores = 1 if os.environ.get("RAY_ADDRESS") else 0
+    cores = 1 if ray_cluster.address() else 0
     self._actor = ray.remote(num_cpus=cores)(Worker).remote(setup)
     self.started: concurrent.futures.Future = self._actor.__ray_ready__.remote().future()
 
@@ -48,25 +44,3 @@ class RayActor:
   def close(self) -> None:
     """Ends the actor at once."""
     self._ray.kill(self._actor)
-
-
-def _connected() -> Any:
-  """Ray, connected to its cluster."""
-  os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-  try:
-    ray = importlib.import_module("ray")
-  except ModuleNotFoundError as error:
-    raise UsageError("ActorPool.where = 'ray': Ray is not installed; pip install -e '.[sweep]'"
-                     ) from error
-  if ray.is_initialized():
-    return ray
-  address = os.environ.get("RAY_ADDRESS")
-  quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-  try:
-    if address:
-      ray.init(address=address, **quiet)
-    else:
-      ray.init(include_dashboard=False, object_store_memory=_OBJECT_BYTES, **quiet)
-  except ConnectionError as error:
-    raise UsageError(f"RAY_ADDRESS={address}: no cluster of Ray there") from error
-  return ray

@@ -5,7 +5,6 @@ All machines must see the sweep's folder and the experiment.
 """
 
 import dataclasses
-import logging
 import os
 import pathlib
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 import ray
 from ray import tune
 
+from replicator import ray_cluster
 from replicator.errors import UsageError
 from replicator.sweeps import attempt, local, trials
 from replicator.sweeps.attempt import Attempt
@@ -29,7 +29,6 @@ _SETTINGS = {
   "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",    # The runs record themselves.
   "RAY_CHDIR_TO_TRIAL_DIR": "0",
   "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",    # Trials see the GPUs that their machine has.
-  "RAY_USAGE_STATS_ENABLED": "0",
   "RAY_AIR_NEW_OUTPUT": "0",
 }
 
@@ -41,30 +40,19 @@ def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
     UsageError: the cluster is not there.
   """
   os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
-  address = os.environ.get("RAY_ADDRESS")
   cores = _CORES_FOR_EACH
-  if not address:
+  if not ray_cluster.address():
     jobs = jobs or local.default_jobs()
     cores = len(attempt.divided(attempt.usable_cores(), jobs)[0])
   try:
-    _connect(address, jobs, cores)
+    # More trials at once than cores is what the user asked for.
+    ray_cluster.connect("--runner=ray", num_cpus=(jobs or 1) * cores,
+                        object_store_memory=_OBJECT_BYTES)
     with Stopping(sweep):
       _tune(sweep, jobs, cores, cwd)
   finally:
     ray.shutdown()
     shutil.rmtree(sweep.folder / ".ray", ignore_errors=True)
-
-
-def _connect(address: str | None, jobs: int | None, cores: int) -> None:
-  quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-  try:
-    if address:
-      ray.init(address=address, **quiet)
-    else:  # More trials at once than cores is what the user asked for.
-      ray.init(num_cpus=(jobs or 1) * cores, include_dashboard=False,
-               object_store_memory=_OBJECT_BYTES, **quiet)
-  except ConnectionError as error:
-    raise UsageError(f"RAY_ADDRESS={address}: no cluster of Ray there") from error
 
 
 class _Trials(tune.search.Searcher):

@@ -1,4 +1,4 @@
-"""D4PG and SAC: the strategy does not change their training, a killed run resumes exactly."""
+"""D4PG, DDPG and SAC: the strategy does not change their training, a killed run resumes exactly."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ SMALL = [
     "Environments.number = 2", "Environments.episode_steps = 25", "Actor.random_steps = 40",
     "Replay.capacity = 80", "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)",
     "EpisodeEvaluator.episodes = 2"]
-MAINS = {"d4pg": d4pg.d4pg, "sac": sac.sac}
+MAINS = {"d4pg": d4pg.d4pg, "ddpg": d4pg.d4pg, "sac": sac.sac}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
@@ -81,6 +81,7 @@ def one_device(tmp_path_factory):
 @pytest.mark.parametrize("agent, name, more", [
     ("d4pg", "mirrored 2", PRIORITISED), ("d4pg", "central storage 2", PRIORITISED),
     pytest.param("d4pg", "mirrored 4", [], marks=pytest.mark.slow),
+    pytest.param("ddpg", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
   train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
