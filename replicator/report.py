@@ -12,7 +12,10 @@ from replicator import charts, runs
 from replicator.progress import format_duration, format_number
 from replicator.runs import Run, kind
 
+_SHADED = "shaded: min to max"
 _STRIP = 6  # Pictures between the first and the last.
+_MEASURES = {"environment steps": "eval/environment_steps", "seconds": "seconds"}
+"""What an evaluation with a spread is drawn against, besides steps; by its title, as logged."""
 _IN_COMMAND = ("command", "program", "program_file", "argv")
 
 
@@ -29,6 +32,8 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   body = (f'<div class="tiles">{_tiles(run)}</div>\n'
           + charts.section("Metrics", _table(run))
           + charts.section("Curves by step", _panels(run), "panels")
+          + "".join(charts.section(f"Curves by {title}", panels, "panels")
+                    for title, name in _MEASURES.items() if (panels := _panels_by(run, name)))
           + charts.section("Samples", _samples(run))
           + charts.section("Configuration", _config(run))
           + charts.section("Command and versions", _facts(run)))
@@ -127,8 +132,21 @@ def _panels(run: Run) -> str:
     lost = (~np.isfinite(values)).sum()
     marker = "o" if kind(name) == "evaluation" else ""
     curve = charts.curve(steps, values, span, marker, bands.get(name))
-    panels += charts.panel(name, curve, kind(name), "shaded: min to max" if name in bands else "",
+    panels += charts.panel(name, curve, kind(name), _SHADED if name in bands else "",
                            f"{lost} not finite" if lost else "")
+  return panels
+
+
+def _panels_by(run: Run, measure: str) -> str:
+  """The curves that have a spread, over something else than steps that every row tells."""
+  panels, series = "", run.series()
+  value_at = {row["step"]: row[measure] for row in run.rows if measure in row}
+  for name, (lowest, highest) in _bands(series).items():
+    steps, values = series[name]
+    if all(step in value_at for step in steps):
+      at = np.array([value_at[step] for step in steps], float)
+      curve = charts.curve(at, values, None, "o", ((at, lowest[1]), (at, highest[1])))
+      panels += charts.panel(name, curve, kind(name), _SHADED)
   return panels
 
 

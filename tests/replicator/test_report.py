@@ -98,10 +98,21 @@ def test_a_spread_is_drawn_around_its_mean(tmp_path):
   write_metrics(tmp_path, [{"step": step, "seconds": step, **{name: float(step + i)
                             for i, name in enumerate(names)}} for step in range(5)])
   page = report.write_report(tmp_path).read_text()
-  assert re.findall(r'<figure class="\w+"><figcaption>([\w/]+)', page) == [
-      "eval/return", "loss_min"]
+  by_step, by_seconds = page.split("Curves by seconds")
+  panels = r'<figure class="\w+"><figcaption>([\w/]+)'
+  assert re.findall(panels, by_step) == ["eval/return", "loss_min"]
+  assert re.findall(panels, by_seconds) == ["eval/return"]
+  assert "Curves by environment steps" not in page
   assert "shaded: min to max" in page and "fill-opacity: 0.15" in page
   assert "eval/return_max" in page  # In the table.
+
+
+def test_a_spread_is_also_drawn_over_environment_steps(tmp_path):
+  write_metrics(tmp_path, [{"step": step, "seconds": step, "eval/environment_steps": 1e6 * step,
+                            "eval/return": 1.0, "eval/return_min": 0.0, "eval/return_max": 2.0}
+                           for step in range(5)])
+  drawn = report.write_report(tmp_path).read_text().split("Curves by environment steps")[1]
+  assert ">4M<" in drawn.split("Curves by seconds")[0]
 
 
 def test_the_page_needs_nothing_else(workdir):
