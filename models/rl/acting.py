@@ -294,7 +294,7 @@ class Actor(tf.Module):
     for name, variable in self._kept.items():
       for copy in copies_of(variable):
         if name == "actions":
-          copy.scatter_nd_update(where, state.actions[self._changed])
+          _scatter(copy, where, state.actions[self._changed])
         else:
           copy.assign(getattr(state, name))
     self._changed[:] = False
@@ -335,6 +335,12 @@ def kept_variable(name: str, value: Any) -> tf.Variable:
   """A variable that begins as `value`, with a copy on every replica."""
   return tf.Variable(value, trainable=False, dtype=np.asarray(value).dtype, name=name,
                      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+
+@tf.function(autograph=False, reduce_retracing=True)
+def _scatter(variable: tf.Variable, where: tf.Tensor, values: tf.Tensor) -> None:
+  # Compiled: eagerly TensorFlow cannot do it to a variable of a parameter server.
+  variable.scatter_nd_update(where, values)
 
 
 def value_of(variable: tf.Variable) -> np.ndarray:

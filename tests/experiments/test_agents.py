@@ -98,6 +98,22 @@ def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_pat
   assert_same_training(tmp_path, one_device("d4pg", *FLOAT64))
 
 
+@pytest.mark.slow
+def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resume(tmp_path):
+  for steps in (10, 20):
+    flags = [f"--gin_param={binding}" for binding in [
+        *SMALL, *PRIORITISED, "Replicator.strategy = 'parameter_server'", f"train.steps = {steps}"]]
+    done = run("replicator.launch", "--workers=2", "--ps=1", "--", sys.executable, "-m",
+               "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin", *flags,
+               f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+  rows = logged(tmp_path)
+  assert rows[-1]["step"] == 20
+  # 60 before the first step, and then 4 for each sample of 16.
+  assert rows[-1]["environment_steps"] == pytest.approx(60 + 20 * 16 / 4, abs=8)
+  assert np.isfinite([row["critic"] for row in rows]).all()
+
+
 def test_xla_and_several_steps_a_call_do_not_change_the_training(one_device, tmp_path):
   more = [*FLOAT64, "RateLimiter.samples_per_insert = 1e9", "train.log_every = 5"]
   train("d4pg", tmp_path, *more, "Replicator.jit_compile = True", "train.steps_per_call = 5")
