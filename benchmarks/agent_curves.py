@@ -1,0 +1,74 @@
+"""Learning curves of agents as one picture: a panel for each environment, a curve for each run.
+
+  python -m benchmarks.agent_curves RUN RUN... [--output=agents.png]
+
+Reads the workdirs of finished and unfinished runs. A curve is the mean return of the evaluation's
+episodes over environment steps; from the least to the greatest of them is shaded.
+"""
+
+import re
+import sys
+
+import numpy as np
+from absl import app, flags
+from matplotlib import ticker
+from matplotlib.figure import Figure
+
+from replicator import runs
+from replicator.errors import UsageError
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("output", "agents.png", "The picture.")
+
+
+def environment(run: runs.Run) -> str:
+  """The name of the environment that a run is of.
+
+  Raises:
+    UsageError: it is of none, or nothing was evaluated.
+  """
+  name = re.search(r"^Environments\.name = '(.*)'", run.config, re.MULTILINE)
+  if not name or "eval/environment_steps" not in run.series():
+    raise UsageError(f"{run.folder}: no evaluations of an agent there")
+  return name[1]
+
+
+def draw(axes, title: str, found: list[runs.Run]) -> None:
+  """The curves of some runs of one environment."""
+  for run in found:
+    series = run.series()
+    steps = series["eval/environment_steps"][1]
+    mean, least, greatest = (series[f"eval/return{end}"][1] for end in ("", "_min", "_max"))
+    line, = axes.plot(steps, mean, linewidth=1.5, marker="o", markersize=2.5)
+    axes.fill_between(steps, least, greatest, color=line.get_color(), alpha=0.12, linewidth=0)
+  axes.set_title(title, fontsize=9)
+  axes.set_xlabel("environment steps", fontsize=8)
+  axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
+  axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
+  axes.tick_params(labelsize=8, length=0)
+  axes.grid(axis="y", color="#e5e7eb")
+  axes.set_frame_on(False)
+  axes.set_axisbelow(True)
+
+
+def main(argv: list[str]) -> None:
+  panels: dict[str, list[runs.Run]] = {}
+  try:
+    for folder in argv[1:]:
+      run = runs.read(folder)
+      panels.setdefault(environment(run), []).append(run)
+    if not panels:
+      raise UsageError("no runs; write the workdirs of some")
+  except UsageError as error:
+    sys.exit(f"error: {error}")
+  figure = Figure(figsize=(3.1 * len(panels), 2.6), layout="constrained")
+  for axes, (title, found) in zip(np.ravel(figure.subplots(1, len(panels))), panels.items(),
+                                  strict=True):
+    draw(axes, title, found)
+  figure.axes[0].set_ylabel("return of an episode", fontsize=8)
+  figure.savefig(FLAGS.output, dpi=110)
+  print(f"drawn: {FLAGS.output}")
+
+
+if __name__ == "__main__":
+  app.run(main)
