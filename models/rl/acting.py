@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.rl.draws import Draws
-from models.rl.environments import Environments, EnvironmentsLost, Outcome
+from models.rl.environments import Environments, EnvironmentsLost, Outcome, merged
 from models.rl.normalization import Normalizer
 from models.rl.replay import CONTINUES, END, TERMINATED, Replay, Rows
 from replicator.errors import RunFailed
@@ -175,7 +175,7 @@ class Actor(tf.Module):
     self._failures[good] = 0
     state.episode_return[good] += outcome.reward[good]
     # After a failure the last good observation is the end.
-    state.observation = _merged(good, outcome.observation, state.observation)
+    state.observation = merged(good, outcome.observation, state.observation)
     self._finish(state, good & (outcome.terminated | outcome.truncated))
     self._end(state, np.flatnonzero(~good))
 
@@ -225,7 +225,7 @@ class Actor(tf.Module):
         self._play_again(state)
         return
       begun = np.isin(self._all, which)
-      state.observation = _merged(begun, observation, state.observation)
+      state.observation = merged(begun, observation, state.observation)
       for i, why in failures.items():
         self._tell(state, i, why)
       which = np.array(list(failures), np.int64)
@@ -259,7 +259,7 @@ class Actor(tf.Module):
     same = np.array([i not in failures and returns[i] == state.episode_return[i]
                      and observation[i].tobytes() == state.observation[i].tobytes()
                      for i in range(len(again))])
-    state.observation = _merged(again, state.observation, observation)
+    state.observation = merged(again, state.observation, observation)
     for i in _numbers(again & ~same):
       self._warn(f"{self.environments.name}: environment {i} is not deterministic (or another "
                  f"version): its episode {state.episode[i]}, played again for {state.length[i]} "
@@ -351,8 +351,3 @@ def value_of(variable: tf.Variable) -> np.ndarray:
 def _numbers(mask: np.ndarray) -> list[int]:
   """Where a mask [n] is True."""
   return np.flatnonzero(mask).tolist()
-
-
-def _merged(mask: np.ndarray, chosen: np.ndarray, other: np.ndarray) -> np.ndarray:
-  """Of `[n, ...]`, the rows of `chosen` where the mask [n] is True."""
-  return np.where(mask.reshape([-1] + [1] * (chosen.ndim - 1)), chosen, other)

@@ -178,6 +178,11 @@ class Environments:
       raise EnvironmentsLost(f"{self.name}: a process with an environment is gone") from error
 
 
+def merged(mask: np.ndarray, chosen: np.ndarray, other: np.ndarray) -> np.ndarray:
+  """Of `[n, ...]`, the rows of `chosen` where the mask [n] is True, else those of `other`."""
+  return np.where(mask.reshape([-1] + [1] * (chosen.ndim - 1)), chosen, other)
+
+
 def _failures(observation: np.ndarray, reward: np.ndarray, info: dict) -> dict[int, str]:
   failures: dict[int, str] = {}
   fit = np.abs(reward) <= np.finfo(np.float32).max  # Not so if it is NaN.

@@ -10,7 +10,7 @@ import numpy as np
 import replicator
 from models.rl.acting import warn
 from models.rl.draws import evaluation_seed
-from models.rl.environments import Environments, EnvironmentsLost
+from models.rl.environments import Environments, EnvironmentsLost, merged
 from replicator.errors import RunFailed, UsageError
 
 _ATTEMPTS = 3
@@ -130,8 +130,7 @@ class EpisodeEvaluator:
         number[i] = number.max() + 1
       # Where none is left to play, too: an environment must not stay at the end of an episode.
       begun, failures = environments.reset({i: evaluation_seed(int(number[i])) for i in which})
-      mask = np.isin(np.arange(len(number)), which)
-      observation = np.where(mask.reshape([-1] + [1] * (begun.ndim - 1)), begun, observation)
+      observation = merged(np.isin(np.arange(len(number)), which), begun, observation)
       for i, why in failures.items():
         if number[i] < self._episodes:
           self._tell(environments.name, number[i], why)
