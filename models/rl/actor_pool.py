@@ -22,12 +22,13 @@ from models.rl import acting
 from models.rl.actor_process import Answer, LocalActor, Order, Setup
 from models.rl.environments import Environments
 from models.rl.exported_policy import Act, ExportedPolicy
+from models.rl.kept_state import RECENT, KeptState, mean_return
 from models.rl.normalization import Normalizer
 from models.rl.ray_actors import RayActor
 from models.rl.replay import END, Replay, Rows
+from models.rl.rows import ends
 from replicator import UsageError
 from replicator.errors import RunFailed
-from replicator.snapshot import copies_of
 
 _MOST_DEATHS = 5  # Of one actor, without an answer in between.
 _PATIENCE = 60.0  # Seconds.
@@ -36,7 +37,7 @@ _PLACES: dict[str, Callable[[bytes], Any]] = {"local": LocalActor, "ray": RayAct
 
 @dataclasses.dataclass
 class _State:
-  """Where acting is; each field is kept in a variable. n environments.
+  """Where acting is; n environments.
 
   Attributes:
     environment_steps: int64 [].
@@ -100,9 +101,9 @@ class ActorPool(tf.Module):
     warn: is called with one line when an actor or an environment fails.
 
   Attributes:
+    kept: where it is.
     environment_steps: int64 [], of all environments together; failed ones count.
     episodes: int64 [], that were finished.
-    episode_return: float32 [], mean of the last 10 of them, 0 before there is one.
     policy_age: int64 [], how many training steps there were between the oldest order whose rows
       were taken in last, and that moment.
     deaths: int64 [], how many actors died.
@@ -120,19 +121,24 @@ class ActorPool(tf.Module):
     self._random_steps, self._warn = random_steps, warn
     n = environments.number
     self._each = n // processes  # Environments.
-    start = _State(0, 0, np.zeros([acting.RECENT]), 0, 0, 0,
+    start = _State(0, 0, np.zeros([RECENT]), 0, 0, 0,
                    np.zeros([n, *environments.observation_shape], environments.observation_dtype),
                    np.zeros([n], bool))
-    self._kept = {name: acting.kept_variable(name, value) for name, value in vars(start).items()}
+    self.kept = KeptState(start)
     self.environment_steps, self.episodes, self.policy_age, self.deaths = (
-        self._kept[name] for name in ("environment_steps", "episodes", "policy_age", "deaths"))
-    self.episode_return = acting.kept_variable("mean_return", np.float32(0))
+        self.kept.fields[name] for name in ("environment_steps", "episodes", "policy_age",
+                                            "deaths"))
     self._policy: ExportedPolicy | None = None
     self._state: _State | None = None  # None: what is in the variables counts.
     self._members: collections.deque[_Member] = collections.deque()  # tf.Module would wrap a list.
     self._rows: collections.deque[Rows] = collections.deque()
     self._step: int | None = None
     self._stride = 0
+
+  @property
+  def episode_return(self) -> tf.Tensor:
+    """Floating [], mean of the last 10 finished episodes, 0 before there is one."""
+    return mean_return(self.kept.fields["recent_returns"], self.episodes)
 
   def collect(self, act: Act, until: int, step: int) -> None:
     """Takes in what was acted, waits until it is enough, and has the actors go on.
@@ -160,12 +166,13 @@ class ActorPool(tf.Module):
     if self._rows:
       acting.deliver(self._rows, self.replay, self.normalizer)
     if ages or state.starts > starts:
-      self._keep(state)
+      self.kept.write(state)
 
   def scalars(self) -> dict[str, tf.Tensor]:
     """How acting goes, for a step to log: floating []."""
-    return {name: tf.cast(getattr(self, name), keras.config.floatx())
-            for name in ("environment_steps", "episode_return", "policy_age", "deaths")}
+    counts = {name: tf.cast(getattr(self, name), keras.config.floatx())
+              for name in ("environment_steps", "policy_age", "deaths")}
+    return {**counts, "episode_return": self.episode_return}
 
   def close(self) -> None:
     """Ends all actors; the next `collect` starts others."""
@@ -232,7 +239,7 @@ class ActorPool(tf.Module):
     state.observation[first:first + self._each] = answer.observation
     state.environment_steps += answer.environment_steps
     state.episodes += answer.episodes
-    state.recent_returns = np.append(state.recent_returns, answer.returns)[-acting.RECENT:]
+    state.recent_returns = np.append(state.recent_returns, answer.returns)[-RECENT:]
     for line in answer.warnings:
       self._warn(f"actor {member.number}: {line}")
 
@@ -245,17 +252,14 @@ class ActorPool(tf.Module):
       self._policy = ExportedPolicy(act, e.observation_shape, e.observation_dtype, e.action_size)
       self._their_environments = e.like(self._each)
     state = self._state
-    if state is None or any(acting.value_of(self._kept[name]) != getattr(state, name)
-                            for name in ("environment_steps", "starts")):
+    if state is None or not self.kept.holds(state, "environment_steps", "starts"):
       self.close()
-      values: dict[str, Any] = {name: v if v.ndim else int(v) for name, v in
-                                ((name, acting.value_of(v)) for name, v in self._kept.items())}
-      state = _State(**values)
+      state = self.kept.read()
       self._cut(state, np.arange(self.environments.number))
       for number in range(self._processes):
         self._members.append(_Member(number, *self._started(state)))
       self._state = state
-      self._keep(state)
+      self.kept.write(state)
     return state
 
   def _started(self, state: _State) -> tuple[Any, concurrent.futures.Future]:
@@ -286,15 +290,9 @@ class ActorPool(tf.Module):
   def _cut(self, state: _State, streams: np.ndarray) -> None:
     """Ends the episodes of some streams with the last observations that are known."""
     streams = streams[state.is_open[streams]]
-    k = len(streams)
-    if k:
-      self._rows.append(Rows(
-          streams.astype(np.int32), state.observation[streams],
-          np.zeros([k, self.environments.action_size], np.float32), np.zeros([k], np.float32),
-          np.full([k], END, np.uint8)))
+    if len(streams):
+      self._rows.append(ends(streams, state.observation, self.environments.action_size))
       state.is_open[streams] = False
-
-  # ---- Variables --------------------------------------------------------------------------------
 
   def _note(self, step: int) -> None:
     """Learns how many steps a call of the compiled steps has."""
@@ -305,15 +303,6 @@ class ActorPool(tf.Module):
       raise UsageError(f"ActorPool.max_policy_age = {self._max_policy_age}: is less than "
                        f"train.steps_per_call = {self._stride}, and weights change between two "
                        "calls alone; write at least that")
-
-  def _keep(self, state: _State) -> None:
-    """Writes the state into the variables, every copy of them."""
-    for name, variable in self._kept.items():
-      for copy in copies_of(variable):
-        copy.assign(getattr(state, name))
-    recent = state.recent_returns[-state.episodes:] if state.episodes else np.zeros([1])
-    for copy in copies_of(self.episode_return):
-      copy.assign(np.float32(recent.mean()))
 
 
 def _check(environments: Environments, processes: int, where: str, steps_per_order: int,

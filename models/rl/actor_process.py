@@ -104,14 +104,15 @@ class Worker:
     """Makes the steps of an order."""
     self._load(pickle.loads(order.weights))
     actor = self._actor
-    steps, episodes = int(actor.environment_steps), int(actor.episodes)
-    actor.collect(self._act, steps + order.steps * actor.environments.number)
-    now = int(actor.episodes)
-    recent = actor.recent_returns.numpy()
-    newest = np.arange(max(episodes, now - len(recent)), now) % len(recent)
+    before = actor.kept.read()
+    actor.collect(self._act,
+                  before.environment_steps + order.steps * actor.environments.number)
+    now = actor.kept.read()
+    episodes = now.episodes - before.episodes
+    newest = now.recent_returns[max(0, len(now.recent_returns) - episodes):]
     warnings, self._warnings[:] = list(self._warnings), []
-    return Answer(self._inbox.rows.pop(), int(actor.environment_steps) - steps,
-                  actor.observation.numpy(), now - episodes, recent[newest], warnings)
+    return Answer(self._inbox.rows.pop(), now.environment_steps - before.environment_steps,
+                  now.observation, episodes, newest, warnings)
 
 
 class _Inbox:

@@ -31,6 +31,14 @@ class Rows(NamedTuple):
   flag: np.ndarray
 
 
+def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Rows:
+  """The last rows of the episodes of some streams [k], of which [n, ...] are the observations."""
+  k = len(streams)
+  return Rows(streams.astype(np.int32), observations[streams],
+              np.zeros([k, action_size], np.float32), np.zeros([k], np.float32),
+              np.full([k], END, np.uint8))
+
+
 def checked(rows: Rows, streams: int, observation_shape: tuple[int, ...], observation_dtype: str,
             action_size: int) -> Rows:
   """The rows in the dtypes that a replay keeps, with zeros where they mean nothing.

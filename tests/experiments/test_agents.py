@@ -154,7 +154,7 @@ def test_evaluations_are_logged_with_their_spread_and_drawn(tmp_path):
 def make(kind: str, *bindings: str):
   config.parse([str(ROOT / "configs" / f"{kind}_pendulum.gin")], [*SMALL, *bindings])
   environments = Environments()
-  return {"d4pg": d4pg.D4PG, "sac": sac.SAC}[kind](environments)
+  return {"d4pg": d4pg.D4PG, "ddpg": d4pg.D4PG, "sac": sac.SAC}[kind](environments)
 
 
 def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():

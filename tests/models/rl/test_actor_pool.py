@@ -252,13 +252,13 @@ def test_deaths_with_answers_in_between_do_not_end_the_run():
 def test_a_resumed_run_ends_the_episodes_that_were_open_and_begins_others():
   learner, other = Learner(), Learner()
   learner.collect_of_all(52)
-  for name, variable in learner.pool._kept.items():
-    other.pool._kept[name].assign(variable)
+  for name, variable in learner.pool.kept.fields.items():
+    other.pool.kept.fields[name].assign(variable)
   seeds = {actor.seed for actor in ThreadActor.made}
   steps = learner.steps
   other.collect_of_all(steps + 1)
   assert other.steps > steps
-  is_open = learner.pool._kept["is_open"].numpy()
+  is_open = learner.pool.kept.fields["is_open"].numpy()
   assert is_open.any()
   for number in range(4):
     seed, moment, flag = learner.stream(number)[-1]
@@ -271,10 +271,10 @@ def test_a_resumed_run_ends_the_episodes_that_were_open_and_begins_others():
 def test_a_step_back_throws_away_what_was_acted_since():
   learner = Learner()
   learner.collect_of_all(52)
-  saved = {name: variable.numpy() for name, variable in learner.pool._kept.items()}
+  saved = {name: variable.numpy() for name, variable in learner.pool.kept.fields.items()}
   old = list(ThreadActor.made)
   learner.collect(500, 600)
-  for name, variable in learner.pool._kept.items():
+  for name, variable in learner.pool.kept.fields.items():
     variable.assign(saved[name])
   learner.rows.clear()
   learner.collect_of_all(60)
