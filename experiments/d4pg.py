@@ -73,7 +73,7 @@ class D4PG(tf.Module):
     self.optimizers["policy"].apply(policy_gradients, self.policy.trainable_variables)
     self.replay.update_priorities(batch, losses)
     return {"critic": tf.reduce_mean(batch.weight * losses), "value": value,
-            **self.actor.scalars()}
+            **self.replay.scalars(), **self.actor.scalars()}
 
   @tf.function(autograph=False, reduce_retracing=True)
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:

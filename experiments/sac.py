@@ -75,7 +75,7 @@ class SAC(tf.Module):
     self.replay.update_priorities(batch, errors)
     return {"critics": tf.reduce_mean(batch.weight * errors), "value": value,
             "entropy": entropy, "temperature": tf.exp(tf.identity(self.log_temperature.value)),
-            **self.actor.scalars()}
+            **self.replay.scalars(), **self.actor.scalars()}
 
   @tf.function(autograph=False, reduce_retracing=True)
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:

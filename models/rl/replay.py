@@ -150,6 +150,20 @@ class Replay(tf.Module):
         next_observation=tf.cast(tf.gather(self.observation, last), floatx),
         weight=self._weights(tf.cast(priority, floatx)), index=index)
 
+  def scalars(self) -> dict[str, tf.Tensor]:
+    """How it is used, for a step to log: floating [].
+
+    How many transitions can be drawn, how often each row was on average, and, if they have
+    priorities, the largest one ever.
+    """
+    global_batch = replicator.batch_size() * replicator.num_replicas()
+    drawn = global_batch * (replicator.step_number() + 1)
+    found = {"replay_size": self.drawable,
+             "samples_per_insert": drawn / tf.reduce_sum(self.written)}
+    if self.prioritised:
+      found["largest_priority"] = self.largest_priority
+    return {name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}
+
   def _window(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The return, the discount after it, and the row after it, of transitions from rows [n]."""
     floatx = keras.config.floatx()

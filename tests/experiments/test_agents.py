@@ -144,6 +144,12 @@ def test_evaluations_are_logged_with_their_spread_and_drawn(tmp_path):
   for row in (rows[0], rows[-1]):
     assert row["eval/return_min"] <= row["eval/return"] <= row["eval/return_max"] <= 0.0
   assert [row["environment_steps"] for row in rows[1:]] == [60 + 4 * i for i in range(10)]
+  # Of 60 rows and 4 for each step, and one more for each end of 2 episodes after 25 steps.
+  written = [60 + 4 * i + 2 * ((60 + 4 * i) // 50) for i in range(10)]
+  np.testing.assert_allclose([row["samples_per_insert"] for row in rows[1:]],
+                             [16 * (i + 1) / written[i] for i in range(10)], rtol=1e-6)
+  # 40 rows of each stream, of which the last 5 have no return yet, and ends are no transitions.
+  assert 60 < rows[-1]["replay_size"] <= 70 and "largest_priority" not in rows[-1]
   assert len(list((tmp_path / "samples").iterdir())) == 2
   assert "eval/return" in (tmp_path / "report.html").read_text()
 
