@@ -63,7 +63,8 @@ class D4PG(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """One step, of this replica's share of the batch -> scalars, float [].
 
-    Besides the two losses: `value`, the mean of what the critic expects of the policy's actions.
+    The critic's loss; `value`, the mean of what it expects of the policy's actions; and how actor
+    and replay are doing.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
@@ -73,7 +74,7 @@ class D4PG(tf.Module):
     self.optimizers["policy"].apply(policy_gradients, self.policy.trainable_variables)
     self.replay.update_priorities(batch, losses)
     return {"critic": tf.reduce_mean(batch.weight * losses), "value": value,
-            **self.replay.scalars(), **self.actor.scalars()}
+            **self.actor.scalars(), **self.replay.scalars()}
 
   @tf.function(autograph=False, reduce_retracing=True)
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:

@@ -62,8 +62,8 @@ class SAC(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """One step, of this replica's share of the batch -> scalars, float [].
 
-    Besides the losses: the policy's `entropy`, the `temperature`, and `value`, the mean of what
-    the critics expect of the policy's actions.
+    The critics' loss; the policy's `entropy`, the `temperature`, and `value`, the mean of what
+    the critics expect of the policy's actions; and how actor and replay are doing.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
@@ -75,7 +75,7 @@ class SAC(tf.Module):
     self.replay.update_priorities(batch, errors)
     return {"critics": tf.reduce_mean(batch.weight * errors), "value": value,
             "entropy": entropy, "temperature": tf.exp(tf.identity(self.log_temperature.value)),
-            **self.replay.scalars(), **self.actor.scalars()}
+            **self.actor.scalars(), **self.replay.scalars()}
 
   @tf.function(autograph=False, reduce_retracing=True)
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
