@@ -1,6 +1,6 @@
 """Networks of actor-critic agents: the perceptrons of Acme's D4PG, and an image torso."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import gin
 import keras
@@ -17,8 +17,18 @@ def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
   return [keras.layers.Dense(first, kernel_initializer=_uniform(), name=f"{name}_0"),
           keras.layers.LayerNormalization(epsilon=1e-5, name=f"{name}_norm"),
           keras.layers.Activation("tanh"),
-          *(keras.layers.Dense(size, "elu", kernel_initializer=_uniform(), name=f"{name}_{i}")
+          *(keras.layers.Dense(size, elu, kernel_initializer=_uniform(), name=f"{name}_{i}")
             for i, size in enumerate(others, 1))]
+
+
+@tf.custom_gradient
+def elu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+  """`x` if it is positive, else `exp(x) - 1`, of any shape (Clevert et al. 2016, arXiv:1511.07289).
+
+  Without expm1, which XLA takes twice as long for: near 0 it is right to one rounding of 1.
+  """
+  y = tf.where(x > 0, x, tf.exp(tf.minimum(x, 0)) - 1)
+  return y, lambda dy: tf.where(y > 0, dy, dy * (y + 1))
 
 
 @gin.configurable(denylist=["observation_shape", "outputs"])

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from models.rl.networks import Critic, Policy
+from models.rl.networks import Critic, Policy, elu
 from replicator import UsageError
 
 
@@ -26,6 +27,27 @@ def test_vectors_and_images_lead_to_outputs_near_0(shape):
   assert outputs.shape == (7, 2)
   assert np.abs(outputs).max() < 0.1
   assert Critic(shape, 2, 51)(observations, outputs).shape == (7, 51)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_elu_and_its_gradient(dtype, jit):
+  x = np.concatenate([np.linspace(-100.0, 100.0, 401), 10.0 ** np.arange(-9, 2),
+                      -10.0 ** np.arange(-9, 2)]).astype(dtype)
+
+  @tf.function(autograph=False, jit_compile=jit)
+  def found(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = elu(x)
+    return y, tape.gradient(y, x, output_gradients=tf.ones_like(x) * 3)
+
+  y, gradient = found(tf.constant(x))
+  negative = np.minimum(x, 0.0).astype(np.float64)
+  rounding = 2 * np.finfo(dtype).eps
+  np.testing.assert_allclose(y, np.where(x > 0, x, np.expm1(negative)), rtol=0, atol=rounding)
+  np.testing.assert_allclose(gradient, 3 * np.where(x > 0, 1.0, np.exp(negative)), rtol=0,
+                             atol=6 * rounding)
 
 
 def test_a_critic_depends_on_observation_and_action():
