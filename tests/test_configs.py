@@ -81,7 +81,7 @@ def test_agent_takes_a_step(path, tmp_path):
   agent = path.stem.split("_")[0]
   config.parse([str(path)], [
       "Policy.sizes = (8, 8)", "Critic.sizes = (8, 8)", "Replay.capacity = 100",
-      "RateLimiter.start = 20", "train.global_batch_size = 8", "Replicator.jit_compile = False",
+      "RateLimiter.start = 64", "train.global_batch_size = 8", "Replicator.jit_compile = False",
       "train.steps_per_call = 1", "train.steps = 1", "train.log_every = 1",
       "train.eval_every = 0", "train.checkpoint_every = 0"])
   AGENT_MAINS[agent](str(tmp_path / "run"))

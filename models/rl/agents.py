@@ -15,7 +15,7 @@ from models.rl.evaluation import EpisodeEvaluator
 from models.rl.normalization import Normalizer
 from models.rl.rate_limiter import RateLimiter
 from models.rl.replay import Replay
-from replicator import random
+from replicator import UsageError, random
 
 
 class Agent(Protocol):
@@ -64,6 +64,9 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
 
   Returns:
     the trained agent.
+
+  Raises:
+    UsageError: there is nothing to learn from after `RateLimiter.start` environment steps.
   """
   acted_in = environments()
   limiter, evaluator = RateLimiter(), EpisodeEvaluator(environments)
@@ -72,6 +75,10 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
   def act(agent: Agent, step: int) -> None:
     acting.add(agent.actor)
     agent.actor.collect(agent.act, limiter.environment_steps(step), step)
+    if not agent.replay.size():
+      raise UsageError(f"RateLimiter.start = {limiter.start}: after so many steps of "
+                       f"Environments.number = {acted_in.number} together the replay has no "
+                       "transition of Replay.n_step steps yet; write more")
 
   def evaluate(agent: Agent) -> replicator.Evaluation:
     found = evaluator(agent)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from experiments import d4pg, sac
 from models.rl.environments import Environments
-from replicator import checkpoint, config
+from replicator import UsageError, checkpoint, config
 from tests.experiments.test_sngan import run
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -152,6 +152,12 @@ def test_evaluations_are_logged_with_their_spread_and_drawn(tmp_path):
   assert 60 < rows[-1]["replay_size"] <= 70 and "largest_priority" not in rows[-1]
   assert len(list((tmp_path / "samples").iterdir())) == 2
   assert "eval/return" in (tmp_path / "report.html").read_text()
+
+
+def test_a_start_before_there_is_a_transition_is_told(tmp_path):
+  with pytest.raises(UsageError, match=r"^RateLimiter.start = 8: after so many steps of "
+                                       r"Environments.number = 2 together .* write more"):
+    train("d4pg", tmp_path, "RateLimiter.start = 8")
 
 
 # ---- What the steps compute ---------------------------------------------------------------------

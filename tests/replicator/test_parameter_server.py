@@ -13,6 +13,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
@@ -118,6 +119,7 @@ def kill_in_the_middle_of_a_step(process: int) -> None:
   os.kill(process, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_workers_die_and_join_again(tmp_path):
   run = Run(tmp_path, "train.steps = 300", "train.log_every = 10", "train.eval_every = 0",
             "train.checkpoint_every = 0", "train.global_batch_size = 8")
