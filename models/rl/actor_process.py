@@ -104,15 +104,15 @@ class Worker:
     """Makes the steps of an order."""
     self._load(pickle.loads(order.weights))
     actor = self._actor
-    before = actor.kept.read()
-    actor.collect(self._act,
-                  before.environment_steps + order.steps * actor.environments.number)
-    now = actor.kept.read()
-    episodes = now.episodes - before.episodes
-    newest = now.recent_returns[max(0, len(now.recent_returns) - episodes):]
+    steps, episodes = int(actor.environment_steps), int(actor.episodes)
+    actor.collect(self._act, steps + order.steps * actor.environments.number)
+    finished = int(actor.episodes) - episodes
+    # Not all that is kept, which has every action of the present episodes.
+    observation, recent = (actor.kept.fields[name].numpy()
+                           for name in ("observation", "recent_returns"))
     warnings, self._warnings[:] = list(self._warnings), []
-    return Answer(self._inbox.rows.pop(), now.environment_steps - before.environment_steps,
-                  now.observation, episodes, newest, warnings)
+    return Answer(self._inbox.rows.pop(), int(actor.environment_steps) - steps, observation,
+                  finished, recent[max(0, len(recent) - finished):], warnings)
 
 
 class _Inbox:

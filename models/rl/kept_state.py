@@ -50,12 +50,14 @@ class KeptState(tf.Module, Generic[S]):
       changed: for fields that are large a mask of their shape: what of them is to be written.
     """
     for name, variable in self.fields.items():
-      value, mask = getattr(state, name), (changed or {}).get(name)
-      for copy in copies_of(variable):
-        if mask is None:
+      value = getattr(state, name)
+      if changed and name in changed:
+        where, value = np.argwhere(changed[name]), value[changed[name]]
+        for copy in copies_of(variable):
+          _scatter(copy, where, value)
+      else:
+        for copy in copies_of(variable):
           copy.assign(value)
-        else:
-          _scatter(copy, np.argwhere(mask), value[mask])
 
 
 def mean_return(recent_returns: tf.Variable, episodes: tf.Variable) -> tf.Tensor:
