@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from models.rl import acting
+from models.rl import actor as actors
 from models.rl.actor_process import Answer, LocalActor, Order, Setup
 from models.rl.environments import Environments
 from models.rl.exported_policy import Act, ExportedPolicy
@@ -112,7 +112,7 @@ class ActorPool(tf.Module):
   def __init__(self, environments: Environments, replay: Replay, normalizer: Normalizer | None,
                processes: int, seed: int = 0, where: Literal["local", "ray"] = "local",
                steps_per_order: int = 50, max_policy_age: int = 500, random_steps: int = 1000,
-               warn: Callable[[str], None] = acting.warn):
+               warn: Callable[[str], None] = actors.warn):
     super().__init__()
     _check(environments, processes, where, steps_per_order, max_policy_age)
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
@@ -164,7 +164,7 @@ class ActorPool(tf.Module):
       self._wait()
     state.policy_age = max(ages, default=state.policy_age)
     if self._rows:
-      acting.deliver(self._rows, self.replay, self.normalizer)
+      actors.deliver(self._rows, self.replay, self.normalizer)
     if ages or state.starts > starts:
       self.kept.write(state)
 

@@ -88,7 +88,7 @@ class Worker:
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    from models.rl.acting import Actor
+    from models.rl.actor import Actor
     from models.rl.exported_policy import imported
     with rendering.opengl(rendering.NOTHING):  # It may import MuJoCo.
       environments, graph, weights, seed, random_steps = pickle.loads(setup)

@@ -8,7 +8,7 @@ import gin
 import tensorflow as tf
 
 import replicator
-from models.rl.acting import Actor
+from models.rl.actor import Actor
 from models.rl.actor_pool import ActorPool
 from models.rl.environments import Environments
 from models.rl.evaluation import EpisodeEvaluator

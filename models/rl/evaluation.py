@@ -8,7 +8,7 @@ import gin
 import numpy as np
 
 import replicator
-from models.rl.acting import warn
+from models.rl.actor import warn
 from models.rl.draws import evaluation_seed
 from models.rl.environments import Environments, EnvironmentsLost, merged
 from replicator.errors import RunFailed, UsageError

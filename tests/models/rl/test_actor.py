@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 
-from models.rl.acting import Actor
+from models.rl.actor import Actor
 from models.rl.environments import Environments
 from models.rl.replay import CONTINUES, END, TERMINATED, Rows
 from replicator import Replicator
