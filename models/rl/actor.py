@@ -15,7 +15,7 @@ from models.rl.environments import Environments
 from models.rl.episodes import Episodes, State
 from models.rl.kept_state import KeptState, mean_return
 from models.rl.normalization import Normalizer
-from models.rl.replay import Replay, Rows
+from models.rl.replay import Replay, Timesteps
 from replicator.errors import RunFailed
 
 Act = Callable[[np.ndarray, np.ndarray], Any]
@@ -124,9 +124,9 @@ class Actor(tf.Module):
     return self._state
 
 
-def deliver(parts: collections.deque[Rows], replay: Replay, normalizer: Normalizer | None) -> None:
+def deliver(parts: collections.deque[Timesteps], replay: Replay, normalizer: Normalizer | None) -> None:
   """Inserts rows that came in parts; takes the parts away."""
-  rows = Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+  rows = Timesteps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
   parts.clear()
   replay.insert(rows)
   if normalizer is not None:

@@ -25,8 +25,8 @@ from models.rl.exported_policy import Act, ExportedPolicy
 from models.rl.kept_state import RECENT, KeptState, mean_return
 from models.rl.normalization import Normalizer
 from models.rl.ray_actors import RayActor
-from models.rl.replay import END, Replay, Rows
-from models.rl.rows import ends
+from models.rl.replay import END, Replay, Timesteps
+from models.rl.timesteps import ends
 from replicator import UsageError
 from replicator.errors import RunFailed
 
@@ -131,7 +131,7 @@ class ActorPool(tf.Module):
     self._policy: ExportedPolicy | None = None
     self._state: _State | None = None  # None: what is in the variables counts.
     self._members: collections.deque[_Member] = collections.deque()  # tf.Module would wrap a list.
-    self._rows: collections.deque[Rows] = collections.deque()
+    self._rows: collections.deque[Timesteps] = collections.deque()
     self._step: int | None = None
     self._stride = 0
 

@@ -20,7 +20,7 @@ from models.rl import rendering
 from models.rl.environments import Environments
 
 if TYPE_CHECKING:
-  from models.rl.replay import Rows
+  from models.rl.replay import Timesteps
 
 
 class Setup(NamedTuple):
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
     warnings: one line each.
   """
 
-  rows: "Rows"
+  rows: "Timesteps"
   environment_steps: int
   observation: np.ndarray
   episodes: int
@@ -119,9 +119,9 @@ class _Inbox:
   """In place of the replay, which is elsewhere."""
 
   def __init__(self) -> None:
-    self.rows: collections.deque[Rows] = collections.deque()
+    self.rows: collections.deque[Timesteps] = collections.deque()
 
-  def insert(self, rows: "Rows") -> None:
+  def insert(self, rows: "Timesteps") -> None:
     self.rows.append(rows)
 
 

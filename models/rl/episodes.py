@@ -14,7 +14,7 @@ import numpy as np
 from models.rl.draws import Draws
 from models.rl.environments import Environments, EnvironmentsLost, Outcome, merged
 from models.rl.kept_state import RECENT
-from models.rl.rows import CONTINUES, TERMINATED, Rows, ends
+from models.rl.timesteps import CONTINUES, TERMINATED, Timesteps, ends
 from replicator.errors import RunFailed
 
 _MOST_FAILURES = 10  # One after the other.
@@ -61,7 +61,7 @@ class Episodes:
   def __init__(self, environments: Environments, draws: Draws, warn: Callable[[str], None]):
     self._environments, self._draws, self._warn = environments, draws, warn
     n = environments.number
-    self.rows: collections.deque[Rows] = collections.deque()
+    self.rows: collections.deque[Timesteps] = collections.deque()
     self.new_actions = np.zeros([n, environments.episode_steps], bool)
     self._all = np.arange(n, dtype=np.int32)
     self._failures = np.zeros([n], np.int64)  # Since the last good step.
@@ -86,7 +86,7 @@ class Episodes:
     state.actions[self._all, state.length] = actions
     self.new_actions[self._all, state.length] = True
     state.length += 1
-    rows = Rows(self._all, state.observation, actions, outcome.reward.astype(np.float32),
+    rows = Timesteps(self._all, state.observation, actions, outcome.reward.astype(np.float32),
                 np.where(outcome.terminated, np.uint8(TERMINATED), np.uint8(CONTINUES)))
     if outcome.failures:
       self._end_failed(state, outcome, rows)
@@ -151,10 +151,10 @@ class Episodes:
         self._tell_loss(error)
         self.play_again(state)
 
-  def _end_failed(self, state: State, outcome: Outcome, rows: Rows) -> None:
+  def _end_failed(self, state: State, outcome: Outcome, rows: Timesteps) -> None:
     """The step of the environments that did not fail, and the end of the episodes that did."""
     good = ~np.isin(self._all, list(outcome.failures))
-    self.rows.append(Rows(*(part[good] for part in rows)))
+    self.rows.append(Timesteps(*(part[good] for part in rows)))
     for i, why in outcome.failures.items():
       self._tell(state, i, why)
     self._failures[good] = 0

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 import replicator
 from models.rl import sum_tree
-from models.rl.rows import CONTINUES as CONTINUES
-from models.rl.rows import END as END
-from models.rl.rows import TERMINATED as TERMINATED
-from models.rl.rows import Rows as Rows
-from models.rl.rows import checked, numbered
+from models.rl.timesteps import CONTINUES as CONTINUES
+from models.rl.timesteps import END as END
+from models.rl.timesteps import TERMINATED as TERMINATED
+from models.rl.timesteps import Timesteps as Timesteps
+from models.rl.timesteps import checked, numbered
 from replicator import UsageError, replicated
 from replicator.snapshot import copies_of
 
@@ -108,7 +108,7 @@ class Replay(tf.Module):
 
   # ---- Writing, on the host, between calls of the step ------------------------------------------
 
-  def insert(self, rows: Rows) -> None:
+  def insert(self, rows: Timesteps) -> None:
     """Appends rows to their streams; the oldest ones are overwritten.
 
     Raises:
@@ -117,7 +117,7 @@ class Replay(tf.Module):
     rows = checked(rows, *self._format)
     number, written = numbered(rows.stream, copies_of(self.written)[0].numpy())
     kept = number >= written[rows.stream] - self.rows  # Of more rows than it holds, the newest.
-    rows, number = Rows(*(part[kept] for part in rows)), number[kept]
+    rows, number = Timesteps(*(part[kept] for part in rows)), number[kept]
     first = rows.stream * np.int64(self.rows)
     # With each row one gets the last row that its transition needs.
     ready = number - self._n_step

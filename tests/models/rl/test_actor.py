@@ -8,7 +8,7 @@ import pytest
 
 from models.rl.actor import Actor
 from models.rl.environments import Environments
-from models.rl.replay import CONTINUES, END, TERMINATED, Rows
+from models.rl.replay import CONTINUES, END, TERMINATED, Timesteps
 from replicator import Replicator
 from replicator.errors import RunFailed
 from replicator.snapshot import copies_of
@@ -18,21 +18,21 @@ class Recorder:
   """Takes the place of a replay and of a normalizer: keeps what it gets."""
 
   def __init__(self):
-    self.rows: list[Rows] = []
+    self.rows: list[Timesteps] = []
     self.seen: list[np.ndarray] = []
 
-  def insert(self, rows: Rows) -> None:
+  def insert(self, rows: Timesteps) -> None:
     self.rows.append(rows)
 
   def update(self, observations: np.ndarray) -> None:
     self.seen.append(observations)
 
-  def all(self) -> Rows:
-    return Rows(*(np.concatenate(parts) for parts in zip(*self.rows, strict=True)))
+  def all(self) -> Timesteps:
+    return Timesteps(*(np.concatenate(parts) for parts in zip(*self.rows, strict=True)))
 
-  def stream(self, number: int) -> Rows:
+  def stream(self, number: int) -> Timesteps:
     rows = self.all()
-    return Rows(*(part[rows.stream == number] for part in rows))
+    return Timesteps(*(part[rows.stream == number] for part in rows))
 
 
 def policy(observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -48,7 +48,7 @@ def actor_in(name: str, number: int = 1, warn=None, random_steps: int = 0, **set
                random_steps=random_steps, warn=warn or unexpected), recorder
 
 
-def assert_equal(found: Rows, expected: Rows) -> None:
+def assert_equal(found: Timesteps, expected: Timesteps) -> None:
   for name, part in found._asdict().items():
     assert part.dtype == getattr(expected, name).dtype
     assert part.tobytes() == getattr(expected, name).tobytes(), name
@@ -150,7 +150,7 @@ def test_a_restored_actor_goes_on_bit_for_bit(name, vectorization):
   for variable, value in zip(restored.variables, saved, strict=True):
     variable.assign(value)
   restored.collect(policy, 300)
-  assert_equal(rows.all(), Rows(*(part[rows_before:] for part in all_rows.all())))
+  assert_equal(rows.all(), Timesteps(*(part[rows_before:] for part in all_rows.all())))
   for found, expected in zip(restored.variables, unbroken.variables, strict=True):
     assert found.numpy().tobytes() == expected.numpy().tobytes(), found.name
   for actor in (unbroken, restored):

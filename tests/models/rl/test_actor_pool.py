@@ -14,7 +14,7 @@ import replicator
 from models.rl import actor_pool, ray_actors
 from models.rl.actor_pool import ActorPool
 from models.rl.actor_process import Answer
-from models.rl.replay import CONTINUES, END, Rows
+from models.rl.replay import CONTINUES, END, Timesteps
 from replicator.errors import RunFailed, UsageError
 
 EPISODE = 7
@@ -66,7 +66,7 @@ class ThreadActor:
     stream, observation, action, flag = zip(*rows, strict=True)
     m = len(rows)
     return Answer(
-        Rows(np.array(stream, np.int32), np.array(observation, np.float32),
+        Timesteps(np.array(stream, np.int32), np.array(observation, np.float32),
              np.array(action, np.float32).reshape(m, 1), np.zeros(m, np.float32),
              np.array(flag, np.uint8)),
         order.steps * self.k, np.array([self._observation()] * self.k, np.float32), episodes,

@@ -10,20 +10,20 @@ import tensorflow as tf
 
 import replicator
 from models.rl import replay as replays
-from models.rl.replay import CONTINUES, END, TERMINATED, Replay, Rows
+from models.rl.replay import CONTINUES, END, TERMINATED, Replay, Timesteps
 from replicator import Replicator, UsageError, checkpoint
 from replicator.snapshot import copies_of
 
 
-def rows_of(stream, flag, seed: int = 0, size: int = 2) -> Rows:
-  """Rows of random contents."""
+def rows_of(stream, flag, seed: int = 0, size: int = 2) -> Timesteps:
+  """Timesteps of random contents."""
   rng, m = np.random.default_rng(seed), len(flag)
-  return Rows(np.broadcast_to(np.int32(stream), m), rng.normal(size=[m, size]).astype(np.float32),
+  return Timesteps(np.broadcast_to(np.int32(stream), m), rng.normal(size=[m, size]).astype(np.float32),
               rng.normal(size=[m, 1]).astype(np.float32), rng.normal(size=m).astype(np.float32),
               np.array(flag, np.uint8))
 
 
-def random_rows(m: int, streams: int, seed: int) -> Rows:
+def random_rows(m: int, streams: int, seed: int) -> Timesteps:
   """Streams of different speeds, with episodes that are short, long, terminated and truncated."""
   rng = np.random.default_rng(seed)
   stream = rng.choice(streams, m, p=np.arange(1, streams + 1) / (streams * (streams + 1) / 2))
@@ -37,7 +37,7 @@ class Reference:
     self.streams: list[list] = [[] for _ in range(streams)]
     self.rows, self.n_step, self.discount = rows, n_step, discount
 
-  def insert(self, rows: Rows) -> None:
+  def insert(self, rows: Timesteps) -> None:
     for stream, *row in zip(*rows, strict=True):
       self.streams[stream].append(row)
 
@@ -77,7 +77,7 @@ def test_a_truncated_and_a_terminated_episode_by_hand():
   # Observations 0 ... 3 of a truncated episode, 4 ... 7 of a terminated one, and the next one.
   flag = [CONTINUES] * 3 + [END] + [CONTINUES] * 2 + [TERMINATED, END] + [CONTINUES] * 4
   reward = [1, 2, 4, 99, 8, 16, 32, 99, 64, 128, 256, 512]
-  replay.insert(Rows(np.zeros(12, np.int32), np.arange(12.0)[:, np.newaxis],
+  replay.insert(Timesteps(np.zeros(12, np.int32), np.arange(12.0)[:, np.newaxis],
                      -np.arange(12.0)[:, np.newaxis], np.array(reward, np.float32),
                      np.array(flag, np.uint8)))
   by_place = {0: (1 + 1 + 1, 0.125, 3), 1: (2 + 2, 0.25, 3), 2: (4, 0.5, 3),
@@ -117,7 +117,7 @@ def test_rows_that_were_inserted_one_by_one_lie_as_those_inserted_together():
   rows = random_rows(50, 2, seed=1)
   together.insert(rows)
   for i in range(50):
-    single.insert(Rows(*(part[i:i + 1] for part in rows)))
+    single.insert(Timesteps(*(part[i:i + 1] for part in rows)))
   for one, other in zip(together.variables, single.variables, strict=True):
     np.testing.assert_array_equal(one, other)
 

@@ -1,4 +1,4 @@
-"""Rows: what actors deliver and a replay keeps, each one moment of a stream of experience."""
+"""Timesteps: what actors deliver and a replay keeps, each one moment of a stream of experience."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ an episode, terminated or truncated; its action and reward mean nothing. A trunc
 ends with CONTINUES, END; a terminated one with TERMINATED, END."""
 
 
-class Rows(NamedTuple):
+class Timesteps(NamedTuple):
   """What actors deliver: m moments, those of one stream in the order of time; NumPy arrays.
 
   Attributes:
@@ -31,16 +31,16 @@ class Rows(NamedTuple):
   flag: np.ndarray
 
 
-def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Rows:
+def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Timesteps:
   """The last rows of the episodes of some streams [k], of which [n, ...] are the observations."""
   k = len(streams)
-  return Rows(streams.astype(np.int32), observations[streams],
+  return Timesteps(streams.astype(np.int32), observations[streams],
               np.zeros([k, action_size], np.float32), np.zeros([k], np.float32),
               np.full([k], END, np.uint8))
 
 
-def checked(rows: Rows, streams: int, observation_shape: tuple[int, ...], observation_dtype: str,
-            action_size: int) -> Rows:
+def checked(rows: Timesteps, streams: int, observation_shape: tuple[int, ...], observation_dtype: str,
+            action_size: int) -> Timesteps:
   """The rows in the dtypes that a replay keeps, with zeros where they mean nothing.
 
   Raises:
@@ -66,7 +66,7 @@ def checked(rows: Rows, streams: int, observation_shape: tuple[int, ...], observ
       raise UsageError(f"Replay.insert: the {name} of row {bad.argmax()}, of stream "
                        f"{stream[bad.argmax()]}, is not finite in float32; end or restart an "
                        "episode whose environment returns such")
-  return Rows(stream.astype(np.int32), **parts, flag=flag.astype(np.int32))
+  return Timesteps(stream.astype(np.int32), **parts, flag=flag.astype(np.int32))
 
 
 def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
