@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from models.rl.draws import Draws
+from models.rl.action_noise import ActionNoise
 from models.rl.environments import Environments
 from models.rl.episodes import Episodes, State
 from models.rl.kept_state import KeptState, mean_return
@@ -54,7 +54,7 @@ class Actor(tf.Module):
     super().__init__()
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
     self._random_steps = random_steps
-    self._draws = Draws(seed, environments.number, environments.action_size)
+    self._draws = ActionNoise(seed, environments.number, environments.action_size)
     self._episodes = Episodes(environments, self._draws, warn)
     self.kept = KeptState(self._episodes.start())
     self.environment_steps, self.episodes = (

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from models.rl.draws import Draws
+from models.rl.action_noise import ActionNoise
 from models.rl.environments import Environments, EnvironmentsLost, Outcome, merged
 from models.rl.kept_state import RECENT
 from models.rl.timesteps import CONTINUES, TERMINATED, Timesteps, ends
@@ -58,7 +58,7 @@ class Episodes:
     new_actions: bool [n, t], which of `State.actions` were taken; to be set to False.
   """
 
-  def __init__(self, environments: Environments, draws: Draws, warn: Callable[[str], None]):
+  def __init__(self, environments: Environments, draws: ActionNoise, warn: Callable[[str], None]):
     self._environments, self._draws, self._warn = environments, draws, warn
     n = environments.number
     self.rows: collections.deque[Timesteps] = collections.deque()

@@ -9,7 +9,7 @@ import numpy as np
 
 import replicator
 from models.rl.actor import warn
-from models.rl.draws import evaluation_seed
+from models.rl.action_noise import evaluation_seed
 from models.rl.environments import Environments, EnvironmentsLost, merged
 from replicator.errors import RunFailed, UsageError
 

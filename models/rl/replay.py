@@ -128,7 +128,7 @@ class Replay(tf.Module):
   # ---- Reading, in a step -----------------------------------------------------------------------
 
   def sample(self, n: int) -> Transitions:
-    """Draws this replica's n of the global batch's transitions, each independently of the others.
+    """ActionNoise this replica's n of the global batch's transitions, each independently of the others.
 
     An empty replay gives rewards of NaN: a compiled step cannot raise an error.
 

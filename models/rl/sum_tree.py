@@ -33,7 +33,7 @@ class SumTree(tf.Module):
       self.levels.append(_zeros(self.levels[-1].shape[0], tf.float64))
 
   def draw(self, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws each index with a probability in proportion to its number, never one whose number is 0.
+    """ActionNoise each index with a probability in proportion to its number, never one whose number is 0.
 
     Where all numbers are 0, the index means nothing, and its number is 0.
 

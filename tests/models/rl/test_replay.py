@@ -204,7 +204,7 @@ class Learner(tf.Module):
 
 
 def run(replica: Replicator, **settings) -> tuple[list, list]:
-  """Draws of some steps with inserts in between, and every copy of the priorities after them."""
+  """ActionNoise of some steps with inserts in between, and every copy of the priorities after them."""
   with replica.scope():
     step = Learner(Replay((2,), 1, 2, capacity=40, n_step=3, **settings), 16)
   draws = []

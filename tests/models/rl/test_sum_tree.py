@@ -1,4 +1,4 @@
-"""Draws in proportion, against NumPy."""
+"""ActionNoise in proportion, against NumPy."""
 
 import numpy as np
 import pytest

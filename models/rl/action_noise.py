@@ -6,7 +6,7 @@ _EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
 _BLOCK = 64  # Steps that are drawn at once; a change of it is a change of all numbers.
 
 
-class Draws:
+class ActionNoise:
   """Noise and random actions of n environments that step together.
 
   Args:
