@@ -13,7 +13,7 @@ import tensorflow as tf
 from models.rl.action_noise import ActionNoise
 from models.rl.environments import Environments
 from models.rl.episodes import Episodes, State
-from models.rl.kept_state import KeptState, mean_return
+from models.rl.saved_state import SavedState, mean_return
 from models.rl.normalization import Normalizer
 from models.rl.replay import Replay, Timesteps
 from replicator.errors import RunFailed
@@ -56,7 +56,7 @@ class Actor(tf.Module):
     self._random_steps = random_steps
     self._draws = ActionNoise(seed, environments.number, environments.action_size)
     self._episodes = Episodes(environments, self._draws, warn)
-    self.kept = KeptState(self._episodes.start())
+    self.kept = SavedState(self._episodes.start())
     self.environment_steps, self.episodes = (
         self.kept.fields[name] for name in ("environment_steps", "episodes"))
     self._state: State | None = None  # None: what is kept counts.

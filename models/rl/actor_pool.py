@@ -22,7 +22,7 @@ from models.rl import actor as actors
 from models.rl.actor_process import Answer, LocalActor, Order, Setup
 from models.rl.environments import Environments
 from models.rl.exported_policy import Act, ExportedPolicy
-from models.rl.kept_state import RECENT, KeptState, mean_return
+from models.rl.saved_state import RECENT, SavedState, mean_return
 from models.rl.normalization import Normalizer
 from models.rl.ray_actors import RayActor
 from models.rl.replay import END, Replay, Timesteps
@@ -124,7 +124,7 @@ class ActorPool(tf.Module):
     start = _State(0, 0, np.zeros([RECENT]), 0, 0, 0,
                    np.zeros([n, *environments.observation_shape], environments.observation_dtype),
                    np.zeros([n], bool))
-    self.kept = KeptState(start)
+    self.kept = SavedState(start)
     self.environment_steps, self.episodes, self.policy_age, self.deaths = (
         self.kept.fields[name] for name in ("environment_steps", "episodes", "policy_age",
                                             "deaths"))

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.rl.action_noise import ActionNoise
 from models.rl.environments import Environments, EnvironmentsLost, Outcome, merged
-from models.rl.kept_state import RECENT
+from models.rl.saved_state import RECENT
 from models.rl.timesteps import CONTINUES, TERMINATED, Timesteps, ends
 from replicator.errors import RunFailed
 

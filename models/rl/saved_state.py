@@ -14,7 +14,7 @@ RECENT = 10
 """Of how many finished episodes the returns are kept, the newest last."""
 
 
-class KeptState(tf.Module, Generic[S]):
+class SavedState(tf.Module, Generic[S]):
   """The fields of a dataclass, each in a variable of which every replica has a copy.
 
   Args:
