@@ -71,8 +71,8 @@ class EpisodeEvaluator:
     returns, lengths = played.returns, played.lengths
     picture, kind = None, "no picture"
     if self._picture and played.actions:
-      from models.rl import film
-      picture, kind = film.strip_or_curves(
+      from models.rl import episode_picture
+      picture, kind = episode_picture.strip_or_curves(
           self._environments.settings, evaluation_seed(0), np.stack(played.observations),
           np.stack(played.actions), np.array(played.rewards))
     method = (f"{self._environments.name}: {self._episodes} whole episodes of greedy actions, with "
