@@ -17,7 +17,7 @@ if TYPE_CHECKING:
   from gymnasium.envs.registration import EnvSpec
   from gymnasium.vector import VectorEnv
 
-  from models.rl.one_environment import ForAgent, Settings
+  from models.rl.environment_wrapper import EnvironmentWrapper, EnvironmentSettings
 
 _STEPS_WHERE_NONE_ARE_GIVEN = 1000  # All episodes of the DM Control Suite are that long.
 _INSTALL = "pip install -e '.[rl]'"
@@ -89,9 +89,9 @@ class Environments:
     spec = _find(name)
     self.episode_steps: int = (episode_steps or spec.max_episode_steps
                                or _STEPS_WHERE_NONE_ARE_GIVEN)
-    from models.rl.one_environment import ForAgent, Settings
-    self.settings = Settings(name, spec, self.episode_steps, pixels)
-    self._make = functools.partial(ForAgent, self.settings)
+    from models.rl.environment_wrapper import EnvironmentWrapper, EnvironmentSettings
+    self.settings = EnvironmentSettings(name, spec, self.episode_steps, pixels)
+    self._make = functools.partial(EnvironmentWrapper, self.settings)
     self._vector: VectorEnv | None = None
     first = _first(name, self._make)
     self.observation_shape: tuple[int, ...] = first.seen.shape
@@ -149,7 +149,7 @@ class Environments:
     if self._vector is None:
       from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-      from models.rl.one_environment import make_alone
+      from models.rl.environment_wrapper import make_alone
       if self.vectorization == "sync":
         self._vector = SyncVectorEnv([self._make] * self.number, copy=False,
                                      autoreset_mode=AutoresetMode.DISABLED)
@@ -202,7 +202,7 @@ def _check_positive(setting: str, value: int | None) -> None:
     raise UsageError(f"Environments.{setting} = {value}: must be at least 1")
 
 
-def _opengl_of(settings: "Settings") -> str:
+def _opengl_of(settings: "EnvironmentSettings") -> str:
   """The MUJOCO_GL of its processes."""
   if not settings.pixels:
     return rendering.NOTHING
@@ -239,7 +239,7 @@ def _import(module: str, name: str) -> Any:
                      f"installed; {_INSTALL}") from error
 
 
-def _first(name: str, make: "Callable[[], ForAgent]") -> "ForAgent":
+def _first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":
   """An environment of a known name."""
   try:
     with rendering.opengl(rendering.NOTHING):  # In case it imports MuJoCo.

@@ -4,14 +4,14 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from models.rl import rendering
-from models.rl.one_environment import Settings
+from models.rl.environment_wrapper import EnvironmentSettings
 
 _ROWS, _COLUMNS = 2, 8
 _HEIGHT, _CAPTION, _GAP = 120, 14, 2  # Pixels of a frame, of the line above it, between frames.
 _MOST_CURVES = 24
 
 
-def strip_or_curves(settings: Settings, seed: int, observations: np.ndarray, actions: np.ndarray,
+def strip_or_curves(settings: EnvironmentSettings, seed: int, observations: np.ndarray, actions: np.ndarray,
                     rewards: np.ndarray) -> tuple[np.ndarray, str]:
   """The picture of an episode of t steps, uint8 `[h, w, 3]`, and what it is, in words.
 

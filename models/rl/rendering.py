@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-  from models.rl.one_environment import Settings
+  from models.rl.environment_wrapper import EnvironmentSettings
 
 NOTHING = "disable"
 """The MUJOCO_GL of processes that draw nothing."""
@@ -58,7 +58,7 @@ def working_opengl() -> str:
   return next((name for name in tried if _works(name)), NOTHING)
 
 
-def frames(settings: "Settings", seed: int, actions: np.ndarray, steps: Sequence[int], height: int
+def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, steps: Sequence[int], height: int
            ) -> tuple[list[np.ndarray], str]:
   """What an episode looked like.
 
@@ -134,9 +134,9 @@ def _draw(sender: Connection, task: bytes) -> None:
   try:
     import cloudpickle
 
-    from models.rl.one_environment import ForAgent, frame_of
+    from models.rl.environment_wrapper import EnvironmentWrapper, frame_of
     settings, seed, actions, steps, height = cloudpickle.loads(task)
-    environment = ForAgent(settings)
+    environment = EnvironmentWrapper(settings)
     environment.reset(seed=seed)
     drawn, taken = [], 0
     for step in steps:

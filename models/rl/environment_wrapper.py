@@ -19,7 +19,7 @@ from PIL import Image
 from replicator.errors import UsageError
 
 
-class Settings(NamedTuple):
+class EnvironmentSettings(NamedTuple):
   """What makes an environment; can be sent to another process.
 
   Attributes:
@@ -37,7 +37,7 @@ class Settings(NamedTuple):
   render: bool = False
 
 
-class ForAgent(gymnasium.Wrapper):
+class EnvironmentWrapper(gymnasium.Wrapper):
   """Actions in [-1, 1], flat observations, and failures that are told instead of raised.
 
   Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment; one that is NaN
@@ -50,7 +50,7 @@ class ForAgent(gymnasium.Wrapper):
     seen: the newest observation.
   """
 
-  def __init__(self, settings: Settings):
+  def __init__(self, settings: EnvironmentSettings):
     """Makes it; raises UsageError for actions or observations that the agent cannot have."""
     self._settings = settings
     super().__init__(_make(settings))
@@ -106,14 +106,14 @@ class ForAgent(gymnasium.Wrapper):
       return flat.astype(np.float32)
 
 
-def make_alone(settings: Settings) -> ForAgent:
+def make_alone(settings: EnvironmentSettings) -> EnvironmentWrapper:
   """The environment, in a process of its own.
 
   Its Python prints nothing: when the process that steps it is gone, a traceback would follow.
   """
   if multiprocessing.parent_process() is not None:
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-  return ForAgent(settings)
+  return EnvironmentWrapper(settings)
 
 
 def frame_of(env: gymnasium.Env, height: int, width: int | None = None) -> np.ndarray:
@@ -128,7 +128,7 @@ def frame_of(env: gymnasium.Env, height: int, width: int | None = None) -> np.nd
   return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BOX))
 
 
-def _make(settings: Settings) -> gymnasium.Env:
+def _make(settings: EnvironmentSettings) -> gymnasium.Env:
   rendering: dict[str, Any] = {}
   if settings.render or settings.pixels:
     rendering["render_mode"] = "rgb_array"
@@ -180,7 +180,7 @@ def _checked(name: str, env: gymnasium.Env) -> spaces.Box:
   return space
 
 
-def _seen_space(settings: Settings, space: spaces.Space) -> spaces.Box:
+def _seen_space(settings: EnvironmentSettings, space: spaces.Space) -> spaces.Box:
   if settings.pixels:
     return spaces.Box(0, 255, [settings.pixels, settings.pixels, 3], np.uint8)
   if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
