@@ -19,7 +19,7 @@ from models.rl.environments import Environments
 from models.rl.networks import Critic, Policy
 from models.rl.normalization import Normalizer
 from models.rl.replay import Replay, Transitions
-from models.rl.returns import CategoricalReturns, Returns
+from models.rl.critic_heads import CategoricalReturns, CriticHead
 from replicator import app
 
 
@@ -41,7 +41,7 @@ class D4PG(tf.Module):
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               returns: Callable[[], Returns] = CategoricalReturns,
+               returns: Callable[[], CriticHead] = CategoricalReturns,
                noise: float = 0.3, action_gradient_norm: float = 1.0):
     super().__init__()
     shape, action_size = environments.observation_shape, environments.action_size

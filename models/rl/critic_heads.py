@@ -10,7 +10,7 @@ from models.rl import categorical
 from replicator import UsageError
 
 
-class Returns(Protocol):
+class CriticHead(Protocol):
   """How the outputs of a critic are read, and trained."""
 
   outputs: int
@@ -51,7 +51,7 @@ class CategoricalReturns:
     self.lowest, self.highest, self.outputs = lowest, highest, atoms
 
   def mean(self, outputs: tf.Tensor) -> tf.Tensor:
-    """See `Returns`."""
+    """See `CriticHead`."""
     return categorical.mean(outputs, self._atoms())
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
@@ -75,7 +75,7 @@ class ExpectedReturns:
   outputs = 1
 
   def mean(self, outputs: tf.Tensor) -> tf.Tensor:
-    """See `Returns`."""
+    """See `CriticHead`."""
     return outputs[:, 0]
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:

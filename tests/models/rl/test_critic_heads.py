@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.rl.returns import CategoricalReturns, ExpectedReturns
+from models.rl.critic_heads import CategoricalReturns, ExpectedReturns
 from replicator import UsageError
 
 RNG = np.random.default_rng(0)
