@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from models.rl.action_noise import ActionNoise
 from models.rl.environments import Environments
-from models.rl.episodes import Episodes, State
+from models.rl.environment_loop import EnvironmentLoop, ActorState
 from models.rl.saved_state import SavedState, mean_return
 from models.rl.normalization import Normalizer
 from models.rl.replay import Replay, Timesteps
@@ -32,7 +32,7 @@ class Actor(tf.Module):
 
   Every random number is a function of the seed and of the step. So processes whose networks are
   equal get equal rows, each from environments of its own. After a restart the present episodes are
-  played again, see `Episodes`.
+  played again, see `EnvironmentLoop`.
 
   Args:
     environments: to act in; each is a stream of the replay.
@@ -43,7 +43,7 @@ class Actor(tf.Module):
     warn: is called with one line when an environment fails.
 
   Attributes:
-    kept: its `episodes.State`.
+    kept: its `episodes.ActorState`.
     environment_steps: int64 [], of all environments together; failed ones count.
     episodes: int64 [], that were finished.
   """
@@ -55,11 +55,11 @@ class Actor(tf.Module):
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
     self._random_steps = random_steps
     self._draws = ActionNoise(seed, environments.number, environments.action_size)
-    self._episodes = Episodes(environments, self._draws, warn)
+    self._episodes = EnvironmentLoop(environments, self._draws, warn)
     self.kept = SavedState(self._episodes.start())
     self.environment_steps, self.episodes = (
         self.kept.fields[name] for name in ("environment_steps", "episodes"))
-    self._state: State | None = None  # None: what is kept counts.
+    self._state: ActorState | None = None  # None: what is kept counts.
 
   @property
   def episode_return(self) -> tf.Tensor:
@@ -103,7 +103,7 @@ class Actor(tf.Module):
     self.environments.close()
     self._state = None
 
-  def _actions(self, state: State, act: Act) -> np.ndarray:
+  def _actions(self, state: ActorState, act: Act) -> np.ndarray:
     step = state.environment_steps // self.environments.number
     if state.environment_steps < self._random_steps:
       return self._draws.random_actions(step)
@@ -113,7 +113,7 @@ class Actor(tf.Module):
                       f"{state.environment_steps}")
     return actions
 
-  def _present_state(self) -> State:
+  def _present_state(self) -> ActorState:
     """What is kept, which a restored checkpoint or a step back may have changed."""
     if self._state is None or not self.kept.holds(
         self._state, "environment_steps", "episode", "episode_return"):

@@ -21,7 +21,7 @@ _MOST_FAILURES = 10  # One after the other.
 
 
 @dataclasses.dataclass
-class State:
+class ActorState:
   """Where acting is; n environments, episodes of at most t steps.
 
   Attributes:
@@ -45,7 +45,7 @@ class State:
   episode_return: np.ndarray
 
 
-class Episodes:
+class EnvironmentLoop:
   """Takes steps in all environments together, and tells of them in rows.
 
   Args:
@@ -55,7 +55,7 @@ class Episodes:
 
   Attributes:
     rows: what happened, in parts; to be taken away.
-    new_actions: bool [n, t], which of `State.actions` were taken; to be set to False.
+    new_actions: bool [n, t], which of `ActorState.actions` were taken; to be set to False.
   """
 
   def __init__(self, environments: Environments, draws: ActionNoise, warn: Callable[[str], None]):
@@ -67,15 +67,15 @@ class Episodes:
     self._failures = np.zeros([n], np.int64)  # Since the last good step.
     self._losses = 0
 
-  def start(self) -> State:
+  def start(self) -> ActorState:
     """Before the first step: to be played again before anything else."""
     e, n = self._environments, len(self._all)
-    return State(
+    return ActorState(
         0, 0, np.zeros([RECENT]), np.zeros([n], np.int64), np.zeros([n], np.int64),
         np.zeros([n, e.episode_steps, e.action_size], np.float32),
         np.zeros([n, *e.observation_shape], e.observation_dtype), np.zeros([n]))
 
-  def advance(self, state: State, actions: np.ndarray) -> None:
+  def advance(self, state: ActorState, actions: np.ndarray) -> None:
     """One step of all environments, and new episodes where one ended.
 
     Raises:
@@ -97,7 +97,7 @@ class Episodes:
       state.observation = outcome.observation
       self._finish(state, outcome.terminated | outcome.truncated)
 
-  def play_again(self, state: State) -> None:
+  def play_again(self, state: ActorState) -> None:
     """Plays all present episodes again; one that turns out otherwise is ended where it was.
 
     Raises:
@@ -125,7 +125,7 @@ class Episodes:
     if (again & ~same).any():
       self._end(state, np.flatnonzero(again & ~same))
 
-  def _played(self, state: State) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+  def _played(self, state: ActorState) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     """Observations [n, *shape], returns [n], and what could not be played to where it was."""
     observation, failures = self._environments.reset(self._seeds(state, self._all))
     returns = np.zeros([len(self._all)])
@@ -143,7 +143,7 @@ class Episodes:
 
   # ---- Steps, beginnings and ends ---------------------------------------------------------------
 
-  def _step(self, state: State, actions: np.ndarray) -> Outcome:
+  def _step(self, state: ActorState, actions: np.ndarray) -> Outcome:
     while True:
       try:
         return self._environments.step(actions)
@@ -151,7 +151,7 @@ class Episodes:
         self._tell_loss(error)
         self.play_again(state)
 
-  def _end_failed(self, state: State, outcome: Outcome, rows: Timesteps) -> None:
+  def _end_failed(self, state: ActorState, outcome: Outcome, rows: Timesteps) -> None:
     """The step of the environments that did not fail, and the end of the episodes that did."""
     good = ~np.isin(self._all, list(outcome.failures))
     self.rows.append(Timesteps(*(part[good] for part in rows)))
@@ -164,7 +164,7 @@ class Episodes:
     self._finish(state, good & (outcome.terminated | outcome.truncated))
     self._end(state, np.flatnonzero(~good))
 
-  def _finish(self, state: State, ended: np.ndarray) -> None:
+  def _finish(self, state: ActorState, ended: np.ndarray) -> None:
     """Counts episodes that ended as they should, and begins new ones; ended: bool [n]."""
     which = np.flatnonzero(ended)
     if len(which):
@@ -173,12 +173,12 @@ class Episodes:
       state.episodes += len(which)
       self._end(state, which)
 
-  def _end(self, state: State, which: np.ndarray) -> None:
+  def _end(self, state: ActorState, which: np.ndarray) -> None:
     """Ends the episodes of some environments where they are, and begins new ones."""
     self.rows.append(ends(which, state.observation, state.actions.shape[2]))
     self._begin(state, which)
 
-  def _begin(self, state: State, which: np.ndarray) -> None:
+  def _begin(self, state: ActorState, which: np.ndarray) -> None:
     while len(which):
       state.episode[which] += 1
       state.length[which], state.episode_return[which] = 0, 0.0
@@ -193,12 +193,12 @@ class Episodes:
         self._tell(state, i, why)
       which = np.array(list(failures), np.int64)
 
-  def _seeds(self, state: State, which: np.ndarray) -> dict[int, int]:
+  def _seeds(self, state: ActorState, which: np.ndarray) -> dict[int, int]:
     return {int(i): self._draws.episode_seed(int(i), int(state.episode[i])) for i in which}
 
   # ---- Failures ---------------------------------------------------------------------------------
 
-  def _tell(self, state: State, i: int, why: str) -> None:
+  def _tell(self, state: ActorState, i: int, why: str) -> None:
     self._warn(f"{self._environments.name}: environment {i}, episode {state.episode[i]}, step "
                f"{state.length[i]}: {why}; the episode ends there, and a new one begins")
     self._failures[i] += 1
