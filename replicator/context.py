@@ -74,6 +74,7 @@ class _Local(threading.local):
 _local = _Local()
 _outside = StepContext(step=0, is_step=False)
 _global_batch_size = 1
+_num_input_pipelines = 1
 
 
 def current() -> StepContext:
@@ -145,6 +146,17 @@ def set_global_batch_size(size: int) -> None:
   """Sets how many examples a step has over all replicas; `replicator.train` does."""
   global _global_batch_size
   _global_batch_size = size
+
+
+def set_num_input_pipelines(number: int) -> None:
+  """Sets how many processes read inputs or act for the run; `replicator.train` does."""
+  global _num_input_pipelines
+  _num_input_pipelines = number
+
+
+def num_input_pipelines() -> int:
+  """How many processes of the run read inputs or act, each for its part of the global batch."""
+  return _num_input_pipelines
 
 
 def batch_size() -> int:
