@@ -12,7 +12,7 @@ import replicator
 from benchmarks import d4pg_problem as problem
 from benchmarks.d4pg_problem import BATCH_SIZE, Batch, Rows
 from experiments.d4pg import D4PG
-from models.rl import replay
+from models.rl import replay, timesteps
 from replicator import context
 from replicator.training_function import TrainingFunction
 
@@ -79,9 +79,9 @@ def _weights() -> tuple[list[np.ndarray], list[np.ndarray]]:
   return problem.policy_weights(), problem.critic_weights()
 
 
-def _with_ends(rows: Rows) -> replay.Rows:
-  """The same experience; what follows a termination is the last observation of that episode."""
-  flag = np.where(rows.terminated, replay.TERMINATED, replay.CONTINUES).astype(np.uint8)
-  flag[1:][rows.terminated[:-1]] = replay.END
-  return replay.Rows(np.zeros(len(flag), np.int32), rows.observation, rows.action, rows.reward,
-                     flag)
+def _with_ends(rows: Rows) -> timesteps.Timesteps:
+  """The same experience. The row after a termination is the last observation of that episode."""
+  flag = np.where(rows.terminated, timesteps.TERMINATED, timesteps.CONTINUES).astype(np.uint8)
+  flag[1:][rows.terminated[:-1]] = timesteps.END
+  return timesteps.Timesteps(np.zeros(len(flag), np.int32), rows.observation, rows.action,
+                             rows.reward, flag)

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 import replicator
 from models.rl import agents
+from models.rl.critic_heads import CategoricalReturns, CriticHead
 from models.rl.environments import Environments
 from models.rl.networks import Critic, Policy
 from models.rl.normalization import Normalizer
 from models.rl.replay import Replay, Transitions
-from models.rl.critic_heads import CategoricalReturns, CriticHead
 from replicator import app
 
 

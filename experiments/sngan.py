@@ -171,7 +171,7 @@ class SNGAN(tf.Module):
 
 @gin.configurable(denylist=["data", "folder"])
 class Evaluator:
-  """ActionNoise samples and reconstructions, and measures the quality of samples.
+  """Draws samples and reconstructions, and measures the quality of samples.
 
   Args:
     data: the real images.

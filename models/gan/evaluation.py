@@ -71,7 +71,7 @@ class SampleQuality:
         f"{self._classifier.num_held_out:,} others (not Inception)")
 
   def measure(self, generate: Callable[[int], np.ndarray]) -> dict[str, float]:
-    """ActionNoise `num_samples` images and compares them with the real ones.
+    """Draws `num_samples` images and compares them with the real ones.
 
     Args:
       generate: n -> n images [n, h, w, c], floats in [-1, 1] of any precision. They are

@@ -46,7 +46,7 @@ ARCHITECTURES = {
 
 @gin.configurable
 class Generator(keras.Model):
-  """ActionNoise images from codes: `[n, latent_dim] -> [n, resolution, resolution, channels]`.
+  """Draws images from codes: `[n, latent_dim] -> [n, resolution, resolution, channels]`.
 
   A linear layer to a 4x4 map, blocks that double its size, then batch normalization, ReLU,
   a 3x3 convolution and tanh. Pixels lie in [-1, 1], float32 (float64 under its policy).

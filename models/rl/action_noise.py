@@ -1,13 +1,13 @@
-"""What is random in acting, as a function of the seed and of the place in the experience alone."""
+"""The random numbers of acting: functions of the seed and of the place in the experience alone."""
 
 import numpy as np
 
 _EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
-_BLOCK = 64  # Steps that are drawn at once; a change of it is a change of all numbers.
+_BLOCK = 64  # Steps whose numbers are drawn together. To change it changes all numbers.
 
 
 class ActionNoise:
-  """Noise and random actions of n environments that step together.
+  """Noise, random actions and episode seeds of n environments that step together.
 
   Args:
     seed: any integer.
@@ -18,18 +18,18 @@ class ActionNoise:
   def __init__(self, seed: int, number: int, action_size: int):
     self._seed = seed % 2**64
     self._shape = (_BLOCK, number, action_size)
-    self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # The newest of each kind.
+    self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # The newest block of each kind.
 
   def noise(self, step: int) -> np.ndarray:
     """Standard normal numbers of a step: float32 `[n, action_size]`."""
     return self._draw(_NOISE, step)
 
   def random_actions(self, step: int) -> np.ndarray:
-    """Uniform in [-1, 1), of a step: float32 `[n, action_size]`."""
+    """Actions of a step, uniform in [-1, 1): float32 `[n, action_size]`."""
     return self._draw(_RANDOM_ACTION, step)
 
   def episode_seed(self, environment: int, episode: int) -> int:
-    """Of an episode of training, below 2^32."""
+    """The seed of a training episode, below 2^32."""
     return _seed_of(_EPISODE, self._seed, environment, episode)
 
   def _draw(self, kind: int, step: int) -> np.ndarray:
@@ -44,7 +44,7 @@ class ActionNoise:
 
 
 def evaluation_seed(episode: int) -> int:
-  """Of an episode of an evaluation, below 2^32: the same ones in every run."""
+  """The seed of an evaluation's episode, below 2^32. It is the same in every run."""
   return _seed_of(_EVALUATION, episode)
 
 

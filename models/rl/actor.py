@@ -1,51 +1,51 @@
-"""Acting in this process, in turns with training, so that a run can be resumed exactly."""
+"""The actor of the training process. It acts in turns with training, so runs resume exactly."""
 
-import collections
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import gin
-import keras
 import numpy as np
 import tensorflow as tf
 
 from models.rl.action_noise import ActionNoise
+from models.rl.adder import Adder
+from models.rl.environment_loop import ActorState, EnvironmentLoop
 from models.rl.environments import Environments
-from models.rl.environment_loop import EnvironmentLoop, ActorState
-from models.rl.saved_state import SavedState, mean_return
 from models.rl.normalization import Normalizer
-from models.rl.replay import Replay, Timesteps
+from models.rl.replay import Replay
+from models.rl.saved_state import SavedState
 from replicator.errors import RunFailed
 
 Act = Callable[[np.ndarray, np.ndarray], Any]
+"""A policy: `observations [n, *shape], noise float32 [n, a] -> actions [n, a]` in [-1, 1]."""
 
 
 def warn(line: str) -> None:
-  """Tells one line on the standard error."""
+  """Prints one line to stderr."""
   print(line, file=sys.stderr, flush=True)
 
 
 @gin.configurable(denylist=["environments", "replay", "normalizer", "seed", "warn"])
 class Actor(tf.Module):
-  """Acts in all environments together, and inserts what it saw into the replay.
+  """Acts in all environments together, and inserts the timesteps into the replay.
 
-  Every random number is a function of the seed and of the step. So processes whose networks are
-  equal get equal rows, each from environments of its own. After a restart the present episodes are
-  played again, see `EnvironmentLoop`.
+  Every random number is a function of the seed and of the step. Processes whose networks are equal
+  therefore collect equal timesteps, each from environments of its own. After a restart the
+  unfinished episodes are replayed, see `EnvironmentLoop`.
 
   Args:
-    environments: to act in; each is a stream of the replay.
-    replay: gets the rows.
-    normalizer: gets every observation; or None.
-    seed: of all that is random here.
-    random_steps: environment steps of uniformly random actions to begin with.
-    warn: is called with one line when an environment fails.
+    environments: where it acts; each environment is a stream of the replay.
+    replay: receives the timesteps.
+    normalizer: receives every observation; or None.
+    seed: determines all random numbers.
+    random_steps: environment steps at the start of a run whose actions are uniformly random.
+    warn: called with one line when an environment fails.
 
   Attributes:
-    kept: its `episodes.ActorState`.
-    environment_steps: int64 [], of all environments together; failed ones count.
-    episodes: int64 [], that were finished.
+    kept: a `SavedState` with the fields of `ActorState`.
+    environment_steps: int64 [], steps of all environments together, failed ones included.
+    episodes: int64 [], finished episodes.
   """
 
   def __init__(self, environments: Environments, replay: Replay,
@@ -54,80 +54,64 @@ class Actor(tf.Module):
     super().__init__()
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
     self._random_steps = random_steps
-    self._draws = ActionNoise(seed, environments.number, environments.action_size)
-    self._episodes = EnvironmentLoop(environments, self._draws, warn)
-    self.kept = SavedState(self._episodes.start())
+    self._noise = ActionNoise(seed, environments.number, environments.action_size)
+    self._adder = Adder(replay, normalizer)
+    self._loop = EnvironmentLoop(environments, self._noise, self._adder, warn)
+    self.kept = SavedState(self._loop.start())
     self.environment_steps, self.episodes = (
         self.kept.fields[name] for name in ("environment_steps", "episodes"))
-    self._state: ActorState | None = None  # None: what is kept counts.
-
-  @property
-  def episode_return(self) -> tf.Tensor:
-    """Floating [], mean of the last 10 finished episodes, 0 before there is one."""
-    return mean_return(self.kept.fields["recent_returns"], self.episodes)
+    self._state: ActorState | None = None  # None: the variables have the state.
 
   def collect(self, act: Act, until: int, step: int = 0) -> None:
-    """Acts until there were so many environment steps since the beginning of the run.
+    """Acts until the run has a number of environment steps.
 
-    All environments take each step together, so there may be up to n - 1 more.
+    All n environments take each step together, so there may be up to n - 1 steps more.
 
     Args:
-      act: `observations [n, *shape], noise float32 [n, a] -> [n, a]` in [-1, 1].
-      until: environment steps.
-      step: the training step that comes next, which means something to an `ActorPool`.
+      act: the policy, see `Act`.
+      until: environment steps since the beginning of the run.
+      step: the training step that comes next. Only an `ActorPool` uses it.
 
     Raises:
-      RunFailed: an environment does nothing but fail; the policy's actions are not finite.
+      RunFailed: an environment fails again and again, or the policy's actions are not finite.
     """
-    rows = self._episodes.rows
     try:
-      state = self._present_state()
+      state = self._current_state()
       while state.environment_steps < until:
-        self._episodes.advance(state, self._actions(state, act))
+        self._loop.advance(state, self._actions(state, act))
     except BaseException:
-      self._state = None  # Half a step was taken.
-      rows.clear()
+      self._state = None  # A step may be half done, so start again from the variables.
+      self._adder.discard()
       raise
-    if rows:
-      deliver(rows, self.replay, self.normalizer)
-      self.kept.write(state, {"actions": self._episodes.new_actions})
-      self._episodes.new_actions[:] = False
+    if self._adder.flush():
+      self.kept.write(state, {"actions": self._loop.new_actions})
+      self._loop.new_actions[:] = False
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """How acting goes, for a step to log: floating []."""
-    return {"environment_steps": tf.cast(self.environment_steps, keras.config.floatx()),
-            "episode_return": self.episode_return}
+    """Progress of acting for a step to log: floating []."""
+    return self.kept.scalars("environment_steps")
 
   def close(self) -> None:
-    """Ends the environments."""
+    """Closes the environments. The next `collect` starts them again."""
     self.environments.close()
     self._state = None
 
   def _actions(self, state: ActorState, act: Act) -> np.ndarray:
     step = state.environment_steps // self.environments.number
     if state.environment_steps < self._random_steps:
-      return self._draws.random_actions(step)
-    actions = np.asarray(act(state.observation, self._draws.noise(step)), np.float32)
+      return self._noise.random_actions(step)
+    actions = np.asarray(act(state.observation, self._noise.noise(step)), np.float32)
     if not np.isfinite(actions).all():
       raise RunFailed("the policy's actions are not finite at environment step "
                       f"{state.environment_steps}")
     return actions
 
-  def _present_state(self) -> ActorState:
-    """What is kept, which a restored checkpoint or a step back may have changed."""
+  def _current_state(self) -> ActorState:
+    """The state in the variables, which a restored checkpoint or a rollback may have changed."""
     if self._state is None or not self.kept.holds(
         self._state, "environment_steps", "episode", "episode_return"):
       state = self.kept.read()
-      self._episodes.new_actions[:] = False
-      self._episodes.play_again(state)
+      self._loop.new_actions[:] = False
+      self._loop.replay_episodes(state)
       self._state = state
     return self._state
-
-
-def deliver(parts: collections.deque[Timesteps], replay: Replay, normalizer: Normalizer | None) -> None:
-  """Inserts rows that came in parts; takes the parts away."""
-  rows = Timesteps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-  parts.clear()
-  replay.insert(rows)
-  if normalizer is not None:
-    normalizer.update(rows.observation)

@@ -1,7 +1,7 @@
-"""An actor in a process of its own: what it is told, what it answers, and how it lives and dies.
+"""An actor in a process of its own: its orders, its answers, its life and death.
 
-Its policy and environments come as data, so it reads no gin file and none of the user's code, and
-starts on its own: `multiprocessing` would run the experiment's file again.
+Its policy and environments come as data. It reads no gin file and none of the user's code. It has
+its own way to start, because `multiprocessing` would run the experiment's file again.
 """
 
 import collections
@@ -18,20 +18,21 @@ import numpy as np
 
 from models.rl import rendering
 from models.rl.environments import Environments
+from models.rl.processes import main_module_hidden
 
 if TYPE_CHECKING:
-  from models.rl.replay import Timesteps
+  from models.rl.timesteps import Timesteps
 
 
 class Setup(NamedTuple):
-  """What an actor needs to begin.
+  """What an actor needs to start.
 
   Attributes:
-    environments: k of them, not begun.
-    graph: of the policy, see `exported_policy`.
-    weights: its first ones.
-    seed: of all that is random in it.
-    random_steps: environment steps of uniformly random actions to begin with.
+    environments: k environments, not started.
+    graph: the graph of the policy, see `exported_policy`.
+    weights: the policy's first weights.
+    seed: determines all random numbers of the actor.
+    random_steps: environment steps at the start whose actions are uniformly random.
   """
 
   environments: Environments
@@ -42,11 +43,11 @@ class Setup(NamedTuple):
 
 
 class Order(NamedTuple):
-  """Steps to make.
+  """Steps to take.
 
   Attributes:
-    steps: how many, of each of its environments.
-    weights: of the policy, pickled once for all actors: a list of arrays.
+    steps: how many, in each of the actor's environments.
+    weights: of the policy: a list of arrays, pickled once for all actors.
   """
 
   steps: int
@@ -54,18 +55,18 @@ class Order(NamedTuple):
 
 
 class Answer(NamedTuple):
-  """What became of an order.
+  """The result of an order.
 
   Attributes:
-    rows: with the streams 0 to k - 1.
-    environment_steps: of all its environments together.
-    observation: `[k, *shape]`, present ones, which are in no row yet.
-    episodes: how many were finished.
-    returns: float64 [at most 10], of the last of them.
+    timesteps: what happened, with the streams 0 to k - 1.
+    environment_steps: steps of all the actor's environments together.
+    observation: `[k, *shape]`, the current observations, which are in no timestep yet.
+    episodes: how many episodes finished.
+    returns: float64 [at most 10], returns of the last of those episodes.
     warnings: one line each.
   """
 
-  rows: "Timesteps"
+  timesteps: "Timesteps"
   environment_steps: int
   observation: np.ndarray
   episodes: int
@@ -73,15 +74,15 @@ class Answer(NamedTuple):
   warnings: list[str]
 
 
-class Worker:
-  """Carries out orders; lives in the actor's process, which must not have imported TensorFlow.
+class RemoteActor:
+  """Carries out orders. It lives in the actor's process, which must not have loaded TensorFlow.
 
   Args:
     setup: a pickled `Setup`.
   """
 
   def __init__(self, setup: bytes):
-    # One core for each actor, and the accelerators for the learner.
+    # Each actor gets one core; the accelerators are the learner's.
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", OMP_NUM_THREADS="1")
     from replicator import quiet
     quiet.import_tensorflow()
@@ -90,49 +91,50 @@ class Worker:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     from models.rl.actor import Actor
     from models.rl.exported_policy import imported
-    with rendering.opengl(rendering.NOTHING):  # It may import MuJoCo.
+    with rendering.opengl(rendering.NOTHING):  # Unpickling may import MuJoCo.
       environments, graph, weights, seed, random_steps = pickle.loads(setup)
     if environments.vectorization == "sync":
       os.environ["MUJOCO_GL"] = rendering.NOTHING
     self._act, self._load = imported(graph, weights)
-    self._inbox = _Inbox()
+    self._outbox = _Outbox()
     self._warnings: list[str] = []
-    self._actor = Actor(environments, self._inbox, None, seed, random_steps,  # type: ignore[arg-type]
+    self._actor = Actor(environments, self._outbox, None, seed, random_steps,  # type: ignore[arg-type]
                         self._warnings.append)
 
   def work(self, order: Order) -> Answer:
-    """Makes the steps of an order."""
+    """Takes the steps of an order."""
     self._load(pickle.loads(order.weights))
     actor = self._actor
     steps, episodes = int(actor.environment_steps), int(actor.episodes)
     actor.collect(self._act, steps + order.steps * actor.environments.number)
     finished = int(actor.episodes) - episodes
-    # Not all that is kept, which has every action of the present episodes.
+    # Only two fields: the whole state has every action of the current episodes.
     observation, recent = (actor.kept.fields[name].numpy()
                            for name in ("observation", "recent_returns"))
     warnings, self._warnings[:] = list(self._warnings), []
-    return Answer(self._inbox.rows.pop(), int(actor.environment_steps) - steps, observation,
+    return Answer(self._outbox.timesteps.pop(), int(actor.environment_steps) - steps, observation,
                   finished, recent[max(0, len(recent) - finished):], warnings)
 
 
-class _Inbox:
-  """In place of the replay, which is elsewhere."""
+class _Outbox:
+  """Stands in for the replay, which is in the learner's process."""
 
   def __init__(self) -> None:
-    self.rows: collections.deque[Timesteps] = collections.deque()
+    self.timesteps: collections.deque[Timesteps] = collections.deque()
 
-  def insert(self, rows: "Timesteps") -> None:
-    self.rows.append(rows)
+  def insert(self, timesteps: "Timesteps") -> None:
+    self.timesteps.append(timesteps)
 
 
 class LocalActor:
-  """A `Worker` in a process of this machine, which ends with the one that made it.
+  """A `RemoteActor` in a process of this machine, which ends with the process that made it.
 
   Args:
     setup: a pickled `Setup`.
 
   Attributes:
-    started: is done when it takes orders.
+    started: a future, done when the actor takes orders.
+    DIED: the errors that a future raises when the process is gone.
   """
 
   DIED: tuple[type[Exception], ...] = (BrokenProcessPool,)
@@ -141,17 +143,17 @@ class LocalActor:
     self._executor = concurrent.futures.ProcessPoolExecutor(
         1, multiprocessing.get_context("spawn"), initializer=_prepare)
     before = set(multiprocessing.active_children())
-    # Ctrl-C and a scheduler's SIGTERM go to all processes; the learner's is the one that ends them.
+    # Ctrl-C and a scheduler's SIGTERM reach all processes. The learner ends its actors itself.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
-      with rendering.main_module_hidden():
+      with main_module_hidden():
         self.started: concurrent.futures.Future = self._executor.submit(_start, setup)
     finally:
       signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     self._process, = set(multiprocessing.active_children()) - before
 
   def work(self, order: Order) -> concurrent.futures.Future:
-    """Of the order's `Answer`; it raises one of `DIED` if the process is gone."""
+    """The future of the order's `Answer`. It raises one of `DIED` if the process is gone."""
     try:
       return self._executor.submit(_work, order)
     except BrokenProcessPool as error:
@@ -160,18 +162,18 @@ class LocalActor:
       return failed
 
   def cause_of_death(self, error: Exception) -> str:
-    """In words, after a future has raised one of `DIED`."""
+    """Says why the process is gone, after a future raised one of `DIED`."""
     self._executor.shutdown()
     code = self._process.exitcode or 0
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
   def close(self) -> None:
-    """Ends the process at once."""
+    """Kills the process."""
     self._process.kill()
     self._executor.shutdown(cancel_futures=True)
 
 
-_worker: Worker | None = None
+_remote_actor: RemoteActor | None = None
 
 
 def _prepare() -> None:
@@ -185,10 +187,10 @@ def _end_with_parent() -> None:
 
 
 def _start(setup: bytes) -> None:
-  global _worker
-  _worker = Worker(setup)
+  global _remote_actor
+  _remote_actor = RemoteActor(setup)
 
 
 def _work(order: Order) -> Answer:
-  assert _worker is not None
-  return _worker.work(order)
+  assert _remote_actor is not None
+  return _remote_actor.work(order)

@@ -1,5 +1,6 @@
-"""How any agent is trained that learns from a replay: act, learn, evaluate, in turn."""
+"""How agents that learn from a replay are trained: act, learn and evaluate in turn."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ class Agent(Protocol):
   actor: Actor | ActorPool
 
   def __call__(self) -> dict[str, tf.Tensor]:
-    """One training step of this replica; returns scalars to log."""
+    """Takes one training step of this replica; returns scalars to log."""
 
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
@@ -39,14 +40,14 @@ class Agent(Protocol):
 @gin.configurable(denylist=["environments", "replay", "normalizer"])
 def make_actor(environments: Environments, replay: Replay, normalizer: Normalizer | None,
                processes: int = 0) -> Actor | ActorPool:
-  """What acts for an agent; made in its constructor.
+  """Makes the actor of an agent. Call it in the agent's constructor.
 
   Args:
-    environments: to act in.
-    replay: gets the experience.
-    normalizer: gets the observations; or None.
-    processes: 0: in turns with training, in this process. Otherwise so many processes act while it
-      trains.
+    environments: where it acts.
+    replay: receives the experience.
+    normalizer: receives the observations; or None.
+    processes: 0 acts in this process, in turns with training; any other number of processes act
+      while the learner trains.
   """
   seed = random.seed_of("actor")
   if processes == 0:
@@ -58,36 +59,37 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
           workdir: str) -> Any:
   """Trains an agent in environments of its own, or resumes the run in `workdir`.
 
-  Before every call of the compiled steps there are as many environment steps as the `RateLimiter`
-  says. An `Actor` made them with the policy of that moment: it is never older than
-  `train.steps_per_call` training steps; see `ActorPool` for what holds with one.
+  Before every call of the compiled steps, the run has as many environment steps as the
+  `RateLimiter` says. An `Actor` took them with the present policy, which is at most
+  `train.steps_per_call` training steps old. For an `ActorPool` see there. All environments are
+  closed at the end, also when the training raises an error.
 
   Returns:
     the trained agent.
 
   Raises:
-    UsageError: there is nothing to learn from after `RateLimiter.start` environment steps.
+    UsageError: the replay has no transition after `RateLimiter.start` environment steps.
   """
   acted_in = environments()
   limiter, evaluator = RateLimiter(), EpisodeEvaluator(environments)
-  acting: set[Actor | ActorPool] = set()
+  with contextlib.ExitStack() as stack:
+    stack.callback(evaluator.close)
+    actors: set[Actor | ActorPool] = set()
 
-  def act(agent: Agent, step: int) -> None:
-    acting.add(agent.actor)
-    agent.actor.collect(agent.act, limiter.environment_steps(step), step)
-    if not agent.replay.size():
-      raise UsageError(f"RateLimiter.start = {limiter.start}: after so many steps of "
-                       f"Environments.number = {acted_in.number} together the replay has no "
-                       "transition of Replay.n_step steps yet; write more")
+    def act(agent: Agent, step: int) -> None:
+      if agent.actor not in actors:
+        actors.add(agent.actor)
+        stack.callback(agent.actor.close)
+      agent.actor.collect(agent.act, limiter.environment_steps(step), step)
+      if not agent.replay.size():
+        raise UsageError(f"RateLimiter.start = {limiter.start}: after so many steps of "
+                         f"Environments.number = {acted_in.number} together the replay has no "
+                         "transition of Replay.n_step steps yet; write more")
 
-  def evaluate(agent: Agent) -> replicator.Evaluation:
-    found = evaluator(agent)
-    steps = float(agent.actor.environment_steps.numpy())
-    return dataclasses.replace(found, scalars={**found.scalars, "environment_steps": steps})
+    def evaluate(agent: Agent) -> replicator.Evaluation:
+      found = evaluator(agent)
+      steps = float(agent.actor.environment_steps.numpy())
+      return dataclasses.replace(found, scalars={**found.scalars, "environment_steps": steps})
 
-  try:
     return replicator.train(lambda: make_agent(acted_in), evaluate=evaluate, before_call=act,
                             workdir=workdir)
-  finally:
-    for actor in acting:
-      actor.close()

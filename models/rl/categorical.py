@@ -9,10 +9,10 @@ def atoms(lowest: float, highest: float, number: int, dtype: tf.DType) -> tf.Ten
 
 
 def project(returns: tf.Tensor, probabilities: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
-  """The distribution over the atoms z nearest to one over other returns.
+  """Projects a distribution over any returns onto the atoms z.
 
-  Every return gives its probability to the two atoms around it, in inverse proportion to the
-  distance; beyond the ends it gives all to the last atom (Bellemare et al. 2017, equation 7):
+  Every return gives its probability to the two atoms around it, more to the nearer one. A return
+  beyond the ends gives all of it to the last atom (Bellemare et al. 2017, equation 7):
 
       p'_i = sum_j p_j max(0, 1 - |clip(r_j, z_1, z_k) - z_i| / dz)
 
@@ -22,7 +22,7 @@ def project(returns: tf.Tensor, probabilities: tf.Tensor, z: tf.Tensor) -> tf.Te
     z: evenly spaced, `[k]`.
 
   Returns:
-    p' `[n, k]`, whose rows sum to those of p.
+    p' `[n, k]`; its rows have the sums of those of p.
   """
   clipped = tf.clip_by_value(returns, z[0], z[-1])[:, tf.newaxis, :]
   distance = tf.abs(clipped - z[:, tf.newaxis]) / (z[1] - z[0])

@@ -1,4 +1,4 @@
-"""What a critic's outputs say of returns: a distribution of them, or their expectation."""
+"""Critic heads: how a critic's outputs describe returns, and how they are trained."""
 
 from typing import Protocol
 
@@ -11,7 +11,11 @@ from replicator import UsageError
 
 
 class CriticHead(Protocol):
-  """How the outputs of a critic are read, and trained."""
+  """Reads and trains the outputs of a critic.
+
+  Attributes:
+    outputs: how many numbers the critic has for each example.
+  """
 
   outputs: int
 
@@ -19,29 +23,31 @@ class CriticHead(Protocol):
     """The expected return: `[n, outputs] -> [n]`."""
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
-    """What is to be learned: of `reward + discount * the return that follows`.
+    """The training target: a description of `reward + discount * following return`.
 
     Args:
-      rewards: of n steps, `[n]`.
-      discounts: of what follows them, `[n]`.
-      following: a critic's outputs there, `[n, outputs]`.
+      rewards: discounted sums over n steps, `[n]`.
+      discounts: factors on what follows those steps, `[n]`.
+      following: the critic's outputs after those steps, `[n, outputs]`.
     """
 
   def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Of each example, for a target and a critic's outputs: `[n]`."""
+    """The loss of each example, for a target and the critic's outputs `[n, outputs]`: `[n]`."""
 
 
 @gin.configurable
 class CategoricalReturns:
-  """Logits over atoms: the critic of Bellemare et al. 2017 (arXiv:1707.06887).
+  """A head of logits over atoms: a distribution of returns (Bellemare et al. 2017).
+
+  Reference: arXiv:1707.06887.
 
   Args:
     lowest: the first atom.
-    highest: the last one; rule: the discounted sum of the largest rewards.
-    atoms: how many, evenly spaced.
+    highest: the last atom; as a rule the discounted sum of the largest rewards.
+    atoms: number of atoms, evenly spaced.
 
   Raises:
-    UsageError: fewer than two atoms, or the last not above the first.
+    UsageError: there are fewer than two atoms, or the last is not above the first.
   """
 
   def __init__(self, lowest: float = -150.0, highest: float = 150.0, atoms: int = 51):
@@ -51,17 +57,17 @@ class CategoricalReturns:
     self.lowest, self.highest, self.outputs = lowest, highest, atoms
 
   def mean(self, outputs: tf.Tensor) -> tf.Tensor:
-    """See `CriticHead`."""
+    """The expected return: `[n, atoms] -> [n]`."""
     return categorical.mean(outputs, self._atoms())
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
-    """The distribution, on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`."""
+    """The distribution on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`."""
     z = self._atoms()
     returns = rewards[:, tf.newaxis] + discounts[:, tf.newaxis] * z
     return categorical.project(returns, tf.nn.softmax(following), z)
 
   def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Cross-entropies."""
+    """The cross-entropies: `[n, atoms], [n, atoms] -> [n]`."""
     return categorical.cross_entropy(target, outputs)
 
   def _atoms(self) -> tf.Tensor:
@@ -70,12 +76,15 @@ class CategoricalReturns:
 
 @gin.configurable
 class ExpectedReturns:
-  """The expectation alone: the critic of DDPG (Lillicrap et al. 2016, arXiv:1509.02971)."""
+  """A head of one number, the expected return: DDPG's critic (Lillicrap et al. 2016).
+
+  Reference: arXiv:1509.02971.
+  """
 
   outputs = 1
 
   def mean(self, outputs: tf.Tensor) -> tf.Tensor:
-    """See `CriticHead`."""
+    """The expected return: `[n, 1] -> [n]`."""
     return outputs[:, 0]
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
@@ -83,5 +92,8 @@ class ExpectedReturns:
     return rewards + discounts * self.mean(following)
 
   def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Half the squares of the errors; as priorities they ask for half the usual exponent."""
+    """Half the squared errors: `[n], [n, 1] -> [n]`.
+
+    As priorities they need half the usual exponent.
+    """
     return 0.5 * tf.square(self.mean(outputs) - target)

@@ -1,38 +1,37 @@
-"""The present episodes of several environments, which can be played again.
+"""The environment loop: steps of several environments, and episodes that can be replayed.
 
-An environment cannot be saved. But an episode is a function of the seed that it began with and of
-the actions since: those are kept, and after a restart the episodes are played again up to where
-they were.
+An environment cannot be saved. But an episode is a function of its seed and of its actions. Those
+are saved, and after a restart the unfinished episodes are replayed up to where they were.
 """
 
-import collections
 import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
 from models.rl.action_noise import ActionNoise
+from models.rl.adder import Adder
 from models.rl.environments import Environments, EnvironmentsLost, Outcome, merged
 from models.rl.saved_state import RECENT
 from models.rl.timesteps import CONTINUES, TERMINATED, Timesteps, ends
 from replicator.errors import RunFailed
 
-_MOST_FAILURES = 10  # One after the other.
+_MAX_FAILURES = 10  # In a row.
 
 
 @dataclasses.dataclass
 class ActorState:
-  """Where acting is; n environments, episodes of at most t steps.
+  """The state of acting in n environments, with episodes of at most t steps.
 
   Attributes:
-    environment_steps: of all environments together.
-    episodes: finished ones.
-    recent_returns: float64 [10], of the last finished episodes, the newest last.
-    episode: int64 [n], number of each environment's present episode.
-    length: int64 [n], steps that were taken in it.
-    actions: float32 [n, t, a], in these steps.
-    observation: [n, *shape], present ones; never changed in place.
-    episode_return: float64 [n], sum of the rewards so far.
+    environment_steps: steps of all environments together.
+    episodes: finished episodes.
+    recent_returns: float64 [10], returns of the last finished episodes, the newest last.
+    episode: int64 [n], number of each environment's current episode.
+    length: int64 [n], steps of the current episodes so far.
+    actions: float32 [n, t, a], the actions of those steps.
+    observation: [n, *shape], the current observations; never changed in place.
+    episode_return: float64 [n], sum of the rewards of the current episodes so far.
   """
 
   environment_steps: int
@@ -46,29 +45,29 @@ class ActorState:
 
 
 class EnvironmentLoop:
-  """Takes steps in all environments together, and tells of them in rows.
+  """Takes steps in all environments together, and passes their timesteps to an adder.
 
   Args:
-    environments: n.
-    draws: the seeds of episodes.
-    warn: is called with one line when an environment fails.
+    environments: n environments.
+    noise: gives the seeds of episodes.
+    adder: receives the timesteps.
+    warn: called with one line when an environment fails.
 
   Attributes:
-    rows: what happened, in parts; to be taken away.
-    new_actions: bool [n, t], which of `ActorState.actions` were taken; to be set to False.
+    new_actions: bool [n, t], which of `ActorState.actions` are new; the caller resets it.
   """
 
-  def __init__(self, environments: Environments, draws: ActionNoise, warn: Callable[[str], None]):
-    self._environments, self._draws, self._warn = environments, draws, warn
+  def __init__(self, environments: Environments, noise: ActionNoise, adder: Adder,
+               warn: Callable[[str], None]):
+    self._environments, self._noise, self._adder, self._warn = environments, noise, adder, warn
     n = environments.number
-    self.rows: collections.deque[Timesteps] = collections.deque()
     self.new_actions = np.zeros([n, environments.episode_steps], bool)
     self._all = np.arange(n, dtype=np.int32)
     self._failures = np.zeros([n], np.int64)  # Since the last good step.
     self._losses = 0
 
   def start(self) -> ActorState:
-    """Before the first step: to be played again before anything else."""
+    """The state before the first step. `replay_episodes` must be called with it first."""
     e, n = self._environments, len(self._all)
     return ActorState(
         0, 0, np.zeros([RECENT]), np.zeros([n], np.int64), np.zeros([n], np.int64),
@@ -76,57 +75,58 @@ class EnvironmentLoop:
         np.zeros([n, *e.observation_shape], e.observation_dtype), np.zeros([n]))
 
   def advance(self, state: ActorState, actions: np.ndarray) -> None:
-    """One step of all environments, and new episodes where one ended.
+    """Takes one step in all environments, and begins a new episode where one ended.
 
     Raises:
-      RunFailed: an environment does nothing but fail.
+      RunFailed: an environment fails again and again.
     """
     outcome = self._step(state, actions)
     state.environment_steps += len(self._all)
     state.actions[self._all, state.length] = actions
     self.new_actions[self._all, state.length] = True
     state.length += 1
-    rows = Timesteps(self._all, state.observation, actions, outcome.reward.astype(np.float32),
-                np.where(outcome.terminated, np.uint8(TERMINATED), np.uint8(CONTINUES)))
+    timesteps = Timesteps(
+        self._all, state.observation, actions, outcome.reward.astype(np.float32),
+        np.where(outcome.terminated, np.uint8(TERMINATED), np.uint8(CONTINUES)))
     if outcome.failures:
-      self._end_failed(state, outcome, rows)
+      self._end_failed(state, outcome, timesteps)
     else:
-      self.rows.append(rows)
+      self._adder.add(timesteps)
       self._failures[:], self._losses = 0, 0
       state.episode_return += outcome.reward
       state.observation = outcome.observation
       self._finish(state, outcome.terminated | outcome.truncated)
 
-  def play_again(self, state: ActorState) -> None:
-    """Plays all present episodes again; one that turns out otherwise is ended where it was.
+  def replay_episodes(self, state: ActorState) -> None:
+    """Replays all current episodes. One that comes out differently ends where it was.
 
     Raises:
-      RunFailed: an environment does nothing but fail.
+      RunFailed: an environment fails again and again.
     """
     while True:
       try:
-        observation, returns, failures = self._played(state)
+        observation, returns, failures = self._replayed(state)
         break
       except EnvironmentsLost as error:
-        self._tell_loss(error)
-    again = state.length > 0
+        self._report_loss(error)
+    begun = state.length > 0
     same = np.array([i not in failures and returns[i] == state.episode_return[i]
                      and observation[i].tobytes() == state.observation[i].tobytes()
-                     for i in range(len(again))])
-    state.observation = merged(again, state.observation, observation)
-    for i in np.flatnonzero(again & ~same).tolist():
-      self._warn(f"{self._environments.name}: environment {i} is not deterministic (or another "
-                 f"version): its episode {state.episode[i]}, played again for {state.length[i]} "
-                 "steps, came out otherwise, so the run does not resume exactly; a new one begins")
+                     for i in range(len(begun))])
+    state.observation = merged(begun, state.observation, observation)
+    for i in np.flatnonzero(begun & ~same).tolist():
+      self._warn(f"{self._environments.name}: environment {i} is not deterministic (or its version "
+                 f"changed): a replay of the {state.length[i]} steps of episode {state.episode[i]} "
+                 "came out differently, so the run does not resume exactly; a new episode begins")
     for i, why in failures.items():
-      if not again[i]:
-        self._tell(state, i, why)
+      if not begun[i]:
+        self._report_failure(state, i, why)
         self._begin(state, np.array([i]))
-    if (again & ~same).any():
-      self._end(state, np.flatnonzero(again & ~same))
+    if (begun & ~same).any():
+      self._end(state, np.flatnonzero(begun & ~same))
 
-  def _played(self, state: ActorState) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Observations [n, *shape], returns [n], and what could not be played to where it was."""
+  def _replayed(self, state: ActorState) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """Observations [n, *shape], returns [n], and why some episodes could not be replayed."""
     observation, failures = self._environments.reset(self._seeds(state, self._all))
     returns = np.zeros([len(self._all)])
     for k in range(int(state.length.max())):
@@ -141,31 +141,31 @@ class EnvironmentLoop:
         self._environments.reset(self._seeds(state, np.array(list(failed))))
     return observation, returns, failures
 
-  # ---- Steps, beginnings and ends ---------------------------------------------------------------
+  # ---- Steps, and the beginning and end of episodes ---------------------------------------------
 
   def _step(self, state: ActorState, actions: np.ndarray) -> Outcome:
     while True:
       try:
         return self._environments.step(actions)
       except EnvironmentsLost as error:
-        self._tell_loss(error)
-        self.play_again(state)
+        self._report_loss(error)
+        self.replay_episodes(state)
 
-  def _end_failed(self, state: ActorState, outcome: Outcome, rows: Timesteps) -> None:
-    """The step of the environments that did not fail, and the end of the episodes that did."""
+  def _end_failed(self, state: ActorState, outcome: Outcome, timesteps: Timesteps) -> None:
+    """Adds the step of the environments that work, and ends the episodes of those that failed."""
     good = ~np.isin(self._all, list(outcome.failures))
-    self.rows.append(Timesteps(*(part[good] for part in rows)))
+    self._adder.add(Timesteps(*(part[good] for part in timesteps)))
     for i, why in outcome.failures.items():
-      self._tell(state, i, why)
+      self._report_failure(state, i, why)
     self._failures[good] = 0
     state.episode_return[good] += outcome.reward[good]
-    # After a failure the last good observation is the end.
+    # A failed episode ends with its last good observation.
     state.observation = merged(good, outcome.observation, state.observation)
     self._finish(state, good & (outcome.terminated | outcome.truncated))
     self._end(state, np.flatnonzero(~good))
 
   def _finish(self, state: ActorState, ended: np.ndarray) -> None:
-    """Counts episodes that ended as they should, and begins new ones; ended: bool [n]."""
+    """Counts the episodes that finished (bool [n]), and begins new ones."""
     which = np.flatnonzero(ended)
     if len(which):
       recent = np.append(state.recent_returns, state.episode_return[which])
@@ -175,7 +175,7 @@ class EnvironmentLoop:
 
   def _end(self, state: ActorState, which: np.ndarray) -> None:
     """Ends the episodes of some environments where they are, and begins new ones."""
-    self.rows.append(ends(which, state.observation, state.actions.shape[2]))
+    self._adder.add(ends(which, state.observation, state.actions.shape[2]))
     self._begin(state, which)
 
   def _begin(self, state: ActorState, which: np.ndarray) -> None:
@@ -185,29 +185,29 @@ class EnvironmentLoop:
       try:
         observation, failures = self._environments.reset(self._seeds(state, which))
       except EnvironmentsLost as error:
-        self._tell_loss(error)
-        self.play_again(state)
+        self._report_loss(error)
+        self.replay_episodes(state)
         return
       state.observation = merged(np.isin(self._all, which), observation, state.observation)
       for i, why in failures.items():
-        self._tell(state, i, why)
+        self._report_failure(state, i, why)
       which = np.array(list(failures), np.int64)
 
   def _seeds(self, state: ActorState, which: np.ndarray) -> dict[int, int]:
-    return {int(i): self._draws.episode_seed(int(i), int(state.episode[i])) for i in which}
+    return {int(i): self._noise.episode_seed(int(i), int(state.episode[i])) for i in which}
 
   # ---- Failures ---------------------------------------------------------------------------------
 
-  def _tell(self, state: ActorState, i: int, why: str) -> None:
+  def _report_failure(self, state: ActorState, i: int, why: str) -> None:
     self._warn(f"{self._environments.name}: environment {i}, episode {state.episode[i]}, step "
                f"{state.length[i]}: {why}; the episode ends there, and a new one begins")
     self._failures[i] += 1
-    if self._failures[i] == _MOST_FAILURES:
-      raise RunFailed(f"{self._environments.name}: environment {i} failed {_MOST_FAILURES} times "
+    if self._failures[i] == _MAX_FAILURES:
+      raise RunFailed(f"{self._environments.name}: environment {i} failed {_MAX_FAILURES} times "
                       f"without a good step in between; the last time: {why}")
 
-  def _tell_loss(self, error: EnvironmentsLost) -> None:
+  def _report_loss(self, error: EnvironmentsLost) -> None:
     self._losses += 1
-    if self._losses == _MOST_FAILURES:
-      raise RunFailed(f"{error}, {_MOST_FAILURES} times without a good step in between")
-    self._warn(f"{error}; all are made anew, and go on where they were")
+    if self._losses == _MAX_FAILURES:
+      raise RunFailed(f"{error}, {_MAX_FAILURES} times without a good step in between")
+    self._warn(f"{error}; all environments are started again and continue where they were")

@@ -1,6 +1,6 @@
-"""A single environment as an agent sees it; vectors of them are made of these.
+"""A single environment as an agent sees it. Vectors of environments are made of these.
 
-Needs Gymnasium, and no TensorFlow: processes of an 'async' vector import it.
+Needs Gymnasium, and no TensorFlow: the processes of an 'async' vector import this module.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from replicator.errors import UsageError
 
 
 class EnvironmentSettings(NamedTuple):
-  """What makes an environment; can be sent to another process.
+  """What makes an environment. It can be sent to another process.
 
   Attributes:
     name: as the user wrote it.
-    spec: Gymnasium's description of it.
-    episode_steps: after which an episode is cut.
-    pixels: side of the square images that are observed; None for the environment's own.
+    spec: Gymnasium's description of the environment.
+    episode_steps: length at which an episode is truncated.
+    pixels: side of the square images to observe; None for the environment's own observations.
     render: whether `render()` gives frames.
   """
 
@@ -38,12 +38,12 @@ class EnvironmentSettings(NamedTuple):
 
 
 class EnvironmentWrapper(gymnasium.Wrapper):
-  """Actions in [-1, 1], flat observations, and failures that are told instead of raised.
+  """Makes actions lie in [-1, 1] and observations flat, and reports failures instead of raising.
 
-  Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment; one that is NaN
-  leaves it as it is. Observations are float32 `[c]`, or uint8 `[h, w, c]` if they are images.
-  Where the environment raises, the reward is NaN and `info["error"]` says why; the next `reset`
-  makes it anew.
+  Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment. An action of NaN
+  leaves the environment as it is. Observations are float32 `[c]`, or uint8 `[h, w, c]` for images.
+  When the environment raises an error, the reward is NaN and `info["error"]` has the message; the
+  next `reset` makes a new environment.
 
   Attributes:
     action_size: a.
@@ -51,7 +51,11 @@ class EnvironmentWrapper(gymnasium.Wrapper):
   """
 
   def __init__(self, settings: EnvironmentSettings):
-    """Makes it; raises UsageError for actions or observations that the agent cannot have."""
+    """Makes the environment.
+
+    Raises:
+      UsageError: the agent cannot use its actions or observations.
+    """
     self._settings = settings
     super().__init__(_make(settings))
     space = _checked(settings.name, self.env)
@@ -66,7 +70,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
 
   def reset(self, *, seed: int | None = None, options: dict | None = None
             ) -> tuple[np.ndarray, dict]:
-    """Begins the episode of a seed: its first observation, and an error if there was one."""
+    """Begins the episode of a seed; returns its first observation, and the error if one occurs."""
     try:
       if self._broken:
         with contextlib.suppress(Exception):
@@ -81,7 +85,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     return self.seen, {}
 
   def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-    """Gymnasium's five: observation, reward, terminated, truncated, info."""
+    """Returns Gymnasium's five: observation, reward, terminated, truncated, info."""
     if np.isnan(action[0]):
       return self.seen, 0.0, False, False, {}
     try:
@@ -102,14 +106,14 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     if self.observation_space.dtype == np.uint8:
       return observation
     flat = np.asarray(spaces.flatten(self._raw_space, observation))
-    with np.errstate(over="ignore"):  # Becomes infinite, which is told.
+    with np.errstate(over="ignore"):  # Infinite numbers are reported as a failure.
       return flat.astype(np.float32)
 
 
 def make_alone(settings: EnvironmentSettings) -> EnvironmentWrapper:
-  """The environment, in a process of its own.
+  """Makes the environment in a process of its own.
 
-  Its Python prints nothing: when the process that steps it is gone, a traceback would follow.
+  That process prints nothing. Otherwise it would print a traceback when the trainer is gone.
   """
   if multiprocessing.parent_process() is not None:
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -117,9 +121,9 @@ def make_alone(settings: EnvironmentSettings) -> EnvironmentWrapper:
 
 
 def frame_of(env: gymnasium.Env, height: int, width: int | None = None) -> np.ndarray:
-  """What an environment that renders looks like now: uint8 `[height, width, 3]`.
+  """Renders an environment as it is now: uint8 `[height, width, 3]`.
 
-  Without a width the frame keeps its shape.
+  Without a width the frame keeps its aspect ratio.
   """
   frame = np.asarray(env.render(), np.uint8)
   width = width or round(frame.shape[1] * height / frame.shape[0])
@@ -134,22 +138,22 @@ def _make(settings: EnvironmentSettings) -> gymnasium.Env:
     rendering["render_mode"] = "rgb_array"
     if settings.spec.id.startswith("dm_control/"):
       size = {"height": settings.pixels, "width": settings.pixels} if settings.pixels else {}
-      # Its own cameras follow the body; the default one stays where the world begins.
+      # The environment's own cameras follow the body; the default one does not move.
       rendering["render_kwargs"] = {"camera_id": 0, **size}
   if "mujoco" in str(settings.spec.entry_point):
-    _log_warnings_of_mujoco()
-  log = logging.getLogger("absl")  # Where dm_control has them written.
+    _log_mujoco_warnings()
+  log = logging.getLogger("absl")  # dm_control logs there.
   log.addFilter(_is_news)
   try:
-    # The checker looks at every step for what is checked here for all environments at once.
+    # Gymnasium's checker would look at every step for what this wrapper checks.
     return gymnasium.make(settings.spec, max_episode_steps=settings.episode_steps,
                           disable_env_checker=True, **rendering)
   finally:
     log.removeFilter(_is_news)
 
 
-def _log_warnings_of_mujoco() -> None:
-  """Not to a file in the present folder, where MuJoCo writes them by itself."""
+def _log_mujoco_warnings() -> None:
+  """Sends MuJoCo's warnings to `logging`; by default they go to a file in the current folder."""
   import mujoco
   if mujoco.get_mju_user_warning() is None:
     log = logging.getLogger("mujoco")
@@ -158,21 +162,20 @@ def _log_warnings_of_mujoco() -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-  """Not what MuJoCo says of the files of others, once for each environment that is made."""
+  """Whether a record is not MuJoCo's complaint about model files, one for each environment."""
   return "is deprecated and will be removed" not in record.getMessage()
 
 
 def _checked(name: str, env: gymnasium.Env) -> spaces.Box:
-  """The space of actions, if the agent can have it."""
+  """The action space, if the agent can use it and the observations."""
   space = env.action_space
   if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
     raise UsageError(f"Environments.name = '{name}': its actions are {space}, and this agent's are "
-                     "continuous; take an environment whose actions are a Box of floats, such as "
+                     "continuous; choose an environment whose actions are a Box of floats, such as "
                      "'Pendulum-v1'")
   if not np.isfinite(space.low).all() or not np.isfinite(space.high).all():
-    raise UsageError(f"Environments.name = '{name}': its actions {space} have no bounds, to which "
-                     "those of the agent in [-1, 1] could be scaled; register it "
-                     "with bounds")
+    raise UsageError(f"Environments.name = '{name}': its actions {space} have no bounds, so the "
+                     "agent's actions in [-1, 1] cannot be scaled to them; register it with bounds")
   if not env.observation_space.is_np_flattenable:
     raise UsageError(f"Environments.name = '{name}': its observations {env.observation_space} do "
                      "not make a vector of fixed length; register it with a wrapper that selects "

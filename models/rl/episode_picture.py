@@ -7,17 +7,17 @@ from models.rl import rendering
 from models.rl.environment_wrapper import EnvironmentSettings
 
 _ROWS, _COLUMNS = 2, 8
-_HEIGHT, _CAPTION, _GAP = 120, 14, 2  # Pixels of a frame, of the line above it, between frames.
-_MOST_CURVES = 24
+_HEIGHT, _CAPTION, _GAP = 120, 14, 2  # Pixels of a frame, of its caption, and between frames.
+_MAX_CURVES = 24
 
 
-def strip_or_curves(settings: EnvironmentSettings, seed: int, observations: np.ndarray, actions: np.ndarray,
-                    rewards: np.ndarray) -> tuple[np.ndarray, str]:
-  """The picture of an episode of t steps, uint8 `[h, w, 3]`, and what it is, in words.
+def strip_or_curves(settings: EnvironmentSettings, seed: int, observations: np.ndarray,
+                    actions: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, str]:
+  """The picture of an episode of t steps, uint8 `[h, w, 3]`, and a description of it.
 
   Args:
-    settings: of its environment.
-    seed: that it began with.
+    settings: the environment.
+    seed: the seed of the episode.
     observations: `[t, *shape]`, at which the actions were taken.
     actions: float32 `[t, a]`.
     rewards: `[t]`.
@@ -27,9 +27,10 @@ def strip_or_curves(settings: EnvironmentSettings, seed: int, observations: np.n
   if frames:
     returns = np.concatenate([[0.0], np.cumsum(rewards)])
     captions = [f"{step}: {returns[step]:.4g}" for step in steps]
-    return _strip(frames, captions), "the picture shows the first of them, with step: return so far"
+    return (_strip(frames, captions),
+            "the picture shows the first episode, with step: return so far")
   return (_curves(observations, actions, rewards),
-          f"the picture shows curves of the first of them, as it cannot be rendered here ({why})")
+          f"the picture shows curves of the first episode, which cannot be rendered here ({why})")
 
 
 def _strip(frames: list[np.ndarray], captions: list[str]) -> np.ndarray:
@@ -49,7 +50,7 @@ def _curves(observations: np.ndarray, actions: np.ndarray, rewards: np.ndarray) 
   from matplotlib.figure import Figure
   shown = {"actions": actions, "reward": rewards}
   if observations.ndim == 2:
-    shown = {"observation": observations[:, :_MOST_CURVES], **shown}
+    shown = {"observation": observations[:, :_MAX_CURVES], **shown}
   figure = Figure(figsize=(9, 6), dpi=80, layout="constrained")
   canvas = FigureCanvasAgg(figure)
   for axes, (name, values) in zip(figure.subplots(len(shown), sharex=True), shown.items(),

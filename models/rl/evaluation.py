@@ -1,4 +1,4 @@
-"""How well an agent does without exploring, in numbers and in a picture of one episode."""
+"""Evaluation of an agent without exploration: numbers, and a picture of one episode."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import gin
 import numpy as np
 
 import replicator
-from models.rl.actor import warn
 from models.rl.action_noise import evaluation_seed
+from models.rl.actor import warn
 from models.rl.environments import Environments, EnvironmentsLost, merged
 from replicator.errors import RunFailed, UsageError
 
@@ -25,7 +25,7 @@ class Acts(Protocol):
 
 @dataclasses.dataclass
 class _Played:
-  """Returns and lengths of all episodes, and of the first its observations, actions, rewards."""
+  """Returns and lengths of all episodes; observations, actions and rewards of the first one."""
 
   returns: np.ndarray
   lengths: np.ndarray
@@ -36,16 +36,17 @@ class _Played:
 
 @gin.configurable(denylist=["make_environments", "warn"])
 class EpisodeEvaluator:
-  """Plays whole episodes with the greedy actions of an agent, always those of the same seeds.
+  """Plays whole episodes with an agent's greedy actions, with the same seeds in every evaluation.
 
-  The seeds are none of the training's. Equal weights give equal numbers.
+  Training never uses these seeds. Equal weights give equal numbers.
 
   Args:
-    make_environments: gives environments of the kind to evaluate in; others of the kind are made.
-    episodes: how many.
-    picture: whether to draw the first episode: a strip of its frames, or where it cannot be
-      rendered its curves.
-    warn: is called with one line when an environment fails.
+    make_environments: makes environments of the kind to evaluate in. The evaluator plays in others
+      of that kind.
+    episodes: how many episodes.
+    picture: whether to draw the first episode: a strip of its frames, or curves where it cannot be
+      rendered.
+    warn: called with one line when an environment fails.
   """
 
   def __init__(self, make_environments: Callable[[], Environments], episodes: int = 20,
@@ -57,14 +58,14 @@ class EpisodeEvaluator:
     self._environments: Environments | None = None
 
   def __call__(self, agent: Acts) -> replicator.Evaluation:
-    """Scalars: mean, spread, least and greatest of the returns, and the mean length.
+    """Scalars: mean, standard deviation, minimum and maximum of the returns, and mean length.
 
     Raises:
       RunFailed: the agent's actions are not finite.
     """
     if self._environments is None:
       made = self._make_environments()
-      # Pixels are drawn by a process for each environment.
+      # With pixels each environment needs a process of its own.
       self._environments = made.like(
           min(self._episodes, made.number if made.settings.pixels else self._episodes))
     played = self._play_all(agent, self._environments)
@@ -82,20 +83,25 @@ class EpisodeEvaluator:
     return replicator.Evaluation({name: float(value) for name, value in scalars.items()}, picture,
                                  method)
 
+  def close(self) -> None:
+    """Closes the environments. The next evaluation makes new ones."""
+    if self._environments is not None:
+      self._environments.close()
+
   def _play_all(self, agent: Acts, environments: Environments) -> _Played:
     for _ in range(_ATTEMPTS):
       try:
         return self._play(agent, environments)
       except EnvironmentsLost as error:
-        self._warn(f"evaluation: {error}; it begins anew")
+        self._warn(f"evaluation: {error}; it starts again")
     raise RunFailed(f"evaluation: {environments.name} was lost {_ATTEMPTS} times")
 
   def _play(self, agent: Acts, environments: Environments) -> _Played:
-    """All episodes; an environment whose episode ended plays the next one."""
+    """Plays all episodes. An environment whose episode ended plays the next one."""
     n = environments.number
     played = _Played(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64), [], [], [])
     noise = np.zeros([n, environments.action_size], np.float32)
-    number = np.full([n], -1)  # Which episode each plays; at or past the last one: none.
+    number = np.full([n], -1)  # The episode of each environment; past the last one: none.
     observation = np.zeros([n, *environments.observation_shape], environments.observation_dtype)
     ended = np.ones([n], bool)
     while True:
@@ -109,7 +115,7 @@ class EpisodeEvaluator:
       outcome = environments.step(actions, playing)
       failed = np.isin(np.arange(n), list(outcome.failures))
       for i, why in outcome.failures.items():
-        self._tell(environments.name, number[i], why)
+        self._report(environments.name, number[i], why)
       if number[0] == 0 and not failed[0]:
         played.observations.append(observation[0])
         played.actions.append(actions[0])
@@ -128,14 +134,14 @@ class EpisodeEvaluator:
     while which:
       for i in which:
         number[i] = number.max() + 1
-      # Where none is left to play, too: an environment must not stay at the end of an episode.
+      # Reset even if no episode is left: an environment must not stay at the end of one.
       begun, failures = environments.reset({i: evaluation_seed(int(number[i])) for i in which})
       observation = merged(np.isin(np.arange(len(number)), which), begun, observation)
       for i, why in failures.items():
         if number[i] < self._episodes:
-          self._tell(environments.name, number[i], why)
+          self._report(environments.name, number[i], why)
       which = [i for i in failures if number[i] < self._episodes]
     return observation, number
 
-  def _tell(self, name: str, episode: int, why: str) -> None:
+  def _report(self, name: str, episode: int, why: str) -> None:
     self._warn(f"evaluation: {name}, episode {episode}: {why}; the episode counts up to there")

@@ -1,35 +1,33 @@
 """A policy as data: another process can act with it, without the code that made it.
 
-The computation is TensorFlow's graph of it, sent once; the weights are the values of what it
-reads, taken again whenever they have changed.
+The computation is the policy's TensorFlow graph, sent once. The weights are the values that the
+graph reads, sent again whenever they change.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from models.rl.actor import Act
 from replicator import UsageError
 from replicator.snapshot import copies_of
 
-Act = Callable[[Any, Any], Any]
-
 
 class ExportedPolicy:
-  """The graph of a policy, and the weights that it has at any moment.
+  """The graph of a policy, and its present weights at any time.
 
   Args:
     act: a `tf.function`: `observations [n, *shape], noise float32 [n, a] -> actions [n, a]`.
-    observation_shape: of one observation.
-    observation_dtype: of observations.
+    observation_shape: shape of one observation.
+    observation_dtype: dtype of observations.
     action_size: a.
 
   Attributes:
-    graph: for `imported`.
+    graph: the argument of `imported`.
 
   Raises:
-    UsageError: it reads something that is neither a variable nor a number.
+    UsageError: the policy reads something that is neither a variable nor a number.
   """
 
   def __init__(self, act: Act, observation_shape: tuple[int, ...], observation_dtype: str,
@@ -42,25 +40,25 @@ class ExportedPolicy:
     self._read = [_reader(captured, variables) for captured in concrete.captured_inputs]
     definition = concrete.graph.as_graph_def()
     for node in (*definition.node, *(n for f in definition.library.function for n in f.node_def)):
-      node.device = ""  # The other process has devices of its own.
+      node.device = ""  # The other process has its own devices.
     names = [tensor.name for tensor in (*concrete.inputs, *concrete.outputs)]
     self.graph: tuple[bytes, list[str]] = definition.SerializeToString(), names
 
   def weights(self) -> list[np.ndarray]:
-    """What the policy reads, as it is now."""
+    """The present values of everything that the policy reads."""
     return [read() for read in self._read]
 
 
 def imported(graph: tuple[bytes, list[str]], weights: list[np.ndarray]
              ) -> tuple[Act, Callable[[list[np.ndarray]], None]]:
-  """A policy in another process.
+  """Makes a policy in another process.
 
   Args:
-    graph: of an `ExportedPolicy`.
-    weights: its first ones.
+    graph: the graph of an `ExportedPolicy`.
+    weights: its first weights.
 
   Returns:
-    the policy, from arrays to an array; and a function that gives it other weights.
+    the policy, from arrays to an array, and a function that loads other weights into it.
   """
   serialized, names = graph
   definition = tf.compat.v1.GraphDef.FromString(serialized)
@@ -91,6 +89,6 @@ def _reader(captured: tf.Tensor, variables: dict[int, tf.Variable]) -> Callable[
   if captured.dtype != tf.resource:
     return captured.numpy
   if id(captured) not in variables:
-    raise UsageError("ActorPool: the policy reads a table or the like, which no other process has; "
-                     "make it read tf.Variables alone, or write processes = 0")
+    raise UsageError("ActorPool: the policy reads a table or a similar resource, which other "
+                     "processes do not have; read only tf.Variables in it, or write processes = 0")
   return variables[id(captured)].numpy

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from replicator import UsageError
 
-_SMALLEST_IMAGE = 36  # Of it the convolutions leave one pixel.
+_SMALLEST_IMAGE = 36  # The convolutions reduce this side to one pixel.
 
 
 def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
-  """Dense, LayerNormalization and tanh, then Dense and ELU for every further size."""
+  """A Dense layer, LayerNormalization and tanh, then Dense and ELU for every further size."""
   first, *others = sizes
   return [keras.layers.Dense(first, kernel_initializer=_uniform(), name=f"{name}_0"),
           keras.layers.LayerNormalization(epsilon=1e-5, name=f"{name}_norm"),
@@ -23,9 +23,10 @@ def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
 
 @tf.custom_gradient
 def elu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-  """`x` if it is positive, else `exp(x) - 1`, of any shape (Clevert et al. 2016, arXiv:1511.07289).
+  """The exponential linear unit (Clevert et al. 2016, arXiv:1511.07289): any shape -> same shape.
 
-  Without expm1, which XLA takes twice as long for: near 0 it is right to one rounding of 1.
+  `x` where it is positive, else `exp(x) - 1`. It does not use expm1, which takes XLA twice as
+  long; near 0 the result is therefore accurate to one rounding error of 1.
   """
   y = tf.where(x > 0, x, tf.exp(tf.minimum(x, 0)) - 1)
   return y, lambda dy: tf.where(y > 0, dy, dy * (y + 1))
@@ -33,18 +34,18 @@ def elu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
 
 @gin.configurable(denylist=["observation_shape", "outputs"])
 class Policy(tf.Module):
-  """From observations to the numbers that determine actions; images pass convolutions first.
+  """Maps observations to the numbers that determine actions. Images pass convolutions first.
 
   Args:
-    observation_shape: of one observation; three axes are an image.
+    observation_shape: shape of one observation; three axes mean an image.
     outputs: how many numbers.
-    sizes: of the hidden layers.
+    sizes: units of the hidden layers.
   """
 
   def __init__(self, observation_shape: tuple[int, ...], outputs: int,
                sizes: Sequence[int] = (256, 256, 256)):
     super().__init__()
-    # Actions near 0 at first: a policy that begins at its limits learns slowly to leave them.
+    # First actions near 0: a policy that starts at its limits is slow to leave them.
     last = keras.layers.Dense(
         outputs, kernel_initializer=keras.initializers.VarianceScaling(1e-4), name="policy_last")
     self.network = keras.Sequential(
@@ -57,19 +58,19 @@ class Policy(tf.Module):
 
   @property
   def trainable_variables(self) -> list[keras.Variable]:
-    """For an optimizer."""
+    """The variables that an optimizer updates."""
     return self.network.trainable_variables
 
 
 @gin.configurable(denylist=["observation_shape", "action_size", "outputs"])
 class Critic(tf.Module):
-  """From observations and actions to values, or to the logits of their distributions.
+  """Maps observations and actions to values, or to the logits of distributions of values.
 
   Args:
-    observation_shape: of one observation; three axes are an image.
-    action_size: numbers of an action.
+    observation_shape: shape of one observation; three axes mean an image.
+    action_size: length of an action.
     outputs: how many numbers.
-    sizes: of the hidden layers.
+    sizes: units of the hidden layers.
   """
 
   def __init__(self, observation_shape: tuple[int, ...], action_size: int, outputs: int,
@@ -89,17 +90,17 @@ class Critic(tf.Module):
 
   @property
   def trainable_variables(self) -> list[keras.Variable]:
-    """For an optimizer."""
+    """The variables that an optimizer updates."""
     return self.torso.trainable_variables + self.network.trainable_variables
 
 
 def _floating(outputs: tf.Tensor) -> tf.Tensor:
-  """In the precision of losses, whatever that of the layers."""
+  """Casts to the precision of losses, which layers may not have."""
   return tf.cast(outputs, keras.config.floatx())
 
 
 def _torso(observation_shape: tuple[int, ...]) -> list[keras.layers.Layer]:
-  """For images `[h, w, c]` the convolutions of Mnih et al. 2015; for vectors nothing."""
+  """The convolutions of Mnih et al. 2015 for images `[h, w, c]`; no layer for vectors."""
   if len(observation_shape) < 3:
     return []
   if min(observation_shape[:2]) < _SMALLEST_IMAGE:

@@ -1,4 +1,4 @@
-"""Observations brought to mean 0 and standard deviation 1, by what was seen so far."""
+"""Normalization of observations to mean 0 and standard deviation 1."""
 
 import gin
 import keras
@@ -10,12 +10,12 @@ from replicator.snapshot import copies_of
 
 @gin.configurable(denylist=["shape"])
 class Normalizer(tf.Module):
-  """The running mean and variance of observations (Chan et al. 1983), and what they do to one.
+  """Normalizes observations by the running mean and variance of all seen (Chan et al. 1983).
 
-  They are variables: saved, and the same on every replica.
+  The statistics are variables: checkpoints save them, and they are equal on every replica.
 
   Args:
-    shape: of an observation.
+    shape: shape of one observation.
     limit: normalized observations are clipped to `[-limit, limit]`.
     enabled: False leaves observations as they are.
   """
@@ -30,18 +30,18 @@ class Normalizer(tf.Module):
         for name, s in (("count", ()), ("mean", shape), ("sum_of_squares", shape))]
 
   def __call__(self, observations: tf.Tensor) -> tf.Tensor:
-    """`[n, *shape]`, of any dtype -> `[n, *shape]`, floating."""
+    """Normalized observations: `[n, *shape]` of any dtype -> floating `[n, *shape]`."""
     observations = tf.cast(observations, keras.config.floatx())
     if not self.enabled:
       return observations
     variance = self.sum_of_squares / tf.maximum(self.count, 1.0)
-    # Before anything was seen, and for what never changes.
+    # 1 before the first observation, and for numbers that never change.
     deviation = tf.where(variance > 1e-12, tf.sqrt(variance), tf.ones_like(variance))
     mean, deviation = (tf.cast(x, observations.dtype) for x in (self.mean, deviation))
     return tf.clip_by_value((observations - mean) / deviation, -self.limit, self.limit)
 
   def update(self, observations: np.ndarray) -> None:
-    """Adds observations `[m, *shape]` to what was seen; called from Python, between steps."""
+    """Adds observations `[m, *shape]` to the statistics. Call it from Python, between steps."""
     if not self.enabled or not len(observations):
       return
     new = np.asarray(observations, np.float64)

@@ -1,11 +1,10 @@
 """A replay of transitions that lives in variables, and is sampled inside the compiled step.
 
-It keeps what a stream of experience is: rows, each one moment, in a ring for each stream. A
-transition is not stored but found when it is drawn: its next observation is in a later row, and its
-return is added up from the rows between.
+It stores streams of experience: timesteps, in a ring buffer for each stream. A transition is not
+stored but assembled when it is sampled: its next observation is in a later timestep, and its return
+is the sum of the rewards in between.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import gin
@@ -15,28 +14,25 @@ import tensorflow as tf
 
 import replicator
 from models.rl import sum_tree
-from models.rl.timesteps import CONTINUES as CONTINUES
-from models.rl.timesteps import END as END
-from models.rl.timesteps import TERMINATED as TERMINATED
-from models.rl.timesteps import Timesteps as Timesteps
-from models.rl.timesteps import checked, numbered
+from models.rl.replay_writer import ReplayWriter
+from models.rl.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from replicator import UsageError, replicated
 from replicator.snapshot import copies_of
 
-_LEAST_ERROR = 1e-6  # Added to every error: a row whose error is 0 must still be drawn again.
+_LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 
 
 class Transitions(NamedTuple):
-  """n transitions over m <= n_step steps of an environment; tensors, floating ones of the floatx.
+  """n transitions, each over m <= n_step steps of an environment. Floating tensors are floatx.
 
   Attributes:
     observation: [n, *shape].
     action: [n, a].
-    reward: [n], the m rewards, each discounted: `sum_k discount^k r_k`.
-    discount: [n], `discount^m`, the factor on what is expected of `next_observation`; 0 if the
-      episode terminated there.
+    reward: [n], the discounted sum of the m rewards: `sum_k discount^k r_k`.
+    discount: [n], `discount^m`, the factor on the value of `next_observation`; 0 if the episode
+      terminated there.
     next_observation: [n, *shape], m steps after `observation`.
-    weight: [n], importance weights, of which the largest of the global batch is 1.
+    weight: [n], importance weights; the largest one of the global batch is 1.
     index: int64 [n], for `Replay.update_priorities`.
   """
 
@@ -51,29 +47,30 @@ class Transitions(NamedTuple):
 
 @gin.configurable(denylist=["observation_shape", "action_size", "streams", "observation_dtype"])
 class Replay(tf.Module):
-  """The newest rows of each stream; made in the constructor of a step.
+  """The newest timesteps of each stream. Make it in the constructor of a step.
 
-  Every replica has a copy, and gets every row. A row can be drawn when `n_step` later ones of
-  its stream are there.
+  Every replica has a copy, and receives every timestep. A timestep can be sampled as the start of a
+  transition when its stream has `n_step` later ones.
 
   Args:
-    observation_shape: of one observation.
-    action_size: numbers of an action.
+    observation_shape: shape of one observation.
+    action_size: length of an action.
     streams: how many environments write into it.
-    observation_dtype: 'float32' or 'uint8', of what is kept.
-    capacity: how many rows it keeps at least, all streams together.
-    n_step: over how many steps a transition goes, where its episode is that long.
-    discount: factor on the reward for each step that it comes later.
-    priority_exponent: 0 draws uniformly. Otherwise a transition is drawn with a probability in
-      proportion to its last error to this power (prioritised replay, Schaul et al. 2016).
-    importance_exponent: of the weights that correct for it: 1 corrects in full, 0 not at all.
+    observation_dtype: 'float32' or 'uint8', the dtype of stored observations.
+    capacity: how many timesteps it stores at least, over all streams.
+    n_step: the length of a transition, if its episode is that long.
+    discount: factor on a reward for each step that it comes later.
+    priority_exponent: 0 samples uniformly. A larger value samples a transition with a probability
+      in proportion to its last error to this power (prioritized replay, Schaul et al. 2016).
+    importance_exponent: exponent of the weights that correct for priorities: 1 corrects in full, 0
+      not at all.
 
   Attributes:
-    rows: how many rows each stream keeps.
-    prioritised: whether `update_priorities` does anything.
-    written: int64 [streams], how many rows each stream ever got.
-    drawable: int64 [], how many transitions can be drawn.
-    largest_priority: float32 [], the largest one ever; new rows get it.
+    stream_capacity: how many timesteps it stores of each stream.
+    prioritized: whether `update_priorities` has an effect.
+    written: int64 [streams], how many timesteps each stream has received so far.
+    drawable: int64 [], how many transitions can be sampled.
+    largest_priority: float32 [], the largest priority so far; new transitions receive it.
 
   Raises:
     UsageError: a setting cannot work.
@@ -84,60 +81,62 @@ class Replay(tf.Module):
                discount: float = 0.99, priority_exponent: float = 0.0,
                importance_exponent: float = 0.4):
     super().__init__()
-    self.rows = -(-capacity // streams)
-    _check_settings(observation_dtype, capacity, self.rows, n_step, discount, priority_exponent,
-                    importance_exponent)
+    self.stream_capacity = -(-capacity // streams)
+    _check_settings(observation_dtype, capacity, self.stream_capacity, n_step, discount,
+                    priority_exponent, importance_exponent)
     self._format = streams, tuple(observation_shape), observation_dtype, action_size
-    self.prioritised = priority_exponent > 0
+    self.prioritized = priority_exponent > 0
     self._n_step, self._discount = n_step, discount
     self._priority_exponent, self._importance_exponent = priority_exponent, importance_exponent
-    total = streams * self.rows
+    total = streams * self.stream_capacity
     self.written = _variable([streams], tf.int64)
     self.observation = _variable([total, *observation_shape], tf.as_dtype(observation_dtype))
     self.action = _variable([total, action_size], tf.float32)
     self.reward = _variable([total], tf.float32)
-    self.flag = _variable([total], tf.int32)  # Of uint8 TensorFlow makes none in two processes.
+    self.flag = _variable([total], tf.int32)  # TensorFlow has no uint8 variables in two processes.
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
     self.drawable = _variable([], tf.int64)
-    self._writer = _Writer(self)
+    self._writer = ReplayWriter(self)
 
   def size(self) -> int:
-    """How many transitions can be drawn now."""
+    """How many transitions can be sampled now."""
     return int(copies_of(self.drawable)[0])
 
   # ---- Writing, on the host, between calls of the step ------------------------------------------
 
-  def insert(self, rows: Timesteps) -> None:
-    """Appends rows to their streams; the oldest ones are overwritten.
+  def insert(self, timesteps: Timesteps) -> None:
+    """Appends timesteps to their streams, in place of the oldest ones.
 
     Raises:
-      UsageError: a shape, dtype or stream is not that of the replay, or a number is not finite.
+      UsageError: a shape, dtype or stream does not fit the replay, or a number is not finite.
     """
-    rows = checked(rows, *self._format)
-    number, written = numbered(rows.stream, copies_of(self.written)[0].numpy())
-    kept = number >= written[rows.stream] - self.rows  # Of more rows than it holds, the newest.
-    rows, number = Timesteps(*(part[kept] for part in rows)), number[kept]
-    first = rows.stream * np.int64(self.rows)
-    # With each row one gets the last row that its transition needs.
-    ready = number - self._n_step
-    is_there = (ready >= 0) & (ready >= written[rows.stream] - self.rows)
-    self._writer.write(first + number % self.rows, *rows[1:],
-                       (first + ready % self.rows)[is_there], written)
+    timesteps = checked(timesteps, *self._format)
+    capacity, stream = self.stream_capacity, timesteps.stream
+    number, written = numbered(stream, copies_of(self.written)[0].numpy())
+    kept = number >= written[stream] - capacity  # Only the newest fit.
+    timesteps, number = Timesteps(*(part[kept] for part in timesteps)), number[kept]
+    stream = timesteps.stream
+    first = stream * np.int64(capacity)
+    # Each new timestep completes the transition that began n_step before it.
+    complete = number - self._n_step
+    is_stored = (complete >= 0) & (complete >= written[stream] - capacity)
+    self._writer.write(first + number % capacity, *timesteps[1:],
+                       (first + complete % capacity)[is_stored], written)
 
-  # ---- Reading, in a step -----------------------------------------------------------------------
+  # ---- Sampling, in a step ----------------------------------------------------------------------
 
   def sample(self, n: int) -> Transitions:
-    """ActionNoise this replica's n of the global batch's transitions, each independently of the others.
+    """Samples this replica's n transitions of the global batch, each independently.
 
-    An empty replay gives rewards of NaN: a compiled step cannot raise an error.
+    Samples of an empty replay have rewards of NaN, because a compiled step cannot raise an error.
 
     Raises:
-      UsageError: it is empty, and the step runs eagerly.
+      UsageError: the replay is empty, and the step runs eagerly.
     """
     if tf.executing_eagerly() and not self.size():
-      raise UsageError("Replay.sample: no transition can be drawn yet; insert more than n_step = "
-                       f"{self._n_step} rows of a stream before")
+      raise UsageError("Replay.sample: there is no transition yet; insert more than n_step = "
+                       f"{self._n_step} timesteps of a stream before")
     uniform = replicator.random.uniform("replay", [n], dtype="float64")
     index, priority = self.priorities.draw(uniform)
     floatx = keras.config.floatx()
@@ -151,111 +150,72 @@ class Replay(tf.Module):
         weight=self._weights(tf.cast(priority, floatx)), index=index)
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """How it is used, for a step to log: floating [].
+    """Scalars for a step to log, floating [].
 
-    How many transitions can be drawn, how often each row was on average, and, if they have
-    priorities, the largest one ever.
+    `replay_size`, the number of transitions; `samples_per_insert`, how often a timestep was sampled
+    on average; and `largest_priority`, if there are priorities.
     """
     global_batch = replicator.batch_size() * replicator.num_replicas()
     drawn = global_batch * (replicator.step_number() + 1)
     found = {"replay_size": self.drawable,
              "samples_per_insert": drawn / tf.reduce_sum(self.written)}
-    if self.prioritised:
+    if self.prioritized:
       found["largest_priority"] = self.largest_priority
     return {name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}
 
   def _window(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The return, the discount after it, and the row after it, of transitions from rows [n]."""
+    """Return, discount and place of the last timestep, of transitions that begin at places [n]."""
     floatx = keras.config.floatx()
     k = tf.range(self._n_step, dtype=tf.int64)
-    rows = self._later(index[:, tf.newaxis], k)  # [n, n_step]
-    flag = tf.gather(self.flag, rows)
+    places = self._later(index[:, tf.newaxis], k)  # [n, n_step]
+    flag = tf.gather(self.flag, places)
     is_last = tf.equal(flag[:, :-1], TERMINATED) | tf.equal(flag[:, 1:], END)
     steps = tf.reduce_min(tf.where(is_last, 1 + k[:-1], self._n_step), 1)
-    steps = tf.minimum(steps, self._n_step)  # Of no column at all the least is no number.
+    steps = tf.minimum(steps, self._n_step)  # With n_step = 1 the minimum is over no column.
     is_inside = k < steps[:, tf.newaxis]
     powers = tf.constant(self._discount ** np.arange(self._n_step + 1), floatx)
-    rewards = tf.cast(tf.gather(self.reward, rows), floatx)
+    rewards = tf.cast(tf.gather(self.reward, places), floatx)
     is_terminated = tf.reduce_any(is_inside & tf.equal(flag, TERMINATED), 1)
     return (tf.reduce_sum(tf.where(is_inside, rewards * powers[:-1], 0), 1),
             tf.where(is_terminated, tf.zeros([], floatx), tf.gather(powers, steps)),
             self._later(index, steps))
 
   def _later(self, index: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
-    """The rows so many steps after others of the same streams."""
-    position = index % self.rows
-    return index - position + (position + steps) % self.rows
+    """Places in the same streams, a number of steps later."""
+    position = index % self.stream_capacity
+    return index - position + (position + steps) % self.stream_capacity
 
   def _weights(self, priority: tf.Tensor) -> tf.Tensor:
-    """Importance weights [n]. The number of transitions falls out of `(N P)^-b / max (N P)^-b`."""
-    if not self.prioritised:
+    """Importance weights [n]: `(N P)^-b / max (N P)^-b`, in which N cancels."""
+    if not self.prioritized:
       return tf.ones_like(priority)
     least = replicator.all_min(tf.reduce_min(priority))
     return (least / priority) ** self._importance_exponent
 
   def update_priorities(self, transitions: Transitions, errors: tf.Tensor) -> None:
-    """Gives the transitions of a sample the priorities of their errors; uniformly drawn, nothing.
+    """Sets the priorities of sampled transitions by their errors. It needs a priority_exponent > 0.
 
-    What was overwritten since keeps the priority 0, and what has an error that is not finite keeps
-    its own.
+    A transition that was overwritten since keeps the priority 0. One whose error is not finite
+    keeps its priority.
 
     Args:
-      transitions: of this replica, from `sample`.
+      transitions: from `sample`, on this replica.
       errors: [n], of either sign.
     """
-    if not self.prioritised:
+    if not self.prioritized:
       return
     index, errors = replicator.all_concat(
         [transitions.index, tf.cast(tf.stop_gradient(errors), tf.float32)])
-    replicated.update([self.largest_priority, *self.priorities.levels], self._prioritise, index,
+    replicated.update([self.largest_priority, *self.priorities.levels], self._prioritize, index,
                       errors)
 
-  def _prioritise(self, copies: list[tf.Variable], index: tf.Tensor, errors: tf.Tensor) -> None:
+  def _prioritize(self, copies: list[tf.Variable], index: tf.Tensor, errors: tf.Tensor) -> None:
     largest, *levels = copies
     old = sum_tree.numbers_at(levels, index)
     new = (tf.abs(errors) + _LEAST_ERROR) ** self._priority_exponent
     new = tf.where((old > 0) & tf.math.is_finite(new), new, old)
     largest.assign(tf.maximum(largest, tf.reduce_max(new)))
     sum_tree.assign(levels, index, new)
-
-
-class _Writer:
-  """Writes rows into all copies of a replay, compiled once; no tf.Module, it holds no state."""
-
-  def __init__(self, replay: Replay):
-    self._contents = [replay.observation, replay.action, replay.reward, replay.flag]
-    self._others = [replay.written, replay.drawable, replay.largest_priority,
-                    *replay.priorities.levels]
-    self._compiled: Callable | None = None
-
-  def write(self, *arrays: np.ndarray) -> None:
-    """Writes to int64 [m] places the four contents [m, ...]; int64 [k] places are ready then.
-
-    The last of the arrays is the new value of `Replay.written`.
-    """
-    if self._compiled is None:
-      # Not the tf.function itself, which takes as long for looking at its arguments as this runs.
-      index = tf.TensorSpec([None], tf.int64)
-      self._compiled = tf.function(self._write, autograph=False).get_concrete_function(
-          index, *(tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in self._contents), index,
-          tf.TensorSpec(self._others[0].shape, tf.int64))
-    self._compiled(*map(tf.constant, arrays))
-
-  def _write(self, index: tf.Tensor, *arguments: tf.Tensor) -> None:
-    *parts, ready, total = arguments
-    for copies in zip(*map(copies_of, [*self._contents, *self._others]), strict=True):
-      *contents, written, drawable, largest = copies[:7]
-      levels = copies[7:]
-      for variable, part in zip(contents, parts, strict=True):
-        variable.scatter_update(tf.IndexedSlices(part, index))
-      written.assign(total)
-      lost = tf.math.count_nonzero(sum_tree.numbers_at(levels, index))
-      is_transition = tf.not_equal(tf.gather(contents[-1], ready), END)
-      drawable.assign_add(tf.math.count_nonzero(is_transition) - lost)
-      # What is written cannot be drawn yet; some of it may be ready at once.
-      numbers = tf.where(is_transition, largest, 0.0)
-      sum_tree.assign(levels, tf.concat([index, ready], 0),
-                      tf.concat([tf.zeros_like(index, tf.float32), numbers], 0))
 
 
 def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
@@ -265,19 +225,19 @@ def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
   except tf.errors.InvalidArgumentError as error:
     if dtype != tf.uint8:
       raise
-    raise UsageError("Replay: TensorFlow keeps no observations of uint8 in several processes; "
+    raise UsageError("Replay: TensorFlow cannot store observations of uint8 in several processes; "
                      "write Replicator.strategy = 'mirrored', or observe no pixels") from error
 
 
-def _check_settings(observation_dtype: str, capacity: int, rows: int, n_step: int, discount: float,
-                    priority_exponent: float, importance_exponent: float) -> None:
+def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int, n_step: int,
+                    discount: float, priority_exponent: float, importance_exponent: float) -> None:
   if observation_dtype not in ("float32", "uint8"):
     raise UsageError(f"Replay: observations of {observation_dtype}; make them float32 or uint8")
   if n_step < 1:
     raise UsageError(f"Replay.n_step = {n_step}: must be at least 1")
-  if rows <= n_step:
-    raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {rows} rows, of which "
-                     f"none could be drawn with n_step = {n_step}; write more")
+  if stream_capacity <= n_step:
+    raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {stream_capacity} "
+                     f"timesteps, too few for a transition of n_step = {n_step}; write more")
   for name, value in (("discount", discount), ("priority_exponent", priority_exponent),
                       ("importance_exponent", importance_exponent)):
     if not 0 <= value <= 1:

@@ -1,4 +1,4 @@
-"""What an actor must not forget, in variables: saved as all others, equal on every replica."""
+"""State of an actor in variables: checkpoints save it, and every replica has an equal copy."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
@@ -11,14 +11,15 @@ from replicator.snapshot import copies_of
 
 S = TypeVar("S")
 RECENT = 10
-"""Of how many finished episodes the returns are kept, the newest last."""
+"""How many finished episodes a state keeps the returns of, the newest last."""
 
 
 class SavedState(tf.Module, Generic[S]):
   """The fields of a dataclass, each in a variable of which every replica has a copy.
 
   Args:
-    start: how they begin: whole numbers and arrays.
+    start: the initial values: integers and arrays. Among the fields are `episodes`, an integer,
+      and `recent_returns`, float64 [RECENT].
 
   Attributes:
     fields: the variables by name.
@@ -30,7 +31,7 @@ class SavedState(tf.Module, Generic[S]):
     self.fields = {name: _variable(name, value) for name, value in vars(start).items()}
 
   def read(self) -> S:
-    """The present values; arrays are copies, which may be changed."""
+    """The present values. Arrays are copies that the caller may change."""
     values: dict[str, Any] = {}
     for name, variable in self.fields.items():
       value = _value_of(variable)
@@ -38,7 +39,7 @@ class SavedState(tf.Module, Generic[S]):
     return self._kind(**values)
 
   def holds(self, state: S, *names: str) -> bool:
-    """Whether some fields are those of `state`; not so after a checkpoint was restored."""
+    """Whether some fields equal those of `state`. After a restored checkpoint they do not."""
     return all(np.array_equal(_value_of(self.fields[name]), getattr(state, name))
                for name in names)
 
@@ -46,8 +47,8 @@ class SavedState(tf.Module, Generic[S]):
     """Writes a state into every copy.
 
     Args:
-      state: what is to be kept.
-      changed: for fields that are large a mask of their shape: what of them is to be written.
+      state: the new values.
+      changed: for large fields, a mask of the field's shape: True where the value is new.
     """
     for name, variable in self.fields.items():
       value = getattr(state, name)
@@ -59,12 +60,18 @@ class SavedState(tf.Module, Generic[S]):
         for copy in copies_of(variable):
           copy.assign(value)
 
+  @property
+  def episode_return(self) -> tf.Tensor:
+    """Floating []: the mean return of the last 10 finished episodes, 0 before the first."""
+    returns = self.fields["recent_returns"]
+    number = tf.clip_by_value(self.fields["episodes"], 1, RECENT)
+    mean = tf.reduce_sum(returns) / tf.cast(number, returns.dtype)
+    return tf.cast(mean, keras.config.floatx())
 
-def mean_return(recent_returns: tf.Variable, episodes: tf.Variable) -> tf.Tensor:
-  """Of the last episodes: the mean of float64 [10] that begin as zeros; floating []."""
-  number = tf.clip_by_value(episodes, 1, RECENT)
-  mean = tf.reduce_sum(recent_returns) / tf.cast(number, recent_returns.dtype)
-  return tf.cast(mean, keras.config.floatx())
+  def scalars(self, *names: str) -> dict[str, tf.Tensor]:
+    """Scalars for a step to log, floating []: the fields of these names, and `episode_return`."""
+    counts = {name: tf.cast(self.fields[name], keras.config.floatx()) for name in names}
+    return {**counts, "episode_return": self.episode_return}
 
 
 def _variable(name: str, value: Any) -> tf.Variable:
@@ -78,5 +85,5 @@ def _value_of(variable: tf.Variable) -> np.ndarray:
 
 @tf.function(autograph=False, reduce_retracing=True)
 def _scatter(variable: tf.Variable, where: tf.Tensor, values: tf.Tensor) -> None:
-  # Compiled: eagerly TensorFlow cannot do it to a variable of a parameter server.
+  # Compiled, because TensorFlow cannot scatter eagerly into a variable of a parameter server.
   variable.scatter_nd_update(where, values)

@@ -1,4 +1,4 @@
-"""Many numbers in variables, of which rows are drawn in proportion, inside a compiled step."""
+"""A sum tree in variables: indices drawn in proportion to numbers, inside a compiled step."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,24 +6,24 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-# A draw looks at so many sums in each level. More levels of fewer are slower without XLA, and
-# fewer levels of more are slower with it: of 256 draws from a million, 16 is best in both.
+# How many sums a draw looks at in each level. Smaller numbers are slower without XLA, and larger
+# ones are slower with it: for 256 draws from a million, 16 is the best in both.
 _FAN_OUT = 16
 _BELOW_ONE = 1.0 - 2.0 ** -52
 
 
 class SumTree(tf.Module):
-  """Numbers of at least 0, all 0 at first, and their sums in blocks, blocks of blocks, and so on.
+  """Nonnegative numbers, initially 0, and their sums over blocks, blocks of blocks, and so on.
 
-  Sums are computed again where a number changed, never added to: they do not drift, and depend on
-  the numbers alone.
+  A sum is recomputed when one of its numbers changes. It is never updated by a difference, so it
+  does not drift, and depends only on the numbers.
 
   Args:
     size: how many numbers.
 
   Attributes:
-    levels: variables. The first, float32 [ceil(size / 16), 16], holds the numbers. Each of the
-      others, float64 [k, 16], holds the sums of the rows of the one before; the last one has k = 1.
+    levels: variables. The first, float32 [ceil(size / 16), 16], holds the numbers. Every other
+      one, float64 [k, 16], holds the sums of the rows of the level before. The last has k = 1.
   """
 
   def __init__(self, size: int):
@@ -33,9 +33,10 @@ class SumTree(tf.Module):
       self.levels.append(_zeros(self.levels[-1].shape[0], tf.float64))
 
   def draw(self, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """ActionNoise each index with a probability in proportion to its number, never one whose number is 0.
+    """Draws indices, each with a probability in proportion to its number.
 
-    Where all numbers are 0, the index means nothing, and its number is 0.
+    An index whose number is 0 is never drawn. When all numbers are 0, the index has no meaning,
+    and its number is 0.
 
     Args:
       uniform: float64 [n], in [0, 1).
@@ -48,7 +49,7 @@ class SumTree(tf.Module):
     for level in reversed(self.levels):
       children = tf.gather(level, index)  # [n, 16]
       numbers = tf.cast(children, tf.float64)
-      # Where a child is 0 there is nothing to draw, whatever rounding makes of the sums.
+      # A child of 0 is never drawn, even if rounding makes its partial sums differ.
       ends = tf.where(numbers > 0, tf.matmul(numbers, _UP_TO_HERE), 0.0)
       total = tf.reduce_max(ends, 1)
       rest = uniform * total if rest is None else rest
@@ -61,22 +62,22 @@ class SumTree(tf.Module):
 
 
 def numbers_at(levels: Sequence[tf.Variable], index: tf.Tensor) -> tf.Tensor:
-  """The numbers at some indices, int64 [n] -> float32 [n], of one copy of a tree's levels."""
-  # XLA has no gather_nd of a variable.
+  """The numbers at some indices, int64 [n] -> float32 [n], in one copy of a tree's levels."""
+  # XLA cannot gather_nd from a variable.
   return tf.gather(tf.gather(levels[0], index // _FAN_OUT), index % _FAN_OUT, batch_dims=1)
 
 
 def assign(levels: Sequence[tf.Variable], index: tf.Tensor, numbers: tf.Tensor) -> None:
-  """Changes some numbers of one copy of a tree's levels, and the sums above them.
+  """Changes some numbers in one copy of a tree's levels, and the sums above them.
 
   Args:
     levels: see `SumTree`; plain variables.
-    index: int64 [n]. Of an index that is given twice, the greatest number counts.
+    index: int64 [n]. If an index occurs twice, its greatest number counts.
     numbers: float32 [n], at least 0.
   """
   places = _places(index)
-  # Which of several the first line keeps differs from device to device; the second keeps the
-  # greatest. XLA has no scatter_nd_max.
+  # Where an index occurs twice, the first line keeps a number that depends on the device. The
+  # second line then keeps the greatest. XLA has no scatter_nd_max.
   levels[0].scatter_nd_update(places, numbers)
   in_rows = tf.one_hot(places[:, 1], _FAN_OUT) * numbers[:, tf.newaxis]
   levels[0].scatter_max(tf.IndexedSlices(in_rows, places[:, 0]))

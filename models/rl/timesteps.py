@@ -1,4 +1,4 @@
-"""Timesteps: what actors deliver and a replay keeps, each one moment of a stream of experience."""
+"""Timesteps: what actors collect and a replay stores, each one moment of a stream of experience."""
 
 from typing import NamedTuple
 
@@ -7,20 +7,25 @@ import numpy as np
 from replicator import UsageError
 
 CONTINUES, TERMINATED, END = 0, 1, 2
-"""Flags of rows. CONTINUES: the action led to the observation of the next row. TERMINATED: as well,
-and there the episode terminated: nothing is to be expected after it. END: the last observation of
-an episode, terminated or truncated; its action and reward mean nothing. A truncated episode
-ends with CONTINUES, END; a terminated one with TERMINATED, END."""
+"""Flags of timesteps.
+
+CONTINUES: the action led to the observation of the next timestep.
+TERMINATED: the same, and the episode terminated there: no reward follows.
+END: the last observation of an episode, terminated or truncated. Its action and reward have no
+meaning.
+
+A truncated episode ends with CONTINUES, END; a terminated one with TERMINATED, END.
+"""
 
 
 class Timesteps(NamedTuple):
-  """What actors deliver: m moments, those of one stream in the order of time; NumPy arrays.
+  """m timesteps; those of one stream are in the order of time. All fields are NumPy arrays.
 
   Attributes:
-    stream: int32 [m], the environment that each is of.
+    stream: int32 [m], the environment that each timestep comes from.
     observation: [m, *shape].
     action: float32 [m, a], taken at that observation.
-    reward: float32 [m], of that action.
+    reward: float32 [m], for that action.
     flag: [m], CONTINUES, TERMINATED or END.
   """
 
@@ -32,49 +37,56 @@ class Timesteps(NamedTuple):
 
 
 def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Timesteps:
-  """The last rows of the episodes of some streams [k], of which [n, ...] are the observations."""
+  """The END timesteps of the episodes of some streams.
+
+  Args:
+    streams: int [k], the streams whose episodes end.
+    observations: [n, *shape], the last observations of all streams.
+    action_size: length of an action.
+  """
   k = len(streams)
   return Timesteps(streams.astype(np.int32), observations[streams],
-              np.zeros([k, action_size], np.float32), np.zeros([k], np.float32),
-              np.full([k], END, np.uint8))
+                   np.zeros([k, action_size], np.float32), np.zeros([k], np.float32),
+                   np.full([k], END, np.uint8))
 
 
-def checked(rows: Timesteps, streams: int, observation_shape: tuple[int, ...], observation_dtype: str,
-            action_size: int) -> Timesteps:
-  """The rows in the dtypes that a replay keeps, with zeros where they mean nothing.
+def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ...],
+            observation_dtype: str, action_size: int) -> Timesteps:
+  """The timesteps in the dtypes that a replay stores; actions and rewards of ENDs become zeros.
+
+  The other arguments are those of `Replay`.
 
   Raises:
-    UsageError: they do not fit the arguments, which are those of `Replay`, or a number is not
-      finite.
+    UsageError: the timesteps do not fit the other arguments, or a number is not finite.
   """
-  m = len(rows.stream)
-  stream = _whole("stream", rows.stream, m, streams)
-  flag = _whole("flag", rows.flag, m, END + 1)
+  m = len(timesteps.stream)
+  stream = _integers("stream", timesteps.stream, m, streams)
+  flag = _integers("flag", timesteps.flag, m, END + 1)
   parts = {}
   for name, shape, dtype in (("observation", (m, *observation_shape), observation_dtype),
                              ("action", (m, action_size), "float32"), ("reward", (m,), "float32")):
-    given = np.asarray(getattr(rows, name))
+    given = np.asarray(getattr(timesteps, name))
     if given.shape != shape or not np.can_cast(given.dtype, dtype, "same_kind"):
-      raise UsageError(f"Replay.insert: {name} is {_described(given)}; the replay keeps "
+      raise UsageError(f"Replay.insert: {name} is {_described(given)}; the replay stores "
                        f"{dtype} {list(shape)}")
-    with np.errstate(over="ignore"):  # What becomes infinite is refused below.
+    with np.errstate(over="ignore"):  # Numbers that become infinite are refused below.
       parts[name] = given.astype(dtype)
     if name != "observation":
       parts[name][flag == END] = 0
     bad = ~np.isfinite(parts[name]).all(axis=tuple(range(1, given.ndim)))
     if bad.any():
-      raise UsageError(f"Replay.insert: the {name} of row {bad.argmax()}, of stream "
-                       f"{stream[bad.argmax()]}, is not finite in float32; end or restart an "
-                       "episode whose environment returns such")
+      raise UsageError(f"Replay.insert: the {name} of timestep {bad.argmax()}, in stream "
+                       f"{stream[bad.argmax()]}, is not finite in float32; end the episode, or "
+                       "restart its environment, before inserting")
   return Timesteps(stream.astype(np.int32), **parts, flag=flag.astype(np.int32))
 
 
 def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The number of each new row in its stream, int64 [m], and how many rows there are then.
+  """The number of each new timestep in its stream, int64 [m], and the new counts, int64 [streams].
 
   Args:
-    stream: int32 [m], of the rows.
-    written: int64 [streams], how many rows each stream got before.
+    stream: int32 [m], the stream of each timestep.
+    written: int64 [streams], how many timesteps each stream received before.
   """
   counts = np.bincount(stream, minlength=len(written))
   order = np.argsort(stream, kind="stable")
@@ -83,12 +95,12 @@ def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.nd
   return number + written[stream], written + counts
 
 
-def _whole(name: str, numbers: np.ndarray, count: int, end: int) -> np.ndarray:
-  """So many whole numbers below `end`."""
+def _integers(name: str, numbers: np.ndarray, count: int, end: int) -> np.ndarray:
+  """The array of `numbers`, which must hold `count` integers from 0 to `end - 1`."""
   numbers = np.asarray(numbers)
   if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
     raise UsageError(f"Replay.insert: {name} is {_described(numbers)}; give a whole number for "
-                     f"each of the {count} rows")
+                     f"each of the {count} timesteps")
   if ((numbers < 0) | (numbers >= end)).any():
     raise UsageError(f"Replay.insert: {name} holds {numbers.min()} to {numbers.max()}; must be "
                      f"from 0 to {end - 1}")

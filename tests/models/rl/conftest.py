@@ -1,4 +1,4 @@
-"""An environment whose every step is known, and which fails on demand."""
+"""An environment whose steps are all known, and which fails on demand."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,15 +9,15 @@ import pytest
 
 
 class Scripted(gymnasium.Env):
-  """Observes [share of its seed, step, last action]; rewards the action; ends as it is told.
+  """Observes [share of its seed, step, last action], rewards the action, and fails as scripted.
 
   Args:
-    log: gets a name for all that happens: 'made', 'reset', and every action.
+    log: receives an entry for every event: 'made', 'reset', 'closed', and each action.
     length: steps after which an episode terminates.
     failures: by (number of the reset, step of that episode), or by step in every episode: an
       exception to raise, or `(first number of the observation, reward)` to return.
-    drifts: whether an episode depends on those before it.
-    bound: of actions, which are in [-1, bound].
+    drifts: whether an episode depends on earlier ones.
+    bound: actions are in [-1, bound].
   """
 
   def __init__(self, log: list, length: int = 7, failures: dict | None = None,
@@ -33,22 +33,25 @@ class Scripted(gymnasium.Env):
     self._log.append("reset")
     self._step, self._number = 0, self._log.count("reset")
     self._start = (seed or 0) / 2**32 + (self._number if self._drifts else 0)
-    self._told()
+    self._failure()
     return self._observation(0.0), {}
 
   def step(self, action: np.ndarray) -> tuple:
     self._step += 1
     self._log.append(float(action[0]))
-    told = self._told()
-    if told:
-      return {"a": np.float64(told[0]), "b": np.zeros(2)}, told[1], False, False, {}
+    failure = self._failure()
+    if failure:
+      return {"a": np.float64(failure[0]), "b": np.zeros(2)}, failure[1], False, False, {}
     return self._observation(action[0]), float(action[0]), self._step == self._length, False, {}
 
-  def _told(self) -> Any:
-    told = self._failures.get((self._number, self._step), self._failures.get(self._step))
-    if isinstance(told, Exception):
-      raise told
-    return told
+  def close(self) -> None:
+    self._log.append("closed")
+
+  def _failure(self) -> Any:
+    failure = self._failures.get((self._number, self._step), self._failures.get(self._step))
+    if isinstance(failure, Exception):
+      raise failure
+    return failure
 
   def _observation(self, action: float) -> dict:
     return {"a": np.float64(self._start), "b": np.array([self._step, action])}
@@ -56,7 +59,7 @@ class Scripted(gymnasium.Env):
 
 @pytest.fixture
 def scripted() -> Iterator[Callable[..., list]]:
-  """Registers 'Scripted-v0' with some of the arguments of `Scripted`; returns its log."""
+  """Registers 'Scripted-v0' with some arguments of `Scripted`; returns its log."""
   log: list = []
 
   def register(**settings: Any) -> list:

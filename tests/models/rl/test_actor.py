@@ -1,4 +1,4 @@
-"""Acting in this process: what the replay gets, exact resume, environments that fail."""
+"""The actor of the training process: its timesteps, exact resume, environments that fail."""
 
 import os
 import signal
@@ -8,14 +8,14 @@ import pytest
 
 from models.rl.actor import Actor
 from models.rl.environments import Environments
-from models.rl.replay import CONTINUES, END, TERMINATED, Timesteps
+from models.rl.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import Replicator
 from replicator.errors import RunFailed
 from replicator.snapshot import copies_of
 
 
 class Recorder:
-  """Takes the place of a replay and of a normalizer: keeps what it gets."""
+  """Stands in for a replay and for a normalizer, and keeps what it receives."""
 
   def __init__(self):
     self.rows: list[Timesteps] = []
@@ -54,7 +54,7 @@ def assert_equal(found: Timesteps, expected: Timesteps) -> None:
     assert part.tobytes() == getattr(expected, name).tobytes(), name
 
 
-def test_rows_tell_what_happened_in_the_order_of_time(scripted):
+def test_timesteps_record_what_happened_in_the_order_of_time(scripted):
   scripted(length=3)
   actor, recorder = actor_in("Scripted-v0")
   actor.collect(lambda observations, noise: np.full_like(noise, 0.5), 5)
@@ -67,17 +67,17 @@ def test_rows_tell_what_happened_in_the_order_of_time(scripted):
   assert (rows.stream.dtype, rows.flag.dtype) == (np.int32, np.uint8)
   assert rows.reward.dtype == rows.action.dtype == np.float32
   assert recorder.seen[0].tobytes() == rows.observation.tobytes()
-  assert rows.observation[0, 0] != rows.observation[4, 0]  # Another seed.
+  assert rows.observation[0, 0] != rows.observation[4, 0]  # The seeds differ.
 
 
-def test_an_episode_that_is_cut_did_not_terminate(scripted):
+def test_a_truncated_episode_did_not_terminate(scripted):
   scripted(length=3)
   actor, recorder = actor_in("Scripted-v0", episode_steps=2)
   actor.collect(policy, 3)
   assert recorder.all().flag.tolist() == [CONTINUES, CONTINUES, END, CONTINUES]
 
 
-def test_every_environment_is_a_stream_with_seeds_and_noise_of_its_own(scripted):
+def test_every_environment_is_a_stream_with_its_own_seeds_and_noise(scripted):
   scripted()
   actor, recorder = actor_in("Scripted-v0", 3)
   actor.collect(policy, 30)
@@ -86,20 +86,20 @@ def test_every_environment_is_a_stream_with_seeds_and_noise_of_its_own(scripted)
     assert len(set(part.tolist())) == 3
 
 
-def test_counts_and_returns_are_of_finished_episodes(scripted):
+def test_only_finished_episodes_are_counted(scripted):
   scripted(length=4)
   actor, _ = actor_in("Scripted-v0", 2)
   actor.collect(lambda observations, noise: np.zeros_like(noise), 6)
   assert (int(actor.environment_steps), int(actor.episodes)) == (6, 0)
-  assert float(actor.episode_return) == 0
+  assert float(actor.scalars()["episode_return"]) == 0
   actor.collect(lambda observations, noise: np.full_like(noise, 0.5), 16)
   assert (int(actor.environment_steps), int(actor.episodes)) == (16, 4)
-  assert float(actor.episode_return) == np.mean([3 + 2, 3 + 2, 8, 8])
+  assert float(actor.scalars()["episode_return"]) == np.mean([3 + 2, 3 + 2, 8, 8])
   actor.collect(lambda observations, noise: np.zeros_like(noise), 16 + 80)
-  assert float(actor.episode_return) == 4  # Of the last ten alone.
+  assert float(actor.scalars()["episode_return"]) == 4  # The mean of the last ten.
 
 
-def test_it_begins_with_random_actions_and_acts_no_more_than_asked(scripted):
+def test_acting_begins_with_random_actions_and_stops_when_it_is_enough(scripted):
   scripted()
   asked: list = []
   actor, recorder = actor_in("Scripted-v0", 2, random_steps=7)
@@ -124,21 +124,20 @@ def test_noise_is_normal_and_uniform_actions_fill_their_range(scripted):
   assert abs(uniform.mean()) < 0.1 and abs(uniform.std() - 3 ** -0.5) < 0.05
 
 
-def test_what_is_acted_does_not_depend_on_how_it_is_asked_for(scripted):
+def test_one_call_collects_the_same_as_several(scripted):
   scripted()
-  at_once, pieces = actor_in("Scripted-v0", 3, random_steps=50), actor_in("Scripted-v0", 3,
-                                                                         random_steps=50)
-  at_once[0].collect(policy, 300)
+  whole, pieces = (actor_in("Scripted-v0", 3, random_steps=50) for _ in range(2))
+  whole[0].collect(policy, 300)
   for until in (3, 4, 60, 200, 300):
     pieces[0].collect(policy, until)
-  assert_equal(at_once[1].all(), pieces[1].all())
+  assert_equal(whole[1].all(), pieces[1].all())
 
 
 @pytest.mark.parametrize("name, vectorization", [
     ("Pendulum-v1", "sync"), ("dm_control/cartpole-swingup-v0", "sync"),
     pytest.param("Pendulum-v1", "async", marks=pytest.mark.slow),
     pytest.param("dm_control/cartpole-swingup-v0", "async", marks=pytest.mark.slow)])
-def test_a_restored_actor_goes_on_bit_for_bit(name, vectorization):
+def test_a_restored_actor_continues_bit_for_bit(name, vectorization):
   if name.startswith("dm_control"):
     pytest.importorskip("dm_control")
   settings = {"number": 2, "random_steps": 60, "vectorization": vectorization, "episode_steps": 70}
@@ -158,7 +157,7 @@ def test_a_restored_actor_goes_on_bit_for_bit(name, vectorization):
 
 
 @pytest.mark.parametrize("back, until", [(20, 60), (4, 8)])
-def test_a_step_back_is_noticed(scripted, back, until):
+def test_a_rollback_is_noticed(scripted, back, until):
   scripted()
   actor, recorder = actor_in("Scripted-v0", 2)
   actor.collect(policy, back)
@@ -170,15 +169,15 @@ def test_a_step_back_is_noticed(scripted, back, until):
   assert_equal(recorder.rows[2], recorder.rows[1])
 
 
-def test_an_environment_that_does_not_repeat_itself_is_told_and_its_episode_cut(scripted):
+def test_an_environment_that_does_not_repeat_itself_is_reported_and_its_episode_ends(scripted):
   scripted(drifts=True)
-  told: list[str] = []
-  actor, recorder = actor_in("Scripted-v0", 2, told.append)
+  warnings: list[str] = []
+  actor, recorder = actor_in("Scripted-v0", 2, warnings.append)
   actor.collect(policy, 10)
   actor._state = None  # As in a new process.
   last = recorder.all().observation[-2:, 0]
   actor.collect(policy, 12)
-  assert len(told) == 2 and "Scripted-v0: environment 1 is not deterministic" in told[1]
+  assert len(warnings) == 2 and "Scripted-v0: environment 1 is not deterministic" in warnings[1]
   rows = recorder.rows[1]
   assert rows.flag.tolist() == [END, END, CONTINUES, CONTINUES]
   np.testing.assert_array_equal(rows.observation[:2, 0], last)
@@ -186,23 +185,23 @@ def test_an_environment_that_does_not_repeat_itself_is_told_and_its_episode_cut(
 
 
 @pytest.mark.parametrize("failure", [(np.nan, 0.0), (0.0, np.nan), ValueError("boom")], ids=str)
-def test_a_failure_cuts_one_episode_and_the_run_goes_on(scripted, failure):
+def test_a_failure_ends_one_episode_and_the_run_continues(scripted, failure):
   scripted(failures={(2, 3): failure})
-  told: list[str] = []
-  actor, recorder = actor_in("Scripted-v0", 3, told.append)
+  warnings: list[str] = []
+  actor, recorder = actor_in("Scripted-v0", 3, warnings.append)
   actor.collect(policy, 15)
-  [line] = told
+  [line] = warnings
   assert line.startswith("Scripted-v0: environment 1, episode 0, step 3: ")
   assert "\n" not in line and "a new one begins" in line
   rows = recorder.stream(1)
   assert rows.flag.tolist() == [CONTINUES, CONTINUES, END, CONTINUES, CONTINUES]
-  assert rows.observation[:, 1].tolist() == [0, 1, 2, 0, 1]  # END: the last good one.
+  assert rows.observation[:, 1].tolist() == [0, 1, 2, 0, 1]  # END has the last good observation.
   assert rows.observation[2, 0] == rows.observation[0, 0] != rows.observation[3, 0]
   assert recorder.stream(0).flag.tolist() == [CONTINUES] * 5
   assert np.isfinite(recorder.all().observation).all() and int(actor.episodes) == 0
 
 
-def test_a_failed_episode_is_resumed_like_any_other(scripted):
+def test_a_run_with_a_failed_episode_resumes_like_any_other(scripted):
   scripted(failures={(2, 3): (np.nan, 0.0)})
   actor, recorder = actor_in("Scripted-v0", 3, print)
   actor.collect(policy, 15)
@@ -215,21 +214,21 @@ def test_a_failed_episode_is_resumed_like_any_other(scripted):
   assert_equal(rows.all(), recorder.rows[1])
 
 
-def test_an_environment_that_only_fails_ends_the_run_in_one_line(scripted):
+def test_an_environment_that_always_fails_ends_the_run_with_one_line(scripted):
   scripted(failures={1: ValueError("boom")})
-  told: list[str] = []
-  actor, _ = actor_in("Scripted-v0", 2, told.append)
+  warnings: list[str] = []
+  actor, _ = actor_in("Scripted-v0", 2, warnings.append)
   with pytest.raises(RunFailed, match=r"environment 0 failed 10 times .* ValueError: boom"):
     actor.collect(policy, 1000)
-  assert len(told) == 19
+  assert len(warnings) == 19
 
 
 def test_failures_with_good_steps_between_do_not_end_the_run(scripted):
   scripted(failures={2: ValueError("boom")})
-  told: list[str] = []
-  actor, _ = actor_in("Scripted-v0", 1, told.append)
+  warnings: list[str] = []
+  actor, _ = actor_in("Scripted-v0", 1, warnings.append)
   actor.collect(policy, 40)
-  assert len(told) == 20
+  assert len(warnings) == 20
 
 
 def test_an_environment_that_cannot_be_reset_ends_the_run(scripted):
@@ -245,7 +244,7 @@ def test_actions_that_are_not_finite_end_the_run(scripted):
   with pytest.raises(RunFailed, match="actions are not finite at environment step 6"):
     actor.collect(lambda observations, noise: noise * (np.nan if observations[0, 1] == 3 else 0), 9)
   assert len(recorder.rows) == 1
-  actor.collect(policy, 6)  # From the variables, where the failed call left nothing.
+  actor.collect(policy, 6)  # From the variables, which the failed call did not change.
   assert recorder.rows[1].observation[:, 1].tolist() == [2, 2]
 
 
@@ -264,13 +263,14 @@ def test_all_replicas_have_what_a_restart_needs(scripted):
 def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost():
   quiet, rows = actor_in("Pendulum-v1", 2, episode_steps=30)
   quiet.collect(policy, 200)
-  told: list[str] = []
-  actor, others = actor_in("Pendulum-v1", 2, told.append, vectorization="async", episode_steps=30)
+  warnings: list[str] = []
+  actor, others = actor_in("Pendulum-v1", 2, warnings.append, vectorization="async",
+                           episode_steps=30)
   actor.collect(policy, 100)
   victim = actor.environments._vector.processes[1]
   os.kill(victim.pid, signal.SIGKILL)
   victim.join()
   actor.collect(policy, 200)
   assert_equal(others.all(), rows.all())
-  assert len(told) == 1 and "all are made anew" in told[0]
+  assert len(warnings) == 1 and "all environments are started again" in warnings[0]
   actor.environments.close()

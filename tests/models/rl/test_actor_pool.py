@@ -1,3 +1,5 @@
+"""The actor pool, with threads in place of processes: orders, ages, deaths, resume."""
+
 import concurrent.futures
 import itertools
 import pickle
@@ -10,23 +12,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import replicator
-from models.rl import actor_pool, ray_actors
+from models.rl import ray_actors, supervisor
 from models.rl.actor_pool import ActorPool
 from models.rl.actor_process import Answer
-from models.rl.replay import CONTINUES, END, Timesteps
+from models.rl.timesteps import CONTINUES, END, Timesteps
+from replicator import Replicator, context
 from replicator.errors import RunFailed, UsageError
 
 EPISODE = 7
-STRIDE = 10  # Training steps of a call.
+STRIDE = 10  # Training steps of a compiled call.
 
 
 class Dead(Exception):
-  """What the future of a dead `ThreadActor` raises."""
+  """The error that the future of a dead `ThreadActor` raises."""
 
 
 class ThreadActor:
-  """In place of a process: a thread that plays episodes of 7 steps in nothing.
+  """A thread in place of a process. It plays imaginary episodes of 7 steps.
 
   An observation is [seed, moment]; an action is the policy's first weight.
   """
@@ -34,7 +36,7 @@ class ThreadActor:
   DIED = (Dead,)
   made: list
   slow: dict
-  dies_after: dict  # So many orders, by number.
+  dies_after: dict  # How many orders each actor survives, by number.
 
   def __init__(self, setup):
     setup = pickle.loads(setup)
@@ -67,8 +69,8 @@ class ThreadActor:
     m = len(rows)
     return Answer(
         Timesteps(np.array(stream, np.int32), np.array(observation, np.float32),
-             np.array(action, np.float32).reshape(m, 1), np.zeros(m, np.float32),
-             np.array(flag, np.uint8)),
+                  np.array(action, np.float32).reshape(m, 1), np.zeros(m, np.float32),
+                  np.array(flag, np.uint8)),
         order.steps * self.k, np.array([self._observation()] * self.k, np.float32), episodes,
         np.full([min(episodes, 10)], 3.0), ["the wind blows"] if self.moment < 10 else [])
 
@@ -84,15 +86,15 @@ class ThreadActor:
 
 
 class Learner:
-  """Takes what a pool delivers, and knows when."""
+  """Stands in for a replay and a normalizer, and records what a pool inserts."""
 
   def __init__(self, number=4, processes=2, **settings):
     self.weight = tf.Variable(0.0)
-    self.told, self.rows, self.batches, self.seen = [], [], [], 0
+    self.warnings, self.rows, self.batches, self.seen = [], [], [], 0
     environments = types.SimpleNamespace(
         number=number, observation_shape=(2,), observation_dtype="float32", action_size=1)
     environments.like = lambda k: types.SimpleNamespace(number=k)
-    self.pool = ActorPool(environments, self, self, processes, seed=1, warn=self.told.append,
+    self.pool = ActorPool(environments, self, self, processes, seed=1, warn=self.warnings.append,
                           **{"steps_per_order": 5, "random_steps": 0, **settings})
     self.act = tf.function(lambda observations, noise: noise * self.weight, autograph=False)
 
@@ -103,7 +105,7 @@ class Learner:
     self.seen += len(observations)
 
   def collect(self, until, step):
-    """Returns the rows that came."""
+    """Collects once; returns the timesteps that were inserted."""
     self.weight.assign(step)
     self.batches.clear()
     self.pool.collect(self.act, until, step)
@@ -111,7 +113,7 @@ class Learner:
     return list(self.batches)
 
   def collect_of_all(self, until):
-    """Collects until every actor has answered: by the last step all first orders are too old."""
+    """Collects until every actor has answered: at the last step all first orders are too old."""
     for step in range(0, 600, 100):
       self.collect(until, step)
 
@@ -120,14 +122,14 @@ class Learner:
     return int(self.pool.environment_steps)
 
   def stream(self, number):
-    """All rows of a stream: [seed, moment, flag]."""
+    """All timesteps of a stream: (seed, moment, flag)."""
     return [(*map(int, rows.observation[i]), int(rows.flag[i])) for rows in self.rows
             for i in np.flatnonzero(rows.stream == number)]
 
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch):
-  monkeypatch.setitem(actor_pool._PLACES, "local", ThreadActor)
+  monkeypatch.setitem(supervisor.PLACES, "local", ThreadActor)
   monkeypatch.setattr(ThreadActor, "made", [], raising=False)
   monkeypatch.setattr(ThreadActor, "slow", {}, raising=False)
   monkeypatch.setattr(ThreadActor, "dies_after", {}, raising=False)
@@ -141,14 +143,14 @@ def until(step):
 
 
 def moments(stream):
-  """The moments of each life of a stream, by the seed of its actor, in the order of lives."""
+  """The moments of a stream, one list for each of its actors, in the order of the actors."""
   lives = {}
   for seed, moment, _ in stream:
     lives.setdefault(seed, []).append(moment)
   return list(lives.values())
 
 
-def test_experience_is_neither_less_than_due_nor_much_more():
+def test_there_are_never_fewer_steps_than_due_and_never_many_more():
   learner = Learner()
   for step in range(0, 40 * STRIDE, STRIDE):
     learner.collect(until(step), step)
@@ -156,11 +158,11 @@ def test_experience_is_neither_less_than_due_nor_much_more():
   actions = sum((rows.flag != END).sum() for rows in learner.rows)
   assert actions == learner.steps
   assert learner.seen == sum(len(rows.flag) for rows in learner.rows)
-  assert float(learner.pool.episode_return) == 3.0
+  assert float(learner.pool.scalars()["episode_return"]) == 3.0
   assert int(learner.pool.episodes) == sum((rows.flag == END).sum() for rows in learner.rows)
 
 
-def test_every_stream_has_the_rows_of_its_environment_in_the_order_of_time():
+def test_every_stream_has_the_timesteps_of_its_environment_in_the_order_of_time():
   learner = Learner()
   for step in range(0, 20 * STRIDE, STRIDE):
     learner.collect(until(10 * step), step)
@@ -173,13 +175,14 @@ def test_actors_act_while_the_learner_trains():
   learner = Learner()
   learner.collect(until(0), 0)
   before = learner.steps
-  concurrent.futures.wait([member.running for member in learner.pool._members if member.running])
-  learner.collect(0, 10)  # Nothing is due, and yet it is there.
+  members = learner.pool._supervisor.members
+  concurrent.futures.wait([member.running for member in members if member.running])
+  learner.collect(0, 10)  # Nothing is due, but the actors went on.
   assert learner.steps > before
 
 
-def test_no_policy_becomes_older_than_it_may():
-  ThreadActor.slow[0] = threading.Event()  # 0.05 s for an order, in which the others make many.
+def test_no_policy_becomes_older_than_allowed():
+  ThreadActor.slow[0] = threading.Event()  # An order takes 0.05 s; the other actor fills many.
   learner = Learner(max_policy_age=3 * STRIDE)
   oldest = 0
   for step in range(0, 60 * STRIDE, STRIDE):
@@ -188,17 +191,17 @@ def test_no_policy_becomes_older_than_it_may():
       assert ages.max() <= 3 * STRIDE
       assert int(learner.pool.policy_age) == ages.max()
       oldest = max(oldest, ages.max())
-  assert oldest == 3 * STRIDE  # It was waited for.
+  assert oldest == 3 * STRIDE  # The learner waited for it.
 
 
-def test_a_policy_that_may_not_outlive_a_call_is_refused():
+def test_a_maximum_age_below_the_steps_of_a_call_is_refused():
   learner = Learner(max_policy_age=STRIDE - 1)
   learner.collect(until(0), 100)
   with pytest.raises(UsageError, match=r"max_policy_age = 9: .*steps_per_call = 10"):
     learner.collect(until(10), 110)
 
 
-def test_an_actor_that_dies_is_replaced_and_its_episodes_end_with_what_was_seen_last():
+def test_a_dead_actor_is_replaced_and_its_episodes_end_with_their_last_observations():
   learner = Learner()
   for step in range(0, 5 * STRIDE, STRIDE):
     learner.collect(until(10 * step), step)
@@ -208,7 +211,7 @@ def test_an_actor_that_dies_is_replaced_and_its_episodes_end_with_what_was_seen_
     learner.collect(until(10 * step), step)
   assert len(ThreadActor.made) == 3
   assert int(learner.pool.deaths) == 1
-  assert any("actor 0 died (old age)" in line for line in learner.told)
+  assert any("actor 0 died (old age)" in line for line in learner.warnings)
   for number in (0, 1):
     stream = learner.stream(number)
     old, new = moments(stream)
@@ -220,7 +223,7 @@ def test_an_actor_that_dies_is_replaced_and_its_episodes_end_with_what_was_seen_
 
 
 @pytest.mark.parametrize("steps_per_order", [EPISODE, EPISODE - 2])
-def test_an_episode_is_ended_once(steps_per_order):
+def test_an_episode_ends_once(steps_per_order):
   ThreadActor.dies_after.update({0: 1, 1: 0})
   learner = Learner(number=1, processes=1, steps_per_order=steps_per_order)
   for step in (0, 10, 20, 30):
@@ -234,7 +237,7 @@ def test_an_episode_is_ended_once(steps_per_order):
   assert (END, END) not in set(itertools.pairwise(flags))
 
 
-def test_an_actor_that_does_nothing_but_die_ends_the_run():
+def test_an_actor_that_always_dies_ends_the_run():
   ThreadActor.dies_after.update(dict.fromkeys(range(100), 0))
   learner = Learner(number=2)
   with pytest.raises(RunFailed, match=r"actor \d died 5 times .*old age"):
@@ -249,7 +252,7 @@ def test_deaths_with_answers_in_between_do_not_end_the_run():
   assert int(learner.pool.deaths) >= 7
 
 
-def test_a_resumed_run_ends_the_episodes_that_were_open_and_begins_others():
+def test_a_resumed_run_ends_the_open_episodes_and_begins_new_ones():
   learner, other = Learner(), Learner()
   learner.collect_of_all(52)
   for name, variable in learner.pool.kept.fields.items():
@@ -268,7 +271,7 @@ def test_a_resumed_run_ends_the_episodes_that_were_open_and_begins_others():
   assert len({actor.seed for actor in ThreadActor.made} - seeds) == 2
 
 
-def test_a_step_back_throws_away_what_was_acted_since():
+def test_a_rollback_discards_what_was_collected_since():
   learner = Learner()
   learner.collect_of_all(52)
   saved = {name: variable.numpy() for name, variable in learner.pool.kept.fields.items()}
@@ -284,7 +287,7 @@ def test_a_step_back_throws_away_what_was_acted_since():
   assert [learner.stream(n)[0][-1] == END for n in range(4)] == saved["is_open"].tolist()
 
 
-def test_random_actions_come_first_divided_among_actors():
+def test_the_first_random_actions_are_divided_among_actors():
   learner = Learner(random_steps=1000)
   learner.collect(until(0), 0)
   assert [actor.random_steps for actor in ThreadActor.made] == [500, 500]
@@ -293,7 +296,7 @@ def test_random_actions_come_first_divided_among_actors():
 def test_warnings_name_the_actor():
   learner = Learner()
   learner.collect_of_all(20)
-  assert {"actor 0: the wind blows", "actor 1: the wind blows"} <= set(learner.told)
+  assert {"actor 0: the wind blows", "actor 1: the wind blows"} <= set(learner.warnings)
 
 
 @pytest.mark.parametrize("settings, message", [
@@ -308,9 +311,17 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 
 
 def test_several_learner_processes_are_refused(monkeypatch):
-  monkeypatch.setattr(replicator.Replicator, "num_pipelines", 2)
+  monkeypatch.setattr(context, "_num_input_pipelines", 2)
   with pytest.raises(UsageError, match=r"processes = 2: .* several; write 0"):
     Learner()
+
+
+def test_a_pool_makes_no_replicator_of_its_own(monkeypatch):
+  made = []
+  monkeypatch.setattr(Replicator, "__init__", lambda self, *args, **kwargs: made.append(self))
+  monkeypatch.setattr(Replicator, "num_pipelines", 1)
+  Learner()
+  assert not made
 
 
 def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
@@ -319,9 +330,9 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     ray_actors.RayActor(b"")
 
 
-def test_waiting_in_vain_is_told(monkeypatch):
-  monkeypatch.setattr(actor_pool, "_PATIENCE", 0.01)
+def test_a_long_wait_is_reported(monkeypatch):
+  monkeypatch.setattr(supervisor, "_PATIENCE", 0.01)
   ThreadActor.slow.update({0: threading.Event(), 1: threading.Event()})
   learner = Learner()
   learner.collect(until(0), 0)
-  assert "ActorPool: nothing came from 2 of 2 actors for 0 s; still waiting" in learner.told
+  assert "ActorPool: 2 of 2 actors sent nothing for 0 s; still waiting" in learner.warnings

@@ -1,4 +1,4 @@
-"""Distributions over atoms, against what the definitions say, one number at a time."""
+"""Distributions over atoms against their definitions, computed one number at a time."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ RNG = np.random.default_rng(0)
 
 
 def brute_force(returns, probabilities, z):
-  """Each return splits its probability between the atoms below and above it."""
+  """The projection, where each return splits its probability between the atoms around it."""
   projected = np.zeros([len(returns), len(z)])
   step = z[1] - z[0]
   for row, (values, weights) in enumerate(zip(returns, probabilities, strict=True)):
@@ -43,7 +43,7 @@ RETURNS = {
 
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("name", RETURNS)
-def test_projection_is_that_of_brute_force(name, jit):
+def test_projection_equals_brute_force(name, jit):
   probabilities = distributions(64, 51)
   project = tf.function(categorical.project, autograph=False, jit_compile=jit)
   projected = project(tf.constant(RETURNS[name]), tf.constant(probabilities), tf.constant(Z))
@@ -79,7 +79,7 @@ def test_mean_and_cross_entropy_are_those_of_the_softmax():
       -(target * np.log(weights)).sum(1))
 
 
-def test_a_critic_reaches_the_distribution_that_it_is_shown():
+def test_a_critic_learns_the_target_distribution():
   target = tf.constant(distributions(4, 11), tf.float32)
   logits = keras.Variable(np.zeros([4, 11], np.float32))
   for _ in range(400):

@@ -1,4 +1,4 @@
-"""What critics are taught, against definitions in NumPy."""
+"""Targets and losses of critic heads against definitions in NumPy."""
 
 import keras
 import numpy as np

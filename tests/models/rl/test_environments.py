@@ -1,4 +1,4 @@
-"""Environments by name: what an agent sees of them, and what a user is told."""
+"""Environments by name: what an agent sees of them, and the errors that a user sees."""
 
 import os
 import signal
@@ -29,12 +29,12 @@ def column(*numbers: float) -> np.ndarray:
     ("dm_control/cartpol-swingup-v0", f"Did you mean '{SUITE}'?"),
     ("dm_control/walker-wlak-v0", "Did you mean 'dm_control/walker-walk-v0'?"),
 ])
-def test_a_name_that_cannot_be_used_is_told_in_one_line(name, words):
+def test_a_name_that_cannot_be_used_is_an_error_of_one_line(name, words):
   if name.startswith("dm_control"):
     pytest.importorskip("dm_control")
-  with pytest.raises(UsageError) as told:
+  with pytest.raises(UsageError) as raised:
     Environments(name)
-  line = str(told.value).splitlines()[0]
+  line = str(raised.value).splitlines()[0]
   assert line.startswith(f"Environments.name = '{name}'") and words in line
 
 
@@ -44,18 +44,18 @@ def test_a_name_that_cannot_be_used_is_told_in_one_line(name, words):
     ({"pixels": -1}, "Environments.pixels = -1"),
     ({"vectorization": "threads"}, "write 'sync' or 'async'"),
 ])
-def test_a_setting_that_cannot_be_used_is_told(settings, words):
+def test_a_setting_that_cannot_be_used_is_refused(settings, words):
   with pytest.raises(UsageError, match=words):
     Environments("Pendulum-v1", **settings)
 
 
-def test_actions_without_bounds_are_told(scripted):
+def test_actions_without_bounds_are_refused(scripted):
   scripted(bound=np.inf)
   with pytest.raises(UsageError, match="have no bounds"):
     Environments("Scripted-v0")
 
 
-def test_observations_that_make_no_vector_are_told(scripted, monkeypatch):
+def test_observations_that_make_no_vector_are_refused(scripted, monkeypatch):
   scripted()
   wrapper = lambda env: gymnasium.wrappers.TransformObservation(
       env, lambda x: x, gymnasium.spaces.Sequence(env.observation_space["a"]))
@@ -68,7 +68,7 @@ def test_observations_that_make_no_vector_are_told(scripted, monkeypatch):
 @pytest.mark.parametrize("missing, name", [
     ("gymnasium", "Pendulum-v1"), ("dm_control", SUITE), ("shimmy", SUITE),
     ("mujoco", "HalfCheetah-v5")])
-def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch, missing, name):
+def test_the_error_of_a_missing_package_says_how_to_install_it(monkeypatch, missing, name):
   if missing == "shimmy":
     pytest.importorskip("dm_control")
   monkeypatch.setitem(sys.modules, missing, None)
@@ -76,7 +76,7 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch
     Environments(name)
 
 
-def test_what_an_environment_says_when_it_cannot_be_made_is_told(scripted):
+def test_the_error_of_an_environment_that_cannot_be_made_is_reported(scripted):
   scripted(length=1, nonsense=2)
   with pytest.raises(UsageError, match=r"cannot be made: TypeError: .*nonsense"):
     Environments("Scripted-v0")
@@ -102,7 +102,7 @@ def test_observations_are_one_vector_of_float32_and_belong_to_the_caller(scripte
   assert first.dtype == later.dtype == np.float32
 
 
-def test_only_some_environments_are_reset_or_stepped(scripted):
+def test_some_environments_can_be_reset_or_stepped_without_the_others(scripted):
   scripted()
   environments = Environments("Scripted-v0", 2)
   environments.reset({0: 0, 1: 0})
@@ -121,7 +121,7 @@ def test_only_some_environments_are_reset_or_stepped(scripted):
     (ValueError("on\nfire"), "ValueError: on fire"), (KeyError(), "KeyError"),
     (OSError("of the environment"), "OSError: of the environment"),
 ])
-def test_a_failure_is_told_of_the_environment_that_failed_alone(scripted, failure, words):
+def test_a_failure_is_reported_for_the_environment_that_failed_only(scripted, failure, words):
   log = scripted(failures={(2, 1): failure})
   environments = Environments("Scripted-v0", 3)
   environments.reset({0: 0, 1: 0, 2: 0})
@@ -134,14 +134,14 @@ def test_a_failure_is_told_of_the_environment_that_failed_alone(scripted, failur
   np.testing.assert_array_equal(environments.step(column(0, 0, 0)).observation[:, 1], [2, 1, 2])
 
 
-def test_a_failing_reset_is_told(scripted):
+def test_a_failing_reset_is_reported(scripted):
   scripted(failures={(2, 0): RuntimeError("no start")})
   environments = Environments("Scripted-v0", 2)
   assert environments.reset({0: 0, 1: 0})[1] == {1: "RuntimeError: no start"}
   assert environments.reset({1: 0})[1] == {}
 
 
-def test_episodes_are_cut_at_their_length_and_end_where_they_terminate(scripted):
+def test_episodes_are_truncated_at_their_length_and_end_where_they_terminate(scripted):
   scripted(length=2)
   for steps, terminates in ((1, False), (2, True)):
     environments = Environments("Scripted-v0", 1, episode_steps=steps)
@@ -151,7 +151,7 @@ def test_episodes_are_cut_at_their_length_and_end_where_they_terminate(scripted)
     assert (outcome.terminated[0], outcome.truncated[0]) == (terminates, True)
 
 
-def test_the_control_suite_is_there_under_its_names():
+def test_the_control_suite_is_available_under_its_names():
   pytest.importorskip("dm_control")
   environments = Environments(SUITE, 2)
   assert (environments.observation_shape, environments.action_size) == ((5,), 1)
@@ -167,7 +167,7 @@ def test_processes_of_environments_need_no_tensorflow():
   assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-def test_the_setting_of_opengl_holds_inside_alone(monkeypatch):
+def test_the_setting_of_opengl_holds_only_inside(monkeypatch):
   for before in ("egl", None):
     monkeypatch.setenv("MUJOCO_GL", before) if before else monkeypatch.delenv("MUJOCO_GL")
     with rendering.opengl("disable"):
@@ -176,7 +176,7 @@ def test_the_setting_of_opengl_holds_inside_alone(monkeypatch):
 
 
 @pytest.mark.slow
-def test_pixels_are_observed_from_processes_of_their_own():
+def test_pixels_come_from_processes_of_their_own():
   pytest.importorskip("pygame")
   environments = Environments("Pendulum-v1", 2, pixels=32)
   first, failures = environments.reset({0: 1, 1: 2})

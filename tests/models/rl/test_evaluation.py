@@ -1,4 +1,4 @@
-"""Whole greedy episodes, measured and drawn."""
+"""Evaluation by whole greedy episodes: scalars, pictures, failures."""
 
 import threading
 
@@ -13,16 +13,16 @@ from replicator.errors import RunFailed
 
 
 class Agent:
-  """Acts by a function of observations and noise."""
+  """Acts with a function of observations and noise."""
 
   def __init__(self, act=lambda observations, noise: np.tanh(observations[:, :1])):
     self.act = act
 
 
-def evaluate(name: str, agent: Agent, told: list | None = None, episodes: int = 3, **settings):
+def evaluate(name: str, agent: Agent, warnings: list | None = None, episodes: int = 3, **settings):
   def unexpected(line):
     raise AssertionError(line)
-  warn = unexpected if told is None else told.append
+  warn = unexpected if warnings is None else warnings.append
   return EpisodeEvaluator(lambda: Environments(name), episodes, warn=warn, **settings)(agent)
 
 
@@ -56,49 +56,49 @@ def test_actions_are_greedy_and_seeds_are_always_the_same(scripted):
 
 def test_fewer_environments_than_episodes_give_the_same(scripted, monkeypatch):
   scripted(length=5)
-  all_at_once = evaluate("Scripted-v0", Agent(), episodes=5, picture=False)
+  expected = evaluate("Scripted-v0", Agent(), episodes=5, picture=False)
   original = Environments.like
   monkeypatch.setattr(Environments, "like", lambda self, number: original(self, 2))
-  assert evaluate("Scripted-v0", Agent(), episodes=5, picture=False).scalars == all_at_once.scalars
+  assert evaluate("Scripted-v0", Agent(), episodes=5, picture=False).scalars == expected.scalars
 
 
-def test_an_episode_that_fails_counts_up_to_there_and_is_told(scripted):
+def test_a_failed_episode_counts_up_to_there_and_is_reported(scripted):
   log = scripted(length=4, failures={(2, 3): ValueError("boom")})
-  told: list[str] = []
+  warnings: list[str] = []
   half = Agent(lambda observations, noise: np.full_like(noise, 0.5))
-  found = evaluate("Scripted-v0", half, told, picture=False)
+  found = evaluate("Scripted-v0", half, warnings, picture=False)
   assert (found.scalars["return_min"], found.scalars["return_max"]) == (4, 8)
   assert found.scalars["episode_length"] == pytest.approx((4 + 2 + 4) / 3)
-  assert len([x for x in log if isinstance(x, float)]) == 4 + 3 + 4  # Then it rests.
-  [line] = told
+  assert len([x for x in log if isinstance(x, float)]) == 4 + 3 + 4  # Then it stays where it is.
+  [line] = warnings
   assert line.startswith("evaluation: Scripted-v0, episode 1: ValueError: boom")
 
 
 def test_an_environment_that_never_starts_does_not_hang(scripted):
   scripted(failures={0: ValueError("boom")})
-  told: list[str] = []
-  assert evaluate("Scripted-v0", Agent(), told, picture=True).scalars["episode_length"] == 0
-  assert len(told) == 3
+  warnings: list[str] = []
+  assert evaluate("Scripted-v0", Agent(), warnings, picture=True).scalars["episode_length"] == 0
+  assert len(warnings) == 3
 
 
-def test_actions_that_are_not_finite_are_told(scripted):
+def test_actions_that_are_not_finite_end_the_run(scripted):
   scripted()
   with pytest.raises(RunFailed, match="not finite"):
     evaluate("Scripted-v0", Agent(lambda observations, noise: noise * np.nan))
 
 
-def test_at_least_one_episode_is_asked_for():
+def test_no_episodes_are_refused():
   with pytest.raises(UsageError, match=r"EpisodeEvaluator.episodes = 0"):
     EpisodeEvaluator(lambda: Environments("Pendulum-v1"), 0)
 
 
-def test_an_environment_that_cannot_be_sent_to_another_process_is_drawn_as_curves(scripted):
+def test_an_environment_that_cannot_be_pickled_is_drawn_as_curves(scripted):
   scripted(drifts=threading.Lock())
-  assert "cannot be sent to the process that draws: TypeError" in evaluate(
+  assert "cannot be sent to the process that renders: TypeError" in evaluate(
       "Scripted-v0", Agent()).method
 
 
-def test_what_cannot_be_rendered_is_drawn_as_curves(scripted, monkeypatch):
+def test_an_environment_that_cannot_be_rendered_is_drawn_as_curves(scripted, monkeypatch):
   scripted()
   monkeypatch.setattr(rendering, "frames", lambda *given: ([], "no screen"))
   found = evaluate("Scripted-v0", Agent())
@@ -116,7 +116,7 @@ def test_the_picture_shows_frames_of_the_first_episode():
 
 
 @pytest.mark.slow
-def test_no_opengl_that_can_be_named_ends_the_run(monkeypatch):
+def test_no_value_of_mujoco_gl_ends_the_run(monkeypatch):
   pytest.importorskip("dm_control")
   rendering.working_opengl.cache_clear()
   monkeypatch.setenv("MUJOCO_GL", "nonsense")

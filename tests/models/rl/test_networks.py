@@ -21,7 +21,7 @@ def test_sizes_are_those_of_the_published_networks():
 
 
 @pytest.mark.parametrize("shape", [(5,), (44, 44, 3)])
-def test_vectors_and_images_lead_to_outputs_near_0(shape):
+def test_outputs_for_vectors_and_images_start_near_0(shape):
   observations = np.random.default_rng(0).normal(size=[7, *shape]).astype(np.float32)
   outputs = Policy(shape, 2)(observations)
   assert outputs.shape == (7, 2)
@@ -57,7 +57,7 @@ def test_a_critic_depends_on_observation_and_action():
   assert len(set(values)) == 4
 
 
-def test_images_too_small_for_the_convolutions_are_told():
+def test_images_too_small_for_the_convolutions_are_refused():
   assert Policy((36, 36, 3), 1)(np.zeros([1, 36, 36, 3], np.float32)).shape == (1, 1)
   with pytest.raises(UsageError, match=r"images of 35 x 36 .* Environments.pixels = 36 or more"):
     Policy((35, 36, 3), 1)

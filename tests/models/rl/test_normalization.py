@@ -1,4 +1,4 @@
-"""Running statistics of observations, against those of all observations at once."""
+"""Running statistics of observations, against statistics of all observations together."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from replicator import Replicator
 
 RNG = np.random.default_rng(0)
 SEEN = RNG.normal([5.0, -1e3, 0.0], [2.0, 1e-2, 1.0], [500, 3]).astype(np.float32)
-SEEN[:, 2] = 7.0  # Never changes.
+SEEN[:, 2] = 7.0  # It never changes.
 
 
 def updated(*parts):
@@ -20,7 +20,7 @@ def updated(*parts):
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [1, 2, 3, 400], [250]])
-def test_statistics_are_those_of_all_that_was_seen(cuts):
+def test_statistics_are_those_of_all_observations(cuts):
   normalizer = updated(*np.split(SEEN, cuts))
   seen = SEEN.astype(np.float64)
   np.testing.assert_allclose(normalizer.mean, seen.mean(0), rtol=1e-12)
@@ -34,7 +34,7 @@ def test_observations_get_mean_0_and_deviation_1():
   assert np.abs(updated(SEEN)(tf.constant([[1e9, 0.0, 0.0]]))[0, 0]) == 10.0
 
 
-def test_nothing_seen_or_disabled_changes_nothing():
+def test_without_observations_or_disabled_it_changes_nothing():
   values = tf.constant([[1.0, -2.0, 3.0]])
   np.testing.assert_array_equal(Normalizer((3,))(values), values)
   disabled = Normalizer((3,), enabled=False)

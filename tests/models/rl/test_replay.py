@@ -1,4 +1,4 @@
-"""Transitions drawn from the replay, against NumPy that keeps whole episodes."""
+"""Transitions sampled from the replay, against a NumPy reference that keeps whole episodes."""
 
 import functools
 import re
@@ -9,29 +9,31 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from models.rl import replay as replays
-from models.rl.replay import CONTINUES, END, TERMINATED, Replay, Timesteps
+from models.rl import timesteps
+from models.rl.replay import Replay
+from models.rl.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import Replicator, UsageError, checkpoint
 from replicator.snapshot import copies_of
 
 
-def rows_of(stream, flag, seed: int = 0, size: int = 2) -> Timesteps:
-  """Timesteps of random contents."""
+def timesteps_of(stream, flag, seed: int = 0, size: int = 2) -> Timesteps:
+  """Timesteps with random contents."""
   rng, m = np.random.default_rng(seed), len(flag)
-  return Timesteps(np.broadcast_to(np.int32(stream), m), rng.normal(size=[m, size]).astype(np.float32),
-              rng.normal(size=[m, 1]).astype(np.float32), rng.normal(size=m).astype(np.float32),
-              np.array(flag, np.uint8))
+  return Timesteps(np.broadcast_to(np.int32(stream), m),
+                   rng.normal(size=[m, size]).astype(np.float32),
+                   rng.normal(size=[m, 1]).astype(np.float32),
+                   rng.normal(size=m).astype(np.float32), np.array(flag, np.uint8))
 
 
-def random_rows(m: int, streams: int, seed: int) -> Timesteps:
+def random_timesteps(m: int, streams: int, seed: int) -> Timesteps:
   """Streams of different speeds, with episodes that are short, long, terminated and truncated."""
   rng = np.random.default_rng(seed)
   stream = rng.choice(streams, m, p=np.arange(1, streams + 1) / (streams * (streams + 1) / 2))
-  return rows_of(stream, rng.choice(3, m, p=[0.8, 0.1, 0.1]), seed)
+  return timesteps_of(stream, rng.choice(3, m, p=[0.8, 0.1, 0.1]), seed)
 
 
 class Reference:
-  """Keeps all rows of each stream, and walks along them."""
+  """Keeps all timesteps of each stream, and walks along them."""
 
   def __init__(self, streams: int, rows: int, n_step: int, discount: float):
     self.streams: list[list] = [[] for _ in range(streams)]
@@ -42,7 +44,7 @@ class Reference:
       self.streams[stream].append(row)
 
   def drawable(self) -> dict:
-    """For each place that can be drawn: observation, action, reward, discount, next one."""
+    """Observation, action, reward, discount and next observation by place of each transition."""
     found = {}
     for stream, rows in enumerate(self.streams):
       for number in range(max(0, len(rows) - self.rows), len(rows) - self.n_step):
@@ -63,7 +65,7 @@ class Reference:
 
 
 def check(transitions, expected: dict) -> None:
-  """Every transition is what is expected at its place."""
+  """Checks that every transition is the expected one of its place."""
   index = transitions.index.numpy()
   assert set(index) <= set(expected)
   fields = [x.numpy() for x in transitions[:5]]
@@ -91,16 +93,16 @@ def test_a_truncated_and_a_terminated_episode_by_hand():
   assert (drawn.weight.numpy() == 1).all()
 
 
-@pytest.mark.parametrize("prioritised", [False, True])
+@pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("n_step, streams, capacity", [(1, 1, 7), (3, 4, 200), (5, 3, 60)])
 def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
-    n_step, streams, capacity, prioritised):
+    n_step, streams, capacity, prioritized):
   replay = Replay((2,), 1, streams, capacity=capacity, n_step=n_step, discount=0.9,
-                  priority_exponent=0.7 if prioritised else 0.0)
-  reference = Reference(streams, replay.rows, n_step, 0.9)
+                  priority_exponent=0.7 if prioritized else 0.0)
+  reference = Reference(streams, replay.stream_capacity, n_step, 0.9)
   rng = np.random.default_rng(n_step)
   for i, m in enumerate([1, 0, 30, 1, 2, 3, 5, 8, 2 * capacity, *rng.integers(0, 20, 12)]):
-    rows = random_rows(int(m), streams, i)
+    rows = random_timesteps(int(m), streams, i)
     replay.insert(rows)
     reference.insert(rows)
     expected = reference.drawable()
@@ -112,9 +114,9 @@ def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
   assert len(set(replay.sample(20_000).index.numpy())) == len(expected)
 
 
-def test_rows_that_were_inserted_one_by_one_lie_as_those_inserted_together():
+def test_timesteps_inserted_one_by_one_are_stored_like_those_inserted_together():
   together, single = (Replay((2,), 1, 2, capacity=16, n_step=2) for _ in range(2))
-  rows = random_rows(50, 2, seed=1)
+  rows = random_timesteps(50, 2, seed=1)
   together.insert(rows)
   for i in range(50):
     single.insert(Timesteps(*(part[i:i + 1] for part in rows)))
@@ -122,9 +124,9 @@ def test_rows_that_were_inserted_one_by_one_lie_as_those_inserted_together():
     np.testing.assert_array_equal(one, other)
 
 
-def test_draws_are_uniform_over_transitions():
+def test_samples_are_uniform_over_transitions():
   replay = Replay((2,), 1, 3, capacity=90, n_step=2)
-  replay.insert(random_rows(300, 3, seed=2))
+  replay.insert(random_timesteps(300, 3, seed=2))
   count = np.bincount(replay.sample(100_000).index, minlength=90)
   expected = 100_000 / replay.size()
   chi_square = (((count - expected) ** 2 / expected)[count > 0]).sum()
@@ -132,10 +134,10 @@ def test_draws_are_uniform_over_transitions():
   assert chi_square < replay.size() + 4 * np.sqrt(2 * replay.size())
 
 
-def prioritised_replay(**settings) -> Replay:
-  """Eight transitions, at the places 0 ... 7."""
+def prioritized_replay(**settings) -> Replay:
+  """A replay of eight transitions, at the places 0 ... 7."""
   replay = Replay((2,), 1, 1, **{"capacity": 9, "n_step": 1, "priority_exponent": 0.5, **settings})
-  replay.insert(rows_of(0, [CONTINUES] * 9))
+  replay.insert(timesteps_of(0, [CONTINUES] * 9))
   return replay
 
 
@@ -145,11 +147,11 @@ def give_errors(replay: Replay, index: list[int], errors: list[float]) -> None:
 
 
 def priorities(replay: Replay) -> np.ndarray:
-  return replay.priorities.levels[0].numpy().reshape(-1)[:replay.rows]
+  return replay.priorities.levels[0].numpy().reshape(-1)[:replay.stream_capacity]
 
 
-def test_prioritised_draws_and_their_weights_follow_the_errors():
-  replay = prioritised_replay(importance_exponent=0.6)
+def test_prioritized_samples_and_their_weights_follow_the_errors():
+  replay = prioritized_replay(importance_exponent=0.6)
   errors = np.array([1.0, 4, -9, 16, 25, 0.01, 36, 49])
   give_errors(replay, list(range(8)), errors)
   probability = np.sqrt(np.abs(errors)) / np.sqrt(np.abs(errors)).sum()
@@ -160,19 +162,19 @@ def test_prioritised_draws_and_their_weights_follow_the_errors():
   np.testing.assert_allclose(drawn.weight, (weight / weight.max())[drawn.index], rtol=1e-4)
 
 
-def test_new_rows_get_the_largest_priority_ever_and_overwritten_ones_keep_none():
-  replay = prioritised_replay()
+def test_new_transitions_get_the_largest_priority_so_far_and_overwritten_ones_lose_theirs():
+  replay = prioritized_replay()
   give_errors(replay, [0, 1], [16.0, 4.0])
   np.testing.assert_allclose(priorities(replay), [4, 2, 1, 1, 1, 1, 1, 1, 0], rtol=1e-6)
   give_errors(replay, [0], [0.0])
-  replay.insert(rows_of(0, [CONTINUES, END, CONTINUES]))  # Over the places 0, 1 and 2.
-  give_errors(replay, [1, 2, 3], [9.0, 9.0, 9.0])  # Drawn before, and overwritten since.
+  replay.insert(timesteps_of(0, [CONTINUES, END, CONTINUES]))  # Overwrites the places 0, 1 and 2.
+  give_errors(replay, [1, 2, 3], [9.0, 9.0, 9.0])  # Sampled before they were overwritten.
   np.testing.assert_allclose(priorities(replay), [4, 0, 0, 3, 1, 1, 1, 1, 4], rtol=1e-6)
   assert replay.size() == 7
 
 
-def test_a_transition_drawn_twice_gets_its_greater_priority_and_no_error_is_left_for_ever():
-  replay = prioritised_replay()
+def test_a_transition_sampled_twice_gets_its_greater_priority_and_one_without_error_keeps_some():
+  replay = prioritized_replay()
   give_errors(replay, [3, 4, 3, 5, 6], [9.0, 0.0, 16.0, np.nan, np.inf])
   found = priorities(replay)
   assert (found[3], found[5], found[6]) == (pytest.approx(4), 1, 1)
@@ -181,9 +183,9 @@ def test_a_transition_drawn_twice_gets_its_greater_priority_and_no_error_is_left
 
 
 def test_without_priorities_an_update_changes_nothing():
-  replay = prioritised_replay(priority_exponent=0.0)
+  replay = prioritized_replay(priority_exponent=0.0)
   give_errors(replay, [0], [9.0])
-  assert not replay.prioritised
+  assert not replay.prioritized
   assert priorities(replay).tolist() == [1] * 8 + [0]
 
 
@@ -191,7 +193,7 @@ def test_without_priorities_an_update_changes_nothing():
 
 
 class Learner(tf.Module):
-  """A step that draws, and returns what the whole global batch holds."""
+  """A step that samples, and returns the whole global batch."""
 
   def __init__(self, replay: Replay, n: int):
     super().__init__()
@@ -204,12 +206,12 @@ class Learner(tf.Module):
 
 
 def run(replica: Replicator, **settings) -> tuple[list, list]:
-  """ActionNoise of some steps with inserts in between, and every copy of the priorities after them."""
+  """Samples of some steps with inserts in between, and all copies of the priorities at the end."""
   with replica.scope():
     step = Learner(Replay((2,), 1, 2, capacity=40, n_step=3, **settings), 16)
   draws = []
   for i in range(4):
-    step.replay.insert(random_rows(15, 2, seed=i))
+    step.replay.insert(random_timesteps(15, 2, seed=i))
     draws += [[x.numpy() for x in replica.run(step)[0]] for _ in range(2)]
   return draws, [copy.numpy() for level in step.replay.priorities.levels
                  for copy in copies_of(level)]
@@ -223,7 +225,7 @@ def run_on_one_device(priority_exponent: float) -> tuple[list, list]:
 @pytest.mark.parametrize("strategy, count, jit, priority_exponent", [
     ("mirrored", 2, False, 0.0), ("mirrored", 2, False, 0.8), ("mirrored", 4, False, 0.8),
     ("central_storage", 2, False, 0.8), ("default", None, True, 0.8)])
-def test_replicas_draw_together_what_one_does(strategy, count, jit, priority_exponent):
+def test_replicas_together_sample_what_one_does(strategy, count, jit, priority_exponent):
   expected, levels = run_on_one_device(priority_exponent)
   assert any((draw[5] < 1).any() for draw in expected) == (priority_exponent > 0)
   found, copies = run(Replicator(strategy, logical_cpus=count, jit_compile=jit),
@@ -237,10 +239,10 @@ def test_replicas_draw_together_what_one_does(strategy, count, jit, priority_exp
     np.testing.assert_allclose(copy, levels[i // per_level], rtol=1e-6)
 
 
-def test_xla_draws_the_same_in_a_loop(restored):
+def test_xla_samples_the_same_in_a_loop(restored):
   keras.config.set_floatx("float64")
   replay = Replay((2,), 1, 2, capacity=2000, n_step=4, priority_exponent=0.8)
-  replay.insert(random_rows(3000, 2, seed=0))
+  replay.insert(random_timesteps(3000, 2, seed=0))
   start = [variable.numpy() for variable in replay.variables]
 
   def steps():
@@ -279,53 +281,53 @@ def test_xla_copies_none_of_the_variables():
   assert not copied & big
 
 
-def test_outside_of_a_step_the_copies_of_all_replicas_change():
+def test_outside_a_step_the_copies_of_all_replicas_change():
   with Replicator("mirrored", logical_cpus=2).scope():
     replay = Replay((2,), 1, 1, capacity=9, n_step=1, priority_exponent=0.5)
-  replay.insert(rows_of(0, [CONTINUES] * 9))
+  replay.insert(timesteps_of(0, [CONTINUES] * 9))
   give_errors(replay, [1], [9.0])
   for copy in copies_of(replay.priorities.levels[0]):
     np.testing.assert_allclose(copy[0, :3], [1, 3, 1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("now", [1, 2])
-def test_a_restored_replay_goes_on_as_if_nothing_had_been(now, tmp_path):
+def test_a_restored_replay_continues_as_if_never_interrupted(now, tmp_path):
   def learner(replicas: int) -> tuple[Learner, Replicator]:
     replica = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
     with replica.scope():
       return Learner(Replay((2,), 1, 2, capacity=40, n_step=3, priority_exponent=0.8), 8), replica
 
   step, replica = learner(1)
-  step.replay.insert(random_rows(60, 2, seed=0))
+  step.replay.insert(random_timesteps(60, 2, seed=0))
   replica.run(step)
   checkpoints = checkpoint.Checkpoints(tmp_path, step, replica)
   checkpoints.save(1, {})
   checkpoints.wait()
   other, others = learner(now)
-  other.replay.insert(random_rows(7, 2, seed=9))
+  other.replay.insert(random_timesteps(7, 2, seed=9))
   checkpoint.Checkpoints(tmp_path, other, others).restore()
   for run_by in (others, replica):
     run_by._steps_run = 1
   for each in (step, other):
-    each.replay.insert(random_rows(20, 2, seed=1))
+    each.replay.insert(random_timesteps(20, 2, seed=1))
   for one, two in zip(replica.run(step)[0], others.run(other)[0], strict=True):
     np.testing.assert_allclose(one, two, rtol=1e-6)
 
 
-# ---- What it keeps, and what it refuses ---------------------------------------------------------
+# ---- What it stores, and what it refuses --------------------------------------------------------
 
 
-def test_a_million_rows_take_little_more_than_their_content():
+def test_a_million_timesteps_take_little_more_than_their_content():
   replay = Replay((24,), 6, 8)
   held = sum(int(np.prod(v.shape)) * v.dtype.size for v in replay.variables)
   assert held < 1.2 * 1_000_000 * (24 + 6) * 4
-  assert replay.rows * 8 == 1_000_000
+  assert replay.stream_capacity * 8 == 1_000_000
 
 
-def test_pixels_are_kept_as_bytes():
+def test_pixels_are_stored_as_bytes():
   replay = Replay((4, 4, 3), 2, 1, observation_dtype="uint8", capacity=10, n_step=1)
   pixels = np.random.default_rng(0).integers(0, 256, [6, 4, 4, 3])
-  replay.insert(rows_of(0, [CONTINUES] * 6)._replace(
+  replay.insert(timesteps_of(0, [CONTINUES] * 6)._replace(
       observation=pixels.astype(np.uint8), action=np.zeros([6, 2])))
   drawn = replay.sample(5)
   assert (replay.observation.dtype, drawn.observation.dtype) == (tf.uint8, tf.float32)
@@ -333,18 +335,18 @@ def test_pixels_are_kept_as_bytes():
   np.testing.assert_array_equal(drawn.next_observation, pixels[drawn.index.numpy() + 1])
 
 
-def test_what_an_episode_ends_with_may_have_any_action_and_reward():
+def test_the_end_of_an_episode_may_have_any_action_and_reward():
   replay = Replay((2,), 1, 1, capacity=9, n_step=2)
-  rows = rows_of(0, [CONTINUES, END, CONTINUES, CONTINUES, CONTINUES])
+  rows = timesteps_of(0, [CONTINUES, END, CONTINUES, CONTINUES, CONTINUES])
   rows.reward[1] = rows.action[1] = np.nan
   replay.insert(rows)
   assert np.isfinite(replay.sample(20).reward).all()
 
 
-def test_an_empty_replay_is_told():
+def test_sampling_an_empty_replay_is_an_error():
   replay = Replay((2,), 1, 1, capacity=9, n_step=3)
-  replay.insert(rows_of(0, [CONTINUES] * 3))
-  with pytest.raises(UsageError, match="insert more than n_step = 3 rows"):
+  replay.insert(timesteps_of(0, [CONTINUES] * 3))
+  with pytest.raises(UsageError, match="insert more than n_step = 3 timesteps"):
     replay.sample(4)
   drawn = Replicator().run(Learner(replay, 4))[0]
   assert np.isnan(drawn.reward).all()
@@ -356,22 +358,23 @@ def test_an_empty_replay_is_told():
     ({"stream": np.array([0.0, 1.0])}, r"stream is float64 \[2\]; give a whole number"),
     ({"flag": np.array([0, 3])}, "flag holds 0 to 3; must be from 0 to 2"),
     ({"flag": np.array([0])}, r"flag is int64 \[1\]; give a whole number for each"),
-    ({"observation": np.zeros([2, 3])}, r"observation is float64 \[2, 3\]; the replay keeps"),
-    ({"action": np.zeros([2])}, r"action is float64 \[2\]; the replay keeps float32 \[2, 1\]"),
-    ({"reward": np.array([1j, 0])}, r"reward is complex128 \[2\]; the replay keeps float32 \[2\]"),
-    ({"reward": np.array([1e300, 0])}, "the reward of row 0, of stream 0, is not finite in"),
-    ({"reward": np.array([0, np.nan])}, "the reward of row 1, of stream 1, is not finite"),
-    ({"observation": np.array([[0, np.inf], [0, 0]])}, "the observation of row 0, of stream 0")])
-def test_rows_that_do_not_fit_are_refused_whole(change, message):
+    ({"observation": np.zeros([2, 3])}, r"observation is float64 \[2, 3\]; the replay stores"),
+    ({"action": np.zeros([2])}, r"action is float64 \[2\]; the replay stores float32 \[2, 1\]"),
+    ({"reward": np.array([1j, 0])}, r"reward is complex128 \[2\]; the replay stores float32 \[2\]"),
+    ({"reward": np.array([1e300, 0])}, "the reward of timestep 0, in stream 0, is not finite in"),
+    ({"reward": np.array([0, np.nan])}, "the reward of timestep 1, in stream 1, is not finite"),
+    ({"observation": np.array([[0, np.inf], [0, 0]])},
+     "the observation of timestep 0, in stream 0")])
+def test_timesteps_that_do_not_fit_are_refused_together(change, message):
   replay = Replay((2,), 1, 2, capacity=20, n_step=1)
-  rows = rows_of([0, 1], [CONTINUES] * 2)
+  rows = timesteps_of([0, 1], [CONTINUES] * 2)
   with pytest.raises(UsageError, match=message):
     replay.insert(rows._replace(**change))
   assert replay.written.numpy().tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("settings, message", [
-    ({"capacity": 5, "n_step": 5}, "Replay.capacity = 5: leaves each stream 5 rows, of which none"),
+    ({"capacity": 5, "n_step": 5}, "Replay.capacity = 5: leaves each stream 5 timesteps, too few"),
     ({"n_step": 0}, "Replay.n_step = 0: must be at least 1"),
     ({"discount": 1.5}, "Replay.discount = 1.5: must be from 0 to 1"),
     ({"priority_exponent": -1.0}, "Replay.priority_exponent = -1.0: must be"),
@@ -382,4 +385,4 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 
 
 def test_flags_are_those_that_actors_write():
-  assert (replays.CONTINUES, replays.TERMINATED, replays.END) == (0, 1, 2)
+  assert (timesteps.CONTINUES, timesteps.TERMINATED, timesteps.END) == (0, 1, 2)

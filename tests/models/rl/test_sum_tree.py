@@ -1,4 +1,4 @@
-"""ActionNoise in proportion, against NumPy."""
+"""The sum tree against NumPy: draws in proportion, and sums after changes."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_every_index_is_drawn_in_proportion_to_its_number(size):
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_what_has_the_number_0_is_never_drawn(xla):
+def test_an_index_with_the_number_0_is_never_drawn(xla):
   rng = np.random.default_rng(0)
   numbers = 10.0 ** rng.uniform(-30, 30, 300) * rng.integers(0, 2, 300)
   numbers[200:] = 0
@@ -44,10 +44,10 @@ def test_what_has_the_number_0_is_never_drawn(xla):
     assert (draw(uniform).numpy() == alone).all()
 
 
-def test_where_sums_are_rounded_differently_nothing_else_is_drawn():
+def test_rounding_of_the_sums_does_not_make_a_0_drawn():
   rng = np.random.default_rng(0)
   tree = sum_tree.SumTree(17)
-  for _ in range(60):  # In some the sum of the block is more than its last partial sum.
+  for _ in range(60):  # In some of these the sum of the block exceeds its last partial sum.
     numbers = rng.random(17).astype(np.float32) ** 20
     numbers[[0, 16]] = 0
     fill(tree, numbers)
@@ -55,7 +55,7 @@ def test_where_sums_are_rounded_differently_nothing_else_is_drawn():
     assert numbers[index.numpy()[0]] > 0
 
 
-def test_a_draw_tells_its_number_and_0_where_there_is_none():
+def test_a_draw_returns_its_number_and_0_when_all_are_0():
   index, numbers = tree_of(np.array([0, 2, 0, 7])).draw(tf.constant([0.1, 0.9], tf.float64))
   assert (index.numpy().tolist(), numbers.numpy().tolist()) == ([1, 3], [2, 7])
   assert tree_of(np.zeros(40)).draw(tf.constant([0.1], tf.float64))[1].numpy() == [0]
@@ -72,7 +72,7 @@ def test_after_any_changes_the_sums_are_those_of_the_numbers(xla):
     new = (10.0 ** rng.uniform(-8, 8, 64) * rng.integers(0, 2, 64)).astype(np.float32)
     change(tf.constant(index), tf.constant(new))
     numbers[index] = 0
-    np.maximum.at(numbers, index, new)  # Of an index that is given twice, the greatest.
+    np.maximum.at(numbers, index, new)  # If an index occurs twice, the greatest counts.
   sums = numbers.astype(np.float64)
   np.testing.assert_array_equal(sum_tree.numbers_at(tree.levels, tf.range(1000, dtype=tf.int64)),
                                 numbers)

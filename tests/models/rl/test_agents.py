@@ -1,0 +1,45 @@
+"""The training of agents: which environments are open while it runs and after it ended."""
+
+import contextlib
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from models.rl import agents
+from models.rl.actor import Actor
+from models.rl.environments import Environments
+
+
+class Agent(tf.Module):
+  """Acts at random, and learns nothing."""
+
+  def __init__(self, environments: Environments):
+    super().__init__()
+    self.replay = types.SimpleNamespace(insert=lambda timesteps: None, size=lambda: 1)
+    self.actor = Actor(environments, self.replay)
+
+  def act(self, observations, noise):
+    return np.tanh(noise)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_all_environments_are_closed_when_the_training_ends(scripted, monkeypatch, fails):
+  log = scripted()
+
+  def train(make_agent, evaluate, before_call, workdir):
+    agent = make_agent()
+    before_call(agent, 0)
+    evaluate(agent)
+    assert log.count("made") > log.count("closed")
+    if fails:
+      raise ArithmeticError("of the training")
+    return agent
+
+  monkeypatch.setattr(replicator, "train", train)
+  monkeypatch.setattr("models.rl.episode_picture.rendering.frames", lambda *args: ([], "not here"))
+  with pytest.raises(ArithmeticError) if fails else contextlib.nullcontext():
+    agents.train(Agent, lambda: Environments("Scripted-v0", 2), "unused")
+  assert log.count("made") == log.count("closed") > 2
