@@ -1,9 +1,9 @@
-"""Learning curves of agents as one picture: a panel for each environment, a curve for each run.
+"""Draws learning curves of agents: a panel for each environment, a curve for each run.
 
   python -m benchmarks.agent_curves RUN RUN... [--output=agents.png]
 
 Reads the workdirs of finished and unfinished runs. A curve is the mean return of the evaluation's
-episodes over environment steps; from the least to the greatest of them is shaded.
+episodes over environment steps; the shade spans from the minimum to the maximum.
 """
 
 import re
@@ -22,19 +22,19 @@ flags.DEFINE_string("output", "agents.png", "The picture.")
 
 
 def environment(run: runs.Run) -> str:
-  """The name of the environment that a run is of.
+  """The name of a run's environment.
 
   Raises:
-    UsageError: it is of none, or nothing was evaluated.
+    UsageError: the run has none, or no evaluation.
   """
   name = re.search(r"^Environments\.name = '(.*)'", run.config, re.MULTILINE)
   if not name or "eval/environment_steps" not in run.series():
-    raise UsageError(f"{run.folder}: no evaluations of an agent there")
+    raise UsageError(f"{run.folder}: there are no evaluations of an agent")
   return name[1]
 
 
 def draw(axes, title: str, found: list[runs.Run]) -> None:
-  """The curves of some runs of one environment."""
+  """Draws the curves of some runs in one environment."""
   for run in found:
     series = run.series()
     steps = series["eval/environment_steps"][1]
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
       run = runs.read(folder)
       panels.setdefault(environment(run), []).append(run)
     if not panels:
-      raise UsageError("no runs; write the workdirs of some")
+      raise UsageError("no runs; write the workdirs of some runs")
   except UsageError as error:
     sys.exit(f"error: {error}")
   figure = Figure(figsize=(3.1 * len(panels), 2.6), layout="constrained")

@@ -12,7 +12,7 @@ from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch, Rows
 
 
 def first_state() -> dict:
-  """Weights of both networks, their targets, Adam's moments and the number of updates."""
+  """The weights of both networks, their targets, Adam's moments and the number of updates."""
   networks = {"policy": list(map(jnp.asarray, problem.policy_weights())),
               "critic": list(map(jnp.asarray, problem.critic_weights()))}
   copy = lambda tree: jax.tree.map(jnp.copy, tree)
@@ -22,7 +22,7 @@ def first_state() -> dict:
 
 
 def update(state: dict, batch: Batch) -> tuple[dict, jax.Array]:
-  """One step; also returns the critic's loss."""
+  """Takes one step; also returns the critic's loss."""
   online, target = state["online"], state["target"]
   loss, critic_gradients = jax.value_and_grad(_critic_loss)(
       online["critic"], target, batch)
@@ -40,24 +40,24 @@ def update(state: dict, batch: Batch) -> tuple[dict, jax.Array]:
 
 
 class Learner:
-  """One update a call."""
+  """Takes one update in each call."""
 
   def __init__(self):
     self._state, self._update = first_state(), jax.jit(update)
 
   def update(self, batch: Batch) -> float:
-    """One step; returns the critic's loss."""
+    """Takes one step; returns the critic's loss."""
     self._state, loss = self._update(self._state, batch)
     return float(loss)
 
   def weights(self) -> list[np.ndarray]:
-    """Of the policy, then of the critic, in the order of `problem.weights`."""
+    """The weights of the policy, then of the critic, in the order of `problem.weights`."""
     online = self._state["online"]
     return [np.asarray(x) for x in online["policy"] + online["critic"]]
 
 
 def make_steps(rows: Rows) -> Callable[[], float]:
-  """The result samples and updates `STEPS_PER_CALL` times; returns the last critic loss."""
+  """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
   @functools.partial(jax.jit, donate_argnums=0)
   def compiled(state, key, rows):
     def one(state, key):

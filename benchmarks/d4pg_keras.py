@@ -1,6 +1,6 @@
-"""The learner of `benchmarks.d4pg_step` as one writes it in plain Keras 3, with NumPy for replay.
+"""The learner of `benchmarks.d4pg_step` in plain Keras 3, with a replay in NumPy.
 
-`keras.Sequential`, Keras Adam, one `tf.function`: nothing of this project.
+It uses `keras.Sequential`, Keras Adam and one `tf.function`, and nothing of this project.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Learner:
     self._updates = 0
 
   def update(self, batch: Batch) -> float:
-    """One step; returns the critic's loss."""
+    """Takes one step; returns the critic's loss."""
     loss = self._update(batch)
     self._updates += 1
     if self._updates % problem.TARGET_PERIOD == 0:
@@ -38,7 +38,7 @@ class Learner:
     return float(loss)
 
   def weights(self) -> list[np.ndarray]:
-    """Of the policy, then of the critic, in the order of `problem.weights`."""
+    """The weights of the policy, then of the critic, in the order of `problem.weights`."""
     return self.policy.get_weights() + self.critic.get_weights()
 
   @tf.function
@@ -67,7 +67,7 @@ class Learner:
 
 
 def make_steps(rows: Rows) -> Callable[[], float]:
-  """The result samples and updates `STEPS_PER_CALL` times; returns the last critic loss."""
+  """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
   return problem.with_numpy_replay(Learner().update, rows)
 
 

@@ -16,14 +16,14 @@ from models.rl import replay, timesteps
 from replicator import context
 from replicator.training_function import TrainingFunction
 
-# What the learner needs to know of environments; nothing acts here.
+# The properties of environments that the learner needs. Nothing acts here.
 _ENVIRONMENTS = types.SimpleNamespace(
     name="random", number=1, observation_shape=(problem.OBSERVATION_SIZE,),
     observation_dtype="float32", action_size=problem.ACTION_SIZE, episode_steps=1)
 
 
 class Learner:
-  """The agent, and one update a call."""
+  """The agent, which takes one update in each call."""
 
   def __init__(self):
     context.set_global_batch_size(BATCH_SIZE)
@@ -42,7 +42,7 @@ class Learner:
           variable.assign(value)
 
   def update(self, batch: Batch) -> float:
-    """One step; returns the critic's loss."""
+    """Takes one step; returns the critic's loss."""
     def update(batch):
       index, weight = tf.zeros([BATCH_SIZE], tf.int64), tf.ones([BATCH_SIZE])
       self.agent.replay.sample = lambda n: replay.Transitions(*batch, weight, index)
@@ -51,7 +51,7 @@ class Learner:
     return float(self.replicator.run(update, batch)[0])
 
   def weights(self) -> list[np.ndarray]:
-    """Of the policy, then of the critic, in the order of `problem.weights`."""
+    """The weights of the policy, then of the critic, in the order of `problem.weights`."""
     return [variable.numpy() for optimizer in self._optimizers()
             for variable in optimizer.variables_updated]
 
@@ -60,7 +60,7 @@ class Learner:
 
 
 def make_steps(rows: Rows) -> Callable[[], float]:
-  """The result samples and updates `STEPS_PER_CALL` times; returns the last critic loss."""
+  """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
   learner = Learner()
   learner.agent.replay.insert(_with_ends(rows))
   function = TrainingFunction(learner.replicator, learner.agent, problem.STEPS_PER_CALL)

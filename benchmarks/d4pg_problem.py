@@ -1,6 +1,6 @@
-"""What every contender of `benchmarks.d4pg_step` learns: sizes, first weights, and experience.
+"""The problem of `benchmarks.d4pg_step`: sizes, initial weights and experience.
 
-D4PG (Barth-Maron et al. 2018) with the networks of Acme, and a learner's settings.
+D4PG (Barth-Maron et al. 2018) with the networks and learner settings of Acme.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ ATOMS = np.linspace(-V_MAX, V_MAX, NUM_ATOMS, dtype=np.float32)
 N_STEP = 5
 DISCOUNT = 0.99
 LEARNING_RATE = 1e-4
-ADAM_EPSILON = 1e-14  # PyTorch adds it in another place than the others: too small to matter.
+ADAM_EPSILON = 1e-14  # Too small to matter: PyTorch adds it at a different place.
 CLIP_NORM = 40.0
 TARGET_PERIOD = 100
 LAYER_NORM_EPSILON = 1e-5
 ROWS = 100_000
-STEPS_PER_CALL = 10  # of those contenders that can take several
+STEPS_PER_CALL = 10  # For contenders that can take several.
 
 
 class Rows(NamedTuple):
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
 
 
 def rows() -> Rows:
-  """Random experience; one moment in 200 terminates an episode."""
+  """Random experience, in which one moment in 200 terminates an episode."""
   random = np.random.default_rng(0)
   return Rows(random.standard_normal([ROWS, OBSERVATION_SIZE], np.float32),
               random.uniform(-1.0, 1.0, [ROWS, ACTION_SIZE]).astype(np.float32),
@@ -56,7 +56,7 @@ def rows() -> Rows:
 
 
 def n_step_returns(experience: Rows) -> tuple[np.ndarray, np.ndarray]:
-  """For each of the first `m - N_STEP` moments the return and the discount: float32 [m - 5]."""
+  """Returns and discounts of the first `m - N_STEP` moments: float32 [m - 5] each."""
   size = len(experience.reward) - N_STEP
   reward, discount = np.zeros(size, np.float32), np.ones(size, np.float32)
   for k in range(N_STEP):
@@ -66,7 +66,7 @@ def n_step_returns(experience: Rows) -> tuple[np.ndarray, np.ndarray]:
 
 
 def batches(number: int) -> list[Batch]:
-  """Some batches, the same for every contender."""
+  """Batches that are the same for every contender."""
   experience, random = rows(), np.random.default_rng(3)
   reward, discount = n_step_returns(experience)
   return [batch(experience, reward, discount, random) for _ in range(number)]
@@ -74,14 +74,14 @@ def batches(number: int) -> list[Batch]:
 
 def batch(experience: Rows, reward: np.ndarray, discount: np.ndarray,
           random: np.random.Generator) -> Batch:
-  """Transitions drawn uniformly; `reward` and `discount` are the `n_step_returns`."""
+  """A batch of uniformly drawn transitions; `reward` and `discount` are the `n_step_returns`."""
   index = random.integers(len(reward), size=BATCH_SIZE)
   return Batch(experience.observation[index], experience.action[index], reward[index],
                discount[index], experience.observation[index + N_STEP])
 
 
 def with_numpy_replay(update: Callable[[Batch], float], rows: Rows) -> Callable[[], float]:
-  """The result samples and updates `STEPS_PER_CALL` times; returns the last critic loss."""
+  """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
   random = np.random.default_rng(0)
   reward, discount = n_step_returns(rows)
 
@@ -95,8 +95,9 @@ def with_numpy_replay(update: Callable[[Batch], float], rows: Rows) -> Callable[
 
 def weights(sizes: tuple[int, ...], inputs: int, outputs: int, head_scale: float, seed: int
             ) -> list[np.ndarray]:
-  """A network's first weights: kernel [i, o] and bias [o] of each layer, with scale and offset
-  of the layer norm after those of the first.
+  """A network's initial weights: kernel [i, o] and bias [o] of each layer.
+
+  The scale and offset of the layer norm follow those of the first layer.
   """
   random = np.random.default_rng(seed)
   result: list[np.ndarray] = []
@@ -110,10 +111,10 @@ def weights(sizes: tuple[int, ...], inputs: int, outputs: int, head_scale: float
 
 
 def policy_weights() -> list[np.ndarray]:
-  """See `weights`; the last layer is near zero."""
+  """The policy's initial `weights`; the last layer is near zero."""
   return weights(POLICY_SIZES, OBSERVATION_SIZE, ACTION_SIZE, 1e-4, 1)
 
 
 def critic_weights() -> list[np.ndarray]:
-  """See `weights`."""
+  """The critic's initial `weights`."""
   return weights(CRITIC_SIZES, OBSERVATION_SIZE + ACTION_SIZE, NUM_ATOMS, 1.0, 2)

@@ -1,10 +1,10 @@
-"""Learner steps per second of D4PG, sampling from the replay included, against its peers.
+"""Learner steps per second of D4PG, with sampling from the replay, against its peers.
 
   python -m benchmarks.d4pg_step [--check]
 
-One step is an update of the critic and one of the policy from a batch of 256 transitions of 5
-steps, with the networks of Acme, 24 numbers of observation and 6 of action, and a replay of
-100,000 rows; `benchmarks.d4pg_problem` says the rest:
+One step is an update of the critic and one of the policy, from a batch of 256 transitions of 5
+steps. The networks are those of Acme; observations have 24 numbers, actions 6, and the replay has
+100,000 rows. `benchmarks.d4pg_problem` has the details.
 
   ours     `benchmarks.d4pg_ours`, `experiments.d4pg` under XLA: 10 steps in a call, replay in
            TensorFlow variables
@@ -12,11 +12,11 @@ steps, with the networks of Acme, 24 numbers of observation and 6 of action, and
   pytorch  `benchmarks.d4pg_torch`, compiled, with fused Adam, replay in NumPy
   jax      `benchmarks.d4pg_jax`, jitted: 10 steps in a call, replay in arrays of the device
 
-Contenders whose package is not installed are left out. Each is a process of its own, and they
-take turns; the table gives medians over the turns, and ratios of those medians.
+Contenders whose package is not installed are skipped. Each one is a process of its own, and they
+take turns. The table has medians over the turns, and ratios of these medians.
 
-With --check the contenders make the same updates instead, from the same weights on the same
-batches, and the table says how far what they computed differs from plain Keras.
+With --check the contenders instead make the same updates, from the same weights on the same
+batches, and the table has the difference of their results from plain Keras.
 """
 
 import importlib
@@ -34,7 +34,7 @@ from benchmarks import turns
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("rounds", 15, "Turns of every contender.", lower_bound=1)
-flags.DEFINE_integer("steps", 50, f"Of one turn; a multiple of {problem.STEPS_PER_CALL}.",
+flags.DEFINE_integer("steps", 50, f"Steps of one turn; a multiple of {problem.STEPS_PER_CALL}.",
                      lower_bound=problem.STEPS_PER_CALL)
 flags.DEFINE_integer("threads", 2, "Threads of every contender.", lower_bound=1)
 flags.DEFINE_bool("check", False, "Compare what the contenders compute, not their speed.")
@@ -46,11 +46,11 @@ flags.register_validator("steps", lambda steps: steps % problem.STEPS_PER_CALL =
 
 _PACKAGES = {"ours": "tensorflow", "keras": "tensorflow", "pytorch": "torch", "jax": "jax"}
 _MODULES = {"ours": "d4pg_ours", "keras": "d4pg_keras", "pytorch": "d4pg_torch", "jax": "d4pg_jax"}
-_UPDATES = 3  # of --check; later ones amplify what rounding did
+_UPDATES = 3  # Updates of --check. Later ones amplify rounding errors.
 
 
 def contender() -> types.ModuleType:
-  """The module of this process's contender, after its threads were set."""
+  """Sets the threads of this process's contender; returns its module."""
   if FLAGS.contender == "pytorch":
     import torch
     torch.set_num_threads(FLAGS.threads)
@@ -63,13 +63,13 @@ def contender() -> types.ModuleType:
 
 
 def take_turns() -> None:
-  """A contender's process."""
+  """Runs in a contender's process: takes turns on request."""
   steps = contender().make_steps(problem.rows())
   turns.take(steps, FLAGS.steps // problem.STEPS_PER_CALL)
 
 
 def write_results() -> None:
-  """A contender's process with --check: losses, and the weights after the last update."""
+  """Runs in a contender's process with --check: writes losses and final weights."""
   learner = contender().Learner()
   losses = [learner.update(batch) for batch in problem.batches(_UPDATES)]
   weights = np.concatenate([w.ravel() for w in learner.weights()])
@@ -77,7 +77,7 @@ def write_results() -> None:
 
 
 def check(names: list[str]) -> None:
-  """Prints how far losses and changes of the weights are from those of plain Keras."""
+  """Prints the differences of losses and of weight changes from those of plain Keras."""
   results = {}
   with tempfile.TemporaryDirectory() as folder:
     for name in names:

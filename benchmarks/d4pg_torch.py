@@ -31,7 +31,7 @@ class Learner:
     self._updates = 0
 
   def update(self, batch: Batch) -> float:
-    """One step; returns the critic's loss."""
+    """Takes one step; returns the critic's loss."""
     critic_loss, policy_loss = self._losses(*map(torch.from_numpy, batch))
     (critic_loss + policy_loss).backward()
     for network, optimizer in zip(self._networks, self._optimizers, strict=True):
@@ -45,7 +45,7 @@ class Learner:
     return critic_loss.item()
 
   def weights(self) -> list[np.ndarray]:
-    """Of the policy, then of the critic, in the order of `problem.weights`."""
+    """The weights of the policy, then of the critic, in the order of `problem.weights`."""
     return [p.detach().numpy().transpose().copy() for network in self._networks
             for p in network.parameters()]
 
@@ -56,7 +56,7 @@ class Learner:
       goal = self._project(reward, discount, next_logits.softmax(1))
     logits = self.critic(torch.cat([observation, action], 1))
     critic_loss = F.cross_entropy(logits, goal)
-    # The policy is trained through the critic, which is not trained by the policy's loss.
+    # The policy's loss passes through the critic, but does not train it.
     frozen = {name: parameter.detach() for name, parameter in self.critic.named_parameters()}
     inputs = torch.cat([observation, _ClippedGradient.apply(self.policy(observation))], 1)
     logits = torch.func.functional_call(self.critic, frozen, inputs)
@@ -75,7 +75,7 @@ class Learner:
 
 
 class _ClippedGradient(torch.autograd.Function):
-  """An action whose gradient has at most norm 1 for each example, before the mean over them."""
+  """Clips the gradient of each example's action to norm 1, before the mean over examples."""
 
   @staticmethod
   def forward(context, action):
@@ -88,7 +88,7 @@ class _ClippedGradient(torch.autograd.Function):
 
 
 def make_steps(rows: Rows) -> Callable[[], float]:
-  """The result samples and updates `STEPS_PER_CALL` times; returns the last critic loss."""
+  """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
   return problem.with_numpy_replay(Learner().update, rows)
 
 

@@ -2,9 +2,9 @@
 
   python -m benchmarks.microbatch_memory [--batch_size=256]
 
-The whole step of `experiments.sngan` on 32-pixel images, half width, one process for each n. Peak
-memory is the process's highest resident size while it trains, less what it had before its
-first step: TensorFlow itself, the weights and the optimizers' slots.
+Runs the whole step of `experiments.sngan` on 32-pixel images at half width, in one process for each
+n. Peak memory is the highest resident size of the process while it trains, minus its size before
+the first step, which TensorFlow itself, the weights and the optimizers' slots take.
 """
 
 import resource

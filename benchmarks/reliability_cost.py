@@ -1,12 +1,12 @@
-"""What it costs the digits job to be safe: checkpoints, deterministic operations, signals.
+"""The cost of reliability in the digits job: checkpoints, deterministic operations, signals.
 
   python -m benchmarks.reliability_cost [--turns=7]
 
 `train.deterministic`: the real command with and without it, in turn, each in a process of its own.
-Saving: turns of a few steps with and without a checkpoint at their beginning, which is written
-while they run, interleaved; the difference of the medians is what a checkpoint costs, and its
-share is that of the time between two checkpoints of the job. `Guard.signals`: the same turns of
-the step with and without them.
+Saving: interleaved turns of a few steps, with and without a checkpoint at their beginning, which is
+written while they run. The cost of a checkpoint is the difference of the medians; its share is
+relative to the time between two checkpoints of the job. `Guard.signals`: the same turns of the step
+with and without them.
 """
 
 import json
@@ -24,11 +24,11 @@ flags.DEFINE_integer("turns", 7, "How often each variant is timed.", lower_bound
 
 CONFIG = "configs/sngan_digits.gin"
 STEPS_IN_TURN = 10
-LOG_EVERY = 50  # Of the runs with and without deterministic operations.
+LOG_EVERY = 50  # In the runs with and without deterministic operations.
 
 
 def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
-  """Seconds of each turn of a variant of the job's step, and the steps between its checkpoints."""
+  """Seconds of each turn, by variant of the job's step; and the steps between checkpoints."""
   from replicator import quiet
   quiet.import_tensorflow()
   import gin
@@ -58,7 +58,7 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
       for _ in range(STEPS_IN_TURN):
         function(number, next(batches)).fetch()
         number += 1
-      if turn:  # The first traces and warms up.
+      if turn:  # The first one traces and warms up.
         found.append(time.perf_counter() - started)
       checkpoints.wait()
   return times, gin.query_parameter("train.checkpoint_every")

@@ -1,7 +1,7 @@
-"""The step of `benchmarks.replication_overhead` as one writes it with `tf.distribute` and Keras 3.
+"""The step of `benchmarks.replication_overhead`, written by hand with `tf.distribute` and Keras 3.
 
-Keras layers, `BatchNormalization(synchronized=True)`, Keras Adam, which adds up the gradients of
-the replicas by itself, and a loss divided by their number: nothing of this project.
+It uses Keras layers, `BatchNormalization(synchronized=True)`, Keras Adam, which sums the gradients
+of the replicas, and a loss divided by their number. It uses nothing of this project.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from keras import layers
 
 def prepare(name: str, code_size: int, width: int, depth: int
             ) -> Callable[[np.ndarray], Callable[[], float]]:
-  """Makes the strategy that `name` calls for; the result makes compiled calls.
+  """Makes the strategy that `name` means; returns a function that makes compiled calls.
 
   Args:
     name: 'hand-default', 'hand-hierarchical' or 'hand-reduction', all on two logical CPUs;
@@ -24,8 +24,8 @@ def prepare(name: str, code_size: int, width: int, depth: int
     depth: hidden layers of a network, each with batch norm.
 
   Returns:
-    a function of float32 `[steps, n, features]`, this process's part of each global batch. What it
-    returns trains on all of them in one call, and returns the discriminator's last loss.
+    a function of float32 `[steps, n, features]`, this process's part of each global batch. It
+    returns a call that trains on all batches, and returns the discriminator's last loss.
   """
   operations = {"hand-default": None,
                 "hand-hierarchical": tf.distribute.HierarchicalCopyAllReduce(),
@@ -51,7 +51,7 @@ def _replicated(strategy: tf.distribute.Strategy, batches: np.ndarray, code_size
                 depth: int) -> Callable[[], float]:
   with strategy.scope():
     step = _make_step(batches.shape[-1], code_size, width, depth, strategy.num_replicas_in_sync)
-  # Made once. An iterator over a distributed data set would cost time in every step.
+  # Made once, because an iterator over a distributed data set would cost time in every step.
   local_replicas = len(strategy.extended.worker_devices)
   shares = np.split(batches, local_replicas, axis=1)
   images = strategy.experimental_distribute_values_from_function(

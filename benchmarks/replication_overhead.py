@@ -1,16 +1,16 @@
-"""What replication costs a small training step here, and as one writes it by hand.
+"""The cost of replication for a small training step, with this library and by hand.
 
   python -m benchmarks.replication_overhead [--width=128] [--depth=1] [--rounds=15]
 
-The step trains three networks with batch norm over the global batch, as the README's example
-does: a generator, an encoder, and a discriminator of their pairs; small dense layers, so that what
-is around the arithmetic counts. By hand it is written in `benchmarks.replication_by_hand`.
+Like the README's example, the step trains three networks with batch norm over the global batch: a
+generator, an encoder, and a discriminator of their pairs. Their dense layers are small, so that
+everything around the arithmetic counts. `benchmarks.replication_by_hand` has the step by hand.
 
-Every contender is a process of its own, or two, since strategies over the same devices collide in
-one. They take turns of a few steps, round after round, so that a slow minute of the machine slows
-all of them; the tables give medians over the turns, and ratios of those medians. The targets
-hold for as many steps in a compiled call on both sides; one step a call is shown beside it. A
-collective is one exchange between the replicas, however many tensors it takes along.
+Every contender is a process of its own, or two, because strategies over the same devices collide in
+one process. They take turns of a few steps, round after round, so that a slow minute of the machine
+slows all contenders. The tables have medians over the turns, and ratios of these medians. The
+targets are for the same number of steps in a compiled call on both sides; the tables show one step
+a call, too. A collective is one exchange between the replicas, of any number of tensors.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ flags.DEFINE_integer("batch_size", 32, "Examples of a step over all replicas.", 
 flags.DEFINE_integer("width", 64, "Units of a hidden layer.", lower_bound=1)
 flags.DEFINE_integer("depth", 2, "Hidden layers of a network, each with batch norm.", lower_bound=1)
 flags.DEFINE_integer("table", -1, "Only the table of this number; -1 for all.", lower_bound=-1)
-flags.DEFINE_string("contender", None, "Only take turns as this contender, asked over stdin.")
+flags.DEFINE_string("contender", None, "Only take turns as this contender, on request over stdin.")
 
 IMAGE_SIZE, CODE_SIZE = 64, 16
 
 Call = Callable[[], float]
-"""Trains for some steps; returns the last loss of the discriminator."""
+"""Trains for some steps, and returns the last loss of the discriminator."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Entry:
   """One way to run the step.
 
   Attributes:
-    name: what its process is told to be.
-    title: what the table calls it.
-    target: what the time of this library may be, as a multiple of its time.
+    name: the `--contender` of its processes.
+    title: its title in the table.
+    target: the largest time of this library that is acceptable, as a multiple of its time.
   """
 
   name: str
@@ -80,7 +80,7 @@ TABLES: dict[str, list[Entry]] = {
 
 
 def ours(strategy: str) -> Callable[[np.ndarray], Call]:
-  """Makes calls that train on all `batches` `[steps, n, features]`, as `replicator.train` does."""
+  """Makes calls that train on all `batches` `[steps, n, features]`, like `replicator.train`."""
   import keras
   import tensorflow as tf
 
@@ -125,7 +125,7 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
 
 
 def collectives(call: Call) -> int:
-  """How many exchanges between replicas tracing, in the first call of a step, adds to its graph."""
+  """How many exchanges between replicas the graph of a step has, counted in its first call."""
   import tensorflow as tf
   from tensorflow.python.ops import collective_ops
   replicas = len(tf.config.list_logical_devices("CPU"))
@@ -167,7 +167,7 @@ def take_turns() -> None:
   count = collectives(calls[1])
   for line in sys.stdin:
     call = calls[int(line)]
-    call()  # Not timed: it compiles, or wakes up threads that slept through the others' turns.
+    call()  # Not timed: it compiles, or wakes up sleeping threads.
     start = time.perf_counter()
     for _ in range(FLAGS.calls * FLAGS.steps // int(line)):
       loss = call()
@@ -180,8 +180,8 @@ def take_turns() -> None:
 # ---- The tables ---------------------------------------------------------------------------------
 
 
-class Contender:
-  """The processes of an entry, which take a turn together when asked."""
+class EntryProcesses:
+  """The processes of an entry, which take a turn together on request."""
 
   def __init__(self, entry: Entry, processes: int):
     self.entry = entry
@@ -196,7 +196,7 @@ class Contender:
         | ({"TF_CONFIG": json.dumps(config)} if config else {})) for config in configs]
 
   def turn(self, steps: int) -> float:
-    """Milliseconds of one step, at so many steps in a call."""
+    """Milliseconds of one step, with `steps` steps in a call."""
     try:
       for process in self._processes:
         process.stdin.write(f"{steps}\n")
@@ -205,22 +205,22 @@ class Contender:
     except BrokenPipeError:
       answers = [None]
     if None in answers:
-      raise SystemExit(f"{self.entry.name} failed; its error stands above")
+      raise SystemExit(f"{self.entry.name} failed; see its error above")
     self.collectives = answers[0]["collectives"]
     return 1000 * answers[0]["seconds"] / (FLAGS.calls * FLAGS.steps)
 
   def close(self) -> None:
     """Ends the processes."""
-    for process in self._processes:  # All before the first wait: they wait for each other.
+    for process in self._processes:  # Close all first, because they wait for each other.
       process.stdin.close()
     for process in self._processes:
       process.wait()
 
 
-def measure(entries: list[Entry], processes: int) -> list[Contender]:
+def measure(entries: list[Entry], processes: int) -> list[EntryProcesses]:
   """Lets the entries of one table take turns."""
-  contenders = [Contender(entry, processes) for entry in entries]
-  for steps in (FLAGS.steps, 1):  # Not counted: each waits until it has started and compiled.
+  contenders = [EntryProcesses(entry, processes) for entry in entries]
+  for steps in (FLAGS.steps, 1):  # Not counted: each starts and compiles.
     for contender in contenders:
       contender.turn(steps)
   for _ in range(FLAGS.rounds):
@@ -232,7 +232,7 @@ def measure(entries: list[Entry], processes: int) -> list[Contender]:
   return contenders
 
 
-def show(title: str, contenders: list[Contender]) -> None:
+def show(title: str, contenders: list[EntryProcesses]) -> None:
   """Prints one table."""
   print(f"\n{title:38} {FLAGS.steps:7} steps a call {'one step a call':>18} {'':8} collectives")
   print(f"{'':38} {'ms/step':>9} {'ours is':>10} {'ms/step':>8} {'ours is':>9} {'target':>8} "

@@ -1,7 +1,7 @@
-"""The SN-GAN step of `benchmarks.sngan_step` as one writes it in plain Keras 3.
+"""The SN-GAN step of `benchmarks.sngan_step` in plain Keras 3.
 
-`UpSampling2D`, `Conv2D`, `AveragePooling2D`, `BatchNormalization`, `SpectralNormalization`, Keras
-Adam, one `tf.function`: nothing of this project.
+It uses `UpSampling2D`, `Conv2D`, `AveragePooling2D`, `BatchNormalization`, `SpectralNormalization`,
+Keras Adam and one `tf.function`, and nothing of this project.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from keras import layers
 
 
 def make_step(batch_size: int, width: float, precision: str) -> Callable[[], float]:
-  """Builds networks and optimizers; the result takes one training step, returns the D loss."""
+  """A function that takes one training step and returns the discriminator's loss."""
   keras.config.set_dtype_policy(precision)
   generator, discriminator = _generator(round(256 * width)), _discriminator(round(128 * width))
   g_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.0, beta_2=0.9)

@@ -9,9 +9,9 @@ Adam, two threads) of the same networks:
   keras    `benchmarks.sngan_keras`, plain Keras 3 layers in a tf.function
   pytorch  `benchmarks.sngan_torch`, eager with channels_last, where torch is installed
 
-Every contender is a process of its own, so that their thread pools do not meet. They take turns
-of a few steps, round after round, so that a slow minute of the machine slows all of them; the
-table gives medians over the turns, and ratios of those medians.
+Every contender is a process of its own, so that thread pools do not compete. They take turns of a
+few steps, round after round, so that a slow minute of the machine slows all contenders. The table
+has medians over the turns, and ratios of these medians.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ flags.DEFINE_enum("contender", None, ["ours", "keras", "pytorch"],
 
 
 def ours() -> Callable[[], float]:
-  """The step of `experiments.sngan`, less the encoder's update, which the peers do not have."""
+  """The step of `experiments.sngan` without the encoder's update, which the peers do not have."""
   import gin
   import keras
   import tensorflow as tf
@@ -63,7 +63,7 @@ def ours() -> Callable[[], float]:
 
 
 def take_turns() -> None:
-  """A contender's process."""
+  """Runs in a contender's process: takes turns on request."""
   if FLAGS.contender == "pytorch":
     import torch
 

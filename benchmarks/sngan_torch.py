@@ -9,10 +9,10 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 
 def make_step(batch_size: int, width: float, precision: str) -> Callable[[], float]:
-  """Builds networks and optimizers; the result takes one training step, returns the D loss."""
+  """A function that takes one training step and returns the discriminator's loss."""
   channels_last = {"memory_format": torch.channels_last}
-  generator = Generator(round(256 * width)).to(**channels_last)
-  discriminator = Discriminator(round(128 * width)).to(**channels_last)
+  generator = TorchGenerator(round(256 * width)).to(**channels_last)
+  discriminator = TorchDiscriminator(round(128 * width)).to(**channels_last)
   g_optimizer = torch.optim.Adam(generator.parameters(), 2e-4, betas=(0.0, 0.9))
   d_optimizer = torch.optim.Adam(discriminator.parameters(), 2e-4, betas=(0.0, 0.9))
   images = torch.empty(batch_size, 3, 32, 32).uniform_(-1, 1).to(**channels_last)
@@ -41,7 +41,7 @@ def make_step(batch_size: int, width: float, precision: str) -> Callable[[], flo
   return step
 
 
-class UpBlock(nn.Module):
+class TorchUpBlock(nn.Module):
   def __init__(self, filters):
     super().__init__()
     self.norm1, self.norm2 = nn.BatchNorm2d(filters), nn.BatchNorm2d(filters)
@@ -55,12 +55,12 @@ class UpBlock(nn.Module):
     return x + self.shortcut(F.interpolate(inputs, scale_factor=2))
 
 
-class Generator(nn.Module):
+class TorchGenerator(nn.Module):
   def __init__(self, filters):
     super().__init__()
     self.filters = filters
     self.linear = nn.Linear(128, 4 * 4 * filters)
-    self.blocks = nn.Sequential(*[UpBlock(filters) for _ in range(3)])
+    self.blocks = nn.Sequential(*[TorchUpBlock(filters) for _ in range(3)])
     self.norm = nn.BatchNorm2d(filters)
     self.to_image = nn.Conv2d(filters, 3, 3, padding=1)
 
@@ -69,7 +69,7 @@ class Generator(nn.Module):
     return torch.tanh(self.to_image(F.relu(self.norm(self.blocks(x)))))
 
 
-class DownBlock(nn.Module):
+class TorchDownBlock(nn.Module):
   def __init__(self, inputs, filters, halve, first):
     super().__init__()
     self.halve, self.first = halve, first
@@ -86,14 +86,14 @@ class DownBlock(nn.Module):
     return F.avg_pool2d(x, 2) if self.halve else x
 
 
-class Discriminator(nn.Module):
+class TorchDiscriminator(nn.Module):
   def __init__(self, filters):
     super().__init__()
     self.blocks = nn.Sequential(
-        DownBlock(3, filters, halve=True, first=True),
-        DownBlock(filters, filters, halve=True, first=False),
-        DownBlock(filters, filters, halve=False, first=False),
-        DownBlock(filters, filters, halve=False, first=False))
+        TorchDownBlock(3, filters, halve=True, first=True),
+        TorchDownBlock(filters, filters, halve=True, first=False),
+        TorchDownBlock(filters, filters, halve=False, first=False),
+        TorchDownBlock(filters, filters, halve=False, first=False))
     self.linear = spectral_norm(nn.Linear(filters, 1, bias=False))
 
   def forward(self, images):

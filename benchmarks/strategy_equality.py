@@ -1,8 +1,8 @@
-"""How far the losses of the digits job under other strategies are from those of one device.
+"""Differences between the losses of the digits job under other strategies and on one device.
 
   python -m benchmarks.strategy_equality [--precision=float32] [--steps=20]
 
-Runs the real command of the job under each strategy, as its own processes, and prints the
+Runs the real command of the job under each strategy, in processes of its own, and prints the
 largest relative difference of any logged loss, over all steps and over the first five.
 """
 

@@ -1,7 +1,7 @@
-"""Contenders of a benchmark: a process each, which take turns.
+"""Contenders of a benchmark, which take turns in a process each.
 
-Thread pools of two frameworks in one process would meet. In turns of a few steps, round after
-round, a slow minute of the machine slows all of them; what counts is the median over the turns.
+Thread pools of two frameworks in one process would compete. With turns of a few steps, round after
+round, a slow minute of the machine slows all contenders. The result is the median over the turns.
 """
 
 import importlib.metadata
@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 
 
 def take(step: Callable[[], float], calls: int) -> None:
-  """In a contender's process: times so many calls of a step for every line of stdin.
+  """Runs in a contender's process: for every line of stdin, times one turn.
 
   Args:
-    step: returns a loss, which it has waited for.
-    calls: of one turn.
+    step: takes a step, waits for its loss and returns it.
+    calls: how many calls of `step` a turn has.
   """
-  for _ in range(2):  # tracing, and what memory and threads need to settle
+  for _ in range(2):  # Tracing, and time for memory and threads to settle.
     step()
   for _ in sys.stdin:
     start = time.perf_counter()
@@ -33,12 +33,12 @@ def take(step: Callable[[], float], calls: int) -> None:
 
 
 class Contender:
-  """A process that takes a turn when asked.
+  """A process that takes a turn on request.
 
   Args:
-    program: the module that was run, which is run again with `--contender=<name>`.
-    name: of the contender.
-    threads: for OpenMP.
+    program: the module of the benchmark, which is run again with `--contender=<name>`.
+    name: the contender's name.
+    threads: threads of OpenMP.
   """
 
   def __init__(self, program: str, name: str, threads: int):
@@ -50,7 +50,7 @@ class Contender:
         env=os.environ | {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"})
 
   def turn(self) -> float:
-    """Seconds of one turn."""
+    """Takes a turn; returns its seconds."""
     assert self._process.stdin and self._process.stdout
     try:
       self._process.stdin.write("go\n")
@@ -59,7 +59,7 @@ class Contender:
     except BrokenPipeError:
       answer = ""
     if not answer:
-      raise SystemExit(f"{self.name} failed; its error stands above")
+      raise SystemExit(f"{self.name} failed; see its error above")
     return json.loads(answer)["seconds"]
 
   def close(self) -> None:
@@ -68,16 +68,16 @@ class Contender:
 
 def compare(program: str, names: Sequence[str], rounds: int, threads: int, amount: float,
             unit: str, title: str) -> None:
-  """Runs the contenders in turns, and prints a table; the others are compared with the first.
+  """Runs the contenders in turns, and prints a table that compares the others with the first.
 
   Args:
     program: see `Contender`.
-    names: of the contenders.
+    names: names of the contenders.
     rounds: turns of every contender.
-    threads: of every contender.
-    amount: how much of `unit` is done in one turn.
+    threads: threads of every contender.
+    amount: how many `unit` one turn has.
     unit: what is counted, such as 'examples'.
-    title: of the table.
+    title: title of the table.
   """
   versions = {package: importlib.metadata.version(package)
               for package in ("tensorflow", "keras", "torch", "jax")
@@ -85,7 +85,7 @@ def compare(program: str, names: Sequence[str], rounds: int, threads: int, amoun
   print(f"{_cpu_model()}, {os.cpu_count()} cores, {threads} threads each;",
         ", ".join(f"{name} {version}" for name, version in versions.items()))
   contenders = [Contender(program, name, threads) for name in names]
-  for contender in contenders:  # a first turn not counted: each waits until it has started
+  for contender in contenders:  # The first turn does not count: each waits until it has started.
     contender.turn()
   for _ in range(rounds):
     for contender in contenders:
@@ -102,7 +102,7 @@ def compare(program: str, names: Sequence[str], rounds: int, threads: int, amoun
 
 
 def installed(packages: dict[str, str]) -> list[str]:
-  """Of contenders by name, with the package that each needs, those that can run."""
+  """The contenders whose package is installed, of a dict from contenders to packages."""
   for name, package in packages.items():
     if not importlib.util.find_spec(package):
       print(f"{package} is not installed: no comparison with {name}")

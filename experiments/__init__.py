@@ -4,5 +4,6 @@ import sys
 
 from replicator import quiet
 
-if "experiments.sweep" not in sys.orig_argv:  # Its trials are processes of their own.
+# A sweep needs no TensorFlow: its trials are processes of their own.
+if "experiments.sweep" not in sys.orig_argv:
   quiet.import_tensorflow()

@@ -2,9 +2,9 @@
 
     python -m experiments.d4pg --gin_file=configs/d4pg_pendulum.gin
 
-Barth-Maron et al. 2018 (arXiv:1804.08617), with the settings of Acme's agent: a critic of the
-distribution of n-step returns, a deterministic policy that climbs its mean, target networks
-for both, Gaussian exploration. With `D4PG.returns = @ExpectedReturns` it is DDPG.
+Barth-Maron et al. 2018 (arXiv:1804.08617), with the settings of Acme's agent: a critic that learns
+the distribution of n-step returns, a deterministic policy that climbs its mean, target networks for
+both, and Gaussian exploration. With `D4PG.returns = @ExpectedReturns` it is DDPG.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,16 @@ from replicator import app
 class D4PG(tf.Module):
   """One training step: an update of the critic and one of the policy, from replayed experience.
 
-  The two optimizers are made in the gin scopes `critic` and `policy`. Target networks are the
-  averages that they keep: `wrap_optimizer.ema_decay = 0.0` with `ema_every = 100` copies a
-  network once in 100 updates, `ema_decay = 0.995` follows it slowly.
+  The two optimizers are made in the gin scopes `critic` and `policy`. The averages that they keep
+  are the target networks: `wrap_optimizer.ema_decay = 0.0` with `ema_every = 100` copies a network
+  every 100 updates, and `ema_decay = 0.995` follows it slowly.
 
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
-    returns: makes what the critic says of returns: `CategoricalReturns` or `ExpectedReturns`.
-    noise: standard deviation of the exploration, where the range of actions is [-1, 1].
-    action_gradient_norm: the gradient of the value by an action is clipped to this norm.
+    returns: makes the head of the critic: `CategoricalReturns` or `ExpectedReturns`.
+    noise: standard deviation of the exploration, for actions in [-1, 1].
+    action_gradient_norm: maximum norm of the gradient of the value with respect to an action.
   """
 
   def __init__(self, environments: Environments,
@@ -61,10 +61,10 @@ class D4PG(tf.Module):
             optimizer(), getattr(self, name).trainable_variables)
 
   def __call__(self) -> dict[str, tf.Tensor]:
-    """One step, of this replica's share of the batch -> scalars, float [].
+    """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    The critic's loss; `value`, the mean of what it expects of the policy's actions; and how actor
-    and replay are doing.
+    These are the critic's loss; `value`, its mean value of the policy's actions; and the scalars of
+    the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
@@ -87,7 +87,7 @@ class D4PG(tf.Module):
 
   def _critic_gradients(self, batch: Transitions, observations: tf.Tensor
                         ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Towards the n-step returns: gradients, and the loss of each example [n]."""
+    """The critic's gradients towards the n-step returns, and the loss of each example [n]."""
     target = self.returns.target(batch.reward, batch.discount, self._following(batch))
     variables = self.critic.trainable_variables
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -98,7 +98,7 @@ class D4PG(tf.Module):
     return tape.gradient(scaled, variables), losses
 
   def _following(self, batch: Transitions) -> tf.Tensor:
-    """What the target networks say of the return after the n steps: `[n, outputs]`."""
+    """The target critic's outputs for the target policy after the n steps: `[n, outputs]`."""
     observations = self.normalizer(batch.next_observation)
     with self.optimizers["policy"].averaged_weights():
       actions = self._action(observations)
@@ -106,19 +106,19 @@ class D4PG(tf.Module):
       return self.critic(observations, actions)
 
   def _policy_gradients(self, observations: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Up the critic's mean return; gradients, and that mean []."""
+    """The policy's gradients up the critic's mean return, and the mean of these returns []."""
     variables = self.policy.trainable_variables
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch([v.value for v in variables])
       actions = self._action(observations)
-      # As if the loss were the inner product with a constant: the critic's own weights stay.
+      # The loss is an inner product with a constant, so the critic gets no gradient.
       ascent, values = self._ascent(observations, tf.stop_gradient(actions))
       loss = -tf.reduce_mean(tf.reduce_sum(ascent * actions, 1))
       scaled = self.optimizers["policy"].scale_loss(loss)
     return tape.gradient(scaled, variables), tf.reduce_mean(values)
 
   def _ascent(self, observations: tf.Tensor, actions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """dq/da of each example, clipped: `[n, *shape], [n, a] -> [n, a]`; and its value q [n]."""
+    """The clipped dq/da of each example: `[n, *shape], [n, a] -> [n, a]`; and its value q [n]."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(actions)
       values = self.returns.mean(self.critic(observations, actions))

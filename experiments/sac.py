@@ -1,9 +1,9 @@
-"""SAC: soft actor-critic, which learns how much to explore.
+"""SAC: soft actor-critic, an agent that learns how much to explore.
 
     python -m experiments.sac --gin_file=configs/sac_pendulum.gin
 
 Haarnoja et al. 2018 (arXiv:1812.05905): a Gaussian policy squashed to the range of actions, the
-smaller of two critics, and a temperature that holds the policy's entropy at a target.
+minimum of two critics, and a temperature that keeps the policy's entropy at a target.
 """
 
 import math
@@ -26,14 +26,14 @@ from replicator import app, random
 class SAC(tf.Module):
   """One training step: an update of both critics, of the policy and of the temperature.
 
-  The optimizers are made in the gin scopes `critics`, `policy` and `temperature`. The target
-  critics are the averages that the first keeps (`wrap_optimizer.ema_decay`).
+  The optimizers are made in the gin scopes `critics`, `policy` and `temperature`. The averages that
+  the first one keeps (`wrap_optimizer.ema_decay`) are the target critics.
 
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
-    target_entropy: of the policy; None for minus the number of an action's numbers.
-    temperature: the first one.
+    target_entropy: target of the policy's entropy; None for minus the length of an action.
+    temperature: the initial temperature.
   """
 
   def __init__(self, environments: Environments,
@@ -60,10 +60,10 @@ class SAC(tf.Module):
         self.optimizers[name] = replicator.wrap_optimizer(optimizer(), variables)
 
   def __call__(self) -> dict[str, tf.Tensor]:
-    """One step, of this replica's share of the batch -> scalars, float [].
+    """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    The critics' loss; the policy's `entropy`, the `temperature`, and `value`, the mean of what
-    the critics expect of the policy's actions; and how actor and replay are doing.
+    These are the critics' loss; the policy's `entropy`; the `temperature`; `value`, the critics'
+    mean value of the policy's actions; and the scalars of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
@@ -83,23 +83,23 @@ class SAC(tf.Module):
     return self._sample(self.normalizer(observations), noise)[0]
 
   def _sample(self, observations: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Actions tanh(mean + deviation * noise) `[n, a]` and their log probability densities [n]."""
+    """Actions tanh(mean + deviation * noise) `[n, a]`, and their log probability densities [n]."""
     mean, log_deviation = tf.split(self.policy(observations), 2, 1)
     log_deviation = -5.0 + 3.5 * (tf.tanh(log_deviation) + 1.0)  # in [-5, 2]
     noise = tf.cast(noise, mean.dtype)
     raw = mean + tf.exp(log_deviation) * noise
-    # log(1 - tanh(x)^2) without the cancellation.
+    # log(1 - tanh(x)^2) without cancellation.
     squashed = 2.0 * (math.log(2.0) - raw - tf.nn.softplus(-2.0 * raw))
     density = -0.5 * tf.square(noise) - log_deviation - 0.5 * math.log(2.0 * math.pi) - squashed
     return tf.tanh(raw), tf.reduce_sum(density, 1)
 
   def _values(self, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Of both critics: `[n, *shape], [n, a] -> [n, 2]`."""
+    """The values of both critics: `[n, *shape], [n, a] -> [n, 2]`."""
     return tf.concat([critic(observations, actions) for critic in self.critics], 1)
 
   def _update_critics(self, batch: Transitions, observations: tf.Tensor, noise: tf.Tensor
                       ) -> tf.Tensor:
-    """Towards the soft n-step return; returns the mean absolute errors [n]."""
+    """Moves the critics towards the soft n-step return; returns the mean absolute errors [n]."""
     following = self.normalizer(batch.next_observation)
     actions, density = self._sample(following, noise)
     with self.optimizers["critics"].averaged_weights():
@@ -116,7 +116,7 @@ class SAC(tf.Module):
 
   def _update_policy(self, observations: tf.Tensor, noise: tf.Tensor
                      ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Up the soft value; returns the mean value [] and the entropy []."""
+    """Moves the policy up the soft value; returns the mean value [] and the entropy []."""
     def loss():
       actions, density = self._sample(observations, noise)
       value = tf.reduce_mean(tf.reduce_min(self._values(observations, actions), 1))
@@ -126,12 +126,12 @@ class SAC(tf.Module):
     return self._update("policy", loss)
 
   def _update_temperature(self, entropy: tf.Tensor) -> None:
-    """Up where the entropy is below its target, else down."""
+    """Raises the temperature if the entropy is below its target, else lowers it."""
     self._update("temperature", lambda: (
         self.log_temperature.value * (entropy - self.target_entropy), None))
 
   def _update(self, name: str, loss_fn: Callable[[], tuple]):
-    """Updates the variables of an optimizer to lessen a loss; returns what `loss_fn` adds to it."""
+    """Minimizes `loss_fn()[0]` with the optimizer of that name; returns `loss_fn()[1]`."""
     variables, optimizer = self.variables_of[name], self.optimizers[name]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch([v.value for v in variables])

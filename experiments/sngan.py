@@ -3,8 +3,8 @@
     python -m experiments.sngan --gin_file=configs/sngan_digits.gin
 
 Miyato et al. 2018 (arXiv:1802.05957); with classes the projection discriminator of Miyato and
-Koyama 2018 (arXiv:1802.05637). The encoder either regresses the codes of generated images, or
-is trained adversarially on (image, code) pairs as in BiGAN (Donahue et al. 2017,
+Koyama 2018 (arXiv:1802.05637). The encoder either regresses the codes of generated images, or it
+is trained adversarially on (image, code) pairs, as in BiGAN (Donahue et al. 2017,
 arXiv:1605.09782).
 """
 
@@ -38,12 +38,12 @@ class SNGAN(tf.Module):
 
   Args:
     image_shape: (height, width, channels) of the data.
-    num_classes: of the data; used when `conditional`.
+    num_classes: number of classes of the data, used if `conditional`.
     optimizer: makes a Keras optimizer.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
     latent_dim: length of a code z ~ N(0, 1).
-    conditional: give labels to generator and discriminator.
-    discriminator_updates: for each generator update; every one takes its own part of the batch.
+    conditional: whether generator and discriminator receive labels.
+    discriminator_updates: how many for each generator update; each takes its own part of the batch.
     generator_batch_ratio: codes in a generator update for each image in a discriminator update.
     bigan: True trains the encoder against a discriminator of (image, code) pairs; False trains
       it to regress the codes of generated images.
@@ -73,18 +73,18 @@ class SNGAN(tf.Module):
             optimizer(), getattr(self, name).trainable_variables)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """One step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
+    """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    Besides the three losses, of the last discriminator update: `d_accuracy`, the share of images
-    and samples that it tells apart, and the mean over pixels of the variance over the global
-    batch, of the samples (`sample_variance`) and of the images (`data_variance`).
+    These are the three losses, and for the last discriminator update: `d_accuracy`, the fraction of
+    images and samples that it classifies correctly; `sample_variance` and `data_variance`, the
+    variances over the global batch of samples and of images, each a mean over pixels.
     """
     for part in replicator.split(batch, self.discriminator_updates):
       images = to_unit_range(part["image"], keras.config.floatx())
       discriminator_loss, accuracy, moments = self._update_discriminator(images, part["label"])
     [generator_loss] = self._update_generator(self.generator_batch_ratio * images.shape[0])
     [encoder_loss] = self._update_encoder(images, part["label"])
-    # Of all replicas: a mean of the replicas' own variances would depend on their number.
+    # Variances over all replicas. A mean of the replicas' variances would depend on their number.
     means, mean_squares = replicator.all_mean(moments)
     data_variance, sample_variance = tf.unstack(
         mean_squares - tf.reduce_mean(tf.square(means), [1, 2, 3]))
@@ -101,26 +101,25 @@ class SNGAN(tf.Module):
 
   @tf.function(autograph=False)
   def reconstruct(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Codes of images, drawn again: uint8 `[n, h, w, c]`, int32 `[n]` -> `[n, h, w, c]`."""
+    """Images decoded from their codes: uint8 `[n, h, w, c]`, int32 `[n]` -> `[n, h, w, c]`."""
     images = to_unit_range(images, keras.config.floatx())
     return self.generate(self.encoder(images, training=False), labels)
 
   def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> list:
-    """Its loss [], accuracy [], and means [2, h, w, c] and mean squares [2] of images and samples.
-    """
+    """Loss [], accuracy [], means [2, h, w, c] and mean squares [2] of images and of samples."""
     z, fake_labels = self._sample(images.shape[0])
 
     def loss(images, labels, z, fake_labels):
       fakes = self.generator(z, fake_labels, training=True)
       codes = self.encoder(images, training=True) if self.bigan else None
-      # Real and fake together, so that both are judged with the same singular vectors.
+      # Real and fake images in one call, so that both meet the same singular vectors.
       scores = self._score(tf.concat([images, fakes], 0), tf.concat([labels, fake_labels], 0),
                            tf.concat([codes, z], 0) if self.bigan else None)
       real_scores, fake_scores = tf.split(scores, 2)
-      told_apart = tf.cast(tf.concat([real_scores > 0, fake_scores < 0], 0), images.dtype)
+      is_correct = tf.cast(tf.concat([real_scores > 0, fake_scores < 0], 0), images.dtype)
       pixels = tf.stack([images, tf.cast(fakes, images.dtype)])
       return [self.loss.discriminator(real_scores, fake_scores),
-              tf.reduce_mean(told_apart),
+              tf.reduce_mean(is_correct),
               [tf.reduce_mean(pixels, 1), tf.reduce_mean(tf.square(pixels), [1, 2, 3, 4])]]
 
     return self._update("discriminator", loss, images, labels, z, fake_labels)
@@ -133,7 +132,7 @@ class SNGAN(tf.Module):
     return self._update("generator", loss, *self._sample(size))
 
   def _update_encoder(self, images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
-    def adversarial_loss(images, labels):  # Real pairs shall look like generated ones.
+    def adversarial_loss(images, labels):  # Real pairs should look generated.
       return [tf.reduce_mean(self._score(images, labels, self.encoder(images, training=True)))]
 
     def regression_loss(z, labels):
@@ -152,12 +151,12 @@ class SNGAN(tf.Module):
     return self.discriminator(images, labels, codes if self.bigan else None, training=True)
 
   def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
-    """One update of network `name` to lessen the first of `loss_fn(*batch)`, which is returned."""
+    """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
     variables = getattr(self, name).trainable_variables
     optimizer = self.optimizers[name]
 
     def loss_and_gradients(batch):
-      # Of the other networks nothing is recorded: they are only run.
+      # The tape records only this network. The others just run.
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch([v.value for v in variables])
         means = loss_fn(*batch)
@@ -175,8 +174,8 @@ class Evaluator:
 
   Args:
     data: the real images.
-    folder: where the classifier that measures is kept.
-    rows: of the drawn grids.
+    folder: where the classifier behind the metrics is saved.
+    rows: number of rows of the drawn grids.
   """
 
   def __init__(self, data: ImageSource, folder: str, rows: int = 8):
@@ -186,7 +185,7 @@ class Evaluator:
     self._quality: SampleQuality | None = None
 
   def __call__(self, gan: SNGAN) -> replicator.Evaluation:
-    # Not in the constructor: a strategy must be made before anything is computed.
+    # Not in the constructor, because nothing may be computed before the strategy is made.
     self._quality = self._quality or SampleQuality(self._data, self._folder)
     originals, reconstructions = self._reconstruct(gan)
     picture = grid.side_by_side(
@@ -198,7 +197,7 @@ class Evaluator:
                                  self._quality.description)
 
   def _sample(self, gan: SNGAN, count: int, batch_size: int = 250) -> np.ndarray:
-    """`count` samples of all classes in turn: [count, h, w, c], of the same codes each time."""
+    """Samples of all classes in turn, from the same codes in each call: [count, h, w, c]."""
     z = np.random.default_rng(0).standard_normal([count, gan.latent_dim])
     labels = np.arange(count) % max(gan.num_classes, 1)
     return np.concatenate([
@@ -207,7 +206,7 @@ class Evaluator:
         for i in range(0, count, batch_size)])
 
   def _reconstruct(self, gan: SNGAN) -> tuple[np.ndarray, np.ndarray]:
-    """Real images, evenly spaced in the data, and what the generator makes of their codes."""
+    """Real images, evenly spaced in the data, and their reconstructions."""
     count = self._rows * (self._rows // 2)
     images, labels = read(self._data, np.arange(count) * self._data.size // count)
     return images, gan.reconstruct(images, labels).numpy()

@@ -1,1 +1,1 @@
-"""Networks, losses, metrics and data of each field: `gan`, `vision`."""
+"""Networks, objectives, metrics and data of each field: `gan`, `rl`, `vision`."""

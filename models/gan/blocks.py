@@ -1,8 +1,8 @@
 """The residual blocks of the SN-GAN networks.
 
-A 1x1 shortcut convolution commutes with nearest-neighbour upsampling and with average pooling:
-it is done at the low resolution. The 3x3 convolutions start Glorot-uniform with gain sqrt(2),
-the shortcuts with gain 1; biases start at zero.
+A 1x1 shortcut convolution commutes with nearest-neighbor upsampling and with average pooling, so
+it runs at the low resolution. Initial weights are Glorot-uniform, with gain sqrt(2) in the 3x3
+convolutions and gain 1 in the shortcuts. Initial biases are zero.
 """
 
 import keras
@@ -47,8 +47,8 @@ class DownBlock(keras.layers.Layer):
   Args:
     filters: the number of output channels.
     halve: whether h' = h / 2, else h' = h; the same for w'.
-    first: whether the inputs are images, which the block takes as they are.
-    spectral: spectral normalization of the convolutions, else batch normalization.
+    first: whether the inputs are images, to which the block applies no ReLU.
+    spectral: True normalizes the convolutions spectrally; False uses batch normalization.
   """
 
   def __init__(self, filters: int, halve: bool, first: bool, spectral: bool):
@@ -78,8 +78,8 @@ class DownBlock(keras.layers.Layer):
       x = layer(x)
     shortcut = downsample(inputs) if self.halve else inputs
     x += self.shortcut(shortcut) if self.shortcut else shortcut
-    # Stands between this sum and the next block's ReLU: TensorFlow's graph optimizer tries to
-    # fuse the two, finds that the shortcut needs the sum as well, and reports an error.
+    # Separates this sum from the next block's ReLU. TensorFlow's graph optimizer would try to fuse
+    # the two, find that the shortcut needs the sum too, and report an error.
     return tf.ensure_shape(x, x.shape)
 
   def compute_output_shape(self, input_shape):
@@ -99,7 +99,7 @@ def _conv3(filters: int) -> keras.layers.Layer:
 
 
 def _glorot(gain_squared: float) -> keras.initializers.Initializer:
-  # A new one each time: a Keras initializer repeats its numbers when it is called again.
+  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
   return keras.initializers.VarianceScaling(gain_squared, mode="fan_avg", distribution="uniform")
 
 

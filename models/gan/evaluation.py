@@ -1,4 +1,4 @@
-"""How good samples are, in numbers: a Fréchet distance and the classes that are covered."""
+"""Sample quality: a Fréchet distance, and the number of classes that samples cover."""
 
 import os
 from collections.abc import Callable
@@ -18,28 +18,28 @@ _SEED = 1
 def frechet_distance(activations: np.ndarray, others: np.ndarray) -> float:
   """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)): [n, d], [m, d] -> float.
 
-  The squared Fréchet (Wasserstein-2) distance of the Gaussians with the sample means and
-  unbiased covariances of the two sets, computed by TF-GAN in float64. Small sets make it
-  larger, so compare only numbers from equal n and m.
+  The squared Fréchet (Wasserstein-2) distance between the Gaussians with the sample means and
+  unbiased covariances of the two sets. TF-GAN computes it in float64. It is larger for small sets,
+  so compare only numbers of equal n and m.
 
   Reference: Heusel et al. 2017 (arXiv:1706.08500), equation 6.
   """
   distance = tfgan.classifier_metrics().frechet_classifier_distance_from_activations(
       np.asarray(activations, np.float64), np.asarray(others, np.float64))
-  return float(np.maximum(distance, 0.0))  # Rounding may leave equal sets at -1e-13.
+  return float(np.maximum(distance, 0.0))  # Rounding may give equal sets -1e-13.
 
 
 @gin.configurable(denylist=["source", "folder"])
 class SampleQuality:
   """Measures generated images against the real ones of a source.
 
-  The features are those of a small classifier trained on that very source, so the figures
-  compare runs on one source with each other. They are **not** Inception FID and cannot be
-  set beside published ones.
+  The features come from a small classifier trained on the same source, so the numbers compare runs
+  on one source with each other. They are **not** Inception FID, and cannot be compared with
+  published numbers.
 
   Attributes:
     num_samples: number of real images and of generated ones in each measurement.
-    description: one line that says what the figures were computed with.
+    description: one line that says how the numbers are computed.
   """
 
   def __init__(self, source: ImageSource, folder: str | os.PathLike,
@@ -48,12 +48,12 @@ class SampleQuality:
 
     Args:
       source: real images with labels.
-      folder: where the classifier is kept, of this run alone.
-      num_samples: real and generated images to compare; `source.size` where that is less.
-        Below a few hundred the distance says little of 64 features.
+      folder: where the classifier is saved; each run has its own.
+      num_samples: how many real and generated images to compare, at most `source.size`. With
+        fewer than a few hundred, the distance of 64 features means little.
 
     Raises:
-      UsageError: fewer than two images to compare.
+      UsageError: there are fewer than two images to compare.
     """
     if min(num_samples, source.size) < 2:
       raise UsageError(f"SampleQuality.num_samples = {num_samples} with {source.size} images of "
@@ -74,18 +74,17 @@ class SampleQuality:
     """Draws `num_samples` images and compares them with the real ones.
 
     Args:
-      generate: n -> n images [n, h, w, c], floats in [-1, 1] of any precision. They are
-        rounded to 8 bits, as the real ones are.
+      generate: n -> n images [n, h, w, c], floats in [-1, 1] of any precision. They are rounded
+        to 8 bits, the precision of the real ones.
 
     Returns:
       classifier_frechet_distance: `frechet_distance` of the features; NaN when an image is
         not finite.
-      classes_covered: number of classes that get at least a fifth of the share of the
-        generated images that they have of the real ones, as the classifier sees it (which
-        finds a class in anything: read it together with the distance); 0 when an image is
-        not finite.
-      classifier_accuracy: the classifier's on held-out real images: how far to trust the
-        other two.
+      classes_covered: number of classes whose share of the generated images is at least a fifth
+        of their share of the real ones, according to the classifier. It finds a class in any
+        image, so read this together with the distance. 0 when an image is not finite.
+      classifier_accuracy: the classifier's accuracy on held-out real images, which says how far
+        to trust the other two.
     """
     images = np.asarray(generate(self.num_samples))
     if not np.isfinite(np.asarray(images, np.float64)).all():

@@ -1,8 +1,8 @@
-"""What a discriminator and a generator are trained on, as functions of the scores.
+"""Adversarial losses of a discriminator and a generator, as functions of scores.
 
-A score is the discriminator's output: high says real. Every loss is the mean over the
-replica's own examples. All are computed by TF-GAN, in float64 for float64 scores and in float32
-for all others, and all are named in gin: `SNGAN.loss = @hinge`.
+A score is the discriminator's output: high means real. Every loss is the mean over the replica's
+own examples. TF-GAN computes them, in float64 for float64 scores and in float32 for all others. Gin
+refers to them by name: `SNGAN.loss = @hinge`.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from models.gan import tfgan
 
 @dataclasses.dataclass(frozen=True)
 class AdversarialLoss:
-  """The two losses of a game.
+  """The losses of the two players.
 
   Attributes:
-    discriminator: of real and generated scores, two equal shapes, [n] or [n, 1] -> [].
-    generator: of generated scores, [n] or [n, 1] -> [].
+    discriminator: real and generated scores of equal shapes, [n] or [n, 1] -> [].
+    generator: generated scores, [n] or [n, 1] -> [].
   """
 
   discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -30,7 +30,7 @@ class AdversarialLoss:
 
 def _loss(name: str, discriminator: dict[str, float] | None = None,
           generator: dict[str, float] | None = None) -> AdversarialLoss:
-  """TF-GAN's `NAME_discriminator_loss` and `NAME_generator_loss`, each with its options."""
+  """TF-GAN's `NAME_discriminator_loss` and `NAME_generator_loss`, with options for each."""
   module = tfgan.losses()
   return AdversarialLoss(
       functools.partial(getattr(module, f"{name}_discriminator_loss"), loss_collection=None,
@@ -43,7 +43,7 @@ def _loss(name: str, discriminator: dict[str, float] | None = None,
 def hinge() -> AdversarialLoss:
   """mean(max(0, 1 - real)) + mean(max(0, 1 + fake)), and -mean(fake).
 
-  Scores beyond +-1 on the right side give the discriminator no gradient.
+  Correct scores beyond +-1 give the discriminator no gradient.
 
   Reference: Miyato et al. 2018 (arXiv:1802.05957), equations 16 and 17.
   """
@@ -54,17 +54,17 @@ def hinge() -> AdversarialLoss:
 def wasserstein() -> AdversarialLoss:
   """mean(fake) - mean(real), and -mean(fake).
 
-  Reference: Arjovsky et al. 2017 (arXiv:1701.07875), for a discriminator that is Lipschitz.
+  The discriminator must be Lipschitz. Reference: Arjovsky et al. 2017 (arXiv:1701.07875).
   """
   return _loss("wasserstein")
 
 
 @gin.configurable
 def minimax(label_smoothing: float = 0.0) -> AdversarialLoss:
-  """mean(softplus(-real)) + mean(softplus(fake)), and -mean(softplus(fake)) less a constant.
+  """mean(softplus(-real)) + mean(softplus(fake)), and -mean(softplus(fake)) minus a constant.
 
   Args:
-    label_smoothing: takes the label of real examples from 1 to 1 - label_smoothing / 2.
+    label_smoothing: changes the label of real examples from 1 to 1 - label_smoothing / 2.
 
   Reference: Goodfellow et al. 2014 (arXiv:1406.2661), equation 1.
   """
@@ -76,7 +76,7 @@ def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
   """The discriminator's loss of `minimax`, and mean(softplus(-fake)), which does not saturate.
 
   Args:
-    label_smoothing: takes the label of real examples from 1 to 1 - label_smoothing / 2.
+    label_smoothing: changes the label of real examples from 1 to 1 - label_smoothing / 2.
 
   Reference: Goodfellow et al. 2014 (arXiv:1406.2661), section 3.
   """
@@ -85,11 +85,13 @@ def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
 
 @gin.configurable
 def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> AdversarialLoss:
-  """(mean((real - real_label)^2) + mean((fake - fake_label)^2)) / 2, and that of the generator.
+  """(mean((real - real_label)^2) + mean((fake - fake_label)^2)) / 2, and the generator's loss.
+
+  The generator's loss is mean((fake - real_label)^2) / 2.
 
   Args:
-    real_label: the score that real examples shall get; the generator's, too.
-    fake_label: the score that generated examples shall get.
+    real_label: the target score of real examples, and of the generator.
+    fake_label: the target score of generated examples.
 
   Reference: Mao et al. 2016 (arXiv:1611.04076), equation 9.
   """

@@ -13,8 +13,8 @@ class ClassBatchNorm(keras.layers.Layer):
   class: `[n, h, w, c], [n] -> [n, h, w, c]`.
 
   Args:
-    num_classes: k; labels are integers in `[0, k)`. The layer learns `gamma [k, c]`, from
-      ones, and `beta [k, c]`, from zeros.
+    num_classes: k; labels are integers in `[0, k)`. The layer learns `gamma [k, c]`, initially
+      ones, and `beta [k, c]`, initially zeros.
   """
 
   def __init__(self, num_classes: int, **kwargs):
@@ -29,7 +29,7 @@ class ClassBatchNorm(keras.layers.Layer):
     self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
 
   def call(self, inputs: tf.Tensor, labels: tf.Tensor, training: bool = False) -> tf.Tensor:
-    # A product with one-hot rows, not a look-up: its gradient is dense and deterministic.
+    # A product with one-hot rows instead of a lookup: its gradient is dense and deterministic.
     rows = tf.one_hot(labels, self.num_classes, dtype=self.compute_dtype)
     gamma, beta = tf.matmul(rows, self.gamma), tf.matmul(rows, self.beta)
     outputs = self.norm(inputs, training=training)

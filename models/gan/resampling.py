@@ -1,9 +1,9 @@
 """Resampling folded into convolutions: the same functions with 2.25 times fewer operations.
 
-Upsampling repeats each pixel, so that neighbouring taps of a 3x3 convolution meet the same
-value and can be summed beforehand; average pooling sums neighbouring outputs, so that their
-taps overlap and can be summed beforehand too. Both sums are the same 4x4 kernel, that of
-`fold`. Zero padding at the borders folds along with the rest.
+Upsampling repeats each pixel. Neighboring taps of a 3x3 convolution then meet the same value, and
+can be summed beforehand. Average pooling sums neighboring outputs, whose taps overlap and can be
+summed beforehand too. Both sums give the same 4x4 kernel, the result of `fold`. Zero padding at the
+borders folds in the same way.
 """
 
 import keras
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def fold(kernel: tf.Tensor) -> tf.Tensor:
-  """The sum of a 3x3 kernel's four copies shifted by (0 or 1, 0 or 1).
+  """The sum of four copies of a 3x3 kernel, shifted by (0 or 1, 0 or 1).
 
   `[3, 3, i, o] -> [4, 4, i, o]`: the kernel convolved with a 2x2 box of ones.
   """
@@ -23,10 +23,10 @@ def fold(kernel: tf.Tensor) -> tf.Tensor:
 
 
 def upsample(images: tf.Tensor) -> tf.Tensor:
-  """Nearest neighbours, twice the size: `[n, h, w, c] -> [n, 2 h, 2 w, c]`.
+  """Nearest-neighbor upsampling to twice the size: `[n, h, w, c] -> [n, 2 h, 2 w, c]`.
 
-  This is four times the transpose of `downsample`, for which there is a fast operation whose
-  gradient is as fast; repeating pixels by broadcasting has a slow one.
+  This is four times the transpose of `downsample`, which is a fast operation with a fast gradient.
+  Repeating pixels by broadcasting has a slow gradient.
   """
   n, h, w, c = keras.ops.shape(images)
   return tf.raw_ops.AvgPoolGrad(orig_input_shape=[n, 2 * h, 2 * w, c], grad=4 * images,
@@ -34,7 +34,7 @@ def upsample(images: tf.Tensor) -> tf.Tensor:
 
 
 def downsample(images: tf.Tensor) -> tf.Tensor:
-  """Means of 2x2 pixels: `[n, 2 h, 2 w, c] -> [n, h, w, c]`."""
+  """Means over blocks of 2x2 pixels: `[n, 2 h, 2 w, c] -> [n, h, w, c]`."""
   return tf.nn.avg_pool2d(images, 2, 2, "VALID")
 
 
@@ -55,11 +55,11 @@ class _FoldedConv2D(keras.layers.Layer):
 class UpsampleConv2D(_FoldedConv2D):
   """`upsample`, then a 3x3 convolution with zero padding: `[n, h, w, i] -> [n, 2 h, 2 w, o]`.
 
-  Computed as one transposed convolution of stride 2, which places the 4x4 kernel mirrored.
+  Computed as one transposed convolution of stride 2 with the mirrored 4x4 kernel.
 
   Args:
     filters: o, the number of output channels.
-    kernel_initializer: any Keras initializer; it sees the 3x3 kernel's fans.
+    kernel_initializer: any Keras initializer; it sees the fans of the 3x3 kernel.
   """
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -77,12 +77,12 @@ class UpsampleConv2D(_FoldedConv2D):
 class ConvDownsample2D(_FoldedConv2D):
   """A 3x3 convolution with zero padding, then `downsample`: `[n, 2 h, 2 w, i] -> [n, h, w, o]`.
 
-  Computed as one convolution of stride 2 with a quarter of the 4x4 kernel. Height and width
-  must be even: at an odd border the padding of the folded form would be another one.
+  Computed as one convolution of stride 2 with a quarter of the 4x4 kernel. Height and width must be
+  even, because at an odd border the folded form would pad differently.
 
   Args:
     filters: o, the number of output channels.
-    kernel_initializer: any Keras initializer; it sees the 3x3 kernel's fans.
+    kernel_initializer: any Keras initializer; it sees the fans of the 3x3 kernel.
 
   Raises:
     ValueError: height or width is odd.

@@ -1,12 +1,12 @@
 """The residual networks of SN-GAN, for images of 8, 16, 32, 64 and 128 pixels.
 
-Generator and discriminator follow Miyato et al. 2018 (arXiv:1802.05957), with classes Miyato
-and Koyama 2018 (arXiv:1802.05637), and the authors' public code where the papers are silent:
-weights start Glorot-uniform, with gain sqrt(2) in the 3x3 convolutions of the blocks and gain 1
-in shortcuts, linear layers, embeddings and the generator's last convolution; biases start at
-zero. Deviations: the discriminator's last linear layer has no bias at any resolution (the
-authors' 64 and 128 pixel ones have one), and batch normalization adds 1e-5 to the variance,
-not 2e-5.
+Generator and discriminator follow Miyato et al. 2018 (arXiv:1802.05957), with classes Miyato and
+Koyama 2018 (arXiv:1802.05637), and the authors' public code where the papers say nothing. Initial
+weights are Glorot-uniform, with gain sqrt(2) in the 3x3 convolutions of the blocks and gain 1 in
+shortcuts, linear layers, embeddings and the generator's last convolution. Initial biases are zero.
+Two things differ: the discriminator's last linear layer has no bias at any resolution (the authors'
+networks for 64 and 128 pixels have one), and batch normalization adds 1e-5 to the variance instead
+of 2e-5.
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ class Architecture:
   """Channels of one resolution's networks, at width 1.
 
   Attributes:
-    up: of the generator's 4x4 map, then after each of its blocks, which double the size.
-    down: after each block of the discriminator and of the encoder.
-    halvings: how many of the latter blocks, the first ones, halve the size.
+    up: channels of the generator's 4x4 map, then after each of its blocks, which double the size.
+    down: channels after each block of the discriminator and of the encoder.
+    halvings: how many of these blocks halve the size, from the first one.
   """
   up: tuple[int, ...]
   down: tuple[int, ...]
   halvings: int
 
 
-# 32, 64 and 128 pixels are the authors'; 8 and 16 drop blocks from those of 32.
+# 32, 64 and 128 pixels are the authors' networks. Those for 8 and 16 have fewer blocks than 32.
 ARCHITECTURES = {
     8: Architecture((256,) * 2, (128,) * 3, halvings=1),
     16: Architecture((256,) * 3, (128,) * 3, halvings=1),
@@ -48,18 +48,18 @@ ARCHITECTURES = {
 class Generator(keras.Model):
   """Draws images from codes: `[n, latent_dim] -> [n, resolution, resolution, channels]`.
 
-  A linear layer to a 4x4 map, blocks that double its size, then batch normalization, ReLU,
-  a 3x3 convolution and tanh. Pixels lie in [-1, 1], float32 (float64 under its policy).
+  A linear layer makes a 4x4 map, blocks double its size, and batch normalization, ReLU, a 3x3
+  convolution and tanh make the image. Pixels are in [-1, 1], float32 (float64 under its policy).
 
   Args:
     resolution: 8, 16, 32, 64 or 128 pixels.
-    channels: 1 for grey, 3 for colour images.
+    channels: 1 for gray, 3 for color images.
     latent_dim: the length of a code.
     width: multiplies the channel counts of all layers.
     num_classes: above 0, batch normalization in the blocks is class-conditional.
 
   Raises:
-    UsageError: an unknown resolution, no channel left, or missing labels in a call.
+    UsageError: the resolution is unknown, the width leaves no channel, or a call lacks labels.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
@@ -91,21 +91,21 @@ class Generator(keras.Model):
 class Discriminator(keras.Model):
   """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
 
-  Residual blocks, ReLU and the sum over all positions give features h; the score is `<v, h>`,
-  plus `<embedding(label), h>` with classes (projection), plus a small network of (h, code)
-  when it judges pairs (Donahue et al. 2017, arXiv:1605.09782). From h on it computes in
-  float32 (float64 under its policy), also where the blocks do not.
+  Residual blocks, ReLU and the sum over all positions give features h. The score is `<v, h>`; with
+  classes plus `<embedding(label), h>` (projection); with codes plus a small network of (h, code)
+  (Donahue et al. 2017, arXiv:1605.09782). From h on it computes in float32 (float64 under its
+  policy), even if the blocks have a lower precision.
 
   Args:
     resolution: 8, 16, 32, 64 or 128 pixels.
-    channels: 1 for grey, 3 for colour images.
+    channels: 1 for gray, 3 for color images.
     width: multiplies the channel counts of all layers.
     num_classes: above 0, the score has a projection term.
     code_dim: above 0, the score judges pairs of an image and a code of this length.
 
   Raises:
-    UsageError: an unknown resolution, no channel left, images of another size, missing labels,
-      missing or unexpected codes.
+    UsageError: the resolution is unknown, the width leaves no channel, images have another size,
+      labels are missing, or codes are missing or unexpected.
   """
 
   def __init__(self, resolution: int, channels: int = 3, width: float = 1.0,
@@ -129,9 +129,9 @@ class Discriminator(keras.Model):
 
   def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
            codes: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
-    """Scores `[n]`; integer `labels [n]` are ignored without classes; `codes [n, code_dim]`.
+    """Scores `[n]` of images, with `codes [n, code_dim]`; without classes `labels [n]` are ignored.
 
-    Each training call moves the estimated singular vectors by one power iteration.
+    Each training call advances the estimated singular vectors by one power iteration.
     """
     _check_images("Discriminator", self.image_shape, images)
     _check_labels("Discriminator", self.num_classes, labels)
@@ -139,7 +139,7 @@ class Discriminator(keras.Model):
       raise UsageError(
           f"Discriminator.code_dim is {self.code_dim}, but it was given "
           f"{'no codes' if codes is None else 'codes'}: set code_dim to their length, or to 0 "
-          "for a discriminator of images alone")
+          "for a discriminator of images only")
     x = images
     for block in self.blocks:
       x = block(x)
@@ -154,7 +154,7 @@ class Discriminator(keras.Model):
     return scores
 
   def _judge_pair(self, features, codes):
-    # Each of the pair has its own first layer, so that each enters with spectral norm 1.
+    # Image features and code have first layers of their own, so each enters with spectral norm 1.
     x = self.joint_features(features)
     x = tf.nn.relu(x + self.joint_code(codes))
     x = tf.nn.relu(self.joint_hidden(x))
@@ -171,18 +171,18 @@ class Discriminator(keras.Model):
 class Encoder(keras.Model):
   """Infers codes: `[n, resolution, resolution, channels] -> [n, latent_dim]`.
 
-  The discriminator's blocks with batch normalization in place of spectral normalization, then
-  a linear layer of the whole last map (not of its sum: a code must tell where things are).
-  Codes are float32 (float64 under its policy).
+  It has the discriminator's blocks, with batch normalization instead of spectral normalization, and
+  a linear layer of the whole last map. A sum over positions would lose where things are. Codes are
+  float32 (float64 under its policy).
 
   Args:
     resolution: 8, 16, 32, 64 or 128 pixels.
-    channels: 1 for grey, 3 for colour images.
+    channels: 1 for gray, 3 for color images.
     latent_dim: the length of a code.
     width: multiplies the channel counts of all layers.
 
   Raises:
-    UsageError: an unknown resolution, no channel left, or images of another size.
+    UsageError: the resolution is unknown, the width leaves no channel, or images have another size.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
@@ -214,8 +214,8 @@ def _down_blocks(architecture: Architecture, width: float, spectral: bool) -> li
 def _architecture(network: str, resolution: int) -> Architecture:
   if resolution not in ARCHITECTURES:
     valid = ", ".join(map(str, ARCHITECTURES))
-    raise UsageError(f"{network}.resolution = {resolution!r} is not a size that SN-GAN networks "
-                     f"are described for: write one of {valid}")
+    raise UsageError(f"{network}.resolution = {resolution!r}: SN-GAN has no networks of this size; "
+                     f"write one of {valid}")
   return ARCHITECTURES[resolution]
 
 

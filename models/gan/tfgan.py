@@ -1,10 +1,10 @@
-"""The one place that makes TF-GAN 2.1.0 work on today's TensorFlow.
+"""TF-GAN 2.1.0 on today's TensorFlow. Every workaround that it needs is in this module.
 
-`import tensorflow_gan` fails since TensorFlow 2.16, which has no `tf.estimator`. The losses
-and the metrics need none of it: it is the package's `__init__` that imports everything. So
-single modules are loaded from the package's folder with bare packages as their parents. It
-is quick, too: 2 ms for the losses, where the whole package takes 0.8 s. What is loaded is
-our private copy: `sys.modules` and TensorFlow itself stay as they were.
+`import tensorflow_gan` fails since TensorFlow 2.16, which has no `tf.estimator`. The losses and the
+metrics do not need it, but the package's `__init__` imports everything. So this module loads single
+modules from the package's folder, with empty packages as their parents. That is fast, too: 2 ms for
+the losses instead of 0.8 s for the whole package. The loaded modules are private copies:
+`sys.modules` and TensorFlow itself do not change.
 """
 
 import functools
@@ -23,8 +23,8 @@ import tensorflow as tf
 def losses() -> types.ModuleType:
   """`tensorflow_gan.losses.wargs`: losses as functions of scores.
 
-  Unlike TF-GAN's own they keep float64 (TF-GAN rounds every score to float32, an error of
-  1e-7 that a float64 proof would take for a bug). Half-precision scores give float32 losses.
+  Unlike the originals they keep float64. TF-GAN rounds every score to float32, and a float64 proof
+  would take this error of 1e-7 for a bug. Half-precision scores give float32 losses.
   """
   module: Any = _load("tensorflow_gan.python.losses.losses_impl")
   v1 = _View(tf.compat.v1, losses=_View(tf.compat.v1.losses, compute_weighted_loss=_mean_loss,
@@ -36,15 +36,15 @@ def losses() -> types.ModuleType:
 
 @functools.cache
 def classifier_metrics() -> types.ModuleType:
-  """`tensorflow_gan.eval`'s metrics from a classifier's activations or logits.
+  """The metrics of `tensorflow_gan.eval` from a classifier's activations or logits.
 
-  Imports TensorFlow Probability, half a second.
+  Imports TensorFlow Probability, which takes half a second.
   """
   return _load("tensorflow_gan.python.eval.classifier_metrics")
 
 
 class _View:
-  """A module seen with some attributes replaced; the module itself is left alone."""
+  """A view of a module with some attributes replaced. The module itself does not change."""
 
   def __init__(self, module: Any, **replaced: Any) -> None:
     self.__dict__.update(replaced)
@@ -57,7 +57,7 @@ class _View:
 def _mean_loss(losses: tf.Tensor, weights: Any = 1.0, scope: str | None = None,
                loss_collection: str | None = None,
                reduction: str = tf.compat.v1.losses.Reduction.SUM_BY_NONZERO_WEIGHTS) -> tf.Tensor:
-  """`tf.compat.v1.losses.compute_weighted_loss`, which goes through float32, for float64 too."""
+  """`tf.compat.v1.losses.compute_weighted_loss`, but without rounding float64 to float32."""
   if losses.dtype != tf.float64:
     return tf.compat.v1.losses.compute_weighted_loss(
         losses, weights, scope, loss_collection, reduction)
@@ -73,7 +73,7 @@ def _sigmoid_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 
                            loss_collection: str | None = None,
                            reduction: str = tf.compat.v1.losses.Reduction.SUM_BY_NONZERO_WEIGHTS
                            ) -> tf.Tensor:
-  """`tf.compat.v1.losses.sigmoid_cross_entropy`, by way of `_mean_loss`; float32 or float64."""
+  """`tf.compat.v1.losses.sigmoid_cross_entropy` with `_mean_loss`; float32 or float64."""
   logits = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
   labels = tf.cast(labels, logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
   losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
@@ -81,7 +81,7 @@ def _sigmoid_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 
 
 
 def _load(name: str) -> types.ModuleType:
-  """A private copy of the module, loaded without running the `__init__` of its packages."""
+  """Loads a private copy of the module without running the `__init__` of its packages."""
   aside = _take_modules()
   try:
     spec = importlib.util.find_spec("tensorflow_gan")
@@ -101,6 +101,6 @@ def _load(name: str) -> types.ModuleType:
 
 
 def _take_modules() -> dict[str, types.ModuleType]:
-  """Removes all of TF-GAN from `sys.modules` and returns what was there."""
+  """Removes all modules of TF-GAN from `sys.modules`, and returns them by name."""
   names = [name for name in sys.modules if name.split(".")[0] == "tensorflow_gan"]
   return {name: sys.modules.pop(name) for name in names}

@@ -1,1 +1,1 @@
-"""Reinforcement learning: environments, actors, replay, and networks for continuous control."""
+"""Reinforcement learning: environments, actors, a replay, and networks for continuous control."""

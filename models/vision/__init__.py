@@ -1,1 +1,1 @@
-"""Images: data sets, a small classifier, pictures of many pictures."""
+"""Images: data sets, a small classifier, grids of images."""

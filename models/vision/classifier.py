@@ -1,8 +1,8 @@
-"""A small classifier trained on an image source in seconds: the eye of the sample metrics."""
+"""A small classifier, trained on an image source in seconds, whose features the metrics use."""
 
+import io
 import json
 import os
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,25 @@ import tensorflow as tf
 from absl import logging
 
 from models.vision.images import ImageSource, read, to_unit_range
+from replicator import runs
 
 NUM_FEATURES = 64
 
 _SEED = 0
-_MAX_EXAMPLES = 10_000  # Of which a fifth is held out; bounds memory and time on big sources.
+_MAX_EXAMPLES = 10_000  # A fifth of them is held out. Limits memory and time on big sources.
 _EPOCHS = 25
 _MAX_STEPS = 1000
 _BATCH_SIZE = 64
 _LEARNING_RATE = 3e-3
-_WIDTHS = (16, 32, 64)  # Channels of the convolutions, each at half the size of the one before.
+_WIDTHS = (16, 32, 64)  # Channels of the convolutions; each halves the size of the image.
 
 
 class Classifier:
-  """A convolutional network that names the class of an image.
+  """A convolutional network that classifies images.
 
   Attributes:
-    accuracy: fraction of held-out images that it names correctly.
-    num_train: number of images that it was trained on.
+    accuracy: fraction of held-out images that it classifies correctly.
+    num_train: number of training images.
     num_held_out: number of images that `accuracy` was measured on.
   """
 
@@ -49,13 +50,13 @@ class Classifier:
 
 
 def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
-  """The classifier of `source` saved in `folder`, or a new one that is then saved there.
+  """Loads the classifier of `source` from `folder`, or trains one and saves it there.
 
-  At most 10,000 images, drawn by a fixed permutation, are used: 80 % to train on and the rest
-  to measure the accuracy. Everything is float32 whatever the Keras dtype policy says, the
-  result depends on nothing but the source, and no global random state is read or moved.
-  A saved classifier of another kind of source (shape, number of classes, size) is replaced.
-  Call it outside any distribution scope: it is no part of the training.
+  At most 10,000 images are used, chosen by a fixed permutation: 80 % for training and the rest to
+  measure the accuracy. Everything is float32 under any Keras dtype policy. The result depends only
+  on the source, and no global random state is read or changed. A saved classifier of a different
+  kind of source (shape, number of classes, size) is replaced. Call this outside any distribution
+  scope, because the classifier is not part of the training.
 
   Raises:
     ValueError: the source has fewer than two images.
@@ -90,8 +91,8 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
 def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
   """float32 [n, h, w, c] in [-1, 1] -> features [n, 64] and logits [n, num_classes].
 
-  Every layer and initializer is given its name, dtype and seed: what is left out Keras takes
-  from global state, and so changes the training that goes on around.
+  Every layer and initializer has an explicit name, dtype and seed. Keras takes missing ones from
+  global state, which would change the training around this.
   """
   def layer(kind: type, *args: Any, name: str, **kwargs: Any) -> keras.layers.Layer:
     if kind in (keras.layers.Conv2D, keras.layers.Dense):
@@ -107,14 +108,14 @@ def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
     if min(x.shape[1:3]) > 4:
       x = layer(keras.layers.MaxPooling2D, 2, name=f"pool{i}")(x)
   x = layer(keras.layers.Flatten, name="flatten")(x)
-  # Leaky, so that no feature dies and drops out of the covariances.
+  # Leaky, so that no feature is always 0 and missing from the covariances.
   features = layer(keras.layers.Dense, NUM_FEATURES, activation="leaky_relu", name="features")(x)
   logits = layer(keras.layers.Dense, num_classes, name="logits")(features)
   return keras.Model(inputs, [features, logits], name="classifier")
 
 
 def _train(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> None:
-  """Adam on the cross-entropy; each batch is shifted by up to an eighth of the image."""
+  """Minimizes the cross-entropy with Adam; shifts each batch by up to an eighth of the image."""
   num_steps = min(_MAX_STEPS, _EPOCHS * -(-len(images) // _BATCH_SIZE))
   rate = keras.optimizers.schedules.CosineDecay(_LEARNING_RATE, num_steps, name="classifier_rate")
   optimizer = keras.optimizers.Adam(rate, name="classifier_adam")
@@ -150,10 +151,8 @@ def _forward(model: keras.Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _save(file: Path, model: keras.Model, description: dict[str, Any]) -> None:
-  """Writes the file completely or not at all, whoever else writes it at the same time."""
   file.parent.mkdir(parents=True, exist_ok=True)
   weights = {f"weight{i}": weight for i, weight in enumerate(model.get_weights())}
-  part = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
-  with part.open("wb") as stream:
-    np.savez(stream, description=np.array(json.dumps(description)), **weights)
-  part.replace(file)
+  content = io.BytesIO()
+  np.savez(content, description=np.array(json.dumps(description)), **weights)
+  runs.write_whole(file, content.getvalue())

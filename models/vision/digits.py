@@ -1,4 +1,4 @@
-"""Real handwritten digits that come with scikit-learn: no download."""
+"""Handwritten digits that come with scikit-learn, without any download."""
 
 import gin
 import numpy as np
@@ -12,7 +12,7 @@ class Digits(InMemoryImages):
 
   The test part of the UCI "Optical Recognition of Handwritten Digits" set (Alpaydin and
   Kaynak 1998), bundled with scikit-learn as `load_digits`. Its 17 ink levels 0..16 are
-  spread over 0..255.
+  scaled to 0..255.
   """
 
   def __init__(self) -> None:

@@ -17,17 +17,16 @@ _ON_ERROR = ("raise", "skip")
 
 @gin.configurable
 class ImageFolder(InMemoryImages):
-  """Images of `path/<class>/**`, centre-cropped and resized: an `ImageSource` of [r, r, 3].
+  """Images of `path/<class>/**`, center-cropped and resized: an `ImageSource` of [r, r, 3].
 
-  Classes are the sub-folders that hold at least one .jpg, .jpeg, .png, .bmp or .gif file,
-  at any depth, in sorted order; files are sorted too, so example `i` is always the same
-  one. Other files, and names that begin with a dot, are passed over. Pictures are turned
-  as their EXIF orientation says, gray becomes RGB, transparency is laid on white, and of
-  an animation the first frame counts.
+  Classes are the sub-folders that hold at least one .jpg, .jpeg, .png, .bmp or .gif file, at any
+  depth, in sorted order. Files are sorted too, so example `i` is always the same one. Other files,
+  and names that begin with a dot, are skipped. Images are rotated by their EXIF orientation, gray
+  becomes RGB, transparency becomes white, and an animation gives its first frame.
 
-  Everything is decoded at construction by a pool of threads, into
-  `3 * resolution**2` bytes an image: 10,000 images take 31 MB at 32 pixels and 492 MB at
-  128. While reading and when a pipeline starts, up to three times that is held.
+  A pool of threads decodes everything at construction, into `3 * resolution**2` bytes an image:
+  10,000 images take 31 MB at 32 pixels and 492 MB at 128. The peak, while reading and when a
+  pipeline starts, is up to three times that.
   """
 
   def __init__(self, path: str, resolution: int, on_error: str = "raise") -> None:
@@ -36,12 +35,12 @@ class ImageFolder(InMemoryImages):
     Args:
       path: the folder.
       resolution: height and width of the examples, in pixels.
-      on_error: what a file that cannot be decoded does: 'raise' stops with its name,
-        'skip' leaves it out and reports how many there were.
+      on_error: what to do with a file that cannot be decoded: 'raise' stops with its name, 'skip'
+        skips it and logs how many were skipped.
 
     Raises:
-      UsageError: `path` is no folder or has no images in sub-folders; a file cannot be
-        decoded (or none can); `resolution` or `on_error` is not a possible value.
+      UsageError: `path` is not a folder or has no images in sub-folders, a file cannot be
+        decoded (or none can), or `resolution` or `on_error` has a wrong value.
     """
     if on_error not in _ON_ERROR:
       raise UsageError(f"ImageFolder.on_error = {on_error!r}: write 'raise' or 'skip'.")
@@ -90,33 +89,33 @@ def _images_under(folder: Path) -> list[Path]:
 
 def _decode(files: list[Path], resolution: int,
             stop_at_failure: bool) -> tuple[np.ndarray, dict[int, str]]:
-  """uint8 [n, r, r, 3], and what is wrong with each file that could not be read."""
+  """Images uint8 [n, r, r, 3], and the errors of files that cannot be read, by position."""
   images = np.empty([len(files), resolution, resolution, 3], np.uint8)
   failures: dict[int, str] = {}
 
   def decode(position: int) -> str:
     try:
       images[position] = _picture(files[position], resolution)
-    except Exception as error:  # On broken bytes Pillow raises errors of many types.
+    except Exception as error:  # Pillow raises errors of many types for broken files.
       return " ".join(str(error).split()) or type(error).__name__
     return ""
 
-  with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets go of the lock as it decodes.
+  with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
     for position, failure in enumerate(pool.map(decode, range(len(files)))):
       if failure and stop_at_failure:
         pool.shutdown(wait=False, cancel_futures=True)
-        raise UsageError(f"{files[position]} cannot be read as an image ({failure}). To leave "
-                         "such files out, set ImageFolder.on_error = 'skip'.")
+        raise UsageError(f"{files[position]} cannot be read as an image ({failure}). To skip "
+                         "such files, set ImageFolder.on_error = 'skip'.")
       if failure:
         failures[position] = failure
   return images, failures
 
 
 def _picture(file: Path, resolution: int) -> np.ndarray:
-  """The centre square of one image file, at `resolution`: uint8 [r, r, 3]."""
+  """The center square of one image file, at `resolution`: uint8 [r, r, 3]."""
   from PIL import Image, ImageOps
   with Image.open(file) as image:
-    # Lets a JPEG far larger than needed be decoded at a fraction of its size.
+    # A JPEG that is much too large is decoded at a fraction of its size.
     image.draft(None, (2 * resolution, 2 * resolution))
     upright = ImageOps.exif_transpose(image)
     if upright.has_transparency_data:

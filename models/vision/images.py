@@ -1,4 +1,4 @@
-"""What an image data set is, and how its bytes become network inputs and back."""
+"""Image data sets, and conversions between their bytes and network inputs."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class ImageSource(Protocol):
-  """Numbered labelled images of one size: an example source for `replicator` input pipelines.
+  """Numbered, labeled images of one size: an example source for `replicator` input pipelines.
 
   Attributes:
     size: number of distinct examples.
@@ -22,18 +22,18 @@ class ImageSource(Protocol):
   class_names: tuple[str, ...]
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """int64 `index` in `[0, size)` -> `{"image": uint8 [h, w, c], "label": int32 []}`.
+    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
 
-    Pure TensorFlow with static shapes: it is traced into `tf.data.Dataset.map`.
+    Pure TensorFlow with static shapes, because `tf.data.Dataset.map` traces it.
     """
     ...
 
 
 class InMemoryImages:
-  """An `ImageSource` over arrays, held once in host memory whatever the number of pipelines."""
+  """An `ImageSource` over arrays, which all pipelines share in host memory."""
 
   def __init__(self, images: np.ndarray, labels: np.ndarray, class_names: tuple[str, ...]) -> None:
-    """uint8 `images` [n, h, w, c] and integer `labels` [n] that index `class_names`."""
+    """Takes uint8 `images` [n, h, w, c] and integer `labels` [n] that index `class_names`."""
     self.size = len(images)
     self.image_shape = tuple(images.shape[1:])
     self.num_classes = len(class_names)
@@ -42,15 +42,15 @@ class InMemoryImages:
     self._tensors: tuple[tf.Tensor, tf.Tensor] | None = None
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """int64 `index` in `[0, size)` -> `{"image": uint8 [h, w, c], "label": int32 []}`."""
+    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`."""
     images, labels = self._as_tensors()
     image = tf.ensure_shape(tf.gather(images, index), self.image_shape)
     return {"image": image, "label": tf.gather(labels, index)}
 
   def _as_tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
-    # Not in the constructor: TensorFlow must not start before a strategy has set up its devices.
-    # Eager tensors are captured by the pipeline's functions by reference, so they are not
-    # written into any graph and may be larger than a graph's limit of 2 GB.
+    # Not in the constructor, because TensorFlow must not start before a strategy has set up its
+    # devices. The pipeline's functions capture eager tensors by reference. So no graph contains
+    # them, and they may exceed a graph's limit of 2 GB.
     if self._tensors is None:
       with tf.init_scope(), tf.device("CPU:0"):
         self._tensors = tuple(map(tf.constant, self._arrays))
@@ -58,7 +58,7 @@ class InMemoryImages:
 
 
 def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The examples at `indices` [n], in that order -> uint8 [n, h, w, c], int32 [n]."""
+  """Images uint8 [n, h, w, c] and labels int32 [n] of the examples at `indices` [n]."""
   examples = tf.data.Dataset.from_tensor_slices(np.asarray(indices, np.int64))
   examples = examples.map(source.load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
   batches = list(examples.batch(256).as_numpy_iterator())
@@ -67,9 +67,9 @@ def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def to_unit_range(images: tf.Tensor, dtype: tf.DType | str = tf.float32) -> tf.Tensor:
-  """uint8 in [0, 255] -> `dtype` in [-1, 1], the range of a `tanh` generator; any shape.
+  """Scales uint8 in [0, 255] to [-1, 1], the range of a `tanh` generator; any shape.
 
-  Half-precision results are computed in float32 and rounded once.
+  The result has the given dtype. Half-precision results are computed in float32 and rounded once.
   """
   dtype = tf.as_dtype(dtype)
   exact = dtype if dtype == tf.float64 else tf.float32
@@ -77,10 +77,10 @@ def to_unit_range(images: tf.Tensor, dtype: tf.DType | str = tf.float32) -> tf.T
 
 
 def to_uint8(images: tf.Tensor) -> tf.Tensor:
-  """Floats in [-1, 1] -> the nearest uint8 level in [0, 255]; any shape.
+  """Scales floats in [-1, 1] to the nearest uint8 in [0, 255]; any shape.
 
-  Inverse of `to_unit_range`, exact for float32 and float64. Values outside [-1, 1] are
-  clipped and NaN becomes 0.
+  The inverse of `to_unit_range`, exact for float32 and float64. Values outside [-1, 1] are clipped,
+  and NaN becomes 0.
   """
   images = tf.convert_to_tensor(images)
   exact = images if images.dtype == tf.float64 else tf.cast(images, tf.float32)

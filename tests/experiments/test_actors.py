@@ -1,4 +1,4 @@
-"""D4PG with actors in processes of their own: killed, interrupted, resumed, and left alone."""
+"""D4PG with actors in processes of their own, which are killed, interrupted and resumed."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ SETTINGS = [
 
 @contextlib.contextmanager
 def started(workdir, *bindings):
-  """A run, in a session of its own as if from a terminal; all of it is ended in the end."""
+  """Starts a run in a session of its own, as from a terminal; ends all its processes at exit."""
   command = [sys.executable, "-m", "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin",
              f"--workdir={workdir}",
              *(f"--gin_param={setting}" for setting in [*SETTINGS, *bindings])]
@@ -40,23 +40,23 @@ def wait_for(process, workdir, condition):
   """Waits until the condition holds; the process must still be running then."""
   deadline = time.monotonic() + 120
   while not condition():
-    assert process.poll() is None and time.monotonic() < deadline, told(workdir)
+    assert process.poll() is None and time.monotonic() < deadline, log_of(workdir)
     time.sleep(0.05)
 
 
-def told(workdir):
+def log_of(workdir):
   return pathlib.Path(f"{workdir}.log").read_text()
 
 
 def step(workdir):
-  """The last one that was logged."""
+  """The last logged step."""
   file = workdir / "metrics.jsonl"
   lines = file.read_text().splitlines() if file.exists() else []
   return json.loads(lines[-1])["step"] if lines else 0
 
 
 def actors(process):
-  """Process numbers of the learner's actors."""
+  """Process ids of the learner's actors."""
   children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
   return {int(child) for child in children if "spawn_main" in command_of(child)}
 
@@ -86,44 +86,44 @@ def test_actors_are_replaced_when_killed_and_end_with_the_learner(tmp_path):
     before = actors(process)
     assert len(before) == 2
     os.kill(min(before), signal.SIGKILL)
-    wait_for(process, workdir, lambda: "died (killed by SIGKILL)" in told(workdir))
+    wait_for(process, workdir, lambda: "died (killed by SIGKILL)" in log_of(workdir))
     now = step(workdir)
     wait_for(process, workdir, lambda: step(workdir) >= now + 500)
     after = actors(process)
     assert len(after) == 2 and len(after & before) == 1
-    os.killpg(process.pid, signal.SIGINT)  # As Ctrl-C does: it reaches the actors, too.
+    os.killpg(process.pid, signal.SIGINT)  # Like Ctrl-C, which reaches the actors, too.
     assert process.wait(60) == 42
     assert_gone(before | after)
-  assert re.search(r"stopped at step \d+, which is saved", told(workdir))
-  assert len(re.findall(r"actor \d died", told(workdir))) == 1
-  assert "Traceback" not in told(workdir) and "Warning" not in told(workdir)
+  assert re.search(r"stopped at step \d+, which is saved", log_of(workdir))
+  assert len(re.findall(r"actor \d died", log_of(workdir))) == 1
+  assert "Traceback" not in log_of(workdir) and "Warning" not in log_of(workdir)
 
   now = step(workdir)
   with started(workdir, f"train.steps = {ENDLESS}") as process:
     wait_for(process, workdir, lambda: step(workdir) >= now + 300)
-    assert "resumed at step" in told(workdir)
+    assert "resumed at step" in log_of(workdir)
     after = actors(process)
-    process.kill()  # It has no time to end them.
+    process.kill()  # It has no time to end its actors.
     assert_gone(after)
 
 
-def test_a_run_with_actors_on_ray_goes_on_when_one_is_killed(tmp_path):
+def test_a_run_with_actors_on_ray_continues_when_one_is_killed(tmp_path):
   workdir = tmp_path / "run"
   with started(workdir, f"train.steps = {ENDLESS}", "ActorPool.where = 'ray'") as process:
     wait_for(process, workdir, lambda: step(workdir) >= 300)
     os.kill(ray_actors(process)[0], signal.SIGKILL)
-    wait_for(process, workdir, lambda: re.search(r"actor \d died", told(workdir)))
+    wait_for(process, workdir, lambda: re.search(r"actor \d died", log_of(workdir)))
     now = step(workdir)
     wait_for(process, workdir, lambda: step(workdir) >= now + 300)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 42
-  assert "Traceback" not in told(workdir)
+  assert "Traceback" not in log_of(workdir)
 
 
 def ray_actors(process):
-  """Process numbers of the actors in the session of a learner, or of its local cluster."""
+  """Process ids of the actors in the session of a learner, or in its local cluster."""
   found = []
   for folder in pathlib.Path("/proc").glob("[0-9]*"):
-    if command_of(folder.name).startswith("ray::Worker"):
+    if command_of(folder.name).startswith("ray::RemoteActor"):
       found.append(int(folder.name))
   return sorted(found)

@@ -1,4 +1,4 @@
-"""D4PG, DDPG and SAC: the strategy does not change their training, a killed run resumes exactly."""
+"""D4PG, DDPG and SAC: the strategy does not change their training, and runs resume exactly."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ STRATEGIES = {
     "central storage 2": ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"],
 }
 FLOAT64 = ["train.precision = 'float64'"]
-PRIORITISED = ["Replay.priority_exponent = 0.6"]
+PRIORITIZED = ["Replay.priority_exponent = 0.6"]
 
 pytestmark = pytest.mark.usefixtures("restored")
 
@@ -57,7 +57,7 @@ def assert_same_training(found: pathlib.Path, expected: pathlib.Path) -> None:
   values = variables(found)
   for path, value in variables(expected).items():
     if tf.as_dtype(value.dtype).is_floating:
-      # Observations and actions are kept in float32, whatever the precision of the networks.
+      # Observations and actions are stored in float32, whatever the precision of the networks.
       np.testing.assert_allclose(values[path], value, rtol=1e-5, atol=1e-6, err_msg=path)
 
 
@@ -66,7 +66,7 @@ def assert_same_training(found: pathlib.Path, expected: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-  """The workdir of an agent trained on one device; trained once for each setting."""
+  """Gives the workdir of an agent trained on one device, once for each setting."""
   made: dict[tuple, pathlib.Path] = {}
 
   def workdir(agent: str, *bindings: str) -> pathlib.Path:
@@ -79,7 +79,7 @@ def one_device(tmp_path_factory):
 
 
 @pytest.mark.parametrize("agent, name, more", [
-    ("d4pg", "mirrored 2", PRIORITISED), ("d4pg", "central storage 2", PRIORITISED),
+    ("d4pg", "mirrored 2", PRIORITIZED), ("d4pg", "central storage 2", PRIORITIZED),
     pytest.param("d4pg", "mirrored 4", [], marks=pytest.mark.slow),
     pytest.param("ddpg", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow)])
@@ -102,14 +102,14 @@ def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_pat
 def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resume(tmp_path):
   for steps in (10, 20):
     flags = [f"--gin_param={binding}" for binding in [
-        *SMALL, *PRIORITISED, "Replicator.strategy = 'parameter_server'", f"train.steps = {steps}"]]
+        *SMALL, *PRIORITIZED, "Replicator.strategy = 'parameter_server'", f"train.steps = {steps}"]]
     done = run("replicator.launch", "--workers=2", "--ps=1", "--", sys.executable, "-m",
                "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin", *flags,
                f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
   rows = logged(tmp_path)
   assert rows[-1]["step"] == 20
-  # 60 before the first step, and then 4 for each sample of 16.
+  # 60 before the first step, and 4 for each sample of 16.
   assert rows[-1]["environment_steps"] == pytest.approx(60 + 20 * 16 / 4, abs=8)
   assert np.isfinite([row["critic"] for row in rows]).all()
 
@@ -124,11 +124,11 @@ def test_xla_and_several_steps_a_call_do_not_change_the_training(one_device, tmp
 
 
 @pytest.mark.parametrize("agent, more", [
-    ("d4pg", [*PRIORITISED, "train.steps_per_call = 2", "train.log_every = 2"]),
+    ("d4pg", [*PRIORITIZED, "train.steps_per_call = 2", "train.log_every = 2"]),
     pytest.param("d4pg", ["Replicator.jit_compile = True"], marks=pytest.mark.slow),
     pytest.param("d4pg", STRATEGIES["mirrored 2"], marks=pytest.mark.slow),
     pytest.param("sac", [], marks=pytest.mark.slow)])
-def test_a_run_in_parts_is_bit_for_bit_the_whole(agent, more, tmp_path):
+def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   train(agent, tmp_path / "whole", *more, "train.steps = 20")
   for steps in (6, 10, 20):
     train(agent, tmp_path / "parts", *more, f"train.steps = {steps}")
@@ -138,23 +138,23 @@ def test_a_run_in_parts_is_bit_for_bit_the_whole(agent, more, tmp_path):
   assert [path for path in found if found[path].tobytes() != expected[path].tobytes()] == []
 
 
-def test_evaluations_are_logged_with_their_spread_and_drawn(tmp_path):
+def test_evaluations_are_logged_with_their_spread_and_a_picture(tmp_path):
   rows = train("d4pg", tmp_path, "train.eval_every = 10")
   assert [row["eval/environment_steps"] for row in (rows[0], rows[-1])] == [0, 96]
   for row in (rows[0], rows[-1]):
     assert row["eval/return_min"] <= row["eval/return"] <= row["eval/return_max"] <= 0.0
   assert [row["environment_steps"] for row in rows[1:]] == [60 + 4 * i for i in range(10)]
-  # Of 60 rows and 4 for each step, and one more for each end of 2 episodes after 25 steps.
+  # 60 timesteps, 4 for each training step, and one more for each end of 2 episodes of 25 steps.
   written = [60 + 4 * i + 2 * ((60 + 4 * i) // 50) for i in range(10)]
   np.testing.assert_allclose([row["samples_per_insert"] for row in rows[1:]],
                              [16 * (i + 1) / written[i] for i in range(10)], rtol=1e-6)
-  # 40 rows of each stream, of which the last 5 have no return yet, and ends are no transitions.
+  # Each stream stores 40 timesteps. The last 5 have no return yet, and ends are no transitions.
   assert 60 < rows[-1]["replay_size"] <= 70 and "largest_priority" not in rows[-1]
   assert len(list((tmp_path / "samples").iterdir())) == 2
   assert "eval/return" in (tmp_path / "report.html").read_text()
 
 
-def test_a_start_before_there_is_a_transition_is_told(tmp_path):
+def test_a_start_before_the_first_transition_is_refused(tmp_path):
   with pytest.raises(UsageError, match=r"^RateLimiter.start = 8: after so many steps of "
                                        r"Environments.number = 2 together .* write more"):
     train("d4pg", tmp_path, "RateLimiter.start = 8")
@@ -175,7 +175,7 @@ def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():
   actions = agent._action(observations)
   ascent, values = agent._ascent(observations, actions)
   step = 1e-2
-  for i in range(32):  # The numeric derivative of each example's value by its action.
+  for i in range(32):  # The numerical derivative of each example's value by its action.
     above, below = (agent._ascent(observations, actions + sign * step)[1][i] for sign in (1, -1))
     slope = float((above - below) / (2 * step))
     expected = np.sign(slope) * min(abs(slope), agent.action_gradient_norm)
@@ -184,7 +184,7 @@ def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():
   assert float(tf.reduce_max(tf.norm(ascent, axis=1))) <= 1.0 + 1e-6
 
 
-def test_target_networks_are_copies_of_every_hundredth_update():
+def test_target_networks_are_copied_every_so_many_updates():
   agent = make("d4pg", "wrap_optimizer.ema_every = 3")
   agent.actor.collect(agent.act, 60)
   optimizer, seen = agent.optimizers["critic"], []
@@ -194,7 +194,7 @@ def test_target_networks_are_copies_of_every_hundredth_update():
   np.testing.assert_array_equal(optimizer.averages[0].numpy(), seen[5])
 
 
-def test_actions_are_in_range_and_without_noise_always_the_same():
+def test_actions_are_in_range_and_deterministic_without_noise():
   observations = np.random.default_rng(0).normal(size=[100, 3]).astype(np.float32)
   noise = 10.0 * np.random.default_rng(1).normal(size=[100, 1]).astype(np.float32)
   for kind in MAINS:
@@ -211,7 +211,7 @@ def test_densities_of_squashed_actions_sum_to_1():
   actions, log_density = agent._sample(observations, tf.constant(noise, tf.float32))
   widths = np.diff(actions.numpy()[:, 0].astype(np.float64))
   density = np.exp(log_density.numpy().astype(np.float64))
-  inside = np.abs(actions.numpy()[1:, 0]) < 0.999  # Beyond, float32 actions lie too close.
+  inside = np.abs(actions.numpy()[1:, 0]) < 0.999  # Beyond, float32 actions are too close together.
   mass = ((density[1:] + density[:-1]) / 2 * widths)[inside].sum()
   from scipy.stats import norm
   raw = np.arctanh(0.999)
@@ -221,7 +221,7 @@ def test_densities_of_squashed_actions_sum_to_1():
   np.testing.assert_allclose(mass, expected, rtol=1e-3)
 
 
-def test_the_temperature_rises_where_the_entropy_is_too_low():
+def test_the_temperature_rises_if_the_entropy_is_too_low():
   temperatures = []
   for target in (-100.0, 100.0):
     agent = make("sac", f"SAC.target_entropy = {target}")

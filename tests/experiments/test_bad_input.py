@@ -17,7 +17,7 @@ CLUSTER = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
 
 @pytest.fixture
 def run(monkeypatch, capfd, tmp_path):
-  """Runs the experiment with some flags; returns exit status and what it said on stderr."""
+  """Gives a function that runs the experiment with flags; it returns exit status and stderr."""
   monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
   monkeypatch.setattr(quiet, "finish", lambda: None)
   monkeypatch.chdir(tmp_path)
@@ -51,7 +51,7 @@ def test_missing_gin_file(run):
   assert_one_line(*run("--gin_file=no/such.gin"), ["no/such.gin", "no such file"])
 
 
-def test_misspelt_parameter_in_a_file_is_told_with_its_line(run, tmp_path):
+def test_the_error_of_a_misspelled_parameter_has_its_file_and_line(run, tmp_path):
   file = tmp_path / "mine.gin"
   file.write_text(f"include '{ROOT}/configs/sngan_digits.gin'\n\ntrain.stepz = 3\n")
   assert_one_line(*run(f"--gin_file={file}"), [f"{file}:3", "stepz", "Did you mean 'steps'?"])
@@ -83,7 +83,7 @@ def test_data_folder_without_images(run, tmp_path):
   assert_one_line(*run(CIFAR, "--gin_param=ImageFolder.path = 'empty'"), ["empty"])
 
 
-def test_corrupt_image_is_named_with_the_remedy(run, tmp_path):
+def test_the_error_of_a_corrupt_image_has_its_name_and_the_remedy(run, tmp_path):
   folder = tmp_path / "data" / "cat"
   folder.mkdir(parents=True)
   Image.new("RGB", (32, 32)).save(folder / "good.png")

@@ -1,4 +1,4 @@
-"""The digits run, killed again and again, is byte for byte the one that was left alone."""
+"""A digits run that is killed again and again equals an undisturbed one, byte for byte."""
 
 import contextlib
 import json
@@ -40,21 +40,21 @@ def command(workdir: pathlib.Path, bindings: list[str]) -> list[str]:
 
 
 def finish(workdir: pathlib.Path, bindings: list[str]) -> str:
-  """Runs to the end; returns what was printed."""
+  """Runs to the end; returns stdout."""
   done = subprocess.run(command(workdir, bindings), capture_output=True, text=True, timeout=300)
   assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout
 
 
 def kill(workdir: pathlib.Path, bindings: list[str], moment: random.Random) -> None:
-  """Starts the run, and kills it at some moment after it has saved once more."""
+  """Starts the run, and kills it at some moment after its next checkpoint."""
   saved = newest(workdir)
   with subprocess.Popen(command(workdir, bindings), stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL) as process:
     wait_for(process, lambda: newest(workdir) != saved)
     time.sleep(moment.uniform(0.0, 0.15))
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL  # It was not done before.
+    assert process.wait() == -signal.SIGKILL  # It had not finished before.
 
 
 def wait_for(process: subprocess.Popen, condition: Callable[[], bool]) -> None:
@@ -70,7 +70,7 @@ def newest(workdir: pathlib.Path) -> int:
 
 
 def left(workdir: pathlib.Path) -> dict:
-  """What a run leaves that is the same each time: all but times."""
+  """What a run leaves behind, without its times."""
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   return {
       "variables": {path: (value.dtype, value.shape, value.tobytes())
@@ -84,7 +84,7 @@ def left(workdir: pathlib.Path) -> dict:
 @pytest.mark.parametrize("bindings, kills", [
     (ONE_DEVICE, 10), (MIRRORED_2, 10), (CENTRAL_2, 2), (TWO_PROCESSES, 2)],
                          ids=["one device", "mirrored", "central storage", "two processes"])
-def test_a_run_that_is_killed_is_the_run_that_is_not(bindings, kills, tmp_path):
+def test_a_run_that_is_killed_equals_one_that_is_not(bindings, kills, tmp_path):
   finish(tmp_path / "whole", bindings)
   expected = left(tmp_path / "whole")
   steps = newest(tmp_path / "whole")
@@ -104,7 +104,7 @@ def test_a_run_that_is_killed_is_the_run_that_is_not(bindings, kills, tmp_path):
 
 @contextlib.contextmanager
 def small_disk(folder: pathlib.Path, options: str) -> Iterator[None]:
-  """A file system in memory at `folder`; skips the test where none may be mounted."""
+  """Mounts a file system in memory at `folder`; skips the test if that is not allowed."""
   folder.mkdir()
   mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
   if subprocess.run(mount, capture_output=True).returncode:
@@ -116,14 +116,14 @@ def small_disk(folder: pathlib.Path, options: str) -> Iterator[None]:
 
 
 def tiny(workdir: pathlib.Path, steps: int) -> list[str]:
-  """The command that trains two tiny networks, and keeps all checkpoints."""
+  """The command that trains two tiny networks and keeps all checkpoints."""
   settings = [f"train.steps = {steps}", "train.log_every = 10", "train.eval_every = 0",
               "train.checkpoint_every = 10", "Checkpoints.keep_last = 100000"]
   return [sys.executable, "-m", "tests.programs.two_networks", f"--workdir={workdir}",
           *(f"--gin_param={setting}" for setting in settings)]
 
 
-def test_a_full_disk_ends_the_run_and_leaves_the_checkpoints(tmp_path):
+def test_a_full_disk_ends_the_run_and_spares_the_checkpoints(tmp_path):
   with small_disk(tmp_path / "disk", "size=8m"):
     workdir = tmp_path / "disk" / "run"
     with subprocess.Popen(tiny(workdir, 1_000_000), stdout=subprocess.DEVNULL,
@@ -148,7 +148,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoints(tmp_path):
     assert f"resumed at step {last}\n" in done.stdout
 
 
-def test_a_disk_that_is_read_only_is_told_before_training(tmp_path):
+def test_a_read_only_disk_is_reported_before_training(tmp_path):
   workdir = tmp_path / "disk" / "run"
   with small_disk(tmp_path / "disk", "size=1m,ro"):
     done = subprocess.run(tiny(workdir, 10), capture_output=True, text=True, timeout=120)

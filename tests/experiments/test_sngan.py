@@ -31,7 +31,7 @@ def configure(*bindings: str) -> None:
 
 
 def logged(workdir: pathlib.Path) -> np.ndarray:
-  """The scalars that the step returns, of every log point: [points, scalars]."""
+  """The scalars of the step at every log point: [points, scalars]."""
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   return np.array([[json.loads(line)[name] for name in SCALARS] for line in lines])
 
@@ -105,7 +105,7 @@ def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_pat
 
 @pytest.fixture
 def without_batch_statistics(monkeypatch):
-  """Networks that normalize each example by itself."""
+  """Makes the networks normalize each example by itself."""
   for module in (blocks, resnet):
     monkeypatch.setattr(module, "GlobalBatchNorm", keras.layers.LayerNormalization)
 
@@ -119,7 +119,7 @@ def test_micro_batches_do_not_change_the_training_in_float64(without_batch_stati
 
 @pytest.mark.slow
 def test_micro_batches_with_batch_norm_are_the_same_on_any_replicas(tmp_path):
-  # Statistics are of one micro-batch over all replicas: not the full batch's.
+  # Statistics cover one micro-batch over all replicas, not the full batch.
   for name in ("one device", "mirrored 2", "mirrored 4"):
     train(tmp_path / name, *FLOAT64, *STRATEGIES[name], "microbatch.n = 4",
           "train.global_batch_size = 64")
@@ -140,7 +140,7 @@ def test_parameter_server_trains_with_two_asynchronous_workers(tmp_path):
 
 @pytest.mark.slow
 def test_float32_agrees_over_the_first_steps(tmp_path):
-  # Later GAN dynamics amplify the rounding, so equality is proved in float64.
+  # Later, GAN dynamics amplify the rounding errors, so equality is proved in float64.
   one = train(tmp_path / "one", "train.steps = 5")
   two = train(tmp_path / "two", "train.steps = 5", *STRATEGIES["mirrored 2"])
   np.testing.assert_allclose(two, one, rtol=1e-4)
@@ -154,7 +154,7 @@ def test_variants_train(binding, tmp_path):
 
 
 def test_step_compiles_under_xla_with_static_shapes():
-  # What a TPU runs. The outer batch size is known to the compiler: no dynamic dimension.
+  # A TPU runs this. The compiler knows the batch size, so no dimension is dynamic.
   configure("SNGAN.discriminator_updates = 1")
   gan = sngan.SNGAN((8, 8, 1), 10)
 
@@ -171,12 +171,12 @@ def test_step_compiles_under_xla_with_static_shapes():
   assert all(np.isfinite(loss) for loss in step(tf.constant(0, tf.int64), batch).values())
 
 
-def test_updates_per_step_are_what_the_configuration_says():
+def test_the_configuration_determines_the_updates_of_a_step():
   configure("SNGAN.discriminator_updates = 4")
   gan = sngan.SNGAN((8, 8, 1), 10)
   images = np.random.default_rng(0).integers(0, 256, [16, 8, 8, 1]).astype(np.uint8)
   [scalars] = replicator.Replicator().run(gan, {"image": images, "label": np.zeros(16, np.int32)})
-  # Of the last update's part of the batch.
+  # The last update takes this part of the batch.
   expected = np.mean(np.var(images[3::4] / 127.5 - 1.0, axis=0))
   np.testing.assert_allclose(scalars["data_variance"], expected, rtol=1e-5)
   assert 0 <= scalars["d_accuracy"] <= 1 and scalars["sample_variance"] > 0

@@ -1,4 +1,4 @@
-"""Small programs that tests run as users run theirs."""
+"""Small programs that tests run as users run their experiments."""
 
 from replicator import quiet
 

@@ -1,4 +1,4 @@
-"""A tiny experiment for parameter servers: tells what their test must know.
+"""A tiny experiment for parameter servers, which prints what their test needs to know.
 
     python -m replicator.launch --workers=2 --ps=2 -- python -m tests.programs.asynchronous \
       --gin_param="Replicator.strategy = 'parameter_server'" --gin_param="train.steps = 10" \
@@ -15,7 +15,7 @@ from tests.programs.two_networks import Points, TwoNetworks
 
 
 class Counted(TwoNetworks):
-  """Counts how often it is run."""
+  """Counts its steps."""
 
   def __init__(self):
     super().__init__()
@@ -28,7 +28,7 @@ class Counted(TwoNetworks):
 
 
 def asynchronous(workdir: str) -> None:
-  """Trains two networks; prints this process's number, and how it ended."""
+  """Trains two networks; prints this process's id, and the results."""
   print("process", os.getpid())
   networks = train(Counted, Points(), workdir=workdir)
   print("trained", json.dumps({

@@ -1,8 +1,8 @@
-"""Trains a tiny step with every layer and feature under every strategy, and makes a table of it.
+"""Trains a tiny step with every layer and feature under every strategy, and prints a table.
 
     python -m tests.programs.capabilities > docs/capabilities.md
 
-With `--strategy=mirrored` it trains under that one alone, and prints the losses as JSON.
+With `--strategy=mirrored` it trains under that one only, and prints the losses as JSON.
 """
 
 import argparse
@@ -45,7 +45,7 @@ Outcome = dict[str, Any]
 
 
 def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[float]:
-  """All losses of a few steps, as `replicator.train` would start and run them."""
+  """All losses of a few steps, which start and run as in `replicator.train`."""
   split = any("devices_per_replica" in binding for binding in bindings)
   cpus = None if strategy in CLUSTERS else REPLICAS[strategy] * (2 if split else 1)
   config.parse([], [
@@ -53,7 +53,7 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
       f"train.global_batch_size = {BATCH}", "train.eval_every = 0", "train.checkpoint_every = 0",
       f"train.precision = '{feature.precision}'", f"Replicator.strategy = '{strategy}'",
       f"Replicator.logical_cpus = {cpus}", *bindings])
-  keras.backend.clear_session()  # Names as in a new process.
+  keras.backend.clear_session()  # Keras names start again, as in a new process.
   maybe_eagerly = eagerly() if feature.eager else contextlib.nullcontext()
   with training.instead_of_training(losses), maybe_eagerly:
     return replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
@@ -61,7 +61,7 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
 
 def losses(cluster: Replicator, step: Callable, inputs: Points, context: replicator.InputContext,
            _: None) -> list[float]:
-  """What `replicator.train` calls in place of its loop."""
+  """The function that `replicator.train` calls in place of its loop."""
   steps_per_call = gin.query_parameter("train.steps_per_call")
   function = TrainingFunction(cluster, step, steps_per_call)
   calls = zip(range(0, STEPS, steps_per_call), batches(inputs, context).batch(steps_per_call),
@@ -74,7 +74,7 @@ def losses(cluster: Replicator, step: Callable, inputs: Points, context: replica
 
 @contextlib.contextmanager
 def eagerly() -> Iterator[None]:
-  """Runs line by line what is compiled otherwise."""
+  """Runs compiled functions line by line inside."""
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
     tf.config.run_functions_eagerly(True)
@@ -85,7 +85,7 @@ def eagerly() -> Iterator[None]:
 
 
 def outcome(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> Outcome:
-  """Of a feature under a strategy."""
+  """The outcome of a feature under a strategy."""
   try:
     return {"losses": train(feature, strategy, bindings)}
   except UsageError as error:
@@ -93,17 +93,17 @@ def outcome(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> Outco
 
 
 def references() -> dict[str, Outcome]:
-  """Of every step on one device, with nothing switched on."""
+  """The outcomes of every step on one device, without the features' settings."""
   return {name: outcome(feature, "one_device", ()) for name, feature in FEATURES.items()}
 
 
 def outcomes(strategy: str) -> dict[str, Outcome]:
-  """Of every feature under a strategy, in this process."""
+  """The outcomes of every feature under a strategy, in this process."""
   return {name: outcome(feature, strategy, feature.bindings) for name, feature in FEATURES.items()}
 
 
 def cluster_outcomes(strategy: str) -> dict[str, Outcome]:
-  """The same, in processes of their own."""
+  """The outcomes of every feature under a strategy, in the processes of a cluster."""
   done = subprocess.run(
       [sys.executable, "-m", "replicator.launch", *CLUSTERS[strategy], "--",
        sys.executable, "-m", "tests.programs.capabilities", f"--strategy={strategy}"],
@@ -127,16 +127,16 @@ network with each layer and feature for {STEPS} steps; `tests/test_capabilities.
 
 - **same**: the losses are those of one device without the feature's setting, to 1e-9 relative in
   float64; in half precision they are those of one device in it, to 1e-2.
-- **differs**: it runs, and trains otherwise than one device does.
+- **differs**: it runs, and its losses differ from those of one device.
 - **runs**: each step runs on one replica with the whole batch, and steps overtake each other; its
   losses are finite.
-- **refused**: it ends before the first step, with one line that has the remedy.
+- **refused**: it ends before the first step, with an error of one line that has the remedy.
 - **never run**: there was no TPU to try.
 """
 
 
 def cell(feature: Feature, strategy: str, found: Outcome, reference: Outcome) -> str:
-  """The word for what was found; not for what was refused."""
+  """The word in the table for an outcome that was not refused."""
   assert np.isfinite(found["losses"]).all(), (strategy, found)
   if strategy == "parameter_server":
     return "runs"
@@ -145,7 +145,7 @@ def cell(feature: Feature, strategy: str, found: Outcome, reference: Outcome) ->
 
 
 def table(by_strategy: dict[str, dict[str, Outcome]], reference: dict[str, Outcome]) -> str:
-  """The page: the table, and the reasons for what is refused."""
+  """The page: the table, and the reasons of refusals."""
   columns = [*by_strategy, "tpu"]
   lines = [INTRODUCTION, f"| | {' | '.join(f'`{name}`' for name in columns)} |",
            f"|{' --- |' * (1 + len(columns))}"]
@@ -166,7 +166,7 @@ def table(by_strategy: dict[str, dict[str, Outcome]], reference: dict[str, Outco
 
 def page() -> str:
   """Runs everything, in about two minutes."""
-  strategies.make("mirrored", 4, None, 2)  # Splits the CPU.
+  strategies.make("mirrored", 4, None, 2)  # Splits the CPU into devices.
   by_strategy = {name: cluster_outcomes(name) if name in CLUSTERS else outcomes(name)
                  for name in REPLICAS}
   return table(by_strategy, references())
@@ -177,7 +177,7 @@ if __name__ == "__main__":
   parser.add_argument("--strategy", choices=REPLICAS)
   chosen = parser.parse_args().strategy
   if chosen:
-    Replicator(chosen)  # Before any computation, which a cluster asks for.
+    Replicator(chosen)  # A cluster requires this before any computation.
     print(json.dumps(outcomes(chosen)))
   else:
     print(page(), end="")

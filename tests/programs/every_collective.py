@@ -1,4 +1,4 @@
-"""Every collective and its gradient, beside the formulas of their docstrings in NumPy float64.
+"""Every collective and its gradient against the formulas of the docstrings, in NumPy float64.
 
     python -m replicator.launch --workers=3 -- python -m tests.programs.every_collective
 
@@ -15,7 +15,7 @@ import replicator
 from replicator import Replicator
 from replicator.training_function import TrainingFunction
 
-ROWS, COLUMNS = 24, 2  # Of each replica's tensor; 1, 2, 3, 4 and 8 replicas divide the rows.
+ROWS, COLUMNS = 24, 2  # The shape of each replica's tensor. 1, 2, 3, 4 and 8 divide the rows.
 
 Array = np.ndarray
 
@@ -34,8 +34,8 @@ def gradient_to_the_chosen(y: Array, x: Array, dy: Array) -> Array:
   return chosen / chosen.sum(0) * dy.sum(0)
 
 
-# By name: the call on one replica; its result on all replicas of a group, `x [s, ...] -> y
-# [s, ...]`; and the gradient, `(x, dy) -> dx`.
+# The call on one replica; its result on all replicas of a group, `x [s, ...] -> y [s, ...]`; and
+# the gradient, `(x, dy) -> dx`.
 Collective = tuple[Callable, Callable[[Array], Array], Callable[[Array, Array], Array]]
 COLLECTIVES: dict[str, Collective] = {
     "all_sum": (replicator.all_sum, lambda x: to_all(x.sum(0), len(x)),
@@ -68,14 +68,14 @@ def inputs(replicas: int) -> Array:
 
 
 def cotangent(shape: list[int], replica: int | tf.Tensor) -> tf.Tensor:
-  """The gradient that arrives at replica `replica`: some numbers, other ones on each."""
+  """The gradient that arrives at a replica: some numbers, different on each replica."""
   size = int(np.prod(shape))
   return tf.reshape(tf.cos(tf.range(size, dtype=tf.float64) + 10.0 * tf.cast(replica, tf.float64)),
                     shape)
 
 
 def step(x: tf.Tensor, groups: list | None) -> dict[str, tuple[tf.Tensor, ...]]:
-  """By collective: `y, dx` in float64, and both in float32; of x `[ROWS, COLUMNS]`."""
+  """For x `[ROWS, COLUMNS]`, by collective: `y, dx` in float64, and both in float32."""
   results = {}
   for name, (call, _, _) in COLLECTIVES.items():
     x32 = tf.cast(x, tf.float32)
@@ -90,7 +90,7 @@ def step(x: tf.Tensor, groups: list | None) -> dict[str, tuple[tf.Tensor, ...]]:
 
 
 def expected(name: str, replicas: int, groups: list | None) -> tuple[Array, Array]:
-  """`y, dx` of all replicas, `[replicas, ...]`."""
+  """The expected `y, dx` of all replicas, `[replicas, ...]`."""
   _, forward, backward = COLLECTIVES[name]
   x = inputs(replicas)
   y, dx = [None] * replicas, [None] * replicas
@@ -103,7 +103,7 @@ def expected(name: str, replicas: int, groups: list | None) -> tuple[Array, Arra
 
 
 def check(replicator_: Replicator, groups: list | None) -> None:
-  """Runs all of them on this process's replicas."""
+  """Runs and checks every collective on this process's replicas."""
   n, local = replicator_.num_replicas, replicator_.num_local_replicas
   first = replicator_.worker_id * local
   mine = inputs(n)[first:first + local].reshape(-1, COLUMNS)
@@ -118,7 +118,7 @@ def check(replicator_: Replicator, groups: list | None) -> None:
 
 
 def check_disagreement(workers: Replicator) -> None:
-  """Workers that call different collectives are told so, and do not wait for each other."""
+  """Checks that workers that call different collectives raise an error instead of waiting."""
   def disagreeing_step() -> dict[str, tf.Tensor]:
     collective = replicator.all_max if workers.worker_id == 1 else replicator.all_min
     return {"a": replicator.all_sum(1.0), "b": collective(1.0)}

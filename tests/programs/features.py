@@ -1,4 +1,4 @@
-"""Every layer and feature in a tiny step that uses it, for `tests.programs.capabilities` to try."""
+"""A tiny step for every layer and feature, which `tests.programs.capabilities` trains."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from tests.programs.planted_bugs import WIDTH
 from tests.programs.two_networks import TwoNetworks
 
 UNITS = 4
-NONFINITE_STEP = 1  # Where a feature's gradients are not finite.
+NONFINITE_STEP = 1  # The step at which `Overflowing` has infinite gradients.
 
 
 class Regression(tf.Module):
   """Learns a function of points by least squares.
 
   Args:
-    layers: of the network, between its first and its last.
-    keras_options: of the Keras optimizer.
-    options: of `wrap_optimizer`.
+    layers: layers of the network, between its first and its last.
+    keras_options: options of the Keras optimizer.
+    options: options of `wrap_optimizer`.
   """
 
   def __init__(self, *layers: keras.layers.Layer, keras_options: dict | None = None, **options):
@@ -41,7 +41,7 @@ class Regression(tf.Module):
     return {"loss": loss}
 
   def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The loss `[]` and its gradient by every variable."""
+    """The loss `[]`, and its gradient by every variable."""
     with tf.GradientTape() as tape:
       loss = self.loss(batch["x"], batch["y"])
       scaled = self.optimizer.scale_loss(loss)
@@ -53,7 +53,7 @@ class Regression(tf.Module):
 
 
 class Averaged(Regression):
-  """Also tells the loss of its averaged weights."""
+  """Also returns the loss of its averaged weights."""
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     losses = super().__call__(batch)
@@ -62,7 +62,7 @@ class Averaged(Regression):
 
 
 class Overflowing(Regression):
-  """Has gradients that are infinite on one replica, at one step."""
+  """Has infinite gradients on one replica, at one step."""
 
   def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
     loss, gradients = super().loss_and_gradients(batch)
@@ -73,7 +73,7 @@ class Overflowing(Regression):
 
 
 class Noisy(Regression):
-  """Adds noise of a stream to its points, and of every kind of draw to its loss."""
+  """Adds noise of every kind of draw to its points."""
 
   def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     noise = [random.normal("a", x.shape), random.uniform("b", x.shape),
@@ -94,7 +94,7 @@ class KerasNoisy(Regression):
 
 
 class Collective(Regression):
-  """Has a loss that takes something from all replicas by every collective."""
+  """Has a loss that uses every collective."""
 
   def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     outputs = self.network(x, training=True)

@@ -15,7 +15,7 @@ BAD = 22.0
 
 
 def numbers(context: InputContext) -> tf.data.Dataset:
-  """0, 1, 2, ... in the order of the examples of the global batches."""
+  """Numbers 0, 1, 2, ... in the order of the examples of the global batches."""
   own = context.batch_size
   first = context.input_pipeline_id * own + tf.range(own, dtype=tf.int64)
   return tf.data.Dataset.range(10 ** 6).map(
@@ -24,7 +24,7 @@ def numbers(context: InputContext) -> tf.data.Dataset:
 
 @gin.configurable
 class Fragile(tf.Module):
-  """At the example `BAD` its loss is NaN, or (`where` is not 'loss') its gradients alone are."""
+  """Has a NaN loss at the example `BAD`, or only NaN gradients if `where` is not 'loss'."""
 
   def __init__(self, where: str = "loss", **kwargs):
     super().__init__()
@@ -39,7 +39,7 @@ class Fragile(tf.Module):
       loss = tf.reduce_mean(tf.square(self.weights.value - noise))
       if self.where == "loss":
         loss += tf.where(is_bad, np.nan, 0.0)
-      else:  # The slope of a square root is infinite at zero.
+      else:  # A square root has an infinite slope at zero.
         loss += tf.sqrt(tf.where(is_bad, 0.0, 1.0) * tf.reduce_sum(self.weights.value ** 2))
       scaled = self.optimizer.scale_loss(loss)
     self.optimizer.apply(tape.gradient(scaled, [self.weights.value]), [self.weights])

@@ -14,7 +14,7 @@ import tensorflow as tf
 import replicator
 from replicator import app, random
 
-WIDTH = 3  # Of an example.
+WIDTH = 3  # Length of an example.
 
 
 class Points:
@@ -29,7 +29,7 @@ class Points:
 
 
 class CountedPoints(Points):
-  """Examples that do not follow the index they are asked for."""
+  """Examples that ignore the index."""
 
   def __init__(self):
     self.position = tf.Variable(0, dtype=tf.int64)
@@ -39,7 +39,7 @@ class CountedPoints(Points):
 
 
 def unseeded_points(context: replicator.InputContext) -> tf.data.Dataset:
-  """An input function whose examples are others in every process."""
+  """An input function whose examples differ from process to process."""
   def batches() -> Iterator[dict[str, np.ndarray]]:
     generator = np.random.default_rng()
     while True:
@@ -53,7 +53,7 @@ def unseeded_points(context: replicator.InputContext) -> tf.data.Dataset:
 
 @gin.configurable
 def inputs(bug: str = "") -> replicator.inputs.Inputs:
-  """The examples; what is wrong with them is 'position', 'unseeded', or nothing."""
+  """The examples, with one bug: 'position', 'unseeded', or none."""
   return {"": Points, "position": CountedPoints, "unseeded": lambda: unseeded_points}[bug]()
 
 
@@ -62,9 +62,9 @@ class Regression(tf.Module):
   """Learns a function of noisy points by least squares.
 
   Args:
-    bug: what is wrong with it; nothing if empty.
+    bug: the bug that is planted; none if empty.
     norm: 'global' puts a `GlobalBatchNorm` in the network.
-    accumulates: whether the step divides its batch as `microbatch.n` says.
+    accumulates: whether the step divides its batch into `microbatch.n` parts.
   """
 
   def __init__(self, bug: str = "", norm: str = "", accumulates: bool = True):
@@ -105,7 +105,7 @@ class Regression(tf.Module):
     return {"loss": loss}
 
   def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The loss `[]` and its gradient by every variable, which is what `microbatch` averages."""
+    """The loss `[]`, and its gradient by every variable; `microbatch` averages both."""
     x = batch["x"] + 0.1 * random.normal("noise", batch["x"].shape)
     if self.bug == "keras_random":
       x += 0.1 * keras.random.normal(x.shape, seed=self.seeds)
@@ -132,7 +132,7 @@ class Regression(tf.Module):
     return (tf.reduce_mean(errors) if self.bug == "sum_unseen" else total), gradients
 
   def counted(self) -> np.ndarray:
-    """A number `[]` that grows from call to call; Python keeps it."""
+    """A number `[]` that grows from call to call. A Python attribute holds it."""
     self.count += 1
     return np.array(0.01 * self.count, keras.config.floatx())
 

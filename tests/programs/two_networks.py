@@ -15,7 +15,7 @@ import tensorflow as tf
 import replicator
 from replicator import app, random
 
-WIDTH = 3  # Of an example, and of a code.
+WIDTH = 3  # Length of an example, and of a code.
 
 
 class Points:
@@ -36,12 +36,12 @@ def network(outputs: int) -> keras.Sequential:
 
 @gin.configurable
 class TwoNetworks(tf.Module):
-  """A critic learns to tell examples from those of a generator, which learns to mislead it.
+  """A critic learns to distinguish examples from a generator's, which learns to mislead it.
 
   Args:
     optimizer: makes the generator's Keras optimizer.
-    critic_width: scores that the critic gives each example.
-    fault: 'trace' raises when the step is traced, 'run' when it runs.
+    critic_width: how many scores the critic gives each example.
+    fault: 'trace' raises an error when the step is traced, 'run' when it runs.
   """
 
   def __init__(self, optimizer: Callable[[], keras.optimizers.Optimizer] = keras.optimizers.Adam,
@@ -89,7 +89,7 @@ def evaluate(networks: TwoNetworks) -> replicator.Evaluation:
 
 @gin.configurable
 def two_networks(workdir: str, stop_at: int = 0) -> TwoNetworks:
-  """Trains; is asked to stop by SIGTERM at the evaluation of step `stop_at`."""
+  """Trains, and sends itself SIGTERM at the evaluation of step `stop_at`."""
   def evaluate_or_stop(networks):
     updates = networks.optimizers["critic"].keras_optimizer.iterations
     if stop_at and int(updates.numpy()) == stop_at:

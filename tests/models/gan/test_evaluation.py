@@ -1,3 +1,5 @@
+"""Sample quality: Fréchet distances against closed forms, and covered classes."""
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -39,7 +41,7 @@ def test_distance_equals_scipy_in_float64(d):
   assert frechet_distance(first, second) == pytest.approx(expected, rel=1e-6)
 
 
-def test_equal_sets_are_at_no_distance_even_with_dead_features():
+def test_equal_sets_have_distance_0_even_with_dead_features():
   x = RNG.normal(size=[200, 8]).astype(np.float32)
   x[:, 3] = 0
   assert 0 <= frechet_distance(x, x[::-1]) < 1e-9
@@ -78,7 +80,7 @@ def test_real_images_are_near_and_cover_all_classes(quality):
   assert 0.8 < result["classifier_accuracy"] == noise["classifier_accuracy"] <= 1
 
 
-# All forms of one colour or two: colours are never taken for one another.
+# All forms of one color or of two: the classifier never confuses colors.
 @pytest.mark.parametrize("classes", [[0, 3, 6, 9], [1, 2, 4, 5, 7, 8, 10, 11]])
 def test_missing_classes_are_counted(quality, classes):
   indices = np.flatnonzero(np.isin(np.arange(SOURCE.size) % 12, classes))
@@ -101,18 +103,18 @@ def test_any_precision_is_accepted(quality, dtype):
   assert result["classifier_frechet_distance"] == pytest.approx(exact, rel=0.1)
 
 
-def test_images_that_are_not_finite_are_not_measured_as_if_they_were(quality):
+def test_images_that_are_not_finite_give_nan_and_no_class(quality):
   result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan, np.float32))
   assert np.isnan(result["classifier_frechet_distance"])
   assert result["classes_covered"] == 0
 
 
-def test_the_description_says_what_was_compared(quality):
+def test_the_description_says_what_is_compared(quality):
   assert quality.description.startswith("300 real and 300 generated images; 64 features")
   assert "on 120 others (not Inception)" in quality.description
 
 
-def test_no_more_samples_than_there_are_images(tmp_path):
+def test_there_are_never_more_samples_than_images(tmp_path):
   assert SampleQuality(Shapes(8, size=100), tmp_path).num_samples == 100
 
 

@@ -1,3 +1,5 @@
+"""Adversarial losses and their gradients against closed forms."""
+
 import gin
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from models.gan import losses
 
 SCORES = np.random.default_rng(0).normal(size=(2, 10), scale=1.5)
 
-# float64 to its last bits: a loss rounded to float32 on the way would be 1e-7 off.
+# float64 to its last bits: a loss that passes through float32 would be 1e-7 off.
 DTYPES = [("float64", 1e-14), ("float32", 1e-6), ("bfloat16", 2e-2)]
 CALLS = {"eager": lambda f: f, "function": tf.function,
          "xla": lambda f: tf.function(f, jit_compile=True)}
@@ -17,7 +19,7 @@ def softplus(x):
   return np.log1p(np.exp(x))
 
 
-# By the name in gin: the discriminator's loss and the generator's, in closed form.
+# The discriminator's loss and the generator's in closed form, by their name in gin.
 CLOSED_FORMS = {
     "hinge": (lambda real, fake: np.mean(np.maximum(0, 1 - real) + np.maximum(0, 1 + fake)),
               lambda fake: -np.mean(fake)),
@@ -59,7 +61,7 @@ def test_gradients_equal_the_closed_form(call, dtype, tolerance):
     return tape.gradient(both[0], [real, fake]), tape.gradient(both[1], fake)
 
   (d_real, d_fake), g_fake = gradients(*(tf.cast(scores, dtype) for scores in SCORES))
-  # Each example weighs 1 / n, and none where it is beyond the margin.
+  # Each example has the weight 1 / n, or 0 beyond the margin.
   for gradient, expected in [(d_real, np.where(SCORES[0] < 1, -0.1, 0)),
                              (d_fake, np.where(SCORES[1] > -1, 0.1, 0)),
                              (g_fake, np.full(10, -0.1))]:
@@ -68,7 +70,7 @@ def test_gradients_equal_the_closed_form(call, dtype, tolerance):
 
 
 @pytest.mark.parametrize("name", CLOSED_FORMS)
-def test_losses_leave_nothing_in_the_graph(name):
+def test_losses_add_nothing_to_graph_collections(name):
   loss = gin.get_configurable(name)()
 
   @tf.function
@@ -80,12 +82,12 @@ def test_losses_leave_nothing_in_the_graph(name):
 
 
 @pytest.mark.parametrize("name", ["hinge", "wasserstein"])
-def test_batches_of_other_sizes_are_refused(name):
+def test_batches_of_different_sizes_are_refused(name):
   with pytest.raises(ValueError, match=r"\(3,\) and \(2,\) are incompatible"):
     gin.get_configurable(name)().discriminator(tf.zeros([3]), tf.zeros([2]))
 
 
-# A real example counts as one to 90 %, and a generated one not at all.
+# A real example has the label 0.9, and a generated one 0.
 SMOOTHED = softplus(-2.0) * 0.9 + softplus(2.0) * 0.1 + softplus(3.0)
 
 

@@ -1,4 +1,4 @@
-"""Folded resampling convolutions against the plain compositions they stand for."""
+"""Folded resampling convolutions against the plain compositions that they replace."""
 
 import keras
 import numpy as np
@@ -133,7 +133,7 @@ def test_bfloat16_policy(layer_class):
 
 
 @pytest.mark.parametrize("layer_class", LAYERS)
-def test_starts_as_the_3x3_layer_would(layer_class):
+def test_initial_weights_are_those_of_the_3x3_layer(layer_class):
   kernels = []
   for layer in (layer_class(5, kernel_initializer=keras.initializers.GlorotUniform(seed=1)),
                 keras.layers.Conv2D(5, 3, kernel_initializer=keras.initializers.GlorotUniform(1))):

@@ -1,4 +1,4 @@
-"""The SN-GAN networks: sizes, the functions they compute, and what may be asked of them."""
+"""The SN-GAN networks: sizes, the functions that they compute, and calls that they refuse."""
 
 import gin
 import keras
@@ -67,13 +67,13 @@ def test_shapes_and_ranges(resolution, channels):
   assert np.abs(images).max() <= 1
   assert discriminator(images, labels, z, training=True).shape == (2,)
   assert encoder(images, training=True).shape == (2, 7)
-  # Built at construction: no call creates a variable.
+  # The constructor makes all variables; no call makes one.
   assert [len(network.variables) for network in networks] == variables
 
 
 @pytest.mark.parametrize("resolution", [8, 64, 128])
 def test_gradients_reach_every_variable(resolution):
-  keras.utils.set_random_seed(0)  # With four features an unlucky start leaves no ReLU alive.
+  keras.utils.set_random_seed(0)  # With four features, some seeds leave no ReLU active.
   z, labels = normal(3, 5), tf.constant([0, 1, 1])
   generator = Generator(resolution, latent_dim=5, width=1 / 32, num_classes=2)
   discriminator = Discriminator(resolution, width=1 / 32, num_classes=2, code_dim=5)
@@ -87,12 +87,12 @@ def test_gradients_reach_every_variable(resolution):
   variables = [v for n in (generator, discriminator, encoder) for v in n.trainable_variables]
   for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
     assert gradient is not None and np.isfinite(gradient).all(), variable.path
-    # A bias before batch normalization has no effect; every kernel has.
+    # Every kernel has an effect. A bias before batch normalization has none.
     assert variable.name == "bias" or np.any(gradient), variable.path
 
 
-# The unfolded networks, as the papers draw them: resampling at full size around plain 3x3
-# convolutions, shortcuts at full size, exact singular values.
+# The unfolded networks as in the papers: resampling at full size around plain 3x3 convolutions,
+# shortcuts at full size, exact singular values.
 
 def conv(x, layer, kernel=None):
   return tf.nn.conv2d(x, layer.kernel.value if kernel is None else kernel, 1, "SAME") + layer.bias
@@ -121,7 +121,7 @@ def plain_generator(generator, z):
 
 
 def normalized(layer):
-  """A kernel over its exact largest singular value, which the layer's vector is set to."""
+  """A kernel divided by its largest singular value; also sets the layer's singular vector."""
   matrix = layer.kernel.numpy().reshape(-1, layer.kernel.shape[-1])
   _, singular_values, vectors = np.linalg.svd(matrix)
   layer.u.assign(vectors[:1])
@@ -148,7 +148,7 @@ def plain_discriminator(discriminator, images, labels, codes):
   return score + tf.linalg.matvec(pair, normalized(discriminator.joint_score)[:, 0])
 
 
-def test_generator_is_the_unfolded_one(float64):
+def test_generator_equals_the_unfolded_one(float64):
   generator = Generator(32, latent_dim=6, width=1 / 16)
   randomize(generator)
   z = normal(3, 6, dtype="float64")
@@ -156,7 +156,7 @@ def test_generator_is_the_unfolded_one(float64):
       generator(z, training=True), plain_generator(generator, z), atol=1e-11)
 
 
-def test_discriminator_is_the_unfolded_one(float64):
+def test_discriminator_equals_the_unfolded_one(float64):
   discriminator = Discriminator(32, width=1 / 16, num_classes=3, code_dim=5)
   randomize(discriminator)
   images = tf.tanh(normal(3, 32, 32, 3, dtype="float64"))
@@ -273,18 +273,18 @@ def test_gin_configures_the_networks():
 
 
 @pytest.mark.parametrize("network", [Generator, Discriminator, Encoder])
-def test_unknown_resolution(network):
-  with pytest.raises(UsageError, match=f"{network.__name__}.resolution = 28 .*8, 16, 32, 64, 128"):
+def test_an_unknown_resolution_is_refused(network):
+  with pytest.raises(UsageError, match=f"{network.__name__}.resolution = 28: .*8, 16, 32, 64, 128"):
     network(28)
 
 
 @pytest.mark.parametrize("network", [Generator, Discriminator, Encoder])
-def test_width_must_leave_a_channel(network):
+def test_a_width_that_leaves_no_channel_is_refused(network):
   with pytest.raises(UsageError, match=r"width = 0\.001"):
     network(64, width=0.001)
 
 
-def test_calls_that_cannot_be_meant():
+def test_calls_with_wrong_inputs_are_refused():
   images, z = normal(2, 8, 8, 3), normal(2, 4)
   with pytest.raises(UsageError, match="no labels"):
     Generator(8, latent_dim=4, width=1 / 16, num_classes=2)(z)

@@ -1,3 +1,5 @@
+"""TF-GAN on today's TensorFlow: loaded aside, in float64, without its heavy imports."""
+
 import subprocess
 import sys
 import types
@@ -10,12 +12,12 @@ from models.gan import tfgan
 
 
 def fresh():
-  """Forgets what was loaded, so that a test loads it itself."""
+  """Clears the caches, so that a test loads the modules itself."""
   tfgan.losses.cache_clear()
   tfgan.classifier_metrics.cache_clear()
 
 
-def test_modules_are_those_of_tf_gan_and_loaded_once():
+def test_modules_come_from_tf_gan_and_are_loaded_once():
   assert tfgan.losses().__name__ == "tensorflow_gan.python.losses.losses_impl"
   assert tfgan.losses() is tfgan.losses()
   metrics = tfgan.classifier_metrics()
@@ -23,7 +25,7 @@ def test_modules_are_those_of_tf_gan_and_loaded_once():
   assert metrics is tfgan.classifier_metrics()
 
 
-def test_loading_leaves_everything_else_as_it_was():
+def test_loading_changes_nothing_else():
   own = {name: types.ModuleType(name) for name in ("tensorflow_gan", "tensorflow_gan.python")}
   sys.modules.update(own)
   compute_weighted_loss = tf.compat.v1.losses.compute_weighted_loss
@@ -40,7 +42,7 @@ def test_loading_leaves_everything_else_as_it_was():
 
 
 def test_importing_our_modules_loads_nothing_heavy():
-  # A fresh process: this one has loaded it. Deprecation warnings are errors there, too.
+  # A fresh process, because this one has loaded it. Deprecation warnings are errors there, too.
   code = ("import sys, replicator, tensorflow as tf\n"
           "import models.gan.losses, models.gan.evaluation, models.vision.folder\n"
           "heavy = {'tensorflow_gan', 'tensorflow_probability', 'tensorflow_hub'}\n"
@@ -52,27 +54,27 @@ def test_importing_our_modules_loads_nothing_heavy():
   subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
-def test_a_missing_package_says_what_to_install(monkeypatch):
+def test_the_error_of_a_missing_package_says_what_to_install(monkeypatch):
   fresh()
   monkeypatch.setattr(tfgan.importlib.util, "find_spec", lambda name: None)
   with pytest.raises(ImportError, match="pip install tensorflow-gan"):
     tfgan.losses()
 
 
-# Any TF-GAN loss is to keep float64: the least squares ones are
+# Every TF-GAN loss must keep float64. The least squares losses are
 # mean((real - 1)^2) / 2 + mean(fake^2) / 2 (Mao et al. 2016, equation 9 with a = 0, b = c = 1).
 def test_weighted_losses_keep_float64():
   real, fake = np.random.default_rng(0).normal(size=(2, 7))
   weights = np.array([1, 2, 0, 1, 1, 0.5, 1])
   loss = tfgan.losses().least_squares_discriminator_loss(
       tf.constant(real), tf.constant(fake), real_weights=tf.constant(weights))
-  # TF-GAN divides by the number of weights that are not zero.
+  # TF-GAN divides by the number of nonzero weights.
   expected = np.sum(weights * (real - 1) ** 2) / 6 / 2 + np.mean(fake**2) / 2
   np.testing.assert_allclose(loss, expected, rtol=1e-14)
   assert loss.dtype == tf.float64
 
 
-def test_another_reduction_is_not_silently_a_mean():
+def test_another_reduction_is_refused():
   with pytest.raises(NotImplementedError, match="weighted_sum"):
     tfgan.losses().wasserstein_generator_loss(
         tf.zeros([2], tf.float64), reduction=tf.compat.v1.losses.Reduction.SUM)

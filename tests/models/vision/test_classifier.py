@@ -1,3 +1,5 @@
+"""The small classifier: its accuracy, its file, and its independence of global state."""
+
 import random
 
 import keras
@@ -21,7 +23,7 @@ def digits_folder(tmp_path_factory):
   return folder, load_or_train(Digits(), folder)
 
 
-def test_digits_are_told_apart(digits_folder):
+def test_digits_are_classified_correctly(digits_folder):
   _, classifier = digits_folder
   assert classifier.accuracy >= 0.97
   assert classifier.num_train == 1438
@@ -38,7 +40,7 @@ def test_features_and_logits(digits_folder):
   assert np.linalg.matrix_rank(np.cov(features.T)) == NUM_FEATURES
 
 
-def test_a_saved_classifier_is_loaded_and_is_the_same(digits_folder):
+def test_a_saved_classifier_is_loaded_unchanged(digits_folder):
   folder, classifier = digits_folder
   before = [file.stat().st_mtime_ns for file in folder.iterdir()]
   loaded = load_or_train(Digits(), folder)
@@ -75,21 +77,21 @@ def test_training_does_not_depend_on_the_dtype_policy(tmp_path, policy):
 
 def test_no_global_random_state_or_name_is_used(tmp_path):
   def draw():
-    # Eager ops, Keras layers, NumPy and Python each have a stream of their own.
+    # Eager ops, Keras layers, NumPy and Python each have their own stream.
     return [tf.random.normal([]).numpy(), keras.random.normal([]).numpy(), np.random.rand(),
             random.random(), keras.layers.Dense(3)(tf.ones([1, 2])).numpy().tolist()]
 
   def next_name():
     return int(keras.layers.Dense(1).name.rpartition("_")[2])
 
-  keras.layers.Dense(1)  # The very first one has no number.
+  keras.layers.Dense(1)  # The first one has no number.
   name = next_name()
   keras.utils.set_random_seed(5)
   undisturbed = draw()
   keras.utils.set_random_seed(5)
   load_or_train(small(), tmp_path)
   assert draw() == undisturbed
-  assert next_name() == name + 3  # Each `draw` made one.
+  assert next_name() == name + 3  # Each `draw` makes one.
 
 
 def test_big_images_are_accepted(tmp_path):
@@ -98,6 +100,6 @@ def test_big_images_are_accepted(tmp_path):
   assert features.shape == (3, NUM_FEATURES) and logits.shape == (3, 12)
 
 
-def test_one_image_is_too_few(tmp_path):
+def test_one_image_is_refused(tmp_path):
   with pytest.raises(ValueError, match="at least 2 images, the source has 1"):
     load_or_train(Shapes(8, size=1), tmp_path)

@@ -1,3 +1,5 @@
+"""The digits source against scikit-learn's description."""
+
 import numpy as np
 
 from models.vision.digits import Digits

@@ -1,3 +1,5 @@
+"""Folders of images: classes, decoding, and errors that name the file."""
+
 import numpy as np
 import pytest
 from absl import logging
@@ -8,9 +10,9 @@ from models.vision.images import read
 from replicator.errors import UsageError
 
 
-def paint(file, colour, size=(12, 12), mode="RGB", **options):
+def paint(file, color, size=(12, 12), mode="RGB", **options):
   file.parent.mkdir(parents=True, exist_ok=True)
-  Image.new(mode, size, colour).save(file, **options)
+  Image.new(mode, size, color).save(file, **options)
 
 
 def truncated_jpeg(file):
@@ -20,7 +22,7 @@ def truncated_jpeg(file):
 
 
 def message_of(*args, **kwargs):
-  """The first line of the error, to which gin adds where the call came from."""
+  """The first line of the error. Gin appends lines about the call."""
   with pytest.raises(UsageError) as error:
     ImageFolder(*args, **kwargs)
   return str(error.value).splitlines()[0]
@@ -46,7 +48,7 @@ def test_folders_are_classes_in_sorted_order(tmp_path):
   assert (images[2] == [0, 0, 255]).all()
 
 
-def test_files_that_are_not_images_of_a_class_are_passed_over(tmp_path):
+def test_files_that_are_not_images_of_a_class_are_skipped(tmp_path):
   paint(tmp_path / "a" / "1.png", "red")
   paint(tmp_path / "a" / "deeper" / "2.png", "green")
   paint(tmp_path / "a" / "._1.png", "green")
@@ -61,9 +63,9 @@ def test_files_that_are_not_images_of_a_class_are_passed_over(tmp_path):
   assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0]]
 
 
-def test_the_centre_square_is_kept(tmp_path):
+def test_the_center_square_is_cropped(tmp_path):
   picture = np.zeros([8, 24, 3], np.uint8)
-  picture[:, 8:16] = 200  # The centre third.
+  picture[:, 8:16] = 200  # The center third.
   (tmp_path / "wide").mkdir()
   Image.fromarray(picture).save(tmp_path / "wide" / "1.png")
   Image.fromarray(picture.swapaxes(0, 1)).save(tmp_path / "wide" / "2.png")
@@ -71,7 +73,7 @@ def test_the_centre_square_is_kept(tmp_path):
   assert (images == 200).all()
 
 
-def test_an_image_of_the_right_size_is_kept_exactly(tmp_path):
+def test_an_image_of_the_right_size_does_not_change(tmp_path):
   noise = np.random.default_rng(0).integers(0, 256, [16, 16, 3], np.uint8)
   (tmp_path / "a").mkdir()
   Image.fromarray(noise).save(tmp_path / "a" / "1.png")
@@ -87,15 +89,15 @@ def test_shrinking_averages_instead_of_picking_pixels(tmp_path):
   assert abs(images.astype(int) - 128).max() < 16
 
 
-def test_gray_transparent_palette_and_turned_images_become_rgb(tmp_path):
+def test_gray_transparent_palette_and_rotated_images_become_rgb(tmp_path):
   paint(tmp_path / "a" / "1.png", 100, mode="L")
   paint(tmp_path / "a" / "2.png", (255, 0, 0, 0), mode="RGBA")
   paint(tmp_path / "a" / "3.gif", "blue")
-  turned = np.zeros([8, 8, 3], np.uint8)
-  turned[:4] = 255
+  rotated = np.zeros([8, 8, 3], np.uint8)
+  rotated[:4] = 255
   orientation = Image.Exif()
   orientation[0x0112] = 6  # Shown after a quarter turn clockwise.
-  Image.fromarray(turned).save(tmp_path / "a" / "4.png", exif=orientation)
+  Image.fromarray(rotated).save(tmp_path / "a" / "4.png", exif=orientation)
   images, _ = all_of(ImageFolder(str(tmp_path), 8))
   assert (images[0] == 100).all()
   assert (images[1] == 255).all()
@@ -139,20 +141,20 @@ def test_the_first_corrupt_image_is_the_one_named(tmp_path):
   assert message_of(str(tmp_path), 8).startswith(f"{tmp_path / 'a' / '01.jpg'} cannot be read")
 
 
-def test_no_readable_image_at_all(tmp_path):
+def test_a_folder_without_a_readable_image_is_refused(tmp_path):
   (tmp_path / "a").mkdir()
   (tmp_path / "a" / "1.png").write_text("no image")
   message = message_of(str(tmp_path), 8, on_error="skip")
   assert message.startswith(f"ImageFolder.path = '{tmp_path}': none of its 1 image files")
 
 
-def test_a_missing_folder(tmp_path):
+def test_a_missing_folder_is_refused(tmp_path):
   message = message_of(str(tmp_path / "nowhere"), 8)
   assert message.startswith(f"ImageFolder.path = '{tmp_path / 'nowhere'}': no such folder. Write")
 
 
 @pytest.mark.parametrize("names", [[], ["a/"], ["loose.png"], ["a/notes.txt"]])
-def test_a_folder_without_classes_says_what_is_expected(tmp_path, names):
+def test_the_error_of_a_folder_without_classes_says_what_is_expected(tmp_path, names):
   for name in names:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("")
@@ -161,7 +163,7 @@ def test_a_folder_without_classes_says_what_is_expected(tmp_path, names):
   assert "one sub-folder of images per class, such as cats/001.jpg" in message
 
 
-def test_bad_values(tmp_path):
+def test_bad_values_are_refused(tmp_path):
   paint(tmp_path / "a" / "1.png", "red")
   assert message_of(str(tmp_path), 8, on_error="ignore") == (
       "ImageFolder.on_error = 'ignore': write 'raise' or 'skip'.")

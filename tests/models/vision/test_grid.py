@@ -1,3 +1,5 @@
+"""Grids of images, pixel by pixel."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,7 +22,7 @@ def test_tiles_run_row_by_row_one_pixel_apart():
   assert (grid[4:6, 1:3] == 30).all()
   for line in (0, 3, 6):
     assert (grid[line] == GAP).all() and (grid[:, line] == GAP).all()
-  assert (grid[4:6, 4:6] == GAP).all()  # The place that no image fills.
+  assert (grid[4:6, 4:6] == GAP).all()  # The place without an image.
 
 
 def test_enlarging_repeats_pixels():
@@ -30,7 +32,7 @@ def test_enlarging_repeats_pixels():
 
 
 @pytest.mark.parametrize("size, side", [(8, 32), (20, 40), (32, 32), (100, 100)])
-def test_tiny_images_are_enlarged_by_themselves(size, side):
+def test_tiny_images_are_enlarged_by_default(size, side):
   assert image_grid(flat([0], size), columns=1).shape == (side + 2, side + 2, 3)
 
 
@@ -43,7 +45,7 @@ def test_floats_span_minus_one_to_one(channels, dtype):
   assert grid[1, 1::2].tolist() == [[0] * 3, [128] * 3, [255] * 3, [255] * 3]
 
 
-def test_pairs_touch_and_are_set_apart():
+def test_pairs_have_space_between_and_none_inside():
   grid = paired_grid(flat([10, 20, 30]), flat([11, 21, 31]), columns=2, scale=1)
   assert (grid[1:3, 1:3] == 10).all() and (grid[1:3, 3:5] == 11).all()
   assert (grid[1:3, 5:8] == GAP).all()
@@ -61,11 +63,11 @@ def test_pictures_side_by_side_are_padded_with_white():
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 2, 3), (2, 2, 3), (1, 2, 2, 4)])
-def test_what_is_no_image_batch_is_refused(shape):
-  with pytest.raises(ValueError, match=r"A grid is made of images \[n, h, w, 1 or 3\]"):
+def test_a_shape_that_is_no_image_batch_is_refused(shape):
+  with pytest.raises(ValueError, match=r"A grid needs images \[n, h, w, 1 or 3\]"):
     image_grid(np.zeros(shape), columns=1)
 
 
-def test_pairs_have_one_shape():
+def test_pairs_of_different_shapes_are_refused():
   with pytest.raises(ValueError, match="the same shape"):
     paired_grid(flat([1, 2]), flat([1]), columns=1)

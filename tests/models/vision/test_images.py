@@ -1,3 +1,5 @@
+"""Image sources in memory, and conversions between bytes and network inputs."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,7 +16,7 @@ def small_source():
 
 @pytest.mark.parametrize("dtype, tolerance", [("float64", 0), ("float32", 1e-7),
                                               ("bfloat16", 2**-9), ("float16", 2**-12)])
-def test_to_unit_range_is_the_line_through_minus_one_and_one(dtype, tolerance):
+def test_to_unit_range_is_linear_from_minus_one_to_one(dtype, tolerance):
   result = to_unit_range(LEVELS, dtype)
   assert result.dtype == dtype
   expected = LEVELS.astype(np.float64) / 127.5 - 1.0

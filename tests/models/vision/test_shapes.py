@@ -1,3 +1,5 @@
+"""Colored shapes: determinism, classes, and the geometry of outlines."""
+
 import math
 
 import numpy as np
@@ -27,7 +29,7 @@ def test_label_is_a_function_of_the_index_and_classes_are_balanced():
   assert source.class_names[0] == "red circle" and source.class_names[11] == "blue cross"
 
 
-def test_images_are_distinct_and_always_the_same():
+def test_images_are_distinct_and_reproducible():
   images, _ = read(Shapes(16), np.arange(200))
   again, _ = read(Shapes(16), np.arange(200)[::-1])
   np.testing.assert_array_equal(images, again[::-1])
@@ -35,15 +37,15 @@ def test_images_are_distinct_and_always_the_same():
 
 
 def test_image_is_pinned():
-  # A middle row of image 0, computed by this code: training data must not change unnoticed.
-  # One level of tolerance: the last bit of a cosine differs between machines.
+  # A middle row of image 0, computed by this code, so that training data cannot change unnoticed.
+  # The tolerance is one level, because the last bit of a cosine differs between machines.
   expected = [[36, 25, 34], [40, 25, 35], [161, 35, 60], [206, 38, 68],
               [209, 38, 69], [139, 34, 56], [37, 24, 33], [34, 24, 32]]
   row = Shapes(8).load(tf.constant(0, tf.int64))["image"][4].numpy().astype(int)
   np.testing.assert_allclose(row, expected, rtol=0, atol=1)
 
 
-def test_colour_of_the_shape_is_the_colour_of_the_class():
+def test_the_color_of_the_shape_is_the_color_of_the_class():
   source = Shapes(32)
   images, labels = read(source, np.arange(240))
   brightest = images.max(-1).reshape(240, -1).argsort(-1)[:, -50:]
@@ -51,7 +53,7 @@ def test_colour_of_the_shape_is_the_colour_of_the_class():
   assert (pixels.argmax(-1) == labels % 3).all()
 
 
-# Areas of the unit forms: a disc, a square, a regular triangle of inradius 0.56 and a cross.
+# Areas of the unit forms: a disk, a square, a regular triangle of inradius 0.56 and a cross.
 @pytest.mark.parametrize("shape, area", [
     (0, math.pi * 0.86**2), (1, 1.52**2), (2, 3 * math.sqrt(3) * 0.56**2),
     (3, 2 * 0.62 * 1.9 - 0.62**2)])
