@@ -97,7 +97,9 @@ class Replay(tf.Module):
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
     self.drawable = _variable([], tf.int64)
-    self._writer = ReplayWriter(self)
+    self._writer = ReplayWriter(
+        [self.observation, self.action, self.reward, self.flag], self.written, self.drawable,
+        self.largest_priority, self.priorities)
 
   def size(self) -> int:
     """How many transitions can be sampled now."""

@@ -1,7 +1,6 @@
 """The writer of a replay: changes its variables in compiled code, between the calls of the step."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -10,21 +9,22 @@ from models.rl import sum_tree
 from models.rl.timesteps import END
 from replicator.snapshot import copies_of
 
-if TYPE_CHECKING:
-  from models.rl.replay import Replay
-
 
 class ReplayWriter:
   """Writes timesteps into all copies of a replay. It is no tf.Module, because it has no state.
 
   Args:
-    replay: whose variables it writes.
+    contents: the replay's variables of observations, actions, rewards and flags.
+    written: see `Replay`.
+    drawable: see `Replay`.
+    largest_priority: see `Replay`.
+    priorities: a number for each place: its priority, or 0 where no transition can be sampled.
   """
 
-  def __init__(self, replay: "Replay"):
-    self._contents = [replay.observation, replay.action, replay.reward, replay.flag]
-    self._others = [replay.written, replay.drawable, replay.largest_priority,
-                    *replay.priorities.levels]
+  def __init__(self, contents: list[tf.Variable], written: tf.Variable, drawable: tf.Variable,
+               largest_priority: tf.Variable, priorities: sum_tree.SumTree):
+    self._contents = contents
+    self._others = [written, drawable, largest_priority, *priorities.levels]
     self._compiled: Callable | None = None
 
   def write(self, *arrays: np.ndarray) -> None:
