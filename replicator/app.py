@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import os
 import pathlib
-import re
 import shlex
 import sys
 import traceback
@@ -21,14 +20,14 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from replicator import quiet
+from replicator.console.flags import Parser, experiment, program
 from replicator.errors import (
   PREEMPTED_STATUS,
   Preempted,
   RunFailed,
   UsageError,
   first_line,
-  is_foreign,
-  nearest,
+  in_one_line,
 )
 
 
@@ -136,34 +135,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   return parser.parse_args(argv)
 
 
-class Parser(argparse.ArgumentParser):
-  """Raises a UsageError, with a hint, for a bad command line."""
-
-  def error(self, message: str) -> NoReturn:
-    """What argparse calls."""
-    flags = [option for action in self._actions for option in action.option_strings]
-    unknown = message.partition("unrecognized arguments: ")[2].partition("=")[0].split(" ")[0]
-    raise UsageError(f"command line: {message}.{nearest(unknown, flags) if unknown else ''}")
-
-
 def _new_workdir() -> str:
   if os.environ.get("TF_CONFIG"):
     raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; all "
                      "of them must see the same folder")
   now = datetime.datetime.now(datetime.timezone.utc)
   return f"runs/{experiment()}-{now:%Y%m%d-%H%M%S}"
-
-
-def experiment() -> str:
-  """The name of the running experiment: of its module or file."""
-  spec = sys.modules["__main__"].__spec__
-  return spec.name.rpartition(".")[2] if spec else pathlib.Path(sys.argv[0]).stem
-
-
-def program() -> list[str]:
-  """The words that start this program: `python -m package.module` or `python file.py`."""
-  spec = sys.modules["__main__"].__spec__
-  return ["python", "-m", spec.name] if spec else ["python", sys.argv[0]]
 
 
 def _command(argv: list[str], workdir: str | None) -> str:
@@ -197,16 +174,3 @@ def _fail_unexpectedly(error: Exception, debug: bool, workdir: str | None) -> in
   message = f"{in_one_line(error)}{kept}"
   return _fail(message if kept or debug else f"{message} (--debug shows the traceback)",
                debug, workdir, status=1)
-
-
-def in_one_line(error: Exception) -> str:
-  """The last line of the user's own code that the error passed, its type and its message."""
-  frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-  lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-  reason = lines[0]
-  if "Graph execution error" in reason:  # Compiled code tells its places in the message.
-    frames += re.findall(r'File "(.+?)", line (\d+)', str(error))
-    reason = next((line for line in lines[2:] if not line.startswith("  ")), reason)
-  own = [frame for frame in frames if os.path.isfile(frame[0]) and not is_foreign(frame[0])]
-  where = f"{os.path.relpath(own[-1][0])}:{own[-1][1]}: " if own else ""
-  return f"{where}{type(error).__name__}: {reason}"

@@ -13,7 +13,7 @@ from html import escape
 
 import numpy as np
 
-from replicator.progress import format_number
+from replicator.console.formatting import format_number
 
 Series = tuple[np.ndarray, np.ndarray]
 """Steps `[n]` and values `[n]`."""

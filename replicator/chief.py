@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from replicator import app, context, record
+from replicator import context, record
+from replicator.console import flags
 from replicator.errors import UsageError
 from replicator.progress import Progress
 
@@ -85,10 +86,10 @@ def check_workdir(workdir: pathlib.Path) -> None:
   try:
     experiment = json.loads((workdir / "run.json").read_text())["experiment"]
   except (OSError, ValueError, LookupError, TypeError):  # None, or torn by a crash.
-    experiment = app.experiment()
-  if experiment != app.experiment():
+    experiment = flags.experiment()
+  if experiment != flags.experiment():
     raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
-                     f"'{app.experiment()}'; write another")
+                     f"'{flags.experiment()}'; write another")
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=workdir) as file:

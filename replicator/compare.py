@@ -16,10 +16,10 @@ from html import escape
 
 import numpy as np
 
-from replicator import charts, runs, used_config
-from replicator.app import Parser
+from replicator import charts, durable, runs, used_config
+from replicator.console.flags import Parser
+from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
-from replicator.progress import format_duration, format_number
 from replicator.runs import Run
 
 Table = dict[str, list[str]]
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = pathlib.Path(flags.output)
     text = page(found)
     try:
-      runs.write_whole(output, text)
+      durable.write_whole(output, text)
     except OSError as error:
       raise UsageError(f"--output={output}: cannot be written ({error.strerror})") from error
   except UsageError as error:

@@ -27,8 +27,9 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from replicator import quiet
-from replicator.app import Parser, in_one_line, main_of
-from replicator.errors import UsageError, first_line
+from replicator.app import main_of
+from replicator.console.flags import Parser
+from replicator.errors import UsageError, first_line, in_one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -51,6 +51,20 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
   _to_disk(folder.parent)
 
 
+def write_whole(path: pathlib.Path, content: str | bytes) -> None:
+  """Replaces a file; a crash leaves the old one or the new one, never a part."""
+  temporary = path.with_name(f".{path.name}.{os.getpid()}")
+  try:
+    with temporary.open("wb") as file:
+      file.write(content.encode() if isinstance(content, str) else content)
+      file.flush()
+      os.fsync(file.fileno())
+    temporary.replace(path)
+  except BaseException:
+    temporary.unlink(missing_ok=True)
+    raise
+
+
 def check(folder: pathlib.Path) -> dict:
   """Reads every file of a published folder; returns its facts.
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import gin
 
 from replicator import config, diagnosis, recording, strategy
-from replicator.app import in_one_line
-from replicator.errors import UsageError, first_line
+from replicator.errors import UsageError, first_line, in_one_line
 
 AGREES, DIFFERS, FAILED, SKIPPED = "agrees", "DIFFERS", "FAILED", "--"
 

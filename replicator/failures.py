@@ -13,7 +13,7 @@ from replicator import checkpoint, collectives, random
 from replicator.core import Replicator
 from replicator.errors import RunFailed
 from replicator.guard import Failure, Guard, History
-from replicator.record import as_json
+from replicator.runs import as_json
 
 
 class Failed(Exception):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import gin
 import numpy as np
 
+from replicator.console.formatting import format_number
 from replicator.errors import UsageError, nearest
-from replicator.progress import format_number
 from replicator.signals import PREFIXES
 
 ACTIONS = ("stop", "warn", "roll_back", "off")

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from replicator.app import experiment, program
+from replicator.console.flags import experiment, program
 
 DIFF = "changes.diff"
 """The file of a workdir with what the code had on top of its commit."""

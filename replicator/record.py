@@ -10,7 +10,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from replicator import provenance, runs, used_config
+from replicator import durable, provenance, runs, used_config
 
 
 class Record:
@@ -36,7 +36,7 @@ class Record:
   def metrics(self, step: int, seconds: float, values: dict[str, float]) -> None:
     """Appends one line to `metrics.jsonl` and the same to TensorBoard."""
     row = {"step": step, "seconds": round(seconds, 3),
-           **{name: as_json(value) for name, value in values.items()}}
+           **{name: runs.as_json(value) for name, value in values.items()}}
     line = json.dumps(row, allow_nan=False)
     with self._metrics.open("a") as file:
       file.write(line + "\n")
@@ -50,7 +50,7 @@ class Record:
     from PIL import Image
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format="png")
-    runs.write_whole(self.workdir / "samples" / f"step-{step:08d}.png", file.getvalue())
+    durable.write_whole(self.workdir / "samples" / f"step-{step:08d}.png", file.getvalue())
     with self._events.as_default(step):
       tf.summary.image("samples", pixels[np.newaxis])
 
@@ -79,7 +79,7 @@ class Record:
       return
     kept = [line for line in self._metrics.read_text().splitlines()
             if _step_of(line) <= first_step]
-    runs.write_whole(self._metrics, "".join(line + "\n" for line in kept))
+    durable.write_whole(self._metrics, "".join(line + "\n" for line in kept))
 
   def _all_facts(self, facts: dict, first_step: int) -> dict:
     """As of now; each start after the first leaves behind what it found, where that differs."""
@@ -112,18 +112,11 @@ class Record:
     path = self.workdir / provenance.DIFF
     if resumed and path.exists() and path.read_bytes() != diff:
       path = path.with_stem(f"{path.stem}-{resumed}")
-    runs.write_whole(path, diff)
+    durable.write_whole(path, diff)
     return path.name
 
   def _write_facts(self) -> None:
-    runs.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
-
-
-def as_json(value: float) -> float | str:
-  """JSON has no word for a number that is not finite."""
-  if math.isfinite(value):
-    return value
-  return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    durable.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
 
 
 def _step_of(line: str) -> float:

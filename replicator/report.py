@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from replicator import charts, runs
-from replicator.progress import format_duration, format_number
+from replicator.console.formatting import format_duration, format_number
 from replicator.runs import Run, kind
 
 _SHADED = "shaded: min to max"

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replicator import provenance, quiet
-from replicator.app import Parser
+from replicator.console.flags import Parser
 from replicator.errors import UsageError
 
 _FROM_FILES = ("--gin_file", "--gin_param", "--workdir")  # Flags that take a value.

@@ -1,10 +1,11 @@
-"""The files of a workdir, read whatever state they are in, and replaced as a whole.
+"""The files of a workdir, read whatever state they are in, in whatever state they are.
 
 Without TensorFlow, so that pages and tables about runs are there at once.
 """
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -15,6 +16,13 @@ from replicator.errors import UsageError
 
 NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 """How the numbers stand in `metrics.jsonl` that JSON has no word for."""
+
+
+def as_json(value: float) -> float | str:
+  """JSON has no word for a number that is not finite."""
+  if math.isfinite(value):
+    return value
+  return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,20 +92,6 @@ def read_facts(workdir: pathlib.Path) -> dict[str, Any]:
 
 def _text(path: pathlib.Path) -> str:
   return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def write_whole(path: pathlib.Path, content: str | bytes) -> None:
-  """Replaces a file; a crash leaves the old one or the new one, never a part."""
-  temporary = path.with_name(f".{path.name}.{os.getpid()}")
-  try:
-    with temporary.open("wb") as file:
-      file.write(content.encode() if isinstance(content, str) else content)
-      file.flush()
-      os.fsync(file.fileno())
-    temporary.replace(path)
-  except BaseException:
-    temporary.unlink(missing_ok=True)
-    raise
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import gin
 from gin import config_parser
 
-from replicator import gin_checks, gin_files, runs
+from replicator import durable, gin_checks, gin_files
 from replicator.configurables import constructor
 from replicator.errors import UsageError, first_line
 from replicator.gin_checks import Values
@@ -62,7 +62,7 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
     others = ", ".join(f"{each.binding.where}: {each.binding.name}" for each in mistakes[1:])
     raise UsageError(f"{mistakes[0]}{f' (and {others})' if others else ''}")
   now = text(earlier)
-  runs.write_whole(path, now)
+  durable.write_whole(path, now)
   changes = differences(earlier, now) if earlier else []
   recorded = [each.binding for each in found if each.binding.is_record]
   return ([f"changed: {change}" for change in changes]

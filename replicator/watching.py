@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import checkpoint, evidence, loop, runs, state
+from replicator import checkpoint, durable, evidence, loop, state
 from replicator.errors import UsageError
 from replicator.inputs import ExampleSource
 from replicator.training_function import TrainingFunction
@@ -62,7 +62,7 @@ class Watched:
 
   def write(self, path: pathlib.Path) -> None:
     """Writes it for `load`."""
-    runs.write_whole(path, json.dumps(dataclasses.asdict(self)))
+    durable.write_whole(path, json.dumps(dataclasses.asdict(self)))
 
 
 def load(path: pathlib.Path) -> Watched:

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from replicator.runs import read, write_whole
+from replicator.durable import write_whole
+from replicator.runs import read
 from replicator.sweeps import space
 from replicator.sweeps.sweep_file import SweepFile
 

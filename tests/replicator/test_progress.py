@@ -9,7 +9,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from replicator.progress import Progress, format_duration, format_number
+from replicator.console.formatting import format_duration, format_number
+from replicator.progress import Progress
 
 
 class Clock:
