@@ -11,6 +11,8 @@ if TYPE_CHECKING:
   from replicator import app as app
   from replicator import random as random
   from replicator.accumulation import microbatch as microbatch
+  from replicator.accumulation import split as split
+  from replicator.batch_norm import GlobalBatchNorm as GlobalBatchNorm
   from replicator.chief import Evaluation as Evaluation
   from replicator.collectives import all_concat as all_concat
   from replicator.collectives import all_gather as all_gather
@@ -31,13 +33,11 @@ if TYPE_CHECKING:
   from replicator.dropout import Dropout as Dropout
   from replicator.errors import UsageError as UsageError
   from replicator.inputs import InputContext as InputContext
-  from replicator.inputs import split as split
-  from replicator.layers import GlobalBatchNorm as GlobalBatchNorm
-  from replicator.layers import SpectralNorm as SpectralNorm
   from replicator.optimizers import Optimizer as Optimizer
   from replicator.optimizers import wrap_optimizer as wrap_optimizer
   from replicator.placement import logical_device as logical_device
   from replicator.schedules import LinearDecay as LinearDecay
+  from replicator.spectral_norm import SpectralNorm as SpectralNorm
   from replicator.standing_statistics import use_standing_statistics as use_standing_statistics
   from replicator.training import train as train
 
@@ -62,9 +62,9 @@ _HOMES = {
     "Dropout": "dropout",
     "UsageError": "errors",
     "InputContext": "inputs",
-    "split": "inputs",
-    "GlobalBatchNorm": "layers",
-    "SpectralNorm": "layers",
+    "split": "accumulation",
+    "GlobalBatchNorm": "batch_norm",
+    "SpectralNorm": "spectral_norm",
     "Evaluation": "chief",
     "train": "training",
     "Optimizer": "optimizers",

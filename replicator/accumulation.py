@@ -1,4 +1,4 @@
-"""Exact gradient accumulation inside a replica step, for any number of networks."""
+"""The two ways to divide a replica's batch: for accumulated gradients, and for several updates."""
 
 from collections.abc import Callable
 
@@ -58,6 +58,24 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
     return parts.mean()
   finally:
     step.microbatch = None
+
+
+def split(batch: Nest, parts: int) -> list[Nest]:
+  """Divides a replica's batch into equal parts, for several updates within one step.
+
+  Part j has the examples j, j + parts, j + 2 parts, ... of the batch, so that over all replicas
+  it consists of the same examples of the global batch whatever their number.
+
+  Raises:
+    UsageError: the batch does not divide by `parts`.
+  """
+  size = tree.flatten(batch)[0].shape[0]
+  if size % parts:
+    raise UsageError(f"a replica's batch of {size} examples does not divide into {parts} parts; "
+                     f"write a train.global_batch_size that is a multiple of replicas x {parts}")
+  if parts == 1:
+    return [batch]
+  return [tree.map_structure(lambda x, j=j: x[j::parts], batch) for j in range(parts)]
 
 
 class _Parts:

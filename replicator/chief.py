@@ -1,17 +1,13 @@
 """What one process of a run does for all: evaluates, records, and tells how it goes."""
 
 import dataclasses
-import json
 import pathlib
-import tempfile
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from replicator import context, record
-from replicator.console import flags
-from replicator.errors import UsageError
 from replicator.progress import Progress
 
 
@@ -75,25 +71,3 @@ class Chief:
     """Writes the report."""
     from replicator import report  # It takes matplotlib with it.
     self.progress.note(f"done: {report.write_report(self.record.workdir)}")
-
-
-def check_workdir(workdir: pathlib.Path) -> None:
-  """Makes the folder of a run, if it is not there.
-
-  Raises:
-    UsageError: it belongs to another experiment, or cannot be written.
-  """
-  try:
-    experiment = json.loads((workdir / "run.json").read_text())["experiment"]
-  except (OSError, ValueError, LookupError, TypeError):  # None, or torn by a crash.
-    experiment = flags.experiment()
-  if experiment != flags.experiment():
-    raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
-                     f"'{flags.experiment()}'; write another")
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=workdir) as file:
-      file.write(b"x")
-  except OSError as error:
-    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another"
-                     ) from error

@@ -16,7 +16,7 @@ from html import escape
 
 import numpy as np
 
-from replicator import charts, durable, runs, used_config
+from replicator import charts, differences, durable, runs
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
@@ -125,7 +125,7 @@ def configuration(found: Mapping[str, Run]) -> Table:
 
 def _values(run: Run) -> dict[str, str]:
   try:
-    return used_config.written_values(run.config)
+    return differences.written_values(run.config)
   except ValueError:
     return {"config.gin": "cannot be read"}
 

@@ -8,7 +8,15 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator import collectives, context, exchange, parameter_server, placement, state, support
+from replicator import (
+  collectives,
+  context,
+  exchange,
+  optimizers,
+  parameter_server,
+  placement,
+  support,
+)
 from replicator import strategy as strategies
 from replicator.errors import UsageError
 
@@ -111,7 +119,7 @@ class Replicator:
         cannot run a layer of the step.
     """
     if step_fn not in self._compiled:
-      state.check_owners(step_fn)
+      optimizers.check_owners(step_fn)
       support.check_supported(step_fn, self.name, self.num_replicas)
       self._compiled[step_fn] = self.compile(
           lambda step, arguments: self.on_replicas(step_fn, step, arguments))

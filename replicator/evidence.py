@@ -11,8 +11,8 @@ import keras
 import tensorflow as tf
 
 from replicator import state, support
+from replicator.batch_norm import GlobalBatchNorm
 from replicator.errors import is_foreign
-from replicator.layers import GlobalBatchNorm
 from replicator.optimizers import Optimizer
 
 _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"

@@ -12,7 +12,17 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from replicator import config, core, gin_checks, gin_files, gin_types, inputs, training, used_config
+from replicator import (
+  config,
+  core,
+  differences,
+  gin_checks,
+  gin_files,
+  gin_types,
+  inputs,
+  training,
+  used_config,
+)
 from replicator.configurables import binding_name, constructor, parameters, short_name
 from replicator.errors import UsageError, first_line
 from replicator.gin_checks import Values
@@ -207,7 +217,7 @@ def configuration_of(run: str) -> str:
   path = path / "config.gin" if path.is_dir() else path
   try:
     written = path.read_text(encoding="utf-8")
-    used_config.written_values(written)
+    differences.written_values(written)
   except (OSError, ValueError) as error:
     reason = "no such file" if isinstance(error, FileNotFoundError) else first_line(error)
     raise UsageError(f"--diff={run}: {path}: {reason}; write the workdir of a run") from error
@@ -216,7 +226,7 @@ def configuration_of(run: str) -> str:
 
 def print_differences(before: str, run: str) -> None:
   """What the run that was traced would use otherwise than the one of the text `before`."""
-  found = used_config.differences(before, used_config.text(before))
+  found = differences.differences(before, used_config.text(before))
   if not found:
     print(f"no value differs from {run}")
     return

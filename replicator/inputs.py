@@ -99,24 +99,6 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
   return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def split(batch: Nest, parts: int) -> list[Nest]:
-  """Divides a replica's batch into equal parts, for several updates within one step.
-
-  Part j has the examples j, j + parts, j + 2 parts, ... of the batch, so that over all replicas
-  it consists of the same examples of the global batch whatever their number.
-
-  Raises:
-    UsageError: the batch does not divide by `parts`.
-  """
-  size = tree.flatten(batch)[0].shape[0]
-  if size % parts:
-    raise UsageError(f"a replica's batch of {size} examples does not divide into {parts} parts; "
-                     f"write a train.global_batch_size that is a multiple of replicas x {parts}")
-  if parts == 1:
-    return [batch]
-  return [tree.map_structure(lambda x, j=j: x[j::parts], batch) for j in range(parts)]
-
-
 def _shuffled(source: ExampleSource, context: InputContext, first_step: int) -> tf.data.Dataset:
   own, whole = context.batch_size, context.global_batch_size
 

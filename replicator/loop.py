@@ -25,14 +25,15 @@ import tensorflow as tf
 
 from replicator import checkpoint, collectives, core
 from replicator import inputs as inputs_lib
-from replicator.chief import Chief, check_workdir
+from replicator.chief import Chief
 from replicator.durable import disk_fault
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.failures import Failed, Watch
 from replicator.guard import Guard
 from replicator.preemption import StopSignal
+from replicator.record import check_workdir
 from replicator.training_function import TrainingFunction
-from replicator.window import Window
+from replicator.window import RunningMeans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Loop:
     self.step = 0
     self.saved_step: int | None = None
     self.seconds = 0.0
-    self.window = Window()
+    self.window = RunningMeans()
     self._called = False
     self._leaves_out_evaluation = evaluate is not None and not schedule.eval_every
     self._restore()
@@ -232,7 +233,7 @@ class Loop:
     state = self.checkpoints.restore()
     if state is not None:
       self.step, self.seconds = state["step"], state["seconds"]
-      self.window = Window(state["window"])
+      self.window = RunningMeans(state["window"])
       self.watch.restore(state)
     if self.replicator.num_pipelines > 1:
       mine = tf.constant(self.step, tf.int64)

@@ -6,12 +6,13 @@ replica's examples, and no step divides by the number of replicas.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import gin
 import keras
 import tensorflow as tf
 
-from replicator import collectives, context
+from replicator import collectives, context, state
 from replicator.averages import MovingAverages
 from replicator.errors import UsageError
 from replicator.flat import Flat, flatten, layout, update_copies
@@ -230,6 +231,11 @@ class Optimizer(tf.Module):
     if self._averages:
       self._averages.update(strategy, self.keras_optimizer.iterations.value)
 
+  def saved_parts(self) -> dict[str, Any]:
+    """What a checkpoint saves; the variables that the optimizer updates belong to networks."""
+    return {f"keras_{self.layout}": self.keras_optimizer, "averages": self.averages,
+            "nonfinite_updates": self.nonfinite_updates, "loss_scale": self.loss_scale}
+
   @contextlib.contextmanager
   def averaged_weights(self) -> Iterator[None]:
     """Inside, networks compute with the EMA of their weights; nothing is overwritten.
@@ -275,6 +281,21 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Networks,
   """
   return Optimizer(optimizer, variables, clip_norm, clip_each_network, ema_decay, ema_start,
                    ema_every, skip_nonfinite)
+
+
+def check_owners(step: Callable) -> None:
+  """Checks that no variable of a step is updated by two of its optimizers.
+
+  Raises:
+    UsageError: one is; the message has the paths of attributes that lead to the optimizers.
+  """
+  owners: dict[int, str] = {}
+  for path, optimizer in state.held_by(step, (Optimizer,)):
+    for variable in optimizer.variables_updated:
+      owner = owners.setdefault(id(variable), path)
+      if owner != path:
+        raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
+                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")
 
 
 def _places(flats: list[Flat], owned: list) -> list[int]:

@@ -5,12 +5,15 @@ import io
 import json
 import math
 import pathlib
+import tempfile
 import time
 
 import numpy as np
 import tensorflow as tf
 
 from replicator import durable, provenance, runs, used_config
+from replicator.console import flags
+from replicator.errors import UsageError
 
 
 class Record:
@@ -117,6 +120,28 @@ class Record:
 
   def _write_facts(self) -> None:
     durable.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
+
+
+def check_workdir(workdir: pathlib.Path) -> None:
+  """Makes the folder of a run, if it is not there.
+
+  Raises:
+    UsageError: it belongs to another experiment, or cannot be written.
+  """
+  try:
+    experiment = json.loads((workdir / "run.json").read_text())["experiment"]
+  except (OSError, ValueError, LookupError, TypeError):  # None, or torn by a crash.
+    experiment = flags.experiment()
+  if experiment != flags.experiment():
+    raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
+                     f"'{flags.experiment()}'; write another")
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=workdir) as file:
+      file.write(b"x")
+  except OSError as error:
+    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another"
+                     ) from error
 
 
 def _step_of(line: str) -> float:

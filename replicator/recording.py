@@ -26,7 +26,7 @@ from replicator import (
 )
 from replicator import inputs as inputs_lib
 from replicator.errors import UsageError
-from replicator.training_function import checked_scalars
+from replicator.window import checked_scalars
 
 Key = tuple[int, str, str]
 """Step (0: before the first), kind, and name; the kinds are those below."""

@@ -1,11 +1,30 @@
-"""State that every replica has a copy of, changed in parts, otherwise than by an optimizer."""
+"""Variables of which every replica keeps a copy: made here, found again, and changed in parts."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from replicator import context
-from replicator.snapshot import copies_of
+
+
+def variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
+  """A variable of which every replica keeps its own copy, since all compute the same value.
+
+  Writing it needs no collective, unlike a mirrored variable, which broadcasts.
+  """
+  return keras.Variable(keras.initializers.get(initializer), shape=shape, dtype=dtype,
+                        trainable=False, autocast=False, name=name,
+                        synchronization="on_read", aggregation="only_first_replica")
+
+
+def copies_of(variable: Any) -> list[Any]:
+  """The plain variables behind a distributed one that are of this process."""
+  values = getattr(variable, "values", None)
+  if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
+    return list(values)
+  return [getattr(variable, "_v", variable)]  # Central storage and parameter servers wrap one.
 
 
 def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: tf.Tensor

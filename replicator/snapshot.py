@@ -14,6 +14,7 @@ import tensorflow as tf
 from replicator import collectives
 from replicator.core import Replicator
 from replicator.errors import UsageError
+from replicator.replicated import copies_of
 
 _SUM = tf.VariableAggregation.SUM
 _MEAN = tf.VariableAggregation.MEAN
@@ -118,14 +119,6 @@ class Variables:
   def _gather_step(self) -> list[tf.Tensor]:
     return collectives.all_gather(
         [self._variables[path].read_value() for path in self._gathered])
-
-
-def copies_of(variable: Any) -> list[Any]:
-  """The plain variables behind a distributed one that are of this process."""
-  values = getattr(variable, "values", None)
-  if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
-    return list(values)
-  return [getattr(variable, "_v", variable)]  # Central storage and parameter servers wrap one.
 
 
 def _plain(path: str, variable: Any) -> Any:

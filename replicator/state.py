@@ -9,13 +9,18 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import keras
 import tensorflow as tf
 
-from replicator.errors import UsageError
-from replicator.optimizers import Optimizer
+
+@runtime_checkable
+class SavesParts(Protocol):
+  """An object that says itself what a checkpoint saves of it."""
+
+  def saved_parts(self) -> dict[str, Any]:
+    """What hangs off the object, by name."""
 
 
 def variables_of(step: Callable) -> dict[str, Any]:
@@ -32,21 +37,6 @@ def variables_of(step: Callable) -> dict[str, Any]:
       seen.add(id(item))
       found[path] = item
   return dict(sorted(found.items()))
-
-
-def check_owners(step: Callable) -> None:
-  """Checks that no variable of a step is updated by two of its optimizers.
-
-  Raises:
-    UsageError: one is; the message has the paths of attributes that lead to the optimizers.
-  """
-  owners: dict[int, str] = {}
-  for path, optimizer in held_by(step, (Optimizer,)):
-    for variable in optimizer.variables_updated:
-      owner = owners.setdefault(id(variable), path)
-      if owner != path:
-        raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
-                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")
 
 
 def held_by(step: Callable, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
@@ -93,9 +83,8 @@ def _children(value: Any) -> dict | None:
     return value
   if isinstance(value, (list, tuple)):
     return dict(enumerate(value))
-  if isinstance(value, Optimizer):  # Its variables belong to the networks.
-    return {f"keras_{value.layout}": value.keras_optimizer, "averages": value.averages,
-            "nonfinite_updates": value.nonfinite_updates, "loss_scale": value.loss_scale}
+  if isinstance(value, SavesParts) and not isinstance(value, type):
+    return value.saved_parts()
   if isinstance(value, tf.Module):
     return {name: child for name, child in vars(value).items() if not name.startswith("_self_")}
   if isinstance(value, keras.random.SeedGenerator):

@@ -11,11 +11,12 @@ import re
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute import distribute_utils
+from tensorflow.python.distribute import values as distributed
 
 from replicator import parameter_server
 from replicator.errors import UsageError, nearest
 from replicator.placement import SplitStrategy
-from replicator.summation import SumOnEveryDevice
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
          "parameter_server", "tpu")
@@ -190,3 +191,31 @@ def _check_cluster(cluster: Any, required: set[str], strategy: str) -> None:
         int(a.rpartition(":")[2]) < 65536 for a in addresses):
       raise UsageError(f"TF_CONFIG: cluster['{kind}'] must be a list of \"host:port\" strings, "
                        f"not {addresses!r}")
+
+
+class SumOnEveryDevice(tf.distribute.ReductionToOneDevice):
+  """Every device fetches the tensors of all replicas and adds them up, in the same order.
+
+  One operation a device. TensorFlow's HierarchicalCopyAllReduce splits, adds up, joins and
+  copies instead, and leaves the last of an odd number of devices out of the sum.
+  """
+
+  def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any,
+                                  options: Any) -> list:
+    """Sums each; see `tf.distribute.CrossDeviceOps.batch_reduce_implementation`."""
+    return [self.reduce_implementation(reduce_op, value, destinations, options)
+            for value, destinations in value_destination_pairs]
+
+  def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any,
+                            options: Any) -> Any:
+    """The sum; see `tf.distribute.CrossDeviceOps.reduce_implementation`."""
+    if destinations is not per_replica_value or any(
+        not isinstance(x, tf.Tensor) for x in per_replica_value.values):
+      return super().reduce_implementation(reduce_op, per_replica_value, destinations, options)
+    sums = []
+    for value in per_replica_value.values:
+      with tf.device(value.device):
+        total = tf.add_n(per_replica_value.values)
+        sums.append(total / len(per_replica_value.values)
+                    if reduce_op == tf.distribute.ReduceOp.MEAN else total)
+    return distribute_utils.regroup(sums, wrap_class=distributed.Mirrored)

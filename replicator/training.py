@@ -20,7 +20,7 @@ from replicator import inputs as inputs_lib
 from replicator.chief import Evaluation
 from replicator.errors import UsageError, nearest
 from replicator.guard import Guard
-from replicator.state import check_owners
+from replicator.optimizers import check_owners
 from replicator.support import check_supported
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")

@@ -9,8 +9,8 @@ import tree
 
 from replicator import collectives
 from replicator.core import Nest, Replicator, Step
-from replicator.errors import UsageError
 from replicator.signals import Signals
+from replicator.window import checked_scalars
 
 
 class TrainingFunction:
@@ -106,23 +106,3 @@ class Result:
     history = self._history
     values = history.fetch() if hasattr(history, "fetch") else history.numpy()
     return dict(zip(self._names, values.T[1:], strict=True)), bool(values[0, 0] > 0)
-
-
-def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
-  """What a step returned, a dict of scalars to log.
-
-  Raises:
-    UsageError: it is not.
-  """
-  if not isinstance(outputs, dict) or not outputs:
-    raise UsageError("the step must return a non-empty dict of scalars to log, such as "
-                     f"{{'loss': loss}}, not {type(outputs).__name__}")
-  for name, value in outputs.items():
-    if name in ("step", "seconds", "staleness"):
-      raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
-                       "something else")
-    value = tf.convert_to_tensor(value)
-    if value.shape.rank != 0:
-      raise UsageError(f"the step returned '{name}' of shape {value.shape}; return a scalar, "
-                       "such as its tf.reduce_mean over the replica's examples")
-  return outputs

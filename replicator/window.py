@@ -1,9 +1,14 @@
-"""The mean of each scalar since the last log point."""
+"""The scalars that a step returns: checked, and averaged between log points."""
+
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+from replicator.errors import UsageError
 
 
-class Window:
+class RunningMeans:
   """Sums of scalars over steps.
 
   Args:
@@ -29,3 +34,23 @@ class Window:
   def state(self) -> dict:
     """What a checkpoint keeps; JSON-able."""
     return {"sums": dict(self._sums), "count": self._count}
+
+
+def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
+  """What a step returned, a dict of scalars to log.
+
+  Raises:
+    UsageError: it is not.
+  """
+  if not isinstance(outputs, dict) or not outputs:
+    raise UsageError("the step must return a non-empty dict of scalars to log, such as "
+                     f"{{'loss': loss}}, not {type(outputs).__name__}")
+  for name, value in outputs.items():
+    if name in ("step", "seconds", "staleness"):
+      raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
+                       "something else")
+    value = tf.convert_to_tensor(value)
+    if value.shape.rank != 0:
+      raise UsageError(f"the step returned '{name}' of shape {value.shape}; return a scalar, "
+                       "such as its tf.reduce_mean over the replica's examples")
+  return outputs

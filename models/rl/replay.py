@@ -21,7 +21,7 @@ from models.rl.rows import TERMINATED as TERMINATED
 from models.rl.rows import Rows as Rows
 from models.rl.rows import checked, numbered
 from replicator import UsageError, replicated
-from replicator.snapshot import copies_of
+from replicator.replicated import copies_of
 
 _LEAST_ERROR = 1e-6  # Added to every error: a row whose error is 0 must still be drawn again.
 

@@ -13,7 +13,7 @@ from replicator import (
   all_mean,
   context,
 )
-from replicator.layers import batch_normalized
+from replicator.batch_norm import batch_normalized
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # The layer's defaults.
 RNG = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import replicator
 from replicator import UsageError, config, random, used_config
+from replicator.differences import Difference, differences
 from replicator.gin_files import RECORD_HEADER
-from replicator.used_config import Difference, differences
 from tests.programs import two_networks  # noqa: F401  (for gin)
 
 pytestmark = pytest.mark.usefixtures("restored", "in_a_folder_of_its_own")

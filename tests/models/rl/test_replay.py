@@ -12,7 +12,7 @@ import replicator
 from models.rl import replay as replays
 from models.rl.replay import CONTINUES, END, TERMINATED, Replay, Rows
 from replicator import Replicator, UsageError, checkpoint
-from replicator.snapshot import copies_of
+from replicator.replicated import copies_of
 
 
 def rows_of(stream, flag, seed: int = 0, size: int = 2) -> Rows:

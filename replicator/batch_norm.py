@@ -1,9 +1,9 @@
-"""Keras layers that compute the same thing on one replica and on many, under every strategy."""
+"""Batch normalization over the examples of all replicas."""
 
 import keras
 import tensorflow as tf
 
-from replicator import collectives, context, exchange
+from replicator import collectives, context, exchange, replicated
 
 
 class GlobalBatchNorm(keras.layers.Layer):
@@ -42,8 +42,8 @@ class GlobalBatchNorm(keras.layers.Layer):
     if self.center:
       self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
     dtype = self.variable_dtype
-    self.moving_mean = _replica_variable("moving_mean", shape, "zeros", dtype)
-    self.moving_variance = _replica_variable("moving_variance", shape, "ones", dtype)
+    self.moving_mean = replicated.variable("moving_mean", shape, "zeros", dtype)
+    self.moving_variance = replicated.variable("moving_variance", shape, "ones", dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     if training and self._has_fused_operation(inputs):
@@ -171,87 +171,3 @@ def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
   mean = tf.reduce_sum(weights * means, axis=0)
   variance = tf.reduce_sum(weights * (variances + tf.math.squared_difference(means, mean)), axis=0)
   return (mean, variance), total
-
-
-def _replica_variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
-  """A variable of which every replica keeps its own copy, since all compute the same value.
-
-  Writing it needs no collective, unlike a mirrored variable, which broadcasts.
-  """
-  return keras.Variable(keras.initializers.get(initializer), shape=shape, dtype=dtype,
-                        trainable=False, autocast=False, name=name,
-                        synchronization="on_read", aggregation="only_first_replica")
-
-
-class SpectralNorm(keras.layers.Wrapper):
-  """Divides a layer's kernel by its largest singular value (Miyato et al. 2018).
-
-  One power iteration for each training call follows the leading singular vectors (in
-  micro-batches, for each of the whole batch); as in the paper the vectors are constants to
-  the gradient. The kernel `[..., c]` is seen as a
-  matrix `[prod(...), c]`. All replicas hold the same kernel and compute the same vector, so
-  it needs no collective. The wrapped layer's own kernel variable is never overwritten.
-
-  Args:
-    layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
-    power_iterations: how many for each training call.
-    epsilon: keeps the norms of the vectors from zero.
-
-  Raises:
-    ValueError: the layer has neither `kernel` nor `embeddings`.
-  """
-
-  def __init__(self, layer: keras.layers.Layer, power_iterations: int = 1,
-               epsilon: float = 1e-12, **kwargs):
-    kwargs.setdefault("dtype", layer.variable_dtype)  # A mixed one would round the kernel.
-    super().__init__(layer, autocast=False, **kwargs)
-    self.power_iterations = power_iterations
-    self.epsilon = epsilon
-
-  def build(self, input_shape=None):
-    super().build(input_shape)
-    for name in ("kernel", "embeddings"):
-      if hasattr(self.layer, name):
-        self.kernel = getattr(self.layer, name)
-        break
-    else:
-      raise ValueError(f"SpectralNorm: {self.layer} has neither 'kernel' nor 'embeddings'")
-    shape = (1, self.kernel.shape[-1])
-    self.u = _replica_variable("u", shape, "random_normal", self.variable_dtype)
-
-  def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-    normalized = self.kernel.value / self._spectral_norm(training)
-    # The other variables are passed on as they are: they may themselves be replaced by an
-    # enclosing scope, such as averaged weights.
-    values = [(v, v.value) for v in self.layer.variables if v is not self.kernel]
-    with keras.StatelessScope([*values, (self.kernel, normalized)], initialize_variables=False):
-      return self.layer(inputs)
-
-  def _spectral_norm(self, training: bool) -> tf.Tensor:
-    matrix = tf.reshape(self.kernel.value, [-1, self.kernel.shape[-1]])
-    constant = tf.stop_gradient(matrix)
-    if training:
-      u, v = context.once(lambda: self._iterate(constant))
-    else:
-      u = self.u.value
-      v = self._unit(tf.matmul(u, constant, transpose_b=True))
-    norm = tf.reduce_sum(tf.matmul(tf.stop_gradient(v), matrix) * tf.stop_gradient(u))
-    if training:
-      context.signal(self, lambda: {"sigma": norm})
-    return norm
-
-  def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Moves u towards the leading right singular vector; returns it and the left one, rows."""
-    u = self.u.value
-    v = self._unit(tf.matmul(u, matrix, transpose_b=True))
-    for _ in range(self.power_iterations):
-      v = self._unit(tf.matmul(u, matrix, transpose_b=True))
-      u = self._unit(tf.matmul(v, matrix))
-    self.u.assign(u)
-    return u, v
-
-  def _unit(self, vector: tf.Tensor) -> tf.Tensor:
-    return vector * tf.math.rsqrt(tf.reduce_sum(tf.square(vector)) + self.epsilon)
-
-  def compute_output_shape(self, input_shape):
-    return self.layer.compute_output_shape(input_shape)
