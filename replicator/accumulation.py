@@ -11,7 +11,7 @@ from replicator.errors import UsageError
 from replicator.exchange import Nest
 
 
-@gin.configurable(denylist=["fn", "batch"])
+@gin.configurable(module="replicator", denylist=["fn", "batch"])
 def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
   """What `fn(batch)` returns, computed from `n` equal micro-batches, one after the other.
 

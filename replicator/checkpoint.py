@@ -33,7 +33,7 @@ def allow_partial_restore(allowed: bool) -> None:
   _partial_allowed = allowed
 
 
-@gin.configurable(denylist=["folder", "step", "replicator"])
+@gin.configurable(module="replicator", denylist=["folder", "step", "replicator"])
 class Checkpoints:
   """Saves and restores everything that hangs off a step, and the loop's own state.
 

@@ -24,7 +24,7 @@ Nest = Any
 Step = Callable[..., Nest]
 
 
-@gin.configurable
+@gin.configurable(module="replicator")
 class Replicator:
   """Runs one replica step function under the strategy that a gin file names.
 

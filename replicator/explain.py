@@ -28,7 +28,7 @@ from replicator.errors import UsageError, first_line
 from replicator.gin_checks import Values
 from replicator.gin_files import MACRO, Binding
 
-_REPLICATOR = f"{core.__name__}.Replicator"
+_REPLICATOR = "replicator.Replicator"
 _LIBRARIES = ("gin.", "keras.", "tf.")
 
 

@@ -25,7 +25,7 @@ class Binding:
 
   Attributes:
     scope: such as 'generator' or 'a/b'; the name of a macro; or ''.
-    selector: the full name of the configurable, such as 'replicator.training.train'.
+    selector: the full name of the configurable, such as 'replicator.train'.
     parameter: which of its parameters is set.
     value: as gin holds it: references are `gin.config.ConfigurableReference`s.
     file: where it was written; None for the command line.

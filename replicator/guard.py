@@ -43,7 +43,7 @@ class Failure:
     return f"step {self.step}: {told[0]}{more}"
 
 
-@gin.configurable
+@gin.configurable(module="replicator")
 class Guard:
   """What to do about a step whose numbers are not finite, or past a limit.
 

@@ -249,7 +249,7 @@ class Optimizer(tf.Module):
       yield
 
 
-@gin.configurable(denylist=["optimizer", "variables"])
+@gin.configurable(module="replicator", denylist=["optimizer", "variables"])
 def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Networks,
                    clip_norm: float | None = None, clip_each_network: bool = False,
                    ema_decay: float | None = None, ema_start: int = 0, ema_every: int = 1,

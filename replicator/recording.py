@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import (
-  accumulation,
   collectives,
   context,
   core,
@@ -147,7 +146,7 @@ class _Recorder:
                          in zip(self._names, outputs, strict=True)})
       quantities.update(self._read(number))
     self._evidence.microbatched = any(
-        selector == f"{accumulation.__name__}.microbatch" and "n" in values
+        selector == "replicator.microbatch" and "n" in values
         for (_, selector), values in gin.config._OPERATIVE_CONFIG.items())
     self.recording = Recording(quantities, replicator.num_replicas, replicator.worker_id == 0,
                                input_context.global_batch_size, self._evidence)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from replicator.errors import UsageError
 
 
-@gin.configurable
+@gin.configurable(module="replicator")
 class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
   """A learning rate that rises linearly, stays, then falls linearly to zero.
 

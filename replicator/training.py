@@ -26,7 +26,8 @@ from replicator.support import check_supported
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 
-@gin.configurable(denylist=["make_step", "inputs", "evaluate", "before_call", "workdir"])
+@gin.configurable(module="replicator",
+                  denylist=["make_step", "inputs", "evaluate", "before_call", "workdir"])
 def train(make_step: Callable[[], Callable],
           inputs: inputs_lib.Inputs | None = None,
           evaluate: Callable[[Any], Evaluation] | None = None,
