@@ -29,7 +29,7 @@ LOG_EVERY = 50  # Of the runs with and without deterministic operations.
 
 def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
   """Seconds of each turn of a variant of the job's step, and the steps between its checkpoints."""
-  from replicator import quiet
+  from replicator.console import quiet
   quiet.import_tensorflow()
   import gin
 

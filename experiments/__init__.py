@@ -2,7 +2,7 @@
 
 import sys
 
-from replicator import quiet
+from replicator.console import quiet
 
 if "experiments.sweep" not in sys.orig_argv:  # Its trials are processes of their own.
   quiet.import_tensorflow()

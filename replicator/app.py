@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from replicator import quiet
+from replicator.console import quiet
 from replicator.console.flags import Parser, experiment, program
 from replicator.errors import (
   PREEMPTED_STATUS,
@@ -99,7 +99,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
   except RunFailed as error:
     return _fail(first_line(error), debug, workdir, status=1)
   except Exception as error:
-    from replicator.gin_checks import missing_value
+    from replicator.configuration.checks import missing_value
     missing = missing_value(error)
     return (_fail(missing, debug, workdir, status=2) if missing else
             _fail_unexpectedly(error, debug, workdir))

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from replicator import collectives, context, exchange, replicated
+from replicator.step import all_reduce, collectives, context, replicated
 
 
 class GlobalBatchNorm(keras.layers.Layer):
@@ -22,7 +22,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     epsilon: added to the variance.
     center: whether to add a learned offset `beta [c]`.
     scale: whether to multiply by a learned `gamma [c]`.
-    groups: normalize over the replicas of each group alone, see `replicator.collectives`. The
+    groups: normalize over the replicas of each group alone, see `replicator.step.collectives`. The
       moving statistics are those of all replicas, and so the same on each.
   """
 
@@ -158,7 +158,7 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
   everywhere, total = _combine(packed)
   if groups is None:
     return everywhere, everywhere, total
-  of_group, count = _combine(tf.gather(packed, exchange.Group(groups).replicas()))
+  of_group, count = _combine(tf.gather(packed, all_reduce.Group(groups).replicas()))
   return of_group, everywhere, count
 
 

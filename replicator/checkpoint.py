@@ -1,7 +1,7 @@
 """What must survive a restart, and where it is kept.
 
 A checkpoint is a folder `step-NNNNNNNN` with TensorFlow's tensor bundle `variables`, whose keys are
-the attribute paths of `state.variables_of`, and a manifest (see `replicator.durable`) with the
+the attribute paths of `state.variables_of`, and a manifest (see `replicator.atomic`) with the
 step, the state of the loop and the scalars that were logged at this very step.
 """
 
@@ -17,10 +17,11 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from replicator import durable, state
+from replicator import atomic
 from replicator.core import Replicator
 from replicator.errors import RunFailed, UsageError, nearest
 from replicator.snapshot import Snapshot, Variables
+from replicator.step.variables import variables_of
 
 _BUNDLE = "variables"
 _NAMED = 3  # Variables that a message names; there may be thousands.
@@ -59,7 +60,7 @@ class Checkpoints:
                best_is: str = "min"):
     _check_settings(keep_last, keep_every, keep_best, best_is)
     self._folder = folder
-    self._variables = Variables(state.variables_of(step), replicator)
+    self._variables = Variables(variables_of(step), replicator)
     self._writes = replicator is None or replicator.worker_id == 0
     self._keep_last, self._keep_every = keep_last, keep_every
     self._keep_best, self._best_sign = keep_best, 1 if best_is == "min" else -1
@@ -108,9 +109,9 @@ class Checkpoints:
   def _write(self, values: dict[str, np.ndarray], facts: dict) -> None:
     folder = _folder_of(self._folder, facts["step"])
     try:
-      durable.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
+      atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
       for step in self._superfluous(facts["step"]):
-        durable.remove(_folder_of(self._folder, step))
+        atomic.remove(_folder_of(self._folder, step))
     except (OSError, tf.errors.OpError) as error:
       raise RunFailed(f"{folder}: could not be saved ({_reason(error)}); the checkpoints of "
                       "earlier steps are as they were") from error
@@ -126,8 +127,8 @@ class Checkpoints:
   def _best(self, steps: list[int]) -> int | None:
     found = []
     for step in steps if self._keep_best else []:
-      with contextlib.suppress(durable.Damaged):
-        value = durable.facts_of(_folder_of(self._folder, step))["scalars"].get(self._keep_best)
+      with contextlib.suppress(atomic.Damaged):
+        value = atomic.facts_of(_folder_of(self._folder, step))["scalars"].get(self._keep_best)
         if value is not None and not math.isnan(value):
           found.append((self._best_sign * value, step))
     return min(found)[1] if found else None
@@ -168,7 +169,7 @@ class Checkpoints:
     self.wait()
     if self._writes and self._folder.exists():
       with contextlib.suppress(OSError):  # Where the folder is read-only, there is none either.
-        durable.clean(self._folder)
+        atomic.clean(self._folder)
     found = _newest_good(self._folder, newest)
     if found is None:
       return None
@@ -235,8 +236,8 @@ def _newest_good(folder: pathlib.Path, newest: int | None = None
       continue
     found = _folder_of(folder, step)
     try:
-      facts = durable.check(found)
-    except (durable.Damaged, OSError) as error:
+      facts = atomic.check(found)
+    except (atomic.Damaged, OSError) as error:
       damaged.append(f"{found} is damaged ({error})")
       continue
     for line in damaged:
@@ -283,7 +284,7 @@ def _tell(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
 
 def _reason(error: Exception) -> str:
   """Why something was not written, in a few words."""
-  return durable.disk_fault(error) or str(error).splitlines()[0]
+  return atomic.disk_fault(error) or str(error).splitlines()[0]
 
 
 def _check_settings(keep_last: int, keep_every: int, keep_best: str | None, best_is: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from replicator import context, record
-from replicator.progress import Progress
+from replicator import record
+from replicator.console.progress import Progress
+from replicator.step import context
 
 
 @dataclasses.dataclass

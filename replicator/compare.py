@@ -16,7 +16,8 @@ from html import escape
 
 import numpy as np
 
-from replicator import charts, differences, durable, runs
+from replicator import atomic, charts, runs
+from replicator.configuration import differences
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = pathlib.Path(flags.output)
     text = page(found)
     try:
-      durable.write_whole(output, text)
+      atomic.write_whole(output, text)
     except OSError as error:
       raise UsageError(f"--output={output}: cannot be written ({error.strerror})") from error
   except UsageError as error:

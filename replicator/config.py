@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import gin
 
-from replicator import (  # noqa: F401  (some for their gin names)
+from replicator import (  # noqa: F401  (for their gin names)
   core,
-  gin_checks,
-  gin_files,
   gin_names,
   optimizers,
   schedules,
   training,
 )
+from replicator.configuration import checks, statements
 from replicator.errors import UsageError, first_line
 
 
@@ -22,11 +21,11 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   A file includes another by a path relative to itself or to the working directory.
 
   Raises:
-    UsageError: a mistake, with its file and line, and what to write; see `gin_files` and
-      `gin_checks`. Bindings that nothing uses are found after the first step.
+    UsageError: a mistake, with its file and line, and what to write; see `statements` and
+      `checks`. Bindings that nothing uses are found after the first step.
   """
   gin.clear_config()
-  gin_checks.check(gin_files.read(files, bindings))
+  checks.check(statements.read(files, bindings))
   try:
     gin.finalize()
   except Exception as error:  # Of a hook of the user's own.

@@ -8,17 +8,10 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator import (
-  collectives,
-  context,
-  exchange,
-  optimizers,
-  parameter_server,
-  placement,
-  support,
-)
+from replicator import optimizers, parameter_server, support
 from replicator import strategy as strategies
 from replicator.errors import UsageError
+from replicator.step import all_reduce, collectives, context, logical_devices
 
 Nest = Any
 Step = Callable[..., Nest]
@@ -45,7 +38,7 @@ class Replicator:
                tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1):
     self.name = strategy
     self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica)
-    placement.remember(self.strategy)
+    logical_devices.remember(self.strategy)
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.is_async = strategy == "parameter_server"
     self.jit_compile = jit_compile
@@ -181,7 +174,7 @@ class Replicator:
 
     def replica_fn(step, *arguments):
       xla = self.jit_compile or self.name == "tpu"
-      with context.entered(step, xla) as replica, placement.gradients_placed():
+      with context.entered(step, xla) as replica, logical_devices.gradients_placed():
         replicas.append(replica)
         outputs = step_fn(*arguments)
         # A variable that is returned is read here, where every replica has its own copy.
@@ -192,7 +185,7 @@ class Replicator:
     try:
       outputs = self.strategy.run(replica_fn, args=(step, *arguments))
     except RuntimeError:  # Of tf.distribute, when some replicas end before others.
-      exchange.check_equal_calls([replica.collectives for replica in replicas])
+      all_reduce.check_equal_calls([replica.collectives for replica in replicas])
       raise
     self._collectives = replicas[0].collectives
     return outputs
@@ -204,7 +197,7 @@ class Replicator:
       UsageError: they differ; to run the step would hang.
     """
     mine = list(self._collectives)
-    codes = tf.constant(exchange.codes(mine))
+    codes = tf.constant(all_reduce.codes(mine))
     by_replica = self.run(lambda: collectives.all_gather(codes))[0].numpy()
     differs = (by_replica != by_replica[0]).any(axis=0)
     if differs.any():

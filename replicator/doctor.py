@@ -26,8 +26,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from replicator import quiet
 from replicator.app import main_of
+from replicator.console import quiet
 from replicator.console.flags import Parser
 from replicator.errors import UsageError, first_line, in_one_line
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"error: {first_line(error)}", file=sys.stderr)
     return 2
   except Exception as error:
-    from replicator.gin_checks import missing_value
+    from replicator.configuration.checks import missing_value
     if missing := missing_value(error):
       print(f"error: {missing}", file=sys.stderr)
       return 2

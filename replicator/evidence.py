@@ -10,10 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from replicator import state, support
+from replicator import support
 from replicator.batch_norm import GlobalBatchNorm
 from replicator.errors import is_foreign
 from replicator.optimizers import Optimizer
+from replicator.step.variables import held_by, variables_of
 
 _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"
                     r"(?!GetKey|GetAlg|UniformFullInt)")
@@ -45,12 +46,12 @@ class Evidence:
     self.microbatched = False
     self._paths: dict[int, str] = {}
     self._layers: list[keras.layers.Layer] = []
-    for path, item in state.held_by(step, (Optimizer, keras.layers.Layer)):
+    for path, item in held_by(step, (Optimizer, keras.layers.Layer)):
       if isinstance(item, Optimizer):
         self._paths[id(item)] = path
       else:
         self._layers.extend(item._flatten_layers())
-    variables = state.variables_of(step)
+    variables = variables_of(step)
     self.labels = {path: v.name.removesuffix(":0") for path, v in variables.items()
                    if isinstance(v, tf.Variable)}
     """Keras' names of the variables, by path."""

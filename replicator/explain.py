@@ -12,21 +12,12 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from replicator import (
-  config,
-  core,
-  differences,
-  gin_checks,
-  gin_files,
-  gin_types,
-  inputs,
-  training,
-  used_config,
-)
-from replicator.configurables import binding_name, constructor, parameters, short_name
+from replicator import config, core, inputs, training
+from replicator.configuration import annotations, checks, differences, operative, statements
+from replicator.configuration.checks import Values
+from replicator.configuration.configurables import binding_name, constructor, parameters, short_name
+from replicator.configuration.statements import MACRO, Binding
 from replicator.errors import UsageError, first_line
-from replicator.gin_checks import Values
-from replicator.gin_files import MACRO, Binding
 
 _REPLICATOR = "replicator.Replicator"
 _LIBRARIES = ("gin.", "keras.", "tf.")
@@ -88,7 +79,7 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
   config.parse(files, params)
   for key, used in called.items():
     # As the user has it, and not as it was run here.
-    bound = used_config.values_of_call(*key) if key[1] == _REPLICATOR else {}
+    bound = operative.values_of_call(*key) if key[1] == _REPLICATOR else {}
     gin.config._OPERATIVE_CONFIG[key] = {**used, **bound}
   return problems[0] if problems else None
 
@@ -112,19 +103,19 @@ def explain(problem: str | None) -> Explanation:
   Args:
     problem: what `trace` returned.
   """
-  bindings = gin_files.last_read()
+  bindings = statements.last_read()
   called = gin.config._OPERATIVE_CONFIG
-  unreached = gin_checks.unreached(bindings, called)
+  unreached = checks.unreached(bindings, called)
   known = {selector for _, selector in called}
   others: Values = {}
-  for binding in gin_checks.effective(bindings):
+  for binding in checks.effective(bindings):
     if binding.selector not in known:
-      others[binding.key[:2]] = used_config.values_of_call(binding.scope, binding.selector)
-    elif not gin_checks.is_reached(binding, called):
+      others[binding.key[:2]] = operative.values_of_call(binding.scope, binding.selector)
+    elif not checks.is_reached(binding, called):
       others.setdefault(binding.key[:2], {})[binding.parameter] = binding.value
   for selector, _ in gin.config._REGISTRY.items():
     if selector not in known and not selector.startswith(_LIBRARIES):
-      others.setdefault(("", selector), used_config.values_of_call("", selector))
+      others.setdefault(("", selector), operative.values_of_call("", selector))
   return Explanation(
       _rows({key: {**_functions(key[1], used), **used} for key, used in called.items()}, bindings),
       _rows(others, bindings),
@@ -156,7 +147,7 @@ def _shown(value: Any) -> str:
   if callable(value) and not isinstance(value, gin.config.ConfigurableReference):
     return getattr(value, "__name__", repr(value))
   if isinstance(value, gin.config.ConfigurableReference) and value.configurable.selector == MACRO:
-    return f"{gin_types.resolved(value)!r} ({value!r})"
+    return f"{annotations.resolved(value)!r} ({value!r})"
   return repr(value)
 
 
@@ -226,7 +217,7 @@ def configuration_of(run: str) -> str:
 
 def print_differences(before: str, run: str) -> None:
   """What the run that was traced would use otherwise than the one of the text `before`."""
-  found = differences.differences(before, used_config.text(before))
+  found = differences.differences(before, operative.text(before))
   if not found:
     print(f"no value differs from {run}")
     return

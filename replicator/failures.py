@@ -9,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import checkpoint, collectives, random
+from replicator import checkpoint, random
 from replicator.core import Replicator
 from replicator.errors import RunFailed
 from replicator.guard import Failure, Guard, History
 from replicator.runs import as_json
+from replicator.step import collectives
 
 
 class Failed(Exception):

@@ -23,15 +23,16 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from replicator import checkpoint, collectives, core
+from replicator import checkpoint, core
 from replicator import inputs as inputs_lib
+from replicator.atomic import disk_fault
 from replicator.chief import Chief
-from replicator.durable import disk_fault
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.failures import Failed, Watch
 from replicator.guard import Guard
 from replicator.preemption import StopSignal
 from replicator.record import check_workdir
+from replicator.step import collectives
 from replicator.training_function import TrainingFunction
 from replicator.window import RunningMeans
 

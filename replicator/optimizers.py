@@ -12,12 +12,13 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import collectives, context, state
 from replicator.averages import MovingAverages
 from replicator.errors import UsageError
 from replicator.flat import Flat, flatten, layout, update_copies
 from replicator.loss_scale import LossScale
 from replicator.schedules import LinearDecay  # noqa: F401  (for gin)
+from replicator.step import collectives, context
+from replicator.step.variables import held_by
 
 Networks = Sequence | Mapping[str, Sequence]  # A flat list, or one for each network by name.
 
@@ -290,7 +291,7 @@ def check_owners(step: Callable) -> None:
     UsageError: one is; the message has the paths of attributes that lead to the optimizers.
   """
   owners: dict[int, str] = {}
-  for path, optimizer in state.held_by(step, (Optimizer,)):
+  for path, optimizer in held_by(step, (Optimizer,)):
     for variable in optimizer.variables_updated:
       owner = owners.setdefault(id(variable), path)
       if owner != path:

@@ -11,7 +11,8 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from replicator import durable, provenance, runs, used_config
+from replicator import atomic, provenance, runs
+from replicator.configuration import operative
 from replicator.console import flags
 from replicator.errors import UsageError
 
@@ -53,7 +54,7 @@ class Record:
     from PIL import Image
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format="png")
-    durable.write_whole(self.workdir / "samples" / f"step-{step:08d}.png", file.getvalue())
+    atomic.write_whole(self.workdir / "samples" / f"step-{step:08d}.png", file.getvalue())
     with self._events.as_default(step):
       tf.summary.image("samples", pixels[np.newaxis])
 
@@ -67,7 +68,7 @@ class Record:
 
   def config(self, evaluated: bool = True) -> list[str]:
     """Writes `config.gin` after the first step; see `used_config.after_first_step`."""
-    return used_config.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
+    return operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
 
   def take_back(self, first_step: int) -> None:
     """Drops lines of `metrics.jsonl`, pictures and events after a step, where the run goes on."""
@@ -82,7 +83,7 @@ class Record:
       return
     kept = [line for line in self._metrics.read_text().splitlines()
             if _step_of(line) <= first_step]
-    durable.write_whole(self._metrics, "".join(line + "\n" for line in kept))
+    atomic.write_whole(self._metrics, "".join(line + "\n" for line in kept))
 
   def _all_facts(self, facts: dict, first_step: int) -> dict:
     """As of now; each start after the first leaves behind what it found, where that differs."""
@@ -115,11 +116,11 @@ class Record:
     path = self.workdir / provenance.DIFF
     if resumed and path.exists() and path.read_bytes() != diff:
       path = path.with_stem(f"{path.stem}-{resumed}")
-    durable.write_whole(path, diff)
+    atomic.write_whole(path, diff)
     return path.name
 
   def _write_facts(self) -> None:
-    durable.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
+    atomic.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
 
 
 def check_workdir(workdir: pathlib.Path) -> None:

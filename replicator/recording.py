@@ -14,17 +14,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator import (
-  collectives,
-  context,
-  core,
-  evidence,
-  optimizers,
-  state,
-  training,
-)
+from replicator import core, evidence, optimizers, training
 from replicator import inputs as inputs_lib
 from replicator.errors import UsageError
+from replicator.step import collectives, context
+from replicator.step.variables import variables_of
 from replicator.window import checked_scalars
 
 Key = tuple[int, str, str]
@@ -132,7 +126,7 @@ class _Recorder:
       raise UsageError(f"the experiment passes precision = '{keras.config.dtype_policy().name}' to "
                        "train itself; leave train.precision to gin")
     self._step = step
-    self._variables = state.variables_of(step)
+    self._variables = variables_of(step)
     self._paths = {id(v): path for path, v in self._variables.items()}
     self._evidence = evidence.Evidence(step)
     quantities = self._read(0)

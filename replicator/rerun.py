@@ -24,7 +24,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replicator import provenance, quiet
+from replicator import provenance
+from replicator.console import quiet
 from replicator.console.flags import Parser
 from replicator.errors import UsageError
 

@@ -15,9 +15,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from replicator import context, state
 from replicator.errors import UsageError
 from replicator.optimizers import Optimizer
+from replicator.step import context
+from replicator.step.variables import held_by
 
 PREFIXES = ("grad_norm/", "sigma/")
 
@@ -30,7 +31,7 @@ class Signals:
   """
 
   def __init__(self, step: Callable):
-    held = list(state.held_by(step, (Optimizer, keras.layers.Layer)))
+    held = list(held_by(step, (Optimizer, keras.layers.Layer)))
     self._names: dict[int, str] = {}
     for kind in (Optimizer, keras.layers.Layer):
       named = _shortest({path: item for path, item in held if isinstance(item, kind)})

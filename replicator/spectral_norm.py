@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from replicator import context, replicated
+from replicator.step import context, replicated
 
 
 class SpectralNorm(keras.layers.Wrapper):

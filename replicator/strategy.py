@@ -16,7 +16,7 @@ from tensorflow.python.distribute import values as distributed
 
 from replicator import parameter_server
 from replicator.errors import UsageError, nearest
-from replicator.placement import SplitStrategy
+from replicator.step.logical_devices import SplitStrategy
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
          "parameter_server", "tpu")
@@ -35,7 +35,7 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
     logical_cpus: split the CPU into so many devices and use those; None uses the GPUs, or
       the one CPU where there are none.
     tpu: name or address of the TPU, for `tpu`; 'local' on a TPU machine.
-    devices_per_replica: how many devices a replica spans, see `replicator.placement`.
+    devices_per_replica: how many devices a replica spans, see `replicator.step.logical_devices`.
 
   Raises:
     UsageError: unknown name, an unusable TF_CONFIG, no TPU, devices that cannot be split, or

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import keras
 
-from replicator import state
 from replicator.errors import UsageError
+from replicator.step.variables import held_by
 
 _RATES = ("rate", "dropout", "recurrent_dropout", "stddev")  # A layer with all zero does not draw.
 
@@ -30,7 +30,7 @@ def check_supported(step: Callable, strategy: str, num_replicas: int) -> None:
   """
   if strategy != "central_storage" or num_replicas == 1:  # One replica writes as it likes.
     return
-  for path, item in state.held_by(step, (keras.layers.Layer, keras.random.SeedGenerator)):
+  for path, item in held_by(step, (keras.layers.Layer, keras.random.SeedGenerator)):
     if isinstance(item, keras.random.SeedGenerator):
       raise _refusal(f"the seed generator '{path}'", num_replicas, "draw with replicator.random")
     for layer in item._flatten_layers():

@@ -9,18 +9,13 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import (
-  accumulation,  # noqa: F401  (its gin name, before a configuration is locked)
-  core,
-  loop,
-  random,
-)
-from replicator import context as step_context
+from replicator import core, loop, random
 from replicator import inputs as inputs_lib
 from replicator.chief import Evaluation
 from replicator.errors import UsageError, nearest
 from replicator.guard import Guard
 from replicator.optimizers import check_owners
+from replicator.step import context as step_context
 from replicator.support import check_supported
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")

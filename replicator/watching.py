@@ -23,9 +23,10 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import checkpoint, durable, evidence, loop, state
+from replicator import atomic, checkpoint, evidence, loop
 from replicator.errors import UsageError
 from replicator.inputs import ExampleSource
+from replicator.step import variables
 from replicator.training_function import TrainingFunction
 
 _MOST = 10_000       # Python values that are looked at.
@@ -62,7 +63,7 @@ class Watched:
 
   def write(self, path: pathlib.Path) -> None:
     """Writes it for `load`."""
-    durable.write_whole(path, json.dumps(dataclasses.asdict(self)))
+    atomic.write_whole(path, json.dumps(dataclasses.asdict(self)))
 
 
 def load(path: pathlib.Path) -> Watched:
@@ -117,7 +118,7 @@ class _Watcher:
     iterator = before[1]
 
     def watched_save(checkpoints: checkpoint.Checkpoints, step: int, *state: Any) -> None:
-      save(checkpoints, step, *state)
+      save(checkpoints, step, *variables)
       if step == self._until:
         checkpoints.wait()
         raise _Enough
@@ -217,7 +218,7 @@ def _held_by(value: Any) -> dict:
     return {"position": frame.f_lasti, **frame.f_locals} if frame else {"position": -1}
   if isinstance(value, collections.deque):
     return dict(enumerate(value))
-  children = state._children(value)
+  children = variables._children(value)
   if children is not None:
     return dict(children)
   if type(value).__module__.partition(".")[0] in ("tensorflow", "keras", "numpy"):

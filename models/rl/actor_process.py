@@ -83,7 +83,7 @@ class Worker:
   def __init__(self, setup: bytes):
     # One core for each actor, and the accelerators for the learner.
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", OMP_NUM_THREADS="1")
-    from replicator import quiet
+    from replicator.console import quiet
     quiet.import_tensorflow()
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(1)

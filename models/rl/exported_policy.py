@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import UsageError
-from replicator.replicated import copies_of
+from replicator.step.replicated import copies_of
 
 Act = Callable[[Any, Any], Any]
 

@@ -20,8 +20,9 @@ from models.rl.rows import END as END
 from models.rl.rows import TERMINATED as TERMINATED
 from models.rl.rows import Rows as Rows
 from models.rl.rows import checked, numbered
-from replicator import UsageError, replicated
-from replicator.replicated import copies_of
+from replicator import UsageError
+from replicator.step import replicated
+from replicator.step.replicated import copies_of
 
 _LEAST_ERROR = 1e-6  # Added to every error: a row whose error is 0 must still be drawn again.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from replicator import charts, durable
+from replicator import atomic, charts
 from replicator.console.formatting import format_duration, format_number
 from replicator.sweeps import parallel, results, space, trials
 from replicator.sweeps.results import Row, Setting
@@ -37,7 +37,7 @@ def write(folder: pathlib.Path, rows: Sequence[Row], file: SweepFile, count: int
   sections.append(charts.section("A curve per trial", _curves(settings, file), "panels"))
   text = charts.page(folder.resolve().name, f"Sweep of {file.experiment}", "".join(sections),
                      _badges(current, file, count))
-  durable.write_whole(folder / FILE, text)
+  atomic.write_whole(folder / FILE, text)
 
 
 def _badges(current: Sequence[Row], file: SweepFile, count: int) -> str:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from replicator.durable import write_whole
+from replicator.atomic import write_whole
 from replicator.runs import read
 from replicator.sweeps import space
 from replicator.sweeps.sweep_file import SweepFile

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from replicator import checkpoint, durable
+from replicator import atomic, checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +140,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoints(tmp_path):
     folders = list((workdir / "checkpoints").iterdir())
     assert len(folders) >= 3
     for folder in folders:
-      durable.check(folder)
+      atomic.check(folder)
     (tmp_path / "disk" / "other").unlink()
     last = newest(workdir)
     done = subprocess.run(tiny(workdir, last + 10), capture_output=True, text=True, timeout=120)

@@ -17,7 +17,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError, app, quiet
+from replicator import UsageError, app
+from replicator.console import quiet
 from replicator.errors import Preempted
 from tests.programs import two_networks
 

@@ -19,9 +19,10 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator
 
 import replicator
-from replicator import Evaluation, Replicator, UsageError, checkpoint, config, durable, loop, state
+from replicator import Evaluation, Replicator, UsageError, atomic, checkpoint, config, loop
 from replicator.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed
+from replicator.step.variables import variables_of
 from tests.programs.two_networks import Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
@@ -54,7 +55,7 @@ def rows(workdir: pathlib.Path) -> list[dict]:
 
 
 def values(step) -> dict[str, np.ndarray]:
-  return {path: tf.convert_to_tensor(v).numpy() for path, v in state.variables_of(step).items()}
+  return {path: tf.convert_to_tensor(v).numpy() for path, v in variables_of(step).items()}
 
 
 def assert_equal(step, expected: dict[str, np.ndarray]) -> None:
@@ -130,7 +131,7 @@ def test_every_type_of_variable_comes_back(tmp_path):
 
 def bits(step) -> dict[str, tuple]:
   values = {path: v.state if isinstance(v, tf.random.Generator) else v
-            for path, v in state.variables_of(step).items()}
+            for path, v in variables_of(step).items()}
   return {path: (v.dtype, tuple(tf.convert_to_tensor(v).shape), v.numpy().tolist())
           for path, v in values.items()}
 
@@ -285,10 +286,10 @@ def test_every_byte_of_a_checkpoint_counts(tmp_path):
     whole = file.read_bytes()
     for place in range(len(whole)):
       file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1:])
-      with pytest.raises(durable.Damaged):
-        durable.check(folder)
+      with pytest.raises(atomic.Damaged):
+        atomic.check(folder)
     file.write_bytes(whole)
-  durable.check(folder)
+  atomic.check(folder)
 
 
 @pytest.mark.parametrize("fails", ["rename", "fsync", "write"])
@@ -663,11 +664,11 @@ def test_all_variables_of_a_replicated_step_are_saved_under_every_strategy(synch
   assert isinstance(synchronous, Replicator)
   with synchronous.scope():
     step, other = TwoNetworks(), TwoNetworks()
-    for i, variable in enumerate(state.variables_of(step).values()):
+    for i, variable in enumerate(variables_of(step).values()):
       variable.assign(tf.cast(tf.fill(variable.shape, i), variable.dtype))
     save(tmp_path, step, 1, replicator=synchronous)
     Checkpoints(tmp_path, other, synchronous).restore()
-  for i, (path, variable) in enumerate(state.variables_of(other).items()):
+  for i, (path, variable) in enumerate(variables_of(other).items()):
     copies = variable.values if hasattr(variable, "values") else [variable]
     for copy in copies:
       np.testing.assert_array_equal(copy, np.full(variable.shape, i), err_msg=path)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Dropout, Replicator, UsageError, collectives, microbatch, random
+from replicator import Dropout, Replicator, UsageError, microbatch, random
+from replicator.step import collectives
 
 ROWS = 8  # Of the global batch.
 RATE = 0.25

@@ -5,15 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import (
-  GlobalBatchNorm,
-  Replicator,
-  SpectralNorm,
-  UsageError,
-  all_mean,
-  context,
-)
+from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, all_mean
 from replicator.batch_norm import batch_normalized
+from replicator.step import context
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # The layer's defaults.
 RNG = np.random.default_rng(0)

@@ -10,7 +10,8 @@ import tensorflow as tf
 from PIL import Image
 
 import replicator
-from replicator import Evaluation, UsageError, checkpoint, config, random, state
+from replicator import Evaluation, UsageError, checkpoint, config, random
+from replicator.step.variables import variables_of
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
@@ -194,7 +195,7 @@ def test_a_plain_function_trains_and_resumes(tmp_path):
   values = list(column(tmp_path / "whole", "loss").values())
   assert values[-1] < values[0] / 2
   # 3 weights and 4 of the batch norm; iterations, learning rate, 2 slots for all; a counter.
-  assert len(state.variables_of(step)) == 7 + 2 + 2 + 1
+  assert len(variables_of(step)) == 7 + 2 + 2 + 1
 
   train(tmp_path / "parts", "train.steps = 10", saving, step=make_function, inputs=Points())
   train(tmp_path / "parts", "train.steps = 30", saving, step=make_function, inputs=Points())

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, SpectralNorm, UsageError, context, microbatch, wrap_optimizer
+from replicator import Replicator, SpectralNorm, UsageError, microbatch, wrap_optimizer
+from replicator.step import context
 from replicator.training_function import TrainingFunction
 
 X = np.random.default_rng(0).normal(size=[8, 3])

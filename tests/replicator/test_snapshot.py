@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from replicator import Replicator, UsageError, checkpoint
-from replicator.replicated import copies_of
+from replicator.step.replicated import copies_of
 
 AGGREGATIONS = tf.VariableAggregation
 

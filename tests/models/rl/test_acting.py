@@ -11,7 +11,7 @@ from models.rl.environments import Environments
 from models.rl.replay import CONTINUES, END, TERMINATED, Rows
 from replicator import Replicator
 from replicator.errors import RunFailed
-from replicator.replicated import copies_of
+from replicator.step.replicated import copies_of
 
 
 class Recorder:

@@ -12,7 +12,7 @@ import replicator
 from models.rl import replay as replays
 from models.rl.replay import CONTINUES, END, TERMINATED, Replay, Rows
 from replicator import Replicator, UsageError, checkpoint
-from replicator.replicated import copies_of
+from replicator.step.replicated import copies_of
 
 
 def rows_of(stream, flag, seed: int = 0, size: int = 2) -> Rows:
@@ -245,7 +245,7 @@ def test_xla_draws_the_same_in_a_loop(restored):
 
   def steps():
     def body(i, _):
-      with replicator.context.entered(tf.cast(i, tf.int64)):
+      with replicator.step.context.entered(tf.cast(i, tf.int64)):
         drawn = replay.sample(32)
         replay.update_priorities(drawn, drawn.reward)
         return i + 1, list(drawn)
@@ -268,7 +268,7 @@ def test_xla_copies_none_of_the_variables():
 
   @tf.function(autograph=False, jit_compile=True)
   def step():
-    with replicator.context.entered(tf.constant(1, tf.int64)):
+    with replicator.step.context.entered(tf.constant(1, tf.int64)):
       drawn = replay.sample(32)
       replay.update_priorities(drawn, drawn.reward)
       return list(drawn)

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import pytest
 
-from replicator import config, gin_types
+from replicator import config
+from replicator.configuration import annotations
 
 Rate = NewType("Rate", float)
 Number = TypeVar("Number", int, float)
@@ -78,8 +79,8 @@ class Worker:
     ("int", ["x"], []), (HasSize, [1, "x"], []),
 ])
 def test_a_literal_is_of_an_annotated_type(hint, good, bad):
-  assert [value for value in good if not gin_types.fits(value, hint)] == []
-  assert [value for value in bad if gin_types.fits(value, hint)] == []
+  assert [value for value in good if not annotations.fits(value, hint)] == []
+  assert [value for value in bad if annotations.fits(value, hint)] == []
 
 
 @pytest.mark.parametrize("hint, good, bad", [
@@ -98,8 +99,8 @@ def test_a_literal_is_of_an_annotated_type(hint, good, bad):
     (HasSize, ["@Worker()", "@Worker"], []), (Any, ["@adam", "@adam()"], []),
 ])
 def test_a_reference_is_of_an_annotated_type(hint, good, bad):
-  assert [text for text in good if not gin_types.fits(gin.config.parse_value(text), hint)] == []
-  assert [text for text in bad if gin_types.fits(gin.config.parse_value(text), hint)] == []
+  assert [text for text in good if not annotations.fits(gin.config.parse_value(text), hint)] == []
+  assert [text for text in bad if annotations.fits(gin.config.parse_value(text), hint)] == []
 
 
 def test_a_default_may_be_of_another_type_than_the_annotation():

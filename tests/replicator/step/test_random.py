@@ -12,8 +12,9 @@ import scipy.stats
 import tensorflow as tf
 
 import replicator
-from replicator import Evaluation, Replicator, collectives, config, microbatch, random, streams
+from replicator import Evaluation, Replicator, config, microbatch, random
 from replicator.errors import UsageError
+from replicator.step import collectives, random_bits
 
 ROWS = 8  # Of the global batch.
 
@@ -123,7 +124,7 @@ def test_micro_batches_in_a_loop_draw_what_the_batch_does():
 @pytest.mark.parametrize("with_collective", [False, True], ids=["loop", "unrolled"])
 def test_micro_batches_on_two_replicas_draw_what_the_batch_does(
     monkeypatch, with_collective, large_row):
-  monkeypatch.setattr(streams, "_LARGE_ROW", large_row)
+  monkeypatch.setattr(random_bits, "_LARGE_ROW", large_row)
   mirrored = Replicator("mirrored", logical_cpus=2)
   assert_first_step(in_parts(mirrored, 2, two_kinds, with_collective))
 
@@ -308,7 +309,7 @@ def test_half_precision_stays_below_maxval(seed, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_normal_is_finite_and_symmetric_at_its_ends(monkeypatch, dtype):
   # All bits zero and all bits one, the ends of the range of random bits.
-  monkeypatch.setattr(streams, "bits", lambda name, shape, dtype: (
+  monkeypatch.setattr(random_bits, "bits", lambda name, shape, dtype: (
       tf.constant([0, dtype.max], dtype)))
   low, high = random.normal("z", [2], dtype=dtype).numpy()
   assert np.isfinite(low) and low < -5

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from replicator import context
+from replicator.step import context
 
 
 def variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:

@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError, config, random, used_config
-from replicator.differences import Difference, differences
-from replicator.gin_files import RECORD_HEADER
+from replicator import UsageError, config, random
+from replicator.configuration import operative
+from replicator.configuration.differences import Difference, differences
+from replicator.configuration.statements import RECORD_HEADER
 from tests.programs import two_networks  # noqa: F401  (for gin)
 
 pytestmark = pytest.mark.usefixtures("restored", "in_a_folder_of_its_own")
@@ -149,4 +150,4 @@ def test_differences_are_told_in_words():
 def test_what_is_no_gin_has_no_differences(text):
   with pytest.raises(ValueError, match="not valid gin"):
     differences(text, "")
-  assert used_config.calls_in(text) == {}
+  assert operative.calls_in(text) == {}

@@ -9,9 +9,9 @@ from typing import Any
 
 import gin
 
-from replicator.configurables import configurable_names, constructor
+from replicator.configuration.configurables import configurable_names, constructor
+from replicator.configuration.statements import Binding
 from replicator.errors import nearest
-from replicator.gin_files import Binding
 
 _NUMBERS: dict[Any, tuple[type, ...]] = {
     float: (float, int), complex: (complex, float, int), int: (int,)}

@@ -24,10 +24,10 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from replicator import streams
 from replicator.errors import UsageError
-from replicator.streams import seed_of as seed_of
-from replicator.streams import set_seed as set_seed
+from replicator.step import random_bits
+from replicator.step.random_bits import seed_of as seed_of
+from replicator.step.random_bits import set_seed as set_seed
 
 
 def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1.0,
@@ -67,7 +67,7 @@ def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float 
     UsageError: as `normal`, or an integer dtype that is neither int32 nor int64.
   """
   if dtype and tf.as_dtype(dtype).is_integer:
-    return streams.integers(name, shape, minval, maxval, tf.as_dtype(dtype))
+    return random_bits.integers(name, shape, minval, maxval, tf.as_dtype(dtype))
   result = _floating(name, dtype)
   return tf.cast(minval + (maxval - minval) * _unit(name, shape, result), result)
 
@@ -140,7 +140,7 @@ def permutation(name: str, shape: Sequence[int]) -> tf.Tensor:
     raise UsageError(f"random stream '{name}': a permutation of shape {list(shape)}; write [n, k], "
                      "for each of n examples an order of its k parts")
   # With 64 bits no two are equal.
-  return tf.argsort(streams.bits(name, shape, tf.uint64), axis=-1)
+  return tf.argsort(random_bits.bits(name, shape, tf.uint64), axis=-1)
 
 
 # Of the random bits of each draw, how many are dropped, so that no value rounds up to 1.
@@ -162,7 +162,7 @@ def _unit(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
   """
   kind, floats = (tf.uint64, tf.float64) if dtype == tf.float64 else (tf.uint32, tf.float32)
   dropped = _DROPPED_BITS[dtype]
-  kept = tf.bitwise.right_shift(streams.bits(name, shape, kind), tf.cast(dropped, kind))
+  kept = tf.bitwise.right_shift(random_bits.bits(name, shape, kind), tf.cast(dropped, kind))
   return tf.cast(kept, floats) * 2.0 ** -(kind.size * 8 - dropped)
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from replicator.console.formatting import format_duration, format_number
-from replicator.progress import Progress
+from replicator.console.progress import Progress
 
 
 class Clock:
@@ -125,7 +125,7 @@ def test_a_note_is_a_line_as_it_is():
 
 def test_output_that_is_no_terminal_is_plain():
   code = """
-from replicator.progress import Progress
+from replicator.console.progress import Progress
 with Progress(10, 1) as progress:
   progress.update(10, {"d": 1.0})
 """

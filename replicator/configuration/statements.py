@@ -10,7 +10,7 @@ from typing import Any
 import gin
 from gin import config_parser
 
-from replicator.configurables import binding_name, find
+from replicator.configuration.configurables import binding_name, find
 from replicator.errors import UsageError, first_line
 
 MACRO = "gin.macro"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import gin
 
-from replicator import gin_types
-from replicator.configurables import parameters, short_name
+from replicator.configuration import annotations
+from replicator.configuration.configurables import parameters, short_name
+from replicator.configuration.statements import MACRO, Binding, last_read
 from replicator.errors import UsageError, nearest
-from replicator.gin_files import MACRO, Binding, last_read
 
 Values = dict[tuple[str, str], dict]
 """`{(scope, selector): {parameter: value}}`, as gin has it."""
@@ -32,11 +32,11 @@ def check(bindings: Sequence[Binding]) -> None:
       raise UsageError(f"{binding.where}: the macro {binding.name} is never used."
                        f"{_meant_by_macro(binding.name, used)}")
   for binding in bindings:
-    mistake = None if binding.is_macro else gin_types.mistake(binding)
+    mistake = None if binding.is_macro else annotations.mistake(binding)
     if mistake:
       raise UsageError(f"{binding.where}: {mistake}")
   for binding in effective(bindings):
-    if gin_types.resolved(binding.value) is gin.REQUIRED:
+    if annotations.resolved(binding.value) is gin.REQUIRED:
       raise UsageError(f"{binding.where}: {binding.name} must have a value; write "
                        f"{binding.name} = ... in a file after this one, or with --gin_param")
 
@@ -49,7 +49,7 @@ def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
       raise UsageError(f"{binding.where}: the macro %{name} has no value."
                        f"{nearest(name, macros)} Write {name} = ...")
   try:
-    gin_types.resolved(binding.value)
+    annotations.resolved(binding.value)
   except RecursionError as error:
     raise UsageError(f"{binding.where}: {binding.name} = {binding.value!r}: the macro refers to "
                      "itself") from error

@@ -6,9 +6,9 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator import context, exchange
 from replicator.errors import UsageError
-from replicator.exchange import Nest
+from replicator.step import all_reduce, context
+from replicator.step.all_reduce import Nest
 
 
 @gin.configurable(module="replicator", denylist=["fn", "batch"])
@@ -88,7 +88,7 @@ class _Parts:
     self._part = part
     self._draws = step.draws.copy()
     # [b, ...] -> [b / n, n, ...]: row i of micro-batch j is example i n + j.
-    self._batch = exchange.map_tensors(
+    self._batch = all_reduce.map_tensors(
         lambda x: tf.reshape(x, [x.shape[0] // part.count, part.count, *x.shape[1:]]), batch)
     self._structure: Nest = None
 
@@ -104,7 +104,7 @@ class _Parts:
       sums = self._add_in_loop(sums)
     means = iter([tf.cast(total / self._part.count, dtype)
                   for total, dtype in zip(sums, dtypes, strict=True)])
-    return exchange.map_tensors(lambda x: next(means), self._structure)
+    return all_reduce.map_tensors(lambda x: next(means), self._structure)
 
   def _add_unrolled(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
     for index in range(1, self._part.count):
@@ -134,7 +134,7 @@ class _Parts:
     self._part.is_first = isinstance(index, int) and index == 0
     self._part.replayed = 0
     self._step.draws = self._draws.copy()  # Of each draw, every micro-batch gets its rows.
-    self._structure = self._fn(exchange.map_tensors(
+    self._structure = self._fn(all_reduce.map_tensors(
         lambda x: tf.gather(x, index, axis=1), self._batch))
     outputs = [tf.convert_to_tensor(x) for x in tree.flatten(self._structure) if x is not None]
     self._dtypes = [x.dtype for x in outputs]

@@ -1,6 +1,6 @@
 """How tensors of all replicas meet: one sum over all replicas for each dtype, and groups.
 
-What the public functions of `replicator.collectives` have in common.
+What the public functions of `replicator.step.collectives` have in common.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import context
 from replicator.errors import UsageError
+from replicator.step import context
 
 Nest = Any  # any nest of tensors that dm-tree understands
 Groups = Sequence[Sequence[int]] | None

@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator import context
 from replicator.errors import UsageError
+from replicator.step import context
 
 _SCOPE = "logical_device_"
 _IN_SCOPE = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:_\d+)?/")

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import optimizers, state
+from replicator import optimizers
+from replicator.step.variables import variables_of
 from tests.programs.two_networks import TwoNetworks, network
 
 
@@ -24,7 +25,7 @@ def ids(variables) -> set[int]:
 
 def found(step) -> set[int]:
   """What `variables_of` finds, to compare with `ids`; nothing may come twice."""
-  variables = state.variables_of(step)
+  variables = variables_of(step)
   assert len(ids(variables.values())) == len(variables)
   return {id(v) for v in variables.values()}
 
@@ -61,7 +62,7 @@ def test_networks_optimizers_slots_and_averages():
 
 def test_paths_are_attributes():
   step = TwoNetworks()
-  paths = {id(v): path for path, v in state.variables_of(step).items()}
+  paths = {id(v): path for path, v in variables_of(step).items()}
   average = step.optimizers["generator"].averages[4]
   assert paths[id(average.value)] == "optimizers/generator/averages/4"
   assert paths[id(step.critic.weights[0].value)].startswith("critic/")
@@ -89,7 +90,7 @@ def test_lists_tuples_dicts_and_modules_in_modules():
   v = [tf.Variable(float(i)) for i in range(6)]
   step = Holder(list=[v[0], (v[1], {"name": v[2]})], inner=Holder(inner=Holder(variable=v[3])),
                 dict={"a": {"b": v[4]}, 7: v[5]})
-  assert {path: float(value) for path, value in state.variables_of(step).items()} == {
+  assert {path: float(value) for path, value in variables_of(step).items()} == {
       "list/0": 0, "list/1/0": 1, "list/1/1/name": 2, "inner/inner/variable": 3, "dict/a/b": 4,
       "dict/7": 5}
 
@@ -108,11 +109,11 @@ def test_a_keras_variable_of_the_users_own():
 
 def test_a_generator_is_there_as_itself():
   generator = tf.random.Generator.from_seed(1)
-  assert state.variables_of(Holder(generator=generator)) == {"generator": generator}
+  assert variables_of(Holder(generator=generator)) == {"generator": generator}
 
 
 def test_plain_python_values_are_nothing():
-  assert state.variables_of(Holder(a=1, b="b", c=None, d=[1.0], e=len, f=lambda x: x)) == {}
+  assert variables_of(Holder(a=1, b="b", c=None, d=[1.0], e=len, f=lambda x: x)) == {}
 
 
 def test_a_shared_variable_comes_once():
@@ -219,7 +220,7 @@ def test_a_method_in_a_closure():
 
 
 def test_paths_are_sorted():
-  paths = list(state.variables_of(TwoNetworks()))
+  paths = list(variables_of(TwoNetworks()))
   assert len(paths) > 20
   assert paths == sorted(paths)
 
@@ -227,7 +228,7 @@ def test_paths_are_sorted():
 def test_paths_are_the_same_when_a_step_is_built_again():
   # Keras numbers what it names: the second `Sequential` of a process is 'sequential_1'.
   first, second = TwoNetworks(), TwoNetworks()
-  assert list(state.variables_of(first)) == list(state.variables_of(second))
+  assert list(variables_of(first)) == list(variables_of(second))
 
 
 def test_paths_of_unnamed_variables_are_the_same_when_a_step_is_built_again():
@@ -238,8 +239,8 @@ def test_paths_of_unnamed_variables_are_the_same_when_a_step_is_built_again():
       self.offset = self.add_weight(shape=())
 
   first, second = Holder(layer=Scale()), Holder(layer=Scale())
-  assert list(state.variables_of(first)) == list(state.variables_of(second))
-  assert len(state.variables_of(first)) == 2
+  assert list(variables_of(first)) == list(variables_of(second))
+  assert len(variables_of(first)) == 2
 
 
 def test_paths_of_functions_are_the_same_when_a_step_is_built_again():
@@ -248,14 +249,14 @@ def test_paths_of_functions_are_the_same_when_a_step_is_built_again():
     optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(), net.trainable_variables)
     return lambda batch: optimizer.apply(net(batch))
 
-  assert list(state.variables_of(make_step())) == list(state.variables_of(make_step()))
+  assert list(variables_of(make_step())) == list(variables_of(make_step()))
 
 
 def test_paths_do_not_depend_on_the_strategy(synchronous):
-  expected = [(path, v.shape) for path, v in state.variables_of(TwoNetworks()).items()]
+  expected = [(path, v.shape) for path, v in variables_of(TwoNetworks()).items()]
   with synchronous.scope():
     step = TwoNetworks()
-  assert [(path, v.shape) for path, v in state.variables_of(step).items()] == expected
+  assert [(path, v.shape) for path, v in variables_of(step).items()] == expected
 
 
 def test_the_state_of_a_seed_generator():

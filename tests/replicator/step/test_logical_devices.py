@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, config, logical_device, random, state
+from replicator import Replicator, config, logical_device, random
+from replicator.step.variables import variables_of
 from tests.programs.refusals import refusal
 
 SPLIT = [("mirrored", 4), ("mirrored", 2), ("one_device", 2)]
@@ -58,7 +59,7 @@ def split(strategy: str = "mirrored", logical_cpus: int = 4) -> Replicator:
 def train(replicator: Replicator, step: Halves) -> tuple[list[float], dict[str, np.ndarray]]:
   """The mean loss of each step, and all variables after the last."""
   losses = [np.mean([o["loss"] for o in replicator.run(step, batch)]) for batch in BATCHES]
-  values = {path: tf.convert_to_tensor(v).numpy() for path, v in state.variables_of(step).items()
+  values = {path: tf.convert_to_tensor(v).numpy() for path, v in variables_of(step).items()
             if "/keras_" not in path}
   for name in ("_momentums", "_velocities"):  # A vector for the variables of each device.
     slots = getattr(step.optimizer.keras_optimizer, name)

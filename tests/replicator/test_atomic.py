@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from replicator import durable
+from replicator import atomic
 
 # Publishes 'new' over 'old', and kills itself before the n-th operation on the file system.
 PROGRAM = """
 import os, pathlib, signal, sys
-import replicator.durable as durable  # Without TensorFlow, unlike `from replicator import`.
+import replicator.atomic as durable  # Without TensorFlow, unlike `from replicator import`.
 
 parent, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 
@@ -39,7 +39,7 @@ durable.publish(parent / sys.argv[3], write, {"value": "new"})
 def publish(folder: pathlib.Path, value: str) -> None:
   def write(temporary):
     (temporary / "a").write_text(value)
-  durable.publish(folder, write, {"value": value})
+  atomic.publish(folder, write, {"value": value})
 
 
 @pytest.mark.parametrize("name", ["another", "the same"])
@@ -51,8 +51,8 @@ def test_a_kill_at_any_moment_leaves_whole_folders(name, tmp_path):
     publish(parent / "earlier", "old")
     done = subprocess.run([sys.executable, "-c", PROGRAM, parent, str(moment), name], timeout=60)
     assert done.returncode in (0, -signal.SIGKILL)
-    durable.clean(parent)
-    whole = {folder.name: durable.check(folder)["value"] for folder in parent.iterdir()}
+    atomic.clean(parent)
+    whole = {folder.name: atomic.check(folder)["value"] for folder in parent.iterdir()}
     assert whole.pop("earlier") == "old"
     survived.add(tuple(sorted(whole.items())))
     if done.returncode == 0:

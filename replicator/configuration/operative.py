@@ -5,12 +5,19 @@ from typing import Any
 
 import gin
 
-from replicator import durable, gin_checks, gin_files
-from replicator.configurables import constructor
-from replicator.differences import NOT_GIN, Reference, bindings_in, differences, leaves
+from replicator import atomic
+from replicator.configuration import checks, statements
+from replicator.configuration.checks import Values
+from replicator.configuration.configurables import constructor
+from replicator.configuration.differences import (
+  NOT_GIN,
+  Reference,
+  bindings_in,
+  differences,
+  leaves,
+)
+from replicator.configuration.statements import MACRO, RECORD_HEADER
 from replicator.errors import UsageError
-from replicator.gin_checks import Values
-from replicator.gin_files import MACRO, RECORD_HEADER
 
 
 def text(earlier: str = "") -> str:
@@ -23,7 +30,7 @@ def text(earlier: str = "") -> str:
       call too, if only at its next evaluation.
   """
   called = {selector for _, selector in gin.config._OPERATIVE_CONFIG}
-  unused = gin_checks.dropped_by(gin_files.last_read()) - called
+  unused = checks.dropped_by(statements.last_read()) - called
   values: Values = {key: dict(bound) for key, bound in gin.config._CONFIG.items()
                     if key[1] not in unused}
   for key, used in gin.config._OPERATIVE_CONFIG.items():
@@ -53,14 +60,14 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
   called = calls_in(earlier)
   for key, used in gin.config._OPERATIVE_CONFIG.items():
     called.setdefault(key, {}).update(used)
-  found = gin_checks.unreached(gin_files.last_read(), called)
+  found = checks.unreached(statements.last_read(), called)
   mistakes = [each for each in found if not each.binding.is_record
               and (each.certain or (evaluated and not resumed))]
   if mistakes:
     others = ", ".join(f"{each.binding.where}: {each.binding.name}" for each in mistakes[1:])
     raise UsageError(f"{mistakes[0]}{f' (and {others})' if others else ''}")
   now = text(earlier)
-  durable.write_whole(path, now)
+  atomic.write_whole(path, now)
   changes = differences(earlier, now) if earlier else []
   recorded = [each.binding for each in found if each.binding.is_record]
   return ([f"changed: {change}" for change in changes]
@@ -91,10 +98,10 @@ def calls_in(written: str) -> Values:
   """
   calls: Values = {}
   try:
-    statements = bindings_in(written)
+    bindings = bindings_in(written)
   except NOT_GIN:
     return {}
-  for scope, selector, parameter, value in statements:
+  for scope, selector, parameter, value in bindings:
     names = gin.config._REGISTRY.matching_selectors(selector)
     if parameter and len(names) == 1:
       calls.setdefault((scope, names[0]), {})[parameter] = value

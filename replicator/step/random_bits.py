@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from replicator import context
 from replicator.errors import UsageError
+from replicator.step import context
 
 _PHILOX = 1  # Philox4x32-10 (Salmon et al. 2011), as TensorFlow numbers its algorithms.
 _SEED_KEY = [0x02461e293ec8f720]  # Of TensorFlow, for the Philox that makes keys of seeds.
