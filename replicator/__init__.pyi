@@ -1,17 +1,17 @@
 """The facade, for type checkers and for `lazy_loader`: every public name and its home."""
 
 from . import app as app
-from .batch_norm import GlobalBatchNorm as GlobalBatchNorm
 from .chief import Evaluation as Evaluation
 from .core import Replicator as Replicator
-from .dropout import Dropout as Dropout
 from .errors import UsageError as UsageError
 from .inputs import InputContext as InputContext
+from .layers.batch_norm import GlobalBatchNorm as GlobalBatchNorm
+from .layers.dropout import Dropout as Dropout
+from .layers.spectral_norm import SpectralNorm as SpectralNorm
+from .layers.standing_statistics import use_standing_statistics as use_standing_statistics
 from .optimizers import Optimizer as Optimizer
 from .optimizers import wrap_optimizer as wrap_optimizer
 from .schedules import LinearDecay as LinearDecay
-from .spectral_norm import SpectralNorm as SpectralNorm
-from .standing_statistics import use_standing_statistics as use_standing_statistics
 from .step import random as random
 from .step.collectives import all_concat as all_concat
 from .step.collectives import all_gather as all_gather

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from replicator import record
 from replicator.console.progress import Progress
 from replicator.step import context
+from replicator.workdir import writer
 
 
 @dataclasses.dataclass
@@ -39,7 +39,7 @@ class Chief:
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
                evaluate: Callable[[], Evaluation] | None):
-    self.record = record.Record(workdir, facts, first_step)
+    self.record = writer.Record(workdir, facts, first_step)
     self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self._evaluate = evaluate
 
@@ -70,5 +70,5 @@ class Chief:
 
   def finish(self) -> None:
     """Writes the report."""
-    from replicator import report  # It takes matplotlib with it.
+    from replicator.workdir import report  # It takes matplotlib with it.
     self.progress.note(f"done: {report.write_report(self.record.workdir)}")

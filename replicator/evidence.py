@@ -11,8 +11,8 @@ import keras
 import tensorflow as tf
 
 from replicator import support
-from replicator.batch_norm import GlobalBatchNorm
 from replicator.errors import is_foreign
+from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers import Optimizer
 from replicator.step.variables import held_by, variables_of
 

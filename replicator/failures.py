@@ -13,8 +13,8 @@ from replicator import checkpoint, random
 from replicator.core import Replicator
 from replicator.errors import RunFailed
 from replicator.guard import Failure, Guard, History
-from replicator.runs import as_json
 from replicator.step import collectives
+from replicator.workdir.reader import as_json
 
 
 class Failed(Exception):

@@ -31,10 +31,10 @@ from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.failures import Failed, Watch
 from replicator.guard import Guard
 from replicator.preemption import StopSignal
-from replicator.record import check_workdir
 from replicator.step import collectives
 from replicator.training_function import TrainingFunction
 from replicator.window import RunningMeans
+from replicator.workdir.writer import check_workdir
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,10 +24,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replicator import provenance
 from replicator.console import quiet
 from replicator.console.flags import Parser
 from replicator.errors import UsageError
+from replicator.workdir import provenance
 
 _FROM_FILES = ("--gin_file", "--gin_param", "--workdir")  # Flags that take a value.
 _NEEDED = ("program", "program_file", "argv", "working_directory")

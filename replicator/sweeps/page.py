@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from replicator import atomic, charts
+from replicator import atomic
 from replicator.console.formatting import format_duration, format_number
 from replicator.sweeps import parallel, results, space, trials
 from replicator.sweeps.results import Row, Setting
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.table import summary
 from replicator.sweeps.trials import DONE, FAILED, PRUNED
+from replicator.workdir import charts
 
 FILE = "sweep.html"
 _TOGETHER = 8  # Curves of one drawing, for which there are colors.

@@ -10,9 +10,10 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError, checkpoint, config, report
+from replicator import UsageError, checkpoint, config
 from replicator.errors import RunFailed, first_line
 from replicator.guard import Guard
+from replicator.workdir import report
 from tests.programs.fragile import Fragile, numbers
 
 MIRRORED_2 = ("Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")

@@ -11,10 +11,11 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from replicator import atomic, provenance, runs
+from replicator import atomic
 from replicator.configuration import operative
 from replicator.console import flags
 from replicator.errors import UsageError
+from replicator.workdir import provenance, reader
 
 
 class Record:
@@ -40,7 +41,7 @@ class Record:
   def metrics(self, step: int, seconds: float, values: dict[str, float]) -> None:
     """Appends one line to `metrics.jsonl` and the same to TensorBoard."""
     row = {"step": step, "seconds": round(seconds, 3),
-           **{name: runs.as_json(value) for name, value in values.items()}}
+           **{name: reader.as_json(value) for name, value in values.items()}}
     line = json.dumps(row, allow_nan=False)
     with self._metrics.open("a") as file:
       file.write(line + "\n")
@@ -87,7 +88,7 @@ class Record:
 
   def _all_facts(self, facts: dict, first_step: int) -> dict:
     """As of now; each start after the first leaves behind what it found, where that differs."""
-    earlier = runs.read_facts(self.workdir)
+    earlier = reader.read_facts(self.workdir)
     resumed = earlier.pop("resumed", [])
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     now = {**provenance.of_this_process(), **facts}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from replicator import charts, report, runs
 from replicator.errors import UsageError
+from replicator.workdir import charts, reader, report
 
 CONFIG = "# Parameters for train:\ntrain.steps = 300\nSNGAN.note = '<b>&'\n"
 FACTS = {"command": "python -m experiments.sngan --gin_param='train.steps = 300'",
@@ -211,6 +211,6 @@ def test_smoothing_keeps_lines_and_lessens_noise():
 
 def test_a_number_that_json_cannot_hold_is_read_as_what_it_is(workdir):
   write_metrics(workdir, [{"step": 1, "d": "NaN", "g": "-Infinity", "words": "Infinite"}])
-  (row,) = runs.read(workdir).rows
+  (row,) = reader.read(workdir).rows
   assert math.isnan(row["d"]) and row["g"] == -math.inf
   assert "not finite at step 1: d, g" in written(workdir).words

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from replicator import provenance
-from replicator.provenance import DIFF
+from replicator.workdir import provenance
+from replicator.workdir.provenance import DIFF
 
 
 def git(repository: pathlib.Path, *words: str) -> str:

@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from replicator import config, provenance, runs
-from replicator.record import Record
+from replicator import config
+from replicator.workdir import provenance, reader
+from replicator.workdir.writer import Record
 
 FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
 
@@ -62,7 +63,7 @@ def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
   (line,) = lines(tmp_path)
   row = json.loads(line, parse_constant=pytest.fail)  # Called for what is not JSON.
   assert row == {"step": 1, "seconds": 0.0, "a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.0}
-  (read,) = runs.read(tmp_path).rows
+  (read,) = reader.read(tmp_path).rows
   assert math.isnan(read["a"]) and (read["b"], read["c"]) == (math.inf, -math.inf)
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, all_mean
-from replicator.batch_norm import batch_normalized
+from replicator.layers.batch_norm import batch_normalized
 from replicator.step import context
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # The layer's defaults.

@@ -8,9 +8,9 @@ from html import escape
 
 import numpy as np
 
-from replicator import charts, runs
 from replicator.console.formatting import format_duration, format_number
-from replicator.runs import Run, kind
+from replicator.workdir import charts, reader
+from replicator.workdir.reader import Run, kind
 
 _SHADED = "shaded: min to max"
 _STRIP = 6  # Pictures between the first and the last.
@@ -28,7 +28,7 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   Raises:
     UsageError: `workdir` is no folder.
   """
-  run = runs.read(workdir)
+  run = reader.read(workdir)
   body = (f'<div class="tiles">{_tiles(run)}</div>\n'
           + charts.section("Metrics", _table(run))
           + charts.section("Curves by step", _panels(run), "panels")

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from replicator.batch_norm import GlobalBatchNorm
 from replicator.errors import UsageError
+from replicator.layers.batch_norm import GlobalBatchNorm
 
 
 @contextlib.contextmanager
