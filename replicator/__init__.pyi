@@ -9,9 +9,9 @@ from .layers.batch_norm import GlobalBatchNorm as GlobalBatchNorm
 from .layers.dropout import Dropout as Dropout
 from .layers.spectral_norm import SpectralNorm as SpectralNorm
 from .layers.standing_statistics import use_standing_statistics as use_standing_statistics
-from .optimizers import Optimizer as Optimizer
-from .optimizers import wrap_optimizer as wrap_optimizer
-from .schedules import LinearDecay as LinearDecay
+from .optimizers.optimizer import Optimizer as Optimizer
+from .optimizers.optimizer import wrap_optimizer as wrap_optimizer
+from .optimizers.schedules import LinearDecay as LinearDecay
 from .step import random as random
 from .step.collectives import all_concat as all_concat
 from .step.collectives import all_gather as all_gather

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 
 import gin
 
-from replicator import (  # noqa: F401  (for their gin names)
-  core,
-  gin_names,
-  optimizers,
-  schedules,
-  training,
-)
+from replicator import core, gin_names, training  # noqa: F401
 from replicator.configuration import checks, statements
 from replicator.errors import UsageError, first_line
+from replicator.optimizers import (
+  optimizer,  # noqa: F401
+  schedules,  # noqa: F401
+)
 
 
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:

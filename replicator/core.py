@@ -8,9 +8,10 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator import optimizers, parameter_server, support
+from replicator import parameter_server, support
 from replicator import strategy as strategies
 from replicator.errors import UsageError
+from replicator.optimizers.optimizer import check_owners
 from replicator.step import all_reduce, collectives, context, logical_devices
 
 Nest = Any
@@ -112,7 +113,7 @@ class Replicator:
         cannot run a layer of the step.
     """
     if step_fn not in self._compiled:
-      optimizers.check_owners(step_fn)
+      check_owners(step_fn)
       support.check_supported(step_fn, self.name, self.num_replicas)
       self._compiled[step_fn] = self.compile(
           lambda step, arguments: self.on_replicas(step_fn, step, arguments))

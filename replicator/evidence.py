@@ -13,7 +13,7 @@ import tensorflow as tf
 from replicator import support
 from replicator.errors import is_foreign
 from replicator.layers.batch_norm import GlobalBatchNorm
-from replicator.optimizers import Optimizer
+from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
 
 _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"

@@ -14,9 +14,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator import core, evidence, optimizers, training
+from replicator import core, evidence, training
 from replicator import inputs as inputs_lib
 from replicator.errors import UsageError
+from replicator.optimizers import optimizer as optimizers
+from replicator.optimizers.optimizer import Optimizer
 from replicator.step import collectives, context
 from replicator.step.variables import variables_of
 from replicator.window import checked_scalars
@@ -165,7 +167,7 @@ class _Recorder:
     self._names = taps.names + applied[0]
     return collectives.all_mean(taps.tensors + applied[1])
 
-  def observe(self, optimizer: optimizers.Optimizer, variables: list, local: list[tf.Tensor],
+  def observe(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
               averaged: list[tf.Tensor]) -> None:
     """Takes down the gradients of one update."""
     graph = tf.compat.v1.get_default_graph()

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
-from replicator.optimizers import Optimizer
+from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
 from replicator.step.variables import held_by
 

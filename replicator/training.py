@@ -14,7 +14,7 @@ from replicator import inputs as inputs_lib
 from replicator.chief import Evaluation
 from replicator.errors import UsageError, nearest
 from replicator.guard import Guard
-from replicator.optimizers import check_owners
+from replicator.optimizers.optimizer import check_owners
 from replicator.step import context as step_context
 from replicator.support import check_supported
 

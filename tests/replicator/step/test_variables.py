@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import optimizers
+from replicator.optimizers.optimizer import check_owners
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import TwoNetworks, network
 
@@ -144,20 +144,20 @@ def test_a_variable_with_two_owners_is_told_with_both(tmp_path):
                 others={"ge": optimizer_of(generator, encoder)})
   message = (rf"'{encoder.trainable_variables[0].path}' belongs to two optimizers of the step, "
              "'d_optimizer' and 'others/ge'; give it to one")
-  for start in (lambda: optimizers.check_owners(step), lambda: replicator.Replicator().run(step),
+  for start in (lambda: check_owners(step), lambda: replicator.Replicator().run(step),
                 lambda: replicator.train(lambda: step, workdir=str(tmp_path), steps=1)):
     with pytest.raises(replicator.UsageError, match=message):
       start()
   d_optimizer, ge_optimizer = step.d_optimizer, step.others["ge"]
   with pytest.raises(replicator.UsageError, match="'d_optimizer' and 'ge_optimizer'"):
-    optimizers.check_owners(lambda batch: (d_optimizer.apply(batch), ge_optimizer.apply(batch)))
+    check_owners(lambda batch: (d_optimizer.apply(batch), ge_optimizer.apply(batch)))
 
 
 def test_one_owner_on_several_paths_is_one():
   net = network(1)
   optimizer = optimizer_of(net)
   optimizer_of(net)  # Of another program.
-  optimizers.check_owners(Holder(net=net, a=optimizer, b=[optimizer], c=optimizer_of(network(1))))
+  check_owners(Holder(net=net, a=optimizer, b=[optimizer], c=optimizer_of(network(1))))
 
 
 # ---- Steps that are functions -------------------------------------------------------------------

@@ -12,11 +12,11 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator.averages import MovingAverages
 from replicator.errors import UsageError
-from replicator.flat import Flat, flatten, layout, update_copies
-from replicator.loss_scale import LossScale
-from replicator.schedules import LinearDecay  # noqa: F401  (for gin)
+from replicator.optimizers.flat_variables import Flat, flatten, layout, update_copies
+from replicator.optimizers.loss_scale import LossScale
+from replicator.optimizers.moving_averages import MovingAverages
+from replicator.optimizers.schedules import LinearDecay  # noqa: F401  # noqa: F401  (for gin)
 from replicator.step import collectives, context
 from replicator.step.variables import held_by
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from replicator import LinearDecay, Replicator, microbatch, step_number, wrap_optimizer
 from replicator.checkpoint import Checkpoints
 from replicator.errors import UsageError
-from replicator.loss_scale import LossScale
+from replicator.optimizers.loss_scale import LossScale
 from replicator.training_function import TrainingFunction
 
 RNG = np.random.default_rng(0)
