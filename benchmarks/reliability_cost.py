@@ -36,7 +36,7 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
   from experiments.sngan import SNGAN
   from models.vision.digits import Digits
   from replicator import Replicator, config, inputs
-  from replicator.checkpoint import Checkpoints
+  from replicator.checkpoints.checkpoint import Checkpoints
   from replicator.training_function import TrainingFunction
   config.parse([CONFIG], [])
   size = gin.query_parameter("train.global_batch_size")

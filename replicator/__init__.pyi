@@ -2,7 +2,6 @@
 
 from . import app as app
 from .chief import Evaluation as Evaluation
-from .core import Replicator as Replicator
 from .errors import UsageError as UsageError
 from .inputs import InputContext as InputContext
 from .layers.batch_norm import GlobalBatchNorm as GlobalBatchNorm
@@ -31,4 +30,5 @@ from .step.context import step_number as step_number
 from .step.logical_devices import logical_device as logical_device
 from .step.microbatch import microbatch as microbatch
 from .step.microbatch import split as split
+from .strategies.replicator import Replicator as Replicator
 from .training import train as train

@@ -82,7 +82,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
     if arguments.eager:
       _run_eagerly()
     if arguments.allow_partial_restore:
-      from replicator import checkpoint
+      from replicator.checkpoints import checkpoint
       checkpoint.allow_partial_restore(True)
     workdir = arguments.workdir or _new_workdir()
     if os.path.exists(workdir) and not os.path.isdir(workdir):

@@ -10,11 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from replicator import support
 from replicator.errors import is_foreign
 from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
+from replicator.strategies import unsupported
 
 _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"
                     r"(?!GetKey|GetAlg|UniformFullInt)")
@@ -89,7 +89,7 @@ class Evidence:
   def _kind_of_draw(self, frames: Sequence) -> str:
     files = {frame.filename for frame in frames}
     for layer in self._layers:
-      if support.has_seeds(layer) and inspect.getfile(type(layer)) in files:
+      if unsupported.has_seeds(layer) and inspect.getfile(type(layer)) in files:
         return f"a Keras {type(layer).__name__} layer"
     in_keras = any("/keras/src/random/" in file for file in files)
     return "a keras.random draw" if in_keras else "a tf.random draw"

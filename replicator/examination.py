@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import gin
 
-from replicator import config, diagnosis, recording, strategy
+from replicator import config, diagnosis, recording
 from replicator.errors import UsageError, first_line, in_one_line
+from replicator.strategies import strategy
 
 AGREES, DIFFERS, FAILED, SKIPPED = "agrees", "DIFFERS", "FAILED", "--"
 

@@ -12,12 +12,13 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from replicator import config, core, inputs, training
+from replicator import config, inputs, training
 from replicator.configuration import annotations, checks, differences, operative, statements
 from replicator.configuration.checks import Values
 from replicator.configuration.configurables import binding_name, constructor, parameters, short_name
 from replicator.configuration.statements import MACRO, Binding
 from replicator.errors import UsageError, first_line
+from replicator.strategies.replicator import Replicator
 
 _REPLICATOR = "replicator.Replicator"
 _LIBRARIES = ("gin.", "keras.", "tf.")
@@ -84,7 +85,7 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
   return problems[0] if problems else None
 
 
-def _trace_step(problems: list[str], replicator: core.Replicator, step: Callable,
+def _trace_step(problems: list[str], replicator: Replicator, step: Callable,
                 source: inputs.Inputs | None, context: inputs.InputContext, _: Any) -> None:
   try:
     arguments = () if source is None else (

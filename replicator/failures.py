@@ -9,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import checkpoint, random
-from replicator.core import Replicator
+from replicator import random
+from replicator.checkpoints import checkpoint
 from replicator.errors import RunFailed
 from replicator.guard import Failure, Guard, History
 from replicator.step import collectives
+from replicator.strategies.replicator import Replicator
 from replicator.workdir.reader import as_json
 
 

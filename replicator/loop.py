@@ -23,15 +23,16 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from replicator import checkpoint, core
 from replicator import inputs as inputs_lib
 from replicator.atomic import disk_fault
+from replicator.checkpoints import checkpoint
 from replicator.chief import Chief
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.failures import Failed, Watch
 from replicator.guard import Guard
 from replicator.preemption import StopSignal
 from replicator.step import collectives
+from replicator.strategies.replicator import Replicator
 from replicator.training_function import TrainingFunction
 from replicator.window import RunningMeans
 from replicator.workdir.writer import check_workdir
@@ -69,7 +70,7 @@ class Loop:
     UsageError: the workdir or its checkpoints do not go with the step.
   """
 
-  def __init__(self, replicator: core.Replicator, step_object: Callable, schedule: Schedule,
+  def __init__(self, replicator: Replicator, step_object: Callable, schedule: Schedule,
                evaluate: Callable | None, before_call: Callable | None, workdir: pathlib.Path,
                facts: dict, guard: Guard):
     is_chief = replicator.worker_id == 0

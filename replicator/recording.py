@@ -14,13 +14,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator import core, evidence, training
+from replicator import evidence, training
 from replicator import inputs as inputs_lib
 from replicator.errors import UsageError
 from replicator.optimizers import optimizer as optimizers
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import collectives, context
 from replicator.step.variables import variables_of
+from replicator.strategies.replicator import Replicator
 from replicator.window import checked_scalars
 
 Key = tuple[int, str, str]
@@ -121,7 +122,7 @@ class _Recorder:
     self._taps = _Taps()
     self._names: list[tuple[str, str]] = []
 
-  def __call__(self, replicator: core.Replicator, step: Callable,
+  def __call__(self, replicator: Replicator, step: Callable,
                inputs: inputs_lib.Inputs | None, input_context: inputs_lib.InputContext,
                before_call: Callable[[Any, int], None] | None) -> None:
     if keras.config.dtype_policy().name != self._precision:

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import gin
 import numpy as np
 
-from replicator import checkpoint, config, watching
+from replicator import config, watching
+from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.examination import AGREES, DIFFERS, FAILED, Row, error_in
 from replicator.watching import Watched

@@ -9,14 +9,15 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import core, loop, random
 from replicator import inputs as inputs_lib
+from replicator import loop, random
 from replicator.chief import Evaluation
 from replicator.errors import UsageError, nearest
 from replicator.guard import Guard
 from replicator.optimizers.optimizer import check_owners
 from replicator.step import context as step_context
-from replicator.support import check_supported
+from replicator.strategies.replicator import Replicator
+from replicator.strategies.unsupported import check_supported
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
@@ -79,7 +80,7 @@ def train(make_step: Callable[[], Callable],
   _check_precision(precision)
   if deterministic:  # Before anything is computed.
     tf.config.experimental.enable_op_determinism()
-  replicator = core.Replicator()
+  replicator = Replicator()
   guard = Guard()
   guard.check_supported(replicator.name)
   context = inputs_lib.InputContext(
@@ -108,7 +109,7 @@ def train(make_step: Callable[[], Callable],
 
 
 Substitute = Callable[
-    [core.Replicator, Callable, inputs_lib.Inputs | None, inputs_lib.InputContext,
+    [Replicator, Callable, inputs_lib.Inputs | None, inputs_lib.InputContext,
      Callable[[Any, int], None] | None], Any]
 _substitute: Substitute | None = None
 

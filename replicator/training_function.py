@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator.core import Nest, Replicator, Step
 from replicator.signals import Signals
 from replicator.step import collectives
+from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.window import checked_scalars
 
 

@@ -23,7 +23,8 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import atomic, checkpoint, evidence, loop
+from replicator import atomic, evidence, loop
+from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.inputs import ExampleSource
 from replicator.step import variables

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from replicator import atomic, checkpoint
+from replicator import atomic
+from replicator.checkpoints import checkpoint
 
 pytestmark = pytest.mark.slow
 

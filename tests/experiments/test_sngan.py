@@ -13,7 +13,8 @@ import tensorflow as tf
 import replicator
 from experiments import sngan
 from models.gan import blocks, resnet
-from replicator import checkpoint, config
+from replicator import config
+from replicator.checkpoints import checkpoint
 from replicator.step import context
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -23,9 +23,9 @@ import tensorflow as tf
 
 import replicator
 from replicator import Replicator, UsageError, config, training
-from replicator import strategy as strategies
 from replicator.errors import first_line
 from replicator.inputs import batches
+from replicator.strategies import strategy as strategies
 from replicator.training_function import TrainingFunction
 from tests.programs.features import FEATURES, Feature
 from tests.programs.planted_bugs import Points

@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from replicator import checkpoint, launch
+from replicator import launch
+from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]

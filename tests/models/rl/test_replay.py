@@ -11,7 +11,8 @@ import tensorflow as tf
 import replicator
 from models.rl import replay as replays
 from models.rl.replay import CONTINUES, END, TERMINATED, Replay, Rows
-from replicator import Replicator, UsageError, checkpoint
+from replicator import Replicator, UsageError
+from replicator.checkpoints import checkpoint
 from replicator.step.replicated import copies_of
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from replicator import LinearDecay, Replicator, microbatch, step_number, wrap_optimizer
-from replicator.checkpoint import Checkpoints
+from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import UsageError
 from replicator.optimizers.loss_scale import LossScale
 from replicator.training_function import TrainingFunction

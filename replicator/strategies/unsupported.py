@@ -22,7 +22,7 @@ def check_supported(step: Callable, strategy: str, num_replicas: int) -> None:
 
   Args:
     step: the step, with all its networks.
-    strategy: one of `replicator.strategy.NAMES`.
+    strategy: one of `replicator.strategies.strategy.NAMES`.
     num_replicas: in sync.
 
   Raises:

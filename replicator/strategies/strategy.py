@@ -14,9 +14,9 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.distribute import values as distributed
 
-from replicator import parameter_server
 from replicator.errors import UsageError, nearest
 from replicator.step.logical_devices import SplitStrategy
+from replicator.strategies import parameter_server
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
          "parameter_server", "tpu")

@@ -9,8 +9,8 @@ import time
 import pytest
 import tensorflow as tf
 
-from replicator import strategy
 from replicator.errors import UsageError
+from replicator.strategies import strategy
 
 ROOT = pathlib.Path(__file__).parents[2]
 

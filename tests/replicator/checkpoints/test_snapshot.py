@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, UsageError, checkpoint
+from replicator import Replicator, UsageError
+from replicator.checkpoints import checkpoint
 from replicator.step.replicated import copies_of
 
 AGGREGATIONS = tf.VariableAggregation

@@ -18,10 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import atomic
-from replicator.core import Replicator
+from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError, nearest
-from replicator.snapshot import Snapshot, Variables
 from replicator.step.variables import variables_of
+from replicator.strategies.replicator import Replicator
 
 _BUNDLE = "variables"
 _NAMED = 3  # Variables that a message names; there may be thousands.

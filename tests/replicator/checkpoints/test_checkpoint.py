@@ -19,8 +19,9 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator
 
 import replicator
-from replicator import Evaluation, Replicator, UsageError, atomic, checkpoint, config, loop
-from replicator.checkpoint import Checkpoints
+from replicator import Evaluation, Replicator, UsageError, atomic, config, loop
+from replicator.checkpoints import checkpoint
+from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import Points, TwoNetworks, evaluate, network

@@ -8,11 +8,11 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator import parameter_server, support
-from replicator import strategy as strategies
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import check_owners
 from replicator.step import all_reduce, collectives, context, logical_devices
+from replicator.strategies import parameter_server, unsupported
+from replicator.strategies import strategy as strategies
 
 Nest = Any
 Step = Callable[..., Nest]
@@ -23,7 +23,7 @@ class Replicator:
   """Runs one replica step function under the strategy that a gin file names.
 
   Args:
-    strategy: one of `replicator.strategy.NAMES`.
+    strategy: one of `replicator.strategies.strategy.NAMES`.
     logical_cpus: split the CPU into so many devices and replicate over those.
     tpu: name or address of the TPU, for the strategy 'tpu'.
     devices_per_replica: how many devices a replica spans; a step places its parts on them with
@@ -32,7 +32,7 @@ class Replicator:
       matrices; on CPUs XLA is slower than the default for convolutions.
 
   Raises:
-    UsageError: see `replicator.strategy.make`; or `jit_compile` with several replicas.
+    UsageError: see `replicator.strategies.strategy.make`; or `jit_compile` with several replicas.
   """
 
   def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
@@ -114,7 +114,7 @@ class Replicator:
     """
     if step_fn not in self._compiled:
       check_owners(step_fn)
-      support.check_supported(step_fn, self.name, self.num_replicas)
+      unsupported.check_supported(step_fn, self.name, self.num_replicas)
       self._compiled[step_fn] = self.compile(
           lambda step, arguments: self.on_replicas(step_fn, step, arguments))
     arguments = () if inputs is None else (self.distribute(inputs),)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replicator.core import Replicator
 from replicator.errors import UsageError
 from replicator.step import collectives
 from replicator.step.replicated import copies_of
+from replicator.strategies.replicator import Replicator
 
 _SUM = tf.VariableAggregation.SUM
 _MEAN = tf.VariableAggregation.MEAN
