@@ -14,7 +14,7 @@ from benchmarks.d4pg_problem import BATCH_SIZE, Batch, Rows
 from experiments.d4pg import D4PG
 from models.rl import replay
 from replicator.step import context
-from replicator.training_function import TrainingFunction
+from replicator.training.training_function import TrainingFunction
 
 # What the learner needs to know of environments; nothing acts here.
 _ENVIRONMENTS = types.SimpleNamespace(

@@ -35,9 +35,10 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
 
   from experiments.sngan import SNGAN
   from models.vision.digits import Digits
-  from replicator import Replicator, config, inputs
+  from replicator import Replicator, config
   from replicator.checkpoints.checkpoint import Checkpoints
-  from replicator.training_function import TrainingFunction
+  from replicator.training import inputs
+  from replicator.training.training_function import TrainingFunction
   config.parse([CONFIG], [])
   size = gin.query_parameter("train.global_batch_size")
   source, replicator = Digits(), Replicator()

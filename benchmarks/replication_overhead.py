@@ -85,7 +85,7 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
   import tensorflow as tf
 
   from replicator import GlobalBatchNorm, Replicator, random, wrap_optimizer
-  from replicator.training_function import TrainingFunction
+  from replicator.training.training_function import TrainingFunction
 
   class BiGAN(tf.Module):
     def __init__(self):

@@ -1,9 +1,7 @@
 """The facade, for type checkers and for `lazy_loader`: every public name and its home."""
 
 from . import app as app
-from .chief import Evaluation as Evaluation
 from .errors import UsageError as UsageError
-from .inputs import InputContext as InputContext
 from .layers.batch_norm import GlobalBatchNorm as GlobalBatchNorm
 from .layers.dropout import Dropout as Dropout
 from .layers.spectral_norm import SpectralNorm as SpectralNorm
@@ -31,4 +29,6 @@ from .step.logical_devices import logical_device as logical_device
 from .step.microbatch import microbatch as microbatch
 from .step.microbatch import split as split
 from .strategies.replicator import Replicator as Replicator
-from .training import train as train
+from .training.chief import Evaluation as Evaluation
+from .training.inputs import InputContext as InputContext
+from .training.train import train as train

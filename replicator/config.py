@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import gin
 
-from replicator import gin_names, training  # noqa: F401
+from replicator import gin_names  # noqa: F401
 from replicator.configuration import checks, statements
 from replicator.errors import UsageError, first_line
 from replicator.optimizers import (
@@ -12,6 +12,7 @@ from replicator.optimizers import (
   schedules,  # noqa: F401
 )
 from replicator.strategies import replicator  # noqa: F401  # noqa: F401
+from replicator.training import train  # noqa: F401  # noqa: F401
 
 
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from replicator import config, inputs, training
+from replicator import config
 from replicator.configuration import annotations, checks, differences, operative, statements
 from replicator.configuration.checks import Values
 from replicator.configuration.configurables import binding_name, constructor, parameters, short_name
 from replicator.configuration.statements import MACRO, Binding
 from replicator.errors import UsageError, first_line
 from replicator.strategies.replicator import Replicator
+from replicator.training import inputs
+from replicator.training.train import instead_of_training
 
 _REPLICATOR = "replicator.Replicator"
 _LIBRARIES = ("gin.", "keras.", "tf.")
@@ -72,7 +74,7 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
   config.parse(files, [*params, *alone])
   problems: list[str] = []
   try:
-    with training.instead_of_training(lambda *prepared: _trace_step(problems, *prepared)):
+    with instead_of_training(lambda *prepared: _trace_step(problems, *prepared)):
       main(workdir)
   except _Traced:
     pass

@@ -14,15 +14,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator import evidence, training
-from replicator import inputs as inputs_lib
+from replicator import evidence
 from replicator.errors import UsageError
 from replicator.optimizers import optimizer as optimizers
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import collectives, context
 from replicator.step.variables import variables_of
 from replicator.strategies.replicator import Replicator
-from replicator.window import checked_scalars
+from replicator.training import inputs as inputs_lib
+from replicator.training.scalars import checked_scalars
+from replicator.training.train import instead_of_training
 
 Key = tuple[int, str, str]
 """Step (0: before the first), kind, and name; the kinds are those below."""
@@ -79,7 +80,7 @@ def record(main: Callable[[str], None], steps: int, precision: str) -> Recording
   keras.backend.clear_session()  # Names and seeds as in a new process.
   recorder = _Recorder(steps, precision)
   with (tempfile.TemporaryDirectory(prefix="replicator-") as workdir,
-        training.instead_of_training(recorder), _observed(recorder.observe),
+        instead_of_training(recorder), _observed(recorder.observe),
         contextlib.suppress(_Recorded)):
     main(workdir)
   if recorder.recording is None:

@@ -23,12 +23,13 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import atomic, evidence, loop
+from replicator import atomic, evidence
 from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
-from replicator.inputs import ExampleSource
 from replicator.step import variables
-from replicator.training_function import TrainingFunction
+from replicator.training import loop
+from replicator.training.inputs import ExampleSource
+from replicator.training.training_function import TrainingFunction
 
 _MOST = 10_000       # Python values that are looked at.
 _LARGEST = 2 ** 20   # Bytes of an array that may be a state; a larger one is data.

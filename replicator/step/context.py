@@ -114,7 +114,7 @@ def once(compute: Callable[[], _T]) -> _T:
 def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
   """Records some scalars [] by which `owner`, a layer or optimizer, tells how it is doing.
 
-  They are computed only where a caller of the step asked for them: see `replicator.signals`.
+  They are computed only where a caller of the step asked for them: see `training.signals`.
   """
   now = current()
   # Of a loop's body, such as that of later micro-batches, no tensor is to be had outside.

@@ -22,11 +22,12 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, config, training
+from replicator import Replicator, UsageError, config
 from replicator.errors import first_line
-from replicator.inputs import batches
 from replicator.strategies import strategy as strategies
-from replicator.training_function import TrainingFunction
+from replicator.training.inputs import batches
+from replicator.training.train import instead_of_training
+from replicator.training.training_function import TrainingFunction
 from tests.programs.features import FEATURES, Feature
 from tests.programs.planted_bugs import Points
 
@@ -55,7 +56,7 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
       f"Replicator.logical_cpus = {cpus}", *bindings])
   keras.backend.clear_session()  # Names as in a new process.
   maybe_eagerly = eagerly() if feature.eager else contextlib.nullcontext()
-  with training.instead_of_training(losses), maybe_eagerly:
+  with instead_of_training(losses), maybe_eagerly:
     return replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
 
 

@@ -19,11 +19,12 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator
 
 import replicator
-from replicator import Evaluation, Replicator, UsageError, atomic, config, loop
+from replicator import Evaluation, Replicator, UsageError, atomic, config
 from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed
 from replicator.step.variables import variables_of
+from replicator.training import loop
 from tests.programs.two_networks import Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",

@@ -11,7 +11,7 @@ from replicator import LinearDecay, Replicator, microbatch, step_number, wrap_op
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import UsageError
 from replicator.optimizers.loss_scale import LossScale
-from replicator.training_function import TrainingFunction
+from replicator.training.training_function import TrainingFunction
 
 RNG = np.random.default_rng(0)
 BATCH = {"x": RNG.normal(size=[8, 3]), "y": RNG.normal(size=[8, 2])}

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, microbatch, random
-from replicator.training_function import TrainingFunction
+from replicator.training.training_function import TrainingFunction
 
 BATCHES = np.random.default_rng(0).normal(size=[2, 16, 3])
 

@@ -30,7 +30,7 @@ servers = [tf.distribute.Server(chief["cluster"], job_name=other["task"]["type"]
                                 task_index=other["task"]["index"], protocol="grpc", config=threads)
            for other in others]
 os.environ["TF_CONFIG"] = json.dumps(chief)
-from replicator.training_function import TrainingFunction
+from replicator.training.training_function import TrainingFunction
 cluster = replicator.Replicator("parameter_server")
 found = {}
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from replicator import Replicator, all_sum, random, replica_id, step_number, wrap_optimizer
 from replicator.errors import UsageError
-from replicator.training_function import TrainingFunction
+from replicator.training.training_function import TrainingFunction
 
 BATCHES = np.random.default_rng(0).normal(size=[6, 8, 3])
 

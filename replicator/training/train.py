@@ -9,15 +9,16 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import inputs as inputs_lib
-from replicator import loop, random
-from replicator.chief import Evaluation
+from replicator import random
 from replicator.errors import UsageError, nearest
-from replicator.guard import Guard
 from replicator.optimizers.optimizer import check_owners
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
 from replicator.strategies.unsupported import check_supported
+from replicator.training import inputs as inputs_lib
+from replicator.training import loop
+from replicator.training.chief import Evaluation
+from replicator.training.guard import Guard
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
@@ -46,7 +47,7 @@ def train(make_step: Callable[[], Callable],
       every replica with its part of a batch (with nothing if there are no `inputs`) and returns
       a dict of scalars, which are averaged over replicas and logged. What must survive a
       restart hangs off its attributes: make it a `tf.Module`.
-    inputs: an example source or an input function, see `replicator.inputs`; None for a step
+    inputs: an example source or an input function, see `training.inputs`; None for a step
       that makes its own examples.
     evaluate: called with the step, before the first step and every `eval_every` steps.
     before_call: called in Python with the step and its number before every call of

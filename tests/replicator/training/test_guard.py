@@ -13,7 +13,7 @@ import replicator
 from replicator import UsageError, config
 from replicator.checkpoints import checkpoint
 from replicator.errors import RunFailed, first_line
-from replicator.guard import Guard
+from replicator.training.guard import Guard
 from replicator.workdir import report
 from tests.programs.fragile import Fragile, numbers
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from replicator.console.formatting import format_number
 from replicator.errors import UsageError, nearest
-from replicator.signals import PREFIXES
+from replicator.training.signals import PREFIXES
 
 ACTIONS = ("stop", "warn", "roll_back", "off")
 RECENT = 20
@@ -63,7 +63,7 @@ class Guard:
     max_rollbacks: so many times a run is rolled back; then it is stopped.
     collapse: warns when the mean `sample_variance` since the last log point falls below this
       fraction of the mean `data_variance`; 0 for never.
-    signals: whether the gradient norms and singular values of `replicator.signals` are logged.
+    signals: whether the gradient norms and singular values of `training.signals` are logged.
 
   Raises:
     UsageError: a setting cannot work.

@@ -8,7 +8,7 @@ import tensorflow as tf
 import replicator
 from replicator import Replicator, SpectralNorm, UsageError, microbatch, wrap_optimizer
 from replicator.step import context
-from replicator.training_function import TrainingFunction
+from replicator.training.training_function import TrainingFunction
 
 X = np.random.default_rng(0).normal(size=[8, 3])
 

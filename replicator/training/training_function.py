@@ -7,10 +7,10 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator.signals import Signals
 from replicator.step import collectives
 from replicator.strategies.replicator import Nest, Replicator, Step
-from replicator.window import checked_scalars
+from replicator.training.scalars import checked_scalars
+from replicator.training.signals import Signals
 
 
 class TrainingFunction:
@@ -20,7 +20,7 @@ class TrainingFunction:
     replicator: runs the step.
     step_fn: returns a dict of scalars.
     steps_per_call: how many steps a call takes.
-    signals: whether to add to the scalars those of `replicator.signals`.
+    signals: whether to add to the scalars those of `replicator.training.signals`.
   """
 
   def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from replicator import InputContext, split
 from replicator.errors import UsageError
-from replicator.inputs import ExampleSource, batches
+from replicator.training.inputs import ExampleSource, batches
 
 
 class Numbers:

@@ -23,18 +23,18 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from replicator import inputs as inputs_lib
 from replicator.atomic import disk_fault
 from replicator.checkpoints import checkpoint
-from replicator.chief import Chief
 from replicator.errors import Preempted, RunFailed, UsageError
-from replicator.failures import Failed, Watch
-from replicator.guard import Guard
-from replicator.preemption import StopSignal
 from replicator.step import collectives
 from replicator.strategies.replicator import Replicator
-from replicator.training_function import TrainingFunction
-from replicator.window import RunningMeans
+from replicator.training import inputs as inputs_lib
+from replicator.training.chief import Chief
+from replicator.training.guard import Guard
+from replicator.training.preemption import StopSignal
+from replicator.training.recovery import Failed, Watch
+from replicator.training.scalars import RunningMeans
+from replicator.training.training_function import TrainingFunction
 from replicator.workdir.writer import check_workdir
 
 

@@ -12,9 +12,9 @@ import tree
 from replicator import random
 from replicator.checkpoints import checkpoint
 from replicator.errors import RunFailed
-from replicator.guard import Failure, Guard, History
 from replicator.step import collectives
 from replicator.strategies.replicator import Replicator
+from replicator.training.guard import Failure, Guard, History
 from replicator.workdir.reader import as_json
 
 
