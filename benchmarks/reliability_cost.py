@@ -35,7 +35,8 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
 
   from experiments.sngan import SNGAN
   from models.vision.digits import Digits
-  from replicator import Replicator, config
+  from replicator import Replicator
+  from replicator.app import config
   from replicator.checkpoints.checkpoint import Checkpoints
   from replicator.training import inputs
   from replicator.training.training_function import TrainingFunction

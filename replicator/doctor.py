@@ -26,7 +26,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from replicator.app import main_of
+from replicator.app.experiment import main_of
 from replicator.console import quiet
 from replicator.console.flags import Parser
 from replicator.errors import UsageError, first_line, in_one_line

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import gin
 
-from replicator import config, diagnosis, recording
+from replicator import diagnosis, recording
+from replicator.app import config
 from replicator.errors import UsageError, first_line, in_one_line
 from replicator.strategies import strategy
 

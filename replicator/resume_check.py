@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import gin
 import numpy as np
 
-from replicator import config, watching
+from replicator import watching
+from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.examination import AGREES, DIFFERS, FAILED, Row, error_in

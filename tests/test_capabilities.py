@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, config
+from replicator import Replicator, UsageError
+from replicator.app import config
 from tests.programs import capabilities
 from tests.programs.features import FEATURES, Feature, KerasNoisy, Regression
 

@@ -12,7 +12,7 @@ from PIL import Image
 from experiments.d4pg import d4pg
 from experiments.sac import sac
 from experiments.sngan import sngan
-from replicator import config
+from replicator.app import config
 from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import replicator
 from experiments import sngan
 from models.gan import blocks, resnet
-from replicator import config
+from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.step import context
 

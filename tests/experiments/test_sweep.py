@@ -12,7 +12,7 @@ import gin
 import pytest
 
 import experiments.sngan  # noqa: F401  (its gin names)
-from replicator import config
+from replicator.app import config
 from replicator.sweeps import search, space, sweep_file, trials
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -22,7 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, config
+from replicator import Replicator, UsageError
+from replicator.app import config
 from replicator.errors import first_line
 from replicator.strategies import strategy as strategies
 from replicator.training.inputs import batches

@@ -112,7 +112,7 @@ def test_what_the_engine_loads_and_when():
   light, before, after = modules_after(
       "import replicator, replicator.launch; replicator.UsageError",
       "import tensorflow, keras",
-      "for name in replicator.__all__: getattr(replicator, name)\nimport replicator.config")
+      "for name in replicator.__all__: getattr(replicator, name)\nimport replicator.app.config")
   assert not light & {"tensorflow", "keras", "numpy"}
   # Keras loads some of these by itself where they are installed.
   assert not (after - before) & {"tensorflow_gan", "tensorflow_hub", "matplotlib", "sklearn", "PIL"}

@@ -19,7 +19,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator
 
 import replicator
-from replicator import Evaluation, Replicator, UsageError, atomic, config
+from replicator import Evaluation, Replicator, UsageError, atomic
+from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from replicator import config
+from replicator.app import config
 from replicator.configuration import annotations
 
 Rate = NewType("Rate", float)

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError, config, random
+from replicator import UsageError, random
+from replicator.app import config
 from replicator.configuration import operative
 from replicator.configuration.differences import Difference, differences
 from replicator.configuration.statements import RECORD_HEADER

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, config, logical_device, random
+from replicator import Replicator, logical_device, random
+from replicator.app import config
 from replicator.step.variables import variables_of
 from tests.programs.refusals import refusal
 

@@ -12,7 +12,8 @@ import scipy.stats
 import tensorflow as tf
 
 import replicator
-from replicator import Evaluation, Replicator, config, microbatch, random
+from replicator import Evaluation, Replicator, microbatch, random
+from replicator.app import config
 from replicator.errors import UsageError
 from replicator.step import collectives, random_bits
 

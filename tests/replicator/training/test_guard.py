@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError, config
+from replicator import UsageError
+from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import RunFailed, first_line
 from replicator.training.guard import Guard

@@ -10,7 +10,8 @@ import tensorflow as tf
 from PIL import Image
 
 import replicator
-from replicator import Evaluation, UsageError, config, random
+from replicator import Evaluation, UsageError, random
+from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate, network

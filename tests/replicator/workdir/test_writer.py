@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from replicator import config
+from replicator.app import config
 from replicator.workdir import provenance, reader
 from replicator.workdir.writer import Record
 

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import gin
 
-from replicator import gin_names  # noqa: F401
+# Imported for their names in gin files, too.
+from replicator.app import library_names  # noqa: F401
 from replicator.configuration import checks, statements
 from replicator.errors import UsageError, first_line
-from replicator.optimizers import (
-  optimizer,  # noqa: F401
-  schedules,  # noqa: F401
-)
-from replicator.strategies import replicator  # noqa: F401  # noqa: F401
-from replicator.training import train  # noqa: F401  # noqa: F401
+from replicator.optimizers import optimizer, schedules  # noqa: F401
+from replicator.step import microbatch  # noqa: F401
+from replicator.strategies import replicator  # noqa: F401
+from replicator.training import train  # noqa: F401
 
 
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:

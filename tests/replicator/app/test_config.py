@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError, config
+from replicator import UsageError
+from replicator.app import config
 from tests.programs import two_networks  # noqa: F401  (for gin)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from replicator import config
+from replicator.app import config
 from replicator.configuration import annotations, checks, differences, operative, statements
 from replicator.configuration.checks import Values
 from replicator.configuration.configurables import binding_name, constructor, parameters, short_name

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import config, gin_names
+from replicator.app import config, library_names
 
-OPTIMIZERS = [name.lower() for name in gin_names._OPTIMIZERS]
+OPTIMIZERS = [name.lower() for name in library_names._OPTIMIZERS]
 SCHEDULES = {  # With what each needs; at update 1 the rate is still near 0.1.
     "cosine_decay": {"initial_learning_rate": 0.1, "decay_steps": 1000},
     "cosine_decay_restarts": {"initial_learning_rate": 0.1, "first_decay_steps": 1000},
@@ -22,8 +22,8 @@ SCHEDULES = {  # With what each needs; at update 1 the rate is still near 0.1.
     "piecewise_constant_decay": {"boundaries": [100, 200], "values": [0.1, 0.01, 0.001]},
     "polynomial_decay": {"initial_learning_rate": 0.1, "decay_steps": 1000},
 }
-INITIALIZERS = [gin_names._snake_case(name) for name in gin_names._INITIALIZERS]
-ACTIVATIONS = list(gin_names._ACTIVATIONS)
+INITIALIZERS = [library_names._snake_case(name) for name in library_names._INITIALIZERS]
+ACTIVATIONS = list(library_names._ACTIVATIONS)
 
 
 @gin.configurable

@@ -74,7 +74,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
   debug = "--debug" in argv
   try:
     arguments = _parse(argv)
-    from replicator import config
+    from replicator.app import config
     config.parse(arguments.gin_file, arguments.gin_param)
     if arguments.explain or arguments.diff:
       _explain(main, arguments)
@@ -106,7 +106,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
 
 
 def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None:
-  from replicator import explain
+  from replicator.app import explain
   before = explain.configuration_of(arguments.diff) if arguments.diff else ""
   problem = explain.trace(main, arguments.workdir or "runs/explained", arguments.gin_file,
                           arguments.gin_param)
