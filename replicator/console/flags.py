@@ -20,11 +20,17 @@ class Parser(argparse.ArgumentParser):
 
 def experiment() -> str:
   """The name of the running experiment: of its module or file."""
-  spec = sys.modules["__main__"].__spec__
-  return spec.name.rpartition(".")[2] if spec else pathlib.Path(sys.argv[0]).stem
+  name = _module()
+  return name.rpartition(".")[2] if name else pathlib.Path(sys.argv[0]).stem
 
 
 def program() -> list[str]:
   """The words that start this program: `python -m package.module` or `python file.py`."""
+  name = _module()
+  return ["python", "-m", name] if name else ["python", sys.argv[0]]
+
+
+def _module() -> str:
+  """The module that `python -m` runs, such as `replicator.doctor`; empty for a file."""
   spec = sys.modules["__main__"].__spec__
-  return ["python", "-m", spec.name] if spec else ["python", sys.argv[0]]
+  return spec.name.removesuffix(".__main__") if spec else ""

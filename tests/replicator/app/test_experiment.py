@@ -22,7 +22,7 @@ from replicator.console import quiet
 from replicator.errors import Preempted
 from tests.programs import two_networks
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = pathlib.Path(two_networks.__file__)
 SETTING = ["train.steps = 10", "train.global_batch_size = 8", "train.log_every = 5",
            "train.eval_every = 5", "train.precision = 'float64'"]

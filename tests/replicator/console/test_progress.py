@@ -129,7 +129,7 @@ from replicator.console.progress import Progress
 with Progress(10, 1) as progress:
   progress.update(10, {"d": 1.0})
 """
-  out = subprocess.run([sys.executable, "-c", code], cwd=pathlib.Path(__file__).parents[2],
+  out = subprocess.run([sys.executable, "-c", code], cwd=pathlib.Path(__file__).parents[3],
                        capture_output=True, text=True, check=True)
   assert out.stdout.startswith("step 10/10  ") and "\x1b" not in out.stdout
 

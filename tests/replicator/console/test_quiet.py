@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 IMPORTS = "import os, subprocess, sys\nfrom replicator import quiet\n"
 
 

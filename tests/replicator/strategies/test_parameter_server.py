@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
 
 # A cluster inside one process.

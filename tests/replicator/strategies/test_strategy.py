@@ -12,7 +12,7 @@ import tensorflow as tf
 from replicator.errors import UsageError
 from replicator.strategies import strategy
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 def refusal(function, *args) -> str:

@@ -283,7 +283,7 @@ def launch(workdir: pathlib.Path, arguments: list[str], *bindings: str) -> tuple
       [sys.executable, "-m", "replicator.launch", *arguments, "--", sys.executable, "-m",
        "tests.programs.fragile", f"--workdir={workdir}",
        *(f"--gin_param={binding}" for binding in [*SETTINGS, *bindings])],
-      cwd=pathlib.Path(__file__).parents[2], capture_output=True, text=True, timeout=300,
+      cwd=pathlib.Path(__file__).parents[3], capture_output=True, text=True, timeout=300,
       check=False)
   return done.returncode, done.stdout + done.stderr
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import replicator
-from replicator import UsageError, diagnosis, doctor, evidence, examination, recording
-from replicator.examination import AGREES, DIFFERS, FAILED, SKIPPED
+from replicator import UsageError
+from replicator.doctor import __main__ as doctor
+from replicator.doctor import diagnosis, inspection, replica_check, replica_recording
+from replicator.doctor.replica_check import AGREES, DIFFERS, FAILED, SKIPPED
 from tests.programs import planted_bugs
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 SMALL = ["train.global_batch_size = 8"]
 
 
@@ -26,8 +28,8 @@ def restored(set_precision, seed, monkeypatch):
   gin.clear_config()
 
 
-def examine(*params: str, main=planted_bugs.main, **settings) -> examination.Examination:
-  found = examination.Examination(main, [], [*SMALL, *params], **{"steps": 2, **settings})
+def examine(*params: str, main=planted_bugs.main, **settings) -> replica_check.Examination:
+  found = replica_check.Examination(main, [], [*SMALL, *params], **{"steps": 2, **settings})
   found.prepare()
   return found
 
@@ -36,7 +38,7 @@ def planted(bug: str) -> str:
   return f"Regression.bug = '{bug}'"
 
 
-def largest(row: examination.Row) -> float:
+def largest(row: replica_check.Row) -> float:
   return float(row.detail.split()[0])
 
 
@@ -201,12 +203,13 @@ def test_equal_values_that_are_not_finite_agree():
 @pytest.mark.parametrize(("tape", "cause"), [
     (1.0, "clipping before aggregation: tf.clip_by_norm"), (2.5, "a batch-dependent op")])
 def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, cause):
-  one = quantities(recording.RAW, u__0=1.0) | quantities("gradient", u__w=0.3)
-  other = quantities(recording.RAW, u__0=tape) | quantities("gradient", u__w=0.4)
-  seen = evidence.Evidence(lambda: None)
+  one = quantities(replica_recording.RAW, u__0=1.0) | quantities("gradient", u__w=0.3)
+  other = quantities(replica_recording.RAW, u__0=tape) | quantities("gradient", u__w=0.4)
+  seen = inspection.Evidence(lambda: None)
   seen.clips.append("tf.clip_by_norm at my_step.py:3")
   first = diagnosis.compare(one, other, 1e-9)[1]
-  case = diagnosis.Case(recording.Recording(one, 1, True, 8, seen), other, first, 2, False, 1e-9)
+  reference = replica_recording.Recording(one, 1, True, 8, seen)
+  case = diagnosis.Case(reference, other, first, 2, False, 1e-9)
   assert case.cause().startswith(cause)
 
 
@@ -214,8 +217,8 @@ def test_a_recording_comes_back_from_its_file_in_order(tmp_path):
   found = quantities("loss", b=1.5) | quantities("gradient", optimizer__network_0=[1.0, 2.0])
   found |= quantities("variable", a=np.int64(3))
   path = str(tmp_path / "recording.npz")
-  recording.Recording(found, 1, True, 8, evidence.Evidence(lambda: None)).save(path)
-  loaded = recording.load(path)
+  replica_recording.Recording(found, 1, True, 8, inspection.Evidence(lambda: None)).save(path)
+  loaded = replica_recording.load(path)
   assert list(loaded) == list(found)
   assert all(np.array_equal(loaded[key], found[key]) for key in found)
 
@@ -245,11 +248,11 @@ def examine_planted(monkeypatch, capsys):
   """The command on the planted bugs, in this process and so without two others."""
   def run(*words: str) -> tuple[int, str]:
     monkeypatch.setattr(doctor, "load", lambda experiment: planted_bugs.main)
-    monkeypatch.setattr(examination.Examination, "rows", first_row)
+    monkeypatch.setattr(replica_check.Examination, "rows", first_row)
     status = doctor.main(["--experiment=x", "--steps=1", f"--gin_param={SMALL[0]}", *words])
     return status, "".join(capsys.readouterr())
 
-  every_row = examination.Examination.rows
+  every_row = replica_check.Examination.rows
 
   def first_row(self, words):
     yield next(every_row(self))

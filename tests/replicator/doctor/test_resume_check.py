@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import doctor, resume_check, watching
-from replicator.evidence import Evidence
-from replicator.examination import AGREES, DIFFERS, Row
-from replicator.resume_check import Course, Difference, cause_after, cause_before
-from replicator.watching import Watched, python_state
+from replicator.doctor import __main__ as doctor
+from replicator.doctor import resume_check, resume_recording
+from replicator.doctor.inspection import Evidence
+from replicator.doctor.replica_check import AGREES, DIFFERS, Row
+from replicator.doctor.resume_check import Course, Difference, cause_after, cause_before
+from replicator.doctor.resume_recording import Watched, python_state
 from tests.programs import planted_bugs
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 STEPS = range(1, 3)
 
 
@@ -168,7 +169,7 @@ def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
 
   seen = Evidence(lambda: None)
   seen.look_at_graph(step.get_concrete_function().graph)
-  here = "tests/replicator/test_resume_check.py:"
+  here = "tests/replicator/doctor/test_resume_check.py:"
   assert [text.rpartition(":")[0] + ":" for text in seen.stateful_draws] == [
       f"a tf.random draw at {here}"]
   assert len(seen.draws) == 2
@@ -178,7 +179,7 @@ def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
 
 def test_what_was_watched_comes_back_from_its_file(tmp_path):
   UNBROKEN.write(tmp_path / "watched.json")
-  assert watching.load(tmp_path / "watched.json") == UNBROKEN
+  assert resume_recording.load(tmp_path / "watched.json") == UNBROKEN
 
 
 # ---- A step and its bugs ------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def rows(restored, monkeypatch, tmp_path):
     def train(check, workdir, until):
       path = tmp_path / f"{workdir.name}-{until}.json"
       resume_check.train(planted_bugs.main, [], params, str(workdir), until, str(path), 4)
-      return watching.load(path)
+      return resume_recording.load(path)
 
     monkeypatch.setattr(resume_check.ResumeCheck, "_train", train)
     return list(resume_check.ResumeCheck([], [], params, 4).rows())

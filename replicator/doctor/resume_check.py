@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import gin
 import numpy as np
 
-from replicator import watching
 from replicator.app import config
 from replicator.checkpoints import checkpoint
+from replicator.doctor import resume_recording
+from replicator.doctor.replica_check import AGREES, DIFFERS, FAILED, Row, error_in
+from replicator.doctor.resume_recording import Watched
 from replicator.errors import UsageError
-from replicator.examination import AGREES, DIFFERS, FAILED, Row, error_in
-from replicator.watching import Watched
 
 SCALAR, VARIABLE = "scalar", "variable"
 WORKERS = {"multi_worker_mirrored": 2}
@@ -239,7 +239,7 @@ class ResumeCheck:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
       raise UsageError(error_in(done.stdout + done.stderr))
-    return watching.load(path)
+    return resume_recording.load(path)
 
 
 def train(main, files: Sequence[str], params: Sequence[str], workdir: str, until: int, path: str,
@@ -255,7 +255,7 @@ def train(main, files: Sequence[str], params: Sequence[str], workdir: str, until
       *params, *total, "train.steps_per_call = 1", "train.log_every = 1", "train.eval_every = 0",
       "train.checkpoint_every = 1", f"Checkpoints.keep_last = {steps}",
       "Checkpoints.keep_best = None"])
-  watching.train(main, workdir, until, path)
+  resume_recording.train(main, workdir, until, path)
 
 
 def _bound(name: str, otherwise):

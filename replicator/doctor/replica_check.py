@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import gin
 
-from replicator import diagnosis, recording
 from replicator.app import config
+from replicator.doctor import diagnosis, replica_recording
 from replicator.errors import UsageError, first_line, in_one_line
 from replicator.strategies import strategy
 
@@ -54,7 +54,7 @@ class Examination:
     precision: 'float64' or 'float32'.
   """
 
-  reference: recording.Recording
+  reference: replica_recording.Recording
 
   def __init__(self, main: Callable[[str], None], files: Sequence[str], params: Sequence[str],
                steps: int = 5, precision: str = "float64"):
@@ -87,19 +87,19 @@ class Examination:
     except ValueError:
       return otherwise
 
-  def _record(self, replicas: int, microbatches: int = 1) -> recording.Recording:
+  def _record(self, replicas: int, microbatches: int = 1) -> replica_recording.Recording:
     name = "one_device" if replicas == 1 else "mirrored"
     return self._record_with(
         [f"Replicator.strategy = '{name}'",
          f"Replicator.logical_cpus = {replicas * self._devices}"], microbatches)
 
-  def _record_with(self, bindings: list[str], microbatches: int = 1) -> recording.Recording:
+  def _record_with(self, bindings: list[str], microbatches: int = 1) -> replica_recording.Recording:
     steps = self._bound("train.steps", self._steps)
     config.parse(self._files, [
         *self._params, *bindings, "Replicator.jit_compile = False", f"train.steps = {steps}",
         "train.steps_per_call = 1", f"train.precision = '{self._precision}'",
         f"microbatch.n = {microbatches}"])
-    return recording.record(self._main, self._steps, self._precision)
+    return replica_recording.record(self._main, self._steps, self._precision)
 
   def _quantities(self, replicas: int, microbatches: int = 1) -> diagnosis.Quantities:
     return self._record(replicas, microbatches).quantities
@@ -133,7 +133,7 @@ class Examination:
     return dataclasses.replace(row, notes=(note, *row.notes))
 
   def _row(self, name: str, parts: int, record: Callable[[], diagnosis.Quantities],
-           reference: recording.Recording | None = None, microbatches: bool = False) -> Row:
+           reference: replica_recording.Recording | None = None, microbatches: bool = False) -> Row:
     reference = reference or self.reference
     try:
       other = record()
@@ -179,7 +179,7 @@ def _record_processes(words: Sequence[str]) -> diagnosis.Quantities:
         capture_output=True, text=True)
     if done.returncode:
       raise UsageError(error_in(done.stdout + done.stderr))
-    return recording.load(path)
+    return replica_recording.load(path)
 
 
 def error_in(output: str) -> str:

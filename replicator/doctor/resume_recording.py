@@ -23,8 +23,9 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import atomic, evidence
+from replicator import atomic
 from replicator.checkpoints import checkpoint
+from replicator.doctor import inspection
 from replicator.errors import UsageError
 from replicator.step import variables
 from replicator.training import loop
@@ -109,7 +110,7 @@ class _Watcher:
     self._until = until
     self._step: Any = None
     self._inputs: Any = None
-    self._evidence: evidence.Evidence | None = None
+    self._evidence: inspection.Evidence | None = None
     self._python: dict[str, str] = {}
 
   @contextlib.contextmanager
@@ -120,7 +121,7 @@ class _Watcher:
     iterator = before[1]
 
     def watched_save(checkpoints: checkpoint.Checkpoints, step: int, *state: Any) -> None:
-      save(checkpoints, step, *variables)
+      save(checkpoints, step, *state)
       if step == self._until:
         checkpoints.wait()
         raise _Enough
@@ -137,7 +138,7 @@ class _Watcher:
   def _function(self, replicator: Any, step: Callable, *settings: Any) -> TrainingFunction:
     self.is_chief = replicator.worker_id == 0
     self._step = step
-    self._evidence = seen = evidence.Evidence(step)
+    self._evidence = seen = inspection.Evidence(step)
     self.watched.replicas, self.watched.strategy = replicator.num_replicas, replicator.name
     self.watched.labels = seen.labels
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from replicator.evidence import Evidence
-from replicator.recording import GRADIENT, LOSS, RAW, VARIABLE, Key, Recording
+from replicator.doctor.inspection import Evidence
+from replicator.doctor.replica_recording import GRADIENT, LOSS, RAW, VARIABLE, Key, Recording
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 """The largest relative difference that is rounding. In float32 the first 5 steps of a GAN stay

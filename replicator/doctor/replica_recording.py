@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator import evidence
+from replicator.doctor import inspection
 from replicator.errors import UsageError
 from replicator.optimizers import optimizer as optimizers
 from replicator.optimizers.optimizer import Optimizer
@@ -50,7 +50,7 @@ class Recording:
   replicas: int
   chief: bool
   batch_size: int
-  evidence: evidence.Evidence
+  evidence: inspection.Evidence
 
   def save(self, path: str) -> None:
     """Writes the quantities to a file for `load`."""
@@ -132,7 +132,7 @@ class _Recorder:
     self._step = step
     self._variables = variables_of(step)
     self._paths = {id(v): path for path, v in self._variables.items()}
-    self._evidence = evidence.Evidence(step)
+    self._evidence = inspection.Evidence(step)
     quantities = self._read(0)
     batches = (itertools.repeat(None) if inputs is None
                else iter(inputs_lib.batches(inputs, input_context)))

@@ -10,9 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+import replicator
 from replicator.errors import is_foreign
 from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
+from replicator.step import random, random_bits
 from replicator.step.variables import held_by, variables_of
 from replicator.strategies import unsupported
 
@@ -20,8 +22,8 @@ _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncated
                     r"(?!GetKey|GetAlg|UniformFullInt)")
 _NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
                "Square", "Tanh"}
-_LIBRARY = str(pathlib.Path(__file__).parent)
-_OWN_STREAMS = {os.path.join(_LIBRARY, name) for name in ("random.py", "streams.py")}
+_LIBRARY = str(pathlib.Path(replicator.__file__).parent)
+_OWN_STREAMS = {module.__file__ for module in (random, random_bits)}
 _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
 
 

@@ -26,7 +26,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from replicator.app.experiment import main_of
 from replicator.console import quiet
 from replicator.console.flags import Parser
 from replicator.errors import UsageError, first_line, in_one_line
@@ -66,7 +65,7 @@ def _hint(error: Exception) -> str:
 
 def _examine(flags: argparse.Namespace, words: list[str]) -> int:
   main = load(flags.experiment)
-  from replicator.examination import AGREES, DIFFERS, FAILED, Examination
+  from replicator.doctor.replica_check import AGREES, DIFFERS, FAILED, Examination
   steps, precision = flags.steps or 5, flags.precision or "float64"
   examination = Examination(main, flags.gin_file, flags.gin_param, steps, precision)
   if flags.record:
@@ -92,8 +91,8 @@ def _examine(flags: argparse.Namespace, words: list[str]) -> int:
 
 def _check_resume(flags: argparse.Namespace, words: list[str]) -> int:
   main = load(flags.experiment)
-  from replicator import resume_check
-  from replicator.examination import DIFFERS, FAILED
+  from replicator.doctor import resume_check
+  from replicator.doctor.replica_check import DIFFERS, FAILED
   steps, params = flags.steps or 6, list(flags.gin_param)
   if flags.precision:
     params.append(f"train.precision = '{flags.precision}'")
@@ -145,6 +144,7 @@ def load(experiment: str) -> Callable[[str], None]:
   Raises:
     UsageError: there is no such module, or it does not call `app.run`.
   """
+  from replicator.app import main_of  # Not before the devices are chosen.
   is_file = experiment.endswith(".py")
   try:
     found = os.path.isfile(experiment) if is_file else importlib.util.find_spec(experiment)
