@@ -12,7 +12,7 @@ from replicator import atomic
 # Publishes 'new' over 'old', and kills itself before the n-th operation on the file system.
 PROGRAM = """
 import os, pathlib, signal, sys
-import replicator.atomic as durable  # Without TensorFlow, unlike `from replicator import`.
+from replicator import atomic
 
 parent, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 
@@ -32,7 +32,7 @@ def write(folder):
 for owner, name in ((os, "fsync"), (pathlib.Path, "rename"), (pathlib.Path, "mkdir"),
                     (pathlib.Path, "write_text"), (os, "unlink"), (os, "rmdir")):
   setattr(owner, name, killing(getattr(owner, name)))
-durable.publish(parent / sys.argv[3], write, {"value": "new"})
+atomic.publish(parent / sys.argv[3], write, {"value": "new"})
 """
 
 

@@ -367,7 +367,7 @@ def test_a_failure_inside_a_library_names_the_users_line(call, name, run):
   status, _, err = run(["--workdir=w"], main)
   assert status == 1
   lines = [line_of(f"lambda: {start}", pathlib.Path(__file__)) for start in ("json", "np.random")]
-  assert re.search(f"test_app.py:({lines[0]}|{lines[1]}): {name}: ", err)
+  assert re.search(f"{pathlib.Path(__file__).name}:({lines[0]}|{lines[1]}): {name}: ", err)
   assert "--debug" in err  # There is no workdir yet in which a traceback could be kept.
 
 

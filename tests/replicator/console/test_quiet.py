@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[3]
-IMPORTS = "import os, subprocess, sys\nfrom replicator import quiet\n"
+IMPORTS = "import os, subprocess, sys\nfrom replicator.console import quiet\n"
 
 
 def start(code: str, **environment: str) -> subprocess.Popen:

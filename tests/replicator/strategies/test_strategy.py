@@ -62,7 +62,7 @@ def test_without_a_tpu():
 
 
 def in_a_new_process(code: str) -> list[str]:
-  code = "import replicator\nfrom replicator import strategy\n" + code
+  code = "import replicator\nfrom replicator.strategies import strategy\n" + code
   return subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True,
                         text=True).stdout.splitlines()
 
