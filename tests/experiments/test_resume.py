@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import random
 import re
@@ -42,7 +41,8 @@ def command(workdir: pathlib.Path, bindings: list[str]) -> list[str]:
 
 def finish(workdir: pathlib.Path, bindings: list[str]) -> str:
   """Runs to the end; returns what was printed."""
-  done = subprocess.run(command(workdir, bindings), capture_output=True, text=True, timeout=HANG_SECONDS)
+  done = subprocess.run(command(workdir, bindings), capture_output=True, text=True,
+                        timeout=HANG_SECONDS)
   assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout
 
@@ -154,7 +154,8 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoints(tmp_path):
       durable.check(folder)
     (tmp_path / "disk" / "other").unlink()
     last = newest(workdir)
-    done = subprocess.run(tiny(workdir, last + 10), capture_output=True, text=True, timeout=HANG_SECONDS)
+    done = subprocess.run(tiny(workdir, last + 10), capture_output=True, text=True,
+                          timeout=HANG_SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"resumed at step {last}\n" in done.stdout
 

@@ -247,7 +247,8 @@ if me == "worker0": sys.exit({status})
 work()
 """], workers=1, ps=1) == status
   line = f"launch: worker 0 ended with status {status}"
-  assert capfd.readouterr().err.splitlines() == [f"{line}, and was started again"] * (deaths - 1) + [line]
+  assert capfd.readouterr().err.splitlines() == [
+      *[f"{line}, and was started again"] * (deaths - 1), line]
 
 
 def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd, tmp_path):
