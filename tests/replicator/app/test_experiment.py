@@ -49,7 +49,7 @@ def run_program(*words: str, cwd: pathlib.Path) -> subprocess.CompletedProcess:
   # A user's environment: no log level, and the package is installed.
   inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
   return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True,
-                        timeout=120, env={**inherited, "PYTHONPATH": str(ROOT)}, check=False)
+                        timeout=300, env={**inherited, "PYTHONPATH": str(ROOT)}, check=False)
 
 
 @pytest.fixture(scope="module")
