@@ -14,14 +14,14 @@ from absl import app, flags
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from replicator import runs
 from replicator.errors import UsageError
+from replicator.workdir import reader
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output", "agents.png", "The picture.")
 
 
-def environment(run: runs.Run) -> str:
+def environment(run: reader.Run) -> str:
   """The name of a run's environment.
 
   Raises:
@@ -33,7 +33,7 @@ def environment(run: runs.Run) -> str:
   return name[1]
 
 
-def draw(axes, title: str, found: list[runs.Run]) -> None:
+def draw(axes, title: str, found: list[reader.Run]) -> None:
   """Draws the curves of some runs in one environment."""
   for run in found:
     series = run.series()
@@ -52,10 +52,10 @@ def draw(axes, title: str, found: list[runs.Run]) -> None:
 
 
 def main(argv: list[str]) -> None:
-  panels: dict[str, list[runs.Run]] = {}
+  panels: dict[str, list[reader.Run]] = {}
   try:
     for folder in argv[1:]:
-      run = runs.read(folder)
+      run = reader.read(folder)
       panels.setdefault(environment(run), []).append(run)
     if not panels:
       raise UsageError("no runs; write the workdirs of some runs")

@@ -13,8 +13,8 @@ from benchmarks import d4pg_problem as problem
 from benchmarks.d4pg_problem import BATCH_SIZE, Batch, Rows
 from experiments.d4pg import D4PG
 from models.rl import replay, timesteps
-from replicator import context
-from replicator.training_function import TrainingFunction
+from replicator.step import context
+from replicator.training.training_function import TrainingFunction
 
 # The properties of environments that the learner needs. Nothing acts here.
 _ENVIRONMENTS = types.SimpleNamespace(

@@ -55,7 +55,7 @@ def contender() -> types.ModuleType:
     import torch
     torch.set_num_threads(FLAGS.threads)
   elif FLAGS.contender in ("ours", "keras"):
-    from replicator.quiet import import_tensorflow
+    from replicator.console.quiet import import_tensorflow
     import_tensorflow()
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)

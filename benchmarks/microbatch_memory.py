@@ -14,7 +14,7 @@ import time
 
 from absl import app, flags
 
-from replicator.quiet import import_tensorflow
+from replicator.console.quiet import import_tensorflow
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("n", ["1", "2", "4", "8", "16"], "Numbers of micro-batches.")
@@ -37,7 +37,7 @@ def measure() -> None:
 
   import replicator
   from experiments.sngan import SNGAN
-  from replicator import accumulation  # noqa: F401  (for gin)
+  from replicator.step import microbatch  # noqa: F401  (for gin)
 
   runner = replicator.Replicator()
   for name in ("Generator.width", "Discriminator.width", "Encoder.width"):

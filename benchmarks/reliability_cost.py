@@ -29,15 +29,17 @@ LOG_EVERY = 50  # In the runs with and without deterministic operations.
 
 def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
   """Seconds of each turn, by variant of the job's step; and the steps between checkpoints."""
-  from replicator import quiet
+  from replicator.console import quiet
   quiet.import_tensorflow()
   import gin
 
   from experiments.sngan import SNGAN
   from models.vision.digits import Digits
-  from replicator import Replicator, config, inputs
-  from replicator.checkpoint import Checkpoints
-  from replicator.training_function import TrainingFunction
+  from replicator import Replicator
+  from replicator.app import config
+  from replicator.checkpoints.checkpoint import Checkpoints
+  from replicator.training import inputs
+  from replicator.training.training_function import TrainingFunction
   config.parse([CONFIG], [])
   size = gin.query_parameter("train.global_batch_size")
   source, replicator = Digits(), Replicator()

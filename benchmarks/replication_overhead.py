@@ -85,7 +85,7 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
   import tensorflow as tf
 
   from replicator import GlobalBatchNorm, Replicator, random, wrap_optimizer
-  from replicator.training_function import TrainingFunction
+  from replicator.training.training_function import TrainingFunction
 
   class BiGAN(tf.Module):
     def __init__(self):
@@ -152,7 +152,7 @@ def collectives(call: Call) -> int:
 
 def take_turns() -> None:
   """A contender's process: for every line it reads, a turn with that many steps in a call."""
-  from replicator.quiet import import_tensorflow
+  from replicator.console.quiet import import_tensorflow
   import_tensorflow()
   if FLAGS.contender in ("mirrored", "one_device", "multi_worker_mirrored"):
     make = ours(FLAGS.contender)

@@ -71,7 +71,7 @@ def take_turns() -> None:
     torch.set_num_threads(FLAGS.threads)
     step = sngan_torch.make_step(FLAGS.batch_size, FLAGS.width, FLAGS.precision)
   else:
-    from replicator.quiet import import_tensorflow
+    from replicator.console.quiet import import_tensorflow
     import_tensorflow()
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)

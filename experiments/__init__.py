@@ -2,7 +2,7 @@
 
 import sys
 
-from replicator import quiet
+from replicator.console import quiet
 
 # A sweep needs no TensorFlow: its trials are processes of their own.
 if "experiments.sweep" not in sys.orig_argv:

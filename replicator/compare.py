@@ -16,11 +16,13 @@ from html import escape
 
 import numpy as np
 
-from replicator import charts, runs, used_config
-from replicator.app import Parser
+from replicator import atomic
+from replicator.configuration import differences
+from replicator.console.flags import Parser
+from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
-from replicator.progress import format_duration, format_number
-from replicator.runs import Run
+from replicator.workdir import charts, reader
+from replicator.workdir.reader import Run
 
 Table = dict[str, list[str]]
 """The name of a row, and its text for each run."""
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = pathlib.Path(flags.output)
     text = page(found)
     try:
-      runs.write_whole(output, text)
+      atomic.write_whole(output, text)
     except OSError as error:
       raise UsageError(f"--output={output}: cannot be written ({error.strerror})") from error
   except UsageError as error:
@@ -62,7 +64,7 @@ def read(folders: Sequence[str]) -> dict[str, Run]:
   Raises:
     UsageError: one is no run, or is named twice.
   """
-  found = [runs.read(folder) for folder in folders]
+  found = [reader.read(folder) for folder in folders]
   for folder, run in zip(folders, found, strict=True):
     if not run.rows and not run.facts:
       raise UsageError(f"'{folder}': holds no run: neither run.json nor metrics.jsonl can be read; "
@@ -111,7 +113,7 @@ def _summary(values: np.ndarray) -> str:
 
 def _names(found: Mapping[str, Run]) -> list[str]:
   names = dict.fromkeys(itertools.chain(*(run.series() for run in found.values())))
-  return sorted(names, key=lambda name: runs.kind(name) != "evaluation")
+  return sorted(names, key=lambda name: reader.kind(name) != "evaluation")
 
 
 def configuration(found: Mapping[str, Run]) -> Table:
@@ -125,7 +127,7 @@ def configuration(found: Mapping[str, Run]) -> Table:
 
 def _values(run: Run) -> dict[str, str]:
   try:
-    return used_config.written_values(run.config)
+    return differences.written_values(run.config)
   except ValueError:
     return {"config.gin": "cannot be read"}
 
@@ -195,10 +197,10 @@ def _panels(found: Mapping[str, Run]) -> str:
   for name in _names(found):
     nothing = np.zeros(0), np.zeros(0)
     series = {label: run.series().get(name, nothing) for label, run in found.items()}
-    marker = "o" if runs.kind(name) == "evaluation" else ""
+    marker = "o" if reader.kind(name) == "evaluation" else ""
     lost = sum(int((~np.isfinite(values)).sum()) for _, values in series.values())
     panels += charts.panel(name, charts.curves(series, (min(steps), max(steps)), marker),
-                           runs.kind(name), warning=f"{lost} not finite" if lost else "")
+                           reader.kind(name), warning=f"{lost} not finite" if lost else "")
   return panels
 
 

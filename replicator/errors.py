@@ -1,7 +1,10 @@
 """The one exception that means: what the user wrote cannot work, and here is what to write."""
 
 import difflib
+import os
+import re
 import sysconfig
+import traceback
 from collections.abc import Iterable
 
 PREEMPTED_STATUS = 42  # of a run that was asked to stop, and saved
@@ -37,6 +40,19 @@ def first_line(error: BaseException) -> str:
 def is_foreign(file: str) -> bool:
   """Whether a source file is Python's or an installed package's, and not the user's own."""
   return "site-packages" in file or _STDLIB in file
+
+
+def in_one_line(error: Exception) -> str:
+  """The last line of the user's own code that the error passed, its type and its message."""
+  frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+  lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+  reason = lines[0]
+  if "Graph execution error" in reason:  # Compiled code tells its places in the message.
+    frames += re.findall(r'File "(.+?)", line (\d+)', str(error))
+    reason = next((line for line in lines[2:] if not line.startswith("  ")), reason)
+  own = [frame for frame in frames if os.path.isfile(frame[0]) and not is_foreign(frame[0])]
+  where = f"{os.path.relpath(own[-1][0])}:{own[-1][1]}: " if own else ""
+  return f"{where}{type(error).__name__}: {reason}"
 
 
 class Preempted(Exception):

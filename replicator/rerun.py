@@ -24,9 +24,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replicator import provenance, quiet
-from replicator.app import Parser
+from replicator.console import quiet
+from replicator.console.flags import Parser
 from replicator.errors import UsageError
+from replicator.workdir import provenance
 
 _FROM_FILES = ("--gin_file", "--gin_param", "--workdir")  # Flags that take a value.
 _NEEDED = ("program", "program_file", "argv", "working_directory")

@@ -1,6 +1,6 @@
 """Every test process has eight logical CPU devices, so that no strategy test needs to skip."""
 
-from replicator import quiet
+from replicator.console import quiet
 
 quiet.import_tensorflow()
 

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, config
+from replicator import Replicator, UsageError
+from replicator.app import config
 from tests.programs import capabilities
 from tests.programs.features import FEATURES, Feature, KerasNoisy, Regression
 
@@ -36,7 +37,7 @@ def test_the_document_has_all_features_and_strategies():
   rows = [[word.strip() for word in line.strip("|").split("|")]
           for line in DOCUMENT.read_text().splitlines() if line.startswith("|")]
   assert [row[0] for row in rows[2:]] == list(FEATURES)
-  strategies = set(replicator.strategy.NAMES) - {"default"}
+  strategies = set(replicator.strategies.strategy.NAMES) - {"default"}
   assert {name.strip("`") for name in rows[0][1:]} == strategies
   assert all(len(row) == len(rows[0]) for row in rows)
 

@@ -12,7 +12,8 @@ from PIL import Image
 from experiments.d4pg import d4pg
 from experiments.sac import sac
 from experiments.sngan import sngan
-from replicator import config, strategy
+from replicator.app import config
+from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}

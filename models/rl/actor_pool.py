@@ -23,7 +23,8 @@ from models.rl.replay import Replay
 from models.rl.saved_state import RECENT, SavedState
 from models.rl.supervisor import PLACES, Member, Supervisor
 from models.rl.timesteps import END, ends
-from replicator import UsageError, context
+from replicator import UsageError
+from replicator.step import context
 
 
 @dataclasses.dataclass

@@ -84,7 +84,7 @@ class RemoteActor:
   def __init__(self, setup: bytes):
     # Each actor gets one core; the accelerators are the learner's.
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", OMP_NUM_THREADS="1")
-    from replicator import quiet
+    from replicator.console import quiet
     quiet.import_tensorflow()
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from models.rl.actor import Act
 from replicator import UsageError
-from replicator.snapshot import copies_of
+from replicator.step.replicated import copies_of
 
 
 class ExportedPolicy:

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator.snapshot import copies_of
+from replicator.step.replicated import copies_of
 
 
 @gin.configurable(denylist=["shape"])

@@ -16,8 +16,9 @@ import replicator
 from models.rl import sum_tree
 from models.rl.replay_writer import ReplayWriter
 from models.rl.timesteps import END, TERMINATED, Timesteps, checked, numbered
-from replicator import UsageError, replicated
-from replicator.snapshot import copies_of
+from replicator import UsageError
+from replicator.step import replicated
+from replicator.step.replicated import copies_of
 
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from models.rl import sum_tree
 from models.rl.timesteps import END
-from replicator.snapshot import copies_of
+from replicator.step.replicated import copies_of
 
 
 class ReplayWriter:

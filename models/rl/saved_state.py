@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator.snapshot import copies_of
+from replicator.step.replicated import copies_of
 
 S = TypeVar("S")
 RECENT = 10

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from models.vision.images import ImageSource, read, to_unit_range
-from replicator import runs
+from replicator import atomic
 
 NUM_FEATURES = 64
 
@@ -155,4 +155,4 @@ def _save(file: Path, model: keras.Model, description: dict[str, Any]) -> None:
   weights = {f"weight{i}": weight for i, weight in enumerate(model.get_weights())}
   content = io.BytesIO()
   np.savez(content, description=np.array(json.dumps(description)), **weights)
-  runs.write_whole(file, content.getvalue())
+  atomic.write_whole(file, content.getvalue())

@@ -13,8 +13,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from replicator.app import Parser, in_one_line, program
-from replicator.errors import PREEMPTED_STATUS, UsageError, first_line, nearest
+from replicator.console.flags import Parser, program
+from replicator.errors import PREEMPTED_STATUS, UsageError, first_line, in_one_line, nearest
 from replicator.sweeps import local, page, results, sweep_file
 from replicator.sweeps.sweep import Sweep, alone
 from replicator.sweeps.table import Table, summary

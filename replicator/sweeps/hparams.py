@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from replicator import runs
+from replicator import atomic
 from replicator.sweeps import space
 from replicator.sweeps.results import Row
 from replicator.sweeps.sweep_file import SweepFile
@@ -77,4 +77,4 @@ def _write(folder: pathlib.Path, summaries: Sequence) -> None:
   writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
   for summary in summaries:
     writer.write(Event(wall_time=now, step=0, summary=summary).SerializeToString())
-  runs.write_whole(folder / _FILE, content.getvalue())
+  atomic.write_whole(folder / _FILE, content.getvalue())

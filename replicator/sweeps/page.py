@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from replicator import charts, runs
-from replicator.progress import format_duration, format_number
+from replicator import atomic
+from replicator.console.formatting import format_duration, format_number
 from replicator.sweeps import parallel, results, space, trials
 from replicator.sweeps.results import Row, Setting
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.table import summary
 from replicator.sweeps.trials import DONE, FAILED, PRUNED
+from replicator.workdir import charts
 
 FILE = "sweep.html"
 _TOGETHER = 8  # Curves of one drawing, for which there are colors.
@@ -37,7 +38,7 @@ def write(folder: pathlib.Path, rows: Sequence[Row], file: SweepFile, count: int
   sections.append(charts.section("A curve per trial", _curves(settings, file), "panels"))
   text = charts.page(folder.resolve().name, f"Sweep of {file.experiment}", "".join(sections),
                      _badges(current, file, count))
-  runs.write_whole(folder / FILE, text)
+  atomic.write_whole(folder / FILE, text)
 
 
 def _badges(current: Sequence[Row], file: SweepFile, count: int) -> str:

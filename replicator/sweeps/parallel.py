@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.progress import format_number
+from replicator.console.formatting import format_number
 from replicator.sweeps import space, trials
 from replicator.sweeps.results import Row
 from replicator.sweeps.sweep_file import SweepFile

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from replicator import runs
+from replicator import atomic
 from replicator.sweeps import space, trials
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Metrics, Record
@@ -113,7 +113,7 @@ def write_csv(folder: pathlib.Path, all_rows: Sequence[Row], file: SweepFile) ->
       _cell(row.step), row.record.seconds, _cell(row.best if row.series else None),
       _cell(row.last if row.series else None), "yes" if row.is_current else "no",
       row.record.message])
-  runs.write_whole(folder / CSV, text.getvalue())
+  atomic.write_whole(folder / CSV, text.getvalue())
 
 
 def _cell(value: object) -> object:

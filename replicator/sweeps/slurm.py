@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from replicator import runs
+from replicator import atomic
 from replicator.errors import UsageError
 from replicator.sweeps import trials
 from replicator.sweeps.stopping import Stopping
@@ -60,7 +60,7 @@ def _check_queue(sweep: Sweep) -> None:
 def _submit(sweep: Sweep, missing: Sequence[Trial], jobs: int | None, cwd: str) -> str:
   folder = sweep.folder.resolve()
   facts = {"cwd": cwd, "trials": [dataclasses.asdict(trial) for trial in missing]}
-  runs.write_whole(folder / TRIALS, json.dumps(facts, indent=2))
+  atomic.write_whole(folder / TRIALS, json.dumps(facts, indent=2))
   script = folder / "slurm.sh"
   script.write_text(_script(sweep, folder, len(missing), jobs, cwd))
   process = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
@@ -68,7 +68,7 @@ def _submit(sweep: Sweep, missing: Sequence[Trial], jobs: int | None, cwd: str) 
     lines = process.stderr.strip().splitlines() or ["it said nothing"]
     raise UsageError(f"--runner=slurm: sbatch refuses {script}: {lines[-1]}")
   job = process.stdout.strip().partition(";")[0]
-  runs.write_whole(folder / TRIALS, json.dumps({**facts, "job": job}, indent=2))
+  atomic.write_whole(folder / TRIALS, json.dumps({**facts, "job": job}, indent=2))
   return job
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from replicator.progress import format_duration, format_number
+from replicator.console.formatting import format_duration, format_number
 from replicator.sweeps import trials
 from replicator.sweeps.results import Row
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING

@@ -16,9 +16,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from replicator.runs import read, write_whole
+from replicator.atomic import write_whole
 from replicator.sweeps import space
 from replicator.sweeps.sweep_file import SweepFile
+from replicator.workdir.reader import read
 
 RECORD, LOG = "trial.json", "output.log"
 _NAME_LENGTH = 100  # A file system allows 255; the rest is for files that carry the name on.

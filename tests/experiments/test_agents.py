@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from experiments import d4pg, sac
 from models.rl.environments import Environments
-from replicator import UsageError, checkpoint, config
+from replicator import UsageError
+from replicator.app import config
+from replicator.checkpoints import checkpoint
 from tests.experiments.test_sngan import run
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from experiments.sngan import sngan
-from replicator import app, quiet
+from replicator import app
+from replicator.console import quiet
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = f"--gin_file={ROOT}/configs/sngan_digits.gin"

@@ -13,7 +13,9 @@ import tensorflow as tf
 import replicator
 from experiments import sngan
 from models.gan import blocks, resnet
-from replicator import checkpoint, config, context
+from replicator.app import config
+from replicator.checkpoints import checkpoint
+from replicator.step import context
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["Generator.width = 0.0625", "Discriminator.width = 0.125", "Encoder.width = 0.125",

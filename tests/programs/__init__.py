@@ -1,5 +1,5 @@
 """Small programs that tests run as users run their experiments."""
 
-from replicator import quiet
+from replicator.console import quiet
 
 quiet.import_tensorflow()

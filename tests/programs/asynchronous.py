@@ -10,7 +10,8 @@ import os
 
 import tensorflow as tf
 
-from replicator import app, state, train
+from replicator import app, train
+from replicator.step.variables import variables_of
 from tests.programs.two_networks import Points, TwoNetworks
 
 
@@ -33,7 +34,7 @@ def asynchronous(workdir: str) -> None:
   networks = train(Counted, Points(), workdir=workdir)
   print("trained", json.dumps({
       "runs": int(networks.runs.numpy()),
-      "devices": {v.device for v in state.variables_of(networks).values()}}, default=sorted))
+      "devices": {v.device for v in variables_of(networks).values()}}, default=sorted))
 
 
 if __name__ == "__main__":

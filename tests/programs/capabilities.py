@@ -22,11 +22,13 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, config, training
-from replicator import strategy as strategies
+from replicator import Replicator, UsageError
+from replicator.app import config
 from replicator.errors import first_line
-from replicator.inputs import batches
-from replicator.training_function import TrainingFunction
+from replicator.strategies import strategy as strategies
+from replicator.training.inputs import batches
+from replicator.training.train import instead_of_training
+from replicator.training.training_function import TrainingFunction
 from tests.programs.features import FEATURES, Feature
 from tests.programs.planted_bugs import Points
 
@@ -55,7 +57,7 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
       f"Replicator.logical_cpus = {cpus}", *bindings])
   keras.backend.clear_session()  # Keras names start again, as in a new process.
   maybe_eagerly = eagerly() if feature.eager else contextlib.nullcontext()
-  with training.instead_of_training(losses), maybe_eagerly:
+  with instead_of_training(losses), maybe_eagerly:
     return replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
 
 
@@ -107,7 +109,7 @@ def cluster_outcomes(strategy: str) -> dict[str, Outcome]:
   done = subprocess.run(
       [sys.executable, "-m", "replicator.launch", *CLUSTERS[strategy], "--",
        sys.executable, "-m", "tests.programs.capabilities", f"--strategy={strategy}"],
-      cwd=ROOT, capture_output=True, text=True, timeout=200)
+      cwd=ROOT, capture_output=True, text=True, timeout=600)
   if done.returncode:
     raise RuntimeError(f"{strategy} ended with status {done.returncode}:\n{done.stdout[-4000:]}"
                        f"{done.stderr[-4000:]}")

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import Replicator
-from replicator.training_function import TrainingFunction
+from replicator.training.training_function import TrainingFunction
 
 ROWS, COLUMNS = 24, 2  # The shape of each replica's tensor. 1, 2, 3, 4 and 8 divide the rows.
 

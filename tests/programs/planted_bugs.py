@@ -52,7 +52,7 @@ def unseeded_points(context: replicator.InputContext) -> tf.data.Dataset:
 
 
 @gin.configurable
-def inputs(bug: str = "") -> replicator.inputs.Inputs:
+def inputs(bug: str = "") -> replicator.training.inputs.Inputs:
   """The examples, with one bug: 'position', 'unseeded', or none."""
   return {"": Points, "position": CountedPoints, "unseeded": lambda: unseeded_points}[bug]()
 

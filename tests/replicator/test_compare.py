@@ -6,7 +6,8 @@ import re
 import pytest
 from PIL import Image
 
-from replicator import charts, compare
+from replicator import compare
+from replicator.workdir import charts
 
 FACTS = {"experiment": "sngan", "strategy": "mirrored", "num_replicas": 2, "seed": 0, "steps": 4,
          "git_commit": "0123456789abcdef+", "resumed": [{"step": 2, "before": {}}]}

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from replicator import provenance, rerun
+from replicator import rerun
 from replicator.errors import UsageError
+from replicator.workdir import provenance
 
 ROOT = pathlib.Path(__file__).parents[2]
 CLUSTER = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},

@@ -11,7 +11,7 @@ from models.rl.environments import Environments
 from models.rl.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import Replicator
 from replicator.errors import RunFailed
-from replicator.snapshot import copies_of
+from replicator.step.replicated import copies_of
 
 
 class Recorder:

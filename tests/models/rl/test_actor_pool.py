@@ -5,7 +5,6 @@ import itertools
 import pickle
 import sys
 import threading
-import time
 import types
 
 import numpy as np
@@ -16,11 +15,13 @@ from models.rl import ray_actors, supervisor
 from models.rl.actor_pool import ActorPool
 from models.rl.actor_process import Answer
 from models.rl.timesteps import CONTINUES, END, Timesteps
-from replicator import Replicator, context
+from replicator import Replicator
 from replicator.errors import RunFailed, UsageError
+from replicator.step import context
 
 EPISODE = 7
 STRIDE = 10  # Training steps of a compiled call.
+HANG_SECONDS = 300
 
 
 class Dead(Exception):
@@ -35,7 +36,7 @@ class ThreadActor:
 
   DIED = (Dead,)
   made: list
-  slow: dict
+  slow: dict  # The event that orders of an actor wait for, by its number.
   dies_after: dict  # How many orders each actor survives, by number.
 
   def __init__(self, setup):
@@ -52,7 +53,8 @@ class ThreadActor:
 
   def _work(self, order):
     if self.number in ThreadActor.slow:
-      ThreadActor.slow[self.number].wait(0.05)
+      assert ThreadActor.slow[self.number].wait(HANG_SECONDS)
+      ThreadActor.slow[self.number].clear()
     if self.orders == ThreadActor.dies_after.get(self.number) or not self.alive:
       raise Dead
     self.orders += 1
@@ -94,9 +96,16 @@ class Learner:
     environments = types.SimpleNamespace(
         number=number, observation_shape=(2,), observation_dtype="float32", action_size=1)
     environments.like = lambda k: types.SimpleNamespace(number=k)
-    self.pool = ActorPool(environments, self, self, processes, seed=1, warn=self.warnings.append,
+    self.pool = ActorPool(environments, self, self, processes, seed=1, warn=self.warn,
                           **{"steps_per_order": 5, "random_steps": 0, **settings})
     self.act = tf.function(lambda observations, noise: noise * self.weight, autograph=False)
+
+  def warn(self, line):
+    """Keeps the line. Slow actors continue when the pool reports a long wait."""
+    self.warnings.append(line)
+    if "sent nothing" in line:
+      for event in ThreadActor.slow.values():
+        event.set()
 
   def insert(self, rows):
     self.batches.append(rows)
@@ -117,6 +126,17 @@ class Learner:
     for step in range(0, 600, 100):
       self.collect(until, step)
 
+  def collect_until_streams_have(self, count, step):
+    """Collects from this step on, until each stream has `count` timesteps."""
+    while min(len(self.stream(n)) for n in range(4)) < count:
+      self.collect(until(10 * step), step)
+      step += STRIDE
+
+  def wait_for_actors(self):
+    """Waits until all actors are idle."""
+    members = self.pool._supervisor.members
+    concurrent.futures.wait([member.running for member in members if member.running])
+
   @property
   def steps(self):
     return int(self.pool.environment_steps)
@@ -134,6 +154,8 @@ def threads(monkeypatch):
   monkeypatch.setattr(ThreadActor, "slow", {}, raising=False)
   monkeypatch.setattr(ThreadActor, "dies_after", {}, raising=False)
   yield
+  for event in ThreadActor.slow.values():
+    event.set()
   for actor in ThreadActor.made:
     actor.close()
 
@@ -163,26 +185,26 @@ def test_there_are_never_fewer_steps_than_due_and_never_many_more():
 
 
 def test_every_stream_has_the_timesteps_of_its_environment_in_the_order_of_time():
-  learner = Learner()
-  for step in range(0, 20 * STRIDE, STRIDE):
-    learner.collect(until(10 * step), step)
+  learner = Learner(max_policy_age=3 * STRIDE)
+  learner.collect_until_streams_have(100, step=0)
   for number in range(4):
     (life,) = moments(learner.stream(number))
-    assert life == list(range(len(life))) and len(life) > 100
+    assert life == list(range(len(life)))
 
 
 def test_actors_act_while_the_learner_trains():
   learner = Learner()
   learner.collect(until(0), 0)
   before = learner.steps
-  members = learner.pool._supervisor.members
-  concurrent.futures.wait([member.running for member in members if member.running])
+  learner.wait_for_actors()
   learner.collect(0, 10)  # Nothing is due, but the actors went on.
   assert learner.steps > before
 
 
-def test_no_policy_becomes_older_than_allowed():
-  ThreadActor.slow[0] = threading.Event()  # An order takes 0.05 s; the other actor fills many.
+def test_no_policy_becomes_older_than_allowed(monkeypatch):
+  # An order of the first actor ends when the learner waits for it.
+  monkeypatch.setattr(supervisor, "_PATIENCE", 0.01)
+  ThreadActor.slow[0] = threading.Event()
   learner = Learner(max_policy_age=3 * STRIDE)
   oldest = 0
   for step in range(0, 60 * STRIDE, STRIDE):
@@ -202,13 +224,13 @@ def test_a_maximum_age_below_the_steps_of_a_call_is_refused():
 
 
 def test_a_dead_actor_is_replaced_and_its_episodes_end_with_their_last_observations():
-  learner = Learner()
+  learner = Learner(max_policy_age=3 * STRIDE)
   for step in range(0, 5 * STRIDE, STRIDE):
     learner.collect(until(10 * step), step)
   first = ThreadActor.made[0]
   first.alive = False
-  for step in range(5 * STRIDE, 20 * STRIDE, STRIDE):
-    learner.collect(until(10 * step), step)
+  most = max(len(learner.stream(n)) for n in range(4))
+  learner.collect_until_streams_have(most + 100, step=5 * STRIDE)
   assert len(ThreadActor.made) == 3
   assert int(learner.pool.deaths) == 1
   assert any("actor 0 died (old age)" in line for line in learner.warnings)
@@ -228,7 +250,7 @@ def test_an_episode_ends_once(steps_per_order):
   learner = Learner(number=1, processes=1, steps_per_order=steps_per_order)
   for step in (0, 10, 20, 30):
     learner.collect(steps_per_order if step < 20 else 50, step)
-    time.sleep(0.02)
+    learner.wait_for_actors()
   assert len(ThreadActor.made) == 3
   (first, second) = moments(learner.stream(0))
   assert first == list(range(len(first))) and len(first) == steps_per_order + 1

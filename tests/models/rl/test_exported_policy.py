@@ -5,8 +5,8 @@ import tensorflow as tf
 from models.rl.exported_policy import ExportedPolicy, imported
 from models.rl.networks import Policy
 from models.rl.normalization import Normalizer
-from replicator import strategy
 from replicator.errors import UsageError
+from replicator.strategies import strategy
 
 
 class Agent(tf.Module):

@@ -12,8 +12,9 @@ import replicator
 from models.rl import timesteps
 from models.rl.replay import Replay
 from models.rl.timesteps import CONTINUES, END, TERMINATED, Timesteps
-from replicator import Replicator, UsageError, checkpoint
-from replicator.snapshot import copies_of
+from replicator import Replicator, UsageError
+from replicator.checkpoints import checkpoint
+from replicator.step.replicated import copies_of
 
 
 def timesteps_of(stream, flag, seed: int = 0, size: int = 2) -> Timesteps:
@@ -247,7 +248,7 @@ def test_xla_samples_the_same_in_a_loop(restored):
 
   def steps():
     def body(i, _):
-      with replicator.context.entered(tf.cast(i, tf.int64)):
+      with replicator.step.context.entered(tf.cast(i, tf.int64)):
         drawn = replay.sample(32)
         replay.update_priorities(drawn, drawn.reward)
         return i + 1, list(drawn)
@@ -270,7 +271,7 @@ def test_xla_copies_none_of_the_variables():
 
   @tf.function(autograph=False, jit_compile=True)
   def step():
-    with replicator.context.entered(tf.constant(1, tf.int64)):
+    with replicator.step.context.entered(tf.constant(1, tf.int64)):
       drawn = replay.sample(32)
       replay.update_priorities(drawn, drawn.reward)
       return list(drawn)

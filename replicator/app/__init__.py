@@ -1,0 +1,8 @@
+"""The command line of an experiment: `run(main)` parses it, runs `main`, and exits."""
+
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
+from replicator.app.experiment import main_of as main_of  # noqa: E402
+from replicator.app.experiment import run as run  # noqa: E402

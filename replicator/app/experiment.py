@@ -1,0 +1,176 @@
+"""The command line of an experiment: flags, configuration, exit status.
+
+    python -m experiments.NAME --gin_file=F [--gin_file=G ...] [--gin_param="a.b = 1" ...]
+                               [--workdir=DIR] [--eager] [--allow_partial_restore]
+                               [--explain] [--diff=RUN] [--debug]
+
+Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted and saved.
+"""
+
+import argparse
+import contextlib
+import datetime
+import os
+import pathlib
+import shlex
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from replicator.console import quiet
+from replicator.console.flags import Parser, experiment, program
+from replicator.errors import (
+  PREEMPTED_STATUS,
+  Preempted,
+  RunFailed,
+  UsageError,
+  first_line,
+  in_one_line,
+)
+
+
+def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
+  """Runs `main(workdir)` as an experiment and exits with its status.
+
+  The experiment resumes when the workdir holds a checkpoint; without `--workdir` a new one,
+  `runs/NAME-<utc time>`, is made.
+  """
+  if _handing_over:
+    raise _Handed(main)
+  quiet.drop_native_log()
+  status = _run(main, list(sys.argv[1:] if argv is None else argv))
+  quiet.finish()
+  sys.exit(status)
+
+
+_handing_over = False
+
+
+class _Handed(BaseException):
+  """Carries `main` out of a program."""
+
+  def __init__(self, main: Callable[[str], None]):
+    super().__init__()
+    self.main = main
+
+
+def main_of(program: Callable[[], object]) -> Callable[[str], None] | None:
+  """What `program()` hands to `run`, which ends the program without running it; or None."""
+  global _handing_over
+  _handing_over = True
+  try:
+    program()
+  except _Handed as handed:
+    return handed.main
+  finally:
+    _handing_over = False
+  return None
+
+
+def _run(main: Callable[[str], None], argv: list[str]) -> int:
+  workdir = None
+  debug = "--debug" in argv
+  try:
+    arguments = _parse(argv)
+    from replicator.app import config
+    config.parse(arguments.gin_file, arguments.gin_param)
+    if arguments.explain or arguments.diff:
+      _explain(main, arguments)
+      return 0
+    if arguments.eager:
+      _run_eagerly()
+    if arguments.allow_partial_restore:
+      from replicator.checkpoints import checkpoint
+      checkpoint.allow_partial_restore(True)
+    workdir = arguments.workdir or _new_workdir()
+    if os.path.exists(workdir) and not os.path.isdir(workdir):
+      raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
+    main(workdir)
+    return 0
+  except Preempted as stopped:
+    print(f"{first_line(stopped)}; to resume: {_command(argv, workdir)}")
+    return PREEMPTED_STATUS
+  except KeyboardInterrupt:
+    return _fail("interrupted", debug, workdir, status=130)
+  except UsageError as error:
+    return _fail(first_line(error), debug, workdir, status=2)
+  except RunFailed as error:
+    return _fail(first_line(error), debug, workdir, status=1)
+  except Exception as error:
+    from replicator.configuration.checks import missing_value
+    missing = missing_value(error)
+    return (_fail(missing, debug, workdir, status=2) if missing else
+            _fail_unexpectedly(error, debug, workdir))
+
+
+def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None:
+  from replicator.app import explain
+  before = explain.configuration_of(arguments.diff) if arguments.diff else ""
+  problem = explain.trace(main, arguments.workdir or "runs/explained", arguments.gin_file,
+                          arguments.gin_param)
+  if arguments.explain:
+    explain.print_explanation(explain.explain(problem))
+  if arguments.diff:
+    explain.print_differences(before, arguments.diff)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+  parser = Parser(description="Trains; the same command with the same workdir resumes.",
+                  prog=shlex.join(program()), allow_abbrev=False)
+  parser.add_argument("--gin_file", action="append", default=[], metavar="F",
+                      help="a gin file; more of them add to and override the first")
+  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
+                      help="a gin binding; overrides the files")
+  parser.add_argument("--workdir", help="where the run leaves its files, and where it resumes")
+  parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
+  parser.add_argument("--allow_partial_restore", action="store_true",
+                      help="restore what fits of a checkpoint, and tell what does not")
+  parser.add_argument("--explain", action="store_true",
+                      help="print every value that the run would use and its source, and exit")
+  parser.add_argument("--diff", metavar="RUN",
+                      help="print what differs from the run in this workdir, and exit")
+  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+  return parser.parse_args(argv)
+
+
+def _new_workdir() -> str:
+  if os.environ.get("TF_CONFIG"):
+    raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; all "
+                     "of them must see the same folder")
+  now = datetime.datetime.now(datetime.timezone.utc)
+  return f"runs/{experiment()}-{now:%Y%m%d-%H%M%S}"
+
+
+def _command(argv: list[str], workdir: str | None) -> str:
+  """The command that resumes the run."""
+  given = not workdir or any(word.startswith("--workdir") for word in argv)
+  return shlex.join([*program(), *argv, *([] if given else [f"--workdir={workdir}"])])
+
+
+def _run_eagerly() -> None:
+  import tensorflow as tf
+  # The input pipeline stays compiled, and TensorFlow says so at every use.
+  warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
+  tf.config.run_functions_eagerly(True)
+
+
+def _fail(message: str, debug: bool, workdir: str | None, status: int) -> int:
+  if debug:
+    traceback.print_exc()
+  print(f"error: {message}", file=sys.stderr)
+  return status
+
+
+def _fail_unexpectedly(error: Exception, debug: bool, workdir: str | None) -> int:
+  """Says where in the user's own code it failed, and keeps the traceback."""
+  kept = ""
+  if workdir and pathlib.Path(workdir).is_dir() and not debug:
+    path = pathlib.Path(workdir) / "traceback.txt"
+    with contextlib.suppress(OSError):  # The disk may be full.
+      path.write_text(traceback.format_exc())
+      kept = f"; the traceback is in {path}"
+  message = f"{in_one_line(error)}{kept}"
+  return _fail(message if kept or debug else f"{message} (--debug shows the traceback)",
+               debug, workdir, status=1)

@@ -1,0 +1,164 @@
+"""The values of variables, copied to the host and put back, under whatever strategy they live.
+
+A variable is kept once for each replica, or once in all. Where the replicas' copies may differ
+(`ON_READ`) every one is taken; put back on another number of replicas, they are combined as the
+variable's aggregation says.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from replicator.errors import UsageError
+from replicator.step import collectives
+from replicator.step.replicated import copies_of
+from replicator.strategies.replicator import Replicator
+
+_SUM = tf.VariableAggregation.SUM
+_MEAN = tf.VariableAggregation.MEAN
+_FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+@dataclasses.dataclass
+class Snapshot:
+  """Values of variables at one moment.
+
+  Attributes:
+    values: by path. They belong to the snapshot alone: training does not change them.
+    by_replica: the paths whose value is `[num_replicas, ...]`, for each replica its own.
+  """
+
+  values: dict[str, np.ndarray]
+  by_replica: list[str]
+
+
+class Variables:
+  """The variables of a step, to take a snapshot of and to put one back.
+
+  Args:
+    variables: by path, see `state.variables_of`.
+    replicator: whose they are; None for that of one process.
+
+  Raises:
+    UsageError: something among them is no variable and cannot be saved.
+  """
+
+  def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):
+    self._variables = {path: _plain(path, v) for path, v in variables.items()}
+    self._replicator = replicator
+    several = replicator is not None and replicator.num_pipelines > 1
+    # What all replicas compute alike needs no word from the other workers.
+    self._gathered = [path for path, v in self._variables.items()
+                      if several and _differs(v) and v.aggregation != _FIRST]
+
+  def take(self) -> Snapshot:
+    """Copies all values to the host. All workers must call it at the same step."""
+    values, by_replica = dict(zip(self._gathered, self._gather(), strict=True)), []
+    for path, variable in self._variables.items():
+      if path not in values:
+        values[path] = _value_of(variable)
+      if _differs(variable) and (variable.aggregation == _SUM or _several(values[path])):
+        by_replica.append(path)
+      elif _differs(variable):
+        values[path] = values[path][0]
+    return Snapshot(values, by_replica)
+
+  def mismatches(self, shapes: dict[str, tuple[Any, list[int]]]) -> dict[str, str]:
+    """What differs from what was saved, in words by path.
+
+    Args:
+      shapes: dtype and shape of each value, that of one replica.
+    """
+    found = {path: "is not in the checkpoint" for path in self._variables if path not in shapes}
+    for path, (dtype, shape) in shapes.items():
+      here = self._variables.get(path)
+      if here is None:
+        found[path] = "is in the checkpoint alone"
+      elif here.dtype != dtype or not here.shape.is_compatible_with(shape):
+        found[path] = (f"was {dtype.name} {list(shape)} and is {here.dtype.name} "
+                       f"{here.shape.as_list() if here.shape.rank is not None else '[...]'}")
+    return dict(sorted(found.items()))
+
+  def put(self, snapshot: Snapshot) -> None:
+    """Gives every variable the value at its path; those without one stay.
+
+    Raises:
+      UsageError: there is a value for each replica, another number of replicas, and no
+        aggregation to tell what to make of that.
+    """
+    for path, value in snapshot.values.items():
+      variable = self._variables[path]
+      copies = copies_of(variable)
+      if path in snapshot.by_replica or _differs(variable):
+        first, count = self._place(len(copies)) if _differs(variable) else (0, 1)
+        saved = value if path in snapshot.by_replica else value[np.newaxis]
+        values = list(_spread(path, variable, saved, count)[first:first + len(copies)])
+      else:
+        values = [value] * len(copies)
+      for copy, its_value in zip(copies, values, strict=True):
+        copy.assign(its_value)
+
+  def covers(self, variable: Any) -> bool:
+    """Whether a variable that a step uses, with all its copies, is among these."""
+    known = {id(copy.handle) for v in self._variables.values() for copy in copies_of(v)}
+    return all(id(copy.handle) in known for copy in copies_of(variable))
+
+  def _place(self, copies: int) -> tuple[int, int]:
+    """The number of the first replica of this process, and of how many."""
+    if self._replicator is None or self._replicator.num_pipelines == 1:
+      return 0, copies
+    return self._replicator.worker_id * copies, self._replicator.num_replicas
+
+  def _gather(self) -> list[np.ndarray]:
+    if not self._gathered or self._replicator is None:
+      return []
+    return [value.numpy() for value in self._replicator.run(self._gather_step)[0]]
+
+  def _gather_step(self) -> list[tf.Tensor]:
+    return collectives.all_gather(
+        [self._variables[path].read_value() for path in self._gathered])
+
+
+def _plain(path: str, variable: Any) -> Any:
+  if isinstance(variable, tf.random.Generator):
+    return variable.state
+  if not isinstance(variable, tf.Variable):
+    raise UsageError(f"the step holds '{path}', a {type(variable).__name__}, which cannot be saved "
+                     "here; keep its state in a tf.Variable")
+  return variable
+
+
+def _differs(variable: Any) -> bool:
+  """Whether each replica has a value of its own."""
+  return (isinstance(getattr(variable, "values", None), tuple)
+          and variable.synchronization == tf.VariableSynchronization.ON_READ)
+
+
+def _value_of(variable: Any) -> np.ndarray:
+  """A copy: `[local replicas, ...]` where they differ."""
+  copies = copies_of(variable)
+  if not _differs(variable):
+    return copies[0].read_value().numpy()
+  return np.stack([copy.read_value().numpy() for copy in copies])
+
+
+def _several(values: np.ndarray) -> bool:
+  return any(value.tobytes() != values[0].tobytes() for value in values[1:])
+
+
+def _spread(path: str, variable: Any, values: np.ndarray, count: int) -> np.ndarray:
+  """Of so many replicas as there are now: `[replicas then, ...] -> [count, ...]`."""
+  if len(values) == count:
+    return values
+  if variable.aggregation == _SUM:  # In one place, where also the sum of integers stays exact.
+    total = values.sum(axis=0, dtype=values.dtype)[np.newaxis]
+    return np.concatenate([total, np.zeros([count - 1, *total.shape[1:]], values.dtype)])
+  if len(values) > 1 and variable.aggregation == _MEAN:
+    values = values.mean(axis=0, dtype=values.dtype, keepdims=True)
+  elif len(values) > 1 and variable.aggregation != _FIRST:
+    raise UsageError(f"the checkpoint has a value of '{path}' for each of {len(values)} replicas, "
+                     f"and there are {count} now; resume on {len(values)}, or give the variable an "
+                     "aggregation")
+  return np.repeat(values[:1], count, axis=0)

@@ -1,0 +1,189 @@
+"""Whether a value of a gin file is of the type that the code's annotation asks for."""
+
+import ast
+import collections.abc
+import inspect
+import types
+import typing
+from typing import Any
+
+import gin
+
+from replicator.configuration.configurables import configurable_names, constructor
+from replicator.configuration.statements import Binding
+from replicator.errors import nearest
+
+_NUMBERS: dict[Any, tuple[type, ...]] = {
+    float: (float, int), complex: (complex, float, int), int: (int,)}
+_LITERALS = (bool, int, float, complex, str, bytes, list, tuple, dict, type(None))
+_UNKNOWN = object()
+
+
+def mistake(binding: Binding) -> str | None:
+  """What is wrong with the type of the value, in one line; None for nothing."""
+  configurable = gin.config._REGISTRY[binding.selector]
+  function = constructor(configurable)
+  parameter = inspect.signature(function).parameters.get(binding.parameter)
+  hint = _hints(function).get(binding.parameter, Any)
+  value = resolved(binding.value)
+  if fits(value, hint) or (parameter and type(value) is type(parameter.default)
+                           and value == parameter.default):
+    return None
+  remedy = _remedy(value, hint)
+  return (f"{binding.name} = {_shortened(binding.value)}: must be {_words(hint)}, not "
+          f"{_kind(value, hint)}{'.' * bool(remedy)}{remedy}")
+
+
+def resolved(value: Any) -> Any:
+  """A value with those of macros in place of their names; `_UNKNOWN` for what has none."""
+  if isinstance(value, gin.config.ConfigurableReference):
+    if value.configurable.wrapped is gin.config.macro:
+      bound = gin.config._CONFIG.get(value.config_key, {})
+      return resolved(bound["value"]) if "value" in bound else _UNKNOWN
+    if value.configurable.wrapped is gin.config._retrieve_constant:
+      return gin.config._CONSTANTS["/".join(value.scopes)]
+    return value
+  if isinstance(value, (list, tuple)):
+    return type(value)(resolved(element) for element in value)
+  if isinstance(value, dict):
+    return {resolved(key): resolved(element) for key, element in value.items()}
+  return value
+
+
+def fits(value: Any, hint: Any) -> bool:
+  """Whether an annotation admits a value; True for annotations that say nothing of values.
+
+  An int is good for a float, a list for a tuple. A bool is no number, a string no list.
+  """
+  origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+  if hint in (Any, object) or isinstance(hint, (typing.TypeVar, str)):
+    return True
+  if value is _UNKNOWN or value is gin.REQUIRED:
+    return True
+  if origin in (typing.Annotated, typing.Final):
+    return fits(value, arguments[0])
+  if isinstance(hint, typing.NewType):
+    return fits(value, hint.__supertype__)
+  if origin in (typing.Union, types.UnionType):
+    return any(fits(value, argument) for argument in arguments)
+  if origin is typing.Literal:
+    return any(type(value) is type(argument) and value == argument for argument in arguments)
+  if isinstance(value, gin.config.ConfigurableReference):
+    return _reference_fits(value, hint, origin)
+  if hint is None:
+    return value is None
+  wanted = origin or hint
+  if wanted in _NUMBERS:
+    return isinstance(value, _NUMBERS[wanted]) and not isinstance(value, bool)
+  if not inspect.isclass(wanted):
+    return True
+  if issubclass(wanted, collections.abc.Mapping) and isinstance(value, dict):
+    return _items_fit(value, arguments)
+  if _is_sequence(wanted):
+    return isinstance(value, (list, tuple)) and _elements_fit(value, wanted, arguments)
+  if hasattr(wanted, "__array__"):
+    return _is_instance(value, (wanted, bool, int, float, complex, list, tuple))
+  return _is_instance(value, wanted)
+
+
+def _is_sequence(wanted: type) -> bool:
+  """Whether a list is meant: gin has no sets, and a string is not a list of letters."""
+  return (not issubclass(wanted, (str, bytes, collections.abc.Mapping))
+          and (wanted in (list, tuple, set, frozenset)
+               or (wanted.__module__ == "collections.abc"
+                   and issubclass(wanted, collections.abc.Iterable))))
+
+
+def _elements_fit(value: Any, wanted: type, arguments: tuple) -> bool:
+  if wanted is tuple and arguments and arguments[-1] is not ...:
+    return len(value) == len(arguments) and all(map(fits, value, arguments))
+  return all(fits(element, arguments[0]) for element in value) if arguments else True
+
+
+def _items_fit(value: dict, arguments: tuple) -> bool:
+  return all(fits(key, arguments[0]) and fits(element, arguments[1])
+             for key, element in value.items()) if len(arguments) == 2 else True
+
+
+def _is_instance(value: Any, wanted: Any) -> bool:
+  try:
+    return isinstance(value, wanted)
+  except TypeError:  # A protocol that cannot tell.
+    return True
+
+
+def _reference_fits(reference: gin.config.ConfigurableReference, hint: Any, origin: Any) -> bool:
+  wanted = origin or hint
+  if not inspect.isclass(wanted):
+    return hint is not None
+  function = reference.configurable.wrapped
+  if not reference.evaluate:
+    return wanted is type or (wanted not in _LITERALS and _is_instance(function, wanted))
+  made = function if inspect.isclass(function) else _hints(function).get("return", object)
+  if not inspect.isclass(made) or made in (Any, object):
+    return True
+  if wanted is collections.abc.Callable:
+    return any("__call__" in vars(kind) for kind in made.__mro__)
+  try:
+    return issubclass(made, wanted) or (wanted is float and issubclass(made, int))
+  except TypeError:  # A protocol that cannot tell.
+    return True
+
+
+def _hints(function: Any) -> dict[str, Any]:
+  """The annotations of a function; none where one names what is not there at run time."""
+  try:
+    return typing.get_type_hints(function)
+  except (NameError, TypeError, AttributeError):
+    return {}
+
+
+def _shortened(value: Any) -> str:
+  text = repr(value)
+  return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _words(hint: Any) -> str:
+  """An annotation as a reader of gin files would say it."""
+  origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+  if hint in (None, type(None)):
+    return "None"
+  if origin in (typing.Union, types.UnionType):
+    return " or ".join(_words(argument) for argument in arguments)
+  if origin is typing.Literal:
+    return f"one of {', '.join(map(repr, arguments))}"
+  if (origin or hint) is collections.abc.Callable:
+    return "a function (@name)"
+  if origin is None and inspect.isclass(hint):
+    return hint.__name__
+  return str(hint).replace("typing.", "").replace("collections.abc.", "")
+
+
+def _kind(value: Any, hint: Any) -> str:
+  if isinstance(value, gin.config.ConfigurableReference):
+    return "what it returns" if value.evaluate else "the function itself"
+  if isinstance(value, (list, tuple, dict)) and fits(type(value)(), hint):
+    return "one with these elements"
+  return type(value).__name__
+
+
+def _remedy(value: Any, hint: Any) -> str:
+  """` Write ...`, where it can be told."""
+  if isinstance(value, gin.config.ConfigurableReference):
+    other = gin.config.ConfigurableReference(value.scoped_selector, not value.evaluate)
+    return f" Write {other!r}" if fits(other, hint) else ""
+  if isinstance(value, float) and value.is_integer() and fits(int(value), hint):
+    return f" Write {int(value)}"
+  if not isinstance(value, str):
+    return ""
+  if typing.get_origin(hint) is typing.Literal:
+    return nearest(value, [str(argument) for argument in typing.get_args(hint)])
+  try:
+    if fits(ast.literal_eval(value), hint):
+      return f" Write {value} without quotes"
+  except (ValueError, SyntaxError):
+    pass
+  if "a function" in _words(hint):
+    return f" Write @{value}" if value in configurable_names() else nearest(
+        value, configurable_names())
+  return ""

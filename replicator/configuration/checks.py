@@ -1,0 +1,180 @@
+"""Mistakes that gin lets pass: macros, types, and values that nothing asks for."""
+
+import ast
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import gin
+
+from replicator.configuration import annotations
+from replicator.configuration.configurables import parameters, short_name
+from replicator.configuration.statements import MACRO, Binding, last_read
+from replicator.errors import UsageError, nearest
+
+Values = dict[tuple[str, str], dict]
+"""`{(scope, selector): {parameter: value}}`, as gin has it."""
+
+
+def check(bindings: Sequence[Binding]) -> None:
+  """Checks all statements of a configuration, also those that others override.
+
+  Raises:
+    UsageError: a macro without a value, a macro that is never used, a value of another type than
+      the annotation, or `%gin.REQUIRED` that stayed.
+  """
+  for binding in bindings:
+    _check_macros_in(binding, bindings)
+  used = {"/".join(reference.scopes) for binding in bindings for reference in binding.references()
+          if reference.configurable.selector == MACRO}
+  for binding in bindings:
+    if binding.is_macro and binding.scope not in used:
+      raise UsageError(f"{binding.where}: the macro {binding.name} is never used."
+                       f"{_meant_by_macro(binding.name, used)}")
+  for binding in bindings:
+    mistake = None if binding.is_macro else annotations.mistake(binding)
+    if mistake:
+      raise UsageError(f"{binding.where}: {mistake}")
+  for binding in effective(bindings):
+    if annotations.resolved(binding.value) is gin.REQUIRED:
+      raise UsageError(f"{binding.where}: {binding.name} must have a value; write "
+                       f"{binding.name} = ... in a file after this one, or with --gin_param")
+
+
+def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
+  for reference in binding.references():
+    name = "/".join(reference.scopes)
+    if reference.configurable.selector == MACRO and reference.config_key not in gin.config._CONFIG:
+      macros = {other.scope for other in bindings if other.is_macro}
+      raise UsageError(f"{binding.where}: the macro %{name} has no value."
+                       f"{nearest(name, macros)} Write {name} = ...")
+  try:
+    annotations.resolved(binding.value)
+  except RecursionError as error:
+    raise UsageError(f"{binding.where}: {binding.name} = {binding.value!r}: the macro refers to "
+                     "itself") from error
+
+
+def _meant_by_macro(name: str, used: set[str]) -> str:
+  """What `steps = 100` may mean: a parameter of that name, or a macro of another one."""
+  owners = sorted(short_name(selector) for selector, c in gin.config._REGISTRY.items()
+                  if name in parameters(c) and not selector.startswith(("keras.", "tf.", "gin.")))
+  if owners:
+    return f" Did you mean {' or '.join(f'{owner}.{name}' for owner in owners[:3])}?"
+  return nearest(name, used) or f" Write %{name} where it is the value, or remove it"
+
+
+def effective(bindings: Sequence[Binding]) -> list[Binding]:
+  """Those that no later one overrides, in order."""
+  last = {binding.key: binding for binding in bindings}
+  return [binding for binding in bindings if last[binding.key] is binding]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unreached:
+  """A binding that had no effect.
+
+  Attributes:
+    binding: in question.
+    reason: one line.
+    certain: whether it cannot have one later: its configurable was called, in other scopes or
+      with a value of the program's own.
+  """
+
+  binding: Binding
+  reason: str
+  certain: bool
+
+  def __str__(self) -> str:
+    return f"{self.binding.where}: {self.binding.name} is never used: {self.reason}"
+
+
+def unreached(bindings: Sequence[Binding], called: Values) -> list[Unreached]:
+  """The bindings that no call in `called` used, in order.
+
+  Those of a configurable that only an overridden value refers to are no mistakes: who replaces
+  `SNGAN.optimizer = @adam` of an included file cannot take back that file's `adam.beta_1`.
+  """
+  dropped = dropped_by(bindings)
+  scopes = {scope for scope, _ in called}
+  found = []
+  for binding in effective(bindings):
+    if binding.is_macro or gin.config._CONFIG.get((binding.scope, binding.selector), {}).get(
+        binding.parameter) is not binding.value:
+      continue  # Set anew by the program, which has cleared or changed what was read.
+    if not is_reached(binding, called):
+      entered = not binding.scope or any(_inside(scope, binding.scope) for scope in scopes)
+      if binding.selector not in dropped or not entered:
+        found.append(_explained(binding, called, entered))
+  return found
+
+
+def is_reached(binding: Binding, called: Values) -> bool:
+  """Whether a call used the binding, or another one of a narrower scope in its place."""
+  return any(selector == binding.selector and _inside(scope, binding.scope)
+             and binding.parameter in values for (scope, selector), values in called.items())
+
+
+def _inside(scope: str, outer: str) -> bool:
+  return not outer or f"{scope}/".startswith(f"{outer}/")
+
+
+def _explained(binding: Binding, called: Values, entered: bool) -> Unreached:
+  own = [scope for scope, selector in called if selector == binding.selector]
+  short = short_name(binding.selector)
+  if any(_inside(scope, binding.scope) for scope in own):
+    return Unreached(binding, f"the program gives {short} a {binding.parameter} of its own", True)
+  if own:
+    known = sorted(filter(None, own))
+    where = f"in the scopes {', '.join(known)}" if known else "outside of any scope"
+    problem = "there" if entered else f"in the scope '{binding.scope}'"
+    return Unreached(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
+                              f"is called {where}", True)
+  hint = nearest(binding.scope, {s for s, _ in called if s}) if not entered else ""
+  return Unreached(binding, f"{short} is not called by the end of the first step{hint or '; '}"
+                            f"{'' if hint else 'remove the line, or refer to it'}", False)
+
+
+def dropped_by(bindings: Sequence[Binding]) -> set[str]:
+  """The configurables that overridden values refer to, and what their bindings refer to.
+
+  Some may be in use all the same.
+  """
+  kept = set(map(id, effective(bindings)))
+  refers: dict[str, set[str]] = {}
+  for binding in bindings:
+    refers.setdefault(binding.selector, set()).update(
+        reference.configurable.selector for reference in binding.references())
+  waiting = [reference.configurable.selector for binding in bindings if id(binding) not in kept
+             for reference in binding.references()]
+  dropped: set[str] = set()
+  while waiting:
+    selector = waiting.pop()
+    if selector not in dropped:
+      dropped.add(selector)
+      waiting.extend(refers.get(selector, ()))
+  return dropped
+
+
+
+def missing_value(error: Exception) -> str | None:
+  """One line of what to write, where a call failed for want of a value that gin may give."""
+  message = str(error)
+  found = (re.search(r"Required bindings for `(?P<name>.+)` not provided in config: "
+                     r"(?P<missing>\[.*?\])", message)
+           or re.search(r"No values supplied by Gin or caller for arguments: (?P<missing>\[.*?\])"
+                        r"(?s:.*?)In call to configurable '(?P<name>[^']+)'", message))
+  matches = gin.config._REGISTRY.matching_selectors(found["name"]) if found else []
+  if not found or len(matches) != 1:
+    return None
+  known = parameters(gin.config._REGISTRY[matches[0]])
+  missing = [name for name in ast.literal_eval(found["missing"]) if name in known]
+  if not missing:
+    return None
+  names = ", ".join(f"{found['name']}.{name}" for name in missing)
+  elsewhere = [f"{binding.where} sets {binding.name} only" for binding in effective(last_read())
+               if binding.selector == matches[0] and binding.parameter == missing[0]]
+  files = [binding.file for binding in last_read() if binding.file and not binding.is_record]
+  place = f" in {files[-1]}, or" if files else ""
+  return (f"the configuration must set: {names}{f' ({elsewhere[-1]})' if elsewhere else ''}; write "
+          f"{found['name']}.{missing[0]} = ...{place} with --gin_param")

@@ -1,0 +1,112 @@
+"""The text of a configuration, read without its program, and what differs between two."""
+
+import dataclasses
+import tokenize
+from typing import Any
+
+from gin import config_parser
+
+from replicator.errors import first_line
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+  """A value that is not the same in two configurations.
+
+  Attributes:
+    name: `scope/configurable.parameter`.
+    before: the earlier value as gin text; None if the earlier configuration has none.
+    now: the later value, or None.
+  """
+
+  name: str
+  before: str | None
+  now: str | None
+
+  def __str__(self) -> str:
+    if self.before is None:
+      return f"{self.name} = {self.now}, new"
+    return f"{self.name} = {self.now}, was {self.before}" if self.now is not None else (
+        f"{self.name} no more, was {self.before}")
+
+
+def differences(before: str, now: str) -> list[Difference]:
+  """What differs between the texts of two configurations, by name; macros count by their values.
+
+  Nothing needs to be registered: the earlier text may be of an older version, or another program.
+
+  Raises:
+    ValueError: a text is not gin.
+  """
+  old, new = written_values(before), written_values(now)
+  return [Difference(name, old.get(name), new.get(name)) for name in sorted({*old, *new})
+          if old.get(name) != new.get(name)]
+
+
+def written_values(written: str) -> dict[str, str]:
+  """The values of a configuration's text: `{name: value as gin text}`, macros replaced.
+
+  Raises:
+    ValueError: the text is not gin.
+  """
+  try:
+    statements = bindings_in(written)
+  except NOT_GIN as error:
+    raise ValueError(f"not valid gin: {first_line(error)}") from error
+  macros = {"/".join(filter(None, [scope, selector])): value
+            for scope, selector, parameter, value in statements if not parameter}
+  return {f"{scope}/" * bool(scope) + f"{selector}.{parameter}": repr(_expanded(value, macros))
+          for scope, selector, parameter, value in statements if parameter}
+
+
+NOT_GIN = (SyntaxError, tokenize.TokenError, RecursionError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+  """`@name`, `@name()` or `%NAME`, as it is written."""
+
+  scoped_selector: str
+  evaluate: bool = False
+  is_macro: bool = False
+
+  @property
+  def selector(self) -> str:
+    """The name without its scope."""
+    return self.scoped_selector.rpartition("/")[2]
+
+  def __repr__(self) -> str:
+    return f"{'%' if self.is_macro else '@'}{self.scoped_selector}{'()' * self.evaluate}"
+
+
+class _Delegate(config_parser.ParserDelegate):
+  def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
+    return Reference(scoped_configurable_name, evaluate)
+
+  def macro(self, macro_name: str) -> Reference:
+    return Reference(macro_name, is_macro=True)
+
+
+def bindings_in(written: str) -> list[tuple[str, str, str, Any]]:
+  """(scope, selector, parameter, value) of each binding, whatever the names."""
+  return [statement[:4] for statement in config_parser.ConfigParser(written, _Delegate())
+          if isinstance(statement, config_parser.BindingStatement)]
+
+
+def _expanded(value: Any, macros: dict[str, Any]) -> Any:
+  if isinstance(value, Reference) and value.is_macro and value.scoped_selector in macros:
+    return _expanded(macros[value.scoped_selector], macros)
+  if isinstance(value, (list, tuple)):
+    return type(value)(_expanded(element, macros) for element in value)
+  if isinstance(value, dict):
+    return {key: _expanded(element, macros) for key, element in value.items()}
+  return value
+
+
+def leaves(value: Any) -> list:
+  """The values inside nested lists, tuples and dicts, in order."""
+  if isinstance(value, dict):
+    return [leaf for element in value.values() for leaf in leaves(element)]
+  if isinstance(value, (list, tuple)):
+    return [leaf for element in value for leaf in leaves(element)]
+  return [value]

@@ -1,0 +1,242 @@
+"""Reads gin files and bindings of the command line, and remembers where each value was set."""
+
+import contextlib
+import dataclasses
+import os
+import tokenize
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gin
+from gin import config_parser
+
+from replicator.configuration.configurables import binding_name, find
+from replicator.errors import UsageError, first_line
+
+MACRO = "gin.macro"
+"""What gin calls a macro: the selector of `NAME = value`, whose scope is the name."""
+RECORD_HEADER = "# Every value that a run used. Written by replicator."
+"""The first line of a `config.gin` in a workdir."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Binding:
+  """One statement `scope/configurable.parameter = value`.
+
+  Attributes:
+    scope: such as 'generator' or 'a/b'; the name of a macro; or ''.
+    selector: the full name of the configurable, such as 'replicator.train'.
+    parameter: which of its parameters is set.
+    value: as gin holds it: references are `gin.config.ConfigurableReference`s.
+    file: where it was written; None for the command line.
+    line: the first line of the statement; 0 for the command line.
+    is_record: whether the file is the `config.gin` of a run, which nobody wrote by hand.
+  """
+
+  scope: str
+  selector: str
+  parameter: str
+  value: Any
+  file: str | None = None
+  line: int = 0
+  is_record: bool = False
+
+  @property
+  def key(self) -> tuple[str, str, str]:
+    """What the statement sets: two of equal keys override each other."""
+    return self.scope, self.selector, self.parameter
+
+  @property
+  def is_macro(self) -> bool:
+    """Whether it is `NAME = value`."""
+    return self.selector == MACRO
+
+  @property
+  def name(self) -> str:
+    """As a gin file has it: `generator/adam.learning_rate`."""
+    return self.scope if self.is_macro else binding_name(self.scope, self.selector, self.parameter)
+
+  @property
+  def where(self) -> str:
+    """`configs/a.gin:3`, or `--gin_param`."""
+    return f"{self.file}:{self.line}" if self.file else "--gin_param"
+
+  def references(self) -> list[gin.config.ConfigurableReference]:
+    """All `@name` and `%NAME` in the value."""
+    return list(gin.config.iterate_references([self.value]))
+
+
+def read(files: Sequence[str], params: Sequence[str]) -> list[Binding]:
+  """Binds what gin files say, in order, and then what the command line says.
+
+  A file includes another by a path relative to itself or to the working directory.
+
+  Returns:
+    every statement, also those that a later one overrides.
+
+  Raises:
+    UsageError: a missing file, a syntax error, a name that nothing has, or one that a file sets
+      twice.
+  """
+  global _last_read
+  _last_read = []  # Of a configuration with a mistake there is none.
+  reader = _Reader()
+  for file in files:
+    if not os.path.isfile(file):
+      raise UsageError(f"--gin_file={file}: no such file")
+    reader.read_file(file)
+  for param in params:
+    reader.read(param, None)
+  _last_read = reader.bindings
+  return _last_read
+
+
+_last_read: list[Binding] = []
+
+
+def last_read() -> list[Binding]:
+  """Every statement of the configuration that was read last."""
+  return _last_read
+
+
+class _Reader:
+  def __init__(self) -> None:
+    self.bindings: list[Binding] = []
+    self._open: list[str] = []
+
+  def read_file(self, path: str) -> None:
+    try:
+      with open(path, encoding="utf-8") as file:
+        text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+      raise UsageError(f"{path}: cannot be read: {first_line(error)}") from error
+    self._open.append(path)
+    self.read(text, path)
+    self._open.pop()
+
+  def read(self, text: str, file: str | None) -> None:
+    """Takes the statements of a file, or of one `--gin_param`, where `file` is None."""
+    parser = None
+    lines: dict[tuple, int] = {}
+    with gin.config._parse_scope() as context:
+      try:
+        parser = _Parser(text)
+        for statement in parser:
+          with _located(_place(file, statement.location.line_num)):
+            self._take(statement, file, context, lines, text.startswith(RECORD_HEADER))
+      except tokenize.TokenError as error:
+        raise _not_gin(file, parser, error.args[1][0], error.args[0], text) from error
+      except SyntaxError as error:
+        raise _not_gin(file, parser, error.lineno or 1, error.msg, (error.text or text).strip()
+                       ) from error
+      except _Misnamed as error:
+        assert parser is not None
+        raise _Told(f"{_place(file, parser.line_of_reference)}: {first_line(error)}") from error
+      gin.config._IMPORTS.update(context.imports)
+
+  def _take(self, statement: Any, file: str | None, context: gin.config.ParseContext,
+            lines: dict[tuple, int], is_record: bool) -> None:
+    if isinstance(statement, config_parser.BindingStatement):
+      line = statement.location.line_num if file else 0
+      binding = _bind(statement, file, line, is_record)
+      if file and binding.key in lines:
+        raise UsageError(f"{binding.name} is set here and in line {lines[binding.key]}; keep one")
+      lines[binding.key] = line
+      self.bindings.append(binding)
+    elif isinstance(statement, config_parser.IncludeStatement):
+      self._include(statement.filename)
+    elif isinstance(statement, config_parser.ImportStatement):
+      context.process_import(statement)
+    else:
+      find(statement.selector)
+
+  def _include(self, name: str) -> None:
+    beside = os.path.normpath(os.path.join(os.path.dirname(self._open[-1]), name)
+                              ) if self._open else name
+    path = beside if os.path.isfile(beside) else name
+    if not os.path.isfile(path):
+      raise UsageError(f"includes '{name}', and there is no such file, neither beside this one nor "
+                       "in the working directory")
+    if path in self._open:
+      raise UsageError(f"includes '{name}', which includes itself: {' -> '.join(self._open)}")
+    self.read_file(path)
+
+
+class _Misnamed(Exception):
+  """A reference to something that there is not."""
+
+
+class _Delegate(gin.config.ParserDelegate):
+  """Makes gin's references, of names that there are."""
+
+  def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
+    """Of `@scoped_selector` or `@scoped_selector()`."""
+    try:
+      find(scoped_selector.rpartition("/")[2])
+    except UsageError as error:
+      raise _Misnamed(str(error)) from error
+    return super().configurable_reference(scoped_selector, evaluate)
+
+
+class _Parser(config_parser.ConfigParser):
+  """gin's parser, which knows the lines of the statement and the reference that it parses."""
+
+  def __init__(self, text: str):
+    self.line_of_statement = self.line_of_reference = 1
+    super().__init__(text, _Delegate())
+
+  def _current_location(self, ignore_char_num: bool = False) -> config_parser.Location:
+    location = super()._current_location(ignore_char_num)
+    if ignore_char_num:  # So gin asks at the beginning of a statement.
+      self.line_of_statement = location.line_num
+    return location
+
+  def _maybe_parse_configurable_reference(self) -> tuple[bool, Any]:
+    self.line_of_reference = self.current_token.start[0]
+    return super()._maybe_parse_configurable_reference()
+
+
+def _bind(statement: config_parser.BindingStatement, file: str | None, line: int,
+          is_record: bool) -> Binding:
+  scope, selector, parameter, value, _ = statement
+  if not parameter:
+    scope, selector, parameter = "/".join(filter(None, [scope, selector])), MACRO, "value"
+  else:
+    selector = find(selector, parameter).selector
+  gin.bind_parameter((scope, selector, parameter), value)
+  return Binding(scope, selector, parameter, value, file, line, is_record)
+
+
+@contextlib.contextmanager
+def _located(where: str) -> Iterator[None]:
+  """Bad input inside is at this place, unless it says where it is."""
+  try:
+    yield
+  except _Told:
+    raise
+  except Exception as error:  # Of an imported module it may be any.
+    raise _Told(f"{where}: {first_line(error)}") from error
+
+
+class _Told(UsageError):
+  """Bad input whose message begins with its place."""
+
+
+def _not_gin(file: str | None, parser: _Parser | None, line: int, reason: str, written: str
+             ) -> UsageError:
+  """Of Python's and gin's words for what is no gin."""
+  hint = ""
+  if "EOF in multi-line" in reason:
+    line = parser.line_of_statement if parser else 1
+    lines = written.splitlines()
+    written = lines[line - 1].strip() if line <= len(lines) else written
+    hint = " (a bracket or a string has no end)"
+  elif "Failed to parse token" in reason:
+    hint = " (a string needs quotes, a function @, a macro %)"
+  elif parser and line > parser.line_of_statement:
+    hint = f" (in the value that begins in line {parser.line_of_statement})"
+  return _Told(f"{_place(file, line)}: not valid gin: {written}{hint}")
+
+
+def _place(file: str | None, line: int) -> str:
+  return f"{file}:{line}" if file else "--gin_param"

@@ -1,0 +1,20 @@
+"""Numbers and durations as a person reads them."""
+
+
+def format_number(value: float) -> str:
+  """Four significant digits: `1.234`, `0.0002`, `123457`, `1.5e-06`, `nan`."""
+  if 1e4 <= abs(value) < 1e7:
+    return f"{value:.0f}"
+  return f"{value:.4g}"
+
+
+def format_duration(seconds: float) -> str:
+  """The two leading units: `12s`, `2m 05s`, `3h 07m`, `2d 04h`."""
+  minutes, s = divmod(round(seconds), 60)
+  hours, m = divmod(minutes, 60)
+  days, h = divmod(hours, 24)
+  if days:
+    return f"{days}d {h:02d}h"
+  if hours:
+    return f"{h}h {m:02d}m"
+  return f"{m}m {s:02d}s" if minutes else f"{s}s"

@@ -1,0 +1,142 @@
+"""How the training goes, on standard output: one live line on a terminal, else plain lines.
+
+  step 200/5000  41.2 steps/s  2637 examples/s  d 1.234  g 0.456  encoder 0.789  1m 56s left
+"""
+
+import collections
+import math
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from replicator.console.formatting import format_duration, format_number
+
+if TYPE_CHECKING:
+  from rich.console import Console, RenderableType
+  from rich.live import Live
+
+RATE_SECONDS = 30.0
+"""Rates are those of the recent past, this long."""
+PLAIN_SECONDS = 5.0
+"""At least this long between two plain lines."""
+_PLAIN_WIDTH = 60  # Characters for the scalars of a plain line.
+_BAR_WIDTH, _NARROW_BAR_WIDTH = 20, 8  # The narrow one where less than 120 columns are.
+
+
+class Progress:
+  """Shows steps, rates, scalars and the time left, from entry to exit.
+
+    with Progress(total_steps=5000, global_batch_size=64) as progress:
+      progress.update(200, {"d": 1.234, "g": 0.456})
+      progress.note("step 200  eval/classifier_frechet_distance 31.4")
+
+  Args:
+    total_steps: the step at which the training is done.
+    global_batch_size: examples of one step over all replicas.
+    first_step: where the training resumes.
+    console: where to write; default: standard output.
+    clock: returns seconds; default: `time.monotonic`.
+  """
+
+  def __init__(self, total_steps: int, global_batch_size: int, first_step: int = 0, *,
+               console: "Console | None" = None, clock: Callable[[], float] = time.monotonic):
+    from rich.console import Console
+    self._total_steps = total_steps
+    self._global_batch_size = global_batch_size
+    self._first_step = first_step
+    self._console = console or Console()
+    self._clock = clock
+    self._live: Live | None = None
+    self._points: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
+    self._begun = 0.0
+    self._unseen = ""              # The newest plain line, while it is held back.
+    self._last_line = -math.inf    # When the newest plain line was written.
+
+  def __enter__(self) -> "Progress":
+    self._begun = self._clock()
+    if self._console.is_terminal and not self._console.is_dumb_terminal:
+      from rich.live import Live
+      self._live = Live("", console=self._console, auto_refresh=False)
+      self._live.start()
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+               trace: TracebackType | None) -> None:
+    if self._live is not None:
+      self._live.stop()
+    elif self._unseen:
+      self._print(self._unseen)
+
+  def update(self, step: int, scalars: Mapping[str, float]) -> None:
+    """Shows that `step` steps are done, with the `scalars` of this log point."""
+    steps_per_second = self._rate(step)
+    done = f"{step}/{self._total_steps}"
+    rates = (f"{format_number(steps_per_second)} steps/s",
+             f"{format_number(steps_per_second * self._global_batch_size)} examples/s")
+    time_left = self._time_left(step, steps_per_second)
+    if self._live is not None:
+      fixed = "  ".join([done, *rates, time_left])
+      room = self._console.width - len(fixed) - self._bar_width() - 4
+      line = "  ".join(filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
+      self._live.update(self._with_bar(step, line), refresh=True)
+      return
+    self._unseen = "  ".join(filter(None, [
+      f"step {done}", *rates, _format_scalars(scalars, _PLAIN_WIDTH), time_left]))
+    now = self._clock()
+    if step >= self._total_steps or now - self._last_line >= PLAIN_SECONDS:
+      self._print(self._unseen)
+      self._unseen, self._last_line = "", now
+
+  def note(self, line: str) -> None:
+    """Writes one line that stays, above the live line."""
+    self._print(line)
+
+  def _rate(self, step: int) -> float:
+    """Steps per second up to this log point."""
+    now = self._clock()
+    if self._points and step <= self._points[-1][1]:  # The run went back.
+      self._points.clear()
+    if not self._points:
+      self._points.append((now, step))
+      elapsed, steps = now - self._begun, step - self._first_step
+    else:  # The first log point is the origin: before it lies the compilation of the step.
+      self._points.append((now, step))
+      while len(self._points) > 2 and self._points[1][0] <= now - RATE_SECONDS:
+        self._points.popleft()
+      elapsed, steps = now - self._points[0][0], step - self._points[0][1]
+    return steps / elapsed if elapsed > 0 else 0.0
+
+  def _time_left(self, step: int, steps_per_second: float) -> str:
+    if step >= self._total_steps:
+      return f"took {format_duration(self._clock() - self._begun)}"
+    if steps_per_second <= 0:
+      return ""
+    return f"{format_duration((self._total_steps - step) / steps_per_second)} left"
+
+  def _with_bar(self, step: int, line: str) -> "RenderableType":
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+    row = Table.grid(padding=(0, 2))
+    row.add_row(ProgressBar(total=self._total_steps, completed=step,
+                            width=self._bar_width()),
+                Text(line, no_wrap=True, overflow="ellipsis"))
+    return row
+
+  def _bar_width(self) -> int:
+    return _BAR_WIDTH if self._console.width >= 120 else _NARROW_BAR_WIDTH
+
+  def _print(self, line: str) -> None:
+    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _format_scalars(scalars: Mapping[str, float], width: int) -> str:
+  """`d 1.234  g 0.456  +3`: as many scalars as fit, then how many do not."""
+  texts = [f"{name} {format_number(float(value))}" for name, value in scalars.items()]
+  for shown in range(len(texts), -1, -1):
+    rest = [f"+{len(texts) - shown}"] if shown < len(texts) else []
+    line = "  ".join(texts[:shown] + rest)
+    if len(line) <= width:
+      return line
+  return ""

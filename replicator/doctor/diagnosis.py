@@ -1,0 +1,195 @@
+"""Whether two recordings of a step agree, where they part first, and the likely cause."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from replicator.doctor.inspection import Evidence
+from replicator.doctor.replica_recording import GRADIENT, LOSS, RAW, VARIABLE, Key, Recording
+
+TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
+"""The largest relative difference that is rounding. In float32 the first 5 steps of a GAN stay
+below it by far, but for a few entries of gradients and weights, hence the norms."""
+
+Quantities = Mapping[Key, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+  """How far one quantity is from the reference.
+
+  Attributes:
+    key: step, kind and name of the quantity.
+    relative: the Euclidean norm of the difference, by that of the reference.
+    values: of the reference and of the variant; their norms, unless they are scalars.
+  """
+
+  key: Key
+  relative: float
+  values: tuple[float, float]
+
+
+def compare(reference: Quantities, other: Quantities, tolerance: float
+            ) -> tuple[Difference, Difference | None]:
+  """The largest difference, and the first that is above the tolerance.
+
+  What is nothing but rounding, as the gradient of a bias before a batch norm is, has no relative
+  precision. So the norm that a difference is divided by is at least the root of the tolerance
+  times the largest among its kin: the losses of the step, the gradients of the update. Adam makes
+  large updates of small gradients: a variable's is at least the largest in its network.
+  """
+  largest: dict[tuple, float] = {}
+  for key, value in reference.items():
+    if value.dtype.kind == "f":
+      largest[_kin(key)] = max(largest.get(_kin(key), 0.0), _norm(value))
+  differences = [
+      _difference(key, reference.get(key), other.get(key), largest.get(_kin(key), 0.0) * (
+          1.0 if key[1] == VARIABLE else tolerance ** 0.5))
+      for key in {**reference, **other} if key[1] != RAW]
+  first = next((d for d in differences if d.relative > tolerance), None)
+  return max(differences, key=lambda d: d.relative), first
+
+
+def _kin(key: Key) -> tuple:
+  step, kind, name = key
+  if kind == LOSS:
+    return step, kind
+  return step, kind, name.rpartition("/" if kind == VARIABLE else ": ")[0]
+
+
+def _norm(value: np.ndarray) -> float:
+  return float(np.linalg.norm(np.nan_to_num(value, posinf=0.0, neginf=0.0)))
+
+
+def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: float) -> Difference:
+  if a is None or b is None or a.shape != b.shape:
+    return Difference(key, np.inf, (np.nan, np.nan))
+  is_whole = a.dtype.kind != "f"
+  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+  values = (float(a), float(b)) if a.ndim == 0 else (_norm(a), _norm(b))
+  if np.array_equal(a, b, equal_nan=True):
+    return Difference(key, 0.0, values)
+  with np.errstate(all="ignore"):
+    relative = float(np.linalg.norm(a - b) / max(np.linalg.norm(a), 0.0 if is_whole else floor))
+  return Difference(key, np.inf if np.isnan(relative) else relative, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One variant that differs.
+
+  Attributes:
+    reference: the recording that it differs from.
+    other: what the variant computed.
+    first: the first difference.
+    parts: into how many the variant divides what the reference computes at once.
+    microbatches: whether those are micro-batches, and not replicas.
+    tolerance: what passes for equal.
+  """
+
+  reference: Recording
+  other: Quantities
+  first: Difference
+  parts: int
+  microbatches: bool
+  tolerance: float
+
+  @property
+  def evidence(self) -> Evidence:
+    """What was seen in the reference's step."""
+    return self.reference.evidence
+
+  def place(self) -> str:
+    """Step, kind, name and values of the first difference, in words."""
+    step, kind, name = self.first.key
+    label = self.evidence.labels.get(name.rpartition(": ")[2])
+    expected, found = self.first.values
+    return (f"{kind} '{name}'{f' ({label})' if label else ''} "
+            f"{f'at step {step}' if step else 'before the first step'}: {found:.6g} instead of "
+            f"{expected:.6g}{'' if kind == LOSS else ' (norms)'}, "
+            f"relative difference {self.first.relative:.1e}")
+
+  def cause(self) -> str:
+    """In words, with the remedy; surer evidence goes before."""
+    if self.first.key[0] == 0:
+      return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
+              "initializers, or NumPy's global generator, which train seeds")
+    for look in (self._of_a_sum, self._of_clipping, self._of_batch_norm_or_draws):
+      found = look()
+      if found:
+        return found
+    part = "micro-batch" if self.microbatches else "replica"
+    if self.first.key[1] == VARIABLE:
+      return (f"a variable is assigned what one {part} computed of its own examples; average it "
+              "with replicator.all_mean before")
+    return (f"a batch-dependent op: something mixes the examples of a batch, and each {part} has "
+            "its own; compute it over all replicas with replicator.all_mean or all_gather")
+
+  def _of_a_sum(self) -> str:
+    """Sums over n examples shrink by the number of parts, exactly, and means do not."""
+    _, kind, name = self.first.key
+    if kind not in (LOSS, GRADIENT):
+      return ""
+    # All gradients of one update: a single one may be in any ratio.
+    keys = [k for k in self.reference.quantities
+            if k == self.first.key or (kind == GRADIENT and _kin(k) == _kin(self.first.key))]
+    what = f"the loss '{name}' is" if kind == LOSS else "all gradients of this update are"
+    if self._in_ratio(keys, 1 / self.parts):
+      return (f"a loss summed instead of averaged: {what} exactly 1/{self.parts} of the "
+              "reference's; write the mean over the examples that the step is given")
+    if self._in_ratio(keys, self.parts):
+      return (f"a sum over replicas: {what} exactly {self.parts} times as large; Optimizer.apply "
+              "averages over replicas, and the step must not add anything up")
+    return ""
+
+  def _in_ratio(self, keys: list[Key], ratio: float) -> bool:
+    scaled = {key: ratio * self.reference.quantities[key] for key in keys}
+    others = {key: self.other[key] for key in keys if key in self.other}
+    return compare(scaled, others, self.tolerance)[1] is None
+
+  def _of_clipping(self) -> str:
+    """Gradients that agree as the tape gave them, and no longer when the optimizer got them."""
+    step, kind, _ = self.first.key
+    if kind != GRADIENT:
+      return ""
+    clips, changes = self.evidence.clips, self.evidence.changes
+    # Micro-batches have gradients of the tape of their own, which were not recorded.
+    if not (self._raw_gradients_agree(step) or (self.microbatches and (clips or changes))):
+      return ""
+    remedy = "set wrap_optimizer's clip_norm, which clips the mean over replicas"
+    if clips:
+      return f"clipping before aggregation: {', '.join(clips)}; {remedy}"
+    return ("gradients changed before aggregation by an operation that is not linear "
+            f"({', '.join(changes)}), as in clipping; {remedy}")
+
+  def _raw_gradients_agree(self, step: int) -> bool:
+    """Of the update that differs first."""
+    mine = {key: value for key, value in self.reference.quantities.items()
+            if key[:2] == (step, RAW) and _kin(key) == (step, RAW, _kin(self.first.key)[2])}
+    others = {key: self.other[key] for key in mine if key in self.other}
+    as_gradients: Callable = lambda found: {(s, GRADIENT, n): v for (s, _, n), v in found.items()}
+    return bool(mine) and compare(
+        as_gradients(mine), as_gradients(others), self.tolerance)[1] is None
+
+  def _of_batch_norm_or_draws(self) -> str:
+    """What is in the step, and works on every part by itself."""
+    causes = []
+    norms = [name for name, path in self.evidence.local_batch_norms if self._moved(path)]
+    if norms:
+      causes.append("local batch norm: Keras BatchNormalization takes the statistics of each "
+                    f"{'micro-batch' if self.microbatches else 'replica'} by itself "
+                    f"({_few(norms)}); use replicator.GlobalBatchNorm")
+    if self.evidence.draws:
+      causes.append(f"{_few(self.evidence.draws)}: what an example draws depends on how the batch "
+                    "is divided; draw with replicator.random or replicator.Dropout")
+    return "; or ".join(causes)
+
+  def _moved(self, path: str) -> bool:
+    """Whether a moving mean moved in the first step: the layer ran in training mode."""
+    values = [self.reference.quantities.get((step, VARIABLE, path)) for step in (0, 1)]
+    return not np.array_equal(*values)  # type: ignore[arg-type]
+
+
+def _few(names: list[str]) -> str:
+  return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,136 @@
+"""What a step holds and calls that may make it compute otherwise on several replicas."""
+
+import inspect
+import os
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import replicator
+from replicator.errors import is_foreign
+from replicator.layers.batch_norm import GlobalBatchNorm
+from replicator.optimizers.optimizer import Optimizer
+from replicator.step import random, random_bits
+from replicator.step.variables import held_by, variables_of
+from replicator.strategies import unsupported
+
+_DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"
+                    r"(?!GetKey|GetAlg|UniformFullInt)")
+_NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
+               "Square", "Tanh"}
+_LIBRARY = str(pathlib.Path(replicator.__file__).parent)
+_OWN_STREAMS = {module.__file__ for module in (random, random_bits)}
+_MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
+
+
+class Evidence:
+  """What was seen in a step while it was traced on one replica.
+
+  Attributes:
+    draws: random draws that are not of `replicator.random`, each in words with its place.
+    stateful_draws: those of them whose state is the operation's own, and so in no checkpoint.
+    python_code: calls of Python functions by the compiled step, each in words with its place.
+    clips: clipping between the tape and an optimizer, each in words with its place.
+    changes: all such operations that are not linear, each in words with its place.
+    microbatched: whether the step divides its batch as `microbatch.n` says.
+  """
+
+  def __init__(self, step: Any):
+    self.draws: list[str] = []
+    self.stateful_draws: list[str] = []
+    self.python_code: list[str] = []
+    self.clips: list[str] = []
+    self.changes: list[str] = []
+    self.microbatched = False
+    self._paths: dict[int, str] = {}
+    self._layers: list[keras.layers.Layer] = []
+    for path, item in held_by(step, (Optimizer, keras.layers.Layer)):
+      if isinstance(item, Optimizer):
+        self._paths[id(item)] = path
+      else:
+        self._layers.extend(item._flatten_layers())
+    variables = variables_of(step)
+    self.labels = {path: v.name.removesuffix(":0") for path, v in variables.items()
+                   if isinstance(v, tf.Variable)}
+    """Keras' names of the variables, by path."""
+    paths = {id(v): path for path, v in variables.items()}
+    self.local_batch_norms = [
+        (layer.path, paths.get(id(layer.moving_mean.value), "")) for layer in self._layers
+        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized]
+    """Keras batch normalizations: their names, and the paths of their moving means."""
+
+  @property
+  def has_global_batch_norm(self) -> bool:
+    """Whether the step holds a `GlobalBatchNorm`."""
+    return any(isinstance(layer, GlobalBatchNorm) for layer in self._layers)
+
+  def path_of(self, optimizer: Optimizer) -> str:
+    """The path of attributes that leads to an optimizer, or its name."""
+    return self._paths.get(id(optimizer), str(optimizer.name))
+
+  def look_at_graph(self, graph: Any) -> None:
+    """Collects random draws from the graph that the step was traced into, and those it calls."""
+    for function in graph._functions.values():
+      if getattr(function, "graph", None):
+        self.look_at_graph(function.graph)
+    for operation in graph.get_operations():
+      if _DRAWS.match(operation.type):
+        frames = list(operation.traceback)
+        if not any(frame.filename in _OWN_STREAMS for frame in frames):
+          draw = f"{self._kind_of_draw(frames)}{_place(frames)}"
+          _add(self.draws, draw)
+          if not operation.type.startswith("Stateless"):
+            _add(self.stateful_draws, draw)
+      elif "PyFunc" in operation.type:
+        _add(self.python_code, f"a call of Python code{_place(operation.traceback)}")
+
+  def _kind_of_draw(self, frames: Sequence) -> str:
+    files = {frame.filename for frame in frames}
+    for layer in self._layers:
+      if unsupported.has_seeds(layer) and inspect.getfile(type(layer)) in files:
+        return f"a Keras {type(layer).__name__} layer"
+    in_keras = any("/keras/src/random/" in file for file in files)
+    return "a keras.random draw" if in_keras else "a tf.random draw"
+
+  def gradients_of_tape(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+    """What the tape gave, of gradients that were clipped or otherwise changed since; or nothing."""
+    if tf.executing_eagerly():
+      return []
+    found: list[tf.Tensor] = []
+    between: list[tf.Operation] = []
+    pending, seen = list(reversed(gradients)), set()
+    while pending:
+      tensor = pending.pop()
+      if tensor.name in seen or len(between) > _MOST_CHANGES:
+        continue
+      seen.add(tensor.name)
+      if "gradient_tape" in tensor.op.name:
+        found.append(tensor)
+      elif tensor.op.type != "Placeholder" and not tensor.op.type.endswith("While"):
+        between.append(tensor.op)
+        pending.extend(tensor.op.inputs)
+    if not between or len(between) > _MOST_CHANGES:
+      return []
+    for operation in between:
+      clip = re.search(r"clip_by_(global_norm|average_norm|norm|value)", operation.name)
+      if clip:
+        _add(self.clips, f"tf.{clip[0]}{_place(operation.traceback)}")
+      if operation.type in _NOT_LINEAR:
+        _add(self.changes, f"{operation.type}{_place(operation.traceback)}")
+    return found
+
+
+def _add(found: list[str], text: str) -> None:
+  if text not in found:
+    found.append(text)
+
+
+def _place(frames: Sequence) -> str:
+  """` at file:line`, the innermost line of the user's own code."""
+  own = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(_LIBRARY)
+         and not is_foreign(f.filename)]
+  return f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""

@@ -1,0 +1,173 @@
+"""Batch normalization over the examples of all replicas."""
+
+import keras
+import tensorflow as tf
+
+from replicator.step import all_reduce, collectives, context, replicated
+
+
+class GlobalBatchNorm(keras.layers.Layer):
+  """Batch normalization over the examples of all replicas (Ioffe and Szegedy 2015).
+
+  Every replica contributes `(count, mean, M2)`, M2 being the sum of squared deviations from
+  its own mean, and the triples are combined as Chan et al. (1979) do: exact also where
+  `E[x^2] - E[x]^2` cancels, in one collective, differentiable through it to any order.
+  Inside `replicator.microbatch` the examples are those of one micro-batch of all replicas.
+
+  Normalizes all axes but the last: `[n, ..., c] -> [n, ..., c]`. Statistics are float32
+  under the mixed policies, and float64 under the float64 policy.
+
+  Args:
+    momentum: how much of the moving statistics each training step keeps.
+    epsilon: added to the variance.
+    center: whether to add a learned offset `beta [c]`.
+    scale: whether to multiply by a learned `gamma [c]`.
+    groups: normalize over the replicas of each group alone, see `replicator.step.collectives`. The
+      moving statistics are those of all replicas, and so the same on each.
+  """
+
+  def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, center: bool = True,
+               scale: bool = True, groups: collectives.Groups = None, **kwargs):
+    super().__init__(autocast=False, **kwargs)
+    self.groups = groups
+    self.momentum = momentum
+    self.epsilon = epsilon
+    self.center = center
+    self.scale = scale
+
+  def build(self, input_shape):
+    shape = (input_shape[-1],)
+    if self.scale:
+      self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones", autocast=False)
+    if self.center:
+      self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
+    dtype = self.variable_dtype
+    self.moving_mean = replicated.variable("moving_mean", shape, "zeros", dtype)
+    self.moving_variance = replicated.variable("moving_variance", shape, "ones", dtype)
+
+  def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    if training and self._has_fused_operation(inputs):
+      return self._call_fused(tf.cast(inputs, self.compute_dtype))
+    x = tf.cast(inputs, self.variable_dtype)
+    if training:
+      outputs, moments = batch_normalized(x, *self._scale_and_offset(x), self.epsilon, self.groups)
+      self._move(*moments)
+    else:
+      scale, offset = self._scale_and_offset(x)
+      multiplier = tf.math.rsqrt(self.moving_variance.value + self.epsilon) * scale
+      # Subtracted first: x * multiplier - mean * multiplier would cancel where |mean| >> std.
+      outputs = (x - self.moving_mean.value) * multiplier + offset
+    return tf.cast(outputs, self.compute_dtype)
+
+  def _scale_and_offset(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    channels = [x.shape[-1]]
+    return (tf.convert_to_tensor(self.gamma.value) if self.scale else tf.ones(channels, x.dtype),
+            tf.convert_to_tensor(self.beta.value) if self.center else tf.zeros(channels, x.dtype))
+
+  def _has_fused_operation(self, x: tf.Tensor) -> bool:
+    # TensorFlow's own is of one replica's [n, h, w, c], not in float64, and XLA expands it
+    # into E[x^2] - E[x]^2.
+    return (context.num_replicas() == 1 and self.groups is None and x.shape.rank == 4
+            and self.compute_dtype != "float64" and not context.current().xla)
+
+  def _call_fused(self, x: tf.Tensor) -> tf.Tensor:
+    """The same in a quarter of the time."""
+    scale, offset = (tf.cast(v, tf.float32) for v in self._scale_and_offset(x))
+    outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=x, scale=scale, offset=offset,
+        mean=tf.zeros([0]), variance=tf.zeros([0]), epsilon=self.epsilon, is_training=True)
+    count = tf.cast(tf.size(x) / x.shape[-1], variance.dtype)
+    self._move(mean, variance * (count - 1) / count)  # It divided by count - 1.
+    return outputs
+
+  def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+    """Moves the statistics once for each batch, towards the mean over its micro-batches."""
+    part = context.current().microbatch
+    count = part.count if part else 1
+    # The first micro-batch takes the old value's share away for all of them.
+    olds = count if part is None or part.is_first else 0
+    # An update that is skipped for what is not finite leaves the statistics alone, too.
+    share = tf.where(tf.math.is_finite(variance),
+                     tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
+    for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+      old, new = statistic.value, tf.stop_gradient(value)
+      change = tf.math.multiply_no_nan(new - old * olds if olds else new, share)
+      if isinstance(old, tf.Variable):
+        old.assign_add(change)
+      else:  # In a keras.StatelessScope.
+        statistic.assign(old + change)
+
+  def compute_output_shape(self, input_shape):
+    return input_shape
+
+
+_Moments = tuple[tf.Tensor, tf.Tensor]
+
+
+def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float,
+                     groups: collectives.Groups = None) -> tuple[tf.Tensor, _Moments]:
+  """`x [n, ..., c]` with the mean `offset [c]` and the standard deviation `scale [c]`.
+
+  Moments are over all axes but the last, and over the group's replicas, whose n may differ, and
+  be 0. Returns also the mean and the (biased) variance `[c]` over all replicas, to which there is
+  no gradient. One collective, and one more in the gradient: with normalized values h, N of them in
+  the group for each channel, and sums over the group,
+
+      dx = scale / std (dy - sum dy / N - h sum(dy h) / N)
+
+  where automatic differentiation would go back through the combination of the replicas' moments.
+  """
+  @tf.custom_gradient
+  def normalize(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
+    (mean, variance), everywhere, count = _combined_moments(x, groups)
+    inverse = tf.math.rsqrt(variance + epsilon)
+    normalized = (x - mean) * inverse
+
+    def gradient(dy: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+      axes = list(range(x.shape.rank - 1))
+      of_offset, of_scale = tf.reduce_sum(dy, axes), tf.reduce_sum(dy * normalized, axes)
+      sums = collectives.all_sum(tf.stack([of_offset, of_scale]), groups)
+      along_offset, along_scale = tf.unstack(sums / count)
+      dx = (dy - along_offset - normalized * along_scale) * (scale * inverse)
+      return dx, of_scale, of_offset
+    return (normalized * scale + offset, *everywhere), gradient
+
+  outputs, *everywhere = normalize(x, scale, offset)
+  return outputs, tuple(everywhere)
+
+
+def _local_moments(x: tf.Tensor) -> _Moments:
+  axes = list(range(x.shape.rank - 1))
+  mean = tf.reduce_mean(x, axes)
+  return mean, tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
+
+
+def _combined_moments(x: tf.Tensor, groups: collectives.Groups
+                      ) -> tuple[_Moments, _Moments, tf.Tensor]:
+  """The moments of the group and of all replicas, and the number of the group's examples."""
+  mean, variance = _local_moments(x)
+  size = x.shape.num_elements()
+  if size:
+    count = tf.constant(size / x.shape[-1], x.dtype)
+  else:  # None or not known before the step runs.
+    count = tf.cast(tf.size(x) / x.shape[-1], x.dtype)
+    mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
+  if context.num_replicas() == 1 and groups is None:
+    return (mean, variance), (mean, variance), count
+  packed = collectives.all_gather(tf.concat([count[tf.newaxis], mean, variance], axis=0))
+  everywhere, total = _combine(packed)
+  if groups is None:
+    return everywhere, everywhere, total
+  of_group, count = _combine(tf.gather(packed, all_reduce.Group(groups).replicas()))
+  return of_group, everywhere, count
+
+
+def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
+  """Moments and count of the union, from `[replicas, 1 + 2 c]`: count, mean, variance of each."""
+  channels = packed.shape[-1] // 2
+  counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
+  total = tf.reduce_sum(counts)
+  weights = counts / total
+  mean = tf.reduce_sum(weights * means, axis=0)
+  variance = tf.reduce_sum(weights * (variances + tf.math.squared_difference(means, mean)), axis=0)
+  return (mean, variance), total

@@ -1,0 +1,59 @@
+"""Statistics for sampling that do not lag behind the weights, as moving averages do."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from replicator.errors import UsageError
+from replicator.layers.batch_norm import GlobalBatchNorm
+
+
+@contextlib.contextmanager
+def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any], passes: int
+                            ) -> Iterator[None]:
+  """Inside, `network` normalizes with statistics averaged over `passes` training passes.
+
+  Brock et al. 2019 (arXiv:1809.11096), "standing statistics": what a generator with averaged
+  weights wants, since the moving statistics are those of the weights in training. No
+  variable changes: neither the passes nor the body leaves a trace. Inside
+  `Optimizer.averaged_weights` the passes use the averages.
+
+  Args:
+    network: holds one or more `GlobalBatchNorm`, each called once in a pass.
+    forward: called with 0, 1, ..., `passes - 1`; runs the network on a batch, with `training=True`.
+    passes: how many.
+
+  Raises:
+    UsageError: there is no pass, or no `GlobalBatchNorm` in the network.
+  """
+  layers = [layer for layer in network._flatten_layers() if isinstance(layer, GlobalBatchNorm)]
+  if passes < 1 or not layers:
+    raise UsageError(f"use_standing_statistics: {passes} passes through {len(layers)} "
+                     "GlobalBatchNorm layers; it needs at least one of each")
+  # A scope hides what an enclosing one replaces, unless it is passed on.
+  weights = [(v, v.value) for v in network.variables]
+  totals = [0.0] * (2 * len(layers))
+  for i in range(passes):
+    totals = [total + x for total, x in zip(totals, _one_pass(layers, weights, forward, i),
+                                            strict=True)]
+  statistics = [(v, total / passes) for v, total in zip(_moving(layers), totals, strict=True)]
+  with keras.StatelessScope([*weights, *statistics], initialize_variables=False):
+    yield
+
+
+def _one_pass(layers: list[GlobalBatchNorm], weights: list, forward: Callable[[int], Any],
+              index: int) -> list[tf.Tensor]:
+  """The moments of this pass: the moving statistics, had they begun with zero and no momentum."""
+  zeros = [(v, tf.zeros_like(v.value)) for v in _moving(layers)]
+  with keras.StatelessScope([*weights, *zeros], initialize_variables=False) as scope:
+    forward(index)
+  shares = [1 - layer.momentum for layer in layers for _ in range(2)]
+  return [scope.get_current_value(v) / share
+          for v, share in zip(_moving(layers), shares, strict=True)]
+
+
+def _moving(layers: list[GlobalBatchNorm]) -> list[keras.Variable]:
+  return [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]

@@ -1,0 +1,132 @@
+"""Model parallelism: a replica may span several devices, and a step says what goes where.
+
+`Replicator.devices_per_replica = 2` divides the devices into replicas of two. They are logical
+devices 0 and 1 of their replica, whichever replica runs: a step does not know the others.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from replicator.errors import UsageError
+from replicator.step import context
+
+_SCOPE = "logical_device_"
+_IN_SCOPE = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:_\d+)?/")
+
+
+class SplitStrategy(tf.distribute.MirroredStrategy):
+  """A MirroredStrategy whose replicas span several devices each, of which it knows the first.
+
+  Args:
+    devices: names of the devices of each replica, `[num_replicas][devices_per_replica]`.
+    cross_device_ops: of MirroredStrategy.
+
+  Attributes:
+    columns: the i-th devices of all replicas, `[devices_per_replica][num_replicas]`.
+  """
+
+  def __init__(self, devices: Sequence[Sequence[str]],
+               cross_device_ops: tf.distribute.CrossDeviceOps | None = None):
+    super().__init__([of_replica[0] for of_replica in devices], cross_device_ops)
+    self.columns = [_Column(names) for names in zip(*devices, strict=True)]
+
+
+class _Column:
+  """What `colocate_with` asks of a variable that exists already: where its copies are."""
+
+  def __init__(self, names: tuple[str, ...]):
+    self._devices = names
+
+  def __getitem__(self, replica: int) -> str:
+    return self._devices[replica]
+
+
+_newest: tf.distribute.Strategy | None = None
+
+
+def remember(strategy: tf.distribute.Strategy) -> None:
+  """Makes `strategy` the one whose devices count outside of any step and scope."""
+  global _newest
+  _newest = strategy
+
+
+@contextlib.contextmanager
+def logical_device(index: int) -> Iterator[None]:
+  """Places the body on the `index`-th device of the replica that runs it.
+
+  In a step its operations go there. In a compiled step their gradients do too, except for loops,
+  branches and `tf.function`s inside, whose backward pass is on logical device 0. In
+  `Replicator.scope()` every replica's copy of the variables goes to that device of the replica,
+  and later the slots and averages that an optimizer keeps of them. Elsewhere, as in an
+  evaluation, the devices are those of the first replica.
+
+  What is not placed is on logical device 0: inputs, and the mean of gradients over replicas.
+  With one device for each replica `logical_device(0)` changes nothing.
+
+  Raises:
+    UsageError: a replica of the running (or else the newest) Replicator has no such device.
+  """
+  columns = _columns()
+  count = max(1, len(columns))
+  if not isinstance(index, int) or not 0 <= index < count:
+    raise UsageError(f"logical_device({index!r}): must be a whole number of at least 0 and below "
+                     f"Replicator.devices_per_replica = {count}; raise that, or write a smaller "
+                     "one")
+  if not columns:
+    yield
+    return
+  column = columns[index]
+
+  def create(next_creator, **kwargs):
+    if kwargs.get("colocate_with") is None:  # A slot belongs to its variable.
+      kwargs["colocate_with"] = column
+    return next_creator(**kwargs)
+
+  replica = int(tf.get_static_value(context.replica_id()))
+  with contextlib.ExitStack() as stack:
+    if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
+      stack.enter_context(tf.variable_creator_scope(create))
+    stack.enter_context(tf.name_scope(f"{_SCOPE}{index}"))  # For `gradients_placed`.
+    stack.enter_context(tf.device(column[replica]))
+    yield
+
+
+@contextlib.contextmanager
+def gradients_placed() -> Iterator[None]:
+  """In the body, a compiled step, the backward pass runs on the devices of the forward pass.
+
+  A tape computes the gradient of an operation under the name scope of that operation, but on
+  the device where the tape is asked for it.
+  """
+  columns = _columns()
+  graph = context.current().graph
+  if not columns or graph is None:
+    yield
+    return
+  replica = int(tf.get_static_value(context.replica_id()))
+
+  def place(operation: Any) -> str:
+    scopes = _IN_SCOPE.findall(operation.name)
+    if scopes and not operation.device:
+      return columns[int(scopes[-1])][replica]
+    # A sum of gradients of one tensor has no scope; it goes where they are.
+    if operation.type == "AddN" and all(_is_gradient(x.op) for x in operation.inputs):
+      devices = {x.device for x in operation.inputs}
+      return devices.pop() if len(devices) == 1 else operation.device
+    return operation.device
+
+  with graph.device(place):
+    yield
+
+
+def _is_gradient(operation: tf.Operation) -> bool:
+  return operation.name.startswith("gradient_tape/")
+
+
+def _columns() -> list[_Column]:
+  strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else _newest
+  return strategy.columns if isinstance(strategy, SplitStrategy) else []

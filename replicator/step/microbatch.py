@@ -1,0 +1,161 @@
+"""The two ways to divide a replica's batch: for accumulated gradients, and for several updates."""
+
+from collections.abc import Callable
+
+import gin
+import tensorflow as tf
+import tree
+
+from replicator.errors import UsageError
+from replicator.step import all_reduce, context
+from replicator.step.all_reduce import Nest
+
+
+@gin.configurable(module="replicator", denylist=["fn", "batch"])
+def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
+  """What `fn(batch)` returns, computed from `n` equal micro-batches, one after the other.
+
+  Each micro-batch's activations are gone before the next one's are made, so that peak memory
+  falls with n; the optimizer's collective is the same one whatever n is:
+
+      loss, gradients = replicator.microbatch(loss_and_gradients, batch)
+      optimizer.apply(gradients)
+
+  The result equals the full batch's if `fn` returns means over examples (losses, and their
+  gradients), and no example's output depends on the others. Random streams draw what they
+  draw for the full batch, and `SpectralNorm` iterates once. With `GlobalBatchNorm` inside,
+  statistics are those of one micro-batch over all replicas: n micro-batches on one replica
+  then equal n on any other number.
+
+  Where `fn` calls a collective (`GlobalBatchNorm` does, on several replicas), the micro-batches
+  are unrolled, since collectives cannot be in a loop. Otherwise they are a loop, whose
+  graph does not grow with n.
+
+  A step that updates one network before it computes the loss of another calls this once for
+  each update.
+
+  Args:
+    fn: called with a micro-batch; returns a nest of floating tensors `[...]`, each a mean over
+      its examples; `None` leaves stay.
+    batch: a nest of `[b, ...]`. Micro-batch j has the examples j, j + n, j + 2n, ... so that over
+      all replicas it has the same examples of the global batch whatever their number.
+    n: how many micro-batches; usually set in a gin file, `microbatch.n = 4`.
+
+  Returns:
+    the mean over micro-batches of each tensor that `fn` returns.
+
+  Raises:
+    UsageError: n does not divide the batch, a result is no mean (of integers), or calls are nested.
+  """
+  _check(batch, n)
+  if n == 1:
+    return fn(batch)
+  step = context.current()
+  part = context.Microbatch(count=n)
+  parts = _Parts(fn, batch, step, part)
+  step.microbatch = part
+  try:
+    return parts.mean()
+  finally:
+    step.microbatch = None
+
+
+def split(batch: Nest, parts: int) -> list[Nest]:
+  """Divides a replica's batch into equal parts, for several updates within one step.
+
+  Part j has the examples j, j + parts, j + 2 parts, ... of the batch, so that over all replicas
+  it consists of the same examples of the global batch whatever their number.
+
+  Raises:
+    UsageError: the batch does not divide by `parts`.
+  """
+  size = tree.flatten(batch)[0].shape[0]
+  if size % parts:
+    raise UsageError(f"a replica's batch of {size} examples does not divide into {parts} parts; "
+                     f"write a train.global_batch_size that is a multiple of replicas x {parts}")
+  if parts == 1:
+    return [batch]
+  return [tree.map_structure(lambda x, j=j: x[j::parts], batch) for j in range(parts)]
+
+
+class _Parts:
+  """The micro-batches of one call."""
+
+  def __init__(self, fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
+               part: context.Microbatch):
+    self._fn = fn
+    self._step = step
+    self._part = part
+    self._draws = step.draws.copy()
+    # [b, ...] -> [b / n, n, ...]: row i of micro-batch j is example i n + j.
+    self._batch = all_reduce.map_tensors(
+        lambda x: tf.reshape(x, [x.shape[0] // part.count, part.count, *x.shape[1:]]), batch)
+    self._structure: Nest = None
+
+  def mean(self) -> Nest:
+    """Of what `fn` returns."""
+    collectives_before = len(self._step.collectives)
+    sums = self._outputs(0)
+    dtypes = self._dtypes
+    has_collectives = len(self._step.collectives) > collectives_before
+    if has_collectives or tf.executing_eagerly():
+      sums = self._add_unrolled(sums)
+    else:
+      sums = self._add_in_loop(sums)
+    means = iter([tf.cast(total / self._part.count, dtype)
+                  for total, dtype in zip(sums, dtypes, strict=True)])
+    return all_reduce.map_tensors(lambda x: next(means), self._structure)
+
+  def _add_unrolled(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
+    for index in range(1, self._part.count):
+      # One after the other: side by side they would need the memory of the full batch.
+      with tf.control_dependencies(sums):
+        outputs = self._outputs(index)
+        sums = [total + x for total, x in zip(sums, outputs, strict=True)]
+    return sums
+
+  def _add_in_loop(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
+    outside = self._step.graph
+
+    def body(index: tf.Tensor, sums: list[tf.Tensor]):
+      self._step.graph = tf.compat.v1.get_default_graph()
+      outputs = self._outputs(index)
+      return index + 1, [total + x for total, x in zip(sums, outputs, strict=True)]
+
+    try:
+      return tf.while_loop(lambda index, _: index < self._part.count, body, [1, sums],
+                           parallel_iterations=1)[1]
+    finally:
+      self._step.graph = outside
+
+  def _outputs(self, index: int | tf.Tensor) -> list[tf.Tensor]:
+    """The tensors that `fn` returns for micro-batch `index`, halves as float32 to add up."""
+    self._part.index = index
+    self._part.is_first = isinstance(index, int) and index == 0
+    self._part.replayed = 0
+    self._step.draws = self._draws.copy()  # Of each draw, every micro-batch gets its rows.
+    self._structure = self._fn(all_reduce.map_tensors(
+        lambda x: tf.gather(x, index, axis=1), self._batch))
+    outputs = [tf.convert_to_tensor(x) for x in tree.flatten(self._structure) if x is not None]
+    self._dtypes = [x.dtype for x in outputs]
+    for x in outputs:
+      if not x.dtype.is_floating:
+        raise UsageError(f"microbatch: fn returned a tensor of {x.dtype.name}, {x.shape}; return "
+                         "means over examples, which are floating numbers")
+    return [tf.cast(x, tf.float32) if x.dtype.size < 4 else x for x in outputs]
+
+
+def _check(batch: Nest, n: int) -> None:
+  if not isinstance(n, int) or n < 1:
+    raise UsageError(f"microbatch.n = {n!r}: must be a whole number of at least 1")
+  if context.current().microbatch is not None:
+    raise UsageError("microbatch: called inside the fn of another microbatch; divide once")
+  sizes = {x.shape[0] for x in tree.flatten(batch) if x is not None}
+  if len(sizes) != 1:
+    raise UsageError("microbatch: the tensors of a batch must agree on their first axis, which "
+                     f"has {sorted(sizes)} examples")
+  size = sizes.pop()
+  if size % n:
+    raise UsageError(f"microbatch.n = {n}: does not divide a replica's batch of {size} examples; "
+                     f"write a divisor, or a train.global_batch_size that is a multiple of "
+                     f"replicas x {n}")

@@ -1,0 +1,183 @@
+"""Named, seeded random streams whose draws belong to the example, not to the replica.
+
+`keras.random` and Keras layers draw the same numbers on every replica, so that a GAN which
+samples its noise that way trains on duplicates. Here every draw is a pure function of
+
+    (seed of the run, name of the stream, step, how many draws of that name came before in it,
+     how often the run was rolled back)
+
+over the *global* batch, of which each replica makes its own rows: example k of step s gets
+the same numbers on 1, 2, 4 or 8 replicas, in any micro-batches, on any kind of device and
+under XLA. There is no state to save beyond the step and the number of rollbacks, so that a
+resumed run continues every stream exactly.
+
+Axis 0 of every draw counts the replica's examples. A compiled step may not draw inside a
+tf.while_loop or tf.function of its own, which would repeat the numbers, nor inside a tf.cond: it
+would count the draws of both branches, and an eager step those of the one it takes, so that
+later draws would differ. Draw before it. So do for tf.recompute_grad, which is not told apart:
+its backward pass would draw anew.
+"""
+
+import math
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from replicator.errors import UsageError
+from replicator.step import random_bits
+from replicator.step.random_bits import seed_of as seed_of
+from replicator.step.random_bits import set_seed as set_seed
+
+
+def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1.0,
+           dtype: str | tf.DType | None = None) -> tf.Tensor:
+  """Draws from N(mean, stddev^2).
+
+  Args:
+    name: the stream. Two streams never coincide, and neither do two draws from one.
+    shape: of this replica's part `[n, ...]`; axis 0 counts the replica's examples.
+    mean: of the distribution.
+    stddev: of the distribution.
+    dtype: floating; by default float64 in a float64 run and float32 otherwise.
+
+  Raises:
+    UsageError: drawn in a branch or loop of the step, or the shape has no examples.
+  """
+  result = _floating(name, dtype)
+  return tf.cast(mean + stddev * _erfinv_of_symmetric(name, shape, result, 1.0), result)
+
+
+def truncated_normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1.0,
+                     dtype: str | tf.DType | None = None) -> tf.Tensor:
+  """Draws from N(mean, stddev^2) given that |x - mean| <= 2 stddev. See `normal`.
+
+  The standard deviation of what is drawn is 0.880 stddev.
+  """
+  result = _floating(name, dtype)
+  draws = _erfinv_of_symmetric(name, shape, result, math.erf(math.sqrt(2.0)))
+  return tf.cast(mean + stddev * draws, result)
+
+
+def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float = 1.0,
+            dtype: str | tf.DType | None = None) -> tf.Tensor:
+  """Draws uniformly from `[minval, maxval)`; an integer dtype draws integers. See `normal`.
+
+  Raises:
+    UsageError: as `normal`, or an integer dtype that is neither int32 nor int64.
+  """
+  if dtype and tf.as_dtype(dtype).is_integer:
+    return random_bits.integers(name, shape, minval, maxval, tf.as_dtype(dtype))
+  result = _floating(name, dtype)
+  return tf.cast(minval + (maxval - minval) * _unit(name, shape, result), result)
+
+
+def bernoulli(name: str, shape: Sequence[int], p: float | tf.Tensor,
+              dtype: str | tf.DType = "bool") -> tf.Tensor:
+  """Draws true with probability `p`, and false otherwise. See `normal`.
+
+  The draws are the same whatever the dtype and the precision of the run.
+
+  Args:
+    name: the stream.
+    shape: of this replica's part `[n, ...]`.
+    p: a number in [0, 1], or floating probabilities that broadcast to `shape`.
+    dtype: bool, or one in which true is 1 and false is 0.
+
+  Raises:
+    UsageError: as `normal`, a number p outside [0, 1], or of a shape that does not broadcast.
+  """
+  if isinstance(p, int | float) and not 0 <= p <= 1:
+    raise UsageError(f"random stream '{name}': p = {p} is no probability; write one in [0, 1]")
+  p = tf.cast(p, tf.float32)
+  drawn = _unit(name, shape, tf.float32) < p
+  if drawn.shape != shape:
+    raise UsageError(f"random stream '{name}': p of shape {p.shape} does not broadcast to "
+                     f"{list(shape)}; write probabilities of that shape, or with axes of 1")
+  return tf.cast(drawn, dtype)
+
+
+def categorical(name: str, logits: tf.Tensor) -> tf.Tensor:
+  """Draws class i with probability `softmax(logits)[i]`: `[n, ..., k] -> int32 [n, ...]`.
+
+  The smallest class whose cumulative probability exceeds a uniform draw, in float64: one
+  number an example, which does not depend on the precision of the run. See `normal`.
+
+  Args:
+    name: the stream.
+    logits: unnormalized log probabilities of this replica's examples. A class of -inf is never
+      drawn; those of +inf share all probability. Where a logit is NaN or all are -inf, there is
+      no distribution, and the class is -1.
+
+  Raises:
+    UsageError: as `normal`, or logits without an axis of examples before that of classes.
+  """
+  logits = tf.cast(logits, tf.float64)
+  if logits.shape.rank < 2 or not logits.shape[-1]:
+    raise UsageError(f"random stream '{name}': logits of shape {logits.shape}; write [n, k], a row "
+                     "of k classes for each example, with tf.broadcast_to if all rows are alike")
+  largest = tf.reduce_max(logits, -1, keepdims=True)
+  # Of equal infinities the difference is NaN.
+  weights = tf.exp(tf.where(logits == largest, tf.zeros_like(logits), logits - largest))
+  cumulative = tf.cumsum(weights, -1)
+  draws = _unit(name, logits.shape[:-1], tf.float64)[..., tf.newaxis] * cumulative[..., -1:]
+  drawn = tf.argmax(tf.cast(cumulative > draws, tf.int32), -1, tf.int32)
+  is_nothing = tf.reduce_any(tf.math.is_nan(logits), -1) | (largest[..., 0] == -math.inf)
+  return tf.where(is_nothing, -1, drawn)
+
+
+def permutation(name: str, shape: Sequence[int]) -> tf.Tensor:
+  """For each example a permutation of its own of `0 ... k - 1`: int32 `[n, ..., k]`.
+
+  To shuffle the parts of each example: `tf.gather(x, random.permutation("order", [n, k]),
+  batch_dims=1)`. It does not shuffle examples: of a permutation of the global batch, a
+  replica would need rows that other replicas hold. See `normal`.
+
+  Raises:
+    UsageError: as `normal`, or a shape of fewer than two axes.
+  """
+  if len(shape) < 2:
+    raise UsageError(f"random stream '{name}': a permutation of shape {list(shape)}; write [n, k], "
+                     "for each of n examples an order of its k parts")
+  # With 64 bits no two are equal.
+  return tf.argsort(random_bits.bits(name, shape, tf.uint64), axis=-1)
+
+
+# Of the random bits of each draw, how many are dropped, so that no value rounds up to 1.
+_DROPPED_BITS = {tf.float64: 12, tf.float32: 9, tf.float16: 22, tf.bfloat16: 25}
+
+
+def _floating(name: str, dtype: str | tf.DType | None) -> tf.DType:
+  result = tf.as_dtype(dtype or keras.config.floatx())
+  if result not in _DROPPED_BITS:
+    raise UsageError(f"random stream '{name}': does not draw {result.name} here; write a floating "
+                     "dtype, or None for that of the run")
+  return result
+
+
+def _unit(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
+  """Draws from [0, 1) that `dtype` represents exactly: float64, or float32 for all others.
+
+  They are made from random bits, on which XLA and all devices agree; they do not on floats.
+  """
+  kind, floats = (tf.uint64, tf.float64) if dtype == tf.float64 else (tf.uint32, tf.float32)
+  dropped = _DROPPED_BITS[dtype]
+  kept = tf.bitwise.right_shift(random_bits.bits(name, shape, kind), tf.cast(dropped, kind))
+  return tf.cast(kept, floats) * 2.0 ** -(kind.size * 8 - dropped)
+
+
+# Draws are transformed in whole vectors of any processor, since what is left over at the end
+# goes through code that rounds otherwise; which examples that are depends on the replicas.
+_VECTOR = 64
+
+
+def _erfinv_of_symmetric(name: str, shape: Sequence[int], dtype: tf.DType,
+                         bound: float) -> tf.Tensor:
+  """`sqrt(2) erfinv(u)` of u uniform in (-bound, bound): N(0, 1) cut at what bound leaves."""
+  unit_dtype = tf.float64 if dtype == tf.float64 else tf.float32
+  # Points that are never exactly -1 or 1.
+  half_a_spacing = 2.0 ** -52 if dtype == tf.float64 else 2.0 ** -23
+  unit = tf.reshape(_unit(name, shape, unit_dtype), [-1])
+  padded = tf.pad(unit, [[0, -unit.shape[0] % _VECTOR]])
+  draws = math.sqrt(2.0) * tf.math.erfinv(bound * (2.0 * padded - 1.0 + half_a_spacing))
+  return tf.reshape(draws[:unit.shape[0]], shape)

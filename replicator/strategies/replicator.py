@@ -1,0 +1,215 @@
+"""The Replicator: runs a step function on every replica, synchronously or not."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gin
+import tensorflow as tf
+import tree
+
+from replicator.errors import UsageError
+from replicator.optimizers.optimizer import check_owners
+from replicator.step import all_reduce, collectives, context, logical_devices
+from replicator.strategies import parameter_server, unsupported
+from replicator.strategies import strategy as strategies
+
+Nest = Any
+Step = Callable[..., Nest]
+
+
+@gin.configurable(module="replicator")
+class Replicator:
+  """Runs one replica step function under the strategy that a gin file names.
+
+  Args:
+    strategy: one of `replicator.strategies.strategy.NAMES`.
+    logical_cpus: split the CPU into so many devices and replicate over those.
+    tpu: name or address of the TPU, for the strategy 'tpu'.
+    devices_per_replica: how many devices a replica spans; a step places its parts on them with
+      `replicator.logical_device`.
+    jit_compile: compile the step with XLA; for one replica. Worth it for networks of small
+      matrices; on CPUs XLA is slower than the default for convolutions.
+
+  Raises:
+    UsageError: see `replicator.strategies.strategy.make`; or `jit_compile` with several replicas.
+  """
+
+  def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
+               tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1):
+    self.name = strategy
+    self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica)
+    logical_devices.remember(self.strategy)
+    self.num_replicas: int = self.strategy.num_replicas_in_sync
+    self.is_async = strategy == "parameter_server"
+    self.jit_compile = jit_compile
+    if jit_compile and (self.is_async or self.num_replicas > 1):
+      raise UsageError(f"Replicator.jit_compile = True: works with one synchronous replica, not "
+                       f"with '{strategy}'; drop one of the two")
+    if jit_compile and devices_per_replica > 1:
+      raise UsageError(f"Replicator.jit_compile = True: XLA compiles for one device, not for "
+                       f"devices_per_replica = {devices_per_replica}; drop one of the two")
+    self._steps_run = 0
+    self._collectives: list[str] = []
+    self._compiled: dict[Step, Callable] = {}
+    self.servers = (parameter_server.ParameterServers(self.strategy) if self.is_async else None)
+
+  @property
+  def num_workers(self) -> int:
+    """How many processes run steps."""
+    if self.servers:
+      return self.servers.num_workers
+    return max(1, self.num_replicas // self.num_local_replicas)
+
+  @property
+  def worker_id(self) -> int:
+    """The number of this process among those that run the training loop; 0 is the chief."""
+    resolver = self.strategy.cluster_resolver
+    return resolver.task_id or 0 if self.name == "multi_worker_mirrored" and resolver else 0
+
+  @property
+  def num_pipelines(self) -> int:
+    """How many processes read inputs, each its part of the global batch."""
+    return 1 if self.is_async else self.num_workers
+
+  @property
+  def max_running(self) -> int:
+    """How many calls may be under way: enough to keep asynchronous workers busy.
+
+    Workers of one synchronous run look at every result, to learn whether one must stop.
+    """
+    return 2 * self.num_workers if self.is_async else 8 if self.num_workers == 1 else 0
+
+  @property
+  def num_local_replicas(self) -> int:
+    """How many of the replicas belong to this process."""
+    if self.name == "multi_worker_mirrored":
+      return len(self.strategy.extended.worker_devices)
+    return self.num_replicas
+
+  @contextlib.contextmanager
+  def scope(self) -> Iterator[None]:
+    """Variables created inside are replicated; networks and optimizers are built here."""
+    spread = self.servers.spread() if self.servers else contextlib.nullcontext()
+    with spread, self.strategy.scope():
+      yield
+
+  def run(self, step_fn: Step, inputs: Nest | None = None) -> list[Nest]:
+    """Runs `step_fn` once on every replica.
+
+    May be called any number of times with different functions, each of which is compiled once.
+
+    Args:
+      step_fn: called on each replica with its part of `inputs`, or with nothing.
+      inputs: this worker's part of the global batch, a nest of `[n, ...]`; its first axis is
+        split over the worker's replicas.
+
+    Returns:
+      what `step_fn` returned, one nest for each replica of this process. Where replication is
+      asynchronous, one remote value, whose `fetch()` waits.
+
+    Raises:
+      UsageError: n does not divide by the replicas, two optimizers own a variable, or the strategy
+        cannot run a layer of the step.
+    """
+    if step_fn not in self._compiled:
+      check_owners(step_fn)
+      unsupported.check_supported(step_fn, self.name, self.num_replicas)
+      self._compiled[step_fn] = self.compile(
+          lambda step, arguments: self.on_replicas(step_fn, step, arguments))
+    arguments = () if inputs is None else (self.distribute(inputs),)
+    step = tf.constant(self._steps_run, tf.int64)
+    self._steps_run += 1
+    outputs = self.start(self._compiled[step_fn], step, arguments)
+    return [outputs] if self.is_async else self.local_results(outputs)
+
+  def join(self) -> None:
+    """Waits for all scheduled steps; a no-op where replication is synchronous."""
+    if self.servers:
+      self.servers.join()
+
+  def distribute(self, inputs: Nest, axis: int = 0) -> Nest:
+    """Splits `axis` of each tensor over this process's replicas.
+
+    Raises:
+      UsageError: the axis does not divide by the replicas.
+    """
+    replicas = self.num_local_replicas
+    leaves = tree.flatten(inputs)
+    if not leaves or any(len(getattr(x, "shape", ())) <= axis for x in leaves):
+      raise UsageError("inputs: a batch must be a nest of arrays or tensors [n, ...]")
+    sizes = {x.shape[axis] for x in leaves}
+    if len(sizes) > 1:
+      raise UsageError(f"inputs: the tensors of a batch must agree on axis {axis}, "
+                       f"which has {sorted(sizes)} examples")
+    size = sizes.pop()
+    if size % replicas:
+      raise UsageError(f"inputs: a batch of {size} examples does not divide by {replicas} "
+                       f"replicas; write a multiple of {replicas}")
+    if replicas == 1:
+      return tree.map_structure(tf.convert_to_tensor, inputs)
+    share = size // replicas
+
+    def part(value_context):
+      first = value_context.replica_id_in_sync_group % replicas * share
+      rows = (slice(None),) * axis + (slice(first, first + share),)
+      return tree.map_structure(lambda x: tf.convert_to_tensor(x[rows]), inputs)
+
+    return self.strategy.experimental_distribute_values_from_function(part)
+
+  def compile(self, function: Callable) -> Any:
+    """A `tf.function` of one that is called from across replicas, with `on_replicas` inside."""
+    # A step is TensorFlow operations under plain Python control: what runs eagerly line by
+    # line is what is compiled, with no rewriting of the user's source in between.
+    return tf.function(function, autograph=False, jit_compile=self.jit_compile or None)
+
+  def start(self, compiled: Callable, *arguments: Nest) -> Any:
+    """Calls a compiled function; returns a remote value of the outcome where asynchronous."""
+    if self.servers:
+      return self.servers.schedule(compiled, arguments)
+    return compiled(*arguments)
+
+  def on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
+    """Runs `step_fn(*arguments)` on every replica as step number `step` (scalar int64)."""
+    replicas: list[context.StepContext] = []
+
+    def replica_fn(step, *arguments):
+      xla = self.jit_compile or self.name == "tpu"
+      with context.entered(step, xla) as replica, logical_devices.gradients_placed():
+        replicas.append(replica)
+        outputs = step_fn(*arguments)
+        # A variable that is returned is read here, where every replica has its own copy.
+        return tree.map_structure(
+            lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
+    if self.jit_compile:  # XLA does not compile through tf.distribute; one replica needs none.
+      return replica_fn(step, *arguments)
+    try:
+      outputs = self.strategy.run(replica_fn, args=(step, *arguments))
+    except RuntimeError:  # Of tf.distribute, when some replicas end before others.
+      all_reduce.check_equal_calls([replica.collectives for replica in replicas])
+      raise
+    self._collectives = replicas[0].collectives
+    return outputs
+
+  def check_workers_agree(self) -> None:
+    """Compares the collectives of the step that was traced last with the other workers'.
+
+    Raises:
+      UsageError: they differ; to run the step would hang.
+    """
+    mine = list(self._collectives)
+    codes = tf.constant(all_reduce.codes(mine))
+    by_replica = self.run(lambda: collectives.all_gather(codes))[0].numpy()
+    differs = (by_replica != by_replica[0]).any(axis=0)
+    if differs.any():
+      place = int(differs.argmax())
+      call = f"calls {mine[place]}" if place < len(mine) else "has ended"
+      raise UsageError(f"worker {self.worker_id} {call} as collective {place + 1} of the step, and "
+                       "other workers do not; all must make the same calls in the same order")
+
+  def local_results(self, outputs: Nest) -> list[Nest]:
+    """What `on_replicas` returned, one nest for each replica of this process."""
+    by_leaf = [self.strategy.experimental_local_results(leaf) for leaf in tree.flatten(outputs)]
+    # What is no tensor, or the same one on every replica, comes back once.
+    return [tree.unflatten_as(outputs, [leaf[i % len(leaf)] for leaf in by_leaf])
+            for i in range(self.num_local_replicas)]

@@ -1,0 +1,123 @@
+"""The input contract: the global batch of step s is the same however it is divided.
+
+Two kinds of input are understood.
+
+*An example source* has random access: `size` examples and `load(index)`. The library shuffles,
+repeats, batches and divides it. Position p of the endless stream of examples is a pure
+function of (seed, p), and step s takes positions `[s * B, (s + 1) * B)` for a global batch of
+B: a resumed run continues at its step, on any number of replicas, with nothing else to save.
+
+*An input function* is called with an `InputContext` and returns a `tf.data.Dataset` of batches,
+each the pipeline's part of a global batch, beginning with step 0. A resumed run skips to its
+step, which takes time but is exact if the data set is deterministic.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import tensorflow as tf
+import tree
+
+from replicator.errors import UsageError
+
+Nest = Any
+
+
+@runtime_checkable
+class ExampleSource(Protocol):
+  """Examples with random access.
+
+  Attributes:
+    size: the number of distinct examples.
+  """
+
+  size: int
+
+  def load(self, index: tf.Tensor) -> Nest:
+    """One example, a nest of tensors of static shape, for a scalar int64 in `[0, size)`.
+
+    Traced into a `tf.data` pipeline: TensorFlow operations only, no state.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class InputContext:
+  """What an input function needs to know of the run (as in the Replicator RFC).
+
+  Attributes:
+    global_batch_size: examples of one step over all replicas.
+    input_pipeline_id: which of the pipelines this is; each worker has one.
+    num_input_pipelines: how many there are.
+    num_replicas_in_sync: replicas that make a step together.
+    seed: of the run, for shuffling.
+  """
+
+  global_batch_size: int
+  input_pipeline_id: int = 0
+  num_input_pipelines: int = 1
+  num_replicas_in_sync: int = 1
+  seed: int = 0
+
+  @property
+  def batch_size(self) -> int:
+    """Examples of one step that this pipeline provides."""
+    return self.global_batch_size // self.num_input_pipelines
+
+  def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+    """Examples of one step that one replica sees; UsageError if it does not divide."""
+    replicas = self.num_replicas_in_sync
+    if global_batch_size < 1 or global_batch_size % replicas:
+      lower = max(1, global_batch_size // replicas) * replicas
+      raise UsageError(f"train.global_batch_size = {global_batch_size}: does not divide by the "
+                       f"{replicas} replicas; write {lower} or {lower + replicas}")
+    return global_batch_size // replicas
+
+
+Inputs = ExampleSource | Callable[[InputContext], tf.data.Dataset]
+
+
+def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.data.Dataset:
+  """The pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
+
+  Raises:
+    UsageError: the batch does not divide by the replicas, or the data set of an input
+      function yields batches of another size.
+  """
+  context.get_per_replica_batch_size(context.global_batch_size)
+  if isinstance(inputs, ExampleSource):
+    dataset = _shuffled(inputs, context, first_step)
+  else:
+    dataset = inputs(context)
+    if not isinstance(dataset, tf.data.Dataset):
+      raise UsageError("the input function must return a tf.data.Dataset of batches, not "
+                       f"{type(dataset).__name__}")
+    _check_batch_size(dataset, context)
+    dataset = dataset.skip(first_step)
+  options = tf.data.Options()
+  options.deterministic = True
+  return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _shuffled(source: ExampleSource, context: InputContext, first_step: int) -> tf.data.Dataset:
+  own, whole = context.batch_size, context.global_batch_size
+
+  @tf.autograph.experimental.do_not_convert
+  def load(i: tf.Tensor) -> Nest:
+    step, row = i // own, i % own
+    position = step * whole + context.input_pipeline_id * own + row
+    epoch, within = position // source.size, position % source.size
+    key = tf.cast(tf.stack([tf.constant(context.seed, tf.int64), epoch]), tf.uint32)
+    return source.load(tf.random.experimental.index_shuffle(within, key, source.size - 1))
+
+  steps = tf.data.Dataset.range(first_step * own, tf.int64.max)
+  return steps.map(load, tf.data.AUTOTUNE).batch(own, drop_remainder=True)
+
+
+def _check_batch_size(dataset: tf.data.Dataset, context: InputContext) -> None:
+  for spec in tree.flatten(dataset.element_spec):
+    if not spec.shape.rank or spec.shape[0] != context.batch_size:
+      raise UsageError(
+          f"the input function yields a tensor of shape {spec.shape}; its first axis must be the "
+          f"pipeline's part of the global batch, context.batch_size = {context.batch_size} "
+          "(batch with drop_remainder=True, so that shapes are static)")

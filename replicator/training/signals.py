@@ -1,0 +1,79 @@
+"""Cheap numbers that tell how a training goes, of the networks and optimizers of a step.
+
+    grad_norm/OPTIMIZER            norm of the averaged gradients, before clipping
+    grad_norm/OPTIMIZER/NETWORK    the same, where an optimizer has networks by name
+    sigma/NETWORK                  largest singular value of its `SpectralNorm` layers' kernels
+
+OPTIMIZER and NETWORK are the step's attributes: their last part where that is unambiguous.
+All replicas find the same numbers, so that there is nothing to exchange.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from replicator.errors import UsageError
+from replicator.optimizers.optimizer import Optimizer
+from replicator.step import context
+from replicator.step.variables import held_by
+
+PREFIXES = ("grad_norm/", "sigma/")
+
+
+class Signals:
+  """The signals of one step object, by name.
+
+  Args:
+    step: holds networks and optimizers.
+  """
+
+  def __init__(self, step: Callable):
+    held = list(held_by(step, (Optimizer, keras.layers.Layer)))
+    self._names: dict[int, str] = {}
+    for kind in (Optimizer, keras.layers.Layer):
+      named = _shortest({path: item for path, item in held if isinstance(item, kind)})
+      for name, item in named.items():
+        parts = [item] if isinstance(item, Optimizer) else item._flatten_layers()
+        self._names.update((id(part), name) for part in parts)
+
+  def added_to(self, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The scalars that `run`, a step, returns on a replica, and its signals after them.
+
+    An optimizer that makes several updates in the step gives the mean of their norms, a layer
+    that is called several times its last singular value.
+
+    Raises:
+      UsageError: the step returns a scalar of the name of a signal.
+    """
+    recorded = context.current().signals = []
+    outputs = run()
+    norms: dict[str, list[tf.Tensor]] = {}
+    sigmas: dict[str, dict[int, tf.Tensor]] = {}
+    for owner, values in recorded:
+      name = self._names.get(id(owner), owner.name)
+      for key, value in values.items():
+        value = tf.cast(tf.stop_gradient(value), keras.config.floatx())
+        if isinstance(owner, Optimizer):
+          norms.setdefault("/".join(filter(None, ["grad_norm", name, key])), []).append(value)
+        else:
+          sigmas.setdefault(f"{key}/{name}", {})[id(owner)] = value
+    signals = {
+        **{name: tf.add_n(values) / len(values) for name, values in norms.items()},
+        **{name: tf.reduce_max(tf.stack(list(of_layers.values())))
+           for name, of_layers in sigmas.items()}}
+    for name in signals:
+      if name in outputs:
+        raise UsageError(f"the step returned '{name}', which is a signal of the log already; call "
+                         "it something else, or set Guard.signals = False")
+    return {**outputs, **signals}
+
+
+def _shortest(by_path: dict[str, Any]) -> dict[str, Any]:
+  """The last parts of paths in place of the paths, where they tell the items apart."""
+  last = {path: path.rpartition("/")[2] for path in by_path}
+  count = Counter(last.values())
+  return {last[path] if count[last[path]] == 1 and not last[path].isdigit() else path: item
+          for path, item in by_path.items()}

@@ -1,0 +1,151 @@
+"""`train`: makes the strategy, the step and its inputs as gin says, and runs the loop."""
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+
+from replicator import random
+from replicator.errors import UsageError, nearest
+from replicator.optimizers.optimizer import check_owners
+from replicator.step import context as step_context
+from replicator.strategies.replicator import Replicator
+from replicator.strategies.unsupported import check_supported
+from replicator.training import inputs as inputs_lib
+from replicator.training import loop
+from replicator.training.chief import Evaluation
+from replicator.training.guard import Guard
+
+PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
+
+
+@gin.configurable(module="replicator",
+                  denylist=["make_step", "inputs", "evaluate", "before_call", "workdir"])
+def train(make_step: Callable[[], Callable],
+          inputs: inputs_lib.Inputs | None = None,
+          evaluate: Callable[[Any], Evaluation] | None = None,
+          before_call: Callable[[Any, int], None] | None = None,
+          *,
+          workdir: str,
+          steps: int = gin.REQUIRED,
+          global_batch_size: int = 64,
+          seed: int = 0,
+          precision: str = "float32",
+          deterministic: bool = True,
+          steps_per_call: int = 1,
+          log_every: int = 100,
+          eval_every: int = 1000,
+          checkpoint_every: int = 1000) -> Any:
+  """Trains a step under the strategy of the gin file, or resumes the run in `workdir`.
+
+  Args:
+    make_step: called once, in the strategy's scope; returns the step. The step is called on
+      every replica with its part of a batch (with nothing if there are no `inputs`) and returns
+      a dict of scalars, which are averaged over replicas and logged. What must survive a
+      restart hangs off its attributes: make it a `tf.Module`.
+    inputs: an example source or an input function, see `training.inputs`; None for a step
+      that makes its own examples.
+    evaluate: called with the step, before the first step and every `eval_every` steps.
+    before_call: called in Python with the step and its number before every call of
+      `steps_per_call` steps, on every worker, to change variables of the step: to act in an
+      environment and fill a replay, say. What it keeps hangs off the step, too.
+    workdir: where the run leaves its files, and where it resumes from.
+    steps: how many training steps.
+    global_batch_size: examples of one step over all replicas.
+    seed: of initial weights, random streams and the order of the examples.
+    precision: a Keras dtype policy: 'float32', 'float64', 'mixed_bfloat16' or 'mixed_float16',
+      under which a step must call each optimizer's `scale_loss`.
+    deterministic: use TensorFlow's deterministic operations, so that a resumed run equals the
+      unbroken one bit for bit. Not so with asynchronous workers, whose steps overtake each other.
+      Holds for the whole process, and for later trainings in it.
+    steps_per_call: steps that run between two looks of Python at the loop.
+    log_every: steps between log points.
+    eval_every: steps between evaluations; 0 for none.
+    checkpoint_every: steps between checkpoints; 0 for none.
+
+  Returns:
+    the trained step.
+
+  Raises:
+    UsageError: a setting cannot work; the message says which and what to write.
+    Preempted: SIGTERM or SIGINT arrived; the state is saved.
+    RunFailed: the workdir cannot be written any more.
+  """
+  _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
+                  eval_every=eval_every, checkpoint_every=checkpoint_every,
+                  global_batch_size=global_batch_size, seed=seed)
+  _check_precision(precision)
+  if deterministic:  # Before anything is computed.
+    tf.config.experimental.enable_op_determinism()
+  replicator = Replicator()
+  guard = Guard()
+  guard.check_supported(replicator.name)
+  context = inputs_lib.InputContext(
+      global_batch_size, replicator.worker_id, replicator.num_pipelines,
+      replicator.num_replicas, seed)
+  context.get_per_replica_batch_size(global_batch_size)
+  keras.config.set_floatx("float64" if precision == "float64" else "float32")
+  keras.config.set_dtype_policy(precision)
+  keras.utils.set_random_seed(seed)
+  random.set_seed(seed)
+  step_context.set_global_batch_size(global_batch_size)
+  step_context.set_num_input_pipelines(replicator.num_pipelines)
+  with replicator.scope():
+    step = make_step()
+  check_owners(step)
+  check_supported(step, replicator.name, replicator.num_replicas)
+  if _substitute:
+    return _substitute(replicator, step, inputs, context, before_call)
+  facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
+           "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
+           "seed": seed, "precision": precision, "steps": steps}
+  schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
+  course = loop.Loop(replicator, step, schedule, evaluate, before_call, pathlib.Path(workdir),
+                     facts, guard)
+  course.run(lambda first: loop.iterator(inputs, context, first, steps_per_call))
+  return step
+
+
+Substitute = Callable[
+    [Replicator, Callable, inputs_lib.Inputs | None, inputs_lib.InputContext,
+     Callable[[Any, int], None] | None], Any]
+_substitute: Substitute | None = None
+
+
+@contextlib.contextmanager
+def instead_of_training(substitute: Substitute) -> Iterator[None]:
+  """Inside, `train` prepares all as ever, then calls `substitute` in place of the training loop.
+
+  It gets the replicator, the step, the inputs, their context and `before_call`;
+  `replicator.doctor` records with it what the step computes.
+  """
+  global _substitute
+  _substitute = substitute
+  try:
+    yield
+  finally:
+    _substitute = None
+
+
+def _check_settings(**settings: int) -> None:
+  for name, value in settings.items():
+    lowest = 0 if name in ("eval_every", "checkpoint_every", "seed") else 1
+    if not isinstance(value, int) or value < lowest:
+      raise UsageError(f"train.{name} = {value!r}: must be a whole number of at least {lowest}")
+  if settings["seed"] >= 2 ** 32:
+    raise UsageError(f"train.seed = {settings['seed']}: must be below 2 ** 32")
+  for name in ("steps", "log_every", "eval_every", "checkpoint_every"):
+    value = settings[name]
+    if value % settings["steps_per_call"]:
+      raise UsageError(f"train.{name} = {value}: must be a multiple of train.steps_per_call = "
+                       f"{settings['steps_per_call']}")
+
+
+def _check_precision(precision: str) -> None:
+  if precision not in PRECISIONS:
+    raise UsageError(f"train.precision = {precision!r}: no such precision."
+                     f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")

@@ -1,0 +1,168 @@
+"""Where a run comes from: its command, the code, the versions and the machine."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from replicator.console.flags import experiment, program
+
+DIFF = "changes.diff"
+"""The file of a workdir with what the code had on top of its commit."""
+MAX_DIFF = 2 ** 20  # Bytes.
+_MAX_NEW = 200  # Python files; more are an environment that git was not told to ignore.
+_GIT_SECONDS = 20.0
+
+# What a process may read from its environment that changes numbers.
+_PREFIXES = ("TF_", "XLA_", "OMP_", "MKL_", "CUDA_", "NVIDIA_", "TPU_", "KERAS_")
+_NAMES = ("PYTHONPATH", "PYTHONHASHSEED")
+# Told elsewhere, of no effect on numbers, or Terraform's, which may be secrets.
+_LEFT_OUT = ("TF_CONFIG", "TF_CPP_", "TPU_ML_PLATFORM", "CUDA_HOME", "CUDA_PATH",
+             "TF_CLI_", "TF_TOKEN_", "TF_VAR_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+  """The state of the repository that a file belongs to.
+
+  Attributes:
+    root: the folder of the repository; None outside one, as is the commit.
+    commit: with `+` when files were changed or added since.
+    diff: what `git apply` makes of the commit what the code was; empty if too large to keep.
+    note: `DIFF` where there is a diff, or why there is none of changed code.
+  """
+
+  root: str | None = None
+  commit: str | None = None
+  diff: bytes = b""
+  note: str | None = None
+
+
+def of_this_process() -> dict[str, Any]:
+  """The facts of `run.json` that any program has; JSON-able."""
+  file = program_file()
+  code, engine = code_of_program(file), code_of(__file__)
+  return {
+      "experiment": experiment(),
+      "command": shlex.join([*program(), *sys.argv[1:]]),
+      "program": program()[1:],
+      "program_file": file,
+      "argv": sys.argv[1:],
+      "working_directory": os.getcwd(),
+      "tf_config": _tf_config(),
+      "environment": environment(os.environ),
+      "git_commit": code.commit,
+      "git_diff": code.note,
+      "replicator_commit": engine.commit if engine.root != code.root else None,
+      "versions": versions(),
+      "machine": machine(),
+  }
+
+
+def program_file() -> str | None:
+  """The absolute path of the running program."""
+  file = getattr(sys.modules["__main__"], "__file__", None)
+  return file and os.path.abspath(file)
+
+
+def code_of_program(file: str | None) -> Code:
+  """The state of a program's repository; outside one, of this library's."""
+  found = code_of(file) if file else Code()
+  return found if found.commit else code_of(__file__)
+
+
+def _tf_config() -> dict | None:
+  try:
+    return json.loads(os.environ.get("TF_CONFIG", ""))
+  except ValueError:
+    return None
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+  """Those environment variables that may change numbers."""
+  return {name: value for name, value in sorted(variables.items())
+          if (name.startswith(_PREFIXES) or name in _NAMES) and not name.startswith(_LEFT_OUT)}
+
+
+def versions() -> dict[str, str | None]:
+  """Of Python and of the packages that compute, by name; None where one is not installed."""
+  return {"python": platform.python_version(),
+          "tensorflow": _version("tensorflow", "tensorflow-cpu", "tensorflow-macos"),
+          **{name: _version(name) for name in ("keras", "numpy", "gin-config", "replicator")}}
+
+
+def _version(*names: str) -> str | None:
+  for name in names:
+    try:
+      return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  return None
+
+
+def machine() -> dict[str, Any]:
+  """The processor, and how many cores this process may use."""
+  cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+           else os.cpu_count())
+  return {"host": platform.node(), "processor": _processor(), "cores": cores}
+
+
+def _processor() -> str:
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+  except (OSError, StopIteration):
+    return platform.processor() or platform.machine()
+
+
+def accelerators() -> list[str]:
+  """The accelerators that TensorFlow sees, by their models' names."""
+  import tensorflow as tf
+  devices = [d for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
+  return [tf.config.experimental.get_device_details(d).get("device_name", d.device_type)
+          for d in devices]
+
+
+@functools.cache
+def code_of(file: str) -> Code:
+  """Of a file's repository, as it is at the first call; new Python files count as changes."""
+  try:
+    root, commit = _git(pathlib.Path(file).resolve().parent, "rev-parse", "--show-toplevel",
+                        "HEAD").decode().splitlines()
+  except (OSError, ValueError, subprocess.SubprocessError):
+    return Code()
+  try:
+    diff = _diff(root)
+  except (OSError, subprocess.SubprocessError) as error:
+    return Code(root, f"{commit}+", note=f"git could not tell the changes: {type(error).__name__}")
+  if len(diff) > MAX_DIFF:
+    return Code(root, f"{commit}+", note=f"{len(diff):,} bytes of changes, too many to keep")
+  return Code(root, f"{commit}+", diff, DIFF) if diff else Code(root, commit)
+
+
+def _diff(root: str) -> bytes:
+  index = _git(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
+  new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py").split(b"\0")
+  with tempfile.TemporaryDirectory(prefix="replicator-") as scratch:
+    # A copy of the index, into which new files can be entered without a trace.
+    copied = shutil.copyfile(index.decode().rstrip("\n"), pathlib.Path(scratch) / "index")
+    if 1 < len(new) <= _MAX_NEW:
+      _git(root, "add", "--intent-to-add", "--", *map(os.fsdecode, new[:-1]), index=copied)
+    return _git(root, "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff",
+                "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", index=copied)
+
+
+def _git(folder: str | pathlib.Path, *words: str, index: pathlib.Path | None = None) -> bytes:
+  variables = {**os.environ, **({"GIT_INDEX_FILE": str(index)} if index else {})}
+  return subprocess.run(["git", "-C", str(folder), *words], env=variables, check=True,
+                        capture_output=True, timeout=_GIT_SECONDS).stdout

@@ -1,0 +1,107 @@
+"""The files of a workdir, read whatever state they are in, in whatever state they are.
+
+Without TensorFlow, so that pages and tables about runs are there at once.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from replicator.errors import UsageError
+
+NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+"""How the numbers stand in `metrics.jsonl` that JSON has no word for."""
+
+
+def as_json(value: float) -> float | str:
+  """JSON has no word for a number that is not finite."""
+  if math.isfinite(value):
+    return value
+  return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """The files of a workdir; what is missing or torn is empty.
+
+  Attributes:
+    folder: the workdir.
+    rows: the readable lines of `metrics.jsonl`, numbers that are not finite as floats.
+    num_torn: how many other lines it has.
+    facts: of `run.json`.
+    config: the text of `config.gin`.
+    samples: the pictures, by step.
+  """
+
+  folder: pathlib.Path
+  rows: list[dict[str, Any]]
+  num_torn: int
+  facts: dict[str, Any]
+  config: str
+  samples: list[pathlib.Path]
+
+  def series(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """`{name: (steps [n], values [n])}`, evaluations first."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in self.rows:
+      for name, value in row.items():
+        if name not in ("step", "seconds") and isinstance(value, int | float):
+          points.setdefault(name, []).append((row["step"], value))
+    names = sorted(points, key=lambda name: kind(name) != "evaluation")
+    return {name: (at[0], at[1]) for name in names for at in [np.array(points[name], float).T]}
+
+  def status(self) -> tuple[str, str]:
+    """How it went: 'good', 'warn' or 'bad', and in words."""
+    if not self.rows:
+      return "warn", "nothing logged"
+    step, steps = self.rows[-1]["step"], self.facts.get("steps")
+    lost = [name for name, (_, values) in self.series().items() if not np.isfinite(values[-1])]
+    if lost:
+      return "bad", f"not finite at step {step}: {', '.join(lost)}"
+    if isinstance(steps, int) and step < steps:
+      return "warn", f"step {step} of {steps}"
+    return "good", f"finished at step {step}"
+
+
+def read(workdir: str | os.PathLike) -> Run:
+  """Reads a workdir.
+
+  Raises:
+    UsageError: it is no folder.
+  """
+  folder = pathlib.Path(workdir)
+  if not folder.is_dir():
+    raise UsageError(f"'{workdir}': no such folder; write the workdir of a run.")
+
+  lines = [_object(line) for line in _text(folder / "metrics.jsonl").splitlines()]
+  rows = [{name: NOT_FINITE.get(value, value) if isinstance(value, str) else value
+           for name, value in row.items()} for row in lines if isinstance(row.get("step"), int)]
+  return Run(folder, rows, len(lines) - len(rows), read_facts(folder),
+             _text(folder / "config.gin"), sorted((folder / "samples").glob("step-*.png")))
+
+
+def read_facts(workdir: pathlib.Path) -> dict[str, Any]:
+  """What `run.json` says; nothing where it is missing or torn."""
+  return _object(_text(workdir / "run.json"))
+
+
+def _text(path: pathlib.Path) -> str:
+  return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _object(text: str) -> dict[str, Any]:
+  try:
+    value = json.loads(text)
+  except ValueError:
+    return {}
+  return value if isinstance(value, dict) else {}
+
+
+def kind(name: str) -> str:
+  """Whether a metric is of an 'evaluation' or of the 'training'."""
+  return "evaluation" if name.startswith("eval/") else "training"

@@ -1,0 +1,154 @@
+"""What a run leaves behind in its workdir: metrics, pictures, configuration, provenance."""
+
+import datetime
+import io
+import json
+import math
+import pathlib
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from replicator import atomic
+from replicator.configuration import operative
+from replicator.console import flags
+from replicator.errors import UsageError
+from replicator.workdir import provenance, reader
+
+
+class Record:
+  """Writes the files of a workdir; one process of a run has one.
+
+  Args:
+    workdir: created if missing.
+    facts: what `run.json` says besides command, code, versions and machine.
+    first_step: where the run resumes; what was logged of later steps is taken back, so that
+      the files read as those of an uninterrupted run.
+  """
+
+  def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int = 0):
+    self.workdir = workdir
+    (workdir / "samples").mkdir(parents=True, exist_ok=True)
+    self._resumed = first_step > 0
+    self._metrics = workdir / "metrics.jsonl"
+    self._events = tf.summary.create_file_writer(str(workdir))
+    self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
+    self._facts = self._all_facts(facts, first_step)
+    self._write_facts()
+
+  def metrics(self, step: int, seconds: float, values: dict[str, float]) -> None:
+    """Appends one line to `metrics.jsonl` and the same to TensorBoard."""
+    row = {"step": step, "seconds": round(seconds, 3),
+           **{name: reader.as_json(value) for name, value in values.items()}}
+    line = json.dumps(row, allow_nan=False)
+    with self._metrics.open("a") as file:
+      file.write(line + "\n")
+    with self._events.as_default(step):
+      for name, value in values.items():
+        tf.summary.scalar(name, value)
+    self._events.flush()
+
+  def picture(self, step: int, pixels: np.ndarray) -> None:
+    """Writes `samples/step-NNNNNNNN.png` from uint8 `[h, w, 3]`, and the same to TensorBoard."""
+    from PIL import Image
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="png")
+    atomic.write_whole(self.workdir / "samples" / f"step-{step:08d}.png", file.getvalue())
+    with self._events.as_default(step):
+      tf.summary.image("samples", pixels[np.newaxis])
+
+  def note(self, name: str, fact: str) -> bool:
+    """Adds a fact to `run.json`; returns whether it was news."""
+    if self._facts.get(name) == fact:
+      return False
+    self._facts[name] = fact
+    self._write_facts()
+    return True
+
+  def config(self, evaluated: bool = True) -> list[str]:
+    """Writes `config.gin` after the first step; see `used_config.after_first_step`."""
+    return operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
+
+  def take_back(self, first_step: int) -> None:
+    """Drops lines of `metrics.jsonl`, pictures and events after a step, where the run goes on."""
+    for picture in (self.workdir / "samples").glob("step-*.png"):
+      if int(picture.stem.removeprefix("step-")) > first_step:
+        picture.unlink()
+    start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    event = tf.compat.v1.Event(step=first_step + 1, wall_time=time.time(), session_log=start)
+    # TensorBoard forgets what is written before it of this step and later ones.
+    tf.raw_ops.ImportEvent(writer=self._events._resource, event=event.SerializeToString())
+    if not self._metrics.exists():
+      return
+    kept = [line for line in self._metrics.read_text().splitlines()
+            if _step_of(line) <= first_step]
+    atomic.write_whole(self._metrics, "".join(line + "\n" for line in kept))
+
+  def _all_facts(self, facts: dict, first_step: int) -> dict:
+    """As of now; each start after the first leaves behind what it found, where that differs."""
+    earlier = reader.read_facts(self.workdir)
+    resumed = earlier.pop("resumed", [])
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    now = {**provenance.of_this_process(), **facts}
+    now["git_diff"] = self._keep_diff(len(resumed) + 1 if first_step else 0) or now["git_diff"]
+    now["machine"] = {**now["machine"], "accelerators": provenance.accelerators(),
+                      "devices": [d.name for d in tf.config.list_logical_devices()]}
+    if not earlier:
+      return {"started": started, **now, "resumed": []}
+    before = {name: earlier[name] for name in now if earlier.get(name, now[name]) != now[name]}
+    resumed = [*resumed, {"step": first_step, "started": started, "before": before}]
+    notes = earlier if first_step else {"started": started}
+    return {**notes, **now, "resumed": resumed}
+
+  def _keep_diff(self, resumed: int) -> str | None:
+    """Writes the changes of the code, beside those of another that began the run.
+
+    Args:
+      resumed: how often the run was; 0 if it begins.
+
+    Returns:
+      the name of the file; None without changes.
+    """
+    diff = provenance.code_of_program(provenance.program_file()).diff
+    if not diff:
+      return None
+    path = self.workdir / provenance.DIFF
+    if resumed and path.exists() and path.read_bytes() != diff:
+      path = path.with_stem(f"{path.stem}-{resumed}")
+    atomic.write_whole(path, diff)
+    return path.name
+
+  def _write_facts(self) -> None:
+    atomic.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
+
+
+def check_workdir(workdir: pathlib.Path) -> None:
+  """Makes the folder of a run, if it is not there.
+
+  Raises:
+    UsageError: it belongs to another experiment, or cannot be written.
+  """
+  try:
+    experiment = json.loads((workdir / "run.json").read_text())["experiment"]
+  except (OSError, ValueError, LookupError, TypeError):  # None, or torn by a crash.
+    experiment = flags.experiment()
+  if experiment != flags.experiment():
+    raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
+                     f"'{flags.experiment()}'; write another")
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=workdir) as file:
+      file.write(b"x")
+  except OSError as error:
+    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another"
+                     ) from error
+
+
+def _step_of(line: str) -> float:
+  """The step of a line of metrics; infinity for a line torn by a crash."""
+  try:
+    return json.loads(line)["step"]
+  except (json.JSONDecodeError, KeyError, TypeError):
+    return math.inf

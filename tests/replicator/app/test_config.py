@@ -1,0 +1,314 @@
+"""Configuration files and bindings, and mistakes in them."""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import gin
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import UsageError
+from replicator.app import config
+from tests.programs import two_networks  # noqa: F401  (for gin)
+
+
+@gin.configurable(denylist=["given"])
+def planted(rate: float = 0.1, count: int = 1, flag: bool = False, kind: Literal["a", "b"] = "a",
+            sizes: Sequence[int] = (), names: Mapping[str, float] | None = None,
+            make: Callable[[], object] | None = None, pair: tuple[int, int] = (1, 2),
+            anything=None, given: int = 0) -> float:
+  """What mistakes are planted in."""
+  return rate
+
+
+@gin.configurable
+def nobody_calls_this(x: int = 0) -> None:
+  """Reached by nothing."""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  yield
+  gin.clear_config()
+
+
+def write(name: str, text: str) -> str:
+  """Writes a file below the working directory; returns its name."""
+  path = pathlib.Path(name)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(text)
+  return name
+
+
+def value(name: str):
+  return gin.query_parameter(name)
+
+
+def error(files: list[str], *bindings: str) -> str:
+  """The one line that tells the mistake in some files and bindings."""
+  with pytest.raises(UsageError) as raised:
+    config.parse(files, bindings)
+  return str(raised.value).splitlines()[0]  # What the command line shows; gin adds others.
+
+
+# ---- What counts --------------------------------------------------------------------------------
+
+
+def test_later_files_and_then_parameters_override():
+  first = write("1.gin", "train.steps = 1\ntrain.log_every = 1\ntrain.seed = 1\n")
+  second = write("2.gin", "train.steps = 2\ntrain.log_every = 2\n")
+  config.parse([first, second], ["train.steps = 3", "train.eval_every = 3"])
+  assert [value(f"train.{name}") for name in ("seed", "log_every", "steps", "eval_every")] == [
+      1, 2, 3, 3]
+
+
+def test_parsing_again_starts_anew():
+  config.parse([], ["train.steps = 1"])
+  config.parse([], ["train.seed = 2"])
+  with pytest.raises(ValueError):
+    value("train.steps")
+
+
+@pytest.mark.parametrize("binding, expected", [
+    ("planted.rate = 1", 1), ("planted.sizes = [1, 2]", [1, 2]), ("planted.names = None", None),
+    ("planted.pair = [3, 4]", [3, 4]), ("planted.names = {'a': 1}", {"a": 1}),
+    ("planted.anything = 'x'", "x"), ("planted.rate = \\\n  2.5", 2.5),
+    ("planted:\n  rate = 0.5\n  count = 2", 0.5), ("planted.kind = 'b'", "b")])
+def test_a_value_of_the_annotated_type_counts(binding, expected):
+  for files, params in (([write("a.gin", binding + "\n")], []), ([], [binding])):
+    config.parse(files, params)
+    name = binding.partition(" =")[0] if ":" not in binding[:9] else "planted.rate"
+    assert value(name) == expected
+
+
+def test_a_value_of_a_macro_and_of_a_call_counts():
+  config.parse([write("a.gin", "planted.make = @x/planted\nN = 3\nM = %N\nplanted.count = %M\n"
+                               "planted.anything = [@nobody_calls_this()]\n")], [])
+  assert value("planted.count").scoped_configurable_fn() == 3
+  assert value("planted.anything")[0].configurable.name == "nobody_calls_this"
+
+
+def test_an_included_or_earlier_file_may_be_overridden():
+  write("base.gin", "planted.rate = 1.0\nSCALE = 1\nplanted.count = %SCALE\n")
+  write("main.gin", "include 'base.gin'\nplanted.rate = 2.0\nSCALE = 2\n")
+  config.parse(["main.gin", write("more.gin", "planted.count = 3\n")],
+               ["planted.rate = 4.0", "planted.rate = 5.0"])
+  assert (value("planted.rate"), value("planted.count")) == (5.0, 3)
+
+
+# ---- Files that include files -------------------------------------------------------------------
+
+
+def test_a_file_is_included_relative_to_the_one_that_includes_it():
+  write("configs/base.gin", "train.steps = 1\n")
+  write("configs/deep/middle.gin", "include '../base.gin'\ntrain.seed = 2\n")
+  write("configs/main.gin", 'include "deep/middle.gin"\ntrain.log_every = 3\n')
+  config.parse(["configs/main.gin"], [])
+  assert [value(f"train.{name}") for name in ("steps", "seed", "log_every")] == [1, 2, 3]
+
+
+def test_a_file_is_included_relative_to_the_working_directory():
+  write("configs/base.gin", "train.steps = 1\n")
+  write("elsewhere/main.gin", "include 'configs/base.gin'\n")
+  config.parse(["elsewhere/main.gin"], [])
+  assert value("train.steps") == 1
+
+
+@pytest.mark.parametrize("other", ["base.gin", "other/base.gin"])
+def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_the_included_one(other):
+  write(other, "train.steps = 99\n")
+  write("other/main.gin", "include 'base.gin'\n" if "/" in other else "")
+  write("configs/base.gin", "train.steps = 1\n")
+  write("configs/main.gin", "include 'base.gin'\n")
+  config.parse(["other/main.gin", "configs/main.gin"], [])
+  assert value("train.steps") == 1
+
+
+def test_a_file_of_the_same_name_one_level_up_is_not_taken_for_the_included_one():
+  write("configs/base.gin", "train.steps = 99\n")
+  write("configs/deep/base.gin", "train.steps = 1\n")
+  write("configs/deep/main.gin", "include 'base.gin'\n")
+  write("configs/main.gin", "include 'deep/main.gin'\n")
+  config.parse(["configs/main.gin"], [])
+  assert value("train.steps") == 1
+
+
+# ---- Mistakes -----------------------------------------------------------------------------------
+
+
+def test_a_missing_file():
+  assert error(["nowhere.gin"]) == "--gin_file=nowhere.gin: no such file"
+
+
+# Each is planted as lines 3 and on of a file; the number is the line that the message names.
+MISTAKES = {
+    "unknown parameter": (
+        "train.stepps = 1", 3, "'train' has no parameter 'stepps'. Did you mean 'steps'? It has: "
+                               "steps,"),
+    "unknown parameter of a block": (
+        "train:\n  steps = 1\n  sead = 2", 5, "no parameter 'sead'. Did you mean 'seed'?"),
+    "parameter of the program": (
+        "train.workdir = 'x'", 3, "'train' gets its 'workdir' from the program"),
+    "unknown configurable": (
+        "trian.steps = 1", 3, "nothing configurable is called 'trian'. Did you mean 'train'?"),
+    "unknown configurable in a scope": (
+        "a/b/trian.steps = 1", 3, "nothing configurable is called 'trian'. Did you mean 'train'?"),
+    "unknown function": (
+        "TwoNetworks.optimizer = @x/Adm()", 3, "'Adm'. Did you mean 'adam'?"),
+    "the name that Keras has": (
+        "TwoNetworks.optimizer = @Adam", 3, "is called 'Adam'. Did you mean 'adam'?"),
+    "the name in capitals": ("SGD.momentum = 0.5", 3, "is called 'SGD'. Did you mean 'sgd'?"),
+    "unknown function in a list": (
+        "planted.anything = [\n    @adam,\n    @keras.optimizers.Adm,\n]", 5,
+        "Did you mean 'adam'?"),
+    "set twice": (
+        "planted.rate = 1.0\nplanted.count = 2\nplanted.rate = 2.0", 5,
+        "planted.rate is set here and in line 3; keep one"),
+    "macro set twice": (
+        "planted.rate = %R\nR = 1.0\nR = 2.0", 5, "R is set here and in line 4; keep one"),
+    "macro without a value": (
+        "planted.rate = %RAET\nRATE = 1.0\nplanted.anything = %RATE", 3,
+        "the macro %RAET has no value. Did you mean 'RATE'? Write RAET = ..."),
+    "macros in a circle": (
+        "A = %B\nB = %A\nplanted.rate = %A", 3, "A = %B: the macro refers to itself"),
+    "macro that is never used": ("RATE = 1.0", 3, "the macro RATE is never used"),
+    "parameter without its owner": (
+        "steps_per_call = 5", 3, "is never used. Did you mean train.steps_per_call?"),
+    "string for a float": (
+        "planted.rate = '1e-3'", 3, "must be float, not str. Write 1e-3 without quotes"),
+    "string for a learning rate": (
+        "adam.learning_rate = 'high'", 3, "must be float or LearningRateSchedule, not str"),
+    "float for an int": ("train.steps = 1e4", 3, "must be int, not float. Write 10000"),
+    "bool for an int": ("planted.count = True", 3, "must be int, not bool"),
+    "int for a bool": ("planted.flag = 1", 3, "must be bool, not int"),
+    "None for a float": ("planted.rate = None", 3, "must be float, not NoneType"),
+    "another word": (
+        "planted.kind = 'B'", 3, "must be one of 'a', 'b', not str. Did you mean 'b'?"),
+    "string for a sequence": ("planted.sizes = 'abc'", 3, "must be Sequence[int], not str"),
+    "float among ints": (
+        "planted.sizes = [1,\n 2.5]", 3, "must be Sequence[int], not one with these elements"),
+    "three for two": ("planted.pair = (1, 2, 3)", 3, "must be tuple[int, int]"),
+    "string among floats": ("planted.names = {'a': 'b'}", 3, "must be Mapping[str, float] or None"),
+    "macro of another type": (
+        "COUNT = 2.5\nplanted.count = %COUNT", 4, "planted.count = %COUNT: must be int, not float"),
+    "string for a function": (
+        "TwoNetworks.optimizer = 'adam'", 3, "must be a function (@name), not str. Write @adam"),
+    "call for a function": (
+        "TwoNetworks.optimizer = @adam()", 3, "not what it returns. Write @adam"),
+    "function for a call": (
+        "adam.learning_rate = @LinearDecay", 3, "not the function itself. Write @LinearDecay()"),
+    "value that must be overridden": (
+        "planted.rate = %gin.REQUIRED", 3, "planted.rate must have a value; write planted.rate ="),
+    "missing include": ("include 'nowhere.gin'", 3, "includes 'nowhere.gin', and there is no such"),
+    "include of itself": ("include 'wrong.gin'", 3, "includes itself"),
+    "missing module": ("import nowhere_to_be_found", 3, "No module named 'nowhere_to_be_found'"),
+    "no value": ("train.steps = = 1", 3, "not valid gin: train.steps = = 1"),
+    "no equals sign": ("train.steps 1", 3, "not valid gin: train.steps 1"),
+    "word without quotes": (
+        "train.precision = float64", 3, "train.precision = float64 (a string needs quotes"),
+    "quote without end": ("train.precision = 'float64", 3, "not valid gin: train.precision = 'fl"),
+    "two dots": ("train..steps = 1", 3, "not valid gin: train..steps = 1"),
+    "two values": ("train.steps = 1 2", 3, "not valid gin: train.steps = 1 2"),
+    "bracket without end": (
+        "planted.sizes = [1,\n 2", 3, "not valid gin: planted.sizes = [1, (a bracket or a string"),
+    "bracket without end before another binding": (
+        "planted.sizes = [1,\n 2\nplanted.rate = 2.0", 5,
+        "not valid gin: planted.rate = 2.0 (in the value that begins in line "),
+}
+
+
+@pytest.mark.parametrize("text, line, message", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_named_with_file_and_line(text, line, message):
+  wrong = write("configs/wrong.gin", f"# A comment.\n\n{text}\n")
+  told = error([wrong])
+  assert told.startswith(f"configs/wrong.gin:{line}: ")
+  assert message in told and "\n" not in told
+  # As well in a file that another one includes,
+  if "include" not in text:
+    assert error([write("main.gin", "train.seed = 1\ninclude 'configs/wrong.gin'\n")]) == told
+    # and on the command line, where the same may be set twice.
+    if "keep one" not in message:
+      alone = error([], "train.seed = 1", text)
+      assert alone.startswith("--gin_param: ") and message.split("; ")[0] in alone
+
+
+def test_a_name_that_two_things_have():
+  @gin.configurable("planted", module="another.module")
+  def planted_too(rate: float = 0.1) -> float:
+    return rate
+
+  try:
+    told = error([write("a.gin", "\nplanted.rate = 1.0\n")])
+  finally:
+    del gin.config._REGISTRY._selector_map["another.module.planted"]
+    gin.config._REGISTRY._selector_tree["planted"].pop("module")
+  assert told.startswith("a.gin:2: 'planted' may mean any of: ")
+  assert "another.module.planted" in told
+
+
+def test_a_file_that_is_no_text():
+  pathlib.Path("a.gin").write_bytes(b"\xff\xfe\x00")
+  assert error(["a.gin"]).startswith("a.gin: cannot be read: ")
+
+
+# ---- Values that nothing uses -------------------------------------------------------------------
+
+
+def train(files: list[str], *bindings: str, evaluate=None, rate: dict | None = None) -> str:
+  """The one line that tells the mistake after the first step, and "" if there is none."""
+  def step() -> dict:
+    with gin.config_scope("critic"):
+      return {"loss": tf.constant(planted(given=1, **rate or {}))}
+
+  config.parse(files, ["train.steps = 2", "train.checkpoint_every = 0", *bindings])
+  try:
+    replicator.train(lambda: step, None, evaluate, workdir="run")
+  except UsageError as raised:
+    return str(raised).splitlines()[0]
+  return ""
+
+
+@pytest.mark.usefixtures("restored")
+def test_values_that_nothing_used_are_named_after_the_first_step():
+  lines = ["include 'base.gin'", "", "critick/planted.rate = 1.0", "critic/planted.kind = 'b'",
+           "critic/more/planted.count =\\\n   3", "nobody_calls_this.x = 2",
+           "train.eval_every = 0", "planted.rate = 2.0", "critic/planted.count = 4"]
+  told = train([write("base.gin", "planted.flag = True\ntrain.seed = 1\n"),
+                write("wrong.gin", "\n".join(lines) + "\n")], "nobody_calls_this.x = 3",
+               rate={"kind": "a"})
+  assert told.split(" (and ") == [
+      "wrong.gin:3: critick/planted.rate is never used: planted is not called in the scope "
+      "'critick'. Did you mean 'critic'? It is called in the scopes critic",
+      "wrong.gin:4: critic/planted.kind, wrong.gin:5: critic/more/planted.count, "
+      "--gin_param: nobody_calls_this.x)"]
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("evaluate, bindings, message", [
+    (None, ["nobody_calls_this.x = 1"], "--gin_param: nobody_calls_this.x is never used"),
+    # What an evaluation that is left out would use cannot be told from what nothing uses.
+    (lambda step: None, ["nobody_calls_this.x = 1", "train.eval_every = 0"], ""),
+    (lambda step: None, ["critick/planted.rate = 1.0", "train.eval_every = 0"], "'critick'"),
+])
+def test_what_only_an_evaluation_may_use_is_a_warning_where_there_is_none(
+    evaluate, bindings, message, capsys):
+  told = train([], *bindings, evaluate=evaluate)
+  assert message in told and bool(message) == bool(told)
+  said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+  assert said == [] if message else said[0].startswith(
+      "warning: --gin_param: nobody_calls_this.x is never used: nobody_calls_this is not called")
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_only_an_overridden_value_refers_to_may_stay():
+  base = write("base.gin", "planted.make = @adam\nadam.learning_rate = @LinearDecay()\n"
+                           "LinearDecay.learning_rate = 0.1\nLinearDecay.updates = %N\nN = 7\n"
+                           "critic/adam.beta_1 = 0.5\n")
+  assert "adam.learning_rate is never used" in train([base])
+  assert train([base], "planted.make = @sgd") == ""
+  # Not so in a scope that is mistyped.
+  write("more.gin", "include 'base.gin'\nplanted.make = @sgd\ncritik/adam.beta_2 = 0.5\n")
+  assert "more.gin:3: critik/adam.beta_2 is never used" in train(["more.gin"])

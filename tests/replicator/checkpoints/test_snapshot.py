@@ -1,0 +1,68 @@
+"""Values of variables of which every replica has its own, taken and put back."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, UsageError
+from replicator.checkpoints import checkpoint
+from replicator.step.replicated import copies_of
+
+AGGREGATIONS = tf.VariableAggregation
+
+
+class Own(tf.Module):
+  """Holds a variable of which every replica keeps its own copy."""
+
+  def __init__(self, aggregation: tf.VariableAggregation, dtype: tf.DType):
+    super().__init__()
+    self.own = tf.Variable([0, 0], dtype=dtype, aggregation=aggregation,
+                           synchronization=tf.VariableSynchronization.ON_READ)
+
+
+def replicator_of(count: int) -> Replicator:
+  return Replicator("mirrored", logical_cpus=count) if count > 1 else Replicator()
+
+
+def moved(tmp_path, aggregation, dtype, values: list, count: int) -> list:
+  """Saves `values`, one for each replica, and restores them on `count` replicas."""
+  steps = []
+  for replicas in (len(values), count):
+    with replicator_of(replicas).scope():
+      steps.append(Own(aggregation, dtype))
+  for copy, value in zip(copies_of(steps[0].own), values, strict=True):
+    copy.assign([value, value])
+  checkpoints = checkpoint.Checkpoints(tmp_path, steps[0], replicator_of(len(values)))
+  checkpoints.save(1, {})
+  checkpoints.wait()
+  checkpoint.Checkpoints(tmp_path, steps[1], replicator_of(count)).restore()
+  found = [copy.numpy() for copy in copies_of(steps[1].own)]
+  assert all(value[0] == value[1] for value in found)
+  return [value[0].item() for value in found]
+
+
+@pytest.mark.parametrize("aggregation", [
+    AGGREGATIONS.SUM, AGGREGATIONS.MEAN, AGGREGATIONS.ONLY_FIRST_REPLICA, AGGREGATIONS.NONE])
+def test_each_replica_gets_its_own_back(aggregation, tmp_path):
+  assert moved(tmp_path / "1", aggregation, tf.float32, [0.1, 0.7], 2) == [
+      np.float32(0.1), np.float32(0.7)]
+  assert moved(tmp_path / "2", aggregation, tf.float32, [0.1, 0.1], 2) == [np.float32(0.1)] * 2
+
+
+@pytest.mark.parametrize("aggregation, dtype, values, count, expected", [
+    (AGGREGATIONS.SUM, tf.int64, [3, 4], 4, [7, 0, 0, 0]),
+    (AGGREGATIONS.SUM, tf.int64, [3, 3], 1, [6]),
+    (AGGREGATIONS.SUM, tf.int64, [5], 2, [5, 0]),
+    (AGGREGATIONS.MEAN, tf.float64, [3, 4], 4, [3.5] * 4),
+    (AGGREGATIONS.MEAN, tf.float64, [3, 4], 1, [3.5]),
+    (AGGREGATIONS.ONLY_FIRST_REPLICA, tf.float64, [3, 4], 4, [3] * 4),
+    (AGGREGATIONS.NONE, tf.float64, [3, 3], 4, [3] * 4),
+    (AGGREGATIONS.NONE, tf.float64, [3], 2, [3] * 2)])
+def test_on_another_number_of_replicas_the_aggregation_decides(
+    aggregation, dtype, values, count, expected, tmp_path):
+  assert moved(tmp_path, aggregation, dtype, values, count) == expected
+
+
+def test_without_an_aggregation_different_values_need_their_replicas(tmp_path):
+  with pytest.raises(UsageError, match="'own' for each of 2 replicas, and there are 4 now"):
+    moved(tmp_path, AGGREGATIONS.NONE, tf.float64, [3, 4], 4)

@@ -1,0 +1,125 @@
+"""Which values an annotation admits."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NewType, Protocol, TypeVar, Union
+
+import gin
+import keras
+import numpy as np
+import pytest
+
+from replicator.app import config
+from replicator.configuration import annotations
+
+Rate = NewType("Rate", float)
+Number = TypeVar("Number", int, float)
+
+
+class HasSize(Protocol):
+  size: int
+
+
+@dataclasses.dataclass
+class Settings:
+  """An object that gin cannot write down."""
+
+  size: int = 1
+
+
+@gin.configurable
+def make_settings() -> Settings:
+  return Settings()
+
+
+@gin.configurable
+def make_anything():
+  return Settings()
+
+
+@gin.configurable
+class Worker:
+  """Can be called when it is made."""
+
+  def __call__(self) -> int:
+    return 1
+
+
+@pytest.mark.parametrize("hint, good, bad", [
+    (float, [1.0, 1, -2], ["1", None, True, [1.0]]),
+    (int, [1, -1], [1.0, True, "1", None]),
+    (complex, [1, 2.0, 1j], ["1"]),
+    (bool, [True, False], [1, 0, "True", None]),
+    (str, ["", "x"], [1, None, ["x"], b"x"]),
+    (None, [None], [0, ""]),
+    (type(None), [None], [0]),
+    (Union[int, None], [1, None], [1.0, "None"]),  # noqa: UP007
+    (float | None, [1, None], ["x"]),
+    (int | str, [1, "x"], [1.5, None]),
+    (Literal["a", 1], ["a", 1], ["b", True, 1.0, None]),
+    (list[int], [[1], (1, 2), []], [[1.0], "12", 1, {1: 2}]),
+    (tuple[int, int], [(1, 2), [1, 2]], [(1,), (1, 2, 3), (1, "2")]),
+    (tuple[float, ...], [(), (1, 2.0)], [("1",), 1.0]),
+    (tuple, [(1, "x")], ["x"]),
+    (Sequence[str], [["a"], ("a",)], ["a", [1]]),
+    (Iterable[int], [[1]], [1, "1"]),
+    (set[int], [[1, 2]], ["x"]),
+    (dict[str, int], [{"a": 1}, {}], [{"a": "b"}, {1: 1}, [("a", 1)]]),
+    (Mapping, [{1: 2}], [[1]]),
+    (Sequence[Sequence[int]], [[[1], [2]]], [[1]]),
+    (Annotated[int, "examples"], [1], [1.5]),
+    (Rate, [1.5], ["x"]),
+    (np.ndarray, [1.0, [1, 2]], ["x"]),
+    (pathlib.Path, [], ["x", 1]),
+    (Callable[[], int], [], ["x", 1, None]),
+    (type[Settings], [], ["x"]),
+    (Settings, [], [1, "x", None]),
+    (Any, [1, "x", None], []), (object, [1, "x"], []), (Number, [1, "x"], []),
+    ("int", ["x"], []), (HasSize, [1, "x"], []),
+])
+def test_a_literal_is_of_an_annotated_type(hint, good, bad):
+  assert [value for value in good if not annotations.fits(value, hint)] == []
+  assert [value for value in bad if annotations.fits(value, hint)] == []
+
+
+@pytest.mark.parametrize("hint, good, bad", [
+    (Callable[[], Settings], ["@make_settings", "@Worker", "@Worker()"], ["@make_settings()"]),
+    (Callable, ["@adam", "@LinearDecay", "@make_anything()"], ["@adam()"]),
+    (type, ["@Worker"], []),
+    (Settings, ["@make_settings()", "@make_anything()"],
+     ["@make_settings", "@Worker()", "@adam()"]),
+    (Settings | None, ["@make_settings()"], ["@make_settings"]),
+    (float, ["@make_anything()"], ["@adam", "@make_settings()", "@make_settings"]),
+    (None, [], ["@adam"]),
+    (keras.optimizers.schedules.LearningRateSchedule,
+     ["@LinearDecay()", "@cosine_decay()"], ["@LinearDecay", "@adam()"]),
+    (keras.optimizers.Optimizer, ["@adam()"], ["@adam", "@LinearDecay()"]),
+    (Sequence[Callable], ["[@relu, @tanh]"], ["[@relu, 1]", "@relu"]),
+    (HasSize, ["@Worker()", "@Worker"], []), (Any, ["@adam", "@adam()"], []),
+])
+def test_a_reference_is_of_an_annotated_type(hint, good, bad):
+  assert [text for text in good if not annotations.fits(gin.config.parse_value(text), hint)] == []
+  assert [text for text in bad if annotations.fits(gin.config.parse_value(text), hint)] == []
+
+
+def test_a_default_may_be_of_another_type_than_the_annotation():
+  @gin.configurable("sloppy", module="tests")
+  def sloppy(x: int = None, y: str = 0):  # noqa: RUF013
+    return x, y
+
+  config.parse([], ["sloppy.x = None", "sloppy.y = 0"])
+  assert sloppy() == (None, 0)
+  gin.clear_config()
+
+
+def test_an_annotation_that_is_not_there_at_run_time_admits_all():
+  @gin.configurable("forward", module="tests")
+  def forward(x: "NotThere" = 1):  # noqa: F821
+    return x
+
+  config.parse([], ["forward.x = 'a'"])
+  assert forward() == "a"
+  gin.clear_config()
+
+

@@ -1,0 +1,154 @@
+"""The `config.gin` of a run: enough to make the same run again, and to see what differs."""
+
+import json
+import pathlib
+
+import gin
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import UsageError, random
+from replicator.app import config
+from replicator.configuration import operative
+from replicator.configuration.differences import Difference, differences
+from replicator.configuration.statements import RECORD_HEADER
+from tests.programs import two_networks  # noqa: F401  (for gin)
+
+pytestmark = pytest.mark.usefixtures("restored", "in_a_folder_of_its_own")
+
+
+@pytest.fixture
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+
+
+@gin.configurable
+def noise(scale: float = 1.0, kind: str = "normal", note: str = "") -> tf.Tensor:
+  """What a step adds."""
+  draw = random.normal if kind == "normal" else random.uniform
+  return scale * tf.reduce_mean(draw("noise", [8]))
+
+
+@gin.configurable
+def judge(limit: float = 2.0, places: int = 3) -> float:
+  """What an evaluation calls, and nothing else."""
+  return round(limit, places)
+
+
+def train(workdir: str, files: list[str], *bindings: str, evaluates: bool = True) -> list[dict]:
+  """Trains a tiny step; returns what was logged, without the time it took."""
+  def step() -> dict[str, tf.Tensor]:
+    with gin.config_scope("inner"):
+      return {"noise": noise() + tf.cast(replicator.step_number(), tf.float32)}
+
+  config.parse(files, list(bindings))
+  evaluate = lambda step: replicator.Evaluation({"limit": judge()})
+  replicator.train(lambda: step, None, evaluate if evaluates else None, workdir=workdir)
+  lines = pathlib.Path(workdir, "metrics.jsonl").read_text().splitlines()
+  return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+SETTING = ("train.log_every = 1", "train.eval_every = 2", "train.checkpoint_every = 2")
+# 200 letters, which are written in several lines, and signs that gin has a meaning for.
+NOTE = "a 'long' \"note\" % @ # " + "word " * 40
+
+
+def written(workdir: str) -> str:
+  return pathlib.Path(workdir, "config.gin").read_text()
+
+
+def test_a_run_is_made_again_from_its_config_alone(capsys):
+  pathlib.Path("a.gin").write_text(
+      f"SCALE = 3.5\nnoise.scale = %SCALE\nnoise.note = {NOTE!r}\nnoise.kind = 'normal'\n"
+      "TwoNetworks.optimizer = @rmsprop\nrmsprop.rho = 0.5\n")
+  # The last two lines are in vain, as the program of this test makes no networks.
+  pathlib.Path("b.gin").write_text("include 'a.gin'\ninner/noise.kind = 'uniform'\n"
+                                   "TwoNetworks.optimizer = @sgd\n")
+  with pytest.raises(UsageError, match=r"b.gin:3: TwoNetworks.optimizer is never used"):
+    train("0", ["b.gin"], "train.steps = 4", *SETTING)
+  pathlib.Path("a.gin").write_text("\n".join(
+      pathlib.Path("a.gin").read_text().splitlines()[:4]) + "\n")
+  pathlib.Path("loud.gin").write_text("LOUD = 9.0\nnoise.scale = %LOUD\n")
+  pathlib.Path("b.gin").write_text(
+      "include 'loud.gin'\ninclude 'a.gin'\ninner/noise.kind = 'uniform'\n")
+  first = train("1", ["b.gin"], "train.steps = 4", "train.seed = 3", *SETTING)
+  text = written("1")
+  for line in (RECORD_HEADER, "SCALE = 3.5", "inner/noise.scale = %SCALE",
+               "inner/noise.kind = 'uniform'", "judge.limit = 2.0", "train.seed = 3",
+               "train.precision = 'float32'", "Replicator.strategy = 'default'"):
+    assert line in text.splitlines()
+  assert "LOUD" not in text  # It would be a macro that is never used.
+  capsys.readouterr()
+  assert train("2", ["1/config.gin"]) == first
+  assert written("2") == text
+  assert "note: " not in capsys.readouterr().out
+  assert gin.query_parameter("noise.note") == NOTE
+
+
+def test_a_resumed_run_keeps_what_only_an_evaluation_used_and_tells_what_changed(capsys):
+  train("run", [], "train.steps = 2", "judge.limit = 4.0", "noise.scale = 2.0", *SETTING)
+  first = written("run")
+  assert "judge.limit = 4.0" in first and "judge.places = 3" in first
+  # The evaluation was left out of this part, and its binding is known from the first one.
+  train("run", [], "train.steps = 3", "judge.limit = 4.0", "noise.scale = 0.5",
+        "train.log_every = 1", "train.eval_every = 0", "train.checkpoint_every = 1")
+  said = capsys.readouterr().out
+  for line in ("changed: train.steps = 3, was 2", "changed: train.eval_every = 0, was 2",
+               "changed: inner/noise.scale = 0.5, was 2.0"):
+    assert line in said.splitlines()
+  assert "warning" not in said and "judge" not in said
+  resumed = written("run")
+  assert "judge.limit = 4.0" in resumed and "judge.places = 3" in resumed
+  # What is new and may be the evaluation's is not refused, and not silent; a mistake is refused.
+  again = ["train.steps = 4", "train.log_every = 1", "train.eval_every = 0",
+           "train.checkpoint_every = 1"]
+  train("run", [], *again, "TwoNetworks.critic_width = 2")
+  said = capsys.readouterr().out
+  assert "warning: --gin_param: TwoNetworks.critic_width is never used" in said
+  assert "changed: judge.limit = 2.0, was 4.0" in said
+  with pytest.raises(UsageError, match=r"iner/noise.scale is never used.* Did you mean 'inner'"):
+    train("run", [], "train.steps = 5", *again[1:], "iner/noise.scale = 1.0")
+
+
+def test_what_a_run_did_not_use_of_an_earlier_config_is_a_note(capsys):
+  train("1", [], "train.steps = 2", *SETTING)
+  capsys.readouterr()
+  train("2", ["1/config.gin"], evaluates=False)
+  assert "note: nothing used 2 values of 1/config.gin, such as judge.limit" in (
+      capsys.readouterr().out.splitlines())
+
+
+def test_a_torn_config_of_an_earlier_run_is_written_anew():
+  train("run", [], "train.steps = 2", *SETTING)
+  pathlib.Path("run/config.gin").write_bytes(written("run").encode()[:99] + b"\xff[")
+  train("run", [], "train.steps = 4", *SETTING)
+  assert "train.steps = 4" in written("run")
+
+
+@pytest.mark.parametrize("before, now, expected", [
+    ("a.x = 1\n", "a.x = 1  # The same.\n", []),
+    ("a.x = 1e-3\n", "a.x = 0.001\n", []),
+    ("N = 1\na.x = %N\n", "a.x = 1\n", []),
+    ("N = 1\na.x = [%N, 2]\n", "N = 3\na.x = [%N, 2]\n", [Difference("a.x", "[1, 2]", "[3, 2]")]),
+    ("a.x = 1\n", "", [Difference("a.x", "1", None)]),
+    ("", "s/a.x = @b/f()\n", [Difference("s/a.x", None, "@b/f()")]),
+    ("a.x = 1\n", "a.x = 2\na.x = 3\n", [Difference("a.x", "1", "3")]),
+    ("a:\n  x = {'k': 'v'}\n", "a.x = {'k': 'w'}\n",
+     [Difference("a.x", "{'k': 'v'}", "{'k': 'w'}")]),
+])
+def test_differences_are_those_of_values(before, now, expected):
+  assert differences(before, now) == expected
+
+
+def test_differences_are_told_in_words():
+  found = differences("a.x = 1\na.y = 2\n", "a.x = 3\na.z = 4\n")
+  assert [str(each) for each in found] == [
+      "a.x = 3, was 1", "a.y no more, was 2", "a.z = 4, new"]
+
+
+@pytest.mark.parametrize("text", ["a.x = = 1", "a.x = [1", "a.x = 'b"])
+def test_what_is_no_gin_has_no_differences(text):
+  with pytest.raises(ValueError, match="not valid gin"):
+    differences(text, "")
+  assert operative.calls_in(text) == {}

@@ -1,0 +1,188 @@
+"""The progress line, with a clock and a console of the test's own."""
+
+import io
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from replicator.console.formatting import format_duration, format_number
+from replicator.console.progress import Progress
+
+
+class Clock:
+  """Seconds that pass when the test says so."""
+
+  def __init__(self):
+    self.now = 1000.0
+
+  def __call__(self) -> float:
+    return self.now
+
+
+def plain(total_steps=5000, global_batch_size=64, first_step=0):
+  out, clock = io.StringIO(), Clock()
+  console = Console(file=out, force_terminal=False, width=40)  # Narrow: lines must not wrap.
+  return Progress(total_steps, global_batch_size, first_step, console=console, clock=clock), \
+      clock, out
+
+
+def live(width, total_steps=5000):
+  out, clock = io.StringIO(), Clock()
+  console = Console(file=out, force_terminal=True, width=width, color_system=None,
+                    _environ={"TERM": "xterm"})
+  return Progress(total_steps, 64, console=console, clock=clock), clock, out
+
+
+def visible(text: str) -> list[str]:
+  """What was drawn, one string for each state of the line, without control codes."""
+  text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+  return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+
+
+# ---- Plain lines --------------------------------------------------------------------------------
+
+
+def test_a_plain_line_says_it_all():
+  progress, clock, out = plain()
+  with progress:
+    clock.now += 10  # 100 steps, compilation included.
+    progress.update(100, {"d": 2.0})
+    clock.now += 8   # 400 steps in 8 s: 50 steps/s, 3200 examples/s, 4500 to go.
+    progress.update(500, {"d": 1.23449, "g": 0.456, "encoder": 1e-7})
+  assert out.getvalue().splitlines() == [
+    "step 100/5000  10 steps/s  640 examples/s  d 2  8m 10s left",
+    "step 500/5000  50 steps/s  3200 examples/s  d 1.234  g 0.456  encoder 1e-07  1m 30s left"]
+
+
+def test_plain_lines_keep_their_distance_and_the_last_always_comes():
+  progress, clock, out = plain(total_steps=100)
+  with progress:
+    for step in range(1, 101):
+      clock.now += 0.1
+      progress.update(step, {"d": float(step)})
+  steps = [int(re.match(r"step (\d+)/100", line).group(1)) for line in out.getvalue().splitlines()]
+  assert steps == [1, 51, 100]
+  assert out.getvalue().endswith("d 100  took 10s\n")
+
+
+def test_the_newest_line_is_shown_when_the_training_stops_early():
+  progress, clock, out = plain()
+  with pytest.raises(KeyboardInterrupt), progress:
+    for step in (1, 2, 3):
+      clock.now += 1
+      progress.update(step, {})
+    raise KeyboardInterrupt
+  assert [line.split()[1] for line in out.getvalue().splitlines()] == ["1/5000", "3/5000"]
+
+
+def test_a_resumed_training_counts_only_its_own_steps():
+  progress, clock, out = plain(first_step=4000)
+  with progress:
+    clock.now += 10
+    progress.update(4100, {})
+  assert out.getvalue() == "step 4100/5000  10 steps/s  640 examples/s  1m 30s left\n"
+
+
+def test_the_rate_is_that_of_the_recent_past():
+  progress, clock, out = plain(total_steps=10**6)
+  with progress:
+    for step in range(0, 1000, 10):   # 1 step/s for long,
+      clock.now += 10
+      progress.update(step, {})
+    for step in range(1000, 3000, 100):  # then 10 steps/s for 200 s.
+      clock.now += 10
+      progress.update(step, {})
+  assert " 10 steps/s" in out.getvalue().splitlines()[-1]
+
+
+def test_no_time_passed_is_no_error():
+  progress, _, out = plain()
+  with progress:
+    progress.update(0, {})
+    progress.update(10, {})
+  assert out.getvalue().splitlines()[0] == "step 0/5000  0 steps/s  0 examples/s"
+
+
+def test_many_scalars_are_cut_and_counted():
+  progress, clock, out = plain()
+  with progress:
+    clock.now += 1
+    progress.update(1, {f"loss_of_network_{i}": 0.5 for i in range(10)})
+  assert "  loss_of_network_0 0.5  loss_of_network_1 0.5  +8  " in out.getvalue()
+
+
+def test_a_note_is_a_line_as_it_is():
+  progress, _, out = plain()
+  with progress:
+    progress.note("saved [bold]checkpoints/7[/bold], a line longer than the console is wide")
+  assert out.getvalue() == (
+    "saved [bold]checkpoints/7[/bold], a line longer than the console is wide\n")
+
+
+def test_output_that_is_no_terminal_is_plain():
+  code = """
+from replicator.console.progress import Progress
+with Progress(10, 1) as progress:
+  progress.update(10, {"d": 1.0})
+"""
+  out = subprocess.run([sys.executable, "-c", code], cwd=pathlib.Path(__file__).parents[3],
+                       capture_output=True, text=True, check=True)
+  assert out.stdout.startswith("step 10/10  ") and "\x1b" not in out.stdout
+
+
+def test_a_dumb_terminal_gets_plain_lines():
+  out = io.StringIO()
+  console = Console(file=out, force_terminal=True, color_system=None, _environ={"TERM": "dumb"})
+  with Progress(10, 1, console=console, clock=Clock()) as progress:
+    progress.update(5, {"d": 1.0})
+  assert out.getvalue() == "step 5/10  0 steps/s  0 examples/s  d 1\n"
+
+
+# ---- The live line ------------------------------------------------------------------------------
+
+
+def test_the_live_line_is_one_line_with_a_bar():
+  progress, clock, out = live(width=120)
+  with progress:
+    for step in (1000, 2000, 5000):
+      clock.now += 10
+      progress.update(step, {"d": 1.5, "g": 0.25})
+    progress.note("step 5000  eval/classifier_frechet_distance 31.4")
+  drawn = visible(out.getvalue())
+  assert "━━━━" in drawn[0]
+  assert "1000/5000  100 steps/s  6400 examples/s  d 1.5  g 0.25  40s left" in drawn[0]
+  assert "5000/5000" in drawn[2] and drawn[2].endswith("took 30s")
+  assert "step 5000  eval/classifier_frechet_distance 31.4" in drawn
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_live_line_fits_the_terminal(width):
+  progress, clock, out = live(width)
+  with progress:
+    clock.now += 1
+    progress.update(123, {f"loss{i}": 0.123456 for i in range(20)})
+  drawn = visible(out.getvalue())
+  assert len(set(drawn)) == 1
+  assert len(drawn[0]) <= width
+
+
+# ---- Numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value, text", [
+  (1.23449, "1.234"), (0.0002, "0.0002"), (0.0, "0"), (10.0, "10"), (2637.4, "2637"),
+  (123456.7, "123457"), (1.5e-6, "1.5e-06"), (-0.04567891, "-0.04568"), (2.5e9, "2.5e+09"),
+  (float("nan"), "nan"), (float("-inf"), "-inf")])
+def test_numbers_have_four_digits(value, text):
+  assert format_number(value) == text
+
+
+@pytest.mark.parametrize("seconds, text", [
+  (0.2, "0s"), (12, "12s"), (59.6, "1m 00s"), (125, "2m 05s"), (3 * 3600 + 7 * 60 + 1, "3h 07m"),
+  (2 * 86400 + 4 * 3600, "2d 04h")])
+def test_durations_have_two_units(seconds, text):
+  assert format_duration(seconds) == text

@@ -1,0 +1,305 @@
+"""The doctor finds planted bugs, names them, and leaves sound steps in peace."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import gin
+import numpy as np
+import pytest
+
+import replicator
+from replicator import UsageError
+from replicator.doctor import __main__ as doctor
+from replicator.doctor import diagnosis, inspection, replica_check, replica_recording
+from replicator.doctor.replica_check import AGREES, DIFFERS, FAILED, SKIPPED
+from tests.programs import planted_bugs
+
+ROOT = pathlib.Path(__file__).parents[3]
+SMALL = ["train.global_batch_size = 8"]
+
+
+@pytest.fixture(autouse=True)
+def restored(set_precision, seed, monkeypatch):
+  """What the doctor configures in this process is undone after every test."""
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+  yield
+  gin.clear_config()
+
+
+def examine(*params: str, main=planted_bugs.main, **settings) -> replica_check.Examination:
+  found = replica_check.Examination(main, [], [*SMALL, *params], **{"steps": 2, **settings})
+  found.prepare()
+  return found
+
+
+def planted(bug: str) -> str:
+  return f"Regression.bug = '{bug}'"
+
+
+def largest(row: replica_check.Row) -> float:
+  return float(row.detail.split()[0])
+
+
+# ---- Steps and their bugs -----------------------------------------------------------------------
+
+
+def test_a_sound_step_agrees_with_itself_in_every_variant():
+  rows = list(examine().rows())
+  assert [(row.variant, row.verdict) for row in rows] == [
+      ("2 replicas", AGREES), ("4 replicas", AGREES), ("2 micro-batches", AGREES)]
+  assert all(largest(row) < 1e-13 for row in rows)
+
+
+LOSS = "first: loss 'loss' at step 1"
+GRADIENT = "first: gradient 'optimizer, update 1: network/000'"
+
+
+@pytest.mark.parametrize(("bug", "first", "cause"), [
+    ("local_batch_norm", LOSS, "local batch norm: Keras BatchNormalization takes the statistics of "
+     "each replica by itself (sequential/batch_normalization)"),
+    ("dropout", LOSS, "a Keras Dropout layer at tests/programs/planted_bugs.py:"),
+    ("keras_random", LOSS, "a keras.random draw at tests/programs/planted_bugs.py:"),
+    ("clipping", GRADIENT, "clipping before aggregation: tf.clip_by_global_norm at tests/"),
+    ("clipping_by_hand", GRADIENT, "gradients changed before aggregation by an operation that is "
+     "not linear (Maximum at tests/programs/planted_bugs.py:"),
+    ("sum", LOSS, "a loss summed instead of averaged: the loss 'loss' is exactly 1/2"),
+    ("sum_unseen", GRADIENT, "a loss summed instead of averaged: all gradients of this update are "
+     "exactly 1/2"),
+    ("added_gradients", GRADIENT, "a sum over replicas: all gradients of this update are exactly "
+     "2 times as large"),
+    ("batch_dependent", LOSS, "a batch-dependent op"),
+    ("unaveraged_variable", "first: variable 'latest' ", "a variable is assigned what one replica"),
+    ("weights", "first: variable 'network/003' (sequential/dense_1/bias) before the first step",
+     "initial weights differ"),
+    ("unseeded", LOSS, "the step is not deterministic"),
+])
+def test_a_planted_bug_is_found_on_two_replicas_and_named(bug, first, cause):
+  row = next(examine(planted(bug), steps=1).rows())
+  assert row.verdict == DIFFERS and largest(row) > 1e-4
+  found_first, found_cause = row.notes
+  assert found_first.startswith(first)
+  assert found_cause.startswith(f"likely cause: {cause}")
+
+
+@pytest.mark.parametrize(("bug", "cause"), [
+    ("local_batch_norm", "local batch norm: Keras BatchNormalization takes the statistics of each "
+                         "micro-batch"),
+    ("clipping", "clipping before aggregation: tf.clip_by_global_norm"),
+])
+def test_a_planted_bug_is_found_in_micro_batches_and_named(bug, cause):
+  row = examine(planted(bug), steps=1)._microbatch_row()
+  assert row.verdict == DIFFERS
+  assert row.notes[1].startswith(f"likely cause: {cause}")
+
+
+def test_clipping_that_never_changes_a_gradient_is_no_bug():
+  assert next(examine(planted("clipping_of_nothing"), steps=1).rows()).verdict == AGREES
+
+
+def test_batch_statistics_are_compared_in_the_same_micro_batches():
+  rows = list(examine("Regression.norm = 'global'").rows())
+  assert [row.verdict for row in rows] == [AGREES] * 3
+  assert "compared on 2 replicas with 2 micro-batches on 1" in rows[2].notes[0]
+
+
+def test_what_cannot_be_divided_is_skipped_and_says_why():
+  rows = list(examine("train.global_batch_size = 6", "Regression.accumulates = False").rows())
+  assert [row.verdict for row in rows] == [AGREES, SKIPPED, SKIPPED]
+  assert "6: does not divide by the 4 replicas" in rows[1].detail
+  assert rows[2].detail == "the step does not call replicator.microbatch"
+
+
+def test_a_variant_that_fails_says_where_and_why():
+  row = next(examine(planted("global_generator"), steps=1).rows())
+  assert row.verdict == FAILED and "planted_bugs.py" in row.detail
+  assert "likely cause: a keras.random draw at tests/programs/planted_bugs.py:" in row.notes[0]
+
+
+def test_in_float32_a_sound_step_agrees_loosely_and_a_bug_does_not():
+  found = examine(precision="float32")
+  row = next(found.rows())
+  assert row.verdict == AGREES and 1e-9 < largest(row) < 1e-5
+  assert next(examine(planted("sum"), precision="float32").rows()).verdict == DIFFERS
+
+
+# ---- What is run --------------------------------------------------------------------------------
+
+
+def test_the_experiment_is_neither_evaluated_nor_written_nor_finished():
+  folders = []
+
+  def main(workdir):
+    folders.append(workdir)
+    replicator.train(planted_bugs.Regression, planted_bugs.Points(),
+                     evaluate=lambda step: pytest.fail("evaluated"), workdir=workdir)
+    pytest.fail("went on after the training")
+
+  assert next(examine(main=main).rows()).verdict == AGREES
+  assert len(folders) == 2 and not any(os.path.exists(folder) for folder in folders)
+
+
+def test_an_experiment_that_cannot_be_examined_says_why():
+  with pytest.raises(UsageError, match=r"did not call replicator\.train"):
+    examine(main=lambda workdir: None)
+  fixed = lambda workdir: replicator.train(
+      planted_bugs.Regression, planted_bugs.Points(), workdir=workdir, precision="float32")
+  with pytest.raises(UsageError, match=r"passes precision = 'float32' .* leave train.precision"):
+    examine(main=fixed)
+
+
+# ---- What agrees --------------------------------------------------------------------------------
+
+
+def quantities(kind: str, step: int = 1, **values) -> dict:
+  return {(step, kind, name.replace("__", ": ")): np.asarray(value)
+          for name, value in values.items()}
+
+
+def test_differences_are_relative_to_the_quantity():
+  largest, first = diagnosis.compare(
+      quantities("loss", a=4.0, b=2.0), quantities("loss", a=4.0, b=2.0 + 1e-8), 1e-9)
+  assert largest == first
+  assert first.key == (1, "loss", "b") and first.relative == pytest.approx(5e-9, rel=1e-6)
+  assert diagnosis.compare(
+      quantities("loss", a=4.0), quantities("loss", a=4.0 + 1e-9), 1e-9)[1] is None
+
+
+def test_the_first_difference_is_not_the_largest():
+  one = quantities("loss", 1, a=1.0) | quantities("loss", 2, a=1.0)
+  other = quantities("loss", 1, a=1.001) | quantities("loss", 2, a=9.0)
+  largest, first = diagnosis.compare(one, other, 1e-9)
+  assert (first.key[0], largest.key[0]) == (1, 2)
+
+
+def test_rounding_noise_beside_gradients_of_the_same_update_agrees():
+  noise = quantities("gradient", g__kernel=[1.0, 2.0], g__bias=[1e-17])
+  other = quantities("gradient", g__kernel=[1.0, 2.0], g__bias=[-3e-17])
+  assert diagnosis.compare(noise, other, 1e-9)[1] is None
+  alone = quantities("gradient", h__bias=[1e-17]), quantities("gradient", h__bias=[-3e-17])
+  assert diagnosis.compare(*alone, 1e-9)[1] is not None
+
+
+def test_whole_numbers_do_not_hide_the_differences_of_their_neighbours():
+  one = quantities("variable", seeds=np.int64(10 ** 9), w=[1.0])
+  assert diagnosis.compare(one, {**one, **quantities("variable", w=[1.1])}, 1e-9)[1]
+  other = {**one, **quantities("variable", seeds=np.int64(10 ** 9 + 5))}
+  assert diagnosis.compare(one, other, 1e-9)[1].key[2] == "seeds"
+
+
+@pytest.mark.parametrize("other", [
+    {}, quantities("loss", a=[1.0, np.inf]), quantities("loss", a=[np.nan, 1.0]),
+    quantities("loss", a=[1.0]), quantities("loss", a=[1.0, 1.0], b=1.0)])
+def test_what_is_missing_or_not_finite_or_of_another_shape_differs(other):
+  assert diagnosis.compare(quantities("loss", a=[1.0, 1.0]), other, 1e-9)[1].relative == np.inf
+
+
+def test_equal_values_that_are_not_finite_agree():
+  same = quantities("loss", a=[np.nan, np.inf])
+  assert diagnosis.compare(same, dict(same), 1e-9)[1] is None
+
+
+@pytest.mark.parametrize(("tape", "cause"), [
+    (1.0, "clipping before aggregation: tf.clip_by_norm"), (2.5, "a batch-dependent op")])
+def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, cause):
+  one = quantities(replica_recording.RAW, u__0=1.0) | quantities("gradient", u__w=0.3)
+  other = quantities(replica_recording.RAW, u__0=tape) | quantities("gradient", u__w=0.4)
+  seen = inspection.Evidence(lambda: None)
+  seen.clips.append("tf.clip_by_norm at my_step.py:3")
+  first = diagnosis.compare(one, other, 1e-9)[1]
+  reference = replica_recording.Recording(one, 1, True, 8, seen)
+  case = diagnosis.Case(reference, other, first, 2, False, 1e-9)
+  assert case.cause().startswith(cause)
+
+
+def test_a_recording_comes_back_from_its_file_in_order(tmp_path):
+  found = quantities("loss", b=1.5) | quantities("gradient", optimizer__network_0=[1.0, 2.0])
+  found |= quantities("variable", a=np.int64(3))
+  path = str(tmp_path / "recording.npz")
+  replica_recording.Recording(found, 1, True, 8, inspection.Evidence(lambda: None)).save(path)
+  loaded = replica_recording.load(path)
+  assert list(loaded) == list(found)
+  assert all(np.array_equal(loaded[key], found[key]) for key in found)
+
+
+# ---- The command line ---------------------------------------------------------------------------
+
+
+def test_the_command_examines_a_file_outside_the_repository(tmp_path):
+  source = pathlib.Path(planted_bugs.__file__).read_text()
+  (tmp_path / "my_step.py").write_text(source)
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.doctor", f"--experiment={tmp_path / 'my_step.py'}",
+       "--steps=2", f"--gin_param={SMALL[0]}"], cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  title, _, *rows, conclusion = done.stdout.splitlines()
+  assert "my_step.py: 2 steps of 8 examples in float64" in title
+  assert [(row[2:20].strip(), row.split()[2]) for row in rows] == [
+      ("2 replicas", AGREES), ("4 replicas", AGREES), ("2 micro-batches", AGREES),
+      ("2 processes", AGREES)]
+  assert all(float(row.split()[-6]) < 1e-13 for row in rows)
+  assert conclusion == "This step trains the same however it is divided."
+  assert done.stderr == ""
+
+
+@pytest.fixture
+def examine_planted(monkeypatch, capsys):
+  """The command on the planted bugs, in this process and so without two others."""
+  def run(*words: str) -> tuple[int, str]:
+    monkeypatch.setattr(doctor, "load", lambda experiment: planted_bugs.main)
+    monkeypatch.setattr(replica_check.Examination, "rows", first_row)
+    status = doctor.main(["--experiment=x", "--steps=1", f"--gin_param={SMALL[0]}", *words])
+    return status, "".join(capsys.readouterr())
+
+  every_row = replica_check.Examination.rows
+
+  def first_row(self, words):
+    yield next(every_row(self))
+  return run
+
+
+def test_the_status_is_1_where_something_differs(examine_planted):
+  status, printed = examine_planted(f"--gin_param={planted('sum')}")
+  assert status == 1
+  assert "likely cause: a loss summed instead of averaged" in printed
+  assert printed.endswith("This step does not train the same however it is divided.\n")
+
+
+def test_the_status_is_1_where_nothing_could_be_compared(examine_planted):
+  status, printed = examine_planted("--gin_param=train.global_batch_size = 7")
+  assert status == 1 and "7: does not divide by the 2 replicas" in printed
+  assert printed.endswith("Nothing could be compared.\n")
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--experiment=experiments.no_such"], "no such module"),
+    (["--experiment=no/such/file.py"], "no such file"),
+    (["--experiment=experiments.sngan", "--steps=0"], "--steps=0: must be at least 1"),
+    (["--experiment=experiments.sngan", "--gin_fil=x"], "Did you mean '--gin_file'?"),
+    (["--experiment=experiments.sngan", "--precision=float16"], "--precision"),
+    (["--gin_file=x"], "--experiment"),
+])
+def test_a_bad_command_line_is_status_2_and_one_line(words, message, capsys):
+  assert doctor.main(words) == 2
+  output = capsys.readouterr()
+  assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+
+
+def test_a_bad_binding_is_status_2(examine_planted):
+  status, printed = examine_planted("--gin_param=Regression.bugs = 1")
+  assert status == 2 and "Did you mean 'bug'?" in printed
+
+
+def test_a_program_hands_over_what_it_would_run(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys, "path", list(sys.path))
+  monkeypatch.setattr(sys, "argv", ["doctor", "--steps=3"])
+  (tmp_path / "beside.py").write_text("VALUE = 3\n")
+  program = tmp_path / "program.py"
+  program.write_text("import sys\nimport beside\nfrom replicator import app\nwords = sys.argv\n"
+                     "if __name__ == '__main__':\n  app.run(lambda workdir: (beside.VALUE, words))")
+  assert doctor.load(str(program))("") == (3, [str(program)])
+  assert sys.argv == ["doctor", "--steps=3"]
+  program.write_text("from replicator import app")
+  with pytest.raises(UsageError, match=r"does not call replicator\.app\.run"):
+    doctor.load(str(program))

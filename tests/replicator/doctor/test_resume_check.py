@@ -1,0 +1,270 @@
+"""The proof of exact resume: where two courses part, the likely cause, and real processes."""
+
+import collections
+import itertools
+import pathlib
+import random
+import re
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator.doctor import __main__ as doctor
+from replicator.doctor import resume_check, resume_recording
+from replicator.doctor.inspection import Evidence
+from replicator.doctor.replica_check import AGREES, DIFFERS, Row
+from replicator.doctor.resume_check import Course, Difference, cause_after, cause_before
+from replicator.doctor.resume_recording import Watched, python_state
+from tests.programs import planted_bugs
+
+ROOT = pathlib.Path(__file__).parents[3]
+STEPS = range(1, 3)
+
+
+# ---- Where two courses part ---------------------------------------------------------------------
+
+
+def course(**changes) -> Course:
+  """Two steps of two scalars and two variables; `changes` are those of the second."""
+  scalars, variables = {"d": 1.0, "g": 2.0}, {"net/000": np.float32([1, 2]), "net/001": np.int64(3)}
+  later = {name.replace("__", "/"): value for name, value in changes.items()}
+  return Course({1: scalars, 2: {n: later.get(n, v) for n, v in scalars.items()}},
+                {1: variables, 2: {n: later.get(n, v) for n, v in variables.items()}})
+
+
+def test_equal_courses_have_no_first_difference():
+  assert resume_check.first_difference(course(), course(), STEPS) is None
+  lost = course(d="NaN", net__000=np.float32([np.nan, 1]))
+  assert resume_check.first_difference(lost, lost, STEPS) is None
+
+
+@pytest.mark.parametrize(("changes", "kind", "name", "words"), [
+    ({"g": 2.0000000000000004}, "scalar", "g", "2.0000000000000004 instead of 2.0"),
+    ({"d": "NaN", "net__000": np.float32([0, 0])}, "scalar", "d", "NaN instead of 1.0"),
+    ({"net__000": np.float32([1, np.nextafter(np.float32(2), np.float32(3))])}, "variable",
+     "net/000", "1 of 2 numbers differ, the first is [2.0000002] instead of [2.]"),
+    ({"net__001": np.int64(4)}, "variable", "net/001", "1 of 1 numbers differ"),
+    ({"net__000": np.float64([1, 2])}, "variable", "net/000", "float64 [2] instead of float32"),
+    ({"net__000": None}, "variable", "net/000", "is saved in one of the runs alone"),
+])
+def test_a_single_bit_is_a_difference(changes, kind, name, words):
+  found = resume_check.first_difference(course(), course(**changes), STEPS)
+  assert (found.step, found.kind, found.name) == (2, kind, name)
+  assert found.words.startswith(words)
+
+
+def test_steps_that_are_not_asked_for_may_differ():
+  assert resume_check.first_difference(course(), course(d=9.0), range(1, 2)) is None
+
+
+# ---- The likely cause ---------------------------------------------------------------------------
+
+
+UNBROKEN = Watched(batches={step: f"batch {step}" for step in range(1, 7)}, source="source")
+RESUMED = Watched(first_step=3, batches={step: f"batch {step}" for step in range(4, 7)})
+AT_4 = Difference(4, "scalar", "loss", "")
+
+
+def changed(watched: Watched, **fields) -> Watched:
+  return Watched(**{**vars(watched), **fields})
+
+
+def anew(step: int) -> dict[int, str]:
+  return {4: f"batch {step}", 5: f"batch {step + 1}", 6: f"batch {step + 2}"}
+
+
+@pytest.mark.parametrize(("unbroken", "resumed", "cause"), [
+    ({}, {"batches": anew(1)}, "the input begins anew: step 4 gets the batch of step 1; load("),
+    ({}, {"batches": anew(9)}, "the input: step 4 gets another batch than in the unbroken run; lo"),
+    ({"source": "function", "changed": ["inputs.position"]}, {"batches": anew(9)},
+     "the input: step 4 gets another batch than in the unbroken run; the data set must be"),
+    ({"changed": ["count"]}, {}, "Python values that change from step to step and are in no check"),
+    ({"draws": ["a tf.random draw at my_step.py:3"]}, {}, "a tf.random draw at my_step.py:3: the"),
+    ({"python_code": ["a call of Python code at a.py:1"]}, {}, "a call of Python code at a.py:1: "),
+    ({}, {}, "something the step depends on is in no checkpoint"),
+])
+def test_the_cause_after_a_resume(unbroken, resumed, cause):
+  found = cause_after(AT_4, 3, changed(UNBROKEN, **unbroken), changed(RESUMED, **resumed))
+  assert found.startswith(cause)
+
+
+def test_a_batch_that_differs_later_is_not_the_cause():
+  later = changed(RESUMED, batches={4: "batch 4", 5: "another"})
+  assert not cause_after(AT_4, 3, UNBROKEN, later).startswith("the input")
+
+
+def test_the_cause_before_the_interruption():
+  first = Difference(2, "scalar", "loss", "")
+  assert cause_before(first, UNBROKEN, UNBROKEN).startswith("two processes with the same seed")
+  other = changed(UNBROKEN, batches={1: "batch 1", 2: "another"})
+  assert "the batch of step 2 is another one in each process" in cause_before(
+      first, UNBROKEN, other)
+  assert "train.deterministic = False" in cause_before(first, UNBROKEN, other, False)
+
+
+# ---- What is watched ----------------------------------------------------------------------------
+
+
+class Step(tf.Module):
+  """Keeps one of each kind of state in Python."""
+
+  def __init__(self):
+    super().__init__()
+    self.count = 0
+    self.seen = {"last": [1.0]}
+    self.generator = np.random.default_rng(0)
+    self.numbers = itertools.count()
+    self.drawn = (i for i in itertools.count())
+    self.queue = collections.deque([1])
+    self.pyrandom = random.Random(0)
+    self.layer = keras.layers.Dense(1)
+    self.variable = tf.Variable(0)
+    self.fixed = 3
+
+
+def advance(step: Step) -> None:
+  step.count += 1
+  step.seen["last"][0] += 1
+  step.generator.normal()
+  next(step.numbers)
+  next(step.drawn)
+  step.queue[0] += 1
+  step.pyrandom.random()
+  step.variable.assign_add(1)
+
+
+def test_python_values_that_change_are_found_and_no_others():
+  step = Step()
+  next(step.drawn)
+  before = python_state("", step)
+  assert python_state("", step) == before
+  advance(step)
+  after = python_state("", step)
+  found = {path.partition(".")[0] for path in before if after[path] != before[path]}
+  assert found == {"count", "seen", "generator", "numbers", "drawn", "queue", "pyrandom"}
+
+
+_calls = {"made": 0}
+
+
+def test_the_globals_of_a_plain_function_are_watched():
+  step = lambda batch: _calls
+  before = python_state("", step)
+  _calls["made"] += 1
+  after = python_state("", step)
+  assert [path for path in before if after[path] != before[path]] == ["_calls.made"]
+
+
+def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
+  seeds = keras.random.SeedGenerator(1)
+
+  @tf.function(autograph=False)
+  def step():
+    return (tf.random.normal([]) + keras.random.normal([], seed=seeds)
+            + tf.reshape(tf.numpy_function(lambda: np.float32(1), [], tf.float32), []))
+
+  seen = Evidence(lambda: None)
+  seen.look_at_graph(step.get_concrete_function().graph)
+  here = "tests/replicator/doctor/test_resume_check.py:"
+  assert [text.rpartition(":")[0] + ":" for text in seen.stateful_draws] == [
+      f"a tf.random draw at {here}"]
+  assert len(seen.draws) == 2
+  assert [text.rpartition(":")[0] + ":" for text in seen.python_code] == [
+      f"a call of Python code at {here}"]
+
+
+def test_what_was_watched_comes_back_from_its_file(tmp_path):
+  UNBROKEN.write(tmp_path / "watched.json")
+  assert resume_recording.load(tmp_path / "watched.json") == UNBROKEN
+
+
+# ---- A step and its bugs ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(restored, monkeypatch, tmp_path):
+  """A function that examines a planted bug, with new step objects in place of new processes."""
+  def examine(*params: str) -> list[Row]:
+    params = ("train.global_batch_size = 8", *params)
+
+    def train(check, workdir, until):
+      path = tmp_path / f"{workdir.name}-{until}.json"
+      resume_check.train(planted_bugs.main, [], params, str(workdir), until, str(path), 4)
+      return resume_recording.load(path)
+
+    monkeypatch.setattr(resume_check.ResumeCheck, "_train", train)
+    return list(resume_check.ResumeCheck([], [], params, 4).rows())
+  return examine
+
+
+def test_a_sound_step_resumes_exactly(rows):
+  training, before, after = rows("Regression.norm = 'global'")
+  assert training.detail.startswith("'default' on 1 replica, batches of 8; 3 runs in")
+  assert (before.verdict, after.verdict) == (AGREES, AGREES)
+  assert re.fullmatch(r"steps 1 to 2: 1\d variables and \d scalars of each, bit for bit",
+                      before.detail)
+  assert after.detail.startswith("steps 3 to 4: ")
+
+
+def test_draws_without_a_saved_state_are_found(rows):
+  _, before, after = rows("Regression.bug = 'tf_random'")
+  assert (before.verdict, after.verdict) == (AGREES, DIFFERS)
+  assert after.notes[0].startswith("first: scalar 'loss' at step 3: ")
+  assert after.notes[1].startswith("likely cause: a tf.random draw at tests/programs/planted_bugs")
+
+
+def test_an_input_that_ignores_its_position_is_found(rows):
+  _, before, after = rows("inputs.bug = 'position'")
+  assert (before.verdict, after.verdict) == (AGREES, DIFFERS)
+  assert "the input begins anew: step 3 gets the batch of step 1; load(i" in after.notes[1]
+
+
+# ---- The command line ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--steps=1"], "--steps=1: must be at least 2"),
+    (["--gin_param=Replicator.strategy = 'parameter_server'"], "overtake each other"),
+])
+def test_what_cannot_be_proved_is_told_in_one_line(words, message, capsys, restored, monkeypatch):
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  assert doctor.main(["--experiment=x", "--check_resume", *words]) == 2
+  output = capsys.readouterr()
+  assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+
+
+def check(*params: str) -> tuple[int, str]:
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.doctor", "--experiment=tests.programs.planted_bugs",
+       "--check_resume", "--steps=4", "--gin_param=train.global_batch_size = 8",
+       *(f"--gin_param={param}" for param in params)], cwd=ROOT, capture_output=True, text=True)
+  assert done.stderr == ""
+  return done.returncode, re.sub(r"\s+", " ", done.stdout)
+
+
+@pytest.mark.slow
+def test_two_processes_resume_exactly():
+  status, printed = check("Replicator.strategy = 'multi_worker_mirrored'")
+  assert status == 0, printed
+  assert "'multi_worker_mirrored' on 2 replicas" in printed
+  assert re.search(r"in a new process agrees steps 1 to 2: \d+ variables", printed)
+  assert re.search(r"after the resume agrees steps 3 to 4: \d+ variables", printed)
+  assert printed.endswith("This step resumes exactly. ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bug", "first", "cause"), [
+    ("Regression.bug = 'counter'", "after the resume DIFFERS steps 3 to 4 first: scalar 'loss' at "
+     "step 3", "Python values that change from step to step and are in no checkpoint: count;"),
+    ("inputs.bug = 'unseeded'", "in a new process DIFFERS steps 1 to 2",
+     "the input: the batch of step 1 is another one in each process"),
+])
+def test_a_bug_of_a_new_process_is_found_and_named(bug, first, cause):
+  status, printed = check(bug)
+  assert status == 1
+  assert first in printed and f"likely cause: {cause}" in printed
+  assert printed.endswith("This step does not resume exactly. ")

@@ -1,0 +1,448 @@
+"""Global batch norm and spectral norm, against NumPy in float64 and closed forms."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, all_mean
+from replicator.layers.batch_norm import batch_normalized
+from replicator.step import context
+
+EPSILON, MOMENTUM = 1e-5, 0.9  # The layer's defaults.
+RNG = np.random.default_rng(0)
+GAMMA, BETA = RNG.normal(size=[2, 3])
+IMAGES = RNG.normal(size=[2, 5, 5, 3])
+_STATE = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order():
+  RNG.bit_generator.state = _STATE
+
+
+def batch_of(shape, mean=0.5, std=2.0, dtype=np.float64) -> dict[str, np.ndarray]:
+  """Inputs x and the weights t of a loss, both of `shape`."""
+  return {"x": RNG.normal(mean, std, shape).astype(dtype),
+          "t": RNG.normal(size=shape).astype(dtype)}
+
+
+def close(actual, expected, rtol, name=""):
+  """Relative to the largest expected value: a gradient near zero is a difference of large ones."""
+  expected = np.asarray(expected, np.float64)
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=rtol * np.abs(expected).max(),
+                             err_msg=name)
+
+
+# ---- GlobalBatchNorm ----------------------------------------------------------------------------
+
+
+def reference(x: np.ndarray, t: np.ndarray) -> dict[str, np.ndarray]:
+  """Ioffe and Szegedy 2015, the transform and its gradients, for the loss mean_n sum(y t)."""
+  shape, n = x.shape, x.shape[0]
+  x, t = (a.astype(np.float64).reshape(-1, shape[-1]) for a in (x, t))
+  mean, variance = x.mean(0), x.var(0)
+  std = np.sqrt(variance + EPSILON)
+  normalized = (x - mean) / std
+  dy = t / n
+  dx = GAMMA / std * (dy - dy.mean(0) - normalized * (dy * normalized).mean(0))
+  return {"y": (GAMMA * normalized + BETA).reshape(shape), "dx": dx.reshape(shape),
+          "dgamma": (dy * normalized).sum(0), "dbeta": dy.sum(0),
+          "moving_mean": (1 - MOMENTUM) * mean,
+          "moving_variance": MOMENTUM + (1 - MOMENTUM) * variance}
+
+
+def build(replicator: Replicator, channels: int = 3) -> GlobalBatchNorm:
+  with replicator.scope():
+    layer = GlobalBatchNorm()
+    layer.build((None, channels))
+  layer.gamma.assign(GAMMA)
+  layer.beta.assign(BETA)
+  return layer
+
+
+def train_once(replicator: Replicator, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The same quantities from one training step."""
+  layer = build(replicator)
+
+  def step(batch):
+    x = batch["x"]
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = layer(x, training=True)
+      loss = tf.reduce_sum(y * batch["t"]) / x.shape[0]
+    dx, *dw = tape.gradient(loss, [x, layer.gamma.value, layer.beta.value])
+    # Of the mean over replicas, one replica's loss is but a part.
+    return {"y": y, "dx": dx / replicator.num_replicas, "dw": all_mean(dw),
+            "moving": tf.stack([layer.moving_mean.value, layer.moving_variance.value])}
+
+  replicas = replicator.run(step, batch)
+  for result in replicas[1:]:  # Every replica keeps its own copy, and all are the same.
+    np.testing.assert_array_equal(result["moving"], replicas[0]["moving"])
+  results = {name: np.concatenate([r[name] for r in replicas]) for name in ("y", "dx")}
+  results["dgamma"], results["dbeta"] = replicas[0]["dw"]
+  # Read from outside, as an evaluation does.
+  results["moving_mean"] = layer.moving_mean.numpy()
+  results["moving_variance"] = layer.moving_variance.numpy()
+  return results
+
+
+@pytest.mark.parametrize("shape, precision, rtol", [
+    ([8, 3], "float64", 1e-12), ([8, 4, 5, 3], "float64", 1e-12), ([8, 4, 5, 3], "float32", 3e-6)],
+    ids=str)
+def test_batch_norm_is_that_of_the_global_batch(set_precision, synchronous, shape, precision, rtol):
+  set_precision(precision)
+  batch = batch_of(shape, dtype=precision)
+  results = train_once(synchronous, batch)
+  for name, expected in reference(**batch).items():
+    assert results[name].dtype == precision
+    close(results[name], expected, rtol, name)
+
+
+def test_batch_norm_on_eight_replicas(float64):
+  batch = batch_of([16, 3])
+  results = train_once(Replicator("mirrored", logical_cpus=8), batch)
+  for name, expected in reference(**batch).items():
+    close(results[name], expected, 1e-12, name)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_batch_norm_does_not_cancel_where_the_mean_is_large(devices):
+  # E[x^2] - E[x]^2 would be 29 % off here. The mean itself is known to 6e-5, its last digit.
+  batch = batch_of([64, 3], mean=1e3, std=1.0, dtype=np.float32)
+  results = train_once(Replicator("mirrored", logical_cpus=devices), batch)
+  expected = reference(**batch)
+  moving = results["moving_variance"].astype(np.float64)
+  np.testing.assert_allclose((moving - MOMENTUM) / (1 - MOMENTUM),
+                             (expected["moving_variance"] - MOMENTUM) / (1 - MOMENTUM), rtol=1e-4)
+  for name in ("y", "dx", "dgamma", "dbeta"):
+    close(results[name], expected[name], 2e-4, name)
+
+
+def test_one_example_on_each_replica(float64):
+  batch = batch_of([4, 3])  # Each replica's own variance is zero.
+  results = train_once(Replicator("mirrored", logical_cpus=4), batch)
+  for name, expected in reference(**batch).items():
+    close(results[name], expected, 1e-12, name)
+
+
+def test_moving_statistics_follow_the_batches(float64, synchronous):
+  layer = build(synchronous)
+  batches = [RNG.normal(i, 1 + i, [8, 2, 3]) for i in range(4)]
+  step = lambda x: layer(x, training=True)
+  for batch in batches:
+    synchronous.run(step, batch)
+  # sum over batches b of (1 - m) m^(3 - b) s_b, and the initial value's m^4.
+  weights = (1 - MOMENTUM) * MOMENTUM ** np.arange(3, -1, -1)
+  means = [b.mean((0, 1)) for b in batches]
+  variances = [b.var((0, 1)) for b in batches]
+  close(layer.moving_mean.numpy(), weights @ means, 1e-12)
+  close(layer.moving_variance.numpy(), MOMENTUM ** 4 + weights @ variances, 1e-12)
+
+
+@pytest.mark.parametrize("shape", [[4, 3], [4, 2, 2, 3]], ids=str)
+def test_a_batch_that_is_not_finite_does_not_spoil_the_moving_statistics(shape):
+  layer = GlobalBatchNorm()
+  x = np.ones(shape, np.float32)
+  x[0] = np.nan
+  assert np.isnan(layer(x, training=True).numpy()).all()
+  np.testing.assert_array_equal(layer.moving_mean, np.zeros(3))
+  np.testing.assert_array_equal(layer.moving_variance, np.ones(3))
+
+
+def test_inference_uses_the_moving_statistics(float64, synchronous):
+  layer = build(synchronous)
+  mean, variance = np.array([1.0, -2.0, 0.0]), np.array([4.0, 0.25, 1.0])
+  layer.moving_mean.assign(mean)
+  layer.moving_variance.assign(variance)
+  x = RNG.normal(size=[8, 3])
+  expected = GAMMA * (x - mean) / np.sqrt(variance + EPSILON) + BETA
+  close(np.concatenate(synchronous.run(layer, x)), expected, 1e-12)
+  close(layer(x).numpy(), expected, 1e-12)  # From outside.
+  np.testing.assert_array_equal(layer.moving_mean.numpy(), mean)
+  np.testing.assert_array_equal(layer.moving_variance.numpy(), variance)
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("scale", [True, False])
+def test_offset_and_scale_can_be_left_out(float64, center, scale):
+  layer = GlobalBatchNorm(center=center, scale=scale, momentum=0.5, epsilon=0.1)
+  x = RNG.normal(size=[5, 3])
+  close(layer(x, training=True), (x - x.mean(0)) / np.sqrt(x.var(0) + 0.1), 1e-12)
+  close(layer.moving_mean.numpy(), 0.5 * x.mean(0), 1e-12)
+  assert len(layer.trainable_variables) == center + scale
+  assert len(layer.non_trainable_variables) == 2
+
+
+def penalty_and_gradient(normalize, variables, batch) -> list[tf.Tensor]:
+  """A gradient penalty through a batch norm, and its gradient: second derivatives of it."""
+  x, (kernel, *others) = batch["x"], [v.value for v in variables]
+  with tf.GradientTape() as outer:
+    with tf.GradientTape() as inner:
+      inner.watch(x)
+      y = normalize(tf.matmul(x, kernel))
+      # The sum over the replica's examples: its gradient is the same however they are divided.
+      total = tf.reduce_sum(tf.tanh(y) * batch["t"])
+    penalty = tf.reduce_mean(tf.reduce_sum(inner.gradient(total, x) ** 2, 1))
+  return all_mean([penalty, *outer.gradient(penalty, [kernel, *others])])
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("strategy, devices", [
+    ("one_device", 1), ("central_storage", 2), ("mirrored", 4)])
+def test_a_gradient_penalty_through_batch_norm_is_that_of_plain_operations(
+    float64, run_eagerly, strategy, devices, eager):
+  batch = batch_of([8, 3])
+  kernel, gamma, beta = (keras.Variable(v) for v in (RNG.normal(size=[3, 3]), GAMMA, BETA))
+
+  def plain(x):
+    mean, variance = tf.nn.moments(x, [0])
+    return (x - mean) / tf.sqrt(variance + EPSILON) * gamma.value + beta.value
+
+  expected = penalty_and_gradient(plain, [kernel, gamma, beta],
+                                  {name: tf.constant(value) for name, value in batch.items()})
+  replicator = Replicator(strategy, logical_cpus=devices)
+  layer = build(replicator)
+  with replicator.scope():
+    weights = keras.Variable(kernel.numpy())
+  if eager:
+    run_eagerly()
+  for result in replicator.run(lambda batch: penalty_and_gradient(
+      lambda x: layer(x, training=True), [weights, layer.gamma, layer.beta], batch), batch):
+    for value, reference_value in zip(result, expected, strict=True):
+      close(value, reference_value, 1e-12)
+
+
+@pytest.mark.parametrize("precision, rtol", [("float64", 1e-12), ("float32", 3e-5)])
+@pytest.mark.parametrize("shapes", [
+    [[1, 3], [5, 3]], [[2, 4, 3], [3, 4, 3]], [[6, 2, 2, 3], [1, 5, 1, 3]],
+    [[4, 3], [0, 3], [2, 3]]], ids=str)
+def test_unequal_batches(shapes, precision, rtol):
+  replicator = Replicator("mirrored", logical_cpus=len(shapes))
+  parts = [{"x": RNG.normal(10 * i, 1 + i, shape).astype(precision),
+            "t": RNG.normal(size=shape).astype(precision)} for i, shape in enumerate(shapes)]
+  batch = replicator.strategy.experimental_distribute_values_from_function(
+      lambda c: {name: tf.constant(value) for name, value
+                 in parts[c.replica_id_in_sync_group].items()})
+  scale, offset = (tf.constant(v, precision) for v in (GAMMA, BETA))
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      tape.watch([batch["x"], scale, offset])
+      y, (mean, variance) = batch_normalized(batch["x"], scale, offset, EPSILON)
+      loss = tf.reduce_sum(y * batch["t"])
+    return y, mean, variance, *tape.gradient(loss, [batch["x"], scale, offset])
+
+  compiled = replicator.compile(
+      lambda batch: replicator.on_replicas(step, tf.constant(0, tf.int64), (batch,)))
+  results = replicator.local_results(compiled(batch))
+  rows = lambda arrays: np.concatenate([np.reshape(a, [-1, 3]) for a in arrays])
+  x, t = (rows([part[name] for part in parts]).astype(np.float64) for name in ("x", "t"))
+  expected = reference(x, t * len(x))  # Whose loss is a mean over the examples.
+  y, _, _, dx, dscale, doffset = zip(*results, strict=True)
+  close(rows(y), expected["y"], rtol)
+  close(rows(dx), expected["dx"], rtol)
+  close(sum(dscale), expected["dgamma"], rtol)
+  close(sum(doffset), expected["dbeta"], rtol)
+  for _, mean, variance, *_ in results:
+    close(mean, x.mean(0), rtol)
+    close(variance, x.var(0), rtol)
+
+
+def test_batch_norm_of_groups(float64):
+  groups = [[0, 3], [2, 1]]
+  replicator = Replicator("mirrored", logical_cpus=4)
+  batch = batch_of([8, 3])
+  with replicator.scope():
+    layer = GlobalBatchNorm(groups=groups)
+    layer.build((None, 3))
+  layer.gamma.assign(GAMMA)
+  layer.beta.assign(BETA)
+  calls = []
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      tape.watch(batch["x"])
+      y = layer(batch["x"], training=True)
+      loss = tf.reduce_sum(y * batch["t"])
+    gradient = tape.gradient(loss, batch["x"])
+    calls.append(list(context.current().collectives))
+    return y, gradient, layer.moving_mean.value, layer.moving_variance.value
+
+  results = replicator.run(step, batch)
+  assert [len(c) for c in calls] == [2] * 4  # Forward and backward.
+  rows = lambda group: np.concatenate([[2 * r, 2 * r + 1] for r in group])
+  for group in groups:
+    expected = reference(batch["x"][rows(group)], batch["t"][rows(group)])
+    close(np.concatenate([results[r][0] for r in group]), expected["y"], 1e-12)
+    close(np.concatenate([results[r][1] for r in group]), 4 * expected["dx"], 1e-12)
+  for _, _, mean, variance in results:  # Of all replicas, and so the same on each.
+    close(mean, 0.1 * batch["x"].mean(0), 1e-12)
+    close(variance, 0.9 + 0.1 * batch["x"].var(0), 1e-12)
+
+
+def test_groups_must_be_those_of_the_replicas():
+  with pytest.raises(UsageError, match="together hold all 1 replicas"):
+    GlobalBatchNorm(groups=[[0, 1]])(tf.zeros([2, 3]), training=True)
+
+
+# ---- SpectralNorm -------------------------------------------------------------------------------
+
+LAYERS = {
+    "dense": (lambda: keras.layers.Dense(4, use_bias=False), np.eye(6)),
+    "conv2d": (lambda: keras.layers.Conv2D(4, 3, use_bias=False), IMAGES),
+    "conv2d_transpose": (lambda: keras.layers.Conv2DTranspose(4, 3, use_bias=False), IMAGES),
+    "embedding": (lambda: keras.layers.Embedding(7, 4), np.arange(7)),
+}
+
+
+def kernel_of(layer: SpectralNorm) -> np.ndarray:
+  """The kernel as a matrix [rows, c]."""
+  kernel = layer.kernel.numpy()
+  return kernel.reshape(-1, kernel.shape[-1])
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_spectral_norm_converges_to_the_largest_singular_value(float64, kind):
+  make, inputs = LAYERS[kind]
+  layer = SpectralNorm(make(), power_iterations=5)
+  layer.build(inputs.shape)
+  layer.kernel.assign(RNG.normal(size=layer.kernel.shape))
+  for _ in range(100):
+    outputs = layer(inputs, training=True)
+  sigma = np.linalg.svd(kernel_of(layer), compute_uv=False)[0]
+  plain = layer.layer(inputs).numpy()
+  close(outputs, plain / sigma, 1e-9)
+  close(layer(inputs), plain / sigma, 1e-9)
+  assert layer.compute_output_shape(inputs.shape) == outputs.shape
+
+
+def dense(replicator: Replicator, **kwargs) -> SpectralNorm:
+  """Of a [6, 4] kernel, a vector u and a bias that are always the same."""
+  rng = np.random.default_rng(1)
+  with replicator.scope():
+    layer = SpectralNorm(keras.layers.Dense(4), **kwargs)
+    layer.build((None, 6))
+  layer.kernel.assign(rng.normal(size=[6, 4]))
+  layer.layer.bias.assign(rng.normal(size=[4]))
+  layer.u.assign(rng.normal(size=[1, 4]))
+  return layer
+
+
+def power_iteration(w: np.ndarray, u: np.ndarray, iterations: int):
+  """Miyato et al. 2018, Algorithm 1: u and v as rows, and sigma."""
+  unit = lambda a: a / np.linalg.norm(a)
+  v = unit(u @ w.T)
+  for _ in range(iterations):
+    v = unit(u @ w.T)
+    u = unit(v @ w)
+  return u, v, (v @ w @ u.T).item()
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_a_spectral_norm_step_is_the_closed_form(float64, synchronous, iterations):
+  layer = dense(synchronous, power_iterations=iterations)
+  w, u = kernel_of(layer), layer.u.numpy()
+  bias = layer.layer.bias.numpy()
+  batch = {"x": RNG.normal(size=[8, 6]), "t": RNG.normal(size=[8, 4])}
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      y = layer(batch["x"], training=True)
+      loss = tf.reduce_mean(tf.reduce_sum(y * batch["t"], 1))
+    gradients = tape.gradient(loss, [layer.kernel.value, layer.layer.bias.value])
+    return {"y": y, "gradients": all_mean(gradients), "u": tf.identity(layer.u.value)}
+
+  results = synchronous.run(step, batch)
+  u, v, sigma = power_iteration(w, u, iterations)
+  close(np.concatenate([r["y"] for r in results]), batch["x"] @ w / sigma + bias, 1e-12)
+  # Eq. 9 and 10 of the paper, with G the gradient for the normalized kernel and
+  # d sigma / dW = v^T u, u and v being constants.
+  g = batch["x"].T @ batch["t"] / 8
+  expected = g / sigma - np.sum(g * w) / sigma ** 2 * v.T @ u
+  for result in results:
+    close(result["gradients"][0], expected, 1e-12)
+    close(result["gradients"][1], batch["t"].mean(0), 1e-12)
+    close(result["u"], u, 1e-12)
+  close(layer.u.numpy(), u, 1e-12)
+  np.testing.assert_array_equal(kernel_of(layer), w)  # It is never overwritten.
+
+
+def test_inference_does_not_move_the_vector(float64, synchronous):
+  layer = dense(synchronous)
+  before, x = layer.u.numpy(), RNG.normal(size=[4, 6])
+  expected = x @ kernel_of(layer) / power_iteration(kernel_of(layer), before, 0)[2]
+  for _ in range(2):
+    outputs = np.concatenate(synchronous.run(layer, x))
+    close(outputs, expected + layer.layer.bias.numpy(), 1e-12)
+  np.testing.assert_array_equal(layer.u.numpy(), before)
+
+
+def test_a_call_made_twice_in_a_step_iterates_twice(float64):
+  replicator = Replicator("mirrored", logical_cpus=2)
+  layer = dense(replicator)
+  u = layer.u.numpy()
+  replicator.run(lambda x: [layer(x, training=True), layer(x, training=True)], np.ones([2, 6]))
+  close(layer.u.numpy(), power_iteration(kernel_of(layer), u, 2)[0], 1e-12)
+
+
+def test_weights_replaced_by_an_enclosing_scope_are_honoured(float64, synchronous):
+  layer = dense(synchronous)
+  kernel, bias, x = RNG.normal(size=[6, 4]), RNG.normal(size=[4]), RNG.normal(size=[4, 6])
+  expected = x @ kernel / power_iteration(kernel, layer.u.numpy(), 0)[2] + bias
+  def step(x):
+    replaced = [(layer.kernel, tf.constant(kernel)), (layer.layer.bias, tf.constant(bias))]
+    with keras.StatelessScope(replaced, initialize_variables=False):
+      return layer(x, training=False)
+  close(np.concatenate(synchronous.run(step, x)), expected, 1e-12)
+  close(step(tf.constant(x)), expected, 1e-12)
+  assert not np.array_equal(kernel_of(layer), kernel)
+
+
+@pytest.mark.parametrize("make", [
+    keras.layers.ReLU, lambda: keras.layers.SeparableConv2D(2, 3)], ids=["relu", "separable"])
+def test_a_layer_without_a_kernel_is_refused(make):
+  with pytest.raises(ValueError, match="has neither 'kernel' nor 'embeddings'"):
+    SpectralNorm(make())(tf.zeros([1, 4, 4, 2]))
+
+
+# ---- Mixed precision ----------------------------------------------------------------------------
+
+MIXED = {
+    "GlobalBatchNorm": lambda: GlobalBatchNorm(),
+    "SpectralNorm of Dense": lambda: SpectralNorm(keras.layers.Dense(3)),
+    "SpectralNorm of Conv2D": lambda: SpectralNorm(keras.layers.Conv2D(3, 3, padding="same")),
+}
+
+
+@pytest.mark.parametrize("inside", ["a step", "a model"])
+@pytest.mark.parametrize("kind", MIXED)
+def test_mixed_bfloat16_keeps_statistics_in_float32(set_precision, kind, inside):
+  replicator = Replicator("mirrored", logical_cpus=2)
+  # Numbers that bfloat16 has, since a model rounds its inputs.
+  x = RNG.integers(-16, 24, [4, 5, 5, 3]).astype(np.float32) / 8
+  outputs = {}
+  for precision in ("float32", "mixed_bfloat16"):
+    set_precision(precision)
+    keras.utils.set_random_seed(0)
+    with replicator.scope():
+      layer = MIXED[kind]()
+      network = layer if inside == "a step" else keras.Sequential([layer])
+      network.build([None, *x.shape[1:]])
+
+    def step(x, network=network):
+      with tf.GradientTape() as tape:
+        y = network(x, training=True)
+        loss = tf.reduce_mean(tf.cast(y, tf.float32) ** 3)
+      return y, tape.gradient(loss, [v.value for v in network.trainable_variables])
+
+    (y, gradients), _ = replicator.run(step, x)
+    assert y.dtype == ("float32" if precision == "float32" else "bfloat16")
+    assert {g.dtype for g in gradients} == {tf.float32}
+    assert {v.dtype for v in network.variables} == {"float32"}
+    outputs[precision] = [tf.cast(value, tf.float32).numpy()
+                          for value in (y, *gradients, *network.non_trainable_variables)]
+  for value, expected in zip(outputs["mixed_bfloat16"], outputs["float32"], strict=True):
+    close(value, expected, 0.05)  # bfloat16 has 8 bits.
+  # Computed before anything was rounded: the moving variance or the singular vector.
+  close(outputs["mixed_bfloat16"][-1], outputs["float32"][-1], 1e-6)

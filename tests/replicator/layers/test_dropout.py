@@ -1,0 +1,188 @@
+"""Dropout: what is dropped belongs to the example, whatever the replicas and micro-batches."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Dropout, Replicator, UsageError, microbatch, random
+from replicator.step import collectives
+
+ROWS = 8  # Of the global batch.
+RATE = 0.25
+X = np.random.default_rng(0).normal(1.0, 1.0, [ROWS, 3, 5])
+
+
+@pytest.fixture(autouse=True)
+def seeded(seed):
+  """Every test begins the streams anew."""
+
+
+def model() -> keras.Sequential:
+  return keras.Sequential([keras.Input(X.shape[1:]), Dropout(RATE),
+                           keras.layers.Dense(5, kernel_initializer="identity"), Dropout(RATE)])
+
+
+def run(replicator: Replicator, network=None, x=X) -> tuple[np.ndarray, np.ndarray]:
+  """Outputs in training, and the gradient of their squares, for the global batch."""
+  with replicator.scope():
+    network = network or model()
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      tape.watch(batch)
+      outputs = network(batch, training=True)
+      loss = tf.reduce_sum(outputs ** 2)
+    return outputs, tape.gradient(loss, batch)
+  parts = replicator.run(step, tf.constant(x, keras.config.floatx()))
+  return tuple(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(2))
+
+
+# ---- What it computes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy, rtol", [
+    ("float32", 1e-6), ("float64", 1e-14), ("mixed_bfloat16", 2e-2), ("mixed_float16", 2e-3)])
+def test_kept_elements_are_scaled_and_the_others_zero(set_precision, policy, rtol):
+  set_precision(policy)
+  x = tf.constant(1.0 + np.abs(X))
+  layer = Dropout(RATE)
+  outputs = layer(x, training=True)
+  assert outputs.dtype == layer.compute_dtype
+  outputs = tf.cast(outputs, tf.float64).numpy()
+  kept = outputs != 0
+  np.testing.assert_allclose(outputs, np.where(kept, x / (1 - RATE), 0), rtol=rtol)
+  random.set_seed(0)  # In every precision the same ones are kept.
+  np.testing.assert_array_equal(kept, random.bernoulli("dropout", X.shape, 1 - RATE))
+
+
+def test_the_share_of_zeros_is_the_rate():
+  zeros = np.count_nonzero(Dropout(RATE)(tf.ones([200, 1000]), training=True) == 0)
+  # Of 200,000 elements it has a standard deviation of 194.
+  assert abs(zeros - 200_000 * RATE) < 4 * 194
+
+
+@pytest.mark.parametrize("rate, training", [(RATE, False), (RATE, None), (0, True), (0.0, True)])
+def test_inference_and_rate_0_are_the_identity(rate, training):
+  np.testing.assert_array_equal(Dropout(rate, dtype="float64")(X, training=training), X)
+
+
+def test_what_is_dropped_passes_neither_infinities_nor_gradients():
+  x = tf.constant(np.where(random.bernoulli("dropout", X.shape, 1 - RATE), X, np.inf))
+  random.set_seed(0)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    outputs = Dropout(RATE, dtype="float64")(x, training=True)
+  assert np.isfinite(outputs).all()
+  np.testing.assert_allclose(tape.gradient(outputs, x),
+                             np.where(np.isinf(x), 0.0, 1 / (1 - RATE)))
+
+
+@pytest.mark.parametrize("noise_shape", [[None, 1, None], (None, 3, 1), [None, 1, 1]])
+def test_axes_of_1_share_a_mask(noise_shape):
+  kept = Dropout(RATE, noise_shape)(np.ones([50, 3, 5]), training=True).numpy() != 0
+  shared = tuple(i for i, size in enumerate(noise_shape) if size == 1)
+  first = kept[tuple(slice(1) if i in shared else slice(None) for i in range(3))]
+  np.testing.assert_array_equal(kept, np.broadcast_to(first, kept.shape))
+  assert first.any() and not first.all()
+  assert len(np.unique(kept.reshape(50, -1), axis=0)) > 1
+
+
+# ---- The same for the global batch everywhere ---------------------------------------------------
+
+
+def test_every_strategy_drops_what_one_device_does(float64, synchronous):
+  expected = run(Replicator("one_device"))
+  for found, value in zip(run(synchronous), expected, strict=True):
+    np.testing.assert_allclose(found, value, rtol=1e-14)
+  assert (expected[0] == 0).mean() > RATE / 2
+
+
+def test_xla_and_eager_steps_drop_the_same(float64, run_eagerly):
+  expected = run(Replicator("one_device"))[0] == 0
+  np.testing.assert_array_equal(run(Replicator("one_device", jit_compile=True))[0] == 0, expected)
+  run_eagerly()
+  np.testing.assert_array_equal(run(Replicator("one_device"))[0] == 0, expected)
+
+
+@pytest.mark.parametrize("strategy, devices, with_collective", [
+    ("one_device", None, False), ("mirrored", 2, False), ("mirrored", 2, True)],
+    ids=["loop", "loop_on_two", "unrolled_on_two"])
+def test_micro_batches_are_the_full_batch(float64, strategy, devices, with_collective):
+  def results(replicator, n):
+    with replicator.scope():
+      network = model()
+    weights = network.trainable_variables
+
+    def loss_and_gradients(batch):
+      if with_collective:
+        collectives.all_mean(tf.zeros([]))
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(network(batch, training=True) ** 2)
+      return loss, tape.gradient(loss, weights)
+    parts = replicator.run(lambda batch: microbatch(loss_and_gradients, batch, n=n), X)
+    return [np.mean([np.asarray(part) for part in replicas], 0)
+            for replicas in zip(*[tf.nest.flatten(part) for part in parts], strict=True)]
+
+  expected = results(Replicator("one_device"), 1)
+  for found, value in zip(results(Replicator(strategy, logical_cpus=devices), 2), expected,
+                          strict=True):
+    np.testing.assert_allclose(found, value, rtol=1e-12)
+
+
+# ---- Its stream ---------------------------------------------------------------------------------
+
+
+def masks(*layers: Dropout) -> list[bytes]:
+  """Of one step."""
+  step = lambda: [layer(tf.ones([4, 50]), training=True) == 0 for layer in layers]
+  return [mask.numpy().tobytes() for mask in Replicator("one_device").run(step)[0]]
+
+
+def test_every_call_of_a_step_drops_others():
+  first, second = Dropout(RATE), Dropout(RATE)
+  assert len(set(masks(first, second, first))) == 3
+
+
+def test_masks_do_not_depend_on_how_many_layers_the_process_made_before():
+  expected = masks(Dropout(RATE), Dropout(RATE))
+  assert masks(Dropout(RATE), Dropout(RATE)) == expected
+  assert masks(Dropout(RATE, name="x"), keras.models.clone_model(model()).layers[-1]) == expected
+
+
+def test_a_layer_with_a_stream_of_its_own_is_independent_of_others():
+  alone, = masks(Dropout(RATE, stream="mine"))
+  assert masks(Dropout(RATE), Dropout(RATE, stream="mine"))[1] == alone
+  assert masks(Dropout(RATE)) != [alone]
+
+
+def test_configuration_comes_back():
+  layer = Dropout.from_config(Dropout(RATE, [None, 1], stream="mine", name="x").get_config())
+  assert (layer.rate, layer.noise_shape, layer.stream, layer.name) == (RATE, [None, 1], "mine", "x")
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Dropout(1.0), r"Dropout.rate = 1.0: must be a number in \[0, 1\)"),
+    (lambda: Dropout(-0.1), "Dropout.rate = -0.1: "),
+    (lambda: Dropout(float("nan")), "Dropout.rate = nan: "),
+    (lambda: Dropout("0.5"), "Dropout.rate = '0.5': "),
+    (lambda: Dropout(True), "Dropout.rate = True: "),
+    (lambda: Dropout(RATE, [1, None, None]), r"noise_shape = \[1, None, None\]: each example"),
+    (lambda: Dropout(RATE, []), r"noise_shape = \[\]: each example"),
+    (lambda: Dropout(RATE, [None, 1])(X, training=True), "noise_shape = .*: does not fit inputs"),
+    (lambda: Dropout(RATE, [None, 2, 1])(X, training=True), "write 3 sizes, each None, 1 or"),
+])
+def test_bad_settings_are_told_in_one_line(make, message):
+  with pytest.raises(UsageError, match=message):
+    make()
+
+
+def test_a_call_in_a_branch_of_the_step_is_refused():
+  layer = Dropout(RATE)
+  with pytest.raises(UsageError, match="'dropout': drawn inside a "):
+    Replicator("one_device").run(
+        lambda batch: tf.cond(batch[0, 0] > 0, lambda: layer(batch, training=True),
+                              lambda: batch), tf.ones([2, 2]))

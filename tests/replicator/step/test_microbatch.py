@@ -1,0 +1,222 @@
+"""Micro-batches against the full batch, in float64, under every synchronous strategy."""
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, microbatch, random
+from replicator.training.training_function import TrainingFunction
+
+BATCHES = np.random.default_rng(0).normal(size=[2, 16, 3])
+
+
+class Networks(tf.Module):
+  """A critic is updated, then a generator through it: two phases, each in n micro-batches.
+
+  Args:
+    n: how many micro-batches; None for the default, from gin.
+    normalization: a layer for the generator.
+  """
+
+  def __init__(self, n: int | None, normalization: type = keras.layers.Identity):
+    super().__init__()
+    self.n = n
+    keras.utils.set_random_seed(0)
+    random.set_seed(0)
+    self.generator = keras.Sequential([
+        keras.Input([3]), keras.layers.Dense(4), normalization(), keras.layers.Activation("tanh"),
+        keras.layers.Dense(3)])
+    self.critic = keras.Sequential([
+        keras.Input([3]), SpectralNorm(keras.layers.Dense(4)), keras.layers.Activation("tanh"),
+        SpectralNorm(keras.layers.Dense(1))])
+    self.optimizers = {name: replicator.wrap_optimizer(
+        keras.optimizers.SGD(0.1, momentum=0.5), getattr(self, name).trainable_variables)
+                       for name in ("generator", "critic")}
+
+  def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+    critic_loss = self._update("critic", self._critic_loss, x)
+    generator_loss = self._update("generator", self._generator_loss, x)
+    # A stream goes on after micro-batches as it does after the full batch.
+    return {"critic": critic_loss, "generator": generator_loss,
+            "draw": tf.reduce_mean(random.normal("z", [x.shape[0]]))}
+
+  def _critic_loss(self, x):
+    z = random.normal("z", x.shape) + random.uniform("z", x.shape)
+    # Called twice: the power iteration of each call is its own.
+    fake_scores = self.critic(self.generator(z, training=True), training=True)
+    return tf.reduce_mean(fake_scores - tf.tanh(self.critic(x, training=True)))
+
+  def _generator_loss(self, x):
+    return -tf.reduce_mean(self.critic(self.generator(x, training=True), training=True) ** 3)
+
+  def _update(self, name, loss_fn, x):
+    variables = getattr(self, name).trainable_variables
+
+    def loss_and_gradients(x):
+      with tf.GradientTape() as tape:
+        loss = loss_fn(x)
+      return loss, tape.gradient(loss, variables)
+
+    loss, gradients = (microbatch(loss_and_gradients, x) if self.n is None
+                       else microbatch(loss_and_gradients, x, self.n))
+    self.optimizers[name].apply(gradients, variables)
+    return loss
+
+
+def train(on: Replicator, n: int | None, normalization=keras.layers.Identity, steps_per_call=2):
+  """Losses of two steps, and the variables after them."""
+  with on.scope():
+    networks = Networks(n, normalization)
+  function = TrainingFunction(on, networks, steps_per_call)
+  losses = [function(i, BATCHES[i:i + steps_per_call]).fetch()[0]
+            for i in range(0, len(BATCHES), steps_per_call)]
+  variables = [*networks.generator.variables, *networks.critic.variables]
+  return ({name: np.concatenate([part[name] for part in losses]) for name in losses[0]},
+          [v.numpy() for v in variables])
+
+
+def assert_equal(actual, expected, tolerance=1e-12):
+  for name, series in expected[0].items():
+    np.testing.assert_allclose(actual[0][name], series, tolerance, tolerance, err_msg=name)
+  for value, reference in zip(actual[1], expected[1], strict=True):
+    np.testing.assert_allclose(value, reference, tolerance, tolerance)
+
+
+@pytest.fixture(scope="module")
+def full_batch():
+  keras.config.set_floatx("float64")
+  keras.config.set_dtype_policy("float64")
+  try:
+    return train(Replicator("one_device"), 1)
+  finally:
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+
+
+# ---- What the full batch would have -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy, replicas, n", [
+    ("one_device", 1, 2), ("one_device", 1, 8), ("mirrored", 2, 4), ("mirrored", 4, 2),
+    ("central_storage", 2, 2)])
+def test_micro_batches_train_as_the_full_batch(float64, full_batch, strategy, replicas, n):
+  assert_equal(train(Replicator(strategy, logical_cpus=replicas), n), full_batch)
+
+
+@pytest.mark.parametrize("how", ["eager", "xla", "one step a call"])
+def test_micro_batches_in_any_way_of_running(float64, full_batch, how, request):
+  if how == "eager":
+    request.getfixturevalue("run_eagerly")()
+  on = Replicator("one_device", jit_compile=how == "xla")
+  assert_equal(train(on, 4, steps_per_call=1), full_batch, 1e-12)
+
+
+def test_the_number_comes_from_the_gin_file(float64, full_batch, monkeypatch):
+  sizes = set()
+  critic_loss = Networks._critic_loss
+  monkeypatch.setattr(Networks, "_critic_loss",
+                      lambda self, x: sizes.add(x.shape[0]) or critic_loss(self, x))
+  with gin.unlock_config():
+    gin.bind_parameter("microbatch.n", 4)
+  try:
+    assert_equal(train(Replicator("one_device"), None), full_batch)
+  finally:
+    gin.clear_config()
+  assert sizes == {4}
+
+
+@pytest.mark.parametrize("replicas, n", [(2, 4), (4, 2)])
+def test_with_batch_norm_micro_batches_are_those_of_one_replica(float64, replicas, n):
+  # Statistics are of one micro-batch over all replicas: the same examples whatever their number.
+  expected = train(Replicator("one_device"), n, GlobalBatchNorm)
+  assert_equal(train(Replicator("mirrored", logical_cpus=replicas), n, GlobalBatchNorm), expected,
+               1e-11)
+
+
+def test_moving_statistics_move_once_for_each_batch(float64):
+  layer = GlobalBatchNorm(momentum=0.9)
+  x = BATCHES[0]
+  microbatch(lambda x: tf.reduce_mean(layer(x, training=True)), tf.constant(x), 4)
+  parts = [x[j::4] for j in range(4)]
+  np.testing.assert_allclose(layer.moving_mean, 0.1 * np.mean([p.mean(0) for p in parts], 0))
+  np.testing.assert_allclose(layer.moving_variance,
+                             0.9 + 0.1 * np.mean([p.var(0) for p in parts], 0))
+
+
+# ---- What it costs ------------------------------------------------------------------------------
+
+
+def graph_size(n: int, normalization, replicas: int) -> tuple[int, list[str]]:
+  """Operations of the step's graph, loop bodies included, and its collectives."""
+  on = Replicator("mirrored", logical_cpus=replicas)
+  with on.scope():
+    networks = Networks(n, normalization)
+  function = on.compile(lambda x: on.on_replicas(networks, tf.constant(0, tf.int64), (x,)))
+  graph = function.get_concrete_function(on.distribute(BATCHES[0])).graph.as_graph_def()
+  return (len(graph.node) + sum(len(f.node_def) for f in graph.library.function),
+          list(on._collectives))
+
+
+def test_a_loop_does_not_grow_with_their_number(float64):
+  (two, collectives), (four, same_collectives) = (
+      graph_size(n, keras.layers.Identity, replicas=2) for n in (2, 4))
+  assert four == two
+  assert collectives == same_collectives
+  assert [call.split(" of ")[0] for call in collectives] == ["all_mean"] * 2  # One an optimizer.
+
+
+def test_collectives_of_batch_norm_are_unrolled(float64):
+  (two, collectives), (four, more_collectives) = (
+      graph_size(n, GlobalBatchNorm, replicas=2) for n in (2, 4))
+  assert four > two
+  gathers = [sum(call.startswith("all_gather") for call in calls)
+             for calls in (collectives, more_collectives)]
+  assert gathers == [2 * 2, 2 * 4]  # Of two phases.
+
+
+# ---- Any results, any batch ---------------------------------------------------------------------
+
+
+def test_nests_keep_their_structure_and_dtypes():
+  batch = {"x": tf.range(8.0), "label": (tf.range(8), None)}
+
+  def means(part):
+    x, labels = part["x"], part["label"][0]
+    np.testing.assert_array_equal(tf.cast(labels, tf.float32), x)
+    return {"mean": tf.reduce_mean(x), "none": None,
+            "small": (tf.reduce_mean(tf.cast(x, tf.bfloat16)), tf.cast(x[0], tf.float16))}
+
+  result = microbatch(means, batch, 4)
+  assert result["none"] is None
+  values = [result["mean"], *result["small"]]
+  assert [float(v) for v in values] == [3.5, 3.5, 1.5]
+  assert [v.dtype for v in values] == ["float32", "bfloat16", "float16"]
+
+
+def test_gradients_of_embeddings_are_added_up():
+  table = tf.Variable(tf.ones([5, 2]))
+  indices = tf.constant([0, 1, 0, 4])
+
+  def gradient(indices):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(tf.gather(table, indices) ** 2)
+    return tape.gradient(loss, table)
+
+  np.testing.assert_allclose(microbatch(gradient, indices, 2),
+                             tf.convert_to_tensor(gradient(indices)))
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda x: microbatch(tf.reduce_mean, x, 3), "microbatch.n = 3: does not divide"),
+    (lambda x: microbatch(tf.reduce_mean, x, 0), "microbatch.n = 0: must be a whole number"),
+    (lambda x: microbatch(tf.reduce_mean, x, 2.0), "microbatch.n = 2.0: must be a whole number"),
+    (lambda x: microbatch(lambda x: tf.shape(x), x, 2), "a tensor of int32"),
+    (lambda x: microbatch(tf.reduce_mean, [x, x[:2]], 2), r"has \[2, 4\] examples"),
+    (lambda x: microbatch(lambda x: microbatch(tf.reduce_mean, x, 2), x, 2), "divide once")],
+    ids=["remainder", "zero", "float", "counts", "sizes", "nested"])
+def test_what_cannot_be_divided_is_refused(call, message):
+  with pytest.raises(UsageError, match=message):
+    call(tf.zeros([4]))

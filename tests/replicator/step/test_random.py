@@ -1,0 +1,428 @@
+"""Random streams: the draws belong to the example, whatever the replicas, device or mode."""
+
+import functools
+import itertools
+import json
+import math
+
+import gin
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+import replicator
+from replicator import Evaluation, Replicator, microbatch, random
+from replicator.app import config
+from replicator.errors import UsageError
+from replicator.step import collectives, random_bits
+
+ROWS = 8  # Of the global batch.
+
+
+def all_kinds(rows: int) -> dict[str, tf.Tensor]:
+  """Draws of every kind; odd sizes, so that no vector instruction divides them evenly."""
+  return {
+      "normal": random.normal("z", [rows, 7]),
+      "again": random.normal("z", [rows, 7]),
+      "normal64": random.normal("z64", [rows, 3], 1.0, 2.0, "float64"),
+      "uniform": random.uniform("u", [rows]),
+      "uniform64": random.uniform("u64", [rows, 1, 2], -1.0, 3.0, "float64"),
+      "int32": random.uniform("label", [rows], 0, 10, "int32"),
+      "int64": random.uniform("index", [rows, 2], -5, 2 ** 40, tf.int64),
+      "truncated": random.truncated_normal("t", [rows, 5], 0.0, 2.0),
+      "bernoulli": random.bernoulli("b", [rows, 7], 0.3),
+      "categorical": random.categorical("c", random.uniform("logits", [rows, 5], -2.0, 2.0)),
+      "permutation": random.permutation("p", [rows, 5]),
+  }
+
+
+INEXACT = {"normal": 1e-5, "again": 1e-5, "normal64": 1e-12, "truncated": 1e-5}
+
+
+def draw(replicator: Replicator, draws=all_kinds, steps: int = 2) -> dict[str, np.ndarray]:
+  """What `steps` steps draw for the global batch: name -> [steps, ROWS, ...]."""
+  step = lambda: draws(ROWS // replicator.num_replicas)
+  parts = [replicator.run(step) for _ in range(steps)]
+  return {name: np.stack([np.concatenate([replica[name] for replica in replicas])
+                          for replicas in parts]) for name in parts[0][0]}
+
+
+def one(**kwargs) -> Replicator:
+  return Replicator("one_device", **kwargs)
+
+
+@functools.cache
+def drawn_alone() -> dict[str, np.ndarray]:
+  """What all must agree with: the draws of one replica in a compiled step, with seed 0."""
+  return draw(one())
+
+
+# ---- The same draws everywhere ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy, devices", [
+    ("default", None), ("central_storage", 2), ("mirrored", 2), ("mirrored", 4)])
+def test_the_global_batch_gets_the_same_draws_under_every_strategy(strategy, devices):
+  expected, drawn = drawn_alone(), draw(Replicator(strategy, logical_cpus=devices))
+  for name, values in expected.items():
+    np.testing.assert_array_equal(drawn[name], values, err_msg=name)
+
+
+def test_eight_replicas_get_the_same_draws():
+  draws = lambda rows: {"z": random.normal("z", [rows, 7])}
+  np.testing.assert_array_equal(draw(Replicator("mirrored", logical_cpus=8), draws)["z"],
+                                draw(one(), draws)["z"])
+
+
+def test_xla_draws_the_same():
+  expected, drawn = drawn_alone(), draw(one(jit_compile=True))
+  for name, values in expected.items():
+    # The inverse error function of XLA rounds otherwise.
+    np.testing.assert_allclose(drawn[name], values, rtol=INEXACT.get(name, 0), err_msg=name)
+
+
+@pytest.mark.parametrize("strategy, devices", [("one_device", None), ("mirrored", 2)])
+def test_eager_steps_draw_the_same(run_eagerly, strategy, devices):
+  expected = drawn_alone()
+  run_eagerly()
+  drawn = draw(Replicator(strategy, logical_cpus=devices))
+  for name, values in expected.items():
+    np.testing.assert_array_equal(drawn[name], values, err_msg=name)
+
+
+def two_kinds(rows: int) -> dict[str, tf.Tensor]:
+  """Of `all_kinds`, those of 32 and of 64 bits whose rows are no whole numbers of Philox."""
+  return {"normal": random.normal("z", [rows, 7]),
+          "normal64": random.normal("z64", [rows, 3], 1.0, 2.0, "float64")}
+
+
+def in_parts(replicator: Replicator, n: int, draws=all_kinds, with_collective: bool = False,
+             ) -> dict[str, np.ndarray]:
+  """Of one step, what n micro-batches draw for the global batch: name -> [ROWS, ...]."""
+  def part(is_example):  # [b, ROWS], rows of the identity
+    if with_collective:
+      collectives.all_mean(tf.zeros([]))
+    values = {name: tf.cast(x, tf.float64) for name, x in draws(is_example.shape[0]).items()}
+    return {name: tf.tensordot(is_example, x, [[0], [0]]) / is_example.shape[0]
+            for name, x in values.items()}
+  identity = np.eye(ROWS)
+  parts = replicator.run(lambda batch: microbatch(part, batch, n=n), identity)
+  return {name: sum(np.asarray(replica[name]) for replica in parts) * ROWS / len(parts)
+          for name in parts[0]}
+
+
+def assert_first_step(drawn: dict[str, np.ndarray]) -> None:
+  for name, values in drawn.items():
+    np.testing.assert_array_equal(values, drawn_alone()[name][0], err_msg=name)
+
+
+def test_micro_batches_in_a_loop_draw_what_the_batch_does():
+  assert_first_step(in_parts(one(), 4))
+
+
+@pytest.mark.parametrize("large_row", [4096, 1], ids=["all_rows", "row_by_row"])
+@pytest.mark.parametrize("with_collective", [False, True], ids=["loop", "unrolled"])
+def test_micro_batches_on_two_replicas_draw_what_the_batch_does(
+    monkeypatch, with_collective, large_row):
+  monkeypatch.setattr(random_bits, "_LARGE_ROW", large_row)
+  mirrored = Replicator("mirrored", logical_cpus=2)
+  assert_first_step(in_parts(mirrored, 2, two_kinds, with_collective))
+
+
+def test_micro_batches_draw_the_same_eagerly(run_eagerly):
+  drawn_alone()  # Before, as it is of a compiled step.
+  run_eagerly()
+  assert_first_step(in_parts(one(), 2))
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_a_replica_makes_the_bits_of_its_own_rows_only(monkeypatch, replicas):
+  made = []
+  make = tf.raw_ops.StatelessRandomUniformFullIntV2
+  monkeypatch.setattr(tf.raw_ops, "StatelessRandomUniformFullIntV2", lambda shape, **arguments: (
+      made.append(shape[0]), make(shape=shape, **arguments))[1])
+  Replicator("mirrored", logical_cpus=replicas).run(lambda: random.normal("z", [4, 8]))
+  assert max(made) == 4 * 8
+
+
+def test_the_precision_of_the_run_does_not_change_choices(set_precision):
+  expected = drawn_alone()
+  set_precision("float64")
+  logits = tf.constant(draw(one(), lambda rows: {
+      "x": random.uniform("logits", [rows, 5], -2.0, 2.0, "float32")}, steps=1)["x"][0])
+  drawn = draw(one(), lambda rows: {
+      "bernoulli": random.bernoulli("b", [rows, 7], 0.3),
+      "categorical": random.categorical("c", logits),
+      "permutation": random.permutation("p", [rows, 5])}, steps=1)
+  for name, values in drawn.items():
+    np.testing.assert_array_equal(values[0], expected[name][0], err_msg=name)
+
+
+def test_a_resumed_step_draws_what_it_would_have_drawn():
+  replicator = one()
+  compiled = replicator.compile(lambda step: replicator.on_replicas(
+      lambda: all_kinds(ROWS)["normal"], step, ()))
+  np.testing.assert_array_equal(compiled(tf.constant(1, tf.int64)), drawn_alone()["normal"][1])
+
+
+def test_outside_of_steps_seeding_starts_the_streams_again(seed):
+  first = [random.normal("z", [3]).numpy() for _ in range(2)]
+  assert not np.array_equal(*first)
+  seed(0)
+  np.testing.assert_array_equal(random.normal("z", [3]), first[0])
+
+
+def test_draws_outside_of_a_step_do_not_move_those_inside(seed):
+  random.normal("z", [3])
+  np.testing.assert_array_equal(draw(one())["normal"], drawn_alone()["normal"])
+
+
+# ---- Different draws where they must differ -----------------------------------------------------
+
+
+def test_no_two_draws_coincide(seed):
+  """Over seeds, names, draws within a step, steps, and examples; a collision is 2^-52."""
+  def draws(rows):
+    return {f"{name}{i}": random.normal(name, [rows, 1], dtype="float64")
+            for name, i in itertools.product(["z", "y", "0/z"], range(2))}
+  drawn = []
+  for number in (0, 1, 2 ** 40):
+    seed(number)
+    drawn.append(list(draw(one(), draws).values()))
+  values = np.ravel(drawn)
+  assert values.size == 3 * 6 * 2 * ROWS
+  assert np.unique(values).size == values.size
+
+
+def test_neighbouring_streams_are_independent(seed):
+  def draws(rows):
+    return {name: random.normal(name, [rows, 1000]) for name in ("a", "b")}
+  drawn = draw(one(), draws)
+  a, b = (drawn[name].reshape(2 * ROWS, 1000) for name in "ab")
+  correlations = np.corrcoef(np.concatenate([a, b]))
+  # Of 1000 independent pairs the coefficient has a standard deviation of 0.032.
+  assert np.abs(correlations - np.eye(len(correlations))).max() < 0.16
+
+
+# ---- The distributions --------------------------------------------------------------------------
+
+# Of 200,000 draws; a correct generator fails with probability 1e-4, and the seed is fixed.
+COUNT, SMALLEST_P = 200_000, 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normal_has_its_distribution(seed, dtype):
+  drawn = random.normal("z", [COUNT], 2.0, 3.0, dtype)
+  assert drawn.dtype == dtype
+  standard = (drawn.numpy().astype(np.float64) - 2.0) / 3.0
+  assert scipy.stats.kstest(standard, "norm").pvalue > SMALLEST_P
+  # Moments of N(0, 1) are 0, 1, 0, 3; of their estimates the variances are 1, 2, 15, 96 over n.
+  for power, (moment, variance) in enumerate([(0, 1), (1, 2), (0, 15), (3, 96)], start=1):
+    assert abs(np.mean(standard ** power) - moment) < 4 * math.sqrt(variance / COUNT)
+  assert 4.0 < np.abs(standard).max() < 6.5  # It has tails.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_uniform_has_its_distribution(seed, dtype):
+  drawn = random.uniform("u", [COUNT], -1.0, 3.0, dtype)
+  assert drawn.dtype == dtype
+  assert -1.0 <= drawn.numpy().min() < -0.999 and 2.999 < drawn.numpy().max() < 3.0
+  assert scipy.stats.kstest(drawn.numpy(), "uniform", args=(-1.0, 4.0)).pvalue > SMALLEST_P
+
+
+def test_integers_have_their_distribution(seed):
+  drawn = random.uniform("label", [COUNT], -3, 7, "int32")
+  assert drawn.dtype == tf.int32
+  values, counts = np.unique(drawn, return_counts=True)
+  assert list(values) == list(range(-3, 7))
+  assert scipy.stats.chisquare(counts).pvalue > SMALLEST_P
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_truncated_normal_has_its_distribution(seed, dtype):
+  drawn = random.truncated_normal("t", [COUNT], 2.0, 3.0, dtype)
+  assert drawn.dtype == dtype
+  standard = (drawn.numpy().astype(np.float64) - 2.0) / 3.0
+  assert 1.99 < np.abs(standard).max() <= 2.0 + 1e-6
+  assert scipy.stats.kstest(standard, "truncnorm", args=(-2, 2)).pvalue > SMALLEST_P
+  assert abs(np.std(standard) - 0.880) < 0.005
+
+
+@pytest.mark.parametrize("p", [0.0, 0.01, 0.7, 1.0])
+def test_bernoulli_has_its_probability(seed, p):
+  drawn = random.bernoulli("b", [COUNT], p)
+  assert drawn.dtype == tf.bool
+  count = np.count_nonzero(drawn)
+  assert scipy.stats.binomtest(count, COUNT, p).pvalue > SMALLEST_P
+
+
+def test_bernoulli_takes_a_probability_of_each_example(seed):
+  p = tf.constant([[0.0], [0.5], [1.0]], tf.bfloat16)
+  drawn = random.bernoulli("b", [3, 1000], p, "bfloat16")
+  assert drawn.dtype == tf.bfloat16
+  means = np.mean(tf.cast(drawn, tf.float32), 1)
+  assert means[0] == 0 and means[2] == 1 and abs(means[1] - 0.5) < 0.07
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_categorical_has_its_distribution(seed, dtype):
+  p = np.array([0.0, 0.125, 0.0, 0.5, 0.25, 0.125, 0.0])
+  with np.errstate(divide="ignore"):
+    logits = tf.constant(np.log2(p) * math.log(2.0) + 3.0, dtype)
+  drawn = random.categorical("c", tf.broadcast_to(logits, [COUNT // 4, 4, 7]))
+  assert drawn.dtype == tf.int32 and drawn.shape == [COUNT // 4, 4]
+  counts = np.bincount(np.ravel(drawn), minlength=7)
+  assert not counts[p == 0].any()
+  if dtype != "bfloat16":  # Which rounds the logits.
+    assert scipy.stats.chisquare(counts[p > 0], COUNT * p[p > 0]).pvalue > SMALLEST_P
+
+
+INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize("logits, classes", [
+    ([0.0], {0}), ([-1e30], {0}), ([3e38, -3e38, 3e38], {0, 2}), ([-INF, -INF, -5.0, -INF], {2}),
+    ([INF, 0.0, INF, -INF], {0, 2}), ([NAN, 0.0, 1.0], {-1}), ([0.0, INF, NAN], {-1}),
+    ([-INF, -INF], {-1})])
+def test_categorical_at_the_ends_of_its_range(seed, logits, classes):
+  assert set(random.categorical("c", tf.constant([logits] * 100)).numpy()) == classes
+
+
+def test_permutations_are_independent_and_alike_probable(seed):
+  drawn = random.permutation("p", [20_000, 2, 3]).numpy()
+  assert drawn.dtype == np.int32
+  np.testing.assert_array_equal(np.sort(drawn), np.broadcast_to(range(3), drawn.shape))
+  # Of two permutations of an example, 36 pairs.
+  _, counts = np.unique(drawn.reshape(-1, 6), axis=0, return_counts=True)
+  assert len(counts) == 36 and scipy.stats.chisquare(counts).pvalue > SMALLEST_P
+  assert len(np.unique(random.permutation("p", [50, 1000]), axis=0)) == 50
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_stays_below_maxval(seed, dtype):
+  drawn = tf.cast(random.uniform("u", [COUNT], dtype=dtype), tf.float64).numpy()
+  assert drawn.min() >= 0.0 and drawn.max() < 1.0
+  assert abs(drawn.mean() - 0.5) < 0.01
+  assert random.normal("z", [2], dtype=dtype).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normal_is_finite_and_symmetric_at_its_ends(monkeypatch, dtype):
+  # All bits zero and all bits one, the ends of the range of random bits.
+  monkeypatch.setattr(random_bits, "bits", lambda name, shape, dtype: (
+      tf.constant([0, dtype.max], dtype)))
+  low, high = random.normal("z", [2], dtype=dtype).numpy()
+  assert np.isfinite(low) and low < -5
+  np.testing.assert_allclose(high, -low, rtol=1e-6)
+  low, high = random.truncated_normal("t", [2], dtype=dtype).numpy()
+  np.testing.assert_allclose([low, high], [-2, 2], rtol=1e-6)
+  assert low >= -2 and high <= 2
+
+
+def test_dtypes_follow_the_run(float64):
+  assert random.normal("z", [2]).dtype == tf.float64
+  assert random.uniform("u", [2]).dtype == tf.float64
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_otherwise_draws_are_float32(set_precision, policy):
+  set_precision(policy)
+  assert random.normal("z", [2]).dtype == tf.float32
+  assert random.uniform("u", [2]).dtype == tf.float32
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+def in_a_function():
+  return tf.function(lambda: random.normal("z", [2]), autograph=False)()
+
+
+def in_a_while_loop():
+  return tf.while_loop(lambda i, _: i < 3, lambda i, _: (i + 1, random.normal("z", [2])),
+                       [0, tf.zeros([2])])[1]
+
+
+def in_a_cond():
+  return tf.cond(replicator.step_number() < 1, lambda: random.normal("z", [2]),
+                 lambda: tf.zeros([2]))
+
+
+def in_a_switch_of_a_while_loop():
+  def body(i, _):
+    return i + 1, tf.switch_case(i, [lambda: tf.zeros([2]), lambda: random.normal("z", [2])])
+  return tf.while_loop(lambda i, _: i < 2, body, [0, tf.zeros([2])])[1]
+
+
+@pytest.mark.parametrize("step", [in_a_function, in_a_while_loop, in_a_cond,
+                                  in_a_switch_of_a_while_loop])
+@pytest.mark.parametrize("strategy, devices", [("one_device", None), ("mirrored", 2)])
+def test_a_draw_in_a_branch_or_loop_of_the_step_is_refused(strategy, devices, step):
+  with pytest.raises(UsageError, match="random stream 'z': drawn inside a "):
+    Replicator(strategy, logical_cpus=devices).run(step)
+
+
+def test_a_draw_in_a_compiled_function_outside_of_steps_is_refused():
+  with pytest.raises(UsageError, match="draw before it and pass the tensor in"):
+    in_a_function()
+
+
+@pytest.mark.parametrize("draw_it, message", [
+    (lambda: random.normal("z", []), "'z': draws for the examples of a batch; write a shape"),
+    (lambda: random.normal("z", tf.TensorShape([None, 3])), r"'z': .*unknown shape \[None, 3\]"),
+    (lambda: random.uniform("u", [2], 0, 9, "int8"), "'u': does not draw int8; write 'int32'"),
+    (lambda: random.normal("z", [2], dtype="int32"), "'z': does not draw int32 here"),
+    (lambda: random.bernoulli("b", [2], [[0.5], [0.5]]), r"'b': p of shape \(2, 1\) does not "),
+    (lambda: random.bernoulli("b", [2], 1.5), "'b': p = 1.5 is no probability"),
+    (lambda: random.bernoulli("b", [2], NAN), "'b': p = nan is no probability"),
+    (lambda: random.categorical("c", [0.0, 1.0]), r"'c': logits of shape \(2,\); write \[n, k\]"),
+    (lambda: random.categorical("c", tf.zeros([3, 0])), r"'c': logits of shape \(3, 0\)"),
+    (lambda: random.permutation("p", [3]), r"'p': a permutation of shape \[3\]; write \[n, k\]"),
+])
+def test_bad_input_is_told_in_one_line(draw_it, message):
+  with pytest.raises(UsageError, match=message) as error:
+    draw_it()
+  assert "\n" not in str(error.value)
+
+
+# ---- A resumed run ------------------------------------------------------------------------------
+
+
+def sums(rows: int) -> dict[str, tf.Tensor]:
+  draws = {"normal": random.normal("z", [rows]), "again": random.normal("z", [rows]),
+           "int64": random.uniform("index", [rows], 0, 2 ** 30, tf.int64),
+           "bernoulli": random.bernoulli("b", [rows, 1000], 0.5)}
+  return {name: tf.reduce_sum(tf.cast(x, tf.float32)) for name, x in draws.items()}
+
+
+def test_a_resumed_run_continues_every_stream(seed, tmp_path):
+  def run(workdir, steps):
+    settings = {"steps": steps, "steps_per_call": 2, "log_every": 2, "eval_every": 2,
+                "checkpoint_every": 2}
+    config.parse([], [f"train.{name} = {value}" for name, value in settings.items()])
+    replicator.train(
+        lambda: lambda: sums(ROWS), None,
+        lambda _: Evaluation({name: float(x) for name, x in sums(3).items()}),
+        workdir=str(workdir))
+    gin.clear_config()
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: x for name, x in row.items() if name != "seconds"} for row in rows]
+
+  whole = run(tmp_path / "whole", 4)
+  assert [row["step"] for row in whole] == [0, 2, 4]
+  assert whole[1].keys() == whole[2].keys() and len(whole[1]) == 1 + 2 * len(sums(1))
+  assert all(whole[1][name] != whole[2][name] for name in ("normal", "int64", "eval/normal"))
+  run(tmp_path / "parts", 2)
+  random.set_seed(7)
+  assert run(tmp_path / "parts", 4) == whole
+
+
+def test_seeds_for_others_depend_on_the_run_and_the_name():
+  def seeds(seed):
+    random.set_seed(seed)
+    return [random.seed_of(name) for name in ("actor", "evaluation")]
+
+  assert seeds(1) == seeds(1)
+  assert len({*seeds(1), *seeds(2)}) == 4
+  assert all(0 <= seed < 2 ** 63 for seed in seeds(1))

@@ -1,0 +1,264 @@
+"""Which variables a step holds, and by which paths."""
+
+import functools
+
+import keras
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator.optimizers.optimizer import check_owners
+from replicator.step.variables import variables_of
+from tests.programs.two_networks import TwoNetworks, network
+
+
+@pytest.fixture(autouse=True)
+def restored():
+  yield
+  keras.config.set_floatx("float32")
+
+
+def ids(variables) -> set[int]:
+  """Of TensorFlow's variables, those behind Keras' among them."""
+  return {id(v.value if isinstance(v, keras.Variable) else v) for v in variables}
+
+
+def found(step) -> set[int]:
+  """What `variables_of` finds, to compare with `ids`; nothing may come twice."""
+  variables = variables_of(step)
+  assert len(ids(variables.values())) == len(variables)
+  return {id(v) for v in variables.values()}
+
+
+class Holder(tf.Module):
+  """A step with the given attributes."""
+
+  def __init__(self, **attributes):
+    super().__init__()
+    for name, value in attributes.items():
+      setattr(self, name, value)
+
+  def __call__(self):
+    return {}
+
+  def method(self):
+    return {}
+
+
+# ---- What is found ------------------------------------------------------------------------------
+
+
+def test_networks_optimizers_slots_and_averages():
+  step = TwoNetworks()
+  generator, critic = step.optimizers["generator"], step.optimizers["critic"]
+  # Adam has two slots for all variables, SGD with momentum one; both count and have a rate.
+  assert len(generator.keras_optimizer.variables) == 2 + 2
+  assert len(critic.keras_optimizer.variables) == 2 + 1
+  assert found(step) == ids([
+      *step.generator.variables, *step.critic.variables, *generator.averages,
+      generator.nonfinite_updates, critic.nonfinite_updates,
+      *generator.keras_optimizer.variables, *critic.keras_optimizer.variables])
+
+
+def test_paths_are_attributes():
+  step = TwoNetworks()
+  paths = {id(v): path for path, v in variables_of(step).items()}
+  average = step.optimizers["generator"].averages[4]
+  assert paths[id(average.value)] == "optimizers/generator/averages/4"
+  assert paths[id(step.critic.weights[0].value)].startswith("critic/")
+
+
+def test_layers_that_a_keras_model_keeps_in_lists_and_dicts():
+  class Model(keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.blocks = [[keras.layers.Dense(2), keras.layers.Dense(3)]]
+      self.heads = {"a": keras.layers.Dense(1), "b": keras.Sequential([keras.layers.Dense(1)])}
+
+    def call(self, x):
+      for block in self.blocks[0]:
+        x = block(x)
+      return {name: head(x) for name, head in self.heads.items()}
+
+  model = Model()
+  model(tf.zeros([1, 4]))
+  assert len(model.variables) == 8
+  assert found(Holder(model=model)) == ids(model.variables)
+
+
+def test_lists_tuples_dicts_and_modules_in_modules():
+  v = [tf.Variable(float(i)) for i in range(6)]
+  step = Holder(list=[v[0], (v[1], {"name": v[2]})], inner=Holder(inner=Holder(variable=v[3])),
+                dict={"a": {"b": v[4]}, 7: v[5]})
+  assert {path: float(value) for path, value in variables_of(step).items()} == {
+      "list/0": 0, "list/1/0": 1, "list/1/1/name": 2, "inner/inner/variable": 3, "dict/a/b": 4,
+      "dict/7": 5}
+
+
+def test_state_of_layers_that_is_no_weight():
+  net = keras.Sequential([keras.Input([2]), keras.layers.Dropout(0.5),
+                          replicator.SpectralNorm(keras.layers.Dense(1))])
+  assert len(net.variables) == 4  # The state of the dropout, kernel, bias, u.
+  assert found(Holder(net=net)) == ids(net.variables)
+
+
+def test_a_keras_variable_of_the_users_own():
+  variable = keras.Variable(1.0)
+  assert found(Holder(temperature=variable)) == {id(variable.value)}
+
+
+def test_a_generator_is_there_as_itself():
+  generator = tf.random.Generator.from_seed(1)
+  assert variables_of(Holder(generator=generator)) == {"generator": generator}
+
+
+def test_plain_python_values_are_nothing():
+  assert variables_of(Holder(a=1, b="b", c=None, d=[1.0], e=len, f=lambda x: x)) == {}
+
+
+def test_a_shared_variable_comes_once():
+  net, v = network(1), tf.Variable(1.0)
+  optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(), net.trainable_variables)
+  step = Holder(a=net, b=[net, {"c": net.layers[0]}], v=v, w=v, optimizer=optimizer)
+  assert found(step) == ids([
+      *net.variables, v, *optimizer.keras_optimizer.variables, optimizer.nonfinite_updates])
+
+
+def test_a_module_that_refers_back_ends():
+  parent, v = Holder(), tf.Variable(1.0)
+  parent.child = Holder(parent=parent, v=v)
+  assert found(parent) == ids([v])
+
+
+# ---- Who owns a variable ------------------------------------------------------------------------
+
+
+def optimizer_of(*nets) -> replicator.Optimizer:
+  return replicator.wrap_optimizer(
+      keras.optimizers.SGD(), [v for net in nets for v in net.trainable_variables])
+
+
+def test_a_variable_with_two_owners_is_told_with_both(tmp_path):
+  generator, encoder = network(1), network(1)
+  step = Holder(d_optimizer=optimizer_of(encoder),
+                others={"ge": optimizer_of(generator, encoder)})
+  message = (rf"'{encoder.trainable_variables[0].path}' belongs to two optimizers of the step, "
+             "'d_optimizer' and 'others/ge'; give it to one")
+  for start in (lambda: check_owners(step), lambda: replicator.Replicator().run(step),
+                lambda: replicator.train(lambda: step, workdir=str(tmp_path), steps=1)):
+    with pytest.raises(replicator.UsageError, match=message):
+      start()
+  d_optimizer, ge_optimizer = step.d_optimizer, step.others["ge"]
+  with pytest.raises(replicator.UsageError, match="'d_optimizer' and 'ge_optimizer'"):
+    check_owners(lambda batch: (d_optimizer.apply(batch), ge_optimizer.apply(batch)))
+
+
+def test_one_owner_on_several_paths_is_one():
+  net = network(1)
+  optimizer = optimizer_of(net)
+  optimizer_of(net)  # Of another program.
+  check_owners(Holder(net=net, a=optimizer, b=[optimizer], c=optimizer_of(network(1))))
+
+
+# ---- Steps that are functions -------------------------------------------------------------------
+
+
+NET = network(1)
+
+
+def use_global(batch):
+  return NET(batch)
+
+
+def use_helper(batch):
+  return {"loss": use_global(batch)}
+
+
+def use_global_in_loop(batch):
+  return [NET(x) for x in batch]
+
+
+def use_default(batch, net=NET):
+  return net(batch)
+
+
+@pytest.mark.parametrize("step", [use_global, use_helper, use_global_in_loop, use_default],
+                         ids=lambda f: f.__name__)
+def test_globals_and_defaults_of_a_function(step):
+  assert found(step) == ids(NET.variables)
+
+
+def test_closures_of_a_function_and_of_those_it_calls():
+  nets = [network(1) for _ in range(3)]
+  inner = lambda batch: nets[0](batch)
+
+  def step(batch, net=nets[1]):
+    return {"loss": inner(batch) + net(batch)}
+
+  assert found(step) == ids([v for net in nets for v in net.variables])
+
+
+def test_partials():
+  a, b, c = (tf.Variable(float(i)) for i in range(3))
+  closed = lambda *args, **kwargs: a
+  step = functools.partial(functools.partial(closed, [b]), c={"d": c})
+  assert found(step) == ids([a, b, c])
+
+
+def test_bound_methods():
+  v = tf.Variable(1.0)
+  assert found(Holder(v=v).method) == ids([v])
+
+
+def test_a_method_in_a_closure():
+  v = tf.Variable(1.0)
+  holder = Holder(v=v)
+  assert found(lambda: holder.method()) == ids([v])
+
+
+# ---- Paths stay ---------------------------------------------------------------------------------
+
+
+def test_paths_are_sorted():
+  paths = list(variables_of(TwoNetworks()))
+  assert len(paths) > 20
+  assert paths == sorted(paths)
+
+
+def test_paths_are_the_same_when_a_step_is_built_again():
+  # Keras numbers what it names: the second `Sequential` of a process is 'sequential_1'.
+  first, second = TwoNetworks(), TwoNetworks()
+  assert list(variables_of(first)) == list(variables_of(second))
+
+
+def test_paths_of_unnamed_variables_are_the_same_when_a_step_is_built_again():
+  class Scale(keras.layers.Layer):
+    def __init__(self):
+      super().__init__()
+      self.scale = keras.Variable(1.0)
+      self.offset = self.add_weight(shape=())
+
+  first, second = Holder(layer=Scale()), Holder(layer=Scale())
+  assert list(variables_of(first)) == list(variables_of(second))
+  assert len(variables_of(first)) == 2
+
+
+def test_paths_of_functions_are_the_same_when_a_step_is_built_again():
+  def make_step():
+    net = network(1)
+    optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(), net.trainable_variables)
+    return lambda batch: optimizer.apply(net(batch))
+
+  assert list(variables_of(make_step())) == list(variables_of(make_step()))
+
+
+def test_paths_do_not_depend_on_the_strategy(synchronous):
+  expected = [(path, v.shape) for path, v in variables_of(TwoNetworks()).items()]
+  with synchronous.scope():
+    step = TwoNetworks()
+  assert [(path, v.shape) for path, v in variables_of(step).items()] == expected
+
+
+def test_the_state_of_a_seed_generator():
+  seeds = keras.random.SeedGenerator(1)
+  assert found(Holder(seeds=seeds)) == ids([seeds.state])

@@ -1,0 +1,157 @@
+"""Asynchronous training. What it needs of TensorFlow lasts as long as a process: each test has one.
+
+How the launcher starts a dead worker again is in test_launch.
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+HANG_SECONDS = 300
+SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
+
+# A cluster inside one process.
+CLUSTER = """
+import json, os, time
+import replicator
+from replicator import launch
+import keras, tensorflow as tf
+chief, *others = launch.tf_configs(workers=2, ps=2)
+threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=8)  # They share one process.
+servers = [tf.distribute.Server(chief["cluster"], job_name=other["task"]["type"],
+                                task_index=other["task"]["index"], protocol="grpc", config=threads)
+           for other in others]
+os.environ["TF_CONFIG"] = json.dumps(chief)
+from replicator.training.training_function import TrainingFunction
+cluster = replicator.Replicator("parameter_server")
+found = {}
+
+# By bytes: 400 | 40 + 40 + 320, which is a tie: 8 | 4.
+with cluster.scope():
+  weights = [keras.Variable(tf.zeros([n]), dtype=dtype) for n, dtype in [
+      (100, "float32"), (10, "float32"), (10, "float32"), (40, "float64"), (2, "float32"),
+      (1, "float32")]]
+  optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(), weights, ema_decay=0.9)
+found["devices"] = [weight.value.device for weight in weights]
+adam = optimizer.keras_optimizer
+found["moments"] = [[m.value.device for m in moments]
+                    for moments in (adam._momentums, adam._velocities)]
+
+# The first step has begun before three others begin, and ends after they have ended. What
+# schedules it does not wait for it.
+with cluster.scope():
+  has_begun, may_end = tf.Variable(False), tf.Variable(False)
+def slow():
+  has_begun.assign(True)
+  tf.while_loop(tf.logical_not, lambda end: may_end.read_value(), [may_end.read_value()])
+  return {"loss": 2.0}
+def quick():
+  return {"replicas": replicator.num_replicas(), "sum": replicator.all_sum(tf.constant(5.0))}
+slowly, quickly = TrainingFunction(cluster, slow, 1), TrainingFunction(cluster, quick, 3)
+slow_result = slowly(0, None)
+while not has_begun.numpy():
+  time.sleep(0.01)
+quick_result = quickly(1, None)
+found["quick"] = {name: values.tolist() for name, values in quick_result.fetch()[0].items()}
+may_end.assign(True)
+found["slow"] = {name: values.tolist() for name, values in slow_result.fetch()[0].items()}
+found["to_save"] = len(quickly.variables())
+found["told"] = cluster.servers.describe()
+print(json.dumps(found))
+"""
+
+
+def test_variables_are_spread_by_size_and_staleness_is_counted():
+  done = subprocess.run([sys.executable, "-c", CLUSTER], cwd=ROOT, capture_output=True, text=True,
+                        timeout=HANG_SECONDS)
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout.splitlines()[-1])
+  assert found["devices"] == [SERVER.format(i) for i in (0, 1, 1, 1, 0, 1)]
+  # One for the float32 variables of each server, and one for the float64 variable.
+  assert found["moments"] == [[SERVER.format(i) for i in (0, 1, 1)]] * 2
+  assert found["slow"] == {"loss": [2.0], "staleness": [3.0]}
+  assert found["quick"] == {"replicas": [1.0] * 3, "sum": [5.0] * 3, "staleness": [0.0] * 3}
+  assert found["to_save"] == 0  # The count of all steps is none of the step's own variables.
+  assert found["told"] == (
+      "workers: 2, parameter servers: 2; each step sees one replica with the whole global batch, "
+      "and its collectives are over no more")
+
+
+class Run:
+  """A training under the launcher, with processes that can be killed by name."""
+
+  def __init__(self, workdir: pathlib.Path, *bindings: str):
+    self.metrics = workdir / "metrics.jsonl"
+    self.process = subprocess.Popen(
+        [sys.executable, "-m", "replicator.launch", "--workers=2", "--ps=2", "--",
+         sys.executable, "-m", "tests.programs.asynchronous", f"--workdir={workdir}",
+         "--gin_param=Replicator.strategy = 'parameter_server'",
+         *(f"--gin_param={binding}" for binding in bindings)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    self.lines: list[str] = []
+
+  def wait_for_rows(self, count: int) -> None:
+    """Waits until the log has so many rows more than it has now."""
+    rows = lambda: self.metrics.read_text().count("\n") if self.metrics.exists() else 0
+    wanted = rows() + count
+    while rows() < wanted:
+      assert self.process.poll() is None, self.process.communicate()
+      time.sleep(0.02)
+
+  def read_process_numbers(self) -> dict[str, int]:
+    """`{"worker 0": 4711, ...}` of all five processes."""
+    numbers: dict[str, int] = {}
+    assert self.process.stdout is not None
+    while len(numbers) < 5:
+      self.lines.append(self.process.stdout.readline())
+      assert self.lines[-1], self.process.communicate()
+      found = re.match(r"\[(.+)\] process (\d+)", self.lines[-1])
+      if found:
+        numbers[found[1]] = int(found[2])
+    return numbers
+
+
+def kill_in_the_middle_of_a_step(process: int) -> None:
+  os.kill(process, signal.SIGSTOP)
+  time.sleep(0.5)  # It surely has a step now, and will not end it.
+  os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_workers_die_and_join_again(tmp_path):
+  run = Run(tmp_path, "train.steps = 300", "train.log_every = 10", "train.eval_every = 0",
+            "train.checkpoint_every = 0", "train.global_batch_size = 8")
+  processes = run.read_process_numbers()
+  run.wait_for_rows(1)
+  for name in ("ps 0", "worker 1"):  # Alone it ends no server while there is a chief.
+    os.kill(processes[name], signal.SIGTERM)
+  kill_in_the_middle_of_a_step(processes["worker 0"])
+  run.wait_for_rows(1)  # The other goes on.
+  kill_in_the_middle_of_a_step(processes["worker 1"])
+  out, err = run.process.communicate(timeout=HANG_SECONDS)  # Which needs one that has joined again.
+
+  assert run.process.returncode == 0, out + err
+  assert err.splitlines() == [
+      f"launch: worker {i} ended with status 137, and was started again" for i in range(2)]
+  assert all(f"[chief 0] worker {i} is gone: others do its work until it is back" in out
+             for i in range(2))
+  rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+  assert [row["step"] for row in rows] == list(range(10, 301, 10))
+  assert all(list(row) == ["step", "seconds", "critic", "generator", "grad_norm/generator",
+                           "grad_norm/critic", "staleness"] for row in rows)
+  assert np.isfinite([row["critic"] for row in rows]).all()
+  assert max(row["staleness"] for row in rows) > 0
+  told = next(line for line in out.splitlines() if line.startswith("[chief 0] trained "))
+  trained = json.loads(told.removeprefix("[chief 0] trained "))
+  # At most the two steps that a kill interrupted were begun twice.
+  assert 300 <= trained["runs"] <= 302
+  assert trained["devices"] == [SERVER.format(0), SERVER.format(1)]

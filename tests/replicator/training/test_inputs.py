@@ -1,0 +1,189 @@
+"""The input contract: the global batch of a step, however it is divided and wherever it begins."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import InputContext, split
+from replicator.errors import UsageError
+from replicator.training.inputs import ExampleSource, batches
+
+
+class Numbers:
+  """Examples 0, 1, 2, ...; a source as a user writes one."""
+
+  def __init__(self, size: int):
+    self.size = size
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"number": index, "image": tf.fill([2, 2], tf.cast(index, tf.float32))}
+
+
+def read(inputs, steps: int, first_step: int = 0, **context) -> np.ndarray:
+  """The numbers in some batches of one pipeline: [steps, batch_size]."""
+  dataset = batches(inputs, InputContext(**context), first_step)
+  return np.stack([b["number"] for b in dataset.take(steps).as_numpy_iterator()])
+
+
+# ---- Example sources ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 12, 100])
+def test_each_epoch_is_a_permutation(size):
+  epochs = 6
+  stream = read(Numbers(size), epochs * size, global_batch_size=1).reshape(epochs, size)
+  np.testing.assert_array_equal(np.sort(stream, axis=1), [np.arange(size)] * epochs)
+  if size >= 7:  # They differ, by all odds.
+    assert len({tuple(epoch) for epoch in stream}) == epochs
+
+
+def test_a_batch_may_span_epochs():
+  stream = read(Numbers(5), 4, global_batch_size=8).ravel()  # 32 examples: 6 epochs and 2.
+  np.testing.assert_array_equal(np.sort(stream[:30].reshape(6, 5)), [np.arange(5)] * 6)
+
+
+def test_the_order_is_random():
+  # Over 400 epochs of 10 each place holds each example 40 times, give or take: chi-squared with
+  # 9 x 9 degrees of freedom has mean 81 and standard deviation 12.7.
+  stream = read(Numbers(10), 400, global_batch_size=10)
+  counts = np.array([np.bincount(place, minlength=10) for place in stream.T])
+  assert np.sum((counts - 40.0) ** 2 / 40.0) < 81 + 5 * 12.7
+
+
+def test_all_of_an_example_stays_together():
+  batch = next(batches(Numbers(10), InputContext(4)).as_numpy_iterator())
+  assert batch["image"].shape == (4, 2, 2)
+  np.testing.assert_array_equal(batch["image"][:, 0, 1], batch["number"])
+
+
+@pytest.mark.parametrize("pipelines", [2, 4])
+def test_pipelines_divide_the_same_global_batches(pipelines):
+  whole = read(Numbers(50), 10, global_batch_size=8)
+  parts = [read(Numbers(50), 10, global_batch_size=8, input_pipeline_id=i,
+                num_input_pipelines=pipelines, num_replicas_in_sync=pipelines)
+           for i in range(pipelines)]
+  assert all(part.shape == (10, 8 // pipelines) for part in parts)
+  np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+
+
+def test_the_number_of_replicas_does_not_matter():
+  np.testing.assert_array_equal(
+      read(Numbers(50), 10, global_batch_size=8, num_replicas_in_sync=4),
+      read(Numbers(50), 10, global_batch_size=8))
+
+
+@pytest.mark.parametrize("first_step", [1, 5, 9])
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_resuming_continues_the_stream(first_step, pipeline):
+  context = {"global_batch_size": 6, "input_pipeline_id": pipeline, "num_input_pipelines": 2,
+             "seed": 3}
+  np.testing.assert_array_equal(read(Numbers(20), 10 - first_step, first_step, **context),
+                                read(Numbers(20), 10, **context)[first_step:])
+
+
+def test_a_late_step_is_reached_at_once():
+  # 10^12 examples into the stream: nothing is skipped one by one.
+  assert read(Numbers(1000), 1, 10 ** 9, global_batch_size=1000).shape == (1, 1000)
+
+
+def test_the_seed_decides_the_order():
+  streams = [read(Numbers(100), 1, global_batch_size=100, seed=seed).ravel()
+             for seed in (0, 1, 12345, 0)]
+  assert len({tuple(stream) for stream in streams}) == 3
+  np.testing.assert_array_equal(streams[0], streams[-1])
+
+
+def test_shapes_are_static():
+  spec = batches(Numbers(10), InputContext(4)).element_spec
+  assert spec == {"number": tf.TensorSpec([4], tf.int64),
+                  "image": tf.TensorSpec([4, 2, 2], tf.float32)}
+
+
+def test_a_source_is_recognized_by_what_it_has():
+  assert isinstance(Numbers(3), ExampleSource)
+  assert not isinstance(lambda context: None, ExampleSource)
+
+
+# ---- Input functions ----------------------------------------------------------------------------
+
+
+def counting(context: InputContext) -> tf.data.Dataset:
+  """This pipeline's part of the numbers 0, 1, 2, ..., taken in turn."""
+  numbers = tf.data.Dataset.range(1000).shard(
+      context.num_input_pipelines, context.input_pipeline_id)
+  return numbers.map(lambda n: {"number": n}).batch(context.batch_size, drop_remainder=True)
+
+
+def test_an_input_function_knows_its_part():
+  parts = [read(counting, 3, global_batch_size=4, input_pipeline_id=i, num_input_pipelines=2)
+           for i in range(2)]
+  np.testing.assert_array_equal(parts, [[[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]])
+
+
+def test_an_input_function_is_skipped_to_its_step():
+  np.testing.assert_array_equal(read(counting, 2, first_step=3, global_batch_size=2),
+                                [[6, 7], [8, 9]])
+
+
+@pytest.mark.parametrize("dataset, shape", [
+    (lambda c: tf.data.Dataset.range(100).batch(c.global_batch_size, drop_remainder=True),
+     r"\(8,\)"),
+    (lambda c: tf.data.Dataset.range(100).batch(c.batch_size), r"\(None,\)"),
+    (lambda c: tf.data.Dataset.range(100), r"\(\)"),
+    (lambda c: tf.data.Dataset.from_tensors({"a": tf.zeros([4]), "b": tf.zeros([3, 4])}),
+     r"\(3, 4\)")])
+def test_batches_of_another_size_are_refused(dataset, shape):
+  with pytest.raises(UsageError, match=f"yields a tensor of shape {shape}; .*batch_size = 4 "):
+    batches(dataset, InputContext(8, num_input_pipelines=2, num_replicas_in_sync=2))
+
+
+@pytest.mark.parametrize("returned", [None, [1, 2, 3]])
+def test_an_input_function_returns_a_dataset(returned):
+  with pytest.raises(UsageError, match="the input function"):
+    batches(lambda context: returned, InputContext(4))
+
+
+# ---- Global batch size --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size, replicas, remedy", [
+    (10, 4, "8 or 12"), (3, 4, "4 or 8"), (0, 2, "2 or 4"), (-4, 2, "2 or 4"), (65, 8, "64 or 72")])
+@pytest.mark.parametrize("inputs", [Numbers(100), counting], ids=["source", "function"])
+def test_a_global_batch_that_does_not_divide(inputs, size, replicas, remedy):
+  with pytest.raises(UsageError) as caught:
+    batches(inputs, InputContext(size, num_replicas_in_sync=replicas))
+  assert str(caught.value) == (f"train.global_batch_size = {size}: does not divide by the "
+                               f"{replicas} replicas; write {remedy}")
+
+
+def test_per_replica_batch_size():
+  context = InputContext(64, num_input_pipelines=2, num_replicas_in_sync=8)
+  assert context.get_per_replica_batch_size(64) == 8
+  assert context.batch_size == 32
+
+
+# ---- split() ------------------------------------------------------------------------------------
+
+
+def test_split_deals_examples_out_in_turn():
+  batch = {"x": tf.range(6), "y": [tf.reshape(tf.range(12), [6, 2])]}
+  parts = split(batch, 3)
+  assert [part["x"].numpy().tolist() for part in parts] == [[0, 3], [1, 4], [2, 5]]
+  assert parts[1]["y"][0].numpy().tolist() == [[2, 3], [8, 9]]
+  assert split(batch, 1) == [batch]
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_the_parts_of_all_replicas_are_those_of_the_global_batch(replicas):
+  whole = tf.range(24)
+  of_replicas = [split(replica, 3) for replica in tf.split(whole, replicas)]
+  for j, part in enumerate(split(whole, 3)):
+    np.testing.assert_array_equal(tf.concat([parts[j] for parts in of_replicas], 0), part)
+
+
+def test_a_batch_that_does_not_split():
+  with pytest.raises(UsageError) as caught:
+    split({"x": tf.range(8)}, 3)
+  assert str(caught.value) == (
+      "a replica's batch of 8 examples does not divide into 3 parts; write a "
+      "train.global_batch_size that is a multiple of replicas x 3")

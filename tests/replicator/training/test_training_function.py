@@ -1,0 +1,144 @@
+"""Several steps in one call."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, all_sum, random, replica_id, step_number, wrap_optimizer
+from replicator.errors import UsageError
+from replicator.training.training_function import TrainingFunction
+
+BATCHES = np.random.default_rng(0).normal(size=[6, 8, 3])
+
+
+class Regression(tf.Module):
+  """A training with everything whose order may matter: an optimizer, noise, the step number."""
+
+  def __init__(self):
+    super().__init__()
+    self.weights = keras.Variable(np.array([[0.1], [0.2], [0.3]]))
+    self.optimizer = wrap_optimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), [self.weights], ema_decay=0.9)
+
+  def __call__(self, batch):
+    noise = random.normal("noise", [batch["x"].shape[0], 1])
+    with tf.GradientTape() as tape:
+      error = tf.matmul(batch["x"], self.weights.value) - 1.0 + noise
+      loss = tf.reduce_mean(error ** 2)
+    self.optimizer.apply(tape.gradient(loss, [self.weights.value]), [self.weights])
+    return {"loss": loss, "number": step_number(), "noise": tf.reduce_mean(noise)}
+
+
+def train(replicator: Replicator, steps_per_call: int, eagerly=lambda: None):
+  """The history of six steps, and the variables after them."""
+  with replicator.scope():
+    step = Regression()
+  eagerly()
+  function = TrainingFunction(replicator, step, steps_per_call)
+  histories = [function(first, {"x": BATCHES[first:first + steps_per_call]}).fetch()[0]
+               for first in range(0, 6, steps_per_call)]
+  history = {name: np.concatenate([h[name] for h in histories]) for name in histories[0]}
+  return history, [step.weights.numpy(), step.optimizer.averages[0].numpy()]
+
+
+@pytest.mark.parametrize("steps_per_call", [2, 6])
+def test_steps_in_one_call_are_the_steps_of_several(float64, synchronous, steps_per_call):
+  (expected, variables), (history, others) = (train(synchronous, n) for n in (1, steps_per_call))
+  assert list(history) == ["loss", "number", "noise"]
+  assert list(history["number"]) == list(range(6))
+  assert len(set(history["noise"])) == 6
+  for name, values in expected.items():
+    np.testing.assert_allclose(history[name], values, rtol=1e-13, err_msg=name)
+  for variable, other in zip(variables, others, strict=True):
+    np.testing.assert_allclose(other, variable, rtol=1e-13)
+
+
+@pytest.mark.parametrize("strategy", ["central_storage", "mirrored"])
+def test_replicas_train_as_one(float64, strategy):
+  expected, variables = train(Replicator("one_device"), 3)
+  history, others = train(Replicator(strategy, logical_cpus=2), 3)
+  for name, values in expected.items():
+    np.testing.assert_allclose(history[name], values, rtol=1e-12, err_msg=name)
+  for variable, other in zip(variables, others, strict=True):
+    np.testing.assert_allclose(other, variable, rtol=1e-12)
+
+
+def test_an_eager_call_trains_the_same(float64, run_eagerly):
+  replicator = Replicator("mirrored", logical_cpus=2)
+  (expected, variables), (history, others) = train(replicator, 3), train(replicator, 3, run_eagerly)
+  for name, values in expected.items():
+    np.testing.assert_allclose(history[name], values, rtol=1e-13, err_msg=name)
+  np.testing.assert_allclose(others, variables, rtol=1e-13)
+
+
+def test_xla_trains_the_same(float64):
+  expected, variables = train(Replicator("one_device"), 3)
+  history, others = train(Replicator("one_device", jit_compile=True), 3)
+  for name, values in expected.items():
+    np.testing.assert_allclose(history[name], values, rtol=1e-11, err_msg=name)
+  np.testing.assert_allclose(others, variables, rtol=1e-11)
+
+
+def call(step, replicator=None, inputs=None, **kwargs):
+  return TrainingFunction(replicator or Replicator("mirrored", logical_cpus=2), step, 1)(
+      0, inputs, **kwargs).fetch()
+
+
+def test_scalars_are_means_over_replicas(synchronous):
+  n = synchronous.num_replicas
+  def step(batch):
+    return {"mean": tf.reduce_mean(batch["x"]), "id": replica_id(), "sum": all_sum(tf.constant(1)),
+            "python": 2, "true": tf.constant(True)}
+  history, _ = call(step, synchronous, {"x": np.arange(8.0).reshape(1, 8)})
+  assert {name: list(values) for name, values in history.items()} == {
+      "mean": [3.5], "id": [(n - 1) / 2], "sum": [n], "python": [2], "true": [1]}
+  assert {values.dtype for values in history.values()} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize("precision, dtype", [
+    ("float64", "float64"), ("float32", "float32"), ("mixed_bfloat16", "float32")])
+def test_scalars_have_the_precision_of_the_run(set_precision, precision, dtype):
+  set_precision(precision)
+  history, _ = call(lambda: {"third": tf.constant(1 / 3, tf.float64)})
+  assert history["third"].dtype == dtype
+  assert history["third"][0] == np.asarray(1 / 3, dtype)
+
+
+def test_nan_is_reported(synchronous):
+  history, _ = call(lambda: {"nan": tf.constant(np.nan), "one": tf.constant(1.0)}, synchronous)
+  assert np.isnan(history["nan"][0]) and history["one"][0] == 1
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("steps_per_call", [1, 3])
+def test_the_wish_to_stop_comes_back(synchronous, stop, steps_per_call):
+  function = TrainingFunction(synchronous, lambda: {"loss": 0.0}, steps_per_call)
+  for wish in (False, stop, False):
+    assert function(0, None, wish).fetch()[1] is wish
+
+
+def test_a_function_knows_the_variables_it_uses():
+  replicator = Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    used = tf.Variable(1.0, name="used")
+    tf.Variable(1.0, name="unused")
+  function = TrainingFunction(replicator, lambda: {"value": used.read_value()}, 2)
+  function(0, None).fetch()
+  assert {v.name.partition("/")[0].partition(":")[0] for v in function.variables()} == {"used"}
+
+
+@pytest.mark.parametrize("step, message", [
+    (lambda: {"loss": tf.zeros([2])},
+     r"the step returned 'loss' of shape \(2,\); return a scalar, such as its tf.reduce_mean"),
+    (lambda: {"ok": 1.0, "vector": [1.0, 2.0]}, r"the step returned 'vector' of shape \(2,\)"),
+    (lambda: {}, "must return a non-empty dict of scalars to log, .* not dict"),
+    (lambda: None, "must return a non-empty dict of scalars to log, .* not NoneType"),
+    (lambda: tf.constant(0.0), "must return a non-empty dict of scalars"),
+    (lambda: {"staleness": 1.0}, "the step returned 'staleness', which is a column of the log"),
+    (lambda: [0.0], "must return a non-empty dict of scalars to log, .* not list")])
+@pytest.mark.parametrize("strategy, devices", [("one_device", None), ("mirrored", 2)])
+def test_outputs_that_are_no_dict_of_scalars(strategy, devices, step, message):
+  with pytest.raises(UsageError, match=message) as caught:
+    call(step, Replicator(strategy, logical_cpus=devices))
+  assert "\n" not in str(caught.value)

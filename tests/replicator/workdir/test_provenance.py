@@ -1,0 +1,68 @@
+"""What `run.json` tells of the code: the commit, and all that was changed since."""
+
+import pathlib
+import subprocess
+
+import pytest
+
+from replicator.workdir import provenance
+from replicator.workdir.provenance import DIFF
+
+
+def git(repository: pathlib.Path, *words: str) -> str:
+  return subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@x", *words], check=True,
+                        cwd=repository, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path):
+  """One commit of `step.py` and `notes.txt`."""
+  git(tmp_path, "init", "-q")
+  (tmp_path / "step.py").write_text("rate = 1\n")
+  (tmp_path / "notes.txt").write_text("notes\n")
+  git(tmp_path, "add", ".")
+  git(tmp_path, "commit", "-qm", "one")
+  provenance.code_of.cache_clear()
+  yield tmp_path
+  provenance.code_of.cache_clear()
+
+
+def code_in(repository: pathlib.Path) -> provenance.Code:
+  return provenance.code_of(str(repository / "step.py"))
+
+
+def test_code_as_it_was_committed_is_its_commit(repository):
+  code = code_in(repository)
+  assert code == provenance.Code(str(repository), git(repository, "rev-parse", "HEAD"))
+
+
+def test_the_diff_makes_of_the_commit_what_the_code_was(repository, tmp_path_factory):
+  git(repository, "config", "diff.noprefix", "true")
+  (repository / "step.py").write_text("rate = 2\n")
+  (repository / "new.py").write_text("new = 3\n")
+  (repository / "data.bin").write_bytes(b"\0" * 100)  # Unknown to git, and no code.
+  staged = git(repository, "status", "--porcelain")
+  code = code_in(repository)
+  assert (code.commit, code.note) == (git(repository, "rev-parse", "HEAD") + "+", DIFF)
+  assert git(repository, "status", "--porcelain") == staged  # Looking changed nothing.
+  clone = tmp_path_factory.mktemp("clone")
+  git(clone, "clone", "-q", str(repository), ".")
+  (clone / DIFF).write_bytes(code.diff)
+  git(clone, "apply", DIFF)
+  assert (clone / "step.py").read_text() == "rate = 2\n"
+  assert (clone / "new.py").read_text() == "new = 3\n"
+  assert not (clone / "data.bin").exists()
+
+
+def test_too_many_changes_are_told_and_not_kept(repository, monkeypatch):
+  monkeypatch.setattr(provenance, "MAX_DIFF", 50)
+  (repository / "step.py").write_text("rate = 2\n")
+  code = code_in(repository)
+  assert code.diff == b"" and code.commit.endswith("+")
+  assert code.note.endswith("bytes of changes, too many to keep")
+
+
+def test_outside_a_repository_or_without_git_there_is_no_commit(tmp_path, repository, monkeypatch):
+  assert provenance.code_of("/nowhere/step.py") == provenance.Code()
+  monkeypatch.setenv("PATH", str(tmp_path))
+  assert code_in(repository) == provenance.Code()

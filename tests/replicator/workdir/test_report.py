@@ -1,0 +1,216 @@
+"""The report of a run: what the page says, and that it says it of any workdir."""
+
+import base64
+import html.parser
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from replicator.errors import UsageError
+from replicator.workdir import charts, reader, report
+
+CONFIG = "# Parameters for train:\ntrain.steps = 300\nSNGAN.note = '<b>&'\n"
+FACTS = {"command": "python -m experiments.sngan --gin_param='train.steps = 300'",
+         "started": "2026-02-03T10:11:12+00:00", "git_commit": None, "strategy": "mirrored",
+         "versions": {"python": "3.11.9", "tensorflow": "2.21.0"}, "num_replicas": 2,
+         "global_batch_size": 64, "precision": "float32", "steps": 300, "experiment": "sngan"}
+
+
+def write_metrics(workdir, rows):
+  workdir.joinpath("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  """300 steps in 30 s, evaluated every 100 steps, with five pictures."""
+  rows = [{"step": 0, "seconds": 0.0, "eval/classifier_frechet_distance": 400.0}]
+  for step in range(1, 301):
+    row = {"step": step, "seconds": step / 10, "d": 1.0 + math.sin(step), "g": 0.5}
+    found = {"eval/classifier_frechet_distance": 400.0 / step} if step % 100 == 0 else {}
+    rows.append(row | found)
+  write_metrics(tmp_path, rows)
+  tmp_path.joinpath("run.json").write_text(json.dumps(FACTS))
+  tmp_path.joinpath("config.gin").write_text(CONFIG)
+  tmp_path.joinpath("samples").mkdir()
+  for step in (0, 75, 150, 225, 300):
+    Image.new("RGB", (8, 8), (step % 256, 0, 0)).save(tmp_path / f"samples/step-{step:08d}.png")
+  return tmp_path
+
+
+class Text(html.parser.HTMLParser):
+  """The words of a page, the sources of its pictures, and its tags."""
+
+  def __init__(self, page: str):
+    super().__init__()
+    self.words, self.images, self.tags = "", [], []
+    self._hidden = False
+    self.feed(page)
+
+  def handle_starttag(self, tag, attributes):
+    self.tags.append(tag)
+    self._hidden = tag == "style"
+    if tag == "img":
+      self.images.append(dict(attributes)["src"])
+
+  def handle_data(self, data):
+    self.words += "" if self._hidden else data + " "
+
+
+def written(workdir) -> Text:
+  path = report.write_report(workdir)
+  assert path == workdir / "report.html"
+  return Text(path.read_text())
+
+
+def test_the_page_says_what_was_run_and_how_it_went(workdir):
+  words = written(workdir).words
+  for expected in ("sngan", "finished at step 300", "mirrored", "2 replicas", "float32", "30s",
+                   "10 steps per second", "640 examples per second",
+                   FACTS["command"], "python 3.11.9, tensorflow 2.21.0", FACTS["started"]):
+    assert expected in words
+  assert "git commit" not in words  # None: unknown.
+
+
+def test_the_configuration_is_shown_as_it_is(workdir):
+  assert "\ntrain.steps = 300\nSNGAN.note = '<b>&'\n" in written(workdir).words
+
+
+def test_the_table_shows_last_first_lowest_and_highest(workdir):
+  words = re.sub(r"\s+", " ", written(workdir).words)
+  assert "metric last first lowest highest" in words
+  assert "eval/classifier_frechet_distance 1.333 400 1.333 400" in words
+  assert "g 0.5 0.5 0.5 0.5" in words
+
+
+def test_each_metric_has_a_panel_and_evaluations_come_first(workdir):
+  page = report.write_report(workdir).read_text()
+  assert re.findall(r'<figure class="(\w+)"><figcaption>([\w/]+)', page) == [
+    ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g")]
+  assert page.count("<svg") == 3
+
+
+def test_a_spread_is_drawn_around_its_mean(tmp_path):
+  names = ("eval/return", "eval/return_min", "eval/return_max", "loss_min")
+  write_metrics(tmp_path, [{"step": step, "seconds": step, **{name: float(step + i)
+                            for i, name in enumerate(names)}} for step in range(5)])
+  page = report.write_report(tmp_path).read_text()
+  by_step, by_seconds = page.split("Curves by seconds")
+  panels = r'<figure class="\w+"><figcaption>([\w/]+)'
+  assert re.findall(panels, by_step) == ["eval/return", "loss_min"]
+  assert re.findall(panels, by_seconds) == ["eval/return"]
+  assert "Curves by environment steps" not in page
+  assert "shaded: min to max" in page and "fill-opacity: 0.15" in page
+  assert "eval/return_max" in page  # In the table.
+
+
+def test_a_spread_is_also_drawn_over_environment_steps(tmp_path):
+  write_metrics(tmp_path, [{"step": step, "seconds": step, "eval/environment_steps": 1e6 * step,
+                            "eval/return": 1.0, "eval/return_min": 0.0, "eval/return_max": 2.0}
+                           for step in range(5)])
+  drawn = report.write_report(tmp_path).read_text().split("Curves by environment steps")[1]
+  assert ">4M<" in drawn.split("Curves by seconds")[0]
+
+
+def test_the_page_needs_nothing_else(workdir):
+  text = written(workdir)
+  assert not {"script", "link", "iframe"} & set(text.tags)
+  assert all(source.startswith("data:image/png;base64,") for source in text.images)
+  page = (workdir / "report.html").read_text()
+  assert not re.search(r"@import|url\((?!#)|src=\"(?!data:)", page)
+
+
+def test_curves_take_the_colors_of_the_page(workdir):
+  page = report.write_report(workdir).read_text()
+  assert "var(--ink)" in page and "prefers-color-scheme: dark" in page
+  svg = page[page.index("<svg"):page.rindex("</svg>")]
+  assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#000000"}  # Of defaults that draw nothing.
+
+
+def test_the_first_and_the_last_picture_come_first(workdir):
+  def picture(step):
+    return (workdir / f"samples/step-{step:08d}.png").read_bytes()
+
+  images = [base64.b64decode(source.split(",")[1]) for source in written(workdir).images]
+  assert images == [picture(step) for step in (0, 300, 75, 150, 225)]
+
+
+def test_of_many_pictures_a_few_are_shown(workdir):
+  for step in range(1, 75):
+    Image.new("RGB", (8, 8)).save(workdir / f"samples/step-{step:08d}.png")
+  text = written(workdir)
+  assert len(text.images) == 8
+  assert re.findall(r"step (\d+) ", text.words[text.words.index("Samples"):])[:3] == [
+    "0", "300", "1"]
+
+
+def test_an_empty_workdir_has_a_report_that_says_so(tmp_path):
+  words = written(tmp_path).words
+  assert tmp_path.name in words and "nothing logged" in words
+  for name in ("metrics.jsonl", "run.json", "config.gin", "samples/"):
+    assert f"{name} is missing or cannot be read" in words
+
+
+def test_torn_files_have_a_report_that_says_so(workdir):
+  with (workdir / "metrics.jsonl").open("a") as file:
+    file.write('{"step": 301, "d": 1.')
+  (workdir / "run.json").write_text('{"command": ')
+  words = written(workdir).words
+  assert "Unreadable lines in metrics.jsonl: 1." in words
+  assert "run.json is missing or cannot be read" in words
+  assert "finished at step 300" in words
+
+
+def test_numbers_that_are_not_finite_are_named(workdir):
+  write_metrics(workdir, [{"step": 1, "seconds": 1.0, "d": 1.0, "g": math.nan},
+                          {"step": 2, "seconds": 2.0, "d": math.inf, "g": math.nan}])
+  words = written(workdir).words
+  assert "not finite at step 2: d, g" in words
+  assert "1 not finite" in words and "2 not finite" in words
+
+
+def test_a_run_that_stopped_early_is_not_called_finished(workdir):
+  write_metrics(workdir, [{"step": 120, "seconds": 1.0, "d": 1.0}])
+  words = written(workdir).words
+  assert "step 120 of 300" in words and "finished" not in words
+
+
+def test_names_cannot_break_the_page(workdir):
+  write_metrics(workdir, [{"step": 1, "seconds": 1.0, "<script>": 1.0}])
+  text = written(workdir)
+  assert "script" not in text.tags and "<script>" in text.words
+
+
+@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-1e30, 1e30], [1e-9, 1e-3, 1e9]])
+def test_any_finite_values_can_be_drawn(workdir, values):
+  write_metrics(workdir, [{"step": i, "seconds": i, "d": v} for i, v in enumerate(values)])
+  assert "<svg" in report.write_report(workdir).read_text()
+
+
+def test_no_such_folder_is_told_in_one_line(tmp_path):
+  with pytest.raises(UsageError, match=r"'.*nowhere': no such folder; write the workdir"):
+    report.write_report(tmp_path / "nowhere")
+
+
+def test_smoothing_keeps_lines_and_lessens_noise():
+  line = np.linspace(3.0, -5.0, 200)
+  np.testing.assert_allclose(charts.smoothed(line), line, atol=1e-12)
+  noise = np.random.default_rng(0).normal(size=1000)
+  # The mean of 41 independent draws has a standard deviation of 1 / sqrt(41).
+  assert np.std(charts.smoothed(noise)) == pytest.approx(1 / math.sqrt(41), rel=0.2)
+  short = np.array([1.0, 5.0, 2.0])
+  assert charts.smoothed(short) is short
+  # Beside a longer curve, with its window.
+  assert charts.smoothed(short, 1000) is short
+  np.testing.assert_allclose(
+      charts.smoothed(noise[:30], 40)[:29], charts.smoothed(noise[:40])[:29])
+
+
+def test_a_number_that_json_cannot_hold_is_read_as_what_it_is(workdir):
+  write_metrics(workdir, [{"step": 1, "d": "NaN", "g": "-Infinity", "words": "Infinite"}])
+  (row,) = reader.read(workdir).rows
+  assert math.isnan(row["d"]) and row["g"] == -math.inf
+  assert "not finite at step 1: d, g" in written(workdir).words
