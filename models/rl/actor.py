@@ -63,7 +63,7 @@ class Actor(tf.Module):
     self._state: ActorState | None = None  # None: the variables have the state.
 
   def collect(self, act: Act, until: int, step: int = 0) -> None:
-    """Acts until the run has a number of environment steps.
+    """Acts until the run has `until` environment steps.
 
     All n environments take each step together, so there may be up to n - 1 steps more.
 

@@ -53,7 +53,7 @@ class Policy(tf.Module):
     self.network.build((None, *observation_shape))
 
   def __call__(self, observations: tf.Tensor) -> tf.Tensor:
-    """`[n, *observation_shape] -> [n, outputs]`."""
+    """The outputs for observations: `[n, *observation_shape] -> [n, outputs]`."""
     return _floating(self.network(observations))
 
   @property
@@ -84,7 +84,7 @@ class Critic(tf.Module):
     self.network.build((None, self.torso.output_shape[-1] + action_size))
 
   def __call__(self, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """`[n, *observation_shape], [n, action_size] -> [n, outputs]`."""
+    """The outputs for pairs: `[n, *observation_shape], [n, action_size] -> [n, outputs]`."""
     seen = self.torso(observations)
     return _floating(self.network(tf.concat([seen, tf.cast(actions, seen.dtype)], 1)))
 

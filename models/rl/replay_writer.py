@@ -11,7 +11,7 @@ from replicator.step.replicated import copies_of
 
 
 class ReplayWriter:
-  """Writes timesteps into all copies of a replay. It is no tf.Module, because it has no state.
+  """Writes timesteps into all copies of a replay. It has no state of its own.
 
   Args:
     contents: the replay's variables of observations, actions, rewards and flags.

@@ -91,7 +91,7 @@ _UP_TO_HERE = np.triu(np.ones([_FAN_OUT, _FAN_OUT]))
 
 
 def _places(index: tf.Tensor) -> tf.Tensor:
-  """Timesteps and columns, int64 [n] -> int64 [n, 2]."""
+  """The rows and columns of some indices: int64 [n] -> int64 [n, 2]."""
   return tf.stack([index // _FAN_OUT, index % _FAN_OUT], 1)
 
 

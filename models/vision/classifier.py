@@ -42,7 +42,7 @@ class Classifier:
     self._model = model
 
   def __call__(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 `images` [n, h, w, c] -> float32 features [n, 64], float32 logits [n, classes].
+    """Classifies uint8 images: [n, h, w, c] -> float32 features [n, 64], logits [n, classes].
 
     The features are the activations before the last layer.
     """
@@ -89,7 +89,7 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
 
 
 def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-  """float32 [n, h, w, c] in [-1, 1] -> features [n, 64] and logits [n, num_classes].
+  """The network: float32 [n, h, w, c] in [-1, 1] -> features [n, 64], logits [n, num_classes].
 
   Every layer and initializer has an explicit name, dtype and seed. Keras takes missing ones from
   global state, which would change the training around this.
@@ -138,7 +138,7 @@ def _train(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> None:
 
 
 def _predict(model: keras.Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """uint8 [n, h, w, c] -> features [n, 64], logits [n, classes], 256 images at a time."""
+  """Features [n, 64] and logits [n, classes] of images uint8 [n, h, w, c], 256 at a time."""
   outputs = [_forward(model, tf.constant(images[i:i + 256])) for i in range(0, len(images), 256)]
   features, logits = zip(*outputs, strict=True)
   return tf.concat(features, 0).numpy(), tf.concat(logits, 0).numpy()
