@@ -129,10 +129,10 @@ network with each layer and feature for {STEPS} steps; `tests/test_capabilities.
 
 - **same**: the losses are those of one device without the feature's setting, to 1e-9 relative in
   float64; in half precision they are those of one device in it, to 1e-2.
-- **differs**: it runs, and trains otherwise than one device does.
+- **differs**: it runs, and trains differently from one device.
 - **runs**: each step runs on one replica with the whole batch, and steps overtake each other; its
   losses are finite.
-- **refused**: it ends before the first step, with one line that has the remedy.
+- **refused**: it ends before the first step, with one line that says what to do.
 - **never run**: there was no TPU to try.
 """
 
