@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: README, CONTRIBUTING and CHANGELOG are pages of the site, each from its one file.
+"""Hooks of mkdocs: README, CONTRIBUTING and CHANGELOG are pages of the site, each from one file.
 
 GitHub shows these files at the root of the repository, so their links start there.
 """
