@@ -20,7 +20,9 @@ import experiments.d4pg
 import experiments.sac
 import experiments.sngan  # noqa: F401  (for gin, as the two above)
 import replicator
-from replicator import app, config, quiet
+from replicator import app
+from replicator.app import config
+from replicator.console import quiet
 from replicator.sweeps import sweep_file
 
 ROOT = pathlib.Path(__file__).parents[1]
