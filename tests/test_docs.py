@@ -1,7 +1,6 @@
 """README and docs: what they show runs, and every public name has its place."""
 
 import contextlib
-import dataclasses
 import functools
 import importlib.util
 import io
@@ -24,93 +23,27 @@ from replicator import app
 from replicator.app import config
 from replicator.console import quiet
 from replicator.sweeps import sweep_file
+from tests.pages import (
+  BLOCKS,
+  COMMANDS,
+  FILES,
+  LANGUAGES,
+  PAGES,
+  PROGRAMS,
+  README,
+  ROOT,
+  STEP,
+  Block,
+  experiment_of,
+  values_of,
+)
 
-ROOT = pathlib.Path(__file__).parents[1]
-README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = {"python", "bash", "gin", "text"}  # Text is output, which nobody types.
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard"}
 MAINS = {"experiments.d4pg": d4pg, "experiments.sac": sac, "experiments.sngan": sngan}
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}
 
 pytestmark = pytest.mark.usefixtures("restored")
-
-
-# ---- What the pages hold ------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-  """A fenced block of code.
-
-  Attributes:
-    where: its page and line.
-    language: the word behind the fence.
-    title: the name of the file that it makes, or None.
-    is_fragment: whether `<!-- fragment -->` stands above it: it does not run alone.
-    text: its lines.
-  """
-
-  where: str
-  language: str
-  title: str | None
-  is_fragment: bool
-  text: str
-
-
-def blocks_of(page: pathlib.Path) -> list[Block]:
-  blocks, fence = [], re.compile(r'^```(\w*)(?: title="([\w.]+)")?$')
-  lines = page.read_text().splitlines()
-  opened = None
-  for number, line in enumerate(lines, 1):
-    if opened is None and line.lstrip().startswith("```"):
-      opened = number
-    elif line.strip() == "```":
-      head = fence.match(lines[opened - 1])
-      where = f"{page.relative_to(ROOT)}:{opened}"
-      assert head, f"{where}: write ```LANGUAGE or ```LANGUAGE title=\"FILE\""
-      text = "\n".join(lines[opened:number - 1]) + "\n"
-      blocks.append(Block(where, head[1], head[2], lines[opened - 2] == "<!-- fragment -->", text))
-      opened = None
-  assert opened is None, f"{page.name}:{opened}: the fence is not closed"
-  return blocks
-
-
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-PROGRAMS = [block for block in BLOCKS if block.language == "python" and not block.is_fragment]
-STEP = next(block for block in PROGRAMS if block.where.startswith("README"))
-FILES = {block.title or "my_step.py": block for block in PROGRAMS}
-
-
-def commands_of(block: Block) -> list[list[str]]:
-  """The words of each command of a shell block."""
-  commands: list[list[str]] = [[]]
-  for line in block.text.replace("\\\n", " ").splitlines():
-    for word in shlex.split(line, comments=True):
-      if word == "&&":
-        commands.append([])
-      else:
-        commands[-1].append(word)
-    commands.append([])
-  return [words for words in commands if words]
-
-
-COMMANDS = {f"{block.where}: {shlex.join(words)[:60]}": words
-            for block in BLOCKS if block.language == "bash" and not block.is_fragment
-            for words in commands_of(block)}
-
-
-def values_of(words: list[str], flag: str) -> list[str]:
-  """The values of a flag that may be given several times."""
-  return [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
-
-
-def experiment_of(words: list[str]) -> str | None:
-  """The module or file of the experiment that a command runs, if any."""
-  *_, program = " ".join(words).rpartition(" -- ")
-  found = re.match(r"python (?:-m (experiments\.(?!sweep)\w+)|(\w+\.py))\b", program)
-  return found and (found[1] or found[2])
 
 
 # ---- Every block --------------------------------------------------------------------------------
@@ -252,7 +185,11 @@ def test_command_is_one_that_works(words, flags_of_experiments, monkeypatch):
   config.parse(values_of(words, "--gin_file"), values_of(words, "--gin_param"))
 
 
-TRAININGS = {shlex.join(words[3:]): words for words in COMMANDS.values()
+def without_workdir(words: list[str]) -> list[str]:
+  return [word for word in words if not word.startswith("--workdir=")]
+
+
+TRAININGS = {shlex.join(without_workdir(words)): words for words in COMMANDS.values()
              if experiment_of(words) in MAINS and "--" not in words
              and not values_of(words, "--diff") and "ImageFolder" not in shlex.join(words)}
 
@@ -265,7 +202,7 @@ def test_training_command_trains(words, tmp_path, monkeypatch):
     few |= {"Generator.width": 0.0625, "Discriminator.width": 0.0625, "Encoder.width": 0.0625}
   else:
     few |= {"RateLimiter.start": 300, "Replicator.jit_compile": False, "train.steps_per_call": 1}
-  flags = [word for word in words[3:] if not word.startswith("--workdir=")]
+  flags = without_workdir(words[3:])
   in_this_process(monkeypatch)
   with pytest.raises(SystemExit) as end:
     app.run(MAINS[words[2]], [*flags, *params(few), f"--workdir={tmp_path / 'run'}"])
