@@ -210,6 +210,17 @@ def test_training_command_trains(words, tmp_path, monkeypatch):
   assert "--explain" in words or [row["step"] for row in rows_in(tmp_path / "run")] == [2]
 
 
+def test_flags_in_the_tables_of_programs_exist(flags_of_experiments):
+  text = (ROOT / "docs/guide/command_line.md").read_text()
+  rows = [row.split(" | ") for row in text.splitlines() if row.startswith("| `")]
+  own = [row[0] for row in rows if row[0].startswith("| `--")]
+  assert {re.search(r"--\w+", cell)[0] for cell in own} == flags_of_experiments - {"--help"}
+  programs = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
+  assert len(programs) == 5
+  for module, flags in programs.items():
+    assert set(re.findall(r"--\w+", flags)) == flags_of(module) - {"--help"}
+
+
 # ---- Configurations -----------------------------------------------------------------------------
 
 
