@@ -1,0 +1,50 @@
+"""Hooks of mkdocs: README, CONTRIBUTING and CHANGELOG are pages of the site, each from one file.
+
+GitHub shows these files at the root of the repository, so their links start there.
+"""
+
+import pathlib
+import re
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.livereload import LiveReloadServer
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md",
+         "CHANGELOG.md": "changelog.md"}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+  """Adds the pages."""
+  for file, page in PAGES.items():
+    text = (_root(config) / file).read_text(encoding="utf-8")
+    files.append(File.generated(config, page, content=seen_from_docs(text)))
+  return files
+
+
+def on_serve(server: LiveReloadServer, config: MkDocsConfig, **_: Any) -> LiveReloadServer:
+  """Makes `mkdocs serve` build the site again when one of the files changes."""
+  for file in PAGES:
+    server.watch(str(_root(config) / file))
+  return server
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+  """Gives a page the width of what is empty beside it: the navigation, the table of contents."""
+  alone, has_sections = page.parent is None, "\n## " in markdown or "\n::: " in markdown
+  page.meta["hide"] = ["navigation"] * alone + ["toc"] * (not has_sections)
+  return markdown
+
+
+def seen_from_docs(text: str) -> str:
+  """The same Markdown, its links written as in a page of `docs/`."""
+  text = text.replace("](docs/", "](")
+  for file, page in PAGES.items():
+    text = re.sub(rf"\]\({re.escape(file)}(?=[)#])", f"]({page}", text)
+  return text
+
+
+def _root(config: MkDocsConfig) -> pathlib.Path:
+  return pathlib.Path(config.config_file_path).parent

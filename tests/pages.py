@@ -1,0 +1,85 @@
+"""What README and the pages of `docs/` show: blocks of code, and the commands among them."""
+
+import dataclasses
+import pathlib
+import re
+import shlex
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LANGUAGES = {"python", "bash", "gin", "text"}  # Text is output, which nobody types.
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+  """A fenced block of code.
+
+  Attributes:
+    where: its page and line.
+    language: the word behind the fence.
+    title: the name of the file that it makes, or None.
+    is_fragment: whether `<!-- fragment -->` stands above it: it does not run alone.
+    text: its lines.
+  """
+
+  where: str
+  language: str
+  title: str | None
+  is_fragment: bool
+  text: str
+
+
+def blocks_of(page: pathlib.Path) -> list[Block]:
+  """All blocks of a page, in order."""
+  blocks, fence = [], re.compile(r'^```(\w*)(?: title="([\w.]+)")?$')
+  lines = page.read_text().splitlines()
+  opened = None
+  for number, line in enumerate(lines, 1):
+    if opened is None and line.lstrip().startswith("```"):
+      opened = number
+    elif line.strip() == "```":
+      head = fence.match(lines[opened - 1])
+      where = f"{page.relative_to(ROOT)}:{opened}"
+      assert head, f"{where}: write ```LANGUAGE or ```LANGUAGE title=\"FILE\""
+      text = "\n".join(lines[opened:number - 1]) + "\n"
+      blocks.append(Block(where, head[1], head[2], lines[opened - 2] == "<!-- fragment -->", text))
+      opened = None
+  assert opened is None, f"{page.name}:{opened}: the fence is not closed"
+  return blocks
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+PROGRAMS = [block for block in BLOCKS if block.language == "python" and not block.is_fragment]
+STEP = next(block for block in PROGRAMS if block.where.startswith("README"))
+FILES = {block.title or "my_step.py": block for block in PROGRAMS}
+
+
+def commands_of(block: Block) -> list[list[str]]:
+  """The words of each command of a shell block."""
+  commands: list[list[str]] = [[]]
+  for line in block.text.replace("\\\n", " ").splitlines():
+    for word in shlex.split(line, comments=True):
+      if word == "&&":
+        commands.append([])
+      else:
+        commands[-1].append(word)
+    commands.append([])
+  return [words for words in commands if words]
+
+
+COMMANDS = {f"{block.where}: {shlex.join(words)}": words
+            for block in BLOCKS if block.language == "bash" and not block.is_fragment
+            for words in commands_of(block)}
+
+
+def values_of(words: list[str], flag: str) -> list[str]:
+  """The values of a flag that may be given several times."""
+  return [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+
+
+def experiment_of(words: list[str]) -> str | None:
+  """The module or file of the experiment that a command runs, if any."""
+  *_, program = " ".join(words).rpartition(" -- ")
+  found = re.match(r"python (?:-m (experiments\.(?!sweep)\w+)|(\w+\.py))\b", program)
+  return found and (found[1] or found[2])

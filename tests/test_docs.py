@@ -1,0 +1,289 @@
+"""README and docs: what they show runs, and every public name has its place."""
+
+import contextlib
+import functools
+import importlib.util
+import io
+import json
+import pathlib
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import replicator
+from experiments.d4pg import d4pg
+from experiments.sac import sac
+from experiments.sngan import sngan
+from replicator import app
+from replicator.app import config
+from replicator.console import quiet
+from replicator.sweeps import sweep_file
+from tests.pages import (
+  BLOCKS,
+  COMMANDS,
+  FILES,
+  LANGUAGES,
+  PAGES,
+  PROGRAMS,
+  README,
+  ROOT,
+  STEP,
+  Block,
+  experiment_of,
+  values_of,
+)
+
+OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard"}
+MAINS = {"experiments.d4pg": d4pg, "experiments.sac": sac, "experiments.sngan": sngan}
+FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
+             "train.checkpoint_every": 2}
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+# ---- Every block --------------------------------------------------------------------------------
+
+
+def test_every_block_runs_or_is_marked_as_a_fragment():
+  assert len(BLOCKS) > 40
+  for block in BLOCKS:
+    assert block.language in LANGUAGES, f"{block.where}: write one of {sorted(LANGUAGES)}"
+    if block.language == "python":
+      compile(block.text, block.where, "exec")
+      assert block.is_fragment or block.title or block is STEP, f"{block.where}: give it a title"
+  assert len(FILES) == len(PROGRAMS), "two programs have the same name"
+
+
+def test_readme_takes_three_minutes():
+  assert len(README.read_text().splitlines()) <= 200
+  assert len(STEP.text.strip().splitlines()) <= 30
+
+
+# ---- Programs -----------------------------------------------------------------------------------
+
+
+def in_this_process(monkeypatch) -> None:
+  """An experiment runs here as in a process of its own; the standard error stays as it is."""
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
+  monkeypatch.setattr(quiet, "finish", lambda: None)
+
+
+def run(block: Block, flags: list[str], folder: pathlib.Path, monkeypatch) -> list[dict]:
+  """Runs a program in this process, where TensorFlow is loaded; the rows that it logs."""
+  file = folder / (block.title or "my_step.py")
+  file.write_text(block.text)
+  in_this_process(monkeypatch)
+  monkeypatch.setattr(sys, "argv", [str(file), *flags, f"--workdir={folder / 'run'}"])
+  with pytest.raises(SystemExit) as end:
+    runpy.run_path(str(file), run_name="__main__")
+  assert end.value.code == 0
+  return rows_in(folder / "run")
+
+
+def rows_in(workdir: pathlib.Path) -> list[dict]:
+  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def params(values: dict[str, object]) -> list[str]:
+  return [f"--gin_param={name} = {value!r}" for name, value in values.items()]
+
+
+TWO_REPLICAS = params({"train.steps": 20, "train.log_every": 10, "Replicator.strategy": "mirrored",
+                       "Replicator.logical_cpus": 2})
+
+
+def test_custom_step_trains_on_two_replicas(tmp_path, monkeypatch):
+  rows = run(STEP, TWO_REPLICAS, tmp_path, monkeypatch)
+  assert [row["step"] for row in rows] == [10, 20]
+  assert np.isfinite([[row["d"], row["ge"]] for row in rows]).all()
+
+
+@pytest.mark.slow
+def test_custom_step_trains_as_a_user_runs_it(tmp_path):
+  (tmp_path / "my_step.py").write_text(STEP.text)
+  done = subprocess.run(
+      [sys.executable, "my_step.py", *TWO_REPLICAS, "--workdir=run"], cwd=tmp_path,
+      capture_output=True, text=True, timeout=300, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert done.stderr == ""
+  assert [row["step"] for row in rows_in(tmp_path / "run")] == [10, 20]
+
+
+@pytest.mark.parametrize("block", [block for block in PROGRAMS if block is not STEP],
+                         ids=lambda block: block.title)
+def test_program_runs(block, tmp_path, monkeypatch, capsys):
+  if "app.run(" in block.text:
+    shown = next((words for words in COMMANDS.values() if words[:2] == ["python", block.title]), [])
+    flags = [flag for flag in shown[2:] if not flag.startswith("--gin_param=train.")]
+    rows = run(block, flags + params(FEW_STEPS), tmp_path, monkeypatch)
+    assert [row["step"] for row in rows if "loss" in row] == [2, 4]
+    return
+  exec(compile(block.text, block.where, "exec"), {})
+  following = BLOCKS[BLOCKS.index(block) + 1:][:1]
+  if following and following[0].language == "text":
+    assert capsys.readouterr().out == following[0].text
+
+
+# ---- Commands -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def flags_of(module: str) -> set[str]:
+  """The flags of a program."""
+  if module.startswith("benchmarks."):  # Its --help would load every framework.
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    return {f"--{name}" for name in re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)}
+  done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True,
+                        text=True, timeout=100, check=True)
+  return set(re.findall(r"--\w+", done.stdout))
+
+
+@pytest.fixture(scope="module")
+def flags_of_experiments():
+  """The flags of every experiment."""
+  with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as shown:
+    patch.setattr(quiet, "drop_native_log", lambda: None)
+    with pytest.raises(SystemExit):
+      app.run(lambda workdir: None, ["--help"])
+  return set(re.findall(r"--\w+", shown.getvalue()))
+
+
+def check_flags(words: list[str], known: set[str]) -> None:
+  for word in words:
+    if word.startswith("--"):
+      assert word.partition("=")[0] in known, f"{word}: no such flag"
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=list(COMMANDS))
+def test_command_is_one_that_works(words, flags_of_experiments, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  while "--" in words:  # A launcher, and what it starts.
+    end = words.index("--")
+    check_flags(words[:end], flags_of(words[2]))
+    words = words[end + 1:]
+  if words[0] != "python":
+    assert words[0] in OTHER_PROGRAMS
+    return
+  for option in ("--gin_file", "--sweep_file"):
+    for file in values_of(words, option):
+      assert (ROOT / file).is_file(), file
+  for experiment in values_of(words, "--experiment"):
+    assert experiment in FILES or importlib.util.find_spec(experiment)
+  if words[1] != "-m":
+    assert words[1] in FILES, f"no page has {words[1]}"
+  elif words[2] != "pytest":
+    assert importlib.util.find_spec(words[2]), f"no module {words[2]}"
+    check_flags(words[3:], flags_of_experiments if experiment_of(words) else flags_of(words[2]))
+  for file in values_of(words, "--sweep_file"):
+    sweep_file.read(file, values_of(words, "--sweep_param"))
+  config.parse(values_of(words, "--gin_file"), values_of(words, "--gin_param"))
+
+
+def without_workdir(words: list[str]) -> list[str]:
+  return [word for word in words if not word.startswith("--workdir=")]
+
+
+TRAININGS = {shlex.join(without_workdir(words)): words for words in COMMANDS.values()
+             if experiment_of(words) in MAINS and "--" not in words
+             and not values_of(words, "--diff") and "ImageFolder" not in shlex.join(words)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", TRAININGS.values(), ids=list(TRAININGS))
+def test_training_command_trains(words, tmp_path, monkeypatch):
+  few = {"train.steps": 2, "train.log_every": 2, "train.eval_every": 0, "train.checkpoint_every": 0}
+  if "experiments.sngan" in words:
+    few |= {"Generator.width": 0.0625, "Discriminator.width": 0.0625, "Encoder.width": 0.0625}
+  else:
+    few |= {"RateLimiter.start": 300, "Replicator.jit_compile": False, "train.steps_per_call": 1}
+  flags = without_workdir(words[3:])
+  in_this_process(monkeypatch)
+  with pytest.raises(SystemExit) as end:
+    app.run(MAINS[words[2]], [*flags, *params(few), f"--workdir={tmp_path / 'run'}"])
+  assert end.value.code == 0
+  assert "--explain" in words or [row["step"] for row in rows_in(tmp_path / "run")] == [2]
+
+
+def test_flags_in_the_tables_of_programs_exist(flags_of_experiments):
+  text = (ROOT / "docs/guide/command_line.md").read_text()
+  rows = [row.split(" | ") for row in text.splitlines() if row.startswith("| `")]
+  own = [row[0] for row in rows if row[0].startswith("| `--")]
+  assert {re.search(r"--\w+", cell)[0] for cell in own} == flags_of_experiments - {"--help"}
+  programs = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
+  assert len(programs) == 5
+  for module, flags in programs.items():
+    assert set(re.findall(r"--\w+", flags)) == flags_of(module) - {"--help"}
+
+
+# ---- Configurations -----------------------------------------------------------------------------
+
+
+GIN = {block.where: block.text for block in BLOCKS if block.language == "gin"}
+BINDING = re.compile(r"`((?:\w+/)*[\w.]+\.\w+ = [^`]+)`")
+INLINE = sorted({(page.name, binding) for page in PAGES
+                 for binding in BINDING.findall(page.read_text())
+                 if page.name != "capabilities.md"})
+
+
+def parse(text: str, file: pathlib.Path) -> None:
+  """Reads gin as strictly as a run does, or as a sweep."""
+  file.write_text(text)
+  if text.startswith("sweep."):
+    needed = {"experiment": "'experiments.sngan'", "metric": "'eval/return'", "seeds": "[1]"}
+    missing = [f"sweep.{name} = {value}" for name, value in needed.items()
+               if f"sweep.{name} =" not in text]
+    sweep_file.read(str(file), missing)
+  else:
+    config.parse([str(file)], [])
+
+
+@pytest.mark.parametrize("where", GIN)
+def test_gin_block_is_valid(where, tmp_path, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  parse(GIN[where], tmp_path / "shown.gin")
+
+
+def test_bindings_in_the_text_are_valid(tmp_path, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  assert len(INLINE) > 10
+  for page, binding in INLINE:
+    try:
+      parse(f"{binding}\n", tmp_path / "shown.gin")
+    except replicator.UsageError as error:
+      raise AssertionError(f"{page}: `{binding}`: {error}") from error
+
+
+# ---- Names and links ----------------------------------------------------------------------------
+
+
+def test_every_public_name_is_in_the_reference():
+  pages = "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
+  listed = re.findall(r"^::: replicator\.(\w+)$", pages, re.MULTILINE)
+  assert sorted(listed) == sorted(replicator.__all__)
+  for name in re.findall(r"^::: replicator\.(\w+\.\w+)$", pages, re.MULTILINE):
+    module, attribute = name.split(".")
+    assert hasattr(getattr(replicator, module), attribute)
+  assert app.run.__doc__ and app.main_of.__doc__
+
+
+def test_every_page_is_in_the_navigation():
+  navigation = (ROOT / "mkdocs.yml").read_text()
+  for page in (ROOT / "docs").rglob("*.md"):
+    assert f" {page.relative_to(ROOT / 'docs')}" in navigation, page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_what_a_page_names_exists(page):
+  text = page.read_text()
+  named = re.findall(r"\b((?:configs|benchmarks|docs|experiments|tests)/[\w/]+\.\w+)", text)
+  links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
+  for name in named:
+    assert (ROOT / name).exists(), name
+  for link in links:
+    assert link.startswith("https://") or (page.parent / link).exists(), link
