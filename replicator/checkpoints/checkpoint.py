@@ -7,7 +7,6 @@ the step, the state of the loop, and the scalars that were logged at exactly thi
 
 import concurrent.futures
 import contextlib
-import math
 import pathlib
 import re
 import sys
@@ -18,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import atomic
+from replicator.checkpoints.retention import Retention
 from replicator.checkpoints.snapshot import Snapshot, Variables
-from replicator.errors import RunFailed, UsageError, nearest
+from replicator.errors import RunFailed, UsageError
 from replicator.step.variables import variables_of
 from replicator.strategies.replicator import Replicator
 
@@ -58,12 +58,10 @@ class Checkpoints:
   def __init__(self, folder: pathlib.Path, step: Any, replicator: Replicator | None = None,
                keep_last: int = 3, keep_every: int = 0, keep_best: str | None = None,
                best_is: str = "min"):
-    _check_settings(keep_last, keep_every, keep_best, best_is)
+    self._retention = Retention(keep_last, keep_every, keep_best, best_is)
     self._folder = folder
     self._variables = Variables(variables_of(step), replicator)
     self._writes = replicator is None or replicator.worker_id == 0
-    self._keep_last, self._keep_every = keep_last, keep_every
-    self._keep_best, self._best_sign = keep_best, 1 if best_is == "min" else -1
     self._thread: concurrent.futures.ThreadPoolExecutor | None = None
     self._saving: concurrent.futures.Future | None = None
 
@@ -110,44 +108,22 @@ class Checkpoints:
     folder = _folder_of(self._folder, facts["step"])
     try:
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
-      for step in self._obsolete(facts["step"]):
+      steps = steps_of(self._folder)
+      for step in self._retention.obsolete(steps, facts["step"], self._scalars_at):
         atomic.remove(_folder_of(self._folder, step))
     except (OSError, tf.errors.OpError) as error:
       raise RunFailed(f"{folder}: could not be saved ({_reason(error)}); the checkpoints of "
                       "earlier steps are as they were") from error
 
-  def _obsolete(self, newest: int) -> list[int]:
-    steps = steps_of(self._folder)
-    good = [step for step in steps if step <= newest]
-    kept = {*good[-self._keep_last:], self._best(good)}
-    if self._keep_every:
-      kept |= {step for step in good if step % self._keep_every == 0}
-    return [step for step in steps if step not in kept]
-
-  def _best(self, steps: list[int]) -> int | None:
-    found = []
-    for step in steps if self._keep_best else []:
-      with contextlib.suppress(atomic.Corrupt):
-        value = atomic.facts_of(_folder_of(self._folder, step))["scalars"].get(self._keep_best)
-        if value is not None and not math.isnan(value):
-          found.append((self._best_sign * value, step))
-    return min(found)[1] if found else None
+  def _scalars_at(self, step: int) -> dict[str, float]:
+    try:
+      return atomic.facts_of(_folder_of(self._folder, step))["scalars"]
+    except atomic.Corrupt:
+      return {}
 
   def check_logged(self, names: list[str], evaluated: bool) -> None:
-    """Checks that the scalar of `keep_best` is among the names that are logged.
-
-    Args:
-      names: the names of the scalars of a log point or of an evaluation.
-      evaluated: whether they come from an evaluation.
-
-    Raises:
-      UsageError: the scalar belongs to them and is missing.
-    """
-    metric = self._keep_best
-    if metric and metric not in names and metric.startswith("eval/") == evaluated:
-      instead = f"Write one of: {', '.join(names)}" if names else "This run has no evaluation"
-      raise UsageError(f"Checkpoints.keep_best = '{metric}': nothing of that name is logged."
-                       f"{nearest(metric, names)} {instead}")
+    """Checks that the scalar of `keep_best` is logged; see `Retention.check_logged`."""
+    self._retention.check_logged(names, evaluated)
 
   # ---- Restoring --------------------------------------------------------------------------------
 
@@ -284,15 +260,3 @@ def _report(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
 def _reason(error: Exception) -> str:
   """The reason of a failed write, in a few words."""
   return atomic.disk_fault(error) or str(error).splitlines()[0]
-
-
-def _check_settings(keep_last: int, keep_every: int, keep_best: str | None, best_is: str) -> None:
-  for name, value, lowest in (("keep_last", keep_last, 1), ("keep_every", keep_every, 0)):
-    if not isinstance(value, int) or value < lowest:
-      raise UsageError(f"Checkpoints.{name} = {value!r}: must be a whole number of at least "
-                       f"{lowest}")
-  if keep_best is not None and not (isinstance(keep_best, str) and keep_best):
-    raise UsageError(f"Checkpoints.keep_best = {keep_best!r}: must be the name of a scalar that is "
-                     "logged, such as 'eval/reconstruction_error', or None")
-  if best_is not in ("min", "max"):
-    raise UsageError(f"Checkpoints.best_is = {best_is!r}: write 'min' or 'max'")

@@ -42,7 +42,7 @@ class Variables:
     replicator: the replicator that runs the step; None for a single process.
 
   Raises:
-    UsageError: one of them is not a variable and cannot be saved.
+    UsageError: something is not a variable and cannot be saved.
   """
 
   def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):

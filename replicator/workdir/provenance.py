@@ -20,7 +20,7 @@ from replicator.console.flags import experiment, program
 DIFF = "changes.diff"
 """The file of a workdir with the uncommitted changes of the code."""
 MAX_DIFF = 2 ** 20  # Bytes.
-_MAX_NEW = 200  # New Python files; more of them are an environment that git does not ignore.
+_MAX_NEW = 200  # New Python files; more are an environment that git does not ignore.
 _GIT_SECONDS = 20.0
 
 # Environment variables that may change the numbers of a run.

@@ -107,7 +107,7 @@ def test_what_was_saved_comes_back(tmp_path):
 
 
 class Everything(tf.Module):
-  """Variables of many types, all of them `value`, and generators of random numbers."""
+  """Variables of many types, each with the value `value`, and random generators."""
 
   def __init__(self, value: int):
     super().__init__()
