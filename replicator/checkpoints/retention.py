@@ -1,0 +1,75 @@
+"""Which checkpoints of a run are kept."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+from replicator.errors import UsageError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Retention:
+  """The settings of `Checkpoints` by which old checkpoints are removed.
+
+  Raises:
+    UsageError: a setting is invalid.
+  """
+
+  keep_last: int
+  keep_every: int
+  keep_best: str | None
+  best_is: str
+
+  def __post_init__(self) -> None:
+    for name, lowest in (("keep_last", 1), ("keep_every", 0)):
+      value = getattr(self, name)
+      if not isinstance(value, int) or value < lowest:
+        raise UsageError(f"Checkpoints.{name} = {value!r}: must be a whole number of at least "
+                         f"{lowest}")
+    metric = self.keep_best
+    if metric is not None and not (isinstance(metric, str) and metric):
+      raise UsageError(f"Checkpoints.keep_best = {metric!r}: must be the name of a scalar that is "
+                       "logged, such as 'eval/reconstruction_error', or None")
+    if self.best_is not in ("min", "max"):
+      raise UsageError(f"Checkpoints.best_is = {self.best_is!r}: write 'min' or 'max'")
+
+  def obsolete(self, steps: list[int], newest: int,
+               scalars_at: Callable[[int], Mapping[str, float]]) -> list[int]:
+    """The steps whose checkpoints can be removed.
+
+    Args:
+      steps: the steps of all checkpoints, in ascending order.
+      newest: the step of the checkpoint that was just written; later ones are always obsolete.
+      scalars_at: returns the scalars that were logged at the step of a checkpoint.
+    """
+    valid = [step for step in steps if step <= newest]
+    kept = {*valid[-self.keep_last:], *self._best(valid, scalars_at)}
+    if self.keep_every:
+      kept |= {step for step in valid if step % self.keep_every == 0}
+    return [step for step in steps if step not in kept]
+
+  def _best(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]) -> list[int]:
+    """The step of the best checkpoint, the earliest of equals, in a list of at most one."""
+    sign = 1 if self.best_is == "min" else -1
+    found = []
+    for step in steps if self.keep_best else []:
+      value = scalars_at(step).get(self.keep_best or "", math.nan)
+      if not math.isnan(value):
+        found.append((sign * value, step))
+    return [min(found)[1]] if found else []
+
+  def check_logged(self, names: list[str], evaluated: bool) -> None:
+    """Checks that the scalar of `keep_best` is among the names that are logged.
+
+    Args:
+      names: the names of the scalars of a log point or of an evaluation.
+      evaluated: whether they come from an evaluation.
+
+    Raises:
+      UsageError: the scalar belongs to them and is missing.
+    """
+    metric = self.keep_best
+    if metric and metric not in names and metric.startswith("eval/") == evaluated:
+      instead = f"Write one of: {', '.join(names)}" if names else "This run has no evaluation"
+      raise UsageError(f"Checkpoints.keep_best = '{metric}': nothing of that name is logged."
+                       f"{nearest(metric, names)} {instead}")

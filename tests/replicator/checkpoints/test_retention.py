@@ -1,0 +1,36 @@
+"""Which of several checkpoints are removed."""
+
+import math
+
+import pytest
+
+from replicator.checkpoints.retention import Retention
+
+LOSSES = {2: {"loss": 3.0}, 4: {"loss": 1.0}, 6: {"loss": math.nan}, 8: {"loss": 1.0}}
+
+
+def kept(newest: int = 10, keep_last: int = 1, keep_every: int = 0, keep_best: str | None = None,
+         best_is: str = "min") -> list[int]:
+  """The steps of 1, 2, ..., 10 whose checkpoints stay after that of `newest` was written."""
+  steps = list(range(1, 11))
+  retention = Retention(keep_last, keep_every, keep_best, best_is)
+  removed = retention.obsolete(steps, newest, lambda step: LOSSES.get(step, {}))
+  return [step for step in steps if step not in removed]
+
+
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({}, [10]), ({"keep_last": 3}, [8, 9, 10]), ({"keep_last": 20}, list(range(1, 11))),
+    ({"keep_every": 5}, [5, 10]), ({"keep_last": 2, "keep_every": 5}, [5, 9, 10])])
+def test_the_last_ones_and_multiples_are_kept(settings, expected):
+  assert kept(**settings) == expected
+
+
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({"keep_best": "loss"}, [4, 10]),  # The earliest of two that are equally good.
+    ({"keep_best": "loss", "best_is": "max"}, [2, 10]), ({"keep_best": "unknown"}, [10])])
+def test_the_best_one_is_kept(settings, expected):
+  assert kept(**settings) == expected
+
+
+def test_later_ones_are_removed_after_a_rollback():
+  assert kept(newest=7, keep_last=2, keep_every=5, keep_best="loss") == [4, 5, 6, 7]
