@@ -1,9 +1,12 @@
-"""A folder of files that is there whole or not at all, and that tells when it is damaged.
+"""Folders and files that are written whole or not at all.
 
-It is written under another name, each file is forced to the disk, and only then does it get its
-name, in one operation of the file system. A crash, or a full disk, leaves what was there before.
+A published folder is written under a temporary name, each of its files is flushed to the disk, and
+only then is it renamed. A folder that it replaces keeps a name of its own until the new one is on
+the disk. So a crash or a full disk leaves the old folder or the new one, never a part of either.
+A manifest holds a checksum of each file, so that a reader notices a corrupt folder.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -14,26 +17,30 @@ from collections.abc import Callable
 
 MANIFEST = "manifest.json"
 _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_ASIDE = ".tmp-"  # Before the name of a folder that is being written or removed.
+_TEMPORARY = ".tmp-"  # Prefix of a folder that is being written or removed.
+_REPLACED = ".old-"   # Prefix of a whole folder while another one takes its place.
 
 
-class Damaged(Exception):
-  """A folder is not what was published; the message says how."""
+class Corrupt(Exception):
+  """A folder differs from what was published; the message says how."""
 
 
 def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: dict) -> None:
-  """Makes `folder`, in place of an earlier one, of the files that `write(temporary)` writes.
+  """Publishes the files that `write` writes as `folder`; replaces an earlier folder of that name.
 
   Args:
-    folder: appears when all is on the disk.
-    write: is called with the folder to write the files into.
+    folder: appears when all of its content is on the disk.
+    write: a function that receives a temporary folder and writes the files into it.
     facts: JSON-able; kept in the manifest, with the size and the SHA-256 of each file.
 
   Raises:
-    OSError: or what `write` raises; nothing is left behind then.
+    OSError: the disk is full or fails; an earlier folder is as it was. The same holds for any
+      error that `write` raises.
   """
-  temporary = folder.with_name(f"{_ASIDE}{folder.name}")
-  remove(temporary)
+  temporary, replaced = _beside(folder, _TEMPORARY), _beside(folder, _REPLACED)
+  _put_back(replaced)
+  for leftover in (replaced, temporary):
+    _discard(leftover)
   try:
     temporary.mkdir(parents=True)
     write(temporary)
@@ -43,12 +50,16 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
     (temporary / MANIFEST).write_text(json.dumps(sealed, indent=1) + "\n")
     _to_disk(temporary / MANIFEST)
     _to_disk(temporary)
-    remove(folder)
+    if folder.exists():
+      folder.rename(replaced)
     temporary.rename(folder)
   except BaseException:
     shutil.rmtree(temporary, ignore_errors=True)
+    with contextlib.suppress(OSError):
+      _put_back(replaced)
     raise
   _to_disk(folder.parent)
+  _discard(replaced)
 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:
@@ -69,47 +80,76 @@ def check(folder: pathlib.Path) -> dict:
   """Reads every file of a published folder; returns its facts.
 
   Raises:
-    Damaged: one is missing, or another than was published.
+    Corrupt: a file is missing or differs from what was published.
   """
   manifest = _manifest(folder)
   for name, expected in manifest["files"].items():
     path = folder / name
     if not path.exists():
-      raise Damaged(f"{name} is missing")
+      raise Corrupt(f"{name} is missing")
     if path.stat().st_size != expected["bytes"]:
-      raise Damaged(f"{name} has {path.stat().st_size} bytes, not {expected['bytes']}")
+      raise Corrupt(f"{name} has {path.stat().st_size} bytes, not {expected['bytes']}")
     if _sha256(path) != expected["sha256"]:
-      raise Damaged(f"the checksum of {name} is wrong")
+      raise Corrupt(f"the checksum of {name} is wrong")
   return manifest["facts"]
 
 
 def facts_of(folder: pathlib.Path) -> dict:
-  """The facts of a published folder, whose files may be damaged.
+  """The facts of a published folder; does not check its other files.
 
   Raises:
-    Damaged: the manifest is.
+    Corrupt: the manifest is missing or corrupt.
   """
   return _manifest(folder)["facts"]
 
 
 def disk_fault(error: Exception) -> str | None:
-  """In words what is wrong with the disk, if an error of Python or TensorFlow tells that."""
+  """What is wrong with the disk, if an error of Python or TensorFlow says so; else None."""
   return next((words for words in map(os.strerror, _FAULTS) if words in str(error)), None)
 
 
 def remove(folder: pathlib.Path) -> None:
-  """Removes a published folder, if it is there, whole or not at all."""
-  if folder.exists():
-    aside = folder.with_name(f"{_ASIDE}old-{folder.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    folder.rename(aside)
-    shutil.rmtree(aside)
+  """Removes a published folder if it exists; a crash leaves all of it or nothing."""
+  _discard(_beside(folder, _REPLACED))
+  _discard(folder)
+
+
+def repair(parent: pathlib.Path) -> None:
+  """Puts back folders of `parent` whose replacement was interrupted by a crash.
+
+  Any number of processes may call it together, as long as no process publishes.
+  """
+  for replaced in parent.glob(f"{_REPLACED}*"):
+    _put_back(replaced)
 
 
 def clean(parent: pathlib.Path) -> None:
-  """Removes what a crash left behind among the published folders of `parent`."""
-  for leftover in parent.glob(f"{_ASIDE}*"):
+  """Repairs `parent`, and removes everything else that a crash left behind in it."""
+  repair(parent)
+  for leftover in parent.glob(f"{_REPLACED}*"):
+    _discard(leftover)
+  for leftover in parent.glob(f"{_TEMPORARY}*"):
     shutil.rmtree(leftover)
+
+
+def _beside(folder: pathlib.Path, prefix: str) -> pathlib.Path:
+  return folder.with_name(f"{prefix}{folder.name}")
+
+
+def _put_back(replaced: pathlib.Path) -> None:
+  folder = replaced.with_name(replaced.name.removeprefix(_REPLACED))
+  if not folder.exists():
+    with contextlib.suppress(FileNotFoundError):  # Another process was faster, or it is missing.
+      replaced.rename(folder)
+
+
+def _discard(folder: pathlib.Path) -> None:
+  """Removes a folder under another name, so that none of its own name is ever incomplete."""
+  if folder.exists():
+    temporary = _beside(folder, f"{_TEMPORARY}old-")
+    shutil.rmtree(temporary, ignore_errors=True)
+    folder.rename(temporary)
+    shutil.rmtree(temporary)
 
 
 def _manifest(folder: pathlib.Path) -> dict:
@@ -119,10 +159,10 @@ def _manifest(folder: pathlib.Path) -> dict:
     if digest == _digest(manifest):
       return manifest
   except FileNotFoundError:
-    raise Damaged(f"{MANIFEST} is missing") from None
+    raise Corrupt(f"{MANIFEST} is missing") from None
   except (ValueError, KeyError, AttributeError, OSError):  # No JSON, or of another form.
     pass
-  raise Damaged(f"the checksum of {MANIFEST} is wrong")
+  raise Corrupt(f"the checksum of {MANIFEST} is wrong")
 
 
 def _digest(manifest: dict) -> str:

@@ -1,18 +1,26 @@
 """A published folder is whole, the old or the new one, whenever the process is killed."""
 
+import itertools
+import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from replicator import atomic
 
-# Publishes 'new' over 'old', and kills itself before the n-th operation on the file system.
+CHANGES = [(os, "fsync"), (os, "unlink"), (os, "rmdir"), (pathlib.Path, "rename"),
+           (pathlib.Path, "mkdir"), (pathlib.Path, "write_text")]
+"""Everything by which a folder is changed."""
+
+# Publishes 'new', and kills itself before the n-th change of the file system.
 PROGRAM = """
 import os, pathlib, signal, sys
-import replicator.atomic as durable  # Without TensorFlow, unlike `from replicator import`.
+import replicator.atomic as atomic  # Without TensorFlow, unlike `from replicator import`.
 
 parent, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 
@@ -32,33 +40,138 @@ def write(folder):
 for owner, name in ((os, "fsync"), (pathlib.Path, "rename"), (pathlib.Path, "mkdir"),
                     (pathlib.Path, "write_text"), (os, "unlink"), (os, "rmdir")):
   setattr(owner, name, killing(getattr(owner, name)))
-durable.publish(parent / sys.argv[3], write, {"value": "new"})
+atomic.publish(parent / sys.argv[3], write, {"value": "new"})
 """
+
+
+class Killed(BaseException):
+  """Stands for the end of the process: after it, no change of the file system succeeds."""
 
 
 def publish(folder: pathlib.Path, value: str) -> None:
   def write(temporary):
-    (temporary / "a").write_text(value)
+    for name in ("a", "b"):
+      (temporary / name).write_text(value)
   atomic.publish(folder, write, {"value": value})
+
+
+def is_killed(monkeypatch, moment: int, action: Callable[..., None], *arguments) -> bool:
+  """Whether an action comes to its change number `moment`, and is stopped before it."""
+  left = moment
+
+  def killing(change: Callable) -> Callable:
+    def instead(*arguments, **options):
+      nonlocal left
+      left -= 1
+      if left <= 0:
+        raise Killed
+      return change(*arguments, **options)
+    return instead
+
+  with monkeypatch.context() as patched:
+    for owner, name in CHANGES:
+      patched.setattr(owner, name, killing(getattr(owner, name)))
+    try:
+      action(*arguments)
+    except Killed:
+      return True
+  return False
+
+
+def found(parent: pathlib.Path) -> dict[str, str]:
+  """The values of all folders of `parent`, every one of which must be whole."""
+  atomic.clean(parent)
+  return {folder.name: atomic.check(folder)["value"] for folder in parent.iterdir()}
+
+
+def two_folders(parent: pathlib.Path) -> pathlib.Path:
+  for name in ("the same", "earlier"):
+    publish(parent / name, "old")
+  return parent
+
+
+def interrupted(tmp_path: pathlib.Path, monkeypatch, action: Callable[..., None], *arguments
+                ) -> Iterator[pathlib.Path]:
+  """What a kill at each moment of an action on "the same" leaves behind; the last is unharmed."""
+  for moment in range(1, 40):
+    parent = two_folders(tmp_path / str(moment))
+    killed = is_killed(monkeypatch, moment, action, parent / "the same", *arguments)
+    yield parent
+    if not killed:
+      return
+  raise AssertionError("it does not end")
 
 
 @pytest.mark.parametrize("name", ["another", "the same"])
 def test_a_kill_at_any_moment_leaves_whole_folders(name, tmp_path):
-  survived = set()
+  survived = []
   for moment in range(1, 40):
-    parent = tmp_path / str(moment)
-    publish(parent / "the same", "old")
-    publish(parent / "earlier", "old")
+    parent = two_folders(tmp_path / str(moment))
     done = subprocess.run([sys.executable, "-c", PROGRAM, parent, str(moment), name], timeout=60)
     assert done.returncode in (0, -signal.SIGKILL)
-    atomic.clean(parent)
-    whole = {folder.name: atomic.check(folder)["value"] for folder in parent.iterdir()}
-    assert whole.pop("earlier") == "old"
-    survived.add(tuple(sorted(whole.items())))
+    survived.append(found(parent))
     if done.returncode == 0:
       break
   assert moment > 8
-  if name == "another":
-    assert survived == {(("the same", "old"),), (("another", "new"), ("the same", "old"))}
-  else:  # In between there is neither: a checkpoint is replaced when it is good for nothing.
-    assert survived == {(("the same", "old"),), (), (("the same", "new"),)}
+  old = {"earlier": "old", "the same": "old"}
+  first = survived.index({**old, name: "new"})
+  assert survived == [old] * first + [{**old, name: "new"}] * (moment - first)
+
+
+def test_a_kill_of_a_removal_leaves_the_folder_or_nothing(tmp_path, monkeypatch):
+  survived = [found(parent) for parent in interrupted(tmp_path, monkeypatch, atomic.remove)]
+  assert survived[0] == {"earlier": "old", "the same": "old"}
+  assert all(each in (survived[0], {"earlier": "old"}) for each in survived)
+
+
+def test_a_kill_of_the_repair_loses_nothing(tmp_path, monkeypatch):
+  for parent in interrupted(tmp_path, monkeypatch, publish, "new"):
+    expected = found(pathlib.Path(shutil.copytree(parent, f"{parent}-repaired")))
+    for moment in range(1, 20):
+      copy = pathlib.Path(shutil.copytree(parent, f"{parent}-{moment}"))
+      killed = is_killed(monkeypatch, moment, atomic.clean, copy)
+      assert found(copy) == expected
+      if not killed:
+        break
+    assert not killed
+
+
+def test_after_a_kill_one_publishes_and_removes_as_before(tmp_path, monkeypatch):
+  for parent in interrupted(tmp_path, monkeypatch, publish, "new"):
+    publish(parent / "the same", "newest")
+    assert atomic.check(parent / "the same")["value"] == "newest"
+    atomic.remove(parent / "the same")
+    assert found(parent) == {"earlier": "old"}
+
+
+def test_a_folder_that_was_set_aside_is_put_back(tmp_path):
+  parent = two_folders(tmp_path)
+  (parent / "the same").rename(parent / ".old-the same")
+  atomic.repair(parent)
+  atomic.repair(parent)
+  assert atomic.check(parent / "the same")["value"] == "old"
+
+
+@pytest.mark.parametrize("failing", [change for change in CHANGES if change[1] != "mkdir"],
+                         ids=lambda change: change[1])
+def test_an_error_at_any_moment_leaves_a_whole_folder(failing, tmp_path, monkeypatch):
+  works = getattr(*failing)
+  for moment in range(1, 20):
+    folder = two_folders(tmp_path / str(moment)) / "the same"
+    calls = itertools.count(1)
+
+    def fail(*arguments, calls=calls, moment=moment, **options):
+      if next(calls) == moment:
+        raise OSError("disk fault")
+      return works(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+      patched.setattr(*failing, fail)
+      try:
+        publish(folder, "new")
+        break
+      except OSError as error:
+        assert str(error) == "disk fault"
+    assert atomic.check(folder)["value"] in ("old", "new")  # Without any repair.
+    assert set(found(folder.parent)) == {"earlier", "the same"}
+  assert moment > 1
