@@ -12,7 +12,6 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from replicator.configuration import differences
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
-from replicator.workdir import charts, reader
+from replicator.workdir import charts, pages, reader
 from replicator.workdir.reader import Run
 
 Table = dict[str, list[str]]
@@ -168,40 +167,24 @@ def _line(first: int, column: int, name: str, texts: Sequence[str]) -> str:
 
 
 def page(found: Mapping[str, Run]) -> str:
-  """The same tables, the curves over one another, and the last samples side by side."""
-  legend = charts.legend(list(found))
-  samples = "".join(charts.picture(run.samples[-1], label)
-                    for label, run in found.items() if run.samples)
-  differs = configuration(found)
-  body = (charts.section("Runs", _table(found, facts(found)))
-          + charts.section("Metrics: last (lowest to highest)", _table(found, metrics(found)))
-          + charts.section("Curves by step", f"{legend}{_panels(found)}", "panels")
-          + charts.section("Configuration, where it differs",
-                           _table(found, differs) if differs else "<p>It is the same.</p>"))
-  if samples:
-    body += charts.section("Last samples", f'<div class="pair">{samples}</div>')
-  return charts.page(" and ".join(found) if len(found) < 4 else f"{len(found)} runs",
-                     "Comparison of runs", body)
+  """The same tables, the curves of all runs in shared charts, and the last samples, as HTML."""
+  return pages.render(
+      "compare.html", title=" and ".join(found) if len(found) < 4 else f"{len(found)} runs",
+      what="Comparison of runs", badges=[], labels=list(found), facts=facts(found),
+      metrics=metrics(found), charts=list(_panels(found)), configuration=configuration(found),
+      pictures=[pages.picture(run.samples[-1], label)
+                for label, run in found.items() if run.samples])
 
 
-def _table(found: Mapping[str, Run], table: Table) -> str:
-  head = "".join(f"<th>{charts.key(number)}{escape(label)}" for number, label in enumerate(found))
-  rows = "".join(f"<tr><td>{escape(name)}" + "".join(f"<td>{escape(text)}" for text in texts)
-                 for name, texts in table.items())
-  return f'<table class="runs"><tr><th>{head}{rows}</table>'
-
-
-def _panels(found: Mapping[str, Run]) -> str:
+def _panels(found: Mapping[str, Run]) -> Iterator[pages.Panel]:
   steps = [row["step"] for run in found.values() for row in run.rows]
-  panels = ""
   for name in _names(found):
     nothing = np.zeros(0), np.zeros(0)
     series = {label: run.series().get(name, nothing) for label, run in found.items()}
     marker = "o" if reader.kind(name) == "evaluation" else ""
     lost = sum(int((~np.isfinite(values)).sum()) for _, values in series.values())
-    panels += charts.panel(name, charts.curves(series, (min(steps), max(steps)), marker),
-                           reader.kind(name), warning=f"{lost} not finite" if lost else "")
-  return panels
+    yield pages.Panel(name, charts.curves(series, (min(steps), max(steps)), marker),
+                      reader.kind(name), warning=f"{lost} not finite" if lost else "")
 
 
 if __name__ == "__main__":

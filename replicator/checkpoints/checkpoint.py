@@ -127,7 +127,7 @@ class Checkpoints:
   def _best(self, steps: list[int]) -> int | None:
     found = []
     for step in steps if self._keep_best else []:
-      with contextlib.suppress(atomic.Damaged):
+      with contextlib.suppress(atomic.Corrupt):
         value = atomic.facts_of(_folder_of(self._folder, step))["scalars"].get(self._keep_best)
         if value is not None and not math.isnan(value):
           found.append((self._best_sign * value, step))
@@ -237,7 +237,7 @@ def _newest_good(folder: pathlib.Path, newest: int | None = None
     found = _folder_of(folder, step)
     try:
       facts = atomic.check(found)
-    except (atomic.Damaged, OSError) as error:
+    except (atomic.Corrupt, OSError) as error:
       damaged.append(f"{found} is damaged ({error})")
       continue
     for line in damaged:

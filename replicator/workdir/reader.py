@@ -32,7 +32,7 @@ class Run:
   Attributes:
     folder: the workdir.
     rows: the readable lines of `metrics.jsonl`, numbers that are not finite as floats.
-    num_torn: how many other lines it has.
+    num_corrupt: how many other lines it has.
     facts: of `run.json`.
     config: the text of `config.gin`.
     samples: the pictures, by step.
@@ -40,7 +40,7 @@ class Run:
 
   folder: pathlib.Path
   rows: list[dict[str, Any]]
-  num_torn: int
+  num_corrupt: int
   facts: dict[str, Any]
   config: str
   samples: list[pathlib.Path]

@@ -1,63 +1,71 @@
-"""One self-contained HTML page about a run, from the files of its workdir."""
+"""`report.html`: one page about a run, from the files of its workdir."""
 
+import dataclasses
 import math
 import os
 import pathlib
-import re
-from html import escape
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from replicator import atomic
 from replicator.console.formatting import format_duration, format_number
-from replicator.workdir import charts, reader
+from replicator.workdir import charts, pages, reader
+from replicator.workdir.charts import Series
 from replicator.workdir.reader import Run, kind
 
 _SHADED = "shaded: min to max"
-_STRIP = 6  # Pictures between the first and the last.
-_MEASURES = {"environment steps": "eval/environment_steps", "seconds": "seconds"}
-"""What an evaluation with a spread is drawn against, besides steps; by its title, as logged."""
+_STRIP = 6  # Pictures between the first one and the last one.
+_COUNTS = ("eval/", "_steps")  # How the name of an alternative to the step axis begins and ends.
 _IN_COMMAND = ("command", "program", "program_file", "argv")
 
 
-def write_report(workdir: str | os.PathLike) -> pathlib.Path:
-  """Writes `report.html` into a run's workdir; returns its path.
+@dataclasses.dataclass(frozen=True)
+class _Row:
+  """A row of the table of metrics."""
 
-  Reads `metrics.jsonl`, `run.json`, `config.gin` and `samples/step-NNNNNNNN.png`. Where one is
-  missing or unreadable, the page says so. The page needs no other file and no network.
+  name: str
+  kind: str
+  numbers: list[float]
+
+
+def write_report(workdir: str | os.PathLike) -> pathlib.Path:
+  """Writes `report.html` into the workdir of a run; returns its path.
+
+  Reads `metrics.jsonl`, `run.json`, `config.gin` and `samples/step-NNNNNNNN.png`. The page says
+  which of them are missing or unreadable.
+
+  Curves that were logged with their lowest and highest value, `NAME_min` and `NAME_max`, are also
+  drawn by time and by each evaluated scalar whose name ends in `_steps`, such as
+  `eval/environment_steps`.
 
   Raises:
-    UsageError: `workdir` is no folder.
+    UsageError: `workdir` is not a folder.
   """
   run = reader.read(workdir)
-  body = (f'<div class="tiles">{_tiles(run)}</div>\n'
-          + charts.section("Metrics", _table(run))
-          + charts.section("Curves by step", _panels(run), "panels")
-          + "".join(charts.section(f"Curves by {title}", panels, "panels")
-                    for title, name in _MEASURES.items() if (panels := _panels_by(run, name)))
-          + charts.section("Samples", _samples(run))
-          + charts.section("Configuration", _config(run))
-          + charts.section("Command and versions", _facts(run)))
-  title = str(run.facts.get("experiment") or run.folder.resolve().name)
+  pictures = run.samples
+  page = pages.render(
+      "report.html", title=str(run.facts.get("experiment") or run.folder.resolve().name),
+      what="Training report", badges=_badges(run), tiles=_tiles(run), metrics=_metrics(run),
+      num_corrupt=run.num_corrupt, curves=_curves(run),
+      ends=[_picture(path) for path in dict.fromkeys([*pictures[:1], *pictures[-1:]])],
+      between=list(map(_picture, _some(pictures[1:-1]))),
+      config=run.config, command=str(run.facts.get("command", "")), facts=_facts(run))
   path = run.folder / "report.html"
-  path.write_text(charts.page(title, "Training report", body, _badges(run)), encoding="utf-8")
+  atomic.write_whole(path, page)
   return path
 
 
-def _missing(file: str, what: str) -> str:
-  return f'<p class="warn">{file} is missing or cannot be read: {what} to show.</p>'
-
-
-def _badges(run: Run) -> str:
+def _badges(run: Run) -> list[pages.Badge]:
   replicas = run.facts.get("num_replicas")
   texts = [run.facts.get("strategy"),
            replicas and f"{replicas} replica{'s' if replicas != 1 else ''}",
            run.facts.get("precision")]
   look, status = run.status()
-  return f'<span class="{look}">{escape(status)}</span>' + "".join(
-    f"<span>{escape(str(text))}</span>" for text in texts if text)
+  return [pages.Badge(status, look), *(pages.Badge(str(text)) for text in texts if text)]
 
 
-def _tiles(run: Run) -> str:
+def _tiles(run: Run) -> dict[str, str]:
   tiles = {"steps": str(run.rows[-1]["step"])} if run.rows else {}
   timed = np.array([(row["step"], row["seconds"]) for row in run.rows if "seconds" in row])
   if len(timed) > 1:
@@ -67,95 +75,86 @@ def _tiles(run: Run) -> str:
     tiles["steps per second"] = f"{rate:.3g}"
     if batch := run.facts.get("global_batch_size"):
       tiles["examples per second"] = format_number(rate * batch)
-  return "".join(f"<div><b>{value}</b>{name}</div>" for name, value in tiles.items())
+  return tiles
 
 
-def _table(run: Run) -> str:
-  body = ""
+def _metrics(run: Run) -> list[_Row]:
+  """The last, first, lowest and highest value of each metric."""
+  rows = []
   for name, (_, values) in run.series().items():
     finite = values[np.isfinite(values)]
-    shown = [values[-1], values[0], min(finite, default=math.nan), max(finite, default=math.nan)]
-    body += (f'<tr><th class="{kind(name)}">{escape(name)}'
-             + "".join(f"<td>{format_number(value)}" for value in shown))
-  if not body:
-    return _missing("metrics.jsonl", "no metrics")
-  torn = f'<p class="warn">Unreadable lines in metrics.jsonl: {run.num_torn}.</p>'
-  return ("<table class=numbers><tr><th>metric<th>last<th>first<th>lowest<th>highest"
-          f"{body}</table>{torn if run.num_torn else ''}")
+    rows.append(_Row(name, kind(name), [values[-1], values[0], min(finite, default=math.nan),
+                                        max(finite, default=math.nan)]))
+  return rows
 
 
-def _config(run: Run) -> str:
-  text = re.sub(r"^#.*", r"<i>\g<0></i>", escape(run.config, quote=False), flags=re.MULTILINE)
-  return f"<pre>{text}</pre>" if text else _missing("config.gin", "no configuration")
+def _facts(run: Run) -> dict[str, str]:
+  return {name.replace("_", " "): _text(value) for name, value in run.facts.items()
+          if name not in _IN_COMMAND and value not in (None, [], {})}
 
 
-def _facts(run: Run) -> str:
-  if not run.facts:
-    return _missing("run.json", "no command and no versions")
-  rows = "".join(f"<tr><th>{escape(name.replace('_', ' '))}<td>{escape(_words(value))}"
-                 for name, value in run.facts.items()
-                 if name not in _IN_COMMAND and value not in (None, [], {}))
-  return f"<pre>{escape(str(run.facts.get('command', '')))}</pre><table>{rows}</table>"
-
-
-def _words(value: object) -> str:
+def _text(value: object) -> str:
   if isinstance(value, dict):
-    return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
-  return ", ".join(map(_words, value)) if isinstance(value, list) else str(value)
+    return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
+  return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
-def _samples(run: Run) -> str:
-  if not run.samples:
-    return _missing("samples/", "no pictures")
-  pair = [run.samples[0], run.samples[-1]] if len(run.samples) > 1 else run.samples
-  between = run.samples[1:-1]
-  chosen = np.linspace(0, len(between) - 1, min(_STRIP, len(between))).round().astype(int)
-  return (f'<div class="pair">{"".join(map(_picture, pair))}</div>'
-          f'<div class="strip">{"".join(_picture(between[i]) for i in chosen)}</div>')
+def _some(pictures: list[pathlib.Path]) -> list[pathlib.Path]:
+  """A few pictures at equal distances."""
+  chosen = np.linspace(0, len(pictures) - 1, min(_STRIP, len(pictures))).round().astype(int)
+  return [pictures[number] for number in chosen]
 
 
-def _picture(path: pathlib.Path) -> str:
-  return charts.picture(path, f"step {path.stem.removeprefix('step-').lstrip('0') or '0'}")
+def _picture(path: pathlib.Path) -> pages.Picture:
+  return pages.picture(path, f"step {path.stem.removeprefix('step-').lstrip('0') or '0'}")
 
 
-def _panels(run: Run) -> str:
+# ---- Curves -------------------------------------------------------------------------------------
+
+
+def _curves(run: Run) -> dict[str, list[pages.Panel]]:
+  """The charts by the title of their horizontal axis; steps come first."""
   series = run.series()
-  if not series:
-    return _missing("metrics.jsonl", "no curves")
-  span = run.rows[0]["step"], run.rows[-1]["step"]
-  panels = ""
-  bands = _bands(series)
-  drawn_in_others = {f"{name}_{end}" for name in bands for end in ("min", "max")}
+  bands = dict(_bands(series))
+  charts_by = {"step": list(_by_step(run, series, bands))}
+  start, end = _COUNTS
+  axes = {name.removeprefix(start).replace("_", " "): name for name in series
+          if name.startswith(start) and name.endswith(end)}
+  for title, name in {**axes, "seconds": "seconds"}.items():
+    value_at = {row["step"]: row[name] for row in run.rows if name in row}
+    if panels := list(_by_value(value_at, series, bands)):
+      charts_by[title] = panels
+  return charts_by
+
+
+def _by_step(run: Run, series: Mapping[str, Series], bands: Mapping[str, tuple[Series, Series]]
+             ) -> Iterator[pages.Panel]:
+  inside_others = {f"{name}_{end}" for name in bands for end in ("min", "max")}
   for name, (steps, values) in series.items():
-    if name in drawn_in_others:
+    if name in inside_others:
       continue
     lost = (~np.isfinite(values)).sum()
     marker = "o" if kind(name) == "evaluation" else ""
-    curve = charts.curve(steps, values, span, marker, bands.get(name))
-    panels += charts.panel(name, curve, kind(name), _SHADED if name in bands else "",
-                           f"{lost} not finite" if lost else "")
-  return panels
+    span = run.rows[0]["step"], run.rows[-1]["step"]
+    yield pages.Panel(name, charts.curve(steps, values, span, marker, bands.get(name)), kind(name),
+                      _SHADED if name in bands else "", f"{lost} not finite" if lost else "")
 
 
-def _panels_by(run: Run, measure: str) -> str:
-  """The curves that have a spread, over something else than steps that every row tells."""
-  panels, series = "", run.series()
-  value_at = {row["step"]: row[measure] for row in run.rows if measure in row}
-  for name, (lowest, highest) in _bands(series).items():
+def _by_value(value_at: Mapping[int, float], series: Mapping[str, Series],
+              bands: Mapping[str, tuple[Series, Series]]) -> Iterator[pages.Panel]:
+  """The curves with a band, against a quantity that was logged at each of their steps."""
+  for name, (lowest, highest) in bands.items():
     steps, values = series[name]
     if all(step in value_at for step in steps):
       at = np.array([value_at[step] for step in steps], float)
-      curve = charts.curve(at, values, None, "o", ((at, lowest[1]), (at, highest[1])))
-      panels += charts.panel(name, curve, kind(name), _SHADED)
-  return panels
+      chart = charts.curve(at, values, None, "o", ((at, lowest[1]), (at, highest[1])))
+      yield pages.Panel(name, chart, kind(name), _SHADED)
 
 
-def _bands(series: dict[str, charts.Series]) -> dict[str, tuple[charts.Series, charts.Series]]:
-  """`name_min` and `name_max` by the `name` that was logged with them, where all are finite."""
-  found = {}
+def _bands(series: Mapping[str, Series]) -> Iterator[tuple[str, tuple[Series, Series]]]:
+  """`NAME_min` and `NAME_max` by the `NAME` logged at the same steps, if all values are finite."""
   for name, (steps, _) in series.items():
     lowest, highest = series.get(f"{name}_min"), series.get(f"{name}_max")
     if lowest and highest and all(np.array_equal(end[0], steps) and np.isfinite(end[1]).all()
                                   for end in (lowest, highest)):
-      found[name] = lowest, highest
-  return found
+      yield name, (lowest, highest)

@@ -289,7 +289,7 @@ def test_every_byte_of_a_checkpoint_counts(tmp_path):
     whole = file.read_bytes()
     for place in range(len(whole)):
       file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1:])
-      with pytest.raises(atomic.Damaged):
+      with pytest.raises(atomic.Corrupt):
         atomic.check(folder)
     file.write_bytes(whole)
   atomic.check(folder)
