@@ -1,4 +1,4 @@
-"""What must survive a restart: the variables of a step, on the disk and back."""
+"""Checkpoints: the variables of a step, saved to the disk and restored."""
 
 from replicator.console import quiet
 

@@ -1,8 +1,8 @@
-"""What must survive a restart, and where it is kept.
+"""Checkpoints: everything that must survive a restart, on the disk.
 
-A checkpoint is a folder `step-NNNNNNNN` with TensorFlow's tensor bundle `variables`, whose keys are
-the attribute paths of `state.variables_of`, and a manifest (see `replicator.atomic`) with the
-step, the state of the loop and the scalars that were logged at this very step.
+A checkpoint is a folder `step-NNNNNNNN` with a TensorFlow tensor bundle `variables`, whose keys are
+the attribute paths of `step.variables.variables_of`, and a manifest (see `replicator.atomic`) with
+the step, the state of the loop, and the scalars that were logged at exactly this step.
 """
 
 import concurrent.futures
@@ -24,12 +24,12 @@ from replicator.step.variables import variables_of
 from replicator.strategies.replicator import Replicator
 
 _BUNDLE = "variables"
-_NAMED = 3  # Variables that a message names; there may be thousands.
+_NAMED = 3  # Variables that an error names; there may be thousands.
 _partial_allowed = False
 
 
 def allow_partial_restore(allowed: bool) -> None:
-  """Whether a checkpoint that does not fit the step is restored as far as it does."""
+  """Sets whether the part of a checkpoint that fits the step may be restored without the rest."""
   global _partial_allowed
   _partial_allowed = allowed
 
@@ -38,21 +38,21 @@ def allow_partial_restore(allowed: bool) -> None:
 class Checkpoints:
   """Saves and restores everything that hangs off a step, and the loop's own state.
 
-  The training thread copies the values to the host, another one writes them. In a cluster the
-  chief writes; every worker restores from its folder.
+  The training thread copies the values to the host, and another thread writes them. In a cluster
+  the chief writes, and every worker restores what the chief wrote.
 
   Args:
-    folder: shared by all workers.
-    step: the step object; its variables are those of its attributes.
-    replicator: that runs the step; None for one process.
-    keep_last: how many checkpoints stay.
-    keep_every: those of every so many steps stay besides, for ever; 0 for none.
-    keep_best: the name of a scalar, such as 'eval/reconstruction_error': of the checkpoints at
-      whose step it was logged, the best one stays besides.
-    best_is: 'min' or 'max', which value of it is best.
+    folder: the folder of the checkpoints; all workers share it.
+    step: the step object, whose attributes lead to the variables.
+    replicator: the replicator that runs the step; None for a single process.
+    keep_last: the number of newest checkpoints that are kept.
+    keep_every: checkpoints at multiples of this step are kept too; 0 for none.
+    keep_best: the name of a scalar, such as 'eval/reconstruction_error'. Among the checkpoints at
+      whose step it was logged, the best one is kept too.
+    best_is: 'min' or 'max': which value of that scalar is best.
 
   Raises:
-    UsageError: a setting cannot work, or the step holds something that cannot be saved.
+    UsageError: a setting is invalid, or the step holds something that cannot be saved.
   """
 
   def __init__(self, folder: pathlib.Path, step: Any, replicator: Replicator | None = None,
@@ -70,18 +70,18 @@ class Checkpoints:
   # ---- Saving -----------------------------------------------------------------------------------
 
   def save(self, step: int, loop_state: dict, scalars: dict[str, float] | None = None) -> None:
-    """Saves the step as it is now, under its number; returns before it is on the disk.
+    """Saves the current values of the step; returns before they are on the disk.
 
-    All workers must call it at the same step. Replaces a checkpoint of that step, and later ones,
-    which belong to a course of the run that was given up.
+    All workers must call it at the same step. It replaces an earlier checkpoint of this step and
+    removes those of later steps, which a rollback has made obsolete.
 
     Args:
-      step: how many steps were done.
+      step: the number of completed steps.
       loop_state: JSON-able; `restore` returns it.
       scalars: what was logged at this step.
 
     Raises:
-      RunFailed: the one before could not be written.
+      RunFailed: the previous checkpoint could not be written.
     """
     self.wait()
     snapshot = self._variables.take()
@@ -92,7 +92,7 @@ class Checkpoints:
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
   def wait(self) -> None:
-    """Waits until what was saved is on the disk.
+    """Waits until the last checkpoint is on the disk.
 
     Raises:
       RunFailed: it could not be written. Earlier checkpoints are as they were.
@@ -102,7 +102,7 @@ class Checkpoints:
       saving.result()
 
   def check_written(self) -> None:
-    """Raises what `wait` would, if that is known already; does not wait."""
+    """Raises the error of a finished write, as `wait` does, but does not wait."""
     if self._saving and self._saving.done():
       self.wait()
 
@@ -110,13 +110,13 @@ class Checkpoints:
     folder = _folder_of(self._folder, facts["step"])
     try:
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
-      for step in self._superfluous(facts["step"]):
+      for step in self._obsolete(facts["step"]):
         atomic.remove(_folder_of(self._folder, step))
     except (OSError, tf.errors.OpError) as error:
       raise RunFailed(f"{folder}: could not be saved ({_reason(error)}); the checkpoints of "
                       "earlier steps are as they were") from error
 
-  def _superfluous(self, newest: int) -> list[int]:
+  def _obsolete(self, newest: int) -> list[int]:
     steps = steps_of(self._folder)
     good = [step for step in steps if step <= newest]
     kept = {*good[-self._keep_last:], self._best(good)}
@@ -134,14 +134,14 @@ class Checkpoints:
     return min(found)[1] if found else None
 
   def check_logged(self, names: list[str], evaluated: bool) -> None:
-    """Checks that what tells the best checkpoint is among the names logged at a step.
+    """Checks that the scalar of `keep_best` is among the names that are logged.
 
     Args:
-      names: of the scalars of a log point, or of an evaluation.
-      evaluated: whether they are of an evaluation.
+      names: the names of the scalars of a log point or of an evaluation.
+      evaluated: whether they come from an evaluation.
 
     Raises:
-      UsageError: it should be, and is not.
+      UsageError: the scalar belongs to them and is missing.
     """
     metric = self._keep_best
     if metric and metric not in names and metric.startswith("eval/") == evaluated:
@@ -152,24 +152,23 @@ class Checkpoints:
   # ---- Restoring --------------------------------------------------------------------------------
 
   def restore(self, newest: int | None = None) -> dict | None:
-    """Restores the newest good checkpoint and returns the loop's state; None if there is none.
+    """Restores the newest checkpoint that is not corrupt.
 
-    A damaged one is told on the standard error and passed over.
+    A corrupt checkpoint is reported on stderr and skipped. All workers must call it together.
 
     Args:
-      newest: restores none of a later step.
+      newest: checkpoints of later steps are ignored.
 
     Returns:
-      the `loop_state` given to `save`, and the "step".
+      the `loop_state` that was given to `save`, and the "step"; None if there is no checkpoint.
 
     Raises:
-      UsageError: none of the checkpoints is good, or the newest good one and the step do not have
-        the same variables, and no partial restore is allowed.
+      UsageError: all checkpoints are corrupt, or the newest good one does not have the variables
+        of the step and no partial restore is allowed.
     """
     self.wait()
-    if self._writes and self._folder.exists():
-      with contextlib.suppress(OSError):  # Where the folder is read-only, there is none either.
-        atomic.clean(self._folder)
+    with contextlib.suppress(OSError):  # A read-only folder stays as it is.
+      (atomic.clean if self._writes else atomic.repair)(self._folder)
     found = _newest_good(self._folder, newest)
     if found is None:
       return None
@@ -180,16 +179,16 @@ class Checkpoints:
         path: (tf.as_dtype(value.dtype), list(value.shape[path in by_replica:]))
         for path, value in values.items()})
     if mismatches:
-      _tell(folder, mismatches)
+      _report(folder, mismatches)
     self._variables.put(Snapshot(
         {path: value for path, value in values.items() if path not in mismatches}, by_replica))
     return {**facts["loop"], "step": facts["step"]}
 
   def check_complete(self, used: list) -> None:
-    """Checks that the variables a step uses are among those saved.
+    """Checks that all variables that a step uses are saved.
 
     Raises:
-      UsageError: some would be lost in a restart.
+      UsageError: a restart would lose some of these variables.
     """
     lost = [v.name for v in used if not self._variables.covers(v)]
     if lost:
@@ -200,16 +199,16 @@ class Checkpoints:
 
 
 def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarray]:
-  """The variables of the newest good checkpoint in `folder`, by path.
+  """The values of the newest good checkpoint in `folder`, by path.
 
-  A variable of which replicas keep values of their own is `[num_replicas, ...]`.
+  Where each replica has a value of its own, their shape is `[num_replicas, ...]`.
 
   Args:
-    folder: of the checkpoints.
-    newest: reads none of a later step.
+    folder: the folder of the checkpoints.
+    newest: checkpoints of later steps are ignored.
 
   Raises:
-    UsageError: there is none.
+    UsageError: there is no checkpoint, or all checkpoints are corrupt.
   """
   found = _newest_good(folder, newest)
   if found is None:
@@ -218,7 +217,7 @@ def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarra
 
 
 def steps_of(folder: pathlib.Path) -> list[int]:
-  """The steps of the checkpoints in `folder`, good or damaged, in order."""
+  """The steps of the checkpoints in `folder`, corrupt ones included, in ascending order."""
   names = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
   return sorted(int(name[1]) for name in names if name)
 
@@ -229,8 +228,8 @@ def _folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
 
 def _newest_good(folder: pathlib.Path, newest: int | None = None
                  ) -> tuple[pathlib.Path, dict] | None:
-  """The folder of a checkpoint and its facts; None where there is no checkpoint, good or not."""
-  damaged = []
+  """The folder of a checkpoint and its facts; None if there is no checkpoint at all."""
+  corrupt = []
   for step in reversed(steps_of(folder)):
     if newest is not None and step > newest:
       continue
@@ -238,22 +237,22 @@ def _newest_good(folder: pathlib.Path, newest: int | None = None
     try:
       facts = atomic.check(found)
     except (atomic.Corrupt, OSError) as error:
-      damaged.append(f"{found} is damaged ({error})")
+      corrupt.append(f"{found} is corrupt ({error})")
       continue
-    for line in damaged:
-      print(f"{line}; that of step {step} is used instead", file=sys.stderr, flush=True)
+    for line in corrupt:
+      print(f"{line}; using the checkpoint of step {step} instead", file=sys.stderr, flush=True)
     return found, facts
-  if damaged:
-    raise UsageError(f"{damaged[0]}, and no earlier one is good; put a good one back, or "
-                     "start anew in another --workdir")
+  if corrupt:
+    raise UsageError(f"{corrupt[0]}, and no earlier checkpoint is good; put a good one back, or "
+                     "start again in another --workdir")
   if (folder / "checkpoint").exists():
-    raise UsageError(f"{folder}: the checkpoints are of another version of this program; start "
-                     "anew in another --workdir")
+    raise UsageError(f"{folder}: the checkpoints are from another version of this program; start "
+                     "again in another --workdir")
   return None
 
 
 def _write_bundle(folder: pathlib.Path, values: dict[str, np.ndarray]) -> None:
-  if values:  # A step may have no variables, but a bundle has some.
+  if values:  # A step may have no variables, but a bundle must have some.
     with tf.device("/cpu:0"):
       tf.raw_ops.SaveV2(prefix=str(folder / _BUNDLE), tensor_names=list(values),
                         shape_and_slices=[""] * len(values), tensors=list(values.values()))
@@ -267,8 +266,8 @@ def _read_bundle(folder: pathlib.Path) -> dict[str, np.ndarray]:
           for path in sorted(reader.get_variable_to_shape_map())}
 
 
-def _tell(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
-  """Tells what does not fit: as an error, or line by line where that is allowed."""
+def _report(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
+  """Raises an error about the mismatches, or prints warnings if a partial restore is allowed."""
   if _partial_allowed:
     for path, what in mismatches.items():
       print(f"warning: --allow_partial_restore: '{path}' {what}; it is not restored",
@@ -277,13 +276,13 @@ def _tell(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
   named = [f"'{path}' {what}" for path, what in list(mismatches.items())[:_NAMED]]
   more = [f"{len(mismatches) - _NAMED} more"] if len(mismatches) > _NAMED else []
   raise UsageError(
-      f"{folder}: does not fit this step in {len(mismatches)} variables: "
+      f"{folder}: {len(mismatches)} variables do not fit this step: "
       f"{', '.join([*named, *more])}; use the configuration it was saved with, another --workdir, "
       "or --allow_partial_restore")
 
 
 def _reason(error: Exception) -> str:
-  """Why something was not written, in a few words."""
+  """The reason of a failed write, in a few words."""
   return atomic.disk_fault(error) or str(error).splitlines()[0]
 
 

@@ -1,8 +1,8 @@
-"""The values of variables, copied to the host and put back, under whatever strategy they live.
+"""Snapshots: the values of variables, copied to the host and put back, under any strategy.
 
-A variable is kept once for each replica, or once in all. Where the replicas' copies may differ
-(`ON_READ`) every one is taken; put back on another number of replicas, they are combined as the
-variable's aggregation says.
+If the replicas' copies of a variable may differ (`ON_READ`), the snapshot holds every copy. When
+they are put back on another number of replicas, the variable's aggregation combines them. Of any
+other variable, the snapshot holds one value.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 @dataclasses.dataclass
 class Snapshot:
-  """Values of variables at one moment.
+  """The values of variables at one moment.
 
   Attributes:
-    values: by path. They belong to the snapshot alone: training does not change them.
-    by_replica: the paths whose value is `[num_replicas, ...]`, for each replica its own.
+    values: the values by path. They are copies, so training does not change them.
+    by_replica: the paths whose value is `[num_replicas, ...]`, one value for each replica.
   """
 
   values: dict[str, np.ndarray]
@@ -35,21 +35,21 @@ class Snapshot:
 
 
 class Variables:
-  """The variables of a step, to take a snapshot of and to put one back.
+  """Takes snapshots of the variables of a step, and puts them back.
 
   Args:
-    variables: by path, see `state.variables_of`.
-    replicator: whose they are; None for that of one process.
+    variables: the variables by path; see `step.variables.variables_of`.
+    replicator: the replicator that runs the step; None for a single process.
 
   Raises:
-    UsageError: something among them is no variable and cannot be saved.
+    UsageError: one of them is not a variable and cannot be saved.
   """
 
   def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):
     self._variables = {path: _plain(path, v) for path, v in variables.items()}
     self._replicator = replicator
     several = replicator is not None and replicator.num_pipelines > 1
-    # What all replicas compute alike needs no word from the other workers.
+    # Values that are the same on all replicas are not gathered from the other workers.
     self._gathered = [path for path, v in self._variables.items()
                       if several and _differs(v) and v.aggregation != _FIRST]
 
@@ -66,27 +66,27 @@ class Variables:
     return Snapshot(values, by_replica)
 
   def mismatches(self, shapes: dict[str, tuple[Any, list[int]]]) -> dict[str, str]:
-    """What differs from what was saved, in words by path.
+    """Descriptions of the differences from what was saved, by path.
 
     Args:
-      shapes: dtype and shape of each value, that of one replica.
+      shapes: the dtype and the shape of each saved value, without the axis of replicas.
     """
     found = {path: "is not in the checkpoint" for path in self._variables if path not in shapes}
     for path, (dtype, shape) in shapes.items():
       here = self._variables.get(path)
       if here is None:
-        found[path] = "is in the checkpoint alone"
+        found[path] = "is only in the checkpoint"
       elif here.dtype != dtype or not here.shape.is_compatible_with(shape):
         found[path] = (f"was {dtype.name} {list(shape)} and is {here.dtype.name} "
                        f"{here.shape.as_list() if here.shape.rank is not None else '[...]'}")
     return dict(sorted(found.items()))
 
   def put(self, snapshot: Snapshot) -> None:
-    """Gives every variable the value at its path; those without one stay.
+    """Assigns to each variable the value at its path, if there is one.
 
     Raises:
-      UsageError: there is a value for each replica, another number of replicas, and no
-        aggregation to tell what to make of that.
+      UsageError: a variable without an aggregation has a value for each replica, and the number
+        of replicas has changed.
     """
     for path, value in snapshot.values.items():
       variable = self._variables[path]
@@ -101,12 +101,12 @@ class Variables:
         copy.assign(its_value)
 
   def covers(self, variable: Any) -> bool:
-    """Whether a variable that a step uses, with all its copies, is among these."""
+    """Whether these variables include a variable that a step uses, with all its copies."""
     known = {id(copy.handle) for v in self._variables.values() for copy in copies_of(v)}
     return all(id(copy.handle) in known for copy in copies_of(variable))
 
   def _place(self, copies: int) -> tuple[int, int]:
-    """The number of the first replica of this process, and of how many."""
+    """The index of the first replica of this process, and the number of replicas."""
     if self._replicator is None or self._replicator.num_pipelines == 1:
       return 0, copies
     return self._replicator.worker_id * copies, self._replicator.num_replicas
@@ -125,8 +125,8 @@ def _plain(path: str, variable: Any) -> Any:
   if isinstance(variable, tf.random.Generator):
     return variable.state
   if not isinstance(variable, tf.Variable):
-    raise UsageError(f"the step holds '{path}', a {type(variable).__name__}, which cannot be saved "
-                     "here; keep its state in a tf.Variable")
+    raise UsageError(f"the step holds '{path}', a {type(variable).__name__}, which cannot be "
+                     "saved; keep its state in a tf.Variable")
   return variable
 
 
@@ -137,7 +137,7 @@ def _differs(variable: Any) -> bool:
 
 
 def _value_of(variable: Any) -> np.ndarray:
-  """A copy: `[local replicas, ...]` where they differ."""
+  """A copy of the value, or of `[local replicas, ...]` values if each replica has its own."""
   copies = copies_of(variable)
   if not _differs(variable):
     return copies[0].read_value().numpy()
@@ -145,14 +145,15 @@ def _value_of(variable: Any) -> np.ndarray:
 
 
 def _several(values: np.ndarray) -> bool:
+  """Whether the copies `[replicas, ...]` differ in any bit."""
   return any(value.tobytes() != values[0].tobytes() for value in values[1:])
 
 
 def _spread(path: str, variable: Any, values: np.ndarray, count: int) -> np.ndarray:
-  """Of so many replicas as there are now: `[replicas then, ...] -> [count, ...]`."""
+  """The values for `count` replicas: `[replicas when saved, ...] -> [count, ...]`."""
   if len(values) == count:
     return values
-  if variable.aggregation == _SUM:  # In one place, where also the sum of integers stays exact.
+  if variable.aggregation == _SUM:  # On one replica, so that a sum of integers stays exact.
     total = values.sum(axis=0, dtype=values.dtype)[np.newaxis]
     return np.concatenate([total, np.zeros([count - 1, *total.shape[1:]], values.dtype)])
   if len(values) > 1 and variable.aggregation == _MEAN:

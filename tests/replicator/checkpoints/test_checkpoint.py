@@ -145,7 +145,7 @@ def test_a_step_without_variables_has_checkpoints_too(tmp_path):
   assert checkpoint.read(tmp_path) == {}
 
 
-def test_what_cannot_be_saved_is_told(tmp_path):
+def test_what_cannot_be_saved_is_an_error(tmp_path):
   step = Counter()
   step.words = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
   with pytest.raises(UsageError, match="holds 'words', a MutableHashTable, which cannot be saved"):
@@ -158,9 +158,9 @@ def test_no_checkpoint_is_none(tmp_path):
     checkpoint.read(tmp_path / "none")
 
 
-def test_checkpoints_of_an_earlier_version_are_not_passed_over(tmp_path):
+def test_checkpoints_of_an_earlier_version_are_not_skipped(tmp_path):
   tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path), 1).save()
-  with pytest.raises(UsageError, match="of another version of this program"):
+  with pytest.raises(UsageError, match="from another version of this program"):
     Checkpoints(tmp_path, Counter()).restore()
 
 
@@ -194,7 +194,7 @@ def test_workers_that_restored_different_steps_are_named(steps, message):
 # ---- Which checkpoints stay ---------------------------------------------------------------------
 
 
-def test_the_newest_three_stay_also_over_a_restart(tmp_path):
+def test_the_newest_three_are_kept_across_a_restart(tmp_path):
   save(tmp_path, Counter(), *range(1, 6))
   assert checkpoint.steps_of(tmp_path) == [3, 4, 5]
   checkpoints = Checkpoints(tmp_path, Counter())
@@ -226,13 +226,13 @@ def test_policies(settings, kept, tmp_path):
     ("keep_best = 'eval/mean'", "keep_best = 'eval/mean': nothing of that name .* This run has no"),
     ("keep_best = 'cuont'", "keep_best = 'cuont': nothing .* Did you mean 'count'"),
     ("keep_best = 'eval/means'", "keep_best = 'eval/means'.* Did you mean 'eval/mean'")])
-def test_a_policy_that_cannot_work_is_told(binding, message, tmp_path):
+def test_a_policy_that_cannot_work_is_an_error(binding, message, tmp_path):
   evaluate = (lambda step: Evaluation({"mean": 1.0})) if "means" in binding else None
   with pytest.raises(UsageError, match=f"^Checkpoints.{message}"):
     train(tmp_path, "train.steps = 5", f"Checkpoints.{binding}", step=Counter, evaluate=evaluate)
 
 
-def test_a_course_that_was_given_up_is_forgotten(tmp_path):
+def test_a_rollback_forgets_later_checkpoints(tmp_path):
   step = Counter()
   checkpoints = save(tmp_path, step, 2, 4, 6)
   step.count.assign(2.0)
@@ -248,12 +248,12 @@ def test_a_course_that_was_given_up_is_forgotten(tmp_path):
 
 
 def flip(file: pathlib.Path) -> None:
-  damaged = bytearray(file.read_bytes())
-  damaged[len(damaged) // 2] ^= 1
-  file.write_bytes(damaged)
+  content = bytearray(file.read_bytes())
+  content[len(content) // 2] ^= 1
+  file.write_bytes(content)
 
 
-DAMAGES = {
+CORRUPTIONS = {
     "truncated": lambda folder: os.truncate(folder / "variables.data-00000-of-00001", 3),
     "flipped byte": lambda folder: flip(folder / "variables.data-00000-of-00001"),
     "flipped byte of the index": lambda folder: flip(folder / "variables.index"),
@@ -264,21 +264,22 @@ DAMAGES = {
     "empty manifest": lambda folder: os.truncate(folder / "manifest.json", 0)}
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(damage, tmp_path, capfd):
+@pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
+def test_a_corrupt_checkpoint_is_reported_and_skipped(corrupt, tmp_path, capfd):
   step = Counter()
   checkpoints = save(tmp_path, step, 2)
   step.count.assign(4.0)
   checkpoints.save(4, {})
   checkpoints.wait()
-  damage(tmp_path / "step-00000004")
+  corrupt(tmp_path / "step-00000004")
   assert checkpoints.restore()["step"] == 2
   assert step.count.numpy() == 0.0
-  told = capfd.readouterr().err.splitlines()
-  assert len(told) == 1
-  assert re.search(r"step-00000004 is damaged \(.*\); that of step 2 is used instead", told[0])
-  damage(tmp_path / "step-00000002")
-  with pytest.raises(UsageError, match=r"step-00000004 is damaged .* no earlier one is good"):
+  reported = capfd.readouterr().err.splitlines()
+  assert len(reported) == 1
+  assert re.search(r"step-00000004 is corrupt \(.*\); using the checkpoint of step 2 instead",
+                   reported[0])
+  corrupt(tmp_path / "step-00000002")
+  with pytest.raises(UsageError, match=r"step-00000004 is corrupt .* no earlier checkpoint is good"):
     checkpoints.restore()
 
 
@@ -311,15 +312,45 @@ def test_a_save_that_fails_leaves_the_earlier_ones_and_nothing_else(fails, tmp_p
     monkeypatch.setattr(checkpoint, "_write_bundle", full)
   step.count.assign(2.0)
   checkpoints.save(2, {})
-  with pytest.raises(RunFailed, match=r"step-00000002: could not be saved \(No space left") as told:
+  with pytest.raises(RunFailed, match=r"step-00000002: could not be saved \(No space left") as raised:
     checkpoints.wait()
-  assert "\n" not in str(told.value)
+  assert "\n" not in str(raised.value)
   monkeypatch.undo()
   assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
   assert len(list(tmp_path.iterdir())) == 1
   checkpoints.save(3, {})
   checkpoints.wait()
   assert checkpoint.steps_of(tmp_path) == [1, 3]
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_checkpoint_whose_replacement_was_interrupted_is_restored(worker, tmp_path):
+  class Worker(Replicator):
+    worker_id = worker
+
+  save(tmp_path, saved := Counter(), 1)
+  saved.count.assign(2.0)
+  checkpoints = save(tmp_path, saved, 2)
+  rename = pathlib.Path.rename
+  killed = threading.Event()
+
+  def rename_once(path, target):
+    if path.name.startswith(".tmp-step"):  # A crash between the two renames of `publish`.
+      killed.set()
+    if killed.is_set():
+      raise SystemExit
+    rename(path, target)
+
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(pathlib.Path, "rename", rename_once)
+    patched.setattr(shutil, "rmtree", lambda *arguments, **options: None)
+    checkpoints.save(2, {})
+    with pytest.raises(SystemExit):
+      checkpoints.wait()
+  assert killed.is_set() and checkpoint.steps_of(tmp_path) == [1]
+  restored = Counter()
+  assert Checkpoints(tmp_path, restored, Worker()).restore()["step"] == 2
+  assert restored.count.numpy() == 2.0
 
 
 def test_what_a_crash_left_behind_is_removed(tmp_path):
@@ -361,9 +392,9 @@ def trained(tmp_path_factory) -> pathlib.Path:
     (["TwoNetworks.optimizer = @sgd", "sgd.learning_rate = 0.1"], TwoNetworks),
     (["train.precision = 'float64'"], TwoNetworks), ([], Fewer), ([], More)],
     ids=["shape", "shape, mirrored", "optimizer", "precision", "fewer", "more"])
-def test_another_step_than_the_saved_one_is_told(bindings, step, trained):
+def test_a_step_that_differs_from_the_saved_one_is_an_error(bindings, step, trained):
   before = rows(trained)
-  with pytest.raises(UsageError, match=r"step-00000005: does not fit this step in \d+ variables: "
+  with pytest.raises(UsageError, match=r"step-00000005: \d+ variables do not fit this step: "
                                        r"'.* another --workdir, or --allow_partial_restore\n"):
     train(trained, "train.steps = 10", *bindings, step=step, inputs=Points())
   assert rows(trained) == before
@@ -378,7 +409,7 @@ def test_what_does_not_fit_is_named(tmp_path):
   save(tmp_path, saved, 1)
   checkpoints = Checkpoints(tmp_path, other)
   with pytest.raises(UsageError, match=re.escape(
-      "step-00000001: does not fit this step in 4 variables: 'gone' is in the checkpoint alone, "
+      "step-00000001: 4 variables do not fit this step: 'gone' is only in the checkpoint, "
       "'new' is not in the checkpoint, 'shape' was float32 [1] and is float32 [2], 1 more; use")):
     checkpoints.restore()
   assert other.count.numpy() == 0.0
@@ -396,11 +427,11 @@ def test_a_partial_restore_is_loud(tmp_path, capfd):
     checkpoint.allow_partial_restore(False)
   assert (other.count.numpy(), other.new.numpy()) == (5.0, 2.0)
   assert capfd.readouterr().err.splitlines() == [
-      "warning: --allow_partial_restore: 'gone' is in the checkpoint alone; it is not restored",
+      "warning: --allow_partial_restore: 'gone' is only in the checkpoint; it is not restored",
       "warning: --allow_partial_restore: 'new' is not in the checkpoint; it is not restored"]
 
 
-def test_a_workdir_of_another_experiment_is_told(trained, tmp_path):
+def test_the_workdir_of_another_experiment_is_an_error(trained, tmp_path):
   workdir = shutil.copytree(trained, tmp_path / "copy")
   facts = json.loads((workdir / "run.json").read_text())
   (workdir / "run.json").write_text(json.dumps({**facts, "experiment": "other"}))
@@ -410,7 +441,7 @@ def test_a_workdir_of_another_experiment_is_told(trained, tmp_path):
   assert {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()} == before
 
 
-def test_a_workdir_that_cannot_be_written_is_told_before_training(tmp_path):
+def test_a_workdir_that_cannot_be_written_is_an_error_before_training(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(UsageError, match=r"file/run: cannot be written \(Not a directory\); write"):
     train(tmp_path / "file" / "run", "train.steps = 5", step=Counter)
@@ -424,7 +455,7 @@ class Forgetful(tf.Module):
 
   def __init__(self, use):
     super().__init__()
-    # As a set is no container that could be walked in the same order twice.
+    # Because a set may have another order each time, no path leads through it.
     self.hidden = {tf.Variable(0.0, name="lost", aggregation=tf.VariableAggregation.MEAN).ref()}
     self.use = use
 
@@ -445,7 +476,7 @@ def assign(v):
 @pytest.mark.parametrize("bindings", [[], MIRRORED_2, CENTRAL_2, ["train.steps_per_call = 5"]],
                          ids=["default", "mirrored", "central", "steps_per_call"])
 @pytest.mark.parametrize("use", [read, assign])
-def test_a_variable_that_a_restart_would_lose_is_told(use, bindings, tmp_path):
+def test_a_variable_that_a_restart_would_lose_is_an_error(use, bindings, tmp_path):
   with pytest.raises(UsageError, match=r"not reached through its attributes, such as '.*lost"):
     train(tmp_path, "train.steps = 10", *bindings, step=lambda: Forgetful(use))
 
@@ -534,7 +565,7 @@ def test_a_crashed_run_resumes_with_the_means_since_its_last_log_point(tmp_path)
   assert_equal(resumed, values(unbroken))
 
 
-def test_what_was_drawn_after_the_last_checkpoint_is_taken_back(tmp_path):
+def test_pictures_after_the_last_checkpoint_are_removed(tmp_path):
   def draw(counter):
     if (step := counter.count.numpy()) == 8 and not (tmp_path / "again").exists():
       raise KeyboardInterrupt
@@ -647,14 +678,14 @@ def test_a_second_sigterm_waits(tmp_path):
   assert stopped.value.step == 6
 
 
-def test_what_a_stop_would_lose_is_told_where_no_checkpoints_were_asked_for(tmp_path):
+def test_a_run_without_checkpoints_says_what_a_stop_would_lose(tmp_path):
   # A stop saves all the same.
   with pytest.raises(UsageError, match="not reached through its attributes"):
     train(tmp_path, "train.steps = 5", "train.checkpoint_every = 0",
           step=lambda: Forgetful(read))
 
 
-def test_the_wish_to_stop_ends_a_finished_run_well(tmp_path):
+def test_a_signal_at_the_end_of_a_run_does_not_make_it_fail(tmp_path):
   def ask(counter):
     if counter.count.numpy() == 5:
       os.kill(os.getpid(), signal.SIGTERM)
