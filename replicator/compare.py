@@ -1,9 +1,9 @@
-"""Runs side by side, on the terminal and as a page: `python -m replicator.compare RUN RUN...`.
+"""Shows runs side by side, on the terminal and as a page.
 
     python -m replicator.compare RUN RUN... [--output=compare.html]
 
-Reads the files of the workdirs, of finished and of unfinished runs. Exit status: 0; 2 for a bad
-command line or a folder that holds no run.
+Reads the workdirs of finished and of unfinished runs. Exit status: 0; 2 for a bad command line or a
+folder that holds no run.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from replicator.workdir.reader import Run
 Table = dict[str, list[str]]
 """The name of a row, and its text for each run."""
 
-_MOST = 40   # Differences of configuration on the terminal; the page has all.
-_WIDTH = 30  # Characters of a column on the terminal, at most; what is longer is cut.
+_MOST = 40   # Rows of a table on the terminal; the page has all rows.
+_WIDTH = 30  # Characters of the widest column on the terminal; longer texts are cut.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 2
   print("\n".join(lines(found, shutil.get_terminal_size().columns)))
-  print(f"\ndrawn: {output}")
+  print(f"\nwrote {output}")
   return 0
 
 
@@ -53,15 +53,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = Parser(prog="python -m replicator.compare", allow_abbrev=False,
                   description="Shows runs side by side.")
   parser.add_argument("runs", nargs="+", metavar="RUN", help="the workdir of a run")
-  parser.add_argument("--output", default="compare.html", metavar="FILE", help="the page")
+  parser.add_argument("--output", default="compare.html", metavar="FILE", help="the page to write")
   return parser.parse_args(argv)
 
 
 def read(folders: Sequence[str]) -> dict[str, Run]:
-  """The runs by a label for each: the folder's name, or its path where two have the same name.
+  """Reads runs. Their labels are the names of the folders, or paths where two names are the same.
 
   Raises:
-    UsageError: one is no run, or is named twice.
+    UsageError: a folder holds no run, or is named twice.
   """
   found = [reader.read(folder) for folder in folders]
   for folder, run in zip(folders, found, strict=True):
@@ -78,9 +78,10 @@ def read(folders: Sequence[str]) -> dict[str, Run]:
 
 
 def facts(found: Mapping[str, Run]) -> Table:
-  """What was run and how it went."""
+  """What each run was and how it went."""
   def of(name: str) -> list[str]:
-    return [str(run.facts.get(name, "")) for run in found.values()]
+    values = [run.facts.get(name) for run in found.values()]
+    return ["" if value is None else str(value) for value in values]
 
   seconds = [(run.rows or [{}])[-1].get("seconds") for run in found.values()]
   table = {
@@ -97,7 +98,7 @@ def facts(found: Mapping[str, Run]) -> Table:
 
 
 def metrics(found: Mapping[str, Run]) -> Table:
-  """Each metric's last value, and its lowest and highest."""
+  """The last value of each metric, with the lowest and the highest."""
   series = [run.series() for run in found.values()]
   return {name: [_summary(each[name][1]) if name in each else "" for each in series]
           for name in _names(found)}
@@ -116,7 +117,7 @@ def _names(found: Mapping[str, Run]) -> list[str]:
 
 
 def configuration(found: Mapping[str, Run]) -> Table:
-  """Each value of `config.gin` that is not the same in all runs that have the file."""
+  """The values of `config.gin` that differ between the runs that have the file."""
   values = [_values(run) for run in found.values()]
   names = sorted(set(itertools.chain(*values)))
   table = {name: [each.get(name, "") for each in values] for name in names}
@@ -135,9 +136,9 @@ def _values(run: Run) -> dict[str, str]:
 
 
 def lines(found: Mapping[str, Run], width: int) -> Iterator[str]:
-  """The tables; as many runs beside each other as `width` characters allow, the others below."""
+  """The lines of the tables; runs that do not fit `width` characters come below the others."""
   tables: dict[str, Table] = {"": facts(found), "last (lowest to highest)": metrics(found),
-            "configuration, where it differs": configuration(found)}
+            "configuration that differs": configuration(found)}
   first = max(len(name) for table in tables.values() for name in ("", *table))
   labels = list(found)
   cells = [labels, *itertools.chain(*(table.values() for table in tables.values()))]
@@ -178,9 +179,10 @@ def page(found: Mapping[str, Run]) -> str:
 
 def _panels(found: Mapping[str, Run]) -> Iterator[pages.Panel]:
   steps = [row["step"] for run in found.values() for row in run.rows]
+  by_label = {label: run.series() for label, run in found.items()}
+  nothing = np.zeros(0), np.zeros(0)
   for name in _names(found):
-    nothing = np.zeros(0), np.zeros(0)
-    series = {label: run.series().get(name, nothing) for label, run in found.items()}
+    series = {label: series.get(name, nothing) for label, series in by_label.items()}
     marker = "o" if reader.kind(name) == "evaluation" else ""
     lost = sum(int((~np.isfinite(values)).sum()) for _, values in series.values())
     yield pages.Panel(name, charts.curves(series, (min(steps), max(steps)), marker),

@@ -39,7 +39,7 @@ class Chief:
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
                evaluate: Callable[[], Evaluation] | None):
-    self.record = writer.Record(workdir, facts, first_step)
+    self.record = writer.WorkdirWriter(workdir, facts, first_step)
     self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self._evaluate = evaluate
 

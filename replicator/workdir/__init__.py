@@ -1,1 +1,1 @@
-"""A run on the disk: what writes the files of its workdir, reads them, and draws its pages."""
+"""The workdir of a run: writes its files, reads them, and renders pages about them."""

@@ -1,4 +1,4 @@
-"""Where a run comes from: its command, the code, the versions and the machine."""
+"""The provenance of a run: its command, code, versions and machine."""
 
 import dataclasses
 import functools
@@ -18,15 +18,15 @@ from typing import Any
 from replicator.console.flags import experiment, program
 
 DIFF = "changes.diff"
-"""The file of a workdir with what the code had on top of its commit."""
+"""The file of a workdir with the uncommitted changes of the code."""
 MAX_DIFF = 2 ** 20  # Bytes.
-_MAX_NEW = 200  # Python files; more are an environment that git was not told to ignore.
+_MAX_NEW = 200  # New Python files; more of them are an environment that git does not ignore.
 _GIT_SECONDS = 20.0
 
-# What a process may read from its environment that changes numbers.
+# Environment variables that may change the numbers of a run.
 _PREFIXES = ("TF_", "XLA_", "OMP_", "MKL_", "CUDA_", "NVIDIA_", "TPU_", "KERAS_")
 _NAMES = ("PYTHONPATH", "PYTHONHASHSEED")
-# Told elsewhere, of no effect on numbers, or Terraform's, which may be secrets.
+# Recorded elsewhere, without effect on numbers, or Terraform's, which may hold secrets.
 _LEFT_OUT = ("TF_CONFIG", "TF_CPP_", "TPU_ML_PLATFORM", "CUDA_HOME", "CUDA_PATH",
              "TF_CLI_", "TF_TOKEN_", "TF_VAR_")
 
@@ -36,10 +36,10 @@ class Code:
   """The state of the repository that a file belongs to.
 
   Attributes:
-    root: the folder of the repository; None outside one, as is the commit.
-    commit: with `+` when files were changed or added since.
-    diff: what `git apply` makes of the commit what the code was; empty if too large to keep.
-    note: `DIFF` where there is a diff, or why there is none of changed code.
+    root: the folder of the repository; None outside a repository.
+    commit: the commit, with `+` if files were changed or added since; None outside a repository.
+    diff: the patch from the commit to the code, for `git apply`; empty if it is too large to keep.
+    note: `DIFF` if there is a diff, or the reason why changed code has none.
   """
 
   root: str | None = None
@@ -49,7 +49,7 @@ class Code:
 
 
 def of_this_process() -> dict[str, Any]:
-  """The facts of `run.json` that any program has; JSON-able."""
+  """The facts of `run.json` that any program has. They are JSON-able."""
   file = program_file()
   code, engine = code_of_program(file), code_of(__file__)
   return {
@@ -76,7 +76,7 @@ def program_file() -> str | None:
 
 
 def code_of_program(file: str | None) -> Code:
-  """The state of a program's repository; outside one, of this library's."""
+  """The state of the program's repository, or of this library's if the program has none."""
   found = code_of(file) if file else Code()
   return found if found.commit else code_of(__file__)
 
@@ -89,13 +89,13 @@ def _tf_config() -> dict | None:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-  """Those environment variables that may change numbers."""
+  """The environment variables that may change the numbers of a run."""
   return {name: value for name, value in sorted(variables.items())
           if (name.startswith(_PREFIXES) or name in _NAMES) and not name.startswith(_LEFT_OUT)}
 
 
 def versions() -> dict[str, str | None]:
-  """Of Python and of the packages that compute, by name; None where one is not installed."""
+  """Versions of Python and of the numerical packages; None if not installed."""
   return {"python": platform.python_version(),
           "tensorflow": _version("tensorflow", "tensorflow-cpu", "tensorflow-macos"),
           **{name: _version(name) for name in ("keras", "numpy", "gin-config", "replicator")}}
@@ -111,7 +111,7 @@ def _version(*names: str) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-  """The processor, and how many cores this process may use."""
+  """The host, the processor, and the number of cores that this process may use."""
   cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
            else os.cpu_count())
   return {"host": platform.node(), "processor": _processor(), "cores": cores}
@@ -126,7 +126,7 @@ def _processor() -> str:
 
 
 def accelerators() -> list[str]:
-  """The accelerators that TensorFlow sees, by their models' names."""
+  """The models of the accelerators that TensorFlow sees."""
   import tensorflow as tf
   devices = [d for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
   return [tf.config.experimental.get_device_details(d).get("device_name", d.device_type)
@@ -135,7 +135,7 @@ def accelerators() -> list[str]:
 
 @functools.cache
 def code_of(file: str) -> Code:
-  """Of a file's repository, as it is at the first call; new Python files count as changes."""
+  """The state of a file's repository at the first call; new Python files count as changes."""
   try:
     root, commit = _git(pathlib.Path(file).resolve().parent, "rev-parse", "--show-toplevel",
                         "HEAD").decode().splitlines()
@@ -144,7 +144,7 @@ def code_of(file: str) -> Code:
   try:
     diff = _diff(root)
   except (OSError, subprocess.SubprocessError) as error:
-    return Code(root, f"{commit}+", note=f"git could not tell the changes: {type(error).__name__}")
+    return Code(root, f"{commit}+", note=f"git cannot list the changes: {type(error).__name__}")
   if len(diff) > MAX_DIFF:
     return Code(root, f"{commit}+", note=f"{len(diff):,} bytes of changes, too many to keep")
   return Code(root, f"{commit}+", diff, DIFF) if diff else Code(root, commit)
@@ -154,7 +154,7 @@ def _diff(root: str) -> bytes:
   index = _git(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
   new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py").split(b"\0")
   with tempfile.TemporaryDirectory(prefix="replicator-") as scratch:
-    # A copy of the index, into which new files can be entered without a trace.
+    # New files are added to a copy of the index, so that the repository stays as it is.
     copied = shutil.copyfile(index.decode().rstrip("\n"), pathlib.Path(scratch) / "index")
     if 1 < len(new) <= _MAX_NEW:
       _git(root, "add", "--intent-to-add", "--", *map(os.fsdecode, new[:-1]), index=copied)

@@ -1,6 +1,6 @@
-"""The files of a workdir, read whatever state they are in, in whatever state they are.
+"""Reads the files of a workdir, complete or not.
 
-Without TensorFlow, so that pages and tables about runs are there at once.
+This module does not load TensorFlow, so that tables and pages about runs appear quickly.
 """
 
 import dataclasses
@@ -15,11 +15,11 @@ import numpy as np
 from replicator.errors import UsageError
 
 NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
-"""How the numbers stand in `metrics.jsonl` that JSON has no word for."""
+"""Numbers that JSON cannot express, by what `metrics.jsonl` has instead."""
 
 
 def as_json(value: float) -> float | str:
-  """JSON has no word for a number that is not finite."""
+  """A number as it is written to JSON, which has none that are not finite."""
   if math.isfinite(value):
     return value
   return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -27,15 +27,15 @@ def as_json(value: float) -> float | str:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The files of a workdir; what is missing or torn is empty.
+  """The files of a workdir; a file that is missing or unreadable counts as empty.
 
   Attributes:
     folder: the workdir.
-    rows: the readable lines of `metrics.jsonl`, numbers that are not finite as floats.
-    num_corrupt: how many other lines it has.
-    facts: of `run.json`.
+    rows: the readable lines of `metrics.jsonl`, with numbers that are not finite as floats.
+    num_corrupt: the number of its other lines.
+    facts: the content of `run.json`.
     config: the text of `config.gin`.
-    samples: the pictures, by step.
+    samples: the pictures, in the order of their steps.
   """
 
   folder: pathlib.Path
@@ -56,7 +56,7 @@ class Run:
     return {name: (at[0], at[1]) for name in names for at in [np.array(points[name], float).T]}
 
   def status(self) -> tuple[str, str]:
-    """How it went: 'good', 'warn' or 'bad', and in words."""
+    """How the run went: 'good', 'warn' or 'bad', and a few words."""
     if not self.rows:
       return "warn", "nothing logged"
     step, steps = self.rows[-1]["step"], self.facts.get("steps")
@@ -72,12 +72,11 @@ def read(workdir: str | os.PathLike) -> Run:
   """Reads a workdir.
 
   Raises:
-    UsageError: it is no folder.
+    UsageError: there is no such folder.
   """
   folder = pathlib.Path(workdir)
   if not folder.is_dir():
-    raise UsageError(f"'{workdir}': no such folder; write the workdir of a run.")
-
+    raise UsageError(f"'{workdir}': no such folder; write the workdir of a run")
   lines = [_object(line) for line in _text(folder / "metrics.jsonl").splitlines()]
   rows = [{name: NOT_FINITE.get(value, value) if isinstance(value, str) else value
            for name, value in row.items()} for row in lines if isinstance(row.get("step"), int)]
@@ -86,12 +85,15 @@ def read(workdir: str | os.PathLike) -> Run:
 
 
 def read_facts(workdir: pathlib.Path) -> dict[str, Any]:
-  """What `run.json` says; nothing where it is missing or torn."""
+  """The content of `run.json`; empty if the file is missing or unreadable."""
   return _object(_text(workdir / "run.json"))
 
 
 def _text(path: pathlib.Path) -> str:
-  return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+  try:
+    return path.read_text(encoding="utf-8", errors="replace")
+  except OSError:
+    return ""
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -103,5 +105,5 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def kind(name: str) -> str:
-  """Whether a metric is of an 'evaluation' or of the 'training'."""
+  """Returns 'evaluation' or 'training': where a metric comes from."""
   return "evaluation" if name.startswith("eval/") else "training"

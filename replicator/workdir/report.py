@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -16,7 +17,6 @@ from replicator.workdir.reader import Run, kind
 
 _SHADED = "shaded: min to max"
 _STRIP = 6  # Pictures between the first one and the last one.
-_COUNTS = ("eval/", "_steps")  # How the name of an alternative to the step axis begins and ends.
 _IN_COMMAND = ("command", "program", "program_file", "argv")
 
 
@@ -35,9 +35,9 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   Reads `metrics.jsonl`, `run.json`, `config.gin` and `samples/step-NNNNNNNN.png`. The page says
   which of them are missing or unreadable.
 
-  Curves that were logged with their lowest and highest value, `NAME_min` and `NAME_max`, are also
-  drawn by time and by each evaluated scalar whose name ends in `_steps`, such as
-  `eval/environment_steps`.
+  Scalars that were logged with their lowest and highest values, `NAME_min` and `NAME_max`, are also
+  drawn against the time and against other axes: the scalars that `run.json` names as "axes" or, if
+  it names none, each evaluated count of steps, such as `eval/environment_steps`.
 
   Raises:
     UsageError: `workdir` is not a folder.
@@ -117,13 +117,11 @@ def _curves(run: Run) -> dict[str, list[pages.Panel]]:
   series = run.series()
   bands = dict(_bands(series))
   charts_by = {"step": list(_by_step(run, series, bands))}
-  start, end = _COUNTS
-  axes = {name.removeprefix(start).replace("_", " "): name for name in series
-          if name.startswith(start) and name.endswith(end)}
-  for title, name in {**axes, "seconds": "seconds"}.items():
+  counts = [name for name in series if re.fullmatch(r"eval/\w*_steps", name)]
+  for name in [*run.facts.get("axes", counts), "seconds"]:
     value_at = {row["step"]: row[name] for row in run.rows if name in row}
     if panels := list(_by_value(value_at, series, bands)):
-      charts_by[title] = panels
+      charts_by[name.removeprefix("eval/").replace("_", " ")] = panels
   return charts_by
 
 

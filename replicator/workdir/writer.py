@@ -1,4 +1,4 @@
-"""What a run leaves behind in its workdir: metrics, pictures, configuration, provenance."""
+"""Writes the workdir of a run: metrics, pictures, configuration and provenance."""
 
 import datetime
 import io
@@ -18,14 +18,14 @@ from replicator.errors import UsageError
 from replicator.workdir import provenance, reader
 
 
-class Record:
-  """Writes the files of a workdir; one process of a run has one.
+class WorkdirWriter:
+  """Writes the files of a workdir; only one process of a run does.
 
   Args:
     workdir: created if missing.
-    facts: what `run.json` says besides command, code, versions and machine.
-    first_step: where the run resumes; what was logged of later steps is taken back, so that
-      the files read as those of an uninterrupted run.
+    facts: what `run.json` holds besides the command, the code, the versions and the machine.
+    first_step: the step from which the run resumes. Everything that was logged after it is
+      removed, so that the files read as those of an uninterrupted run.
   """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int = 0):
@@ -59,8 +59,8 @@ class Record:
     with self._events.as_default(step):
       tf.summary.image("samples", pixels[np.newaxis])
 
-  def note(self, name: str, fact: str) -> bool:
-    """Adds a fact to `run.json`; returns whether it was news."""
+  def note(self, name: str, fact: str | list[str]) -> bool:
+    """Adds a fact to `run.json`; returns whether the fact is new."""
     if self._facts.get(name) == fact:
       return False
     self._facts[name] = fact
@@ -68,17 +68,17 @@ class Record:
     return True
 
   def config(self, evaluated: bool = True) -> list[str]:
-    """Writes `config.gin` after the first step; see `used_config.after_first_step`."""
+    """Writes `config.gin` after the first step; see `operative.after_first_step`."""
     return operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
 
   def take_back(self, first_step: int) -> None:
-    """Drops lines of `metrics.jsonl`, pictures and events after a step, where the run goes on."""
+    """Drops lines of `metrics.jsonl`, pictures and events after the step where the run resumes."""
     for picture in (self.workdir / "samples").glob("step-*.png"):
       if int(picture.stem.removeprefix("step-")) > first_step:
         picture.unlink()
     start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
     event = tf.compat.v1.Event(step=first_step + 1, wall_time=time.time(), session_log=start)
-    # TensorBoard forgets what is written before it of this step and later ones.
+    # After this event, TensorBoard ignores earlier events of this step and of later steps.
     tf.raw_ops.ImportEvent(writer=self._events._resource, event=event.SerializeToString())
     if not self._metrics.exists():
       return
@@ -87,7 +87,7 @@ class Record:
     atomic.write_whole(self._metrics, "".join(line + "\n" for line in kept))
 
   def _all_facts(self, facts: dict, first_step: int) -> dict:
-    """As of now; each start after the first leaves behind what it found, where that differs."""
+    """The facts as they are now; those that a resumed run changes stay under "resumed"."""
     earlier = reader.read_facts(self.workdir)
     resumed = earlier.pop("resumed", [])
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -103,13 +103,13 @@ class Record:
     return {**notes, **now, "resumed": resumed}
 
   def _keep_diff(self, resumed: int) -> str | None:
-    """Writes the changes of the code, beside those of another that began the run.
+    """Writes the uncommitted changes of the code; keeps other changes of an earlier start.
 
     Args:
-      resumed: how often the run was; 0 if it begins.
+      resumed: how many times the run was resumed; 0 for a new run.
 
     Returns:
-      the name of the file; None without changes.
+      the name of the file; None if the code has no changes.
     """
     diff = provenance.code_of_program(provenance.program_file()).diff
     if not diff:
@@ -125,29 +125,26 @@ class Record:
 
 
 def check_workdir(workdir: pathlib.Path) -> None:
-  """Makes the folder of a run, if it is not there.
+  """Creates the folder of a run if it is missing, and checks that it can be written.
 
   Raises:
-    UsageError: it belongs to another experiment, or cannot be written.
+    UsageError: the folder belongs to another experiment, or cannot be written.
   """
-  try:
-    experiment = json.loads((workdir / "run.json").read_text())["experiment"]
-  except (OSError, ValueError, LookupError, TypeError):  # None, or torn by a crash.
-    experiment = flags.experiment()
+  experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
   if experiment != flags.experiment():
     raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
-                     f"'{flags.experiment()}'; write another")
+                     f"'{flags.experiment()}'; write another folder")
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=workdir) as file:
       file.write(b"x")
   except OSError as error:
-    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another"
-                     ) from error
+    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another "
+                     "folder") from error
 
 
 def _step_of(line: str) -> float:
-  """The step of a line of metrics; infinity for a line torn by a crash."""
+  """The step of a line of metrics; infinity for a line that a crash left incomplete."""
   try:
     return json.loads(line)["step"]
   except (json.JSONDecodeError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Runs side by side: the tables, the page, and folders that are none."""
+"""Runs side by side: the tables, the page, and folders that hold no run."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def test_the_table_has_a_column_for_each_run(folders, tmp_path, capsys, monkeypa
   assert rows["loss"] == ["2 (1 to 4)", "nan (4 to 5)"]
   assert rows["train.seed"] == ["0", "7"]
   assert "train.steps" not in rows
-  assert lines[-1] == f"drawn: {tmp_path / 'c.html'}"
+  assert lines[-1] == f"wrote {tmp_path / 'c.html'}"
 
 
 def test_runs_that_do_not_fit_the_terminal_come_below(folders, tmp_path, capsys, monkeypatch):
@@ -59,28 +59,28 @@ def test_runs_that_do_not_fit_the_terminal_come_below(folders, tmp_path, capsys,
   assert all(len(line) <= 60 for line in lines[:-1])
 
 
-def test_the_page_lays_the_curves_over_one_another(folders, tmp_path, capsys):
+def test_the_page_draws_the_curves_of_all_runs_in_one_chart(folders, tmp_path, capsys):
   compared(folders, capsys, f"--output={tmp_path / 'c.html'}")
   page = (tmp_path / "c.html").read_text()
   (chart,) = re.findall(r"<figcaption>loss.*?</svg>", page, re.DOTALL)
   assert "var(--curve0)" in chart and "var(--curve1)" in chart and "1 not finite" in chart
-  assert re.findall(r"</svg>(\w+)</span>", page) == ["one", "two"]  # The legend.
+  assert re.findall(r"</svg>(\w+)</span>", page) == ["one", "two"]  # In the legend.
   assert page.count("data:image/png;base64,") == 2
   assert "<td>train.seed<td>0<td>7" in page
 
 
-def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
+def test_runs_of_the_same_name_are_labeled_by_their_paths(tmp_path):
   folders = [write_run(tmp_path / parent / "run", [1.0]) for parent in ("a", "b")]
   assert list(compare.read(folders)) == folders
 
 
-def test_an_unreadable_configuration_is_said_to_be_one(tmp_path):
+def test_a_configuration_that_cannot_be_read_is_reported(tmp_path):
   found = compare.read([write_run(tmp_path / "a", [1.0], "train.seed = "),
                         write_run(tmp_path / "b", [1.0])])
   assert compare.configuration(found)["config.gin"] == ["cannot be read", ""]
 
 
-def test_a_run_without_a_configuration_is_not_another_configuration(folders, tmp_path):
+def test_a_run_without_a_configuration_differs_from_none(folders, tmp_path):
   write_run(tmp_path / "failed", [], "")
   found = compare.read([folders[0], str(tmp_path / "failed")])
   assert compare.configuration(found) == {}
@@ -88,7 +88,21 @@ def test_a_run_without_a_configuration_is_not_another_configuration(folders, tmp
       "train.seed"]
 
 
-def test_the_terminal_shows_only_so_many_differences(tmp_path):
+def test_names_and_values_are_escaped_on_the_page(tmp_path):
+  evil = "<b>&"
+  page = compare.page(compare.read([
+      write_run(tmp_path / evil, [1.0], f"train.name = '{evil}'\n", strategy=evil),
+      write_run(tmp_path / "b", [1.0], "train.name = 'b'\n")]))
+  assert evil not in page
+  assert page.count("&lt;b&gt;&amp;") >= 6  # The title, the columns, the strategy and the value.
+
+
+def test_a_fact_that_is_unknown_is_left_out(folders, tmp_path):
+  run = write_run(tmp_path / "no git", [1.0], git_commit=None)
+  assert compare.facts(compare.read([folders[0], run]))["commit"] == ["0123456789+", ""]
+
+
+def test_the_terminal_shows_a_limited_number_of_differences(tmp_path):
   folders = [write_run(tmp_path / str(seed), [1.0], "".join(
       f"f.a{i:02} = {i + seed}\n" for i in range(50))) for seed in range(2)]
   found = compare.read(folders)

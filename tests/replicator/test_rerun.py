@@ -1,4 +1,4 @@
-"""A run is made again from the files of its workdir alone."""
+"""A run can be repeated from the files of its workdir alone."""
 
 import json
 import os
@@ -29,13 +29,13 @@ def run(tmp_path) -> pathlib.Path:
 
 
 def write_facts(folder, **facts) -> dict:
-  told = {"program": ["program.py"], "program_file": str(folder.parent / "program.py"),
-          "argv": ["--gin_file", "gone.gin", "--gin_param=a.b = 1", "--eager", "--workdir=old"],
-          "working_directory": str(folder.parent), "tf_config": None,
-          "environment": {"XLA_FLAGS": "--then"}, "git_commit": "c0ffee", "git_diff": None,
-          "versions": {"numpy": "1.0"}, "machine": {"cores": 2, "accelerators": []}, **facts}
-  (folder / "run.json").write_text(json.dumps(told))
-  return told
+  content = {"program": ["program.py"], "program_file": str(folder.parent / "program.py"),
+             "argv": ["--gin_file", "gone.gin", "--gin_param=a.b = 1", "--eager", "--workdir=old"],
+             "working_directory": str(folder.parent), "tf_config": None,
+             "environment": {"XLA_FLAGS": "--then"}, "git_commit": "c0ffee", "git_diff": None,
+             "versions": {"numpy": "1.0"}, "machine": {"cores": 2, "accelerators": []}, **facts}
+  (folder / "run.json").write_text(json.dumps(content))
+  return content
 
 
 def command(run, workdir="/new", **variables) -> rerun.Command:
@@ -69,7 +69,7 @@ def test_several_processes_are_launched_again(cluster, sizes, run):
                         "--workdir=/new"]
 
 
-def test_a_manager_that_set_a_cluster_up_starts_the_processes_itself(run):
+def test_a_cluster_manager_starts_the_processes_itself(run):
   write_facts(run, tf_config=CLUSTER)
   made = command(run, TF_CONFIG="{}")
   assert made.words[1] == "program.py" and made.environment["TF_CONFIG"] == "{}"
@@ -92,27 +92,27 @@ def differences(run, commit="c0ffee", diff=b"", versions=None, machine=None, **f
       "machine": machine or then["machine"]}, run)
 
 
-def test_nothing_differs_where_all_is_as_it_was(run):
+def test_nothing_differs_if_everything_is_as_it_was(run):
   assert differences(run) == []
   (run / "changes.diff").write_bytes(b"patch")
   assert differences(run, "c0ffee+", b"patch", git_commit="c0ffee+", git_diff="changes.diff") == []
 
 
 @pytest.mark.parametrize(("now", "then", "line"), [
-  ({"commit": "dead"}, {}, "code: commit c0ffee then, dead now; `git checkout c0ffee` brings"),
+  ({"commit": "dead"}, {}, "code: commit c0ffee then, dead now; `git checkout c0ffee` restores"),
   ({"commit": None}, {}, "code: commit c0ffee then, none now"),
   ({"commit": "c0ffee+", "diff": b"x"}, {}, "code: other changes on top of commit c0ffee"),
-  ({}, {"git_commit": "c0ffee+", "git_diff": "5 bytes, too many"}, "with changes that were not k"),
+  ({}, {"git_commit": "c0ffee+", "git_diff": "5 bytes, too many"}, "with changes that were not s"),
   ({}, {"git_commit": None}, "code: the run recorded no commit"),
   ({"versions": {"numpy": "2.0"}}, {}, "version of numpy: 1.0 then, 2.0 now"),
   ({"machine": {"cores": 8, "accelerators": []}}, {}, "cores: 2 then, 8 now"),
   ({"machine": {"cores": 2, "accelerators": ["H200"]}}, {}, "accelerators: none then, H200 now"),
-  ({}, {"working_directory": "/gone"}, "working directory: /gone is gone"),
-  ({}, {"tf_config": {"cluster": {"worker": ["a:1", "b:1"]}}}, "processes: were on the hosts a, b"),
+  ({}, {"working_directory": "/gone"}, "working directory: /gone is missing"),
+  ({}, {"tf_config": {"cluster": {"worker": ["a:1", "b:1"]}}}, "processes: ran on the hosts a, b"),
   ({}, {"resumed": [{"step": 10, "before": {"num_replicas": 2}}]},
-   "the run itself: until step 10 it had another num replicas"),
+   "the run itself: resumed at step 10 with changes of num replicas"),
 ])
-def test_what_differs_is_told_in_a_line(now, then, line, run):
+def test_a_difference_is_one_line(now, then, line, run):
   (found,) = differences(run, **now, **then)
   assert line in found
 
@@ -124,7 +124,7 @@ def test_exact_does_not_start_what_differs(run, monkeypatch, capsys):
   assert rerun.main([str(run), "--exact"]) == 1
   output = capsys.readouterr()
   assert "differs now: code: commit c0ffee then, dead now" in output.out
-  assert output.err == "error: --exact: not started, as it may not give the same numbers\n"
+  assert output.err == "error: --exact: not started, because the numbers may differ\n"
 
 
 # ---- Bad input ----------------------------------------------------------------------------------
@@ -132,13 +132,13 @@ def test_exact_does_not_start_what_differs(run, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("spoil", "message"), [
   (lambda run: (run / "run.json").unlink(), "run.json: missing; write the workdir of a run"),
-  (lambda run: (run / "run.json").write_text('{"program": ["p'), "run.json: torn or unreadable"),
-  (lambda run: (run / "run.json").write_text("[]"), "does not tell 'program'"),
-  (lambda run: (run / "run.json").write_text('{"command": "x"}'), "does not tell 'program'"),
+  (lambda run: (run / "run.json").write_text('{"program": ["p'), "run.json: corrupt, so the c"),
+  (lambda run: (run / "run.json").write_text("[]"), "run.json: corrupt, so the command"),
+  (lambda run: (run / "run.json").write_text('{"command": "x"}'), "run.json: has no 'program'"),
   (lambda run: (run / "config.gin").unlink(), "config.gin: missing; it is written after the first"),
-  (lambda run: (run.parent / "program.py").unlink(), "program.py is gone; put it back"),
+  (lambda run: (run.parent / "program.py").unlink(), "program.py is missing; put it back"),
 ])
-def test_files_that_are_missing_or_torn_are_told_in_one_line(spoil, message, run, capsys):
+def test_a_file_that_is_missing_or_corrupt_is_an_error_of_one_line(spoil, message, run, capsys):
   spoil(run)
   assert rerun.main([str(run)]) == 2
   output = capsys.readouterr()
@@ -146,7 +146,7 @@ def test_files_that_are_missing_or_torn_are_told_in_one_line(spoil, message, run
 
 
 def test_another_run_is_not_overwritten(run, tmp_path):
-  with pytest.raises(UsageError, match="is the run itself"):
+  with pytest.raises(UsageError, match="is the folder of the run itself"):
     command(run, run)
   (tmp_path / "other").mkdir()
   (tmp_path / "other" / "run.json").write_text('{"argv": ["--gin_file=x"]}')
@@ -173,7 +173,7 @@ def numbers(workdir: pathlib.Path) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_made_again_has_the_same_numbers(workers, tmp_path):
+def test_a_repeated_run_has_the_same_numbers(workers, tmp_path):
   (tmp_path / "my_step.py").write_text(
       "from replicator import app\nfrom tests.programs import planted_bugs\n"
       "app.run(planted_bugs.main)\n")
@@ -187,14 +187,14 @@ def test_a_run_made_again_has_the_same_numbers(workers, tmp_path):
           tmp_path)
   (tmp_path / "base.gin").write_text("train.steps = 99\n")  # Since then.
   printed = started(["-m", "replicator.rerun", "run", "--workdir=again"], tmp_path)
-  assert "runs again in" in printed
+  assert "running again in" in printed
   assert numbers(tmp_path / "again") == numbers(tmp_path / "run")
   assert len(numbers(tmp_path / "again")) == 4
-  told = json.loads((tmp_path / "again" / "run.json").read_text())
-  assert (told["seed"], told["num_workers"]) == (7, workers)
+  facts = json.loads((tmp_path / "again" / "run.json").read_text())
+  assert (facts["seed"], facts["num_workers"]) == (7, workers)
 
 
-def test_only_what_may_change_numbers_is_kept_of_the_environment():
+def test_only_variables_that_may_change_numbers_are_kept():
   kept = provenance.environment({
       "XLA_FLAGS": "a", "TF_ENABLE_ONEDNN_OPTS": "0", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/p",
       "TF_CONFIG": "{}", "TF_CPP_MIN_LOG_LEVEL": "2", "TF_VAR_password": "secret",

@@ -279,7 +279,7 @@ def test_a_corrupt_checkpoint_is_reported_and_skipped(corrupt, tmp_path, capfd):
   assert re.search(r"step-00000004 is corrupt \(.*\); using the checkpoint of step 2 instead",
                    reported[0])
   corrupt(tmp_path / "step-00000002")
-  with pytest.raises(UsageError, match=r"step-00000004 is corrupt .* no earlier checkpoint is good"):
+  with pytest.raises(UsageError, match=r"4 is corrupt .* no earlier checkpoint is good; put"):
     checkpoints.restore()
 
 
@@ -312,9 +312,9 @@ def test_a_save_that_fails_leaves_the_earlier_ones_and_nothing_else(fails, tmp_p
     monkeypatch.setattr(checkpoint, "_write_bundle", full)
   step.count.assign(2.0)
   checkpoints.save(2, {})
-  with pytest.raises(RunFailed, match=r"step-00000002: could not be saved \(No space left") as raised:
+  with pytest.raises(RunFailed, match=r"step-00000002: could not be saved \(No space left") as full:
     checkpoints.wait()
-  assert "\n" not in str(raised.value)
+  assert "\n" not in str(full.value)
   monkeypatch.undo()
   assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
   assert len(list(tmp_path.iterdir())) == 1

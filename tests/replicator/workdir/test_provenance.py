@@ -1,4 +1,4 @@
-"""What `run.json` tells of the code: the commit, and all that was changed since."""
+"""What `run.json` holds about the code: the commit and the changes since."""
 
 import pathlib
 import subprocess
@@ -36,11 +36,11 @@ def test_code_as_it_was_committed_is_its_commit(repository):
   assert code == provenance.Code(str(repository), git(repository, "rev-parse", "HEAD"))
 
 
-def test_the_diff_makes_of_the_commit_what_the_code_was(repository, tmp_path_factory):
+def test_the_commit_and_the_diff_make_the_code(repository, tmp_path_factory):
   git(repository, "config", "diff.noprefix", "true")
   (repository / "step.py").write_text("rate = 2\n")
   (repository / "new.py").write_text("new = 3\n")
-  (repository / "data.bin").write_bytes(b"\0" * 100)  # Unknown to git, and no code.
+  (repository / "data.bin").write_bytes(b"\0" * 100)  # Unknown to git, and not code.
   staged = git(repository, "status", "--porcelain")
   code = code_in(repository)
   assert (code.commit, code.note) == (git(repository, "rev-parse", "HEAD") + "+", DIFF)
@@ -54,7 +54,7 @@ def test_the_diff_makes_of_the_commit_what_the_code_was(repository, tmp_path_fac
   assert not (clone / "data.bin").exists()
 
 
-def test_too_many_changes_are_told_and_not_kept(repository, monkeypatch):
+def test_changes_that_are_too_large_are_noted_and_not_kept(repository, monkeypatch):
   monkeypatch.setattr(provenance, "MAX_DIFF", 50)
   (repository / "step.py").write_text("rate = 2\n")
   code = code_in(repository)

@@ -1,4 +1,4 @@
-"""The report of a run: what the page says, and that it says it of any workdir."""
+"""The report of a run: what the page says, for complete and for broken workdirs."""
 
 import base64
 import html.parser
@@ -115,6 +115,15 @@ def test_a_spread_is_also_drawn_over_environment_steps(tmp_path):
   assert ">4M<" in drawn.split("Curves by seconds")[0]
 
 
+def test_a_run_names_the_axes_of_its_report(tmp_path):
+  names = ("eval/frames", "eval/other_steps", "eval/return", "eval/return_min", "eval/return_max")
+  write_metrics(tmp_path, [{"step": step, **{name: float(step + i) for i, name in enumerate(names)}}
+                           for step in range(3)])
+  (tmp_path / "run.json").write_text(json.dumps({**FACTS, "axes": ["eval/frames", "eval/gone"]}))
+  page = report.write_report(tmp_path).read_text()
+  assert re.findall("<h2>Curves by (.*)</h2>", page) == ["step", "frames"]
+
+
 def test_the_page_needs_nothing_else(workdir):
   text = written(workdir)
   assert not {"script", "link", "iframe"} & set(text.tags)
@@ -138,7 +147,7 @@ def test_the_first_and_the_last_picture_come_first(workdir):
   assert images == [picture(step) for step in (0, 300, 75, 150, 225)]
 
 
-def test_of_many_pictures_a_few_are_shown(workdir):
+def test_a_few_of_many_pictures_are_shown(workdir):
   for step in range(1, 75):
     Image.new("RGB", (8, 8)).save(workdir / f"samples/step-{step:08d}.png")
   text = written(workdir)
@@ -147,14 +156,14 @@ def test_of_many_pictures_a_few_are_shown(workdir):
     "0", "300", "1"]
 
 
-def test_an_empty_workdir_has_a_report_that_says_so(tmp_path):
+def test_the_report_of_an_empty_workdir_says_so(tmp_path):
   words = written(tmp_path).words
   assert tmp_path.name in words and "nothing logged" in words
   for name in ("metrics.jsonl", "run.json", "config.gin", "samples/"):
     assert f"{name} is missing or cannot be read" in words
 
 
-def test_torn_files_have_a_report_that_says_so(workdir):
+def test_the_report_of_corrupt_files_says_so(workdir):
   with (workdir / "metrics.jsonl").open("a") as file:
     file.write('{"step": 301, "d": 1.')
   (workdir / "run.json").write_text('{"command": ')
@@ -180,8 +189,12 @@ def test_a_run_that_stopped_early_is_not_called_finished(workdir):
 
 def test_names_cannot_break_the_page(workdir):
   write_metrics(workdir, [{"step": 1, "seconds": 1.0, "<script>": 1.0}])
+  names = ("experiment", "strategy", "command", "started", "<script>")
+  evil = dict.fromkeys(names, "<script>&")
+  (workdir / "run.json").write_text(json.dumps({**FACTS, **evil}))
   text = written(workdir)
-  assert "script" not in text.tags and "<script>" in text.words
+  assert "script" not in text.tags and text.words.count("<script>") == 11
+  assert "&lt;b&gt;&amp;" in (workdir / "report.html").read_text()  # In the configuration.
 
 
 @pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-1e30, 1e30], [1e-9, 1e-3, 1e9]])
@@ -190,7 +203,7 @@ def test_any_finite_values_can_be_drawn(workdir, values):
   assert "<svg" in report.write_report(workdir).read_text()
 
 
-def test_no_such_folder_is_told_in_one_line(tmp_path):
+def test_a_folder_that_does_not_exist_is_an_error_of_one_line(tmp_path):
   with pytest.raises(UsageError, match=r"'.*nowhere': no such folder; write the workdir"):
     report.write_report(tmp_path / "nowhere")
 
@@ -209,7 +222,7 @@ def test_smoothing_keeps_lines_and_lessens_noise():
       charts.smoothed(noise[:30], 40)[:29], charts.smoothed(noise[:40])[:29])
 
 
-def test_a_number_that_json_cannot_hold_is_read_as_what_it_is(workdir):
+def test_numbers_that_are_not_finite_are_read_back(workdir):
   write_metrics(workdir, [{"step": 1, "d": "NaN", "g": "-Infinity", "words": "Infinite"}])
   (row,) = reader.read(workdir).rows
   assert math.isnan(row["d"]) and row["g"] == -math.inf

@@ -14,7 +14,7 @@ from PIL import Image
 
 from replicator.app import config
 from replicator.workdir import provenance, reader
-from replicator.workdir.writer import Record
+from replicator.workdir.writer import WorkdirWriter
 
 FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
 
@@ -37,29 +37,30 @@ def facts(workdir) -> dict:
   return json.loads((workdir / "run.json").read_text())
 
 
-def log(record: Record, *steps: int) -> None:
+def log(writer: WorkdirWriter, *steps: int) -> None:
   for step in steps:
-    record.metrics(step, step / 10, {"loss": 1.0 / (1 + step)})
+    writer.metrics(step, step / 10, {"loss": 1.0 / (1 + step)})
 
 
 # ---- Metrics ------------------------------------------------------------------------------------
 
 
 def test_a_line_is_step_seconds_and_numbers_in_their_order(tmp_path):
-  record = Record(tmp_path / "deep" / "run", FACTS)
-  record.metrics(20, 1.23456, {"d": 0.1, "a": 2.0, "eval/x": 1e-300})
+  writer = WorkdirWriter(tmp_path / "deep" / "run", FACTS)
+  writer.metrics(20, 1.23456, {"d": 0.1, "a": 2.0, "eval/x": 1e-300})
   assert lines(tmp_path / "deep" / "run") == [
       '{"step": 20, "seconds": 1.235, "d": 0.1, "a": 2.0, "eval/x": 1e-300}']
 
 
 def test_numbers_keep_all_their_digits(tmp_path):
   value = 0.1 + 0.2
-  Record(tmp_path, FACTS).metrics(1, 0.0, {"loss": value})
+  WorkdirWriter(tmp_path, FACTS).metrics(1, 0.0, {"loss": value})
   assert json.loads(lines(tmp_path)[0])["loss"] == value
 
 
 def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
-  Record(tmp_path, FACTS).metrics(1, 0.0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0})
+  values = {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0}
+  WorkdirWriter(tmp_path, FACTS).metrics(1, 0.0, values)
   (line,) = lines(tmp_path)
   row = json.loads(line, parse_constant=pytest.fail)  # Called for what is not JSON.
   assert row == {"step": 1, "seconds": 0.0, "a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.0}
@@ -68,10 +69,10 @@ def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
 
 
 def test_tensorboard_gets_the_same_scalars(tmp_path):
-  record = Record(tmp_path, FACTS)
-  log(record, 1, 2)
-  record.picture(2, np.zeros([4, 6, 3], np.uint8))
-  log(record, 3)  # Writes out what is there.
+  writer = WorkdirWriter(tmp_path, FACTS)
+  log(writer, 1, 2)
+  writer.picture(2, np.zeros([4, 6, 3], np.uint8))
+  log(writer, 3)  # Writes out what is there.
   events = [value for file in tmp_path.glob("events.out.tfevents.*")
             for event in tf.data.TFRecordDataset(str(file))
             for value in tf.compat.v1.Event.FromString(event.numpy()).summary.value]
@@ -82,30 +83,30 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
 
 @pytest.mark.parametrize("first_step, kept", [(0, []), (1, [0]), (5, [0, 5]), (7, [0, 5]),
                                               (10, [0, 5, 10]), (99, [0, 5, 10])])
-def test_lines_after_the_restored_step_are_taken_back(first_step, kept, tmp_path):
-  log(Record(tmp_path, FACTS), 0, 5, 10)
+def test_lines_after_the_restored_step_are_removed(first_step, kept, tmp_path):
+  log(WorkdirWriter(tmp_path, FACTS), 0, 5, 10)
   before = lines(tmp_path)
-  Record(tmp_path, FACTS, first_step)
+  WorkdirWriter(tmp_path, FACTS, first_step)
   assert steps(tmp_path) == kept
   assert lines(tmp_path) == before[:len(kept)]
 
 
-@pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "3", "[]", "null", '"a"', " "])
-def test_a_line_torn_by_a_crash_is_taken_back(torn, tmp_path):
-  log(Record(tmp_path, FACTS), 1, 2)
+@pytest.mark.parametrize("part", ['{"step": 3, "lo', '{"step"', "{", "3", "[]", "null", '"a"', " "])
+def test_a_line_that_a_crash_left_incomplete_is_removed(part, tmp_path):
+  log(WorkdirWriter(tmp_path, FACTS), 1, 2)
   whole = lines(tmp_path)
   with (tmp_path / "metrics.jsonl").open("a") as file:
-    file.write(torn)
-  log(Record(tmp_path, FACTS, 2), 3)
+    file.write(part)
+  log(WorkdirWriter(tmp_path, FACTS, 2), 3)
   assert lines(tmp_path)[:2] == whole
   assert steps(tmp_path) == [1, 2, 3]
 
 
-def test_a_whole_line_without_its_end_is_kept(tmp_path):
-  log(Record(tmp_path, FACTS), 1, 2)
+def test_a_complete_line_without_its_newline_is_kept(tmp_path):
+  log(WorkdirWriter(tmp_path, FACTS), 1, 2)
   metrics = tmp_path / "metrics.jsonl"
   metrics.write_text(metrics.read_text().removesuffix("\n"))
-  log(Record(tmp_path, FACTS, 2), 3)
+  log(WorkdirWriter(tmp_path, FACTS, 2), 3)
   assert steps(tmp_path) == [1, 2, 3]
 
 
@@ -114,7 +115,7 @@ def test_a_whole_line_without_its_end_is_kept(tmp_path):
 
 def test_a_picture_is_a_png_of_the_same_pixels(tmp_path):
   pixels = np.random.default_rng(0).integers(0, 256, [5, 7, 3], np.uint8)
-  Record(tmp_path, FACTS).picture(1234, pixels)
+  WorkdirWriter(tmp_path, FACTS).picture(1234, pixels)
   with Image.open(tmp_path / "samples" / "step-00001234.png") as image:
     assert image.format == "PNG"
     np.testing.assert_array_equal(np.asarray(image), pixels)
@@ -125,7 +126,7 @@ def test_a_picture_is_a_png_of_the_same_pixels(tmp_path):
 
 def test_run_json_says_where_the_run_came_from(tmp_path, monkeypatch):
   monkeypatch.setattr("sys.argv", ["program.py", "--gin_param=a.b = 'c d'"])
-  Record(tmp_path, FACTS)
+  WorkdirWriter(tmp_path, FACTS)
   said = facts(tmp_path)
   assert FACTS.items() <= said.items()
   assert said["resumed"] == []
@@ -137,12 +138,12 @@ def test_run_json_says_where_the_run_came_from(tmp_path, monkeypatch):
   assert said["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", said["git_commit"])
 
 
-def test_run_json_has_all_that_is_needed_to_run_it_again(tmp_path, monkeypatch):
+def test_run_json_has_everything_that_a_repeated_run_needs(tmp_path, monkeypatch):
   monkeypatch.setattr("sys.argv", ["program.py", "--eager"])
   monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
   monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
   monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
-  Record(tmp_path, FACTS)
+  WorkdirWriter(tmp_path, FACTS)
   said = facts(tmp_path)
   assert said["argv"] == ["--eager"] and said["working_directory"] == os.getcwd()
   assert said["program_file"] == os.path.abspath(__file__)
@@ -152,11 +153,11 @@ def test_run_json_has_all_that_is_needed_to_run_it_again(tmp_path, monkeypatch):
   assert {"replicator", "gin-config"} < set(said["versions"])
 
 
-def test_the_changes_of_the_code_are_kept_those_of_a_resumed_run_beside_them(tmp_path, monkeypatch):
+def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monkeypatch):
   def record(diff: bytes, first_step: int) -> str:
     code = provenance.Code("/", "c0ffee+", diff, provenance.DIFF)
     monkeypatch.setattr(provenance, "code_of", lambda file: code)
-    Record(tmp_path, FACTS, first_step)
+    WorkdirWriter(tmp_path, FACTS, first_step)
     return facts(tmp_path)["git_diff"]
 
   assert record(b"one", 0) == "changes.diff"
@@ -168,33 +169,33 @@ def test_the_changes_of_the_code_are_kept_those_of_a_resumed_run_beside_them(tmp
 
 
 def test_a_crash_while_a_file_is_replaced_leaves_the_old_one(tmp_path, monkeypatch):
-  record = Record(tmp_path, FACTS)
+  writer = WorkdirWriter(tmp_path, FACTS)
   before = (tmp_path / "run.json").read_text()
   monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("full disk")))
   with pytest.raises(OSError, match="full disk"):
-    record.note("evaluation", "by eye")
+    writer.note("evaluation", "by eye")
   assert (tmp_path / "run.json").read_text() == before
   assert not list(tmp_path.glob(".*"))
   monkeypatch.undo()
   inode = (tmp_path / "run.json").stat().st_ino
-  record.note("evaluation", "by ear")
+  writer.note("evaluation", "by ear")
   assert (tmp_path / "run.json").stat().st_ino != inode  # Another file in its place.
 
 
-def test_a_note_is_news_once(tmp_path):
-  record = Record(tmp_path, FACTS)
-  assert record.note("evaluation", "by eye")
+def test_a_note_is_new_once(tmp_path):
+  writer = WorkdirWriter(tmp_path, FACTS)
+  assert writer.note("evaluation", "by eye")
   assert facts(tmp_path)["evaluation"] == "by eye"
-  assert not record.note("evaluation", "by eye")
-  assert record.note("evaluation", "by ear")
+  assert not writer.note("evaluation", "by eye")
+  assert writer.note("evaluation", "by ear")
   assert facts(tmp_path)["evaluation"] == "by ear"
 
 
 def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
-  Record(tmp_path, FACTS).note("evaluation", "by eye")
+  WorkdirWriter(tmp_path, FACTS).note("evaluation", "by eye")
   started = facts(tmp_path)["started"]
-  Record(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 10)
-  Record(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 15)
+  WorkdirWriter(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 10)
+  WorkdirWriter(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 15)
   said = facts(tmp_path)
   assert (said["num_replicas"], said["steps"], said["started"]) == (4, 20, started)
   assert [(entry["step"], entry["before"]) for entry in said["resumed"]] == [
@@ -202,17 +203,17 @@ def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
   assert said["evaluation"] == "by eye"
 
 
-def test_a_run_that_begins_again_at_step_0_says_so_and_drops_its_notes(tmp_path):
-  Record(tmp_path, FACTS).note("evaluation", "by eye")
-  Record(tmp_path, FACTS)
+def test_a_run_that_starts_again_at_step_0_says_so_and_drops_its_notes(tmp_path):
+  WorkdirWriter(tmp_path, FACTS).note("evaluation", "by eye")
+  WorkdirWriter(tmp_path, FACTS)
   assert [entry["step"] for entry in facts(tmp_path)["resumed"]] == [0]
   assert "evaluation" not in facts(tmp_path)
 
 
-def test_facts_torn_by_a_crash_are_written_anew(tmp_path):
-  Record(tmp_path, FACTS)
+def test_facts_that_a_crash_left_incomplete_are_replaced(tmp_path):
+  WorkdirWriter(tmp_path, FACTS)
   (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text()[:20])
-  Record(tmp_path, FACTS, 10)
+  WorkdirWriter(tmp_path, FACTS, 10)
   assert FACTS.items() <= facts(tmp_path).items()
 
 
@@ -223,7 +224,7 @@ def test_config_is_every_value_that_was_used(tmp_path):
 
   config.parse([], ["recorded_function.used = 3"])
   assert function() == (3, 2.5)
-  Record(tmp_path, FACTS).config()
+  WorkdirWriter(tmp_path, FACTS).config()
   text = (tmp_path / "config.gin").read_text()
   assert "recorded_function.used = 3" in text and "recorded_function.default = 2.5" in text
   assert "train" not in text  # Nothing asked for it.
