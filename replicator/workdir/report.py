@@ -1,6 +1,5 @@
 """`report.html`: one page about a run, from the files of its workdir."""
 
-import dataclasses
 import math
 import os
 import pathlib
@@ -15,18 +14,8 @@ from replicator.workdir import charts, pages, reader
 from replicator.workdir.charts import Series
 from replicator.workdir.reader import Run, kind
 
-_SHADED = "shaded: min to max"
 _STRIP = 6  # Pictures between the first one and the last one.
 _IN_COMMAND = ("command", "program", "program_file", "argv")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-  """A row of the table of metrics."""
-
-  name: str
-  kind: str
-  numbers: list[float]
 
 
 def write_report(workdir: str | os.PathLike) -> pathlib.Path:
@@ -47,7 +36,7 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   page = pages.render(
       "report.html", title=str(run.facts.get("experiment") or run.folder.resolve().name),
       what="Training report", badges=_badges(run), tiles=_tiles(run), metrics=_metrics(run),
-      num_corrupt=run.num_corrupt, curves=_curves(run),
+      kind=kind, num_corrupt=run.num_corrupt, curves=_curves(run),
       ends=[_picture(path) for path in dict.fromkeys([*pictures[:1], *pictures[-1:]])],
       between=list(map(_picture, _some(pictures[1:-1]))),
       config=run.config, command=str(run.facts.get("command", "")), facts=_facts(run))
@@ -78,13 +67,13 @@ def _tiles(run: Run) -> dict[str, str]:
   return tiles
 
 
-def _metrics(run: Run) -> list[_Row]:
+def _metrics(run: Run) -> dict[str, list[float]]:
   """The last, first, lowest and highest value of each metric."""
-  rows = []
+  rows = {}
   for name, (_, values) in run.series().items():
     finite = values[np.isfinite(values)]
-    rows.append(_Row(name, kind(name), [values[-1], values[0], min(finite, default=math.nan),
-                                        max(finite, default=math.nan)]))
+    rows[name] = [values[-1], values[0], min(finite, default=math.nan),
+                  max(finite, default=math.nan)]
   return rows
 
 
@@ -116,37 +105,32 @@ def _curves(run: Run) -> dict[str, list[pages.Panel]]:
   """The charts by the title of their horizontal axis; steps come first."""
   series = run.series()
   bands = dict(_bands(series))
-  charts_by = {"step": list(_by_step(run, series, bands))}
-  counts = [name for name in series if re.fullmatch(r"eval/\w*_steps", name)]
-  for name in [*run.facts.get("axes", counts), "seconds"]:
-    value_at = {row["step"]: row[name] for row in run.rows if name in row}
-    if panels := list(_by_value(value_at, series, bands)):
-      charts_by[name.removeprefix("eval/").replace("_", " ")] = panels
-  return charts_by
-
-
-def _by_step(run: Run, series: Mapping[str, Series], bands: Mapping[str, tuple[Series, Series]]
-             ) -> Iterator[pages.Panel]:
   inside_others = {f"{name}_{end}" for name in bands for end in ("min", "max")}
-  for name, (steps, values) in series.items():
-    if name in inside_others:
-      continue
-    lost = (~np.isfinite(values)).sum()
-    marker = "o" if kind(name) == "evaluation" else ""
-    span = run.rows[0]["step"], run.rows[-1]["step"]
-    yield pages.Panel(name, charts.curve(steps, values, span, marker, bands.get(name)), kind(name),
-                      _SHADED if name in bands else "", f"{lost} not finite" if lost else "")
+  found = {"step": [
+      _panel(name, points, bands.get(name), (run.rows[0]["step"], run.rows[-1]["step"]))
+      for name, points in series.items() if name not in inside_others]}
+  counts = [name for name in series if re.fullmatch(r"eval/\w*_steps", name)]
+  for axis in [*run.facts.get("axes", counts), "seconds"]:
+    value_at = {row["step"]: row[axis] for row in run.rows if axis in row}
+    if panels := [_panel(name, _moved(series[name], value_at),
+                         (_moved(lowest, value_at), _moved(highest, value_at)))
+                  for name, (lowest, highest) in bands.items()
+                  if value_at.keys() >= set(series[name][0])]:
+      found[axis.removeprefix("eval/").replace("_", " ")] = panels
+  return found
 
 
-def _by_value(value_at: Mapping[int, float], series: Mapping[str, Series],
-              bands: Mapping[str, tuple[Series, Series]]) -> Iterator[pages.Panel]:
-  """The curves with a band, against a quantity that was logged at each of their steps."""
-  for name, (lowest, highest) in bands.items():
-    steps, values = series[name]
-    if all(step in value_at for step in steps):
-      at = np.array([value_at[step] for step in steps], float)
-      chart = charts.curve(at, values, None, "o", ((at, lowest[1]), (at, highest[1])))
-      yield pages.Panel(name, chart, kind(name), _SHADED)
+def _panel(name: str, points: Series, band: tuple[Series, Series] | None,
+           span: tuple[float, float] | None = None) -> pages.Panel:
+  lost = (~np.isfinite(points[1])).sum()
+  chart = charts.curve(*points, span, "o" if kind(name) == "evaluation" else "", band)
+  return pages.Panel(name, chart, kind(name), "shaded: min to max" if band else "",
+                     f"{lost} not finite" if lost else "")
+
+
+def _moved(points: Series, value_at: Mapping[int, float]) -> Series:
+  """A curve against another quantity, of which `value_at` has the value at each step."""
+  return np.array([value_at[step] for step in points[0]], float), points[1]
 
 
 def _bands(series: Mapping[str, Series]) -> Iterator[tuple[str, tuple[Series, Series]]]:
