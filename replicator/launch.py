@@ -44,6 +44,8 @@ GRACE_SECONDS = 10.0
 """How long a process may take to end by itself, when the cluster is given up."""
 MAX_DEATHS, DEATH_SECONDS = 3, 60.0
 """So many deaths of one worker within so many seconds are a crash loop, which ends the run."""
+SAME_SIGNAL_SECONDS = 1.0
+"""A signal that follows the first one sooner is the same, sent to this process and to its group."""
 
 USAGE_STATUS = 2
 """Of a bad command line or configuration."""
@@ -275,8 +277,8 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[_Event]", has_chief
     task, number = events.get()
     if task is None:
       if told_at:
-        if time.monotonic() < told_at + 1:
-          continue  # The same signal, come by two ways: to this process and to its group.
+        if time.monotonic() < told_at + SAME_SIGNAL_SECONDS:
+          continue
         return 128 + number, None
       told_at = time.monotonic()
       for other in deciding:

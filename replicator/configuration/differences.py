@@ -72,6 +72,7 @@ class Reference:
 
   @property
   def selector(self) -> str:
+    """The name without its scope."""
     return self.scoped_selector.rpartition("/")[2]
 
   def __repr__(self) -> str:

@@ -144,7 +144,7 @@ def load(experiment: str) -> Callable[[str], None]:
   Raises:
     UsageError: there is no such module, or it does not call `app.run`.
   """
-  from replicator.app import main_of  # Not before the devices are chosen.
+  from replicator.app.experiment import main_of  # Not before the devices are chosen.
   is_file = experiment.endswith(".py")
   try:
     found = os.path.isfile(experiment) if is_file else importlib.util.find_spec(experiment)

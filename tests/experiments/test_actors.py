@@ -15,6 +15,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ENDLESS = 1_000_000
+HANG_SECONDS = 300
 SETTINGS = [
     "make_actor.processes = 2", "Environments.number = 2", "train.log_every = 100",
     "train.eval_every = 0", "train.checkpoint_every = 100", "Policy.sizes = (16, 16)",
@@ -38,7 +39,7 @@ def started(workdir, *bindings):
 
 def wait_for(process, workdir, condition):
   """Waits until the condition holds; the process must still be running then."""
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + HANG_SECONDS
   while not condition():
     assert process.poll() is None and time.monotonic() < deadline, told(workdir)
     time.sleep(0.05)
@@ -73,7 +74,7 @@ def are_gone(processes):
 
 
 def assert_gone(processes):
-  deadline = time.monotonic() + 10
+  deadline = time.monotonic() + HANG_SECONDS
   while not are_gone(processes):
     assert time.monotonic() < deadline
     time.sleep(0.1)
@@ -92,7 +93,7 @@ def test_actors_are_replaced_when_killed_and_end_with_the_learner(tmp_path):
     after = actors(process)
     assert len(after) == 2 and len(after & before) == 1
     os.killpg(process.pid, signal.SIGINT)  # As Ctrl-C does: it reaches the actors, too.
-    assert process.wait(60) == 42
+    assert process.wait(HANG_SECONDS) == 42
     assert_gone(before | after)
   assert re.search(r"stopped at step \d+, which is saved", told(workdir))
   assert len(re.findall(r"actor \d died", told(workdir))) == 1
@@ -116,14 +117,25 @@ def test_a_run_with_actors_on_ray_goes_on_when_one_is_killed(tmp_path):
     now = step(workdir)
     wait_for(process, workdir, lambda: step(workdir) >= now + 300)
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(60) == 42
+    assert process.wait(HANG_SECONDS) == 42
   assert "Traceback" not in told(workdir)
 
 
 def ray_actors(process):
-  """Process numbers of the actors in the session of a learner, or of its local cluster."""
+  """Process numbers of the actors of the cluster of Ray that a learner has started."""
+  numbers = [int(folder.name) for folder in pathlib.Path("/proc").glob("[0-9]*")]
+  return sorted(number for number in numbers if command_of(number).startswith("ray::Worker")
+                and process.pid in ancestors(number))
+
+
+def ancestors(process_number):
+  """Numbers of the parent of a process, of its parent, and so on."""
   found = []
-  for folder in pathlib.Path("/proc").glob("[0-9]*"):
-    if command_of(folder.name).startswith("ray::Worker"):
-      found.append(int(folder.name))
-  return sorted(found)
+  while process_number > 1:
+    try:
+      stat = pathlib.Path(f"/proc/{process_number}/stat").read_text()
+    except OSError:
+      break
+    process_number = int(stat.rpartition(")")[2].split()[1])
+    found.append(process_number)
+  return found

@@ -11,7 +11,8 @@ import time
 import gin
 import pytest
 
-import experiments.sngan  # noqa: F401  (its gin names)
+import experiments.d4pg
+import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
 from replicator.sweeps import search, space, sweep_file, trials
 
@@ -84,6 +85,10 @@ def done(folder: pathlib.Path) -> set[str]:
   return {record.id for record in records if record and record.status == trials.DONE}
 
 
+def logged(folder: pathlib.Path) -> set[str]:
+  return {path.parent.name for path in folder.glob("trials/*/metrics.jsonl")}
+
+
 @pytest.mark.slow
 def test_a_sweep_is_stopped_goes_on_and_is_the_same_under_ray(tmp_path):
   path, folder = tmp_path / "small.gin", tmp_path / "small"
@@ -91,9 +96,10 @@ def test_a_sweep_is_stopped_goes_on_and_is_the_same_under_ray(tmp_path):
   process = begin(path, folder)
   while process.poll() is None and not done(folder):
     time.sleep(0.2)
-  time.sleep(8)  # Into the training of others.
+  while process.poll() is None and not logged(folder) - done(folder):
+    time.sleep(0.2)  # Until another one is in the middle of its training.
   process.send_signal(signal.SIGINT)
-  output, _ = process.communicate(timeout=120)
+  output, _ = process.communicate(timeout=600)
   assert process.returncode == 42, output
   assert "to go on: python -m experiments.sweep" in output
   early = done(folder)
@@ -116,7 +122,7 @@ def test_a_sweep_is_stopped_goes_on_and_is_the_same_under_ray(tmp_path):
 
   process = begin(path, tmp_path / "ray", "--runner=ray", "--sweep_param=sweep.grid = "
                   "{'LinearDecay.learning_rate': [4e-4, 1e-3], 'SNGAN.latent_dim': [8]}")
-  output, _ = process.communicate(timeout=300)
+  output, _ = process.communicate(timeout=600)
   assert process.returncode == 0, output
   assert [line.split()[0] for line in output.splitlines()[1:-1]] == ["done"] * 6, output
   under_ray = numbers(tmp_path / "ray")

@@ -109,7 +109,7 @@ def cluster_outcomes(strategy: str) -> dict[str, Outcome]:
   done = subprocess.run(
       [sys.executable, "-m", "replicator.launch", *CLUSTERS[strategy], "--",
        sys.executable, "-m", "tests.programs.capabilities", f"--strategy={strategy}"],
-      cwd=ROOT, capture_output=True, text=True, timeout=200)
+      cwd=ROOT, capture_output=True, text=True, timeout=600)
   if done.returncode:
     raise RuntimeError(f"{strategy} ended with status {done.returncode}:\n{done.stdout[-4000:]}"
                        f"{done.stderr[-4000:]}")

@@ -20,7 +20,7 @@ CHANGES = [(os, "fsync"), (os, "unlink"), (os, "rmdir"), (pathlib.Path, "rename"
 # Publishes 'new', and kills itself before the n-th change of the file system.
 PROGRAM = """
 import os, pathlib, signal, sys
-import replicator.atomic as atomic  # Without TensorFlow, unlike `from replicator import`.
+from replicator import atomic
 
 parent, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 

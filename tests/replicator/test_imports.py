@@ -50,7 +50,7 @@ def packages(path: pathlib.Path) -> set[str]:
 
 def test_the_modules_are_found():
   assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(PACKAGES)
-  assert "tensorflow" in packages(ROOT / "replicator" / "core.py")
+  assert "tensorflow" in packages(ROOT / "replicator" / "strategies" / "replicator.py")
 
 
 @each_module
@@ -80,10 +80,6 @@ def test_gin_tf_is_never_imported(path):
 
 def test_the_facade_is_as_listed():
   assert replicator.__all__ == FACADE
-  # The type checker's copy of it.
-  checked = {alias.asname for node in ast.walk(parsed(ROOT / "replicator" / "__init__.py"))
-             if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname}
-  assert checked == set(FACADE)
 
 
 @pytest.mark.parametrize("name", FACADE)

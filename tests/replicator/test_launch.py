@@ -1,7 +1,11 @@
-"""The launcher, with tiny commands in place of a training."""
+"""The launcher, with tiny commands in place of a training.
+
+The commands wait for each other by files, so that no test depends on the speed of the machine.
+"""
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import signal
@@ -18,11 +22,22 @@ from replicator.errors import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-# What a command may use: `me` is its name, such as "worker0".
+HANG_SECONDS = 300
+"""A test that takes longer hangs. No test that passes takes nearly as long."""
+
+# What a command may use: `me` is its name, such as "worker0". `work` never returns. `wait_for`
+# waits until another process has called `touch`. The alarm ends what a failed test leaves behind.
 PRELUDE = """
-import json, os, signal, sys, time
+import json, os, pathlib, signal, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
 me = config["task"]["type"] + str(config["task"]["index"])
+signal.alarm(600)
+def work():
+  while True: time.sleep(60)
+def wait_for(path):
+  while not pathlib.Path(path).exists(): time.sleep(0.01)
+def touch(path):
+  pathlib.Path(path).touch()
 """
 # As the training loop does: at the first SIGTERM or SIGINT, save and end with 42.
 SAVES = """
@@ -44,7 +59,7 @@ def start(options: str, code: str) -> subprocess.Popen:
 def run(options: str, code: str) -> tuple[int, list[str], str]:
   """Status, lines of stdout, stderr."""
   process = start(options, code)
-  out, err = process.communicate(timeout=30)
+  out, err = process.communicate(timeout=HANG_SECONDS)
   return process.returncode, out.splitlines(), err
 
 
@@ -58,7 +73,7 @@ def read_until(process: subprocess.Popen, lines: set[str]) -> None:
 
 
 def wait_until_gone(pid: int) -> None:
-  deadline = time.monotonic() + 5
+  deadline = time.monotonic() + HANG_SECONDS
   status = pathlib.Path(f"/proc/{pid}/status")
   with contextlib.suppress(FileNotFoundError, ProcessLookupError):
     while "\nState:\tZ" not in status.read_text():
@@ -132,10 +147,10 @@ def test_bytes_that_are_no_text_pass_unchanged():
 
 
 def test_output_appears_while_the_processes_run():
-  process = start("--workers=1", "print('begun'); time.sleep(60)")
+  process = start("--workers=1", "print('begun'); work()")
   read_until(process, {"[worker 0] begun"})
   process.terminate()
-  assert process.wait(timeout=10) == 128 + signal.SIGTERM
+  assert process.wait(timeout=HANG_SECONDS) == 128 + signal.SIGTERM
   process.communicate()
 
 
@@ -143,13 +158,11 @@ def test_output_appears_while_the_processes_run():
 
 
 def test_the_first_failure_ends_the_others_and_is_the_status():
-  begun = time.monotonic()
   status, lines, err = run("--workers=3", """
 if me == "worker1": print("failing"); sys.exit(7)
-time.sleep(60)
+work()
 """)
   assert status == 7
-  assert time.monotonic() - begun < 10
   assert lines == ["[worker 1] failing"]
   assert err == "launch: worker 1 ended with status 7\n"
 
@@ -157,19 +170,21 @@ time.sleep(60)
 def test_a_process_ended_by_a_signal_is_128_plus_its_number():
   status, _, _ = run("--workers=2", """
 if me == "worker0": os.kill(os.getpid(), signal.SIGABRT)
-time.sleep(60)
+work()
 """)
   assert status == 128 + signal.SIGABRT
 
 
-def test_what_ignores_sigterm_is_killed_with_its_children(monkeypatch, capfdbinary):
+def test_what_ignores_sigterm_is_killed_with_its_children(monkeypatch, capfdbinary, tmp_path):
   monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
-  status = launch.launch([sys.executable, "-c", PRELUDE + """
+  status = launch.launch([sys.executable, "-c", PRELUDE + f"""
 import subprocess
-if me == "worker0": time.sleep(1); sys.exit(3)
+ready = {str(tmp_path / "ready")!r}
+if me == "worker0": wait_for(ready); sys.exit(3)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print(os.getpid(), subprocess.Popen(["sleep", "60"]).pid)
-time.sleep(60)
+print(os.getpid(), subprocess.Popen(["sleep", "inf"]).pid)
+touch(ready)
+work()
 """], workers=2)
   assert status == 3
   pids = capfdbinary.readouterr().out.removeprefix(b"[worker 1] ").split()
@@ -179,7 +194,7 @@ time.sleep(60)
 
 
 def test_no_process_outlives_a_killed_launcher():
-  process = start("--workers=1", "print(os.getpid()); time.sleep(60)")
+  process = start("--workers=1", "print(os.getpid()); work()")
   assert process.stdout is not None
   pid = int(process.stdout.readline().removeprefix("[worker 0] "))
   process.kill()
@@ -192,16 +207,14 @@ def test_no_process_outlives_a_killed_launcher():
 
 @pytest.mark.parametrize("status", [0, 5, 42])
 def test_the_chief_alone_decides(status):
-  begun = time.monotonic()
   assert run("--workers=1 --ps=1", f"""
 if me == "chief0": sys.exit({status})
-time.sleep(60)
+work()
 """)[0] == status
-  assert time.monotonic() - begun < 10
 
 
 def test_a_parameter_server_that_dies_is_a_failure():
-  status, _, err = run("--workers=1 --ps=1", "if me == 'ps0': sys.exit(6)\ntime.sleep(60)")
+  status, _, err = run("--workers=1 --ps=1", "if me == 'ps0': sys.exit(6)\nwork()")
   assert status == 6
   assert err == "launch: ps 0 ended with status 6\n"
 
@@ -210,20 +223,17 @@ def test_a_parameter_server_that_dies_is_a_failure():
   ("sys.exit(6)", 6), ("sys.exit(42)", 42), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
 def test_a_worker_that_dies_is_started_again(end, status, tmp_path):
   code, lines, err = run("--workers=2 --ps=1", f"""
-import pathlib
-flag = pathlib.Path({str(tmp_path / "died")!r})
-again = flag.with_name("again")
-if me == "worker1" and not flag.exists():
-  flag.touch()
+died, again = {str(tmp_path / "died")!r}, {str(tmp_path / "again")!r}
+if me == "worker1" and not os.path.exists(died):
+  touch(died)
   {end}
 if me == "worker1":
   print("again", config["task"])
-  again.touch()
+  touch(again)
 if me == "chief0":
-  while not again.exists(): time.sleep(0.02)
-  time.sleep(0.3)
+  wait_for(again)
   sys.exit(0)
-time.sleep(60)
+work()
 """)
   assert code == 0
   assert lines == ["[worker 1] again {'type': 'worker', 'index': 1}"]
@@ -231,63 +241,71 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("status, deaths", [(6, launch.MAX_DEATHS), (2, 1)])
-def test_a_worker_that_dies_again_and_again_ends_the_run(status, deaths):
-  code, _, err = run("--workers=1 --ps=1", f"""
+def test_a_worker_that_dies_again_and_again_ends_the_run(status, deaths, monkeypatch, capfd):
+  monkeypatch.setattr(launch, "DEATH_SECONDS", math.inf)
+  assert launch.launch([sys.executable, "-c", PRELUDE + f"""
 if me == "worker0": sys.exit({status})
-time.sleep(60)
-""")
-  assert code == status
+work()
+"""], workers=1, ps=1) == status
   line = f"launch: worker 0 ended with status {status}"
-  assert err.splitlines() == [f"{line}, and was started again"] * (deaths - 1) + [line]
+  assert capfd.readouterr().err.splitlines() == [
+      *[f"{line}, and was started again"] * (deaths - 1), line]
 
 
-def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd):
-  monkeypatch.setattr(launch, "DEATH_SECONDS", 0.0)
-  assert launch.launch([sys.executable, "-c", PRELUDE + """
-if me == "worker0": sys.exit(6)
-if me == "chief0": time.sleep(1); sys.exit(0)
-time.sleep(60)
+def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd, tmp_path):
+  monkeypatch.setattr(launch, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
+  deaths = launch.MAX_DEATHS + 1
+  assert launch.launch([sys.executable, "-c", PRELUDE + counts_starts(tmp_path) + f"""
+if me == "worker0" and start <= {deaths}: sys.exit(6)
+if me == "chief0": wait_for(folder / "worker0-{deaths + 1}"); sys.exit(0)
+work()
 """], workers=1, ps=1) == 0
-  assert capfd.readouterr().err.count("was started again") > launch.MAX_DEATHS
+  assert capfd.readouterr().err.splitlines() == [
+      "launch: worker 0 ended with status 6, and was started again"] * deaths
 
 
-def test_a_server_that_ends_well_is_none():
+def test_a_server_that_ends_well_is_no_failure():
   status, lines, _ = run("--workers=1 --ps=1", """
-if me == "chief0": time.sleep(1); print("trained")
+def processes():
+  return pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+if me == "chief0":
+  while processes() != [str(os.getpid())]: time.sleep(0.01)
+  print("trained")
 """)
   assert status == 0
   assert lines == ["[chief 0] trained"]
 
 
-def test_the_chief_saves_before_the_servers_end():
-  process = start("--workers=1 --ps=1", """
-if me == "chief0":
-  def save(number, frame):
-    time.sleep(0.5)
-    print("saved")
-    sys.exit(42)
-  signal.signal(signal.SIGTERM, save)
-else:
-  signal.signal(signal.SIGTERM, lambda number, frame: (print("ended"), sys.exit(0)))
+def test_the_chief_saves_before_the_servers_end(tmp_path):
+  process = start("--workers=1 --ps=1", f"""
+saved = pathlib.Path({str(tmp_path / "saved")!r})
+def save(number, frame):
+  time.sleep(0.5)  # A server that was asked to end together with the chief would be faster.
+  saved.touch()
+  print("saved")
+  sys.exit(42)
+def end(number, frame):
+  print("ended", "after" if saved.exists() else "before")
+  sys.exit(0)
+signal.signal(signal.SIGTERM, save if me == "chief0" else end)
 print("ready")
-time.sleep(60)
+work()
 """)
   read_until(process, {"[chief 0] ready", "[worker 0] ready", "[ps 0] ready"})
   process.terminate()
-  out, _ = process.communicate(timeout=10)
+  out, _ = process.communicate(timeout=HANG_SECONDS)
   assert process.returncode == 42
   first, *rest = out.splitlines()
   assert first == "[chief 0] saved"
-  assert set(rest) == {"[worker 0] ended", "[ps 0] ended"}
+  assert set(rest) == {"[worker 0] ended after", "[ps 0] ended after"}
 
 
 # ---- Restarts -----------------------------------------------------------------------------------
 
 
 def counts_starts(folder: pathlib.Path) -> str:
-  """Code that sets `start`, the how many-th of this process, and leaves a file of each."""
+  """Code that counts the starts of this process in `start`, and leaves a file for each."""
   return f"""
-import pathlib
 folder = pathlib.Path({str(folder)!r})
 start = len(list(folder.glob(me + "-*"))) + 1
 (folder / f"{{me}}-{{start}}").write_text(str(config["cluster"]))
@@ -306,7 +324,8 @@ def test_a_run_whose_process_died_is_started_again_as_a_whole(options, culprit, 
 if me == {culprit!r} and start < 3:
   {end}
 decides = me == "chief0" or "chief" not in config["cluster"]
-while not (decides and (folder / "{culprit}-3").exists()): time.sleep(0.02)
+if decides: wait_for(folder / "{culprit}-3")
+else: work()
 """)
   assert code == 0
   assert err.splitlines() == [
@@ -314,12 +333,13 @@ while not (decides and (folder / "{culprit}-3").exists()): time.sleep(0.02)
       for n in (1, 2)]
   starts = list(tmp_path.glob(f"{culprit}-*"))
   assert len(starts) == 3
-  assert len({path.read_text() for path in starts}) == 3  # New ports each time.
+  # Each start has new ports, which may be those of an earlier one by chance.
+  assert len({path.read_text() for path in starts}) > 1
 
 
 def test_restarts_end():
   status, lines, err = run("--workers=2 --max_restarts=2",
-                           "if me == 'worker1': print(me); sys.exit(7)\ntime.sleep(60)")
+                           "if me == 'worker1': print(me); sys.exit(7)\nwork()")
   assert status == 7
   assert lines == ["[worker 1] worker1"] * 3
   line = "launch: worker 1 ended with status 7"
@@ -335,24 +355,26 @@ def test_a_bad_command_line_and_a_preempted_run_are_not_started_again(status):
 def test_a_signal_ends_a_run_that_was_started_again(tmp_path):
   process = start("--workers=1 --max_restarts=2", counts_starts(tmp_path) + SAVES + """
 if start == 1: sys.exit(1)
-print('ready'); time.sleep(60)
+print('ready'); work()
 """)
   read_until(process, {"[worker 0] ready"})
   process.terminate()
-  _, err = process.communicate(timeout=10)
+  _, err = process.communicate(timeout=HANG_SECONDS)
   assert process.returncode == 42
   assert err == "launch: worker 0 ended with status 1; restart 1 of 2\n"
 
 
-def test_a_signal_between_two_starts_prevents_the_second(capfd):
-  assert launch.launch([sys.executable, "-c", PRELUDE + """
+def test_a_signal_between_two_starts_prevents_the_second(capfd, tmp_path):
+  assert launch.launch([sys.executable, "-c", PRELUDE + f"""
+ready = {str(tmp_path / "ready")!r}
 def pass_on(number, frame):
   os.kill(os.getppid(), number)
   sys.exit(0)
 signal.signal(signal.SIGTERM, pass_on)
-print(me, flush=True)
-if me == "worker1": time.sleep(0.5); sys.exit(1)
-time.sleep(60)
+print(me)
+if me == "worker1": wait_for(ready); sys.exit(1)
+touch(ready)
+work()
 """], workers=2, max_restarts=5) == 42
   assert sorted(capfd.readouterr().out.splitlines()) == [
       "[worker 0] worker0", "[worker 1] worker1"]
@@ -361,11 +383,11 @@ time.sleep(60)
 def test_what_fails_to_save_is_not_started_again():
   process = start("--workers=1 --max_restarts=3", """
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
-print("ready"); time.sleep(60)
+print("ready"); work()
 """)
   read_until(process, {"[worker 0] ready"})
   process.terminate()
-  _, err = process.communicate(timeout=10)
+  _, err = process.communicate(timeout=HANG_SECONDS)
   assert process.returncode == 9
   assert err == "launch: worker 0 ended with status 9\n"
 
@@ -396,15 +418,15 @@ def losses(workdir: pathlib.Path) -> list[dict]:
 @pytest.mark.slow
 def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
   unbroken = train(tmp_path / "unbroken")
-  _, err = unbroken.communicate(timeout=200)
+  _, err = unbroken.communicate(timeout=HANG_SECONDS)
   assert unbroken.returncode == 0, err
   broken = train(tmp_path / "broken", "--max_restarts=2")
-  deadline = time.monotonic() + 200
+  deadline = time.monotonic() + HANG_SECONDS
   while not list((tmp_path / "broken").glob("checkpoints/step-*")):
     assert time.monotonic() < deadline and broken.poll() is None
     time.sleep(0.01)
   os.kill(pid_of_worker(broken.pid, 1), signal.SIGKILL)
-  out, err = broken.communicate(timeout=200)
+  out, err = broken.communicate(timeout=HANG_SECONDS)
   assert broken.returncode == 0, err
   assert "launch: worker 1 ended with status 137; restart 1 of 2" in err
   assert "resumed at step" in out
@@ -419,10 +441,10 @@ def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_passed_on_and_all_save(number):
-  process = start("--workers=2", SAVES + "print('ready'); time.sleep(60)")
+  process = start("--workers=2", SAVES + "print('ready'); work()")
   read_until(process, {"[worker 0] ready", "[worker 1] ready"})
   process.send_signal(number)
-  out, err = process.communicate(timeout=10)
+  out, err = process.communicate(timeout=HANG_SECONDS)
   assert process.returncode == 42
   assert sorted(out.splitlines()) == [f"[worker {i}] saved {int(number)}" for i in range(2)]
   assert err == ""
@@ -430,36 +452,50 @@ def test_a_signal_is_passed_on_and_all_save(number):
 
 def test_one_that_fails_to_save_is_the_status():
   process = start("--workers=2", SAVES + """
-def fail(number, frame):
-  time.sleep(0.3)
-  sys.exit(9)
-if me == "worker1": signal.signal(signal.SIGTERM, fail)
-print("ready"); time.sleep(60)
+if me == "worker1": signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
+print("ready"); work()
 """)
   read_until(process, {"[worker 0] ready", "[worker 1] ready"})
   process.terminate()
-  process.communicate(timeout=10)
+  process.communicate(timeout=HANG_SECONDS)
   assert process.returncode == 9
 
 
 def test_a_second_signal_ends_what_the_first_did_not(monkeypatch, capfdbinary):
   monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
-  command = [sys.executable, "-c", "import os, signal, time\n" + """
+  monkeypatch.setattr(launch, "SAME_SIGNAL_SECONDS", 0.0)
+  assert launch.launch([sys.executable, "-c", PRELUDE + """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-for _ in range(2):
+while True:  # Two that come too fast are one.
   os.kill(os.getppid(), signal.SIGINT)
-  time.sleep(1.5)
-time.sleep(60)
-"""]
-  assert launch.launch(command, workers=1) == 128 + signal.SIGINT
+  time.sleep(0.1)
+"""], workers=1) == 128 + signal.SIGINT
   assert capfdbinary.readouterr().out == b""
 
 
-def test_one_preempted_preempts_all():
-  status, lines, _ = run("--workers=2", SAVES + """
-if me == "worker0": time.sleep(1); sys.exit(42)
-time.sleep(60)
+def test_a_signal_that_comes_by_two_ways_is_one(monkeypatch, capfd, tmp_path):
+  monkeypatch.setattr(launch, "SAME_SIGNAL_SECONDS", math.inf)
+  assert launch.launch([sys.executable, "-c", PRELUDE + f"""
+came = {str(tmp_path / "came")!r}
+signal.signal(signal.SIGTERM, lambda number, frame: touch(came))
+os.kill(os.getppid(), signal.SIGTERM)
+wait_for(came)
+for _ in range(5):
+  os.kill(os.getppid(), signal.SIGTERM)
+  time.sleep(0.02)
+print("saved")
+sys.exit(42)
+"""], workers=1) == 42
+  assert capfd.readouterr().out == "[worker 0] saved\n"
+
+
+def test_one_preempted_preempts_all(tmp_path):
+  status, lines, _ = run("--workers=2", SAVES + f"""
+ready = {str(tmp_path / "ready")!r}
+if me == "worker0": wait_for(ready); sys.exit(42)
+touch(ready)
+work()
 """)
   assert status == 42
   assert lines == [f"[worker 1] saved {int(signal.SIGTERM)}"]
@@ -470,7 +506,7 @@ def test_a_reader_that_leaves_ends_the_cluster():
   read_until(process, {"[worker 0] line"})
   assert process.stdout is not None
   process.stdout.close()
-  assert process.wait(timeout=10) == 42
+  assert process.wait(timeout=HANG_SECONDS) == 42
   assert process.stderr is not None
   process.stderr.close()
 

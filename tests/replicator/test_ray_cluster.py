@@ -8,11 +8,12 @@ import pytest
 from replicator import UsageError, ray_cluster
 
 
-def test_where_nobody_listens_one_line_says_so_at_once(monkeypatch):
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_where_nobody_listens(scheme, monkeypatch):
   pytest.importorskip("ray")
-  with socket.create_server(("127.0.0.1", 0)) as server:
-    port = server.getsockname()[1]
-  for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+  with socket.socket() as holder:  # It does not listen, and nobody else can at this port.
+    holder.bind(("127.0.0.1", 0))
+    address = f"{scheme}127.0.0.1:{holder.getsockname()[1]}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(UsageError, match=f"^RAY_ADDRESS={address}: no cluster of Ray there .*"
                                          "unset RAY_ADDRESS for a local one$"):

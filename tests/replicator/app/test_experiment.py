@@ -49,7 +49,7 @@ def run_program(*words: str, cwd: pathlib.Path) -> subprocess.CompletedProcess:
   # A user's environment: no log level, and the package is installed.
   inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
   return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True,
-                        timeout=120, env={**inherited, "PYTHONPATH": str(ROOT)}, check=False)
+                        timeout=300, env={**inherited, "PYTHONPATH": str(ROOT)}, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -367,7 +367,7 @@ def test_a_failure_inside_a_library_names_the_users_line(call, name, run):
   status, _, err = run(["--workdir=w"], main)
   assert status == 1
   lines = [line_of(f"lambda: {start}", pathlib.Path(__file__)) for start in ("json", "np.random")]
-  assert re.search(f"test_app.py:({lines[0]}|{lines[1]}): {name}: ", err)
+  assert re.search(f"{pathlib.Path(__file__).name}:({lines[0]}|{lines[1]}): {name}: ", err)
   assert "--debug" in err  # There is no workdir yet in which a traceback could be kept.
 
 

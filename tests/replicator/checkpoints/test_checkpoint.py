@@ -632,22 +632,22 @@ def test_a_stop_at_the_first_evaluation_saves_step_0(number, tmp_path):
 def test_a_stop_between_two_log_points_loses_nothing(tmp_path):
   setting = ["train.steps_per_call = 2", "train.log_every = 100000000", "train.eval_every = 0",
              "train.checkpoint_every = 0"]
-  started = threading.Event()
+  threads = []
 
   def make_step():
-    started.set()
-    return Counter()
+    counter = Counter()
+    threads.append(threading.Thread(target=ask, args=[counter]))
+    threads[0].start()
+    return counter
 
-  def ask():
-    started.wait()
-    time.sleep(1.0)  # The training has begun to turn, or at least to listen.
+  def ask(counter):
+    while counter.count.numpy() < 2:  # The training has not taken its first step.
+      time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
 
-  thread = threading.Thread(target=ask)
-  thread.start()
   with pytest.raises(Preempted) as stopped:
     train(tmp_path, "train.steps = 100000000", *setting, step=make_step)
-  thread.join()
+  threads[0].join()
   done = stopped.value.step
   assert done > 0 and done % 2 == 0
   assert not (tmp_path / "metrics.jsonl").exists()

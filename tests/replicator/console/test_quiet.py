@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[3]
-IMPORTS = "import os, subprocess, sys\nfrom replicator import quiet\n"
+HANG_SECONDS = 300
+IMPORTS = "import os, subprocess, sys\nfrom replicator.console import quiet\n"
 
 
 def start(code: str, **environment: str) -> subprocess.Popen:
@@ -23,7 +24,7 @@ def start(code: str, **environment: str) -> subprocess.Popen:
 def run(code: str, **environment: str) -> tuple[int, str]:
   """The exit status of a program and what it wrote to the standard error."""
   process = start(code, **environment)
-  out, err = process.communicate(timeout=30)
+  out, err = process.communicate(timeout=HANG_SECONDS)
   assert out == ""
   return process.returncode, err
 
@@ -87,24 +88,24 @@ def test_lines_come_when_they_are_written():
   process = start("quiet.drop_native_log()\nprint('words', file=sys.stderr)\nsys.stdin.read()")
   assert process.stderr is not None
   try:
-    assert select.select([process.stderr], [], [], 10)[0]  # While the program still runs.
+    assert select.select([process.stderr], [], [], HANG_SECONDS)[0]  # While the program still runs.
   finally:
-    assert process.communicate(timeout=10)[1] == "words\n"
+    assert process.communicate(timeout=HANG_SECONDS)[1] == "words\n"
 
 
 def test_a_process_left_in_the_background_holds_up_nobody():
   process = start("""
 quiet.drop_native_log()
-print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL).pid, flush=True)
+print(subprocess.Popen(["sleep", "inf"], stdout=subprocess.DEVNULL).pid, flush=True)
 quiet.finish()
 """)
   assert process.stdout is not None
   sleeper = int(process.stdout.readline())
   try:
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=HANG_SECONDS) == 0
   finally:
     os.kill(sleeper, signal.SIGKILL)
-    process.communicate(timeout=10)
+    process.communicate(timeout=HANG_SECONDS)
 
 
 # ---- The import ---------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def test_unequal_batches(shapes, precision, rtol):
   replicator = Replicator("mirrored", logical_cpus=len(shapes))
   parts = [{"x": RNG.normal(10 * i, 1 + i, shape).astype(precision),
             "t": RNG.normal(size=shape).astype(precision)} for i, shape in enumerate(shapes)]
-  batch = replicator.strategies.strategy.experimental_distribute_values_from_function(
+  batch = replicator.strategy.experimental_distribute_values_from_function(
       lambda c: {name: tf.constant(value) for name, value
                  in parts[c.replica_id_in_sync_group].items()})
   scale, offset = (tf.constant(v, precision) for v in (GAMMA, BETA))

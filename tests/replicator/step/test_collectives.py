@@ -82,7 +82,7 @@ def test_values_and_gradients_in_several_processes(processes):
   outcome = subprocess.run(
       [sys.executable, "-m", "replicator.launch", f"--workers={processes}", "--",
        sys.executable, "-m", "tests.programs.every_collective"],
-      capture_output=True, text=True, timeout=120)
+      capture_output=True, text=True, timeout=300)
   assert outcome.returncode == 0, outcome.stdout + outcome.stderr
   assert outcome.stdout.count(f"checked {processes} replicas") == processes
 

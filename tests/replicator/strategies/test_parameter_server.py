@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
+HANG_SECONDS = 300
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
 
 # A cluster inside one process.
 CLUSTER = """
-import json, os
+import json, os, time
 import replicator
 from replicator import launch
 import keras, tensorflow as tf
@@ -45,16 +46,21 @@ adam = optimizer.keras_optimizer
 found["moments"] = [[m.value.device for m in moments]
                     for moments in (adam._momentums, adam._velocities)]
 
-# The first step ends when it may, after three others have. What it returns does not wait.
+# The first step has begun before three others begin, and ends after they have ended. What
+# schedules it does not wait for it.
 with cluster.scope():
-  may_end = tf.Variable(False)
+  has_begun, may_end = tf.Variable(False), tf.Variable(False)
 def slow():
+  has_begun.assign(True)
   tf.while_loop(tf.logical_not, lambda end: may_end.read_value(), [may_end.read_value()])
   return {"loss": 2.0}
 def quick():
   return {"replicas": replicator.num_replicas(), "sum": replicator.all_sum(tf.constant(5.0))}
 slowly, quickly = TrainingFunction(cluster, slow, 1), TrainingFunction(cluster, quick, 3)
-slow_result, quick_result = slowly(0, None), quickly(1, None)
+slow_result = slowly(0, None)
+while not has_begun.numpy():
+  time.sleep(0.01)
+quick_result = quickly(1, None)
 found["quick"] = {name: values.tolist() for name, values in quick_result.fetch()[0].items()}
 may_end.assign(True)
 found["slow"] = {name: values.tolist() for name, values in slow_result.fetch()[0].items()}
@@ -65,9 +71,10 @@ print(json.dumps(found))
 
 
 def test_variables_are_spread_by_size_and_staleness_is_counted():
-  output = subprocess.run([sys.executable, "-c", CLUSTER], cwd=ROOT, capture_output=True, text=True,
-                          check=True, timeout=120).stdout
-  found = json.loads(output.splitlines()[-1])
+  done = subprocess.run([sys.executable, "-c", CLUSTER], cwd=ROOT, capture_output=True, text=True,
+                        timeout=HANG_SECONDS)
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout.splitlines()[-1])
   assert found["devices"] == [SERVER.format(i) for i in (0, 1, 1, 1, 0, 1)]
   # One for the float32 variables of each server, and one for the float64 variable.
   assert found["moments"] == [[SERVER.format(i) for i in (0, 1, 1)]] * 2
@@ -130,7 +137,7 @@ def test_workers_die_and_join_again(tmp_path):
   kill_in_the_middle_of_a_step(processes["worker 0"])
   run.wait_for_rows(1)  # The other goes on.
   kill_in_the_middle_of_a_step(processes["worker 1"])
-  out, err = run.process.communicate(timeout=120)  # Which needs one that has joined again.
+  out, err = run.process.communicate(timeout=HANG_SECONDS)  # Which needs one that has joined again.
 
   assert run.process.returncode == 0, out + err
   assert err.splitlines() == [

