@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, UsageError, first_line, in_one_line, nearest
-from replicator.sweeps import local, page, results, sweep_file
+from replicator.sweeps import results, sweep_file
+from replicator.sweeps.runners import local
 from replicator.sweeps.sweep import Sweep, alone
-from replicator.sweeps.table import Table, summary
 from replicator.sweeps.trials import Trial
+from replicator.sweeps.views import page
+from replicator.sweeps.views.table import Table, summary
 
 RUNNERS = ("local", "slurm", "ray")
 
@@ -93,14 +95,14 @@ def _run(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Names
 
 def _runner(name: str) -> Callable[[Sweep, int | None, str], None]:
   if name == "slurm":
-    from replicator.sweeps import slurm
+    from replicator.sweeps.runners import slurm
     return slurm.run
   if name == "ray":
     try:
-      from replicator.sweeps import ray_runner
+      from replicator.sweeps.runners import ray_tasks
     except ImportError as error:
       raise UsageError("--runner=ray needs Ray: pip install 'replicator[sweep]'") from error
-    return ray_runner.run
+    return ray_tasks.run
   return local.run
 
 

@@ -5,8 +5,9 @@ import pathlib
 import signal
 import sys
 
-from replicator.sweeps import slurm, trials
+from replicator.sweeps import trials
 from replicator.sweeps.attempt import Attempt
+from replicator.sweeps.runners import slurm
 from replicator.sweeps.trials import DONE, FAILED, Trial
 
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 
 from replicator.errors import UsageError, nearest
-from replicator.sweeps import attempt, hparams, results, search, trials
+from replicator.sweeps import attempt, results, search, trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.table import Table
 from replicator.sweeps.trials import DONE, FAILED, RUNNING, STOPPED, Metrics, Record, Trial
+from replicator.sweeps.views import hparams
+from replicator.sweeps.views.table import Table
 
 _LOOK_SECONDS = 0.5   # At least this long between two looks at what the trials have logged.
 _DRAW_SECONDS = 30.0  # At least this long between two drawings of the page,
@@ -113,7 +114,7 @@ class Sweep:
 
   def write(self) -> None:
     """Writes `sweep.csv`, `sweep.html` and what TensorBoard shows."""
-    from replicator.sweeps import page  # It takes matplotlib with it.
+    from replicator.sweeps.views import page  # It takes matplotlib with it.
     begun = time.monotonic()
     for trial_id in self._running:
       self.records[trial_id] = self._read(trial_id)

@@ -8,10 +8,11 @@ import re
 import pytest
 from rich.console import Console
 
-from replicator.sweeps import hparams, page, results, trials
+from replicator.sweeps import results, trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.table import Table
 from replicator.sweeps.trials import Metrics, Record
+from replicator.sweeps.views import hparams, page
+from replicator.sweeps.views.table import Table
 
 FILE = SweepFile("x.py", "eval/loss", grid={"a.lr": [0.1, 0.3], "net": ["<small>", "big"]},
                  seeds=[1, 2])

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from replicator.sweeps import slurm
+from replicator.sweeps.runners import slurm
 
 HERE = pathlib.Path(__file__).parent
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from replicator import atomic
 from replicator.console.formatting import format_duration, format_number
-from replicator.sweeps import parallel, results, space, trials
+from replicator.sweeps import results, space, trials
 from replicator.sweeps.results import Row, Setting
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.table import summary
 from replicator.sweeps.trials import DONE, FAILED, PRUNED
+from replicator.sweeps.views import parallel
+from replicator.sweeps.views.table import summary
 from replicator.workdir import charts
 
 FILE = "sweep.html"

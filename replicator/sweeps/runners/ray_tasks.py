@@ -16,8 +16,9 @@ from ray import tune
 
 from replicator import ray_cluster
 from replicator.errors import UsageError
-from replicator.sweeps import attempt, local, trials
+from replicator.sweeps import attempt, trials
 from replicator.sweeps.attempt import Attempt
+from replicator.sweeps.runners import local
 from replicator.sweeps.stopping import Stopping
 from replicator.sweeps.sweep import Sweep
 from replicator.sweeps.trials import Metrics, Trial
