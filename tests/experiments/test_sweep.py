@@ -50,7 +50,7 @@ def test_a_sweep_file_binds_what_the_experiment_has(path, monkeypatch):
 def test_the_example_is_twelve_trials(monkeypatch):
   monkeypatch.chdir(ROOT)
   file = sweep_file.read("configs/sweeps/sngan_lr.gin")
-  assert len(space.points(file)) == 12 and file.names() == [
+  assert len(search.points(file)) == 12 and file.names() == [
     "LinearDecay.learning_rate", "SNGAN.latent_dim", "train.seed"]
 
 
@@ -101,7 +101,7 @@ def test_a_sweep_is_stopped_goes_on_and_is_the_same_under_ray(tmp_path):
   process.send_signal(signal.SIGINT)
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 42, output
-  assert "to go on: python -m experiments.sweep" in output
+  assert "to resume: python -m experiments.sweep" in output
   early = done(folder)
   assert 1 <= len(early) < 12
 

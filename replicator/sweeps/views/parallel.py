@@ -1,11 +1,7 @@
-"""Drawings that `charts` has not: parallel coordinates, and the values of a setting's seeds.
-
-Both are SVG in the colors of the page's style sheet.
-"""
+"""Drawings of a sweep: parallel coordinates, and the values of a setting over its seeds."""
 
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,115 +10,71 @@ from replicator.console.formatting import format_number
 from replicator.sweeps import space, trials
 from replicator.sweeps.results import Row
 from replicator.sweeps.sweep_file import SweepFile
+from replicator.workdir.charts import CARD, CURVES, GRID, TEXT, inline_svg
 
-_WIDTH, _TOP, _HEIGHT, _SIDE = 1000, 40, 260, 110
 _LOG_FROM = 20.0  # Values that span this factor get a logarithmic axis.
-_STRIP_WIDTH = 400
-_LETTER = 8.5  # Of a title, at most.
 
 
-class _Axis:
-  """Where values are on a vertical line: 0 at its foot, 1 at its head."""
+def coordinates(rows: Sequence[Row], file: SweepFile) -> str:
+  """A line for each trial, through an axis for each binding to its best metric, as inline SVG.
 
-  def __init__(self, values: Sequence[Any]):
-    self.is_number = all(space.is_whole(v) or isinstance(v, float) for v in values)
-    self._order = sorted(set(values) if self.is_number else {_text(v) for v in values})
-    self.is_log = (self.is_number and self._order[0] > 0
-                   and self._order[-1] >= _LOG_FROM * self._order[0])
-
-  def at(self, value: Any) -> float:
-    """The height of a value, in [0, 1]."""
-    if not self.is_number:
-      return self._evenly(self._order.index(_text(value)))
-    low, high, value = map(math.log if self.is_log else float,
-                           (self._order[0], self._order[-1], value))
-    return (value - low) / (high - low) if high > low else 0.5
-
-  def ticks(self) -> list[tuple[float, str]]:
-    """Heights and what is written there."""
-    if not self.is_number:
-      return [(self._evenly(i), text) for i, text in enumerate(self._order)]
-    if len(self._order) <= 6:
-      return [(self.at(value), format_number(value)) for value in self._order]
-    low, high = self._order[0], self._order[-1]
-    middle = math.sqrt(low * high) if self.is_log else (low + high) / 2
-    return [(self.at(value), format_number(value)) for value in (low, middle, high)]
-
-  def _evenly(self, index: int) -> float:
-    return index / (len(self._order) - 1) if len(self._order) > 1 else 0.5
-
-
-def _text(value: Any) -> str:
-  return value if isinstance(value, str) else space.text_of(value)
-
-
-def drawn(rows: Sequence[Row], file: SweepFile) -> str:
-  """A line for each trial through an axis for each binding to its metric; the best on top.
-
-  Empty when no trial has the metric.
+  The better a trial, the stronger its line, which links to the element `#ID` of the page. Without
+  a trial that has the metric, the drawing is empty.
   """
+  from matplotlib.figure import Figure
   finite = [row for row in rows if math.isfinite(row.best)]
   if not finite:
     return ""
   names = [name for name in file.names() if all(name in row.record.bindings for row in finite)]
-  axes = [_Axis([row.record.bindings[name] for row in finite]) for name in names]
-  axes.append(_Axis([row.best for row in finite]))
   short = trials.short_names(names)
-  titles = [*(short[name] for name in names), f"best {file.metric}"]
-  places = np.linspace(_SIDE, _WIDTH - _SIDE, len(axes))
-  lines = ""
-  for rank, row in reversed(list(enumerate(finite))):  # The best is drawn last.
-    values = [*(row.record.bindings[name] for name in names), row.best]
-    heights = [axis.at(value) for axis, value in zip(axes, values, strict=True)]
-    lines += _line(row, list(zip(places, heights, strict=True)), rank / max(1, len(finite) - 1))
-  frame = "".join(_frame(x, title, axis)
-                  for x, title, axis in zip(places, titles, axes, strict=True))
-  note = "<p>The better a trial, the stronger its line. Point at one for its name.</p>"
-  return (f'<svg viewBox="0 0 {_WIDTH} {_TOP + _HEIGHT + 24}" font-size="13">'
-          f"{lines}{frame}</svg>{note}")
+  columns = {short[name]: [row.record.bindings[name] for row in finite] for name in names}
+  columns[f"best {file.metric}"] = [row.best for row in finite]
+  figure = Figure(figsize=(10, 3.2))
+  axes = figure.add_axes((0.08, 0.04, 0.84, 0.82), xlim=(0, len(columns) - 1), ylim=(0, 1))
+  axes.set_axis_off()
+  heights = []
+  for x, (title, values) in enumerate(columns.items()):
+    at, ticks, is_log = _axis(values)
+    heights.append(at)
+    axes.plot([x, x], [0, 1], color=GRID, linewidth=1, clip_on=False)
+    axes.text(x, 1.08, f"{title} (log)" if is_log else title, ha="center", weight="bold")
+    for text, height in ticks.items():  # Above the lines, on a patch of the page's color.
+      axes.annotate(text, (x, height), (6, 0), textcoords="offset points", va="center", color=TEXT,
+                    zorder=3, bbox={"facecolor": CARD, "alpha": 0.8, "pad": 1, "linewidth": 0})
+  for place, (row, line) in enumerate(zip(finite, np.transpose(heights), strict=True)):
+    rank = place / max(1, len(finite) - 1)  # From 0, the best, to 1.
+    axes.plot(range(len(columns)), line, color=CURVES[1 if place == 0 else 0], clip_on=False,
+              linewidth=2.2 - rank, alpha=1 - 0.75 * rank, zorder=2 - rank,
+              solid_joinstyle="round", url=f"#{row.record.id}")
+  return inline_svg(figure)
 
 
-def _line(row: Row, points: Sequence[tuple[float, float]], rank: float) -> str:
-  """Of the best trial, with `rank` 0, strong and blue; of the worst, with 1, faint."""
-  path = "M" + "L".join(f"{x:.1f} {_y(height):.1f}" for x, height in points)
-  color = "var(--evaluation)" if rank == 0 else "var(--training)"
-  return (f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{3 - 1.5 * rank:.2f}" '
-          f'stroke-opacity="{1 - 0.75 * rank:.2f}" stroke-linejoin="round">'
-          f"<title>{escape(row.record.id)}: {format_number(row.best)}</title></path>")
-
-
-def _y(height: float) -> float:
-  return _TOP + _HEIGHT * (1 - height)
-
-
-def _frame(x: float, title: str, axis: _Axis) -> str:
-  ticks = "".join(  # Upon the lines, with a rim in the color of the page.
-    f'<text x="{x + 8:.1f}" y="{_y(height) + 4:.1f}" stroke="var(--card)" stroke-width="4" '
-    f'paint-order="stroke">{escape(text)}</text>' for height, text in axis.ticks())
-  words = f"{title} (log)" if axis.is_log else title
-  # In the middle over its line, unless a long one would leave the picture.
-  fits = x + len(words) * _LETTER / 2 < _WIDTH
-  anchor, at = ("middle", x) if fits else ("end", _WIDTH)
-  return (f'<path d="M{x:.1f} {_TOP}v{_HEIGHT}" stroke="var(--faint)"/>'
-          f'<text x="{at:.1f}" y="{_TOP - 18}" text-anchor="{anchor}" font-weight="600">'
-          f"{escape(words)}</text>{ticks}")
+def _axis(values: Sequence[Any]) -> tuple[list[float], dict[str, float], bool]:
+  """Heights of the values in [0, 1], heights of labels, and whether the axis is logarithmic."""
+  if not all(map(space.is_number, values)):
+    labels = sorted(set(map(space.short_text, values)))
+    spread = np.linspace(0, 1, len(labels)) if len(labels) > 1 else [0.5]
+    place = dict(zip(labels, map(float, spread), strict=True))
+    return [place[space.short_text(value)] for value in values], place, False
+  low, high = min(values), max(values)
+  is_log = low > 0 and high >= _LOG_FROM * low
+  scale = math.log if is_log else float
+  height = lambda value: (scale(value) - scale(low)) / ((scale(high) - scale(low)) or 1.0)
+  middle = math.sqrt(low * high) if is_log else (low + high) / 2
+  ticks = sorted(set(values)) if len(set(values)) <= 6 else (low, middle, high)
+  return [height(v) for v in values], {format_number(v): height(v) for v in ticks}, is_log
 
 
 def strip(values: np.ndarray, span: tuple[float, float]) -> str:
-  """A dot for each value `[n]` on a line over `span`, their mean, and a standard deviation."""
+  """A dot for each value `[n]`, their mean and standard deviation on a line over `span`."""
+  from matplotlib.figure import Figure
   if not len(values):
     return ""
-  low, high = span
-  place = lambda value: 8 + (_STRIP_WIDTH - 16) * ((value - low) / (high - low)
-                                                   if high > low else 0.5)
-  inside = lambda value: min(max(place(value), 1), _STRIP_WIDTH - 1)
-  mean = float(values.mean())
-  spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-  dots = "".join(f'<circle cx="{place(value):.1f}" cy="10" r="4" fill="var(--training)" '
-                 f'fill-opacity="0.55"><title>{format_number(value)}</title></circle>'
-                 for value in values)
-  return (f'<svg viewBox="0 0 {_STRIP_WIDTH} 20"><path d="M0 10h{_STRIP_WIDTH}" '
-          f'stroke="var(--line)"/><path d="M{inside(mean - spread):.1f} 10'
-          f'H{inside(mean + spread):.1f}" stroke="var(--evaluation)" stroke-width="3"/>'
-          f'<path d="M{place(mean):.1f} 3v14" stroke="var(--evaluation)" stroke-width="3"/>'
-          f"{dots}</svg>")
+  figure = Figure(figsize=(4, 0.22))
+  axes = figure.add_axes((0.02, 0, 0.96, 1), xlim=(span[0], max(span[1], span[0] + 1e-12)))
+  axes.set_axis_off()
+  axes.axhline(0, color=GRID, linewidth=1)
+  axes.errorbar(values.mean(), 0, xerr=values.std(ddof=1) if len(values) > 1 else 0, marker="|",
+                color=CURVES[1], markersize=11, linewidth=2, markeredgewidth=2)
+  axes.plot(values, np.zeros(len(values)), "o", color=CURVES[0], alpha=0.6, clip_on=False)
+  return inline_svg(figure)

@@ -6,7 +6,9 @@ import re
 
 import pytest
 
-from replicator.sweeps import command
+from replicator.sweeps import command, results
+from replicator.sweeps.sweep_file import SweepFile
+from replicator.sweeps.trials import Metrics, Record
 
 TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
 
@@ -57,3 +59,36 @@ class SweepCommand:
 @pytest.fixture
 def sweep(tmp_path, capsys):
   return SweepCommand(tmp_path, capsys)
+
+
+@pytest.fixture
+def page_file():
+  """The sweep file of `rows`."""
+  return SweepFile("x.py", "eval/loss",
+                   grid={"a.lr": [0.1, 0.3], "net": ["<small>", "big"]}, seeds=[1, 2])
+
+
+@pytest.fixture
+def rows(tmp_path, page_file):
+  """Four settings with two seeds, and an old trial; one failed, one has no finite value."""
+  records = []
+  for lr in (0.1, 0.3):
+    for net in ("<small>", "big"):
+      for seed in (1, 2):
+        record = Record(f"t{len(records)}", {"a.lr": lr, "net": net, "train.seed": seed}, "done",
+                        0, 61.0, order=len(records))
+        folder = tmp_path / "trials" / record.id
+        folder.mkdir(parents=True)
+        values = [10 * lr, 1.0 + lr + 0.01 * seed, 2.0]
+        (folder / "metrics.jsonl").write_text("".join(
+          f'{{"step": {10 * step}, "eval/loss": {value}}}\n' for step, value in enumerate(values)))
+        records.append(record)
+  records[0].status, records[0].message = "failed", "error: <it> broke"
+  (tmp_path / "trials" / "t0" / "metrics.jsonl").unlink()
+  (tmp_path / "trials" / "t7" / "metrics.jsonl").write_text('{"step": 1, "eval/loss": "NaN"}\n')
+  records.append(Record("old", {"a.lr": 9.0}, "done", 0, 1.0, order=9))
+  for record in records:
+    (tmp_path / "trials" / record.id).mkdir(exist_ok=True)
+    record.write(tmp_path / "trials" / record.id)
+  return results.rows(page_file, records, {record.id for record in records[:-1]},
+                      lambda name: Metrics(tmp_path / "trials" / name))

@@ -81,7 +81,7 @@ def test_an_array_that_is_still_in_the_queue_is_told(sweep, cluster):
 
 
 @pytest.mark.parametrize("text, settings, message", [
-  ("echo 'Invalid partition' >&2; exit 1", {}, "sbatch refuses"),
+  ("echo 'Invalid partition' >&2; exit 1", {}, "sbatch rejects"),
   ("", {"grid": None, "seeds": None, "trials": 3, "optuna": {"lr": ("uniform", 0, 1)}},
    "the trials of an array must be known before"),
 ])
