@@ -14,7 +14,7 @@ import pytest
 import experiments.d4pg
 import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
-from replicator.sweeps import search, space, sweep_file, trials
+from replicator.sweeps import search, sweep_file, trials
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
