@@ -1,9 +1,7 @@
-"""Sweeps of a tiny experiment as local processes: once, again, stopped, killed, failed."""
+"""Sweeps of a tiny experiment as local processes: run, run again, failed, stopped, killed."""
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,27 +10,12 @@ from replicator.sweeps.attempt import Attempt
 from replicator.sweeps.runners import cores
 from replicator.sweeps.trials import Trial
 
-ROOT = __file__.rpartition("/tests/")[0]
-
-
-def statuses(sweep):
-  return sorted(trials.read_record(path.parent).status
-                for path in sweep.folder.glob("trials/*/trial.json"))
-
-
-def wait_for(condition, seconds=300.0):
-  deadline = time.monotonic() + seconds
-  while not condition():
-    assert time.monotonic() < deadline
-    time.sleep(0.02)
-
-
 # ---- Once and again -----------------------------------------------------------------------------
 
 
 def test_every_trial_runs_once_on_its_own_cores_and_a_second_sweep_runs_none(sweep):
   assert sweep.run() == 0
-  assert statuses(sweep) == ["done"] * 4
+  assert sweep.statuses() == ["done"] * 4
   assert sweep.out.endswith(f"4 of 4 done: {sweep.folder}/sweep.csv, {sweep.folder}/sweep.html\n")
   assert sweep.run() == 0
   assert list(sweep.logs().values()) == [[0]] * 4
@@ -58,6 +41,12 @@ def test_other_common_settings_make_other_trials(sweep):
   assert len(sweep.logs()) == 4
 
 
+def test_the_process_of_a_sweep_loads_no_tensorflow(sweep):
+  process = sweep.start()
+  output, _ = process.communicate()
+  assert process.returncode == 0, output
+
+
 def test_cores_are_divided_and_shared_when_they_are_few():
   assert cores.divided([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]
   assert cores.divided([4, 7], 3) == [[4], [7], [4]]
@@ -70,7 +59,7 @@ def test_a_failed_trial_is_recorded_left_alone_and_retried_on_request(sweep):
   sweep.write(zip={"lr": [0.1, 0.3], "fail": [0, 2]}, grid={}, seeds=[1])
   assert sweep.run() == 1
   assert "failed: fail=2_lr=0.3_seed=1" in sweep.out and "error: it broke" in sweep.out
-  assert statuses(sweep) == ["done", "failed"]
+  assert sweep.statuses() == ["done", "failed"]
   assert sweep.run() == 1
   assert sorted(sweep.logs().values()) == [[0], [0]]
   assert sweep.run("--retry_failed") == 1
@@ -87,7 +76,7 @@ def test_a_metric_that_no_trial_logs_ends_the_sweep(sweep):
   assert sweep.write(metric="eval/los").run() == 2
   assert sweep.err == ("error: sweep.metric = 'eval/los': the trials do not log it. Did you mean "
                        "'eval/loss'? They log: eval/loss\n")
-  assert len(sweep.logs()) == 2 and statuses(sweep).count("done") >= 1  # What was done is kept.
+  assert len(sweep.logs()) == 2 and sweep.statuses().count("done") >= 1  # What was done is kept.
 
 
 # ---- Stopped ------------------------------------------------------------------------------------
@@ -98,7 +87,7 @@ def test_a_stopped_sweep_saves_and_the_same_command_goes_on(sweep):
   sweep.hold.touch()
 
   def interrupt():
-    wait_for(lambda: sweep.is_held(2))
+    sweep.wait_for(lambda: sweep.is_held(2))
     os.kill(os.getpid(), signal.SIGINT)
 
   thread = threading.Thread(target=interrupt)
@@ -106,11 +95,11 @@ def test_a_stopped_sweep_saves_and_the_same_command_goes_on(sweep):
   assert sweep.run() == 42
   thread.join()
   assert "to resume: python" in sweep.out and f"--workdir={sweep.folder}" in sweep.out
-  assert statuses(sweep) == ["stopped", "stopped"]
+  assert sweep.statuses() == ["stopped", "stopped"]
   begun = set(sweep.logs())
   sweep.hold.unlink()
   assert sweep.run() == 0
-  assert statuses(sweep) == ["done"] * 4
+  assert sweep.statuses() == ["done"] * 4
   for name, begins in sweep.logs().items():
     assert begins == ([0, 3] if name in begun else [0])
     assert sweep.steps(name) == [1, 2, 3]
@@ -119,10 +108,8 @@ def test_a_stopped_sweep_saves_and_the_same_command_goes_on(sweep):
 def test_trials_of_a_killed_sweep_save_and_are_not_run_twice_at_once(sweep):
   sweep.write(params=["train.steps = 4", f"hold = '{sweep.hold}'"], grid={"lr": [0.1]})
   sweep.hold.touch()
-  process = subprocess.Popen(
-    [sys.executable, "-c", "import sys\nfrom replicator.sweeps import command\n"
-     "sys.exit(command.main())", *sweep.arguments()], cwd=ROOT, stdout=subprocess.PIPE)
-  wait_for(lambda: sweep.is_held(2))
+  process = sweep.start()
+  sweep.wait_for(lambda: sweep.is_held(2))
   process.kill()
   process.communicate()
   assert sweep.run() == 0
@@ -139,9 +126,9 @@ def test_a_second_signal_ends_the_trials_at_once(sweep, tmp_path):
   sweep.write(experiment=str(experiment))
 
   def interrupt():
-    wait_for(lambda: list(sweep.logs().values()) == [[0], [0]])
+    sweep.wait_for(lambda: list(sweep.logs().values()) == [[0], [0]])
     os.kill(os.getpid(), signal.SIGINT)
-    wait_for((sweep.folder / attempt.STOP).exists)
+    sweep.wait_for((sweep.folder / attempt.STOP).exists)
     time.sleep(0.7)  # What comes sooner is the same signal.
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -149,7 +136,7 @@ def test_a_second_signal_ends_the_trials_at_once(sweep, tmp_path):
   thread.start()
   assert sweep.run() == 42
   thread.join()
-  assert statuses(sweep) == ["stopped", "stopped"]
+  assert sweep.statuses() == ["stopped", "stopped"]
 
 
 def test_only_one_sweep_runs_in_a_folder(sweep):

@@ -5,8 +5,8 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import threading
-import time
 
 import pytest
 
@@ -42,15 +42,29 @@ def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
   assert "4 of 4 done" in sweep.out
 
 
+def test_the_process_of_a_sweep_loads_no_tensorflow(sweep, cluster):
+  process = sweep.write(seeds=[1]).start("--runner=slurm")
+  output, _ = process.communicate()
+  assert process.returncode == 0, output
+
+
+def test_the_script_of_an_array_that_waits_in_a_queue_stays_valid(sweep, cluster):
+  assert sweep.write(seeds=[1]).run("--runner=slurm") == 0
+  # Written down: an array may have been submitted before an update of the package.
+  command = f"-m replicator.sweeps.slurm_task {sweep.folder}"
+  assert command in (sweep.folder / "slurm.sh").read_text()
+  name = min(sweep.logs())
+  assert subprocess.run([sys.executable, *command.split(), "0"]).returncode == 0
+  assert sweep.logs()[name] == [0]  # It is done already.
+
+
 def test_a_stopped_sweep_stops_the_array(sweep, cluster):
   program(cluster, "scancel", f'echo "$@" >> {cluster}/cancelled')
   sweep.write(params=[f"hold = '{sweep.hold}'"])
   sweep.hold.touch()
 
   def interrupt():
-    deadline = time.monotonic() + 300
-    while not sweep.is_held(2) and time.monotonic() < deadline:
-      time.sleep(0.02)
+    sweep.wait_for(lambda: sweep.is_held(2))
     os.kill(os.getpid(), signal.SIGTERM)
 
   thread = threading.Thread(target=interrupt)
