@@ -10,7 +10,7 @@ from replicator.console.formatting import format_number
 from replicator.sweeps import space, trials
 from replicator.sweeps.results import Row
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.workdir.charts import CARD, CURVES, GRID, TEXT, inline_svg
+from replicator.workdir.charts import as_svg, color
 
 _LOG_FROM = 20.0  # Values that span this factor get a logarithmic axis.
 
@@ -36,17 +36,18 @@ def coordinates(rows: Sequence[Row], file: SweepFile) -> str:
   for x, (title, values) in enumerate(columns.items()):
     at, ticks, is_log = _axis(values)
     heights.append(at)
-    axes.plot([x, x], [0, 1], color=GRID, linewidth=1, clip_on=False)
+    axes.plot([x, x], [0, 1], color=color("line"), linewidth=1, clip_on=False)
     axes.text(x, 1.08, f"{title} (log)" if is_log else title, ha="center", weight="bold")
     for text, height in ticks.items():  # Above the lines, on a patch of the page's color.
-      axes.annotate(text, (x, height), (6, 0), textcoords="offset points", va="center", color=TEXT,
-                    zorder=3, bbox={"facecolor": CARD, "alpha": 0.8, "pad": 1, "linewidth": 0})
+      patch = {"facecolor": color("card"), "alpha": 0.8, "pad": 1, "linewidth": 0}
+      axes.annotate(text, (x, height), (6, 0), textcoords="offset points", va="center", zorder=3,
+                    bbox=patch)
   for place, (row, line) in enumerate(zip(finite, np.transpose(heights), strict=True)):
     rank = place / max(1, len(finite) - 1)  # From 0, the best, to 1.
-    axes.plot(range(len(columns)), line, color=CURVES[1 if place == 0 else 0], clip_on=False,
-              linewidth=2.2 - rank, alpha=1 - 0.75 * rank, zorder=2 - rank,
+    axes.plot(range(len(columns)), line, color=color("evaluation" if place == 0 else "training"),
+              linewidth=2.2 - rank, alpha=1 - 0.75 * rank, zorder=2 - rank, clip_on=False,
               solid_joinstyle="round", url=f"#{row.record.id}")
-  return inline_svg(figure)
+  return as_svg(figure)
 
 
 def _axis(values: Sequence[Any]) -> tuple[list[float], dict[str, float], bool]:
@@ -73,8 +74,8 @@ def strip(values: np.ndarray, span: tuple[float, float]) -> str:
   figure = Figure(figsize=(4, 0.22))
   axes = figure.add_axes((0.02, 0, 0.96, 1), xlim=(span[0], max(span[1], span[0] + 1e-12)))
   axes.set_axis_off()
-  axes.axhline(0, color=GRID, linewidth=1)
+  axes.axhline(0, color=color("line"), linewidth=1)
   axes.errorbar(values.mean(), 0, xerr=values.std(ddof=1) if len(values) > 1 else 0, marker="|",
-                color=CURVES[1], markersize=11, linewidth=2, markeredgewidth=2)
-  axes.plot(values, np.zeros(len(values)), "o", color=CURVES[0], alpha=0.6, clip_on=False)
-  return inline_svg(figure)
+                color=color("evaluation"), markersize=11, linewidth=2, markeredgewidth=2)
+  axes.plot(values, np.zeros(len(values)), "o", color=color("training"), alpha=0.6, clip_on=False)
+  return as_svg(figure)
