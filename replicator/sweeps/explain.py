@@ -21,7 +21,7 @@ def lines(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
   if proposed and example:
     yield f"\n{proposed} more, which Optuna proposes from the results of the earlier ones, of:"
     yield from (f"     {name} = {written!r}" for name, written in sorted(file.optuna.items()))
-    yield f"\nOne of them could be {example.id}:"
+    yield f"\nOne could be {example.id}:"
     yield from _trial(sweep, example)
 
 

@@ -21,7 +21,7 @@ _ECHO_SECONDS = 0.5   # A signal may arrive twice: at this process, and at its p
 
 
 class Sweep:
-  """Hands trials to a runner, and records and shows what comes of them.
+  """Gives trials to a runner, records their results and shows them.
 
   Args:
     file: the sweep file.

@@ -1,4 +1,4 @@
-"""What a sweep file may say, and the space that it spans."""
+"""What a sweep file may contain, and the points of its space."""
 
 import gin
 import pytest
@@ -29,13 +29,13 @@ def test_a_grid_is_every_combination_and_seeds_come_last(tmp_path):
     (b, a, seed) for b in (1, 2) for a in ("x", "y") for seed in (7, 8)]
 
 
-def test_zipped_values_go_side_by_side_and_are_one_dimension(tmp_path):
+def test_zipped_values_go_together_as_one_dimension(tmp_path):
   found = points(tmp_path, "sweep.zip = {'a': [1, 2], 'b': [3, 4]}\nsweep.grid = {'c': [5, 6]}")
   assert [(point["a"], point["b"], point["c"]) for point in found] == [
     (1, 3, 5), (2, 4, 5), (1, 3, 6), (2, 4, 6)]
 
 
-def test_draws_are_of_their_distribution_and_readable(tmp_path):
+def test_draws_follow_their_distribution_and_are_readable(tmp_path):
   found = points(tmp_path, """
 sweep.random = {'u': ('uniform', -1, 1), 'l': ('log_uniform', 1e-4, 1.0),
                 'i': ('int_uniform', 2, 4), 'c': ('choice', ['x', [1, 2]])}
@@ -48,7 +48,7 @@ sweep.trials = 200""")
   assert all(point["u"] == float(f"{point['u']:.4g}") for point in found)
 
 
-def test_draws_stay_when_more_are_asked_for_or_a_name_is_added(tmp_path):
+def test_draws_stay_when_trials_or_names_are_added(tmp_path):
   few = points(tmp_path, "sweep.random = {'a': ('uniform', 0, 1)}\nsweep.trials = 3")
   more = points(tmp_path, "sweep.random = {'b': ('uniform', 0, 1), 'a': ('uniform', 0, 1)}\n"
                           "sweep.trials = 5")
@@ -77,7 +77,7 @@ def test_gin_files_are_a_dimension(tmp_path):
      "--gin_param=n = 1", "--gin_param=a = 0.5", "--workdir=w"] for added in ([y], [y, z])]
 
 
-def test_values_come_as_gin_reads_them(tmp_path):
+def test_values_are_written_as_gin_reads_them(tmp_path):
   file = read(tmp_path, "sweep.grid = {'a.b': ['@adam', '%rate', 'text', None, (1, 2), True]}")
   written = [Trial.make(file, point).words[-1] for point in search.points(file)]
   assert written == [f"--gin_param=a.b = {text}" for text in (
@@ -139,7 +139,7 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("sweep.prune_after = 3\nsweep.seeds = [1]", "sweep.prune_after: is for sweep.optuna"),
   ("sweep.trials = 0", "sweep.trials = 0: must be at least 1"),
 ])
-def test_a_mistake_is_told_in_one_line(text, message, tmp_path):
+def test_a_mistake_is_reported_in_one_line(text, message, tmp_path):
   with pytest.raises(UsageError) as error:
     read(tmp_path, text)
   assert message in str(error.value)

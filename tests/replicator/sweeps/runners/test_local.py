@@ -82,7 +82,7 @@ def test_a_metric_that_no_trial_logs_ends_the_sweep(sweep):
 # ---- Stopped ------------------------------------------------------------------------------------
 
 
-def test_a_stopped_sweep_saves_and_the_same_command_goes_on(sweep):
+def test_a_stopped_sweep_saves_and_the_same_command_resumes(sweep):
   sweep.write(params=[f"hold = '{sweep.hold}'"])
   sweep.hold.touch()
 
@@ -105,7 +105,7 @@ def test_a_stopped_sweep_saves_and_the_same_command_goes_on(sweep):
     assert sweep.steps(name) == [1, 2, 3]
 
 
-def test_trials_of_a_killed_sweep_save_and_are_not_run_twice_at_once(sweep):
+def test_trials_of_a_killed_sweep_save_and_do_not_run_twice_at_a_time(sweep):
   sweep.write(params=["train.steps = 4", f"hold = '{sweep.hold}'"], grid={"lr": [0.1]})
   sweep.hold.touch()
   process = sweep.start()
@@ -118,7 +118,7 @@ def test_trials_of_a_killed_sweep_save_and_are_not_run_twice_at_once(sweep):
     assert sweep.steps(name) == [1, 2, 3, 4]
 
 
-def test_a_second_signal_ends_the_trials_at_once(sweep, tmp_path):
+def test_a_second_signal_kills_the_trials(sweep, tmp_path):
   experiment = tmp_path / "deaf.py"
   experiment.write_text("import signal, sys, time\nif '--explain' in sys.argv: sys.exit()\n"
                         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -146,7 +146,7 @@ def test_only_one_sweep_runs_in_a_folder(sweep):
   assert "another sweep runs in this folder" in sweep.err
 
 
-def test_a_trial_that_still_runs_elsewhere_is_not_begun(tmp_path, monkeypatch):
+def test_a_trial_that_runs_elsewhere_does_not_start(tmp_path, monkeypatch):
   monkeypatch.setattr(attempt, "LOCK_SECONDS", 0.1)
   sleeper = tmp_path / "sleeper.py"
   sleeper.write_text("import time\ntime.sleep(600)")

@@ -73,13 +73,13 @@ def test_a_stopped_sweep_stops_the_array(sweep, cluster):
   thread.join()
   assert "0 of 4 done, 4 stopped" in sweep.out
   assert (cluster / "cancelled").read_text() == "--state=PENDING 4711\n"
-  # An index that starts all the same ends at once.
+  # An index that starts nevertheless ends immediately.
   subprocess.run(["bash", sweep.folder / "slurm.sh"], check=True,
                  env={**os.environ, "SLURM_ARRAY_TASK_ID": "3"})
   assert len(sweep.logs()) == 2
 
 
-def test_trials_that_slurm_lost_have_failed(sweep, cluster, monkeypatch):
+def test_trials_that_slurm_has_lost_fail(sweep, cluster, monkeypatch):
   monkeypatch.setattr(slurm, "_QUEUE_SECONDS", 0.2)
   program(cluster, "sbatch", "echo 7")
   program(cluster, "squeue", "exit 0")
@@ -87,7 +87,7 @@ def test_trials_that_slurm_lost_have_failed(sweep, cluster, monkeypatch):
   assert "job 7 left Slurm's queue before its end" in sweep.out
 
 
-def test_an_array_that_is_still_in_the_queue_is_told(sweep, cluster):
+def test_an_array_that_is_still_in_the_queue_is_reported(sweep, cluster):
   assert sweep.write(seeds=[1]).run("--runner=slurm") == 0
   program(cluster, "squeue", "echo 4711_1")
   assert sweep.write().run("--runner=slurm") == 2
@@ -99,7 +99,7 @@ def test_an_array_that_is_still_in_the_queue_is_told(sweep, cluster):
   ("", {"grid": None, "seeds": None, "trials": 3, "optuna": {"lr": ("uniform", 0, 1)}},
    "the trials of an array must be known before"),
 ])
-def test_what_cannot_be_submitted_is_told(text, settings, message, sweep, cluster):
+def test_what_cannot_be_submitted_is_reported(text, settings, message, sweep, cluster):
   program(cluster, "sbatch", text)
   assert sweep.write(**settings).run("--runner=slurm") == 2
   assert message in sweep.err and sweep.err.count("\n") == 1
