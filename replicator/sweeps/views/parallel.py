@@ -13,6 +13,7 @@ from replicator.sweeps.sweep_file import SweepFile
 from replicator.workdir.charts import as_svg, color
 
 _LOG_FROM = 20.0  # Values that span this factor get a logarithmic axis.
+_MARGIN, _LETTER = 57.6, 7.0  # Points beside the outer axes, and of a letter of a title at most.
 
 
 def coordinates(rows: Sequence[Row], file: SweepFile) -> str:
@@ -37,7 +38,11 @@ def coordinates(rows: Sequence[Row], file: SweepFile) -> str:
     at, ticks, is_log = _axis(values)
     heights.append(at)
     axes.plot([x, x], [0, 1], color=color("line"), linewidth=1, clip_on=False)
-    axes.text(x, 1.08, f"{title} (log)" if is_log else title, ha="center", weight="bold")
+    title = f"{title} (log)" if is_log else title
+    # A long title at an edge of the drawing moves inward.
+    inward = max(0.0, _LETTER * len(title) / 2 - _MARGIN) * ((x == 0) - (x == len(columns) - 1))
+    axes.annotate(title, (x, 1.08), (inward, 0), textcoords="offset points", ha="center",
+                  weight="bold", annotation_clip=False)
     for text, height in ticks.items():  # Above the lines, on a patch of the page's color.
       patch = {"facecolor": color("card"), "alpha": 0.8, "pad": 1, "linewidth": 0}
       axes.annotate(text, (x, height), (6, 0), textcoords="offset points", va="center", zorder=3,
