@@ -1,4 +1,4 @@
-"""Sweeps of real runs: `python -m experiments.sweep`, and the sweep files in `configs/sweeps/`."""
+"""Sweeps of real runs, by `python -m experiments.sweep` and by the files in `configs/sweeps/`."""
 
 import csv
 import json
@@ -90,7 +90,7 @@ def logged(folder: pathlib.Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_sweep_is_stopped_goes_on_and_is_the_same_under_ray(tmp_path):
+def test_a_stopped_sweep_resumes_and_is_the_same_under_ray(tmp_path):
   path, folder = tmp_path / "small.gin", tmp_path / "small"
   path.write_text(SMALL)
   process = begin(path, folder)

@@ -75,7 +75,8 @@ def _take(ray: Any, sweep: Sweep, task: Any, trial_id: str) -> None:
     ray.get(task)
   except ray.exceptions.RayError as error:
     cause = getattr(error, "cause", None) or error
-    sweep.give_up(trial_id, FAILED, f"Ray lost it: {type(cause).__name__}: {first_line(cause)}")
+    sweep.give_up(trial_id, FAILED,
+                  f"its Ray task failed: {type(cause).__name__}: {first_line(cause)}")
   else:
     sweep.ended(trial_id)
 

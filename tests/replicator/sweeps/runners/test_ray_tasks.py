@@ -33,13 +33,24 @@ def test_a_trial_resumes_when_its_worker_dies_and_all_save_on_ctrl_c(sweep):
   assert all(sweep.steps(name) == [1, 2, 3] for name in sweep.logs())
 
 
-def test_a_stopped_sweep_does_not_wait_for_room_on_the_cluster(sweep, monkeypatch):
-  full = types.SimpleNamespace(
-    remote=lambda **_: lambda function: types.SimpleNamespace(remote=lambda *_: object()),
-    wait=lambda tasks, **_: ([], tasks), cluster_resources=lambda: {"CPU": 4.0},
-    shutdown=lambda: None)
-  monkeypatch.setattr(ray_cluster, "connect", lambda *_, **__: full)
-  monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
+class NodeDied(Exception):
+  """An error of Ray."""
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+  """A function that makes a pretended cluster, on which `wait` and `get` are as given."""
+  def make(wait, get=None):
+    monkeypatch.setattr(ray_cluster, "connect", lambda *_, **__: types.SimpleNamespace(
+      remote=lambda **_: lambda function: types.SimpleNamespace(remote=lambda *_: object()),
+      wait=wait, get=get, cluster_resources=lambda: {"CPU": 4.0}, shutdown=lambda: None,
+      exceptions=types.SimpleNamespace(RayError=NodeDied)))
+    monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
+  return make
+
+
+def test_a_stopped_sweep_does_not_wait_for_room_on_the_cluster(sweep, pretend):
+  pretend(wait=lambda tasks, **_: ([], tasks))
 
   def interrupt():
     sweep.wait_for(lambda: len(sweep.statuses()) == 2)
@@ -50,3 +61,12 @@ def test_a_stopped_sweep_does_not_wait_for_room_on_the_cluster(sweep, monkeypatc
   assert sweep.run("--runner=ray") == 42
   thread.join()
   assert "0 of 4 done, 2 stopped" in sweep.out
+
+
+def test_a_trial_that_ray_gives_up_has_failed(sweep, pretend):
+  def get(task):
+    raise NodeDied("the node is gone")
+  pretend(wait=lambda tasks, **_: (tasks, []), get=get)
+  assert sweep.write(seeds=[1]).run("--runner=ray") == 1
+  assert "its Ray task failed: NodeDied: the node is gone" in sweep.out
+  assert sweep.statuses() == ["failed", "failed"]
