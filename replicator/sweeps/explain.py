@@ -19,7 +19,7 @@ def lines(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
   proposed = sweep.search.count - len(sweep.search.trials)
   example = sweep.search.probe()
   if proposed and example:
-    yield f"\n{proposed} more, which Optuna proposes from the results of the earlier ones, of:"
+    yield f"\n{proposed} trials to be proposed by Optuna, each from the results of earlier ones:"
     yield from (f"     {name} = {written!r}" for name, written in sorted(file.optuna.items()))
     yield f"\nOne could be {example.id}:"
     yield from _trial(sweep, example)
