@@ -58,7 +58,8 @@ def test_explain_says_which_trials_have_ended(sweep):
 def test_explain_shows_the_space_of_a_search(sweep):
   sweep.write(grid=None, seeds=None, trials=20, optuna={"lr": ("log_uniform", 0.01, 1.0)})
   assert sweep.run("--explain") == 0
-  assert "20 trials to be proposed by Optuna" in sweep.out and "     lr = ('log_uniform', 0.01, 1.0)\n" in sweep.out
+  assert "20 trials to be proposed by Optuna" in sweep.out
+  assert "     lr = ('log_uniform', 0.01, 1.0)\n" in sweep.out
   assert "--gin_param=lr = 0." in sweep.out
 
 
