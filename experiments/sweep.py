@@ -1,9 +1,10 @@
-"""Runs a sweep: many trials of one experiment, each an ordinary run in a folder of its own.
+"""Runs a sweep: many trials of one experiment, each an ordinary run in its own folder.
 
     python -m experiments.sweep --sweep_file=configs/sweeps/sngan_lr.gin [--workdir=DIR]
-        [--runner=local|slurm|ray] [--jobs=N] [--retry_failed] [--sweep_param="..."] [--debug]
+        [--runner=local|slurm|ray] [--jobs=N] [--retry_failed] [--sweep_param="..."]
+        [--explain] [--debug]
 
-The same command goes on with a sweep that was stopped.
+The same command resumes a sweep that was stopped.
 """
 
 import sys

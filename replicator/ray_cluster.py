@@ -12,16 +12,19 @@ _SECONDS = 10  # Ray itself tries for minutes.
 
 
 def address() -> str | None:
-  """Of the cluster that RAY_ADDRESS names; None for a local one."""
+  """The address of the cluster that RAY_ADDRESS names; None for a local cluster."""
   return os.environ.get("RAY_ADDRESS") or None
 
 
 def connect(needed_by: str, **local: Any) -> Any:
-  """Ray, connected to its cluster, or to the one that this process is connected to already.
+  """Connects Ray to its cluster, unless it is connected already.
 
   Args:
     needed_by: what the user wrote that needs Ray.
-    **local: how to start a local cluster.
+    **local: arguments of `ray.init` for a local cluster.
+
+  Returns:
+    The module `ray`.
 
   Raises:
     UsageError: Ray is not installed, or there is no cluster at the address.
@@ -46,7 +49,7 @@ def connect(needed_by: str, **local: Any) -> Any:
 
 
 def _check_answers(remote: str) -> None:
-  """Raises OSError where nobody listens at 'host:port'; other addresses Ray looks up itself."""
+  """Raises an OSError if nobody listens at 'host:port'; Ray looks up other addresses itself."""
   host, _, port = remote.rpartition("://")[2].rpartition(":")
   if port.isdigit():
     socket.create_connection((host.strip("[]"), int(port)), _SECONDS).close()

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gin
@@ -13,6 +13,8 @@ from gin import config_parser
 from replicator.configuration.configurables import binding_name, find
 from replicator.errors import UsageError, first_line
 
+Find = Callable[..., gin.config.Configurable]
+"""Looks up `(selector, parameter=None)`, as `configurables.find` does."""
 MACRO = "gin.macro"
 """What gin calls a macro: the selector of `NAME = value`, whose scope is the name."""
 RECORD_HEADER = "# Every value that a run used. Written by replicator."
@@ -66,10 +68,15 @@ class Binding:
     return list(gin.config.iterate_references([self.value]))
 
 
-def read(files: Sequence[str], params: Sequence[str]) -> list[Binding]:
+def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list[Binding]:
   """Binds what gin files say, in order, and then what the command line says.
 
   A file includes another by a path relative to itself or to the working directory.
+
+  Args:
+    files: paths of gin files.
+    params: statements of the command line.
+    find: looks up the names that statements bind and refer to.
 
   Returns:
     every statement, also those that a later one overrides.
@@ -80,7 +87,7 @@ def read(files: Sequence[str], params: Sequence[str]) -> list[Binding]:
   """
   global _last_read
   _last_read = []  # Of a configuration with a mistake there is none.
-  reader = _Reader()
+  reader = _Reader(find)
   for file in files:
     if not os.path.isfile(file):
       raise UsageError(f"--gin_file={file}: no such file")
@@ -100,7 +107,8 @@ def last_read() -> list[Binding]:
 
 
 class _Reader:
-  def __init__(self) -> None:
+  def __init__(self, find: Find):
+    self._find = find
     self.bindings: list[Binding] = []
     self._open: list[str] = []
 
@@ -120,7 +128,7 @@ class _Reader:
     lines: dict[tuple, int] = {}
     with gin.config._parse_scope() as context:
       try:
-        parser = _Parser(text)
+        parser = _Parser(text, self._find)
         for statement in parser:
           with _located(_place(file, statement.location.line_num)):
             self._take(statement, file, context, lines, text.startswith(RECORD_HEADER))
@@ -138,7 +146,7 @@ class _Reader:
             lines: dict[tuple, int], is_record: bool) -> None:
     if isinstance(statement, config_parser.BindingStatement):
       line = statement.location.line_num if file else 0
-      binding = _bind(statement, file, line, is_record)
+      binding = _bind(statement, self._find, file, line, is_record)
       if file and binding.key in lines:
         raise UsageError(f"{binding.name} is set here and in line {lines[binding.key]}; keep one")
       lines[binding.key] = line
@@ -148,7 +156,7 @@ class _Reader:
     elif isinstance(statement, config_parser.ImportStatement):
       context.process_import(statement)
     else:
-      find(statement.selector)
+      self._find(statement.selector)
 
   def _include(self, name: str) -> None:
     beside = os.path.normpath(os.path.join(os.path.dirname(self._open[-1]), name)
@@ -169,10 +177,14 @@ class _Misnamed(Exception):
 class _Delegate(gin.config.ParserDelegate):
   """Makes gin's references, of names that there are."""
 
+  def __init__(self, find: Find):
+    super().__init__()
+    self._find = find
+
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
     """Of `@scoped_selector` or `@scoped_selector()`."""
     try:
-      find(scoped_selector.rpartition("/")[2])
+      self._find(scoped_selector.rpartition("/")[2])
     except UsageError as error:
       raise _Misnamed(str(error)) from error
     return super().configurable_reference(scoped_selector, evaluate)
@@ -181,9 +193,9 @@ class _Delegate(gin.config.ParserDelegate):
 class _Parser(config_parser.ConfigParser):
   """gin's parser, which knows the lines of the statement and the reference that it parses."""
 
-  def __init__(self, text: str):
+  def __init__(self, text: str, find: Find):
     self.line_of_statement = self.line_of_reference = 1
-    super().__init__(text, _Delegate())
+    super().__init__(text, _Delegate(find))
 
   def _current_location(self, ignore_char_num: bool = False) -> config_parser.Location:
     location = super()._current_location(ignore_char_num)
@@ -196,7 +208,7 @@ class _Parser(config_parser.ConfigParser):
     return super()._maybe_parse_configurable_reference()
 
 
-def _bind(statement: config_parser.BindingStatement, file: str | None, line: int,
+def _bind(statement: config_parser.BindingStatement, find: Find, file: str | None, line: int,
           is_record: bool) -> Binding:
   scope, selector, parameter, value, _ = statement
   if not parameter:

@@ -1,11 +1,10 @@
-"""One process of a trial: started, watched, asked to stop, and recorded.
+"""One process of a trial: it is started, watched, asked to stop, and recorded.
 
-Every runner runs its trials with this, on whatever machine. The sweep asks by files, which all
-machines see: `stop` in the sweep's folder for all trials, which ends them `at once` if it says
-so, and `stop` in a trial's folder to prune that one.
+Every runner runs its trials with this class, on any machine. The sweep asks trials to stop by
+files that all machines see: `stop` in the sweep's folder stops all trials, and kills them if it
+says `at once`; `stop` in a trial's folder prunes that trial.
 """
 
-import contextlib
 import ctypes
 import fcntl
 import os
@@ -14,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from replicator.errors import PREEMPTED_STATUS
 from replicator.sweeps import trials
@@ -23,7 +22,7 @@ from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Rec
 STOP, AT_ONCE = "stop", "at once"
 POLL_SECONDS = 0.1
 LOCK_SECONDS = 120.0
-"""So long a trial waits for an earlier process of it that still saves."""
+"""The longest time that a trial waits for an earlier process of its own to save."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -31,13 +30,13 @@ _LAST_BYTES = 20_000
 
 
 class Attempt:
-  """Runs a trial in `folder/trials/ID`, a new one or one that an earlier attempt left.
+  """Runs a trial in `folder/trials/ID`, or resumes the one that an earlier attempt left there.
 
   Args:
-    trial: what to run.
-    folder: of the sweep.
-    cwd: where its command is meant to be typed.
-    cores: the CPU cores that it may use; None for all that this process may.
+    trial: the trial.
+    folder: the sweep's folder.
+    cwd: the working directory of the trial's command.
+    cores: the CPU cores that the trial may use; None for all cores of this process.
   """
 
   def __init__(self, trial: Trial, folder: pathlib.Path, cwd: str,
@@ -49,7 +48,7 @@ class Attempt:
     self._begun = time.monotonic()
     self._process: subprocess.Popen | None = None
     self._is_stopping = False
-    self._asked = ""  # Since when its process was asked: the status that it shall end with.
+    self._asked = ""  # The status to end with, once its process was asked to stop.
     self._log_begin = 0
     self._folder.mkdir(parents=True, exist_ok=True)
     self._record = (trials.read_record(self._folder)
@@ -58,7 +57,7 @@ class Attempt:
     self._lock = (self._folder / ".lock").open("w")
 
   def poll(self) -> Record | None:
-    """Goes on with it; the record once it has ended, and None before."""
+    """Starts, watches or stops the process; returns the record once the trial has ended."""
     if self._process is None:
       return self._try_to_start()
     if (code := self._process.poll()) is not None:
@@ -71,13 +70,13 @@ class Attempt:
     return None
 
   def run(self) -> Record:
-    """Runs it to its end."""
+    """Runs the trial to its end."""
     while (record := self.poll()) is None:
       time.sleep(POLL_SECONDS)
     return record
 
   def stop(self) -> None:
-    """Asks it to save and end; `poll` does it."""
+    """Makes the next `poll` ask the trial to save and end."""
     self._is_stopping = True
 
   def _wish(self) -> str:
@@ -94,6 +93,9 @@ class Attempt:
       return False
 
   def _try_to_start(self) -> Record | None:
+    if self._record.status == DONE:  # A cluster has started it again after its end.
+      self._lock.close()
+      return self._record
     if asked := self._wish():
       return self._write(asked, None)
     try:
@@ -111,15 +113,15 @@ class Attempt:
   def _start(self) -> None:
     self._begun = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if self._cores:  # As TensorFlow's thread pools are, by the affinity.
+    if self._cores:  # TensorFlow's thread pools follow the affinity; OpenMP reads this.
       environment["OMP_NUM_THREADS"] = str(len(self._cores))
     with (self._folder / trials.LOG).open("ab") as log:
       self._log_begin = log.tell()
       self._process = subprocess.Popen(
         self.trial.command(self._folder), cwd=self._cwd, env=environment,
         stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C goes to the sweep alone, which asks its trials.
-        pass_fds=[self._lock.fileno()],  # Held as long as the process lives, whoever else dies.
+        start_new_session=True,  # Ctrl-C reaches only the sweep, which asks its trials.
+        pass_fds=[self._lock.fileno()],  # The process holds the lock, even if this one dies.
         preexec_fn=_in_child(os.getpid(), self._cores))
     self._record.status, self._record.message = RUNNING, ""
     self._record.write(self._folder)
@@ -148,50 +150,20 @@ class Attempt:
       end = log.seek(0, os.SEEK_END)
       log.seek(max(self._log_begin, end - _LAST_BYTES))
       lines = log.read().decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
 
 
 def _in_child(parent: int, cores: Sequence[int] | None) -> Callable[[], None] | None:
-  """For the new process: its cores; and Linux shall ask it to save when its parent dies."""
+  """Prepares the new process: sets its cores, and makes Linux ask it to save if `parent` dies."""
   if _libc is None:
     return None
 
-  def in_child() -> None:  # No more than system calls: the parent may have threads.
+  def in_child() -> None:  # Only system calls: the parent may have threads.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    # A worker of Ray blocks signals, and its children would inherit that.
+    # A worker of Ray blocks signals, and its children would inherit the mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if cores:
       os.sched_setaffinity(0, cores)
-    if os.getppid() != parent:  # It was gone before the first line.
+    if os.getppid() != parent:  # The parent died before the first line.
       os._exit(PREEMPTED_STATUS)
   return in_child
-
-
-def divided(cores: Sequence[int], parts: int) -> list[list[int]]:
-  """Equal parts of the cores: `[0, 1, 2, 3, 4], 2 -> [[0, 1], [2, 3]]`; of few, shared ones."""
-  each = max(1, len(cores) // parts)
-  return [[cores[(part * each + i) % len(cores)] for i in range(each)] for part in range(parts)]
-
-
-def usable_cores() -> list[int]:
-  """The CPU cores that this process may use."""
-  if hasattr(os, "sched_getaffinity"):
-    return sorted(os.sched_getaffinity(0))
-  return list(range(os.cpu_count() or 1))
-
-
-@contextlib.contextmanager
-def free_cores(count: int) -> Iterator[list[int]]:
-  """So many cores of this machine that no other trial has taken by this function."""
-  import tempfile
-  all_parts = divided(usable_cores(), max(1, len(usable_cores()) // count))
-  for part in all_parts:
-    name = f"replicator-{os.getuid()}-cores-{'-'.join(map(str, part))}"
-    with open(os.path.join(tempfile.gettempdir(), name), "w") as lock:
-      try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except OSError:
-        continue
-      yield part
-      return
-  yield all_parts[0]  # More trials than fit: they share.

@@ -1,7 +1,7 @@
 """The command line of a sweep.
 
 Exit status: 0 all trials are done or pruned; 1 some failed; 2 bad command line or sweep file;
-42 asked to stop: the trials saved, and the same command goes on.
+42 stopped: the trials saved, and the same command resumes the sweep.
 """
 
 import argparse
@@ -11,16 +11,17 @@ import shlex
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, UsageError, first_line, in_one_line, nearest
-from replicator.sweeps import local, page, results, sweep_file
+from replicator.sweeps import explain, results, sweep_file
+from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep, alone
-from replicator.sweeps.table import Table, summary
-from replicator.sweeps.trials import Trial
+from replicator.sweeps.views import page
+from replicator.sweeps.views.table import Table, summary
 
-RUNNERS = ("local", "slurm", "ray")
+RUNNERS = {"local": local.run, "slurm": slurm.run, "ray": ray_tasks.run}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,10 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = pathlib.Path(flags.workdir or f"runs/{pathlib.Path(flags.sweep_file).stem}")
     if folder.exists() and not folder.is_dir():
       raise UsageError(f"--workdir={folder}: is a file; write the name of a folder")
+    if flags.explain:
+      return _explain(file, folder, flags)
     return _run(file, folder, flags, shlex.join([*program(), *argv]))
   except UsageError as error:
     return _fail(first_line(error), argv, 2)
-  except KeyboardInterrupt:  # Before any trial has begun, or while the page is drawn.
+  except KeyboardInterrupt:  # Before a trial has begun, or while the page is drawn.
     return _fail("interrupted", argv, 130)
   except Exception as error:
     return _fail(in_one_line(error), argv, 1)
@@ -49,15 +52,17 @@ def _fail(message: str, argv: Sequence[str], status: int) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-  parser = Parser(description="Runs the trials of a sweep; the same command goes on with it.",
+  parser = Parser(description="Runs the trials of a sweep; the same command resumes the sweep.",
                   prog=shlex.join(program()), allow_abbrev=False)
   parser.add_argument("--sweep_file", required=True, metavar="F", help="a gin file of sweep.NAME")
   parser.add_argument("--sweep_param", action="append", default=[], metavar='"sweep.a = 1"',
                       help="a binding that overrides the sweep file's")
-  parser.add_argument("--workdir", help="where the trials are kept; default: runs/NAME-OF-F")
+  parser.add_argument("--workdir", help="the folder of the trials; default: runs/NAME-OF-F")
   parser.add_argument("--runner", default="local", help="where trials run: local, slurm or ray")
-  parser.add_argument("--jobs", type=int, help="trials at once; default: one for two cores")
+  parser.add_argument("--jobs", type=int, help="trials at a time; default: one for two cores")
   parser.add_argument("--retry_failed", action="store_true", help="run the failed trials again")
+  parser.add_argument("--explain", action="store_true",
+                      help="print the trials and their commands, and run none")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   flags = parser.parse_args(argv)
   if flags.runner not in RUNNERS:
@@ -68,15 +73,21 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   return flags
 
 
+def _explain(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Namespace) -> int:
+  sweep = Sweep(file, folder, flags.retry_failed, Table(file.metric))
+  print("\n".join(explain.lines(sweep, flags.retry_failed)), flush=True)
+  _check(sweep)
+  return 0
+
+
 def _run(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Namespace,
          command: str) -> int:
   with alone(folder), Table(file.metric) as table:
     sweep = Sweep(file, folder, flags.retry_failed, table)
-    if probe := sweep.search.probe():
-      _check(sweep, probe)
+    _check(sweep)
     table.note(f"{folder}: {summary(sweep.current_rows(), sweep.search.count)}")
     try:
-      _runner(flags.runner)(sweep, flags.jobs, os.getcwd())
+      RUNNERS[flags.runner](sweep, flags.jobs, os.getcwd())
     finally:
       sweep.write()
   rows = sweep.current_rows()
@@ -86,36 +97,23 @@ def _run(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Names
     print(f"failed: {failed[0].id}: {failed[0].message}; --retry_failed runs "
           f"{'it' if len(failed) == 1 else f'the {len(failed)} failed trials'} again")
   if not sweep.is_complete():
-    print(f"to go on: {command}")
+    print(f"to resume: {command}")
     return PREEMPTED_STATUS
   return 1 if failed else 0
 
 
-def _runner(name: str) -> Callable[[Sweep, int | None, str], None]:
-  if name == "slurm":
-    from replicator.sweeps import slurm
-    return slurm.run
-  if name == "ray":
-    try:
-      from replicator.sweeps import ray_runner
-    except ImportError as error:
-      raise UsageError("--runner=ray needs Ray: pip install 'replicator[sweep]'") from error
-    return ray_runner.run
-  return local.run
-
-
-def _check(sweep: Sweep, trial: Trial) -> None:
-  """Lets the experiment read a trial's configuration, before any trial runs.
+def _check(sweep: Sweep) -> None:
+  """Lets the experiment read the configuration of a trial, before any trial runs.
 
   Raises:
-    UsageError: it rejects the configuration.
+    UsageError: the experiment rejects the configuration.
   """
-  if sweep.is_proven(trial):
+  trial = sweep.search.probe()
+  if trial is None or sweep.is_proven(trial):
     return
   command = [sys.executable, *trial.words, "--explain"]
   process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
   if process.returncode:
-    lines = [line for line in process.stderr.splitlines() if line.strip()] or ["it said nothing"]
-    told = next((line for line in lines if line.startswith("error: ")), lines[-1])
-    raise UsageError(f"{sweep.file.experiment} rejects a trial: "
-                     f"{told.removeprefix('error: ')}")
+    lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no output"]
+    reason = next((line for line in lines if line.startswith("error: ")), lines[-1])
+    raise UsageError(f"{sweep.file.experiment} rejects a trial: {reason.removeprefix('error: ')}")

@@ -1,4 +1,4 @@
-"""What came of the trials: rows, the best first; settings over their seeds; `sweep.csv`."""
+"""The results of a sweep: a row for each trial, settings over their seeds, and `sweep.csv`."""
 
 import csv
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from replicator import atomic
+from replicator.atomic import write_whole
 from replicator.sweeps import space, trials
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Metrics, Record
@@ -19,14 +19,15 @@ CSV = "sweep.csv"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A trial and what it has logged.
+  """A trial and the metric that it has logged.
 
   Attributes:
-    series: `[(step, value)]` of the sweep's metric.
+    record: the trial's record.
+    series: the values of the sweep's metric, `[(step, value)]`.
     best: the best value of the metric; nan if there is none.
     last: the last value of the metric; nan if there is none.
-    step: the last one that was logged.
-    is_current: whether the sweep file still has this trial.
+    step: the last step that was logged; None before the first.
+    is_current: whether the trial is still in the sweep file.
   """
 
   record: Record
@@ -39,25 +40,28 @@ class Row:
 
 def rows(file: SweepFile, records: Iterable[Record], current: set[str],
          metrics_of: Callable[[str], Metrics]) -> list[Row]:
-  """A row for each record: the best first, then those without a metric, then earlier files'."""
+  """A row for each record: the best first, then those without a metric, then not current ones."""
   made = []
   for record in records:
     metrics = metrics_of(record.id)
     series = metrics.series(file.metric)
     made.append(Row(record, series, trials.best_of(series, file.goal),
                     series[-1][1] if series else math.nan, metrics.step(), record.id in current))
-  sign = 1 if file.goal == "min" else -1
-  return sorted(made, key=lambda row: (not row.is_current, math.isnan(row.best),
-                                       0.0 if math.isnan(row.best) else sign * row.best,
+  return sorted(made, key=lambda row: (not row.is_current, _rank(row.best, file.goal),
                                        row.record.order))
+
+
+def _rank(value: float, goal: str) -> float:
+  """A key to sort by: the best value first, nan last."""
+  return math.inf if math.isnan(value) else value if goal == "min" else -value
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """The trials that differ in their seed only.
+  """Trials that differ only in their seed.
 
   Attributes:
-    bindings: all but the seed.
+    bindings: the common bindings.
     rows: the trials, by seed.
   """
 
@@ -69,15 +73,22 @@ class Setting:
     return np.array([row.best for row in self.rows if math.isfinite(row.best)])
 
   def mean(self) -> float:
-    """Of `values`; nan if there is none."""
+    """The mean of `values`; nan if there is none."""
     return float(self.values().mean()) if len(self.values()) else math.nan
 
   def spread(self) -> float:
-    """The standard deviation of `values` as a sample; nan for fewer than two."""
+    """The sample standard deviation of `values`; nan for fewer than two."""
     return float(self.values().std(ddof=1)) if len(self.values()) > 1 else math.nan
 
+  def series(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The metric of each trial by step: `{"seed 1": ([n], [n])}`."""
+    points = {f"seed {row.record.bindings.get(space.SEED)}": np.array(row.series, float)
+              for row in self.rows}
+    return {label: (at.reshape(-1, 2)[:, 0], at.reshape(-1, 2)[:, 1])
+            for label, at in points.items()}
+
   def mean_series(self) -> tuple[np.ndarray, np.ndarray]:
-    """Steps that all seeds have logged, and the mean of the metric there: `[n], [n]`."""
+    """The steps that all seeds have logged and the mean of the metric there, `[n], [n]`."""
     tables = [dict(row.series) for row in self.rows if row.series]
     steps = sorted(set.intersection(*map(set, tables))) if tables else []
     return (np.array(steps, float),
@@ -91,17 +102,14 @@ def settings(all_rows: Sequence[Row], goal: str) -> list[Setting]:
     if row.is_current:
       bindings = {name: value for name, value in row.record.bindings.items()
                   if name != space.SEED}
-      group = groups.setdefault(space.text_of(bindings), Setting(bindings, []))
-      group.rows.append(row)
+      groups.setdefault(space.text_of(bindings), Setting(bindings, [])).rows.append(row)
   for group in groups.values():
     group.rows.sort(key=lambda row: str(row.record.bindings.get(space.SEED)).zfill(20))
-  sign = 1 if goal == "min" else -1
-  return sorted(groups.values(), key=lambda group: (
-    math.isnan(group.mean()), 0.0 if math.isnan(group.mean()) else sign * group.mean()))
+  return sorted(groups.values(), key=lambda group: _rank(group.mean(), goal))
 
 
 def write_csv(folder: pathlib.Path, all_rows: Sequence[Row], file: SweepFile) -> None:
-  """Writes `sweep.csv`: a row for each trial on record, the best first."""
+  """Writes `sweep.csv`: a row for each recorded trial, the best first."""
   names = sorted({name for row in all_rows for name in row.record.bindings})
   text = io.StringIO()
   writer = csv.writer(text, lineterminator="\n")
@@ -113,7 +121,7 @@ def write_csv(folder: pathlib.Path, all_rows: Sequence[Row], file: SweepFile) ->
       _cell(row.step), row.record.seconds, _cell(row.best if row.series else None),
       _cell(row.last if row.series else None), "yes" if row.is_current else "no",
       row.record.message])
-  atomic.write_whole(folder / CSV, text.getvalue())
+  write_whole(folder / CSV, text.getvalue())
 
 
 def _cell(value: object) -> object:

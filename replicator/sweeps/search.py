@@ -1,14 +1,15 @@
-"""Which trials a sweep runs: all points of its space, or those that Optuna proposes."""
+"""The trials of a sweep: at all points of its space, or where Optuna proposes them."""
 
+import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicator.errors import UsageError
 from replicator.sweeps import space, trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import DONE, ENDED, FAILED, PRUNED, WAITING, Record, Trial
+from replicator.sweeps.trials import DONE, ENDED, FAILED, PRUNED, Record, Trial
 
 if TYPE_CHECKING:
   import optuna
@@ -16,41 +17,82 @@ if TYPE_CHECKING:
 Series = Sequence[tuple[int, float]]
 _TRIES = 10    # Proposals of points that were tried already, before one is drawn at random.
 _DRAWS = 1000  # Draws of such points, before the space counts as searched.
+_DRAWS_PER_POINT = 100  # The most draws for each point of `random`; equal draws count once.
+
+
+def points(file: SweepFile) -> list[space.Point]:
+  """All points of a sweep file without `optuna`: the product of its dimensions, seeds last."""
+  dimensions: list[list[space.Point]] = [[{name: value} for value in values]
+                                         for name, values in file.grid.items()]
+  if file.zip:
+    dimensions.append([dict(zip(file.zip, row, strict=True))
+                       for row in zip(*file.zip.values(), strict=True)])
+  if file.random:
+    dimensions.append(_draw(file.random, file.trials or 0, file.search_seed))
+  if file.seeds:
+    dimensions.append([{space.SEED: seed} for seed in file.seeds])
+  merged = [{name: value for part in parts for name, value in part.items()}
+            for parts in itertools.product(*dimensions)]
+  return [dict(sorted(point.items())) for point in merged]
+
+
+def _draw(written: Mapping[str, Any], count: int, seed: int) -> list[space.Point]:
+  """Draws `count` different points; the first ones stay the same for a larger `count`."""
+  distributions = _distributions_of(written)
+
+  def drawn() -> Iterator[space.Point]:
+    for index in range(_DRAWS_PER_POINT * count):
+      # A source for each name: a name that is added later does not change the others.
+      yield {name: distribution.draw(random.Random(f"{seed}/{name}/{index}"))
+             for name, distribution in distributions.items()}
+
+  different: dict[str, space.Point] = {}
+  for point in drawn():
+    different.setdefault(space.text_of(point), point)
+    if len(different) == count:
+      return list(different.values())
+  raise UsageError(f"sweep.trials = {count}: sweep.random has only {len(different)} different "
+                   "points")
+
+
+def _distributions_of(written: Mapping[str, Any]) -> dict[str, space.Distribution]:
+  return {name: space.Distribution.make(name, name, value)
+          for name, value in sorted(written.items())}
 
 
 class Listed:
-  """All points of `grid`, `zip`, `random` and `seeds`, in order.
+  """The trials at all points of `grid`, `zip`, `random` and `seeds`, in order.
 
   Attributes:
-    trials: `{id: trial}` of all that are known now.
-    count: how many there will be.
+    trials: `{id: trial}` of all trials that are known.
+    count: the number of trials that there will be.
   """
 
   def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool):
-    listed = [Trial.make(file, point) for point in space.points(file)]
+    listed = [Trial.make(file, point) for point in points(file)]
     self.trials = {trial.id: trial for trial in listed}
     self.count = len(self.trials)
     self._missing = [trial for trial in self.trials.values()
-                     if not _is_ended(records.get(trial.id), retry_failed)]
+                     if not is_ended(records.get(trial.id), retry_failed)]
 
   def propose(self) -> Trial | None:
-    """The next trial to run; None when there is none left."""
+    """Returns the next trial to run; None if no trial is left."""
     return self._missing.pop(0) if self._missing else None
 
   def probe(self) -> Trial | None:
-    """A trial whose configuration is like that of all that are left; None when none is left."""
+    """Returns a trial that sets the same names as all that are left; None if no trial is left."""
     return self._missing[0] if self._missing else None
 
   def observe(self, trial_id: str, series: Series) -> bool:
-    """Takes what a running trial has logged of the metric; whether it shall be pruned."""
+    """Takes the metric of a running trial, as logged; returns whether to prune the trial."""
     return False
 
   def ended(self, record: Record, series: Series) -> None:
-    """Takes the end of a trial."""
+    """Takes the record and the metric of a trial that has ended."""
 
 
 class Proposed:
-  """Points that Optuna proposes; earlier records of the same space are its memory."""
+  """The trials that Optuna proposes; it knows the recorded trials of the same space."""
 
   def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool,
                series: Mapping[str, Series]):
@@ -60,15 +102,14 @@ class Proposed:
       raise UsageError("sweep.optuna needs Optuna: pip install 'replicator[sweep]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     self._file = file
-    self._space = {name: space.Distribution.make(name, name, written)
-                   for name, written in sorted(file.optuna.items())}
+    self._space = _distributions_of(file.optuna)
     own = [record for record in records.values() if self._is_own(record)]
     own.sort(key=lambda record: record.order)
-    ended = [record for record in own if _is_ended(record, retry_failed)]
+    ended = [record for record in own if is_ended(record, retry_failed)]
     self.count = max(file.trials or 0, len(own))
     self.trials = {record.id: Trial.make(file, record.bindings) for record in own}
     self._again = [self.trials[record.id] for record in own if record not in ended]
-    # With the seed alone, a search that goes on would propose its first points again.
+    # With the seed alone, a resumed search would propose its first points again.
     sampler = optuna.samplers.TPESampler(n_startup_trials=file.startup_trials,
                                          seed=file.search_seed + len(own))
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
@@ -84,7 +125,7 @@ class Proposed:
       self.ended(record, series[record.id])
 
   def propose(self) -> Trial | None:
-    """The next trial to run; None when there is none left."""
+    """Returns the next trial to run; None if no trial is left."""
     if self._again:
       trial = self._again.pop(0)
       self._begin(trial.bindings, trial.id)
@@ -99,7 +140,7 @@ class Proposed:
     return new
 
   def _proposed(self) -> Trial | None:
-    """A new point of Optuna's, which may propose what it knows to be good again and again."""
+    """Asks Optuna for a new point; it may propose a good point again and again."""
     for _ in range(_TRIES):
       asked = self._study.ask(self._distributions())
       trial = Trial.make(self._file, self._point(asked.params))
@@ -110,7 +151,7 @@ class Proposed:
     return None
 
   def _drawn(self) -> Trial | None:
-    """A new point at random; None when all seem to have been tried."""
+    """Draws a new point; None if all points seem to have been tried."""
     source = random.Random(f"{self._file.search_seed}/{len(self.trials)}")
     for _ in range(_DRAWS):
       trial = Trial.make(self._file, {name: distribution.draw(source)
@@ -121,14 +162,14 @@ class Proposed:
     return None
 
   def probe(self) -> Trial | None:
-    """A trial whose configuration is like that of all that are left; None when none is left."""
+    """Returns a trial that sets the same names as all that are left; None if no trial is left."""
     if not self._again and len(self.trials) >= self.count:
       return None
     return Trial.make(self._file, {name: distribution.draw(random.Random(0))
                                    for name, distribution in self._space.items()})
 
   def observe(self, trial_id: str, series: Series) -> bool:
-    """Takes what a running trial has logged of the metric; whether it shall be pruned."""
+    """Takes the metric of a running trial, as logged; returns whether to prune the trial."""
     running = self._running[trial_id]
     for step, value in series[self._seen.get(trial_id, 0):]:
       if math.isfinite(value):
@@ -137,7 +178,7 @@ class Proposed:
     return bool(series) and running.should_prune()
 
   def ended(self, record: Record, series: Series) -> None:
-    """Takes the end of a trial."""
+    """Takes the record and the metric of a trial that has ended."""
     running = self._running.pop(record.id)
     value = trials.best_of(series, self._file.goal)
     if record.status == DONE and math.isfinite(value):
@@ -152,7 +193,7 @@ class Proposed:
             and Trial.make(self._file, record.bindings).id == record.id)
 
   def _begin(self, bindings: space.Point, trial_id: str) -> None:
-    """Makes Optuna propose a point that is known."""
+    """Makes Optuna propose a known point."""
     self._study.enqueue_trial({name: self._coded(name, value)
                                for name, value in bindings.items()})
     self._running[trial_id] = self._study.ask(self._distributions())
@@ -166,7 +207,7 @@ class Proposed:
     )
     made: dict[str, BaseDistribution] = {}
     for name, given in self._space.items():
-      if given.kind == "choice":  # By index, since Optuna takes no lists as values.
+      if given.kind == "choice":  # By index: Optuna takes no lists as values.
         made[name] = CategoricalDistribution(range(len(given.choices)))
       elif given.kind == "int_uniform":
         made[name] = IntDistribution(int(given.low), int(given.high))
@@ -193,7 +234,7 @@ def _states() -> Any:
   return TrialState
 
 
-def _is_ended(record: Record | None, retry_failed: bool) -> bool:
-  if record is None or record.status == WAITING:
-    return False
-  return record.status in ENDED and not (record.status == FAILED and retry_failed)
+def is_ended(record: Record | None, retry_failed: bool) -> bool:
+  """Whether a trial with this record does not run any more."""
+  return record is not None and record.status in ENDED and not (
+    record.status == FAILED and retry_failed)

@@ -1,23 +1,23 @@
-"""What an index of a Slurm array runs: `python -m replicator.sweeps.slurm_task FOLDER INDEX`."""
+"""One index of a Slurm array: `python -m replicator.sweeps.slurm_task FOLDER INDEX`.
+
+The module keeps its name and its arguments: the scripts of arrays that wait in a queue use them.
+"""
 
 import json
 import pathlib
 import signal
 import sys
 
-from replicator.sweeps import slurm, trials
 from replicator.sweeps.attempt import Attempt
-from replicator.sweeps.trials import DONE, FAILED, Trial
+from replicator.sweeps.runners import slurm
+from replicator.sweeps.trials import FAILED, Trial
 
 
 def main(folder: str, index: str) -> int:
-  """Runs the trial at `index` of the folder's array to its end; 1 if it failed."""
+  """Runs the trial at `index` of the folder's array to its end; returns 1 if it failed."""
   facts = json.loads((pathlib.Path(folder) / slurm.TRIALS).read_text())
-  trial = Trial(**{**facts["trials"][int(index)],
-                   "words": tuple(facts["trials"][int(index)]["words"])})
-  record = trials.read_record(pathlib.Path(folder) / "trials" / trial.id)
-  if record and record.status == DONE:  # Slurm has started this index again.
-    return 0
+  written = facts["trials"][int(index)]
+  trial = Trial(**{**written, "words": tuple(written["words"])})
   attempt = Attempt(trial, pathlib.Path(folder), facts["cwd"])
   for number in (signal.SIGTERM, signal.SIGINT):  # A time limit, a preemption, scancel.
     signal.signal(number, lambda *_: attempt.stop())

@@ -1,30 +1,33 @@
-"""The state of a sweep, on disk and in memory: what ran, what runs, what is still to run."""
+"""The state of a sweep, on disk and in memory: which trials ran, which run, which are left."""
 
 import contextlib
 import fcntl
 import pathlib
+import signal
 import time
 from collections.abc import Iterator
 
 from replicator.errors import UsageError, nearest
-from replicator.sweeps import attempt, hparams, results, search, trials
+from replicator.sweeps import attempt, results, search, trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.table import Table
 from replicator.sweeps.trials import DONE, FAILED, RUNNING, STOPPED, Metrics, Record, Trial
+from replicator.sweeps.views import hparams, page
+from replicator.sweeps.views.table import Table
 
-_LOOK_SECONDS = 0.5   # At least this long between two looks at what the trials have logged.
+_LOOK_SECONDS = 0.5   # At least this long between two looks at the metrics of the trials.
 _DRAW_SECONDS = 30.0  # At least this long between two drawings of the page,
-_DRAW_SHARE = 0.05    # and they take no more than this share of the time.
+_DRAW_SHARE = 0.05    # which take at most this share of the time.
+_ECHO_SECONDS = 0.5   # A signal may arrive twice: at this process, and at its process group.
 
 
 class Sweep:
-  """What runners ask for the next trial and tell of the ends of trials.
+  """Gives trials to a runner, records their results and shows them.
 
   Args:
-    file: what to run.
-    folder: where; made if missing. Trials that are recorded there as done are not run again.
-    retry_failed: run the failed ones again.
-    table: shows how it goes.
+    file: the sweep file.
+    folder: the sweep's folder. Trials that it records as ended do not run again.
+    retry_failed: run the failed trials again.
+    table: shows the progress.
   """
 
   def __init__(self, file: SweepFile, folder: pathlib.Path, retry_failed: bool, table: Table):
@@ -48,7 +51,7 @@ class Sweep:
              for path in sorted((self.folder / "trials").glob(f"*/{trials.RECORD}"))]
     records = sorted((record for record in found if record), key=lambda record: record.order)
     for record in records:
-      if record.status == RUNNING:  # Of a sweep that was killed.
+      if record.status == RUNNING:  # The sweep that ran it was killed.
         record.status = STOPPED
     return {record.id: record for record in records}
 
@@ -57,7 +60,7 @@ class Sweep:
     return self.folder / "trials" / trial_id
 
   def next(self) -> Trial | None:
-    """The next trial to run, which is on record from now on; None when there is none."""
+    """Records and returns the next trial to run; None if there is none."""
     trial = None if self.stopping else self.search.propose()
     if trial is None:
       return None
@@ -73,12 +76,12 @@ class Sweep:
     return trial
 
   def is_proven(self, trial: Trial) -> bool:
-    """Whether a trial with the same names was done already."""
-    return any(row.is_current and row.record.status in trials.ENDED[:2]
+    """Whether a trial that sets the same names has ended well."""
+    return any(row.is_current and row.record.status in (DONE, trials.PRUNED)
                and sorted(row.record.bindings) == sorted(trial.bindings) for row in self.rows())
 
   def look(self) -> None:
-    """Takes in what the running trials have logged, prunes, and shows how it goes."""
+    """Reads the metrics of the running trials, prunes, and shows the progress."""
     if time.monotonic() < self._looked + _LOOK_SECONDS:
       return
     self._looked = time.monotonic()
@@ -89,10 +92,10 @@ class Sweep:
     self._table.show(self.rows(), self.search.count)
 
   def ended(self, trial_id: str) -> None:
-    """Takes in the end of a trial.
+    """Takes the end of a trial from its runner.
 
     Raises:
-      UsageError: it is done, and never logged the metric.
+      UsageError: the trial is done and never logged the metric.
     """
     self._running.discard(trial_id)
     record = self.records[trial_id] = self._read(trial_id)
@@ -106,14 +109,41 @@ class Sweep:
     if time.monotonic() > self._draw_at:
       self.write()
 
+  def give_up(self, trial_id: str, status: str, message: str = "") -> None:
+    """Records and takes the end of a trial that a cluster has lost or never started."""
+    record = self._read(trial_id)
+    record.status, record.message = status, message
+    record.write(self.trial_folder(trial_id))
+    self.ended(trial_id)
+
   def stop(self, at_once: bool = False) -> None:
-    """Asks all running trials to save and end, or ends them; no other is started."""
+    """Starts no more trials, and makes the running ones save and end, or end `at_once`."""
     self.stopping = True
     (self.folder / attempt.STOP).write_text(attempt.AT_ONCE if at_once else "")
 
+  @contextlib.contextmanager
+  def stopped_by_signals(self) -> Iterator[None]:
+    """Until exit, SIGINT or SIGTERM stops the sweep; a second signal stops it at once."""
+    first = 0.0
+
+    def receive(number: int, frame: object) -> None:
+      nonlocal first
+      if not first:
+        first = time.monotonic()
+        self.stop()
+      elif time.monotonic() > first + _ECHO_SECONDS:
+        self.stop(at_once=True)
+
+    previous = {number: signal.signal(number, receive)
+                for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+      yield
+    finally:
+      for number, handler in previous.items():
+        signal.signal(number, handler)
+
   def write(self) -> None:
-    """Writes `sweep.csv`, `sweep.html` and what TensorBoard shows."""
-    from replicator.sweeps import page  # It takes matplotlib with it.
+    """Writes `sweep.csv`, `sweep.html` and the events for TensorBoard."""
     begun = time.monotonic()
     for trial_id in self._running:
       self.records[trial_id] = self._read(trial_id)
@@ -125,24 +155,24 @@ class Sweep:
     self._draw_at = now + max(_DRAW_SECONDS, (now - begun) / _DRAW_SHARE)
 
   def rows(self) -> list[results.Row]:
-    """A row for each trial on record, the best first."""
+    """A row for each recorded trial, the best first."""
     return results.rows(self.file, self.records.values(), set(self.search.trials),
                         self._metrics_of)
 
   def current_rows(self) -> list[results.Row]:
-    """Those of trials that the sweep file still has."""
+    """The rows of the trials that are still in the sweep file."""
     return [row for row in self.rows() if row.is_current]
 
   def running(self) -> list[Record]:
-    """The trials that were begun and whose end has not been told, as they are now."""
+    """The present records of the trials that the runner has and has not ended."""
     return [self._read(trial_id) for trial_id in sorted(self._running)]
 
   def failed(self) -> list[Record]:
-    """The trials of this sweep file that failed."""
+    """The failed trials that are still in the sweep file."""
     return [row.record for row in self.current_rows() if row.record.status == FAILED]
 
   def is_complete(self) -> bool:
-    """Whether no trial is left to begin or to resume."""
+    """Whether no trial is left to start or to resume."""
     return not self.search.probe() and all(
       row.record.status in trials.ENDED for row in self.current_rows())
 
@@ -164,10 +194,10 @@ class Sweep:
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path) -> Iterator[None]:
-  """Only one sweep at a time in a folder.
+  """Makes the folder and keeps other sweeps out of it.
 
   Raises:
-    UsageError: another one runs there.
+    UsageError: another sweep runs in the folder.
   """
   folder.mkdir(parents=True, exist_ok=True)
   with (folder / ".lock").open("w") as lock:
@@ -175,6 +205,6 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
       raise UsageError(f"--workdir={folder}: another sweep runs in this folder") from None
-    # It stays until now, for trials that a cluster starts after the sweep has been stopped.
+    # A stopped sweep leaves the file, for trials that a cluster starts later.
     (folder / attempt.STOP).unlink(missing_ok=True)
     yield

@@ -2,65 +2,66 @@
 
     sweep.experiment = 'experiments.sngan'
     sweep.gin_files = ['configs/sngan_digits.gin']
-    sweep.params = ['train.steps = 300']             # of all trials
+    sweep.params = ['train.steps = 300']             # for all trials
     sweep.metric = 'eval/classifier_frechet_distance'
     sweep.grid = {'LinearDecay.learning_rate': [2e-4, 4e-4], 'SNGAN.latent_dim': [16, 32]}
     sweep.seeds = [1, 2, 3]
 
-The trials are the product of `grid`, `zip`, `random` and `seeds`, or are searched by `optuna`.
-The name `gin_file` stands for a gin file, or a list of them, that a trial adds to the others. A
-string that begins with @ or % is a reference of gin, as in `'@adam'`.
+The trials are the product of `grid`, `zip`, `random` and `seeds`, or Optuna proposes them from
+`optuna`. The name `gin_file` stands for a gin file, or a list of gin files, that a trial adds to
+the common ones. A string that begins with @ or % is a gin reference, as in `'@adam'`.
 """
 
 import dataclasses
-import logging
 import os
 import pathlib
 import re
 import sys
-import tokenize
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
+from typing import Any, Literal
 
 import gin
 
-from replicator.errors import UsageError, first_line, nearest
+from replicator.configuration import annotations, checks, statements
+from replicator.configuration.configurables import find
+from replicator.errors import UsageError, nearest
 from replicator.sweeps import space
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepFile:
-  """What a sweep file says.
+  """The contents of a sweep file.
 
   Attributes:
-    experiment: a module, `experiments.sngan`, or a file, `my_step.py`.
-    metric: of `metrics.jsonl`; what the trials are compared by.
-    goal: 'min' or 'max': which values of the metric are good.
-    gin_files: of all trials, in order.
-    params: bindings of all trials, which override the files.
+    experiment: a module, such as `experiments.sngan`, or a file, such as `my_step.py`.
+    metric: the name in `metrics.jsonl` by which trials are compared.
+    goal: whether low ('min') or high ('max') values of the metric are good.
+    gin_files: gin files of all trials, in order.
+    params: bindings of all trials; they override the files.
     grid: `{name: [values]}`; every combination is a trial.
-    zip: `{name: [values]}` of equal lengths; the i-th values go together.
+    zip: `{name: [values]}` with lists of equal length; the i-th values go together.
     random: `{name: distribution}`, see `space.Distribution`; `trials` points are drawn.
-    optuna: `{name: distribution}`; `trials` points are proposed by Optuna's TPE sampler.
-    trials: number of points of `random` or `optuna`.
+    optuna: `{name: distribution}`; Optuna's TPE sampler proposes `trials` points.
+    trials: the number of points of `random` or `optuna`.
     seeds: values of `train.seed`; every point is tried with each.
-    search_seed: of `random` and `optuna`.
-    startup_trials: of `optuna`; so many points are drawn at random before the search goes by
-      the earlier ones, and so many trials end before one is pruned.
-    prune_after: of `optuna`; from this training step on, a trial whose best metric is worse
-      than the median of the earlier trials at the same step is stopped; None for never.
+    search_seed: the seed of `random` and `optuna`.
+    startup_trials: for `optuna`: the number of points that are drawn at random before the sampler
+      uses earlier results, and the number of trials that end before one is pruned.
+    prune_after: for `optuna`: from this training step on, a trial is stopped when its best metric
+      is worse than the median of the earlier trials at the same step; None prunes nothing.
     slurm: options for sbatch, such as '--partition=gpu'.
   """
 
   experiment: str
   metric: str
-  goal: str = "min"
+  goal: Literal["min", "max"] = "min"
   gin_files: Sequence[str] = ()
   params: Sequence[str] = ()
-  grid: Mapping[str, Sequence] = dataclasses.field(default_factory=dict)
-  zip: Mapping[str, Sequence] = dataclasses.field(default_factory=dict)
-  random: Mapping[str, Sequence] = dataclasses.field(default_factory=dict)
-  optuna: Mapping[str, Sequence] = dataclasses.field(default_factory=dict)
+  grid: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  zip: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  random: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  optuna: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   trials: int | None = None
   seeds: Sequence[int] = ()
   search_seed: int = 0
@@ -74,101 +75,61 @@ class SweepFile:
                    *([space.SEED] if self.seeds else [])})
 
 
-_KEYS = {field.name: field for field in dataclasses.fields(SweepFile)}
-sweep = gin.external_configurable(SweepFile, name="sweep")
+gin.external_configurable(SweepFile, name="sweep", module="replicator")
+_LEAST = {"trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0}
 
 
 def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
   """Reads a sweep file, then `bindings`, which override it.
 
   Raises:
-    UsageError: no such file, not gin, a key that sweeps do not have, values that cannot be.
+    UsageError: the file is missing or not gin, or a name or a value is not valid.
   """
   if not os.path.isfile(path):
     raise UsageError(f"--sweep_file={path}: no such file")
-  with open(path, encoding="utf-8") as file:
-    _check_lines(path, file.read())
-  logging.disable(logging.ERROR)  # gin reports every place where an included file is not.
+  gin.clear_config()
   try:
-    gin.clear_config()
-    gin.parse_config_files_and_bindings([path], list(bindings))
-    result = sweep()
-  except SyntaxError as error:
-    where = f"{error.filename}:{error.lineno}" if error.filename else "--sweep_param"
-    raise UsageError(f"{where}: not valid gin: {(error.text or error.msg).strip()}") from error
-  except tokenize.TokenError as error:
-    raise UsageError(f"{path}: not valid gin: {error.args[0]}") from error
-  except (ValueError, TypeError, RuntimeError, OSError) as error:
-    raise UsageError(_explain(path, error)) from error
+    values = _values(statements.read([path], bindings, _find))
+  except UsageError as error:  # The reader names the flag of an experiment.
+    raise UsageError(re.sub("^--gin_param", "--sweep_param", str(error))) from error
   finally:
-    logging.disable(logging.NOTSET)
     gin.clear_config()
-  _check(path, result)
-  return result
-
-
-def _check_lines(path: str, text: str) -> None:
-  """gin would take the last of two bindings, and every name that it knows, in silence."""
-  lines: dict[str, int] = {}
-  for match in re.finditer(r"^([\w./]+\.\w+)\s*=", text, re.MULTILINE):
-    line, name = text.count("\n", 0, match.start(1)) + 1, match[1]
-    if not name.startswith("sweep."):
-      raise UsageError(f"{path}:{line}: a sweep file binds sweep.NAME only; write '{name} = ...' "
-                       f"into sweep.params, or '{name}' as a name of sweep.grid")
-    if name in lines:
-      raise UsageError(f"{path}:{line}: {name} is bound on line {lines[name]} already; write it "
-                       "once")
-    lines[name] = line
-
-
-def _explain(path: str, error: Exception) -> str:
-  text = str(error)
-  location = re.search(r'In file "([^"]+)", line (\d+)', text)
-  where = f"{location[1]}:{location[2]}" if location else path
-  if key := re.search(r"doesn't have a parameter named '([^']+)'", text):
-    return (f"{where}: there is no sweep.{key[1]}.{nearest(key[1], _KEYS)} "
-            f"There are: {', '.join(_KEYS)}")
-  if missing := re.search(r"missing \d+ required positional arguments?: (.+)", text):
-    names = " and ".join(f"sweep.{name}" for name in re.findall(r"'(\w+)'", missing[1]))
-    return f"{where}: it must bind {names}"
-  if name := re.search(r"No configurable matching reference '?[@%]?([\w./]+)", text):
-    return f"{where}: @{name[1]}: write references of gin in quotes, as '@{name[1]}'"
-  return f"{where}: {first_line(error)}"
-
-
-def _check(path: str, file: SweepFile) -> None:
+  missing = [f"sweep.{key}" for key in ("experiment", "metric") if not values.get(key)]
+  if missing:
+    raise UsageError(f"{path}: it must bind {' and '.join(missing)}")
+  file = SweepFile(**values)
   try:
-    _check_types(file)
+    _check_files(file)
     _check_names(file)
     _check_space(file)
   except UsageError as error:
     raise UsageError(f"{path}: {error}") from error
+  return file
 
 
-def _check_types(file: SweepFile) -> None:
-  mappings = {"grid", "zip", "random", "optuna"}
-  numbers = {"trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0}
-  for key in _KEYS:
-    value, ok, wanted = getattr(file, key), True, ""
-    if key in mappings:
-      ok = isinstance(value, dict) and all(isinstance(name, str) for name in value)
-      wanted = "{'NAME': ...}"
-    elif key in ("experiment", "metric"):
-      ok, wanted = isinstance(value, str) and bool(value), "a string"
-    elif key == "goal":
-      ok, wanted = value in ("min", "max"), "'min' or 'max'"
-    elif key == "seeds":
-      ok = isinstance(value, list | tuple) and all(space.is_whole(seed) for seed in value)
-      wanted = "a list of whole numbers, as [1, 2, 3]"
-    elif key in numbers:
-      ok = (value is None and _KEYS[key].default is None) or (
-          space.is_whole(value) and value >= numbers[key])
-      wanted = f"a whole number of at least {numbers[key]}"
-    else:
-      ok = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-      wanted = "a list of strings"
-    if not ok:
-      raise UsageError(f"sweep.{key} = {value!r}: must be {wanted}")
+def _find(selector: str, parameter: str | None = None) -> gin.config.Configurable:
+  """Looks up `sweep`, the only configurable that a sweep file may name."""
+  if selector == "sweep":
+    return find(selector, parameter)
+  if parameter is None:
+    raise UsageError(f"a sweep file configures sweep only; write references of gin in quotes, as "
+                     f"'@{selector}'")
+  raise UsageError(f"a sweep file binds sweep.NAME only; write '{selector}.{parameter} = ...' into "
+                   f"sweep.params, or '{selector}.{parameter}' as a name of sweep.grid")
+
+
+def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
+  """`{NAME: value}` of each `sweep.NAME`, with the values of macros in place of their names."""
+  checks.check(bindings)
+  for binding in bindings:
+    if binding.scope and not binding.is_macro:
+      raise UsageError(f"{binding.where}: {binding.name}: a sweep has no scopes; write "
+                       f"sweep.{binding.parameter}")
+  return {binding.parameter: annotations.resolved(binding.value)
+          for binding in checks.effective(bindings) if not binding.is_macro}
+
+
+def _check_files(file: SweepFile) -> None:
   _check_experiment(file.experiment)
   for gin_file in file.gin_files:
     if not os.path.isfile(gin_file):
@@ -176,7 +137,7 @@ def _check_types(file: SweepFile) -> None:
 
 
 def _check_experiment(experiment: str) -> None:
-  """Finds its file; a package that holds it is not imported, which may load TensorFlow."""
+  """Finds the experiment's file without importing its package, which may load TensorFlow."""
   places: Sequence[str] | None = [os.getcwd(), *sys.path]
   packages = [] if experiment.endswith(".py") else experiment.split(".")[:-1]
   for count in range(len(packages)):
@@ -191,6 +152,7 @@ def _check_experiment(experiment: str) -> None:
 
 
 def _check_names(file: SweepFile) -> None:
+  """Checks that each name is the name of a binding, and set in one place."""
   owners: dict[str, str] = {}
   for binding in file.params:
     name, equals, _ = binding.partition("=")
@@ -210,6 +172,10 @@ def _check_names(file: SweepFile) -> None:
 
 
 def _check_space(file: SweepFile) -> None:
+  for key, least in _LEAST.items():
+    value = getattr(file, key)
+    if value is not None and value < least:
+      raise UsageError(f"sweep.{key} = {value}: must be at least {least}")
   for key in ("grid", "zip"):
     for name, values in getattr(file, key).items():
       space.check_values(f"sweep.{key}: '{name}'", name, values)

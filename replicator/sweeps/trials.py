@@ -1,7 +1,6 @@
-"""A trial: an ordinary run, named after its bindings, and what the sweep knows of it.
+"""Trials: ordinary runs, named after their bindings, and what a sweep records about them.
 
-A trial's folder is its workdir. The sweep adds `trial.json`, which is replaced as a whole, and
-`output.log`.
+A trial's folder is its workdir. The sweep adds `trial.json` and `output.log`.
 """
 
 import dataclasses
@@ -22,12 +21,12 @@ from replicator.sweeps.sweep_file import SweepFile
 from replicator.workdir.reader import read
 
 RECORD, LOG = "trial.json", "output.log"
-_NAME_LENGTH = 100  # A file system allows 255; the rest is for files that carry the name on.
+_NAME_LENGTH = 100  # A file system allows 255; longer names are made from this one.
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
 ENDED = (DONE, PRUNED, FAILED)
-"""What a sweep that is started again leaves alone (of the failed ones, unless asked)."""
+"""Trials that a resumed sweep does not run again; failed ones run again on request."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +34,9 @@ class Trial:
   """One run of a sweep.
 
   Attributes:
-    id: readable, the name of its folder; the same for equal bindings in every process.
-    bindings: `{name: value}`: what makes it differ from the others.
-    words: the command, without `--workdir`.
+    id: a readable name, also of its folder; the same for equal bindings in every process.
+    bindings: `{name: value}`, by which it differs from the other trials.
+    words: the words of its command after `python`, without `--workdir`.
   """
 
   id: str
@@ -46,7 +45,7 @@ class Trial:
 
   @classmethod
   def make(cls, file: SweepFile, point: space.Point) -> "Trial":
-    """The trial at a point of a sweep's space."""
+    """Makes the trial at a point of a sweep's space."""
     bindings = {name: point[name] for name in sorted(point)}
     flags = [f"--gin_file={path}" for path in
              (*file.gin_files, *space.gin_files_of(bindings.get(space.GIN_FILE, [])))]
@@ -56,12 +55,12 @@ class Trial:
     return cls(_id(file, bindings), bindings, (*_program(file.experiment), *flags))
 
   def command(self, workdir: str | os.PathLike) -> list[str]:
-    """What runs it, and resumes it, in `workdir`."""
+    """The command that starts and resumes the trial in `workdir`."""
     return [sys.executable, *self.words, f"--workdir={os.fspath(workdir)}"]
 
 
 def gin_text(value: Any) -> str:
-  """A value as gin reads it; a string that begins with @ or % is a reference."""
+  """The value as gin text; a string that begins with @ or % is a reference."""
   return value if isinstance(value, str) and value[:1] in ("@", "%") else repr(value)
 
 
@@ -70,7 +69,7 @@ def _program(experiment: str) -> tuple[str, ...]:
 
 
 def _id(file: SweepFile, bindings: space.Point) -> str:
-  """Readable, then a digest of all that makes the run, as other sweeps may share the folder."""
+  """A readable text and a digest of all that makes the run: several sweeps may share a folder."""
   digest = hashlib.sha256(space.text_of(
       [file.experiment, list(file.gin_files), list(file.params), bindings]).encode()).hexdigest()
   names = short_names(list(bindings))
@@ -96,15 +95,17 @@ def _readable(value: Any) -> str:
 
 @dataclasses.dataclass
 class Record:
-  """What `trial.json` says.
+  """The contents of `trial.json`.
 
   Attributes:
+    id: the trial's id.
+    bindings: the trial's bindings.
     status: one of `waiting`, `running`, `done`, `failed`, `stopped`, `pruned`.
-    exit_code: of its last process.
-    seconds: that its processes took.
-    message: why it failed: the last line of its output.
-    command: as typed in a shell.
-    order: when it first began: the place among the sweep's trials.
+    exit_code: the exit status of its last process.
+    seconds: the time that its processes took together.
+    message: the reason of a failure: the last line of its output.
+    command: its command, as typed in a shell.
+    order: its place in the order in which the sweep's trials began.
   """
 
   id: str
@@ -117,13 +118,13 @@ class Record:
   order: int = 0
 
   def write(self, folder: pathlib.Path) -> None:
-    """Replaces the file as a whole, so that a crash leaves the old one or the new one."""
+    """Replaces `trial.json`; a crash leaves the old file or the new one."""
     text = json.dumps(dataclasses.asdict(self), indent=2, default=repr) + "\n"
     write_whole(folder / RECORD, text)
 
 
 def read_record(folder: pathlib.Path) -> Record | None:
-  """The record of a trial's folder; None where there is none that can be read."""
+  """Reads the record in a trial's folder; None if it is missing or cannot be read."""
   try:
     facts = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     return Record(**facts)
@@ -137,7 +138,7 @@ def shell_command(trial: Trial, workdir: pathlib.Path) -> str:
 
 
 class Metrics:
-  """What a trial has logged, read again when its `metrics.jsonl` has changed."""
+  """The metrics that a trial has logged; read again when its `metrics.jsonl` has changed."""
 
   def __init__(self, folder: pathlib.Path):
     self._folder = folder
@@ -145,7 +146,7 @@ class Metrics:
     self._rows: list[dict[str, Any]] = []
 
   def rows(self) -> list[dict[str, Any]]:
-    """All readable lines; a last one that is half written is left for later."""
+    """All complete lines; a last line that is half written is skipped."""
     try:
       status = (self._folder / "metrics.jsonl").stat()
     except FileNotFoundError:
@@ -156,18 +157,18 @@ class Metrics:
     return self._rows
 
   def series(self, name: str) -> list[tuple[int, float]]:
-    """`[(step, value)]` of a metric."""
+    """The values of a metric, `[(step, value)]`."""
     return [(row["step"], float(row[name])) for row in self.rows()
             if isinstance(row.get(name), int | float)]
 
   def step(self) -> int | None:
-    """The last step that was logged."""
+    """The last step that was logged; None before the first."""
     rows = self.rows()
     return rows[-1]["step"] if rows else None
 
 
 def best_of(series: Sequence[tuple[int, float]], goal: str) -> float:
-  """The best value of a metric over a run; nan when none is finite."""
+  """The best value in `[(step, value)]`; nan if no value is finite."""
   finite = [value for _, value in series if math.isfinite(value)]
   return (min if goal == "min" else max)(finite, default=math.nan)
 

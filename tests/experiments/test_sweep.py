@@ -1,4 +1,4 @@
-"""Sweeps of real runs: `python -m experiments.sweep`, and the sweep files in `configs/sweeps/`."""
+"""Sweeps of real runs, by `python -m experiments.sweep` and by the files in `configs/sweeps/`."""
 
 import csv
 import json
@@ -14,7 +14,7 @@ import pytest
 import experiments.d4pg
 import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
-from replicator.sweeps import search, space, sweep_file, trials
+from replicator.sweeps import search, sweep_file, trials
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
@@ -50,7 +50,7 @@ def test_a_sweep_file_binds_what_the_experiment_has(path, monkeypatch):
 def test_the_example_is_twelve_trials(monkeypatch):
   monkeypatch.chdir(ROOT)
   file = sweep_file.read("configs/sweeps/sngan_lr.gin")
-  assert len(space.points(file)) == 12 and file.names() == [
+  assert len(search.points(file)) == 12 and file.names() == [
     "LinearDecay.learning_rate", "SNGAN.latent_dim", "train.seed"]
 
 
@@ -90,7 +90,7 @@ def logged(folder: pathlib.Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_sweep_is_stopped_goes_on_and_is_the_same_under_ray(tmp_path):
+def test_a_stopped_sweep_resumes_and_is_the_same_under_ray(tmp_path):
   path, folder = tmp_path / "small.gin", tmp_path / "small"
   path.write_text(SMALL)
   process = begin(path, folder)
@@ -101,7 +101,7 @@ def test_a_sweep_is_stopped_goes_on_and_is_the_same_under_ray(tmp_path):
   process.send_signal(signal.SIGINT)
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 42, output
-  assert "to go on: python -m experiments.sweep" in output
+  assert "to resume: python -m experiments.sweep" in output
   early = done(folder)
   assert 1 <= len(early) < 12
 

@@ -1,4 +1,4 @@
-"""What stands in the way of a connection to Ray; connections are made in the tests of its users."""
+"""Connections to Ray that fail; the tests of its users make connections that work."""
 
 import socket
 import sys

@@ -1,18 +1,31 @@
-"""A sweep of a tiny experiment, in a folder of its own."""
+"""A sweep of a tiny experiment in a folder of its own, and rows of a sweep that has run."""
 
 import json
 import pathlib
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 
-from replicator.sweeps import command
+from replicator.sweeps import command, results, trials
+from replicator.sweeps.sweep_file import SweepFile
+from replicator.sweeps.trials import Metrics, Record
 
 TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
+ROOT = pathlib.Path(__file__).parents[3]
+PROGRAM = """
+import sys
+from replicator.sweeps import command
+status = command.main()
+assert "tensorflow" not in sys.modules, "the sweep has loaded TensorFlow"
+sys.exit(status)
+"""
 
 
 class SweepCommand:
-  """Writes a sweep file and runs it in this process."""
+  """Writes a sweep file and runs it, in this process or in one of its own."""
 
   def __init__(self, folder: pathlib.Path, capsys):
     self.file, self.folder = folder / "tiny.gin", folder / "sweep"
@@ -22,7 +35,7 @@ class SweepCommand:
     self.write()
 
   def write(self, **settings):
-    """Writes the sweep file: two learning rates, two seeds, and what is given; None leaves out."""
+    """Writes the sweep file: two learning rates, two seeds, and `settings`; None omits one."""
     merged = {"experiment": str(TINY), "metric": "eval/loss", "grid": {"lr": [0.1, 0.3]},
               "seeds": [1, 2], **settings}
     self.file.write_text("".join(f"sweep.{name} = {value!r}\n"
@@ -37,18 +50,35 @@ class SweepCommand:
     self.out, self.err = self._capsys.readouterr()
     return status
 
+  def start(self, *flags: str) -> subprocess.Popen:
+    """Starts the sweep in a process group of its own; fails if that loads TensorFlow."""
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, *self.arguments(*flags)], cwd=ROOT,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            start_new_session=True)
+
+  def wait_for(self, condition, seconds=300.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+      assert time.monotonic() < deadline
+      time.sleep(0.02)
+
   def steps(self, name: str) -> list[int]:
     """The steps that a trial has logged."""
     path = self.folder / "trials" / name / "metrics.jsonl"
     return [json.loads(line)["step"] for line in path.read_text().splitlines()]
 
   def is_held(self, count: int) -> bool:
-    """Whether so many trials wait for the file `hold` to go."""
+    """Whether `count` trials wait for the file `hold` to go."""
     states = [path.read_text() for path in self.folder.glob("trials/*/state")]
     return states.count("2") == count
 
+  def statuses(self) -> list[str]:
+    """The statuses of all recorded trials, sorted."""
+    return sorted(trials.read_record(path.parent).status
+                  for path in self.folder.glob("trials/*/trial.json"))
+
   def logs(self) -> dict[str, list[int]]:
-    """The steps from which each trial has begun."""
+    """The steps from which each trial has started or resumed."""
     return {path.parent.name: [int(step) for step in re.findall(r"from step (\d+)",
                                                                 path.read_text())]
             for path in sorted(self.folder.glob("trials/*/output.log"))}
@@ -57,3 +87,36 @@ class SweepCommand:
 @pytest.fixture
 def sweep(tmp_path, capsys):
   return SweepCommand(tmp_path, capsys)
+
+
+@pytest.fixture
+def page_file():
+  """The sweep file of `rows`."""
+  return SweepFile("x.py", "eval/loss",
+                   grid={"a.lr": [0.1, 0.3], "net": ["<small>", "big"]}, seeds=[1, 2])
+
+
+@pytest.fixture
+def rows(tmp_path, page_file):
+  """Four settings with two seeds, and an old trial; one failed, one has no finite value."""
+  records = []
+  for lr in (0.1, 0.3):
+    for net in ("<small>", "big"):
+      for seed in (1, 2):
+        record = Record(f"t{len(records)}", {"a.lr": lr, "net": net, "train.seed": seed}, "done",
+                        0, 61.0, order=len(records))
+        folder = tmp_path / "trials" / record.id
+        folder.mkdir(parents=True)
+        values = [10 * lr, 1.0 + lr + 0.01 * seed, 2.0]
+        (folder / "metrics.jsonl").write_text("".join(
+          f'{{"step": {10 * step}, "eval/loss": {value}}}\n' for step, value in enumerate(values)))
+        records.append(record)
+  records[0].status, records[0].message = "failed", "error: <it> broke"
+  (tmp_path / "trials" / "t0" / "metrics.jsonl").unlink()
+  (tmp_path / "trials" / "t7" / "metrics.jsonl").write_text('{"step": 1, "eval/loss": "NaN"}\n')
+  records.append(Record("old", {"a.lr": 9.0}, "done", 0, 1.0, order=9))
+  for record in records:
+    (tmp_path / "trials" / record.id).mkdir(exist_ok=True)
+    record.write(tmp_path / "trials" / record.id)
+  return results.rows(page_file, records, {record.id for record in records[:-1]},
+                      lambda name: Metrics(tmp_path / "trials" / name))

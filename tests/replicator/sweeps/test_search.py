@@ -1,4 +1,4 @@
-"""Optuna's search: proposals, pruning, and what it remembers."""
+"""Optuna's search: proposals, pruning, and memory of recorded trials."""
 
 import csv
 import dataclasses
@@ -14,12 +14,12 @@ FILE = SweepFile("x.py", "loss", optuna={
 
 
 def loss(record):
-  """How many times the learning rate is off 0.1, as a logarithm."""
+  """The distance of the learning rate from 0.1 as a logarithm."""
   return abs(math.log(record.bindings["lr"] / 0.1))
 
 
 def searched(file=FILE, records=None, count=100):
-  """Runs the search in no time, and returns all records."""
+  """Runs a search without trials; returns all records."""
   records = dict(records or {})
   series = {key: [(1, loss(record))] for key, record in records.items()}
   proposed = search.Proposed(file, records, False, series)
@@ -33,7 +33,7 @@ def searched(file=FILE, records=None, count=100):
   return records
 
 
-def test_it_comes_closer_than_chance():
+def test_the_search_does_better_than_chance():
   found = list(searched(dataclasses.replace(FILE, trials=80)).values())
   losses = list(map(loss, found))
   assert len(found) == 80
@@ -42,19 +42,19 @@ def test_it_comes_closer_than_chance():
   assert {space.text_of(record.bindings["c"]) for record in found} <= {'"a"', "[1, 2]"}
 
 
-def test_it_goes_on_with_what_is_recorded():
+def test_a_resumed_search_knows_the_recorded_trials():
   first = searched(count=12)
   assert len(first) == 12
   both = searched(records=first)
   assert len(both) == 20 and set(first) < set(both)
 
 
-def test_a_space_that_is_searched_ends_it():
+def test_the_search_ends_when_all_points_were_tried():
   file = SweepFile("x.py", "loss", optuna={"lr": ("choice", [1, 2, 3])}, trials=30)
   assert len(searched(file)) == 3
 
 
-def test_what_was_stopped_is_proposed_again_first():
+def test_a_stopped_trial_is_proposed_first():
   records = searched(count=3)
   stopped = list(records)[1]
   records[stopped].status = "stopped"
@@ -67,7 +67,7 @@ def test_a_poor_trial_is_pruned(sweep):
     "grid": None, "seeds": None, "trials": len(rates), "startup_trials": 2, "prune_after": 1,
     "optuna": {"lr": ("choice", list(rates))}, "params": [f"hold = '{sweep.hold}'"]}
   assert sweep.write(**search_of(0.3, 0.31)).run() == 0
-  sweep.hold.touch()  # The next would never end by themselves.
+  sweep.hold.touch()  # The next trials would never end by themselves.
   assert sweep.write(**search_of(0.3, 0.31, 5.0, 6.0)).run() == 0
   with (sweep.folder / "sweep.csv").open() as file:
     found = {float(row["lr"]): (row["status"], row["step"]) for row in csv.DictReader(file)}

@@ -1,10 +1,10 @@
-"""What a sweep file may say, and the space that it spans."""
+"""What a sweep file may contain, and the points of its space."""
 
 import gin
 import pytest
 
 from replicator.errors import UsageError
-from replicator.sweeps import space, sweep_file
+from replicator.sweeps import search, sweep_file
 from replicator.sweeps.trials import Trial
 
 BEGIN = "sweep.experiment = 'experiments.sngan'\nsweep.metric = 'loss'\n"
@@ -17,7 +17,7 @@ def read(tmp_path, text, *bindings):
 
 
 def points(tmp_path, text):
-  return space.points(read(tmp_path, text))
+  return search.points(read(tmp_path, text))
 
 
 # ---- The space ----------------------------------------------------------------------------------
@@ -29,13 +29,13 @@ def test_a_grid_is_every_combination_and_seeds_come_last(tmp_path):
     (b, a, seed) for b in (1, 2) for a in ("x", "y") for seed in (7, 8)]
 
 
-def test_zipped_values_go_side_by_side_and_are_one_dimension(tmp_path):
+def test_zipped_values_go_together_as_one_dimension(tmp_path):
   found = points(tmp_path, "sweep.zip = {'a': [1, 2], 'b': [3, 4]}\nsweep.grid = {'c': [5, 6]}")
   assert [(point["a"], point["b"], point["c"]) for point in found] == [
     (1, 3, 5), (2, 4, 5), (1, 3, 6), (2, 4, 6)]
 
 
-def test_draws_are_of_their_distribution_and_readable(tmp_path):
+def test_draws_follow_their_distribution_and_are_readable(tmp_path):
   found = points(tmp_path, """
 sweep.random = {'u': ('uniform', -1, 1), 'l': ('log_uniform', 1e-4, 1.0),
                 'i': ('int_uniform', 2, 4), 'c': ('choice', ['x', [1, 2]])}
@@ -48,7 +48,7 @@ sweep.trials = 200""")
   assert all(point["u"] == float(f"{point['u']:.4g}") for point in found)
 
 
-def test_draws_stay_when_more_are_asked_for_or_a_name_is_added(tmp_path):
+def test_draws_stay_when_trials_or_names_are_added(tmp_path):
   few = points(tmp_path, "sweep.random = {'a': ('uniform', 0, 1)}\nsweep.trials = 3")
   more = points(tmp_path, "sweep.random = {'b': ('uniform', 0, 1), 'a': ('uniform', 0, 1)}\n"
                           "sweep.trials = 5")
@@ -71,15 +71,15 @@ def test_gin_files_are_a_dimension(tmp_path):
   x, y, z = (str(tmp_path / f"{name}.gin") for name in "xyz")
   file = read(tmp_path, f"sweep.gin_files = ['{x}']\nsweep.params = ['n = 1']\n"
                         f"sweep.grid = {{'gin_file': ['{y}', ['{y}', '{z}']], 'a': [0.5]}}")
-  commands = [Trial.make(file, point).command("w")[1:] for point in space.points(file)]
+  commands = [Trial.make(file, point).command("w")[1:] for point in search.points(file)]
   assert commands == [
     ["-m", "experiments.sngan", f"--gin_file={x}", *(f"--gin_file={path}" for path in added),
      "--gin_param=n = 1", "--gin_param=a = 0.5", "--workdir=w"] for added in ([y], [y, z])]
 
 
-def test_values_come_as_gin_reads_them(tmp_path):
+def test_values_are_written_as_gin_reads_them(tmp_path):
   file = read(tmp_path, "sweep.grid = {'a.b': ['@adam', '%rate', 'text', None, (1, 2), True]}")
-  written = [Trial.make(file, point).words[-1] for point in space.points(file)]
+  written = [Trial.make(file, point).words[-1] for point in search.points(file)]
   assert written == [f"--gin_param=a.b = {text}" for text in (
     "@adam", "%rate", "'text'", "None", "(1, 2)", "True")]
 
@@ -90,33 +90,42 @@ def test_the_command_line_overrides_the_file_and_gin_is_left_clean(tmp_path):
   assert gin.config_str().strip() == ""
 
 
+def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
+  (tmp_path / "common.gin").write_text("rates = [1, 2]\nsweep.grid = {'a': %rates}\n")
+  file = read(tmp_path, "include 'common.gin'\nsweep.seeds = [1]")
+  assert file.grid == {"a": [1, 2]} and file.seeds == [1]
+
+
 # ---- Mistakes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text, message", [
-  ("sweep.gird = {'a': [1]}", "sweep.gin:3: there is no sweep.gird. Did you mean 'grid'?"),
+  ("sweep.gird = {'a': [1]}", "sweep.gin:3: 'sweep' has no parameter 'gird'. Did you mean 'grid'?"),
   ("train.steps = 3", "sweep.gin:3: a sweep file binds sweep.NAME only; write 'train.steps = ...'"),
-  ("sweep.seeds = [1]\nsweep.seeds = [2]", "sweep.gin:4: sweep.seeds is bound on line 3 already"),
+  ("a/sweep.seeds = [1]", "sweep.gin:3: a/sweep.seeds: a sweep has no scopes; write sweep.seeds"),
+  ("rate = 3\nsweep.seeds = [1]", "sweep.gin:3: the macro rate is never used"),
+  ("sweep.seeds = [1, 2.5]", "sweep.gin:3: sweep.seeds = [1, 2.5]: must be Sequence[int]"),
+  ("sweep.seeds = [1]\nsweep.seeds = [2]", "sweep.gin:4: sweep.seeds is set here and in line 3"),
   ("sweep.grid = {'a': [@adam]}", "write references of gin in quotes, as '@adam'"),
   ("sweep.grid = {'a': [1}", "sweep.gin:3: not valid gin"),
   ("", "the space is empty"),
   ("sweep.grid = {}", "the space is empty"),
   ("sweep.grid = {'a': []}", "sweep.grid: 'a': the list is empty"),
   ("sweep.grid = {'a': 3}", "sweep.grid: 'a' = 3: must be a list of values"),
-  ("sweep.grid = [1, 2]", "sweep.grid = [1, 2]: must be {'NAME': ...}"),
+  ("sweep.grid = [1, 2]", "sweep.gin:3: sweep.grid = [1, 2]: must be Mapping"),
   ("sweep.grid = {'a b': [1]}", "'a b': must be the name of a binding"),
   ("sweep.grid = {'a': [1, 2, 1]}", "'a': 1 is there twice"),
   ("sweep.grid = {'gin_file': ['no.gin']}", "'no.gin': no such file"),
   ("sweep.gin_files = ['no.gin']", "sweep.gin_files: 'no.gin': no such file"),
-  ("sweep.gin_files = 'no.gin'", "sweep.gin_files = 'no.gin': must be a list of strings"),
+  ("sweep.gin_files = 'no.gin'", "sweep.gin:3: sweep.gin_files = 'no.gin': must be Sequence[str]"),
   ("sweep.zip = {'a': [1, 2], 'b': [1]}", "of one length, and there are 2 of 'a', 1 of 'b'"),
   ("sweep.grid = {'a': [1]}\nsweep.zip = {'a': [1]}", "sweep.zip: 'a' is in sweep.grid already"),
   ("sweep.grid = {'a': [1]}\nsweep.params = ['a = 2']", "sweep.grid: 'a' is in sweep.params"),
   ("sweep.params = ['a']", "sweep.params: 'a': must be a binding"),
   ("sweep.seeds = [1]\nsweep.grid = {'train.seed': [1]}", "'train.seed' is in sweep.grid already"),
-  ("sweep.seeds = 3", "sweep.seeds = 3: must be a list of whole numbers"),
+  ("sweep.seeds = 3", "sweep.gin:3: sweep.seeds = 3: must be Sequence[int], not int"),
   ("sweep.seeds = [1, 1]", "sweep.seeds: 1 is there twice"),
-  ("sweep.goal = 'low'\nsweep.seeds = [1]", "sweep.goal = 'low': must be 'min' or 'max'"),
+  ("sweep.goal = 'low'", "sweep.gin:3: sweep.goal = 'low': must be one of 'min', 'max'"),
   ("sweep.random = {'a': ('uniform', 0, 1)}", "sweep.random: bind sweep.trials"),
   ("sweep.trials = 2\nsweep.seeds = [1]", "sweep.trials: is for sweep.random or sweep.optuna"),
   ("sweep.random = {'a': ('unifrom', 0, 1)}", "'unifrom': no such distribution. Did you mean"),
@@ -128,13 +137,20 @@ def test_the_command_line_overrides_the_file_and_gin_is_left_clean(tmp_path):
   ("sweep.optuna = {'a': ('uniform', 0, 1)}\nsweep.trials = 1\nsweep.seeds = [1]",
    "sweep.optuna goes by itself"),
   ("sweep.prune_after = 3\nsweep.seeds = [1]", "sweep.prune_after: is for sweep.optuna"),
-  ("sweep.trials = 0", "sweep.trials = 0: must be a whole number of at least 1"),
+  ("sweep.trials = 0", "sweep.trials = 0: must be at least 1"),
 ])
-def test_a_mistake_is_told_in_one_line(text, message, tmp_path):
+def test_a_mistake_is_reported_in_one_line(text, message, tmp_path):
   with pytest.raises(UsageError) as error:
     read(tmp_path, text)
   assert message in str(error.value)
   assert "\n" not in str(error.value)
+
+
+def test_a_mistake_on_the_command_line_names_its_flag(tmp_path):
+  for binding, message in (("sweep.seeds = [1", "not valid gin"), ("sweep.seed = [1]", "'seeds'"),
+                           ("train.steps = 3", "binds sweep.NAME only")):
+    with pytest.raises(UsageError, match=f"^--sweep_param: .*{message}"):
+      read(tmp_path, "sweep.seeds = [1]", binding)
 
 
 def test_what_is_missing_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""Names of trials, and what is kept of them."""
+"""Names, records and metrics of trials."""
 
 import json
 import math
@@ -19,7 +19,7 @@ def trial_id(bindings, file=FILE):
 
 def test_a_name_is_the_same_in_any_order_and_any_process():
   bindings = {"train.seed": 1, "LinearDecay.learning_rate": 2e-4}
-  # Written down, since it must never change: sweeps that were stopped would begin anew.
+  # Written down because it must never change: stopped sweeps would start from the beginning.
   assert trial_id(bindings) == "learning_rate=0.0002_seed=1_b7911e59"
   assert trial_id(dict(reversed(bindings.items()))) == trial_id(bindings)
 
@@ -50,7 +50,7 @@ def test_short_names_are_full_where_two_would_be_equal():
     "a.rate": "a.rate", "d/b.rate": "d.b.rate", "c.size": "size"}
 
 
-def test_a_record_comes_back_and_a_torn_one_is_none(tmp_path):
+def test_a_record_is_read_back_and_a_torn_one_is_none(tmp_path):
   record = Record("name", {"a": [1, 2.5]}, "failed", 1, 2.5, "it broke", "python x", 3)
   record.write(tmp_path)
   assert trials.read_record(tmp_path) == record

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A stand-in for sbatch: runs the indices of an array in the background, two at once."""
+"""A stand-in for sbatch: runs the indices of an array in the background, two at a time."""
 
 import os
 import pathlib

@@ -1,26 +1,19 @@
-"""Trials as processes of this machine, so many at once, the cores divided among them."""
+"""Trials as processes on this machine, which divide its cores among them."""
 
 import time
 
 from replicator.sweeps import attempt
 from replicator.sweeps.attempt import Attempt
-from replicator.sweeps.stopping import Stopping
+from replicator.sweeps.runners import cores
 from replicator.sweeps.sweep import Sweep
-
-_CORES_FOR_EACH = 2
-
-
-def default_jobs() -> int:
-  """How many trials at once, when nobody says: two cores for each."""
-  return max(1, len(attempt.usable_cores()) // _CORES_FOR_EACH)
 
 
 def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
-  """Runs what is missing of the sweep; returns when all have ended, or have been stopped."""
-  jobs = jobs or default_jobs()
-  parts = attempt.divided(attempt.usable_cores(), jobs)
+  """Runs the trials that are left, `jobs` at a time; returns when all have ended or stopped."""
+  jobs = jobs or cores.default_jobs()
+  parts = cores.divided(cores.usable(), jobs)
   running: dict[int, Attempt] = {}
-  with Stopping(sweep):
+  with sweep.stopped_by_signals():
     try:
       while True:
         for part in set(range(jobs)) - set(running):
@@ -34,7 +27,7 @@ def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
             sweep.ended(trial_attempt.trial.id)
         sweep.look()
         time.sleep(attempt.POLL_SECONDS)
-    finally:  # An error of the sweep's own: its trials save.
+    finally:  # After an error of the sweep's own, its trials save.
       if running:
         sweep.stop()
       for trial_attempt in running.values():

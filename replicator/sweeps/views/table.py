@@ -1,11 +1,11 @@
-"""How a sweep goes, on standard output: a live table on a terminal, else a line for each end."""
+"""The progress of a sweep: a live table on a terminal, elsewhere a line for each trial's end."""
 
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from replicator.console.formatting import format_duration, format_number
-from replicator.sweeps import trials
+from replicator.sweeps import space, trials
 from replicator.sweeps.results import Row
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
   from rich.table import Table as RichTable
 
 _STYLES = {DONE: "green", FAILED: "red", PRUNED: "yellow", RUNNING: "cyan"}
-_OTHER_LINES = 6  # Of a terminal: the table's head and frame, the line below it, the prompt.
+_OTHER_LINES = 6  # Lines of a terminal beside the rows: titles, frame, summary, prompt.
 
 
 class Table:
   """Shows the trials, from entry to exit.
 
   Args:
-    metric: its name.
-    console: where to write; default: standard output.
+    metric: the name of the sweep's metric.
+    console: the output; default: standard output.
   """
 
   def __init__(self, metric: str, console: "Console | None" = None):
@@ -45,12 +45,12 @@ class Table:
       self._live.stop()
 
   def show(self, rows: Sequence[Row], count: int) -> None:
-    """Draws the table anew; `count` trials there are in all."""
+    """Draws the table again; the sweep has `count` trials."""
     if self._live:
       self._live.update(self._drawn(rows, count))
 
   def ended(self, row: Row) -> None:
-    """Tells of the end of a trial, where no table is."""
+    """Writes a line for the end of a trial if there is no live table."""
     if not self._live:
       value = f"  {self._metric} {format_number(row.best)}" if row.series else ""
       message = f"  {row.record.message}" if row.record.message else ""
@@ -58,7 +58,7 @@ class Table:
                 f"{format_duration(row.record.seconds)}{message}")
 
   def note(self, line: str) -> None:
-    """Writes a line, above the table if there is one."""
+    """Writes a line, above the live table if there is one."""
     self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
   def _drawn(self, rows: Sequence[Row], count: int) -> "RichTable":
@@ -72,24 +72,25 @@ class Table:
                   "last", "time"):
       table.add_column(title, no_wrap=True)
     room = max(1, self._console.height - _OTHER_LINES)
-    # The best stay in sight, and so does what runs.
+    # The best trials and the running ones stay in sight.
     shown = [row for row in current if row.record.status == RUNNING]
     others = [row for row in current if row.record.status != RUNNING]
     shown = others[:max(0, room - len(shown))] + shown
     for row in shown[:room]:
       style = _STYLES.get(row.record.status, "")
       table.add_row(
-        *(_text(row.record.bindings.get(name)) for name in names),
+        *(_text(row.record.bindings, name) for name in names),
         f"[{style}]{row.record.status}[/]" if style else row.record.status,
         "" if row.step is None else str(row.step),
-        format_number(row.best) if row.series else "", format_number(row.last) if row.series
-        else "", format_duration(row.record.seconds) if row.record.seconds else "")
+        format_number(row.best) if row.series else "",
+        format_number(row.last) if row.series else "",
+        format_duration(row.record.seconds) if row.record.seconds else "")
     return table
 
 
-def _text(value: object) -> str:
+def _text(bindings: space.Point, name: str) -> str:
   from rich.markup import escape
-  return format_number(value) if isinstance(value, float) else escape(str(value))
+  return escape(space.short_text(bindings[name])) if name in bindings else ""
 
 
 def summary(rows: Sequence[Row], count: int) -> str:

@@ -5,12 +5,12 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import threading
-import time
 
 import pytest
 
-from replicator.sweeps import slurm
+from replicator.sweeps.runners import slurm
 
 HERE = pathlib.Path(__file__).parent
 
@@ -42,15 +42,29 @@ def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
   assert "4 of 4 done" in sweep.out
 
 
+def test_the_process_of_a_sweep_loads_no_tensorflow(sweep, cluster):
+  process = sweep.write(seeds=[1]).start("--runner=slurm")
+  output, _ = process.communicate()
+  assert process.returncode == 0, output
+
+
+def test_the_script_of_an_array_that_waits_in_a_queue_stays_valid(sweep, cluster):
+  assert sweep.write(seeds=[1]).run("--runner=slurm") == 0
+  # Written down: an array may have been submitted before an update of the package.
+  command = f"-m replicator.sweeps.slurm_task {sweep.folder}"
+  assert command in (sweep.folder / "slurm.sh").read_text()
+  name = min(sweep.logs())
+  assert subprocess.run([sys.executable, *command.split(), "0"]).returncode == 0
+  assert sweep.logs()[name] == [0]  # It is done already.
+
+
 def test_a_stopped_sweep_stops_the_array(sweep, cluster):
   program(cluster, "scancel", f'echo "$@" >> {cluster}/cancelled')
   sweep.write(params=[f"hold = '{sweep.hold}'"])
   sweep.hold.touch()
 
   def interrupt():
-    deadline = time.monotonic() + 300
-    while not sweep.is_held(2) and time.monotonic() < deadline:
-      time.sleep(0.02)
+    sweep.wait_for(lambda: sweep.is_held(2))
     os.kill(os.getpid(), signal.SIGTERM)
 
   thread = threading.Thread(target=interrupt)
@@ -59,13 +73,13 @@ def test_a_stopped_sweep_stops_the_array(sweep, cluster):
   thread.join()
   assert "0 of 4 done, 4 stopped" in sweep.out
   assert (cluster / "cancelled").read_text() == "--state=PENDING 4711\n"
-  # An index that starts all the same ends at once.
+  # An index that starts nevertheless ends immediately.
   subprocess.run(["bash", sweep.folder / "slurm.sh"], check=True,
                  env={**os.environ, "SLURM_ARRAY_TASK_ID": "3"})
   assert len(sweep.logs()) == 2
 
 
-def test_trials_that_slurm_lost_have_failed(sweep, cluster, monkeypatch):
+def test_trials_that_slurm_has_lost_fail(sweep, cluster, monkeypatch):
   monkeypatch.setattr(slurm, "_QUEUE_SECONDS", 0.2)
   program(cluster, "sbatch", "echo 7")
   program(cluster, "squeue", "exit 0")
@@ -73,7 +87,7 @@ def test_trials_that_slurm_lost_have_failed(sweep, cluster, monkeypatch):
   assert "job 7 left Slurm's queue before its end" in sweep.out
 
 
-def test_an_array_that_is_still_in_the_queue_is_told(sweep, cluster):
+def test_an_array_that_is_still_in_the_queue_is_reported(sweep, cluster):
   assert sweep.write(seeds=[1]).run("--runner=slurm") == 0
   program(cluster, "squeue", "echo 4711_1")
   assert sweep.write().run("--runner=slurm") == 2
@@ -81,11 +95,11 @@ def test_an_array_that_is_still_in_the_queue_is_told(sweep, cluster):
 
 
 @pytest.mark.parametrize("text, settings, message", [
-  ("echo 'Invalid partition' >&2; exit 1", {}, "sbatch refuses"),
+  ("echo 'Invalid partition' >&2; exit 1", {}, "sbatch rejects"),
   ("", {"grid": None, "seeds": None, "trials": 3, "optuna": {"lr": ("uniform", 0, 1)}},
    "the trials of an array must be known before"),
 ])
-def test_what_cannot_be_submitted_is_told(text, settings, message, sweep, cluster):
+def test_what_cannot_be_submitted_is_reported(text, settings, message, sweep, cluster):
   program(cluster, "sbatch", text)
   assert sweep.write(**settings).run("--runner=slurm") == 2
   assert message in sweep.err and sweep.err.count("\n") == 1

@@ -1,7 +1,7 @@
-"""Trials as a Slurm array: one index for each that is missing.
+"""Trials as a Slurm array, one index for each trial that is left.
 
-The script, `slurm.sh`, is written into the sweep's folder and handed to sbatch; then the sweep
-waits, and shows how the trials go. All machines must see the folder.
+The script of the array, `slurm.sh`, stands in the sweep's folder. The sweep hands it to sbatch,
+waits, and shows the progress. All machines must see the folder.
 """
 
 import dataclasses
@@ -14,10 +14,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from replicator import atomic
+from replicator.atomic import write_whole
 from replicator.errors import UsageError
-from replicator.sweeps import trials
-from replicator.sweeps.stopping import Stopping
 from replicator.sweeps.sweep import Sweep
 from replicator.sweeps.trials import FAILED, RUNNING, STOPPED, WAITING, Trial
 
@@ -27,10 +25,10 @@ _QUEUE_SECONDS = 30.0  # Between two questions to squeue.
 
 
 def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
-  """Submits what is missing of the sweep, `jobs` at once if given; waits until all have ended.
+  """Submits the trials that are left, `jobs` at a time if given; returns when all have ended.
 
   Raises:
-    UsageError: there is no sbatch, or it refuses; an earlier array is still in the queue.
+    UsageError: sbatch is missing or rejects the script, or an earlier array is in the queue.
   """
   if sweep.file.optuna:
     raise UsageError("sweep.optuna with --runner=slurm: the trials of an array must be known "
@@ -38,12 +36,12 @@ def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
   if shutil.which("sbatch") is None:
     raise UsageError("--runner=slurm: there is no sbatch here; type it on a machine of the cluster")
   _check_queue(sweep)
-  missing: list[Trial] = []
+  left: list[Trial] = []
   while trial := sweep.next():
-    missing.append(trial)
-  if missing:
-    with Stopping(sweep):
-      job = _submit(sweep, missing, jobs, cwd)
+    left.append(trial)
+  if left:
+    with sweep.stopped_by_signals():
+      job = _submit(sweep, left, jobs, cwd)
       _wait(sweep, job)
 
 
@@ -57,24 +55,24 @@ def _check_queue(sweep: Sweep) -> None:
                      f"wait for it, or end it with 'scancel {job}'")
 
 
-def _submit(sweep: Sweep, missing: Sequence[Trial], jobs: int | None, cwd: str) -> str:
+def _submit(sweep: Sweep, left: Sequence[Trial], jobs: int | None, cwd: str) -> str:
   folder = sweep.folder.resolve()
-  facts = {"cwd": cwd, "trials": [dataclasses.asdict(trial) for trial in missing]}
-  atomic.write_whole(folder / TRIALS, json.dumps(facts, indent=2))
+  facts = {"cwd": cwd, "trials": [dataclasses.asdict(trial) for trial in left]}
+  write_whole(folder / TRIALS, json.dumps(facts, indent=2))
   script = folder / "slurm.sh"
-  script.write_text(_script(sweep, folder, len(missing), jobs, cwd))
+  script.write_text(_script(sweep, folder, len(left), jobs, cwd))
   process = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
   if process.returncode:
-    lines = process.stderr.strip().splitlines() or ["it said nothing"]
-    raise UsageError(f"--runner=slurm: sbatch refuses {script}: {lines[-1]}")
+    lines = process.stderr.strip().splitlines() or ["it printed nothing"]
+    raise UsageError(f"--runner=slurm: sbatch rejects {script}: {lines[-1]}")
   job = process.stdout.strip().partition(";")[0]
-  atomic.write_whole(folder / TRIALS, json.dumps({**facts, "job": job}, indent=2))
+  write_whole(folder / TRIALS, json.dumps({**facts, "job": job}, indent=2))
   return job
 
 
 def _script(sweep: Sweep, folder: pathlib.Path, count: int, jobs: int | None, cwd: str) -> str:
-  at_once = f"%{jobs}" if jobs else ""
-  options = [f"--job-name={folder.name}", f"--array=0-{count - 1}{at_once}",
+  at_a_time = f"%{jobs}" if jobs else ""
+  options = [f"--job-name={folder.name}", f"--array=0-{count - 1}{at_a_time}",
              f"--output={folder}/slurm-%A_%a.out",
              "--signal=B:TERM@120",  # Before the time limit, so that the trial saves.
              *sweep.file.slurm]
@@ -85,34 +83,28 @@ def _script(sweep: Sweep, folder: pathlib.Path, count: int, jobs: int | None, cw
 
 
 def _wait(sweep: Sweep, job: str) -> None:
-  asked_queue, cancelled = time.monotonic(), False
+  asked_queue, canceled = time.monotonic(), False
   while sweep.running():
-    if sweep.stopping and not cancelled:
+    if sweep.stopping and not canceled:
       _scancel("--state=PENDING", job)
-      cancelled = True
+      canceled = True
     sweep.look()
     in_queue = True
     if time.monotonic() > asked_queue + _QUEUE_SECONDS:
       asked_queue, in_queue = time.monotonic(), _in_queue(job)
-    for record in sweep.running():  # Read after the queue: the last task has written its own.
+    for record in sweep.running():  # Read after the queue: the last task has written its record.
       if record.status not in (RUNNING, WAITING):
         sweep.ended(record.id)
       elif sweep.stopping and record.status == WAITING:
-        _give_up(sweep, record, STOPPED, "")
+        sweep.give_up(record.id, STOPPED)
       elif not in_queue:
-        _give_up(sweep, record, FAILED, f"job {job} left Slurm's queue before its end")
+        sweep.give_up(record.id, FAILED, f"job {job} left Slurm's queue before its end")
     if sweep.running():
       time.sleep(POLL_SECONDS)
 
 
-def _give_up(sweep: Sweep, record: trials.Record, status: str, message: str) -> None:
-  record.status, record.message = status, message
-  record.write(sweep.trial_folder(record.id))
-  sweep.ended(record.id)
-
-
 def _in_queue(job: str) -> bool:
-  """Whether Slurm still has the job; True when it cannot be asked."""
+  """Whether the job is in Slurm's queue; True if that is not known."""
   if shutil.which("squeue") is None:
     return True
   process = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True,

@@ -1,7 +1,7 @@
-"""What TensorBoard's HParams plugin reads, written without TensorFlow.
+"""Events for TensorBoard's HParams plugin, written without TensorFlow.
 
-A trial's events carry its bindings, and the sweep's which metrics to show: those are the tags of
-the events that the runs write.
+The events of a trial hold its bindings; those of the sweep name the metrics to show, which are
+tags of the events that the runs write.
 """
 
 import io
@@ -10,22 +10,21 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from replicator import atomic
+from replicator.atomic import write_whole
 from replicator.sweeps import space
 from replicator.sweeps.results import Row
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record
 
-# Its time is before that of a run's own events: TensorBoard reads the files of a folder in order.
+# Sorts before a run's own events: TensorBoard reads the files of a folder in order.
 _FILE = "events.out.tfevents.0000000000.hparams"
 
 
 def write_trial(folder: pathlib.Path, record: Record) -> None:
-  """Writes a trial's bindings, and how it ended if it has."""
-  # Not from `hparams.api`, which loads TensorFlow.
+  """Writes the bindings of a trial, and how it ended if it has."""
+  # `hparams.api` would load TensorFlow.
   from tensorboard.plugins.hparams import api_pb2, summary_v2
-  bindings = {name: value if isinstance(value, bool | int | float | str) else space.text_of(value)
-              for name, value in record.bindings.items()}
+  bindings = {name: _plain(value) for name, value in record.bindings.items()}
   summaries = [summary_v2.hparams_pb(bindings, trial_id=record.id,
                                      start_time_secs=folder.stat().st_mtime)]
   status = {DONE: api_pb2.STATUS_SUCCESS, PRUNED: api_pb2.STATUS_SUCCESS,
@@ -47,7 +46,7 @@ def _end(status: int) -> Any:
 
 
 def write_sweep(folder: pathlib.Path, file: SweepFile, rows: Sequence[Row]) -> None:
-  """Writes which bindings and which metrics the trials have."""
+  """Writes the names of the trials' bindings and of their metric."""
   from tensorboard.plugins.hparams import summary_v2
   parameters = []
   for name in file.names():
@@ -61,11 +60,16 @@ def write_sweep(folder: pathlib.Path, file: SweepFile, rows: Sequence[Row]) -> N
 
 def _domain(values: Sequence) -> object:
   from tensorboard.plugins.hparams import summary_v2
-  if all(space.is_whole(value) or isinstance(value, float) for value in values):
+  if all(map(space.is_number, values)):
     return summary_v2.RealInterval(float(min(values)), float(max(values)))
-  texts = [value if isinstance(value, str) else space.text_of(value) for value in values]
-  kind = set(map(type, values))
-  return summary_v2.Discrete(sorted(set(values) if kind == {bool} else set(texts)))
+  if set(map(type, values)) == {bool}:
+    return summary_v2.Discrete(sorted(set(values)))
+  return summary_v2.Discrete(sorted({str(_plain(value)) for value in values}))
+
+
+def _plain(value: Any) -> bool | int | float | str:
+  """The value as HParams can hold it."""
+  return value if isinstance(value, bool | int | float | str) else space.text_of(value)
 
 
 def _write(folder: pathlib.Path, summaries: Sequence) -> None:
@@ -77,4 +81,4 @@ def _write(folder: pathlib.Path, summaries: Sequence) -> None:
   writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
   for summary in summaries:
     writer.write(Event(wall_time=now, step=0, summary=summary).SerializeToString())
-  atomic.write_whole(folder / _FILE, content.getvalue())
+  write_whole(folder / _FILE, content.getvalue())

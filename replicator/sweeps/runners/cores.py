@@ -1,0 +1,44 @@
+"""How the trials on a machine share its CPU cores."""
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+
+FOR_EACH = 2
+"""The number of cores of a trial, unless the command line says how many trials run at a time."""
+
+
+def usable() -> list[int]:
+  """The CPU cores that this process may use."""
+  if hasattr(os, "sched_getaffinity"):
+    return sorted(os.sched_getaffinity(0))
+  return list(range(os.cpu_count() or 1))
+
+
+def default_jobs() -> int:
+  """The number of trials at a time by default."""
+  return max(1, len(usable()) // FOR_EACH)
+
+
+def divided(cores: Sequence[int], parts: int) -> list[list[int]]:
+  """Equal parts, `[0, 1, 2, 3, 4], 2 -> [[0, 1], [2, 3]]`; parts share cores if there are few."""
+  each = max(1, len(cores) // parts)
+  return [[cores[(part * each + i) % len(cores)] for i in range(each)] for part in range(parts)]
+
+
+@contextlib.contextmanager
+def free(count: int) -> Iterator[list[int]]:
+  """Takes `count` cores of this machine that no other caller of this function has."""
+  all_parts = divided(usable(), max(1, len(usable()) // count))
+  for part in all_parts:
+    name = f"replicator-{os.getuid()}-cores-{'-'.join(map(str, part))}"
+    with open(os.path.join(tempfile.gettempdir(), name), "w") as lock:
+      try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except OSError:
+        continue
+      yield part
+      return
+  yield all_parts[0]  # More trials than parts: they share.

@@ -1,0 +1,72 @@
+"""Sweeps of a tiny experiment on Ray."""
+
+import os
+import signal
+import threading
+import types
+
+import pytest
+
+from replicator import ray_cluster
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch):
+  monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_a_trial_resumes_when_its_worker_dies_and_all_save_on_ctrl_c(sweep):
+  sweep.write(params=[f"hold = '{sweep.hold}'"])
+  sweep.hold.touch()
+  process = sweep.start("--runner=ray")  # One cluster for both: it takes seconds to start.
+  sweep.wait_for(lambda: sweep.is_held(2) or process.poll() is not None)
+  lost = min(sweep.folder.glob("trials/*"))
+  os.kill(int((lost / "parent").read_text()), signal.SIGKILL)
+  sweep.wait_for(lambda: sweep.statuses().count("done") == 1 or process.poll() is not None)
+  assert sweep.logs()[lost.name] == [0, 3] and sweep.steps(lost.name) == [1, 2, 3]
+  sweep.wait_for(lambda: sweep.is_held(2) or process.poll() is not None)
+  os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
+  output, _ = process.communicate()
+  assert process.returncode == 42, output
+  assert "1 of 4 done, 2 stopped" in output
+  assert sweep.statuses() == ["done", "stopped", "stopped"]
+  assert all(sweep.steps(name) == [1, 2, 3] for name in sweep.logs())
+
+
+class NodeDied(Exception):
+  """An error of Ray."""
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+  """A function that makes a pretended cluster, on which `wait` and `get` are as given."""
+  def make(wait, get=None):
+    monkeypatch.setattr(ray_cluster, "connect", lambda *_, **__: types.SimpleNamespace(
+      remote=lambda **_: lambda function: types.SimpleNamespace(remote=lambda *_: object()),
+      wait=wait, get=get, cluster_resources=lambda: {"CPU": 4.0}, shutdown=lambda: None,
+      exceptions=types.SimpleNamespace(RayError=NodeDied)))
+    monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
+  return make
+
+
+def test_a_stopped_sweep_does_not_wait_for_room_on_the_cluster(sweep, pretend):
+  pretend(wait=lambda tasks, **_: ([], tasks))
+
+  def interrupt():
+    sweep.wait_for(lambda: len(sweep.statuses()) == 2)
+    os.kill(os.getpid(), signal.SIGINT)
+
+  thread = threading.Thread(target=interrupt)
+  thread.start()
+  assert sweep.run("--runner=ray") == 42
+  thread.join()
+  assert "0 of 4 done, 2 stopped" in sweep.out
+
+
+def test_a_trial_that_ray_gives_up_has_failed(sweep, pretend):
+  def get(task):
+    raise NodeDied("the node is gone")
+  pretend(wait=lambda tasks, **_: (tasks, []), get=get)
+  assert sweep.write(seeds=[1]).run("--runner=ray") == 1
+  assert "its Ray task failed: NodeDied: the node is gone" in sweep.out
+  assert sweep.statuses() == ["failed", "failed"]

@@ -1,0 +1,69 @@
+"""The command line of a sweep."""
+
+import pytest
+
+from replicator.sweeps import trials
+
+
+def test_a_name_that_the_experiment_rejects_is_reported_before_any_trial_runs(sweep):
+  assert sweep.write(grid={"lrr": [1]}).run() == 2
+  assert sweep.err.startswith("error: ") and sweep.err.count("\n") == 1
+  assert "rejects a trial: --gin_param: nothing configurable is called 'lrr'" in sweep.err
+  assert not sweep.logs()
+
+
+def test_an_experiment_that_is_not_there_is_reported(sweep):
+  assert sweep.write(experiment="experiments.sngna").run() == 2
+  assert ("sweep.experiment = 'experiments.sngna': no such module or file. Did you mean "
+          "'experiments.sngan'?") in sweep.err
+
+
+@pytest.mark.parametrize("flags, message", [
+  (["--runner=rai"], "--runner=rai: no such runner. Did you mean 'ray'?"),
+  (["--jobs=0"], "--jobs=0: must be at least 1"),
+  (["--job=1"], "unrecognized arguments: --job=1. Did you mean '--jobs'?"),
+  (["--workdir={file}"], "is a file; write the name of a folder"),
+])
+def test_a_bad_command_line_is_reported_in_one_line(flags, message, sweep):
+  assert sweep.run(*(flag.format(file=sweep.file) for flag in flags)) == 2
+  assert message in sweep.err and sweep.err.count("\n") == 1
+
+
+# ---- --explain ----------------------------------------------------------------------------------
+
+
+def test_explain_prints_each_trial_with_its_command_and_runs_none(sweep):
+  assert sweep.run("--explain") == 0
+  assert "4 trials" in sweep.out and sweep.out.count(": to run\n") == 4
+  assert not sweep.folder.exists()
+  explained = sweep.out
+  assert sweep.write(seeds=[1]).run() == 0
+  for path in sweep.folder.glob("trials/*"):
+    record = trials.read_record(path)
+    assert f". {record.id}: to run\n" in explained
+    assert f"     lr = {record.bindings['lr']}\n     train.seed = 1\n" in explained
+    assert f"   {record.command}\n" in explained
+
+
+def test_explain_says_which_trials_have_ended(sweep):
+  sweep.write(zip={"lr": [0.1, 0.3], "fail": [0, 2]}, grid={}, seeds=[1])
+  assert sweep.run() == 1
+  assert sweep.run("--explain") == 0
+  assert sweep.out.count(": done\n") == 1 and sweep.out.count(": failed\n") == 1
+  assert sweep.run("--explain", "--retry_failed") == 0
+  assert ": failed, to resume\n" in sweep.out
+  assert sorted(sweep.logs().values()) == [[0], [0]]
+
+
+def test_explain_shows_the_space_of_a_search(sweep):
+  sweep.write(grid=None, seeds=None, trials=20, optuna={"lr": ("log_uniform", 0.01, 1.0)})
+  assert sweep.run("--explain") == 0
+  assert "20 trials to be proposed by Optuna" in sweep.out
+  assert "     lr = ('log_uniform', 0.01, 1.0)\n" in sweep.out
+  assert "--gin_param=lr = 0." in sweep.out
+
+
+def test_explain_reports_a_name_that_the_experiment_rejects(sweep):
+  assert sweep.write(grid={"lrr": [1]}).run("--explain") == 2
+  assert "nothing configurable is called 'lrr'" in sweep.err
+  assert not sweep.folder.exists()

@@ -1,0 +1,29 @@
+"""`sweep.html`."""
+
+import re
+
+from replicator.sweeps.views import page
+
+
+def test_the_page_shows_all_and_needs_nothing_else(rows, tmp_path, page_file):
+  page.write(tmp_path, rows, page_file, 12)
+  text = (tmp_path / "sweep.html").read_text()
+  assert not re.search(r"(src|href)=.(?!#)|url\((?!#)|@import|<script", text)
+  assert "<small>" not in re.sub(r"<small>Sweep of", "", text)  # What users write is escaped.
+  assert "7 of 12 done, 1 failed" in text and "error: &lt;it&gt; broke" in text
+  assert "mean and spread over the seeds" in text
+  ranks = [text.index(f'<tr id="{row.record.id}"') for row in rows]
+  assert ranks == sorted(ranks)
+  drawing = text[text.index("Parallel coordinates"):text.index("eval/loss by step")]
+  assert drawing.count("<svg") == 1
+  links = re.findall(r'xlink:href="#([^"]+)"', drawing)  # A line for each trial with the metric.
+  assert links == [row.record.id for row in reversed(rows[:6])]
+  for title in ("lr", "net", "seed", "best eval/loss"):
+    assert f">{title}<" in drawing
+  panels = text[text.index("A curve per trial"):]
+  assert panels.count("<figure") == 4 and panels.count("seed 1</span>") == 4
+
+
+def test_a_sweep_that_has_not_begun_has_a_page(tmp_path, page_file):
+  page.write(tmp_path, [], page_file, 4)
+  assert "0 of 4 done" in (tmp_path / "sweep.html").read_text()
