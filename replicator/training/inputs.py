@@ -96,6 +96,9 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
     dataset = dataset.skip(first_step)
   options = tf.data.Options()
   options.deterministic = True
+  # The thread that tunes a pipeline often misses that its iterator is closed, and then keeps the
+  # process waiting, for up to a minute. Without it, AUTOTUNE means the number of cores.
+  options.autotune.enabled = False
   return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 

@@ -187,3 +187,10 @@ def test_a_batch_that_does_not_split():
   assert str(caught.value) == (
       "a replica's batch of 8 examples does not divide into 3 parts; write a "
       "train.global_batch_size that is a multiple of replicas x 3")
+
+
+def test_the_end_of_a_training_waits_for_no_thread_that_tunes_its_inputs():
+  """TensorFlow's often misses that its iterator is closed, and sleeps on for up to a minute."""
+  context = InputContext(global_batch_size=4)
+  for inputs in (Numbers(8), lambda context: tf.data.Dataset.range(8).batch(4).repeat()):
+    assert batches(inputs, context).options().autotune.enabled is False
