@@ -36,7 +36,7 @@ CENTRAL_2 = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus
 
 
 @pytest.fixture(autouse=True)
-def restored():
+def restored(without_curves):
   handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
   yield
   gin.clear_config()

@@ -77,7 +77,8 @@ def test_values_and_gradients_are_those_of_the_formulas(strategy, replicas, grou
   every_collective.check(Replicator(strategy, logical_cpus=replicas), groups)
 
 
-@pytest.mark.parametrize("processes", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [
+    pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_values_and_gradients_in_several_processes(processes):
   outcome = subprocess.run(
       [sys.executable, "-m", "replicator.launch", f"--workers={processes}", "--",

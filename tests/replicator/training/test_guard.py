@@ -15,20 +15,12 @@ from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import RunFailed, first_line
 from replicator.training.guard import Guard
-from replicator.workdir import report
 from tests.programs.fragile import Fragile, numbers
 
 MIRRORED_2 = ("Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")
 BATCH = 4  # The bad example is in step 6, of the second of two replicas.
 
-pytestmark = pytest.mark.usefixtures("restored", "without_report")
-
-
-@pytest.fixture
-def without_report(monkeypatch):
-  """Drawing curves would take longer than these runs."""
-  monkeypatch.setattr(report, "write_report", lambda workdir: workdir)
-
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 SETTINGS = [f"train.global_batch_size = {BATCH}", "train.steps = 12", "train.log_every = 1",
             "train.eval_every = 0", "train.checkpoint_every = 4"]

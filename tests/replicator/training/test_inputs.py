@@ -192,5 +192,5 @@ def test_a_batch_that_does_not_split():
 def test_the_end_of_a_training_waits_for_no_thread_that_tunes_its_inputs():
   """TensorFlow's often misses that its iterator is closed, and sleeps on for up to a minute."""
   context = InputContext(global_batch_size=4)
-  for inputs in (Numbers(8), lambda context: tf.data.Dataset.range(8).batch(4).repeat()):
+  for inputs in (Numbers(8), lambda context: tf.data.Dataset.range(8).batch(4, True)):
     assert batches(inputs, context).options().autotune.enabled is False

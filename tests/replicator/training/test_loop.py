@@ -21,7 +21,7 @@ SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every
 MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
 
 
-pytestmark = pytest.mark.usefixtures("restored")
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None):
