@@ -4,11 +4,14 @@ from replicator.console import quiet
 
 quiet.import_tensorflow()
 
+import gc  # noqa: E402
+
 import gin  # noqa: E402
 import keras  # noqa: E402
 import pytest  # noqa: E402
 
 from replicator import random  # noqa: E402
+from replicator.workdir import charts  # noqa: E402
 
 NUM_DEVICES = 8
 
@@ -19,6 +22,18 @@ def pytest_configure(config):
   devices = [tf.config.LogicalDeviceConfiguration() for _ in range(NUM_DEVICES)]
   tf.config.set_logical_device_configuration(cpu, devices)
   assert len(tf.config.list_logical_devices("CPU")) == NUM_DEVICES
+
+
+def pytest_collection_finish():
+  """Exempts all modules and tests from garbage collection, which Keras and the doctor often run."""
+  gc.collect()
+  gc.freeze()
+
+
+@pytest.fixture
+def without_curves(monkeypatch):
+  """Reports have no curves. To draw them would take longer than a tiny training."""
+  monkeypatch.setattr(charts, "curve", lambda *series: "<svg></svg>")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
 
 
 @pytest.fixture(autouse=True)
-def clean():
+def clean(without_curves):
   yield
   gin.clear_config()
   keras.config.set_dtype_policy("float32")

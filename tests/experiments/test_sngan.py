@@ -25,7 +25,7 @@ LOSSES = ("discriminator", "generator", "encoder")
 SCALARS = (*LOSSES, "d_accuracy", "sample_variance", "data_variance")
 
 
-pytestmark = pytest.mark.usefixtures("restored")
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 def configure(*bindings: str) -> None:

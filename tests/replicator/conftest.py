@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from replicator import Replicator, random
-from replicator.workdir import charts
 
 # Every synchronous strategy that one process can run, by what a gin file would say.
 SYNCHRONOUS = [("default", None), ("one_device", None), ("central_storage", 2), ("mirrored", 2),
@@ -17,12 +16,6 @@ def synchronous(request):
   """A new `Replicator` of every synchronous strategy in turn; the strategies are shared."""
   name, devices = request.param
   return Replicator(name, logical_cpus=devices)
-
-
-@pytest.fixture
-def without_curves(monkeypatch):
-  """Reports have no curves. To draw them would take longer than a tiny training."""
-  monkeypatch.setattr(charts, "curve", lambda *series: "<svg></svg>")
 
 
 @pytest.fixture
