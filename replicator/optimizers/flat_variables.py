@@ -17,7 +17,7 @@ _MULTIPLE = 768
 cores: where XLA cannot share out a vector evenly it computes one number at a time."""
 
 
-class Flat(keras.Variable):
+class FlatVariable(keras.Variable):
   """Some variables, end to end: for a Keras optimizer one variable, whose slots are as long.
 
   It holds no values of its own. A single variable keeps its shape, and its optimizer sees it.
@@ -81,7 +81,7 @@ class Flat(keras.Variable):
 
 
 class FlatCopies:
-  """One device's copies of the variables of a `Flat`, as a Keras optimizer updates them.
+  """One device's copies of the variables of a `FlatVariable`, as a Keras optimizer updates them.
 
   Args:
     flat: the variables.
@@ -90,7 +90,7 @@ class FlatCopies:
     key: by which the optimizer finds the slots.
   """
 
-  def __init__(self, flat: Flat, copies: Sequence[tf.Variable], changing: Sequence[bool],
+  def __init__(self, flat: FlatVariable, copies: Sequence[tf.Variable], changing: Sequence[bool],
                key: str):
     self._flat, self._copies, self._changing = flat, copies, changing
     self._unique_id = key
@@ -116,22 +116,22 @@ class FlatCopies:
 
 
 def flatten(optimizer: keras.optimizers.Optimizer, networks: Sequence[Sequence[keras.Variable]]
-            ) -> list[Flat]:
+            ) -> list[FlatVariable]:
   """Joins the variables of a network that share dtype and devices, where that is no other update.
 
   Norms of a variable, or its rows and columns, need it by itself: only for optimizers known to
   look at one number at a time are variables joined.
   """
   if type(optimizer) not in _ELEMENTWISE:
-    return [Flat([variable]) for network in networks for variable in network]
+    return [FlatVariable([variable]) for network in networks for variable in network]
   groups: dict[tuple, list[keras.Variable]] = {}
   for number, network in enumerate(networks):
     for variable in network:
       groups.setdefault((number, variable.dtype, _devices(variable.value)), []).append(variable)
-  return [Flat(group) for group in groups.values()]
+  return [FlatVariable(group) for group in groups.values()]
 
 
-def layout(flats: Sequence[Flat]) -> str:
+def layout(flats: Sequence[FlatVariable]) -> str:
   """A hash of what lies where in the slots: with another one they would be of other variables."""
   shapes = [[tuple(v.shape) for v in flat.variables] for flat in flats]
   return hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
@@ -171,9 +171,9 @@ def _slots_kept(optimizer: keras.optimizers.Optimizer, mask: np.ndarray) -> Iter
 
 def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: tf.Tensor,
                   iterations: tf.Tensor, learning_rate: tf.Tensor,
-                  optimizer: keras.optimizers.Optimizer, flat: Flat, changing: Sequence[bool]
+                  optimizer: keras.optimizers.Optimizer, flat: FlatVariable, changing: Sequence[bool]
                   ) -> None:
-  """Updates one device's copies of the variables of a `Flat`, as the optimizer would each.
+  """Updates one device's copies of the variables of a `FlatVariable`, as the optimizer would each.
 
   Args:
     first: the first of the copies.

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
-from replicator.optimizers.flat_variables import Flat, flatten, layout, update_copies
+from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.schedules import LinearDecay  # noqa: F401  # noqa: F401  (for gin)
@@ -162,14 +162,14 @@ class Optimizer(tf.Module):
     scaled_for.remove(self)  # The next update may have another scale.
     return self.loss_scale.unscale(gradients)
 
-  def _show(self, observe: Callable, flats: list[Flat], averaged: list[tf.Tensor],
+  def _show(self, observe: Callable, flats: list[FlatVariable], averaged: list[tf.Tensor],
             gradient_of: dict[int, tf.Tensor]) -> None:
     updates = [(v, gradient_of[id(v)], mean) for flat, vector in zip(flats, averaged, strict=True)
                for v, mean in zip(flat.variables, flat.unpack(vector), strict=True)
                if id(v) in gradient_of]
     observe(self, *map(list, zip(*updates, strict=True)))
 
-  def _clipped(self, gradients: list[tf.Tensor], flats: list[Flat]
+  def _clipped(self, gradients: list[tf.Tensor], flats: list[FlatVariable]
                ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The averaged gradients, clipped; and whether all are finite, bool []."""
     if self.clip_norm is None:
@@ -187,7 +187,7 @@ class Optimizer(tf.Module):
         norms.append(norm)
     return clipped, _all_finite(norms)
 
-  def _norms(self, gradients: list[tf.Tensor], flats: list[Flat], finite: tf.Tensor
+  def _norms(self, gradients: list[tf.Tensor], flats: list[FlatVariable], finite: tf.Tensor
              ) -> dict[str, tf.Tensor]:
     """The norm of each network's averaged gradients; 0 where the update is skipped."""
     norms = {}
@@ -299,7 +299,7 @@ def check_owners(step: Callable) -> None:
                          f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")
 
 
-def _places(flats: list[Flat], owned: list) -> list[int]:
+def _places(flats: list[FlatVariable], owned: list) -> list[int]:
   """Which of the vectors are of the network that has the variables `owned`."""
   return [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
 

@@ -52,7 +52,7 @@ class Group:
 # ---- What a call must be ------------------------------------------------------------------------
 
 
-def begin(call: str, values: Nest, groups: Groups,
+def checked_call(call: str, values: Nest, groups: Groups,
           check: Callable[[str, tf.Tensor], None] | None = None) -> tuple[Nest, Group]:
   """Checks a call, also against those of the other replicas; its tensors and the group."""
   values = tree.map_structure(lambda x: None if x is None else tf.convert_to_tensor(x), values)
@@ -118,7 +118,7 @@ def _describe(values: Nest) -> str:
 # ---- The one exchange ---------------------------------------------------------------------------
 
 
-def group_sum(values: Nest, group: Group, divisor: int = 1) -> Nest:
+def group_all_reduce(values: Nest, group: Group, divisor: int = 1) -> Nest:
   """The sum over the group's replicas of each tensor, divided by `divisor`."""
   if group.is_whole:
     return _exchange(values, divisor)
@@ -126,7 +126,7 @@ def group_sum(values: Nest, group: Group, divisor: int = 1) -> Nest:
   return map_tensors(lambda x: tf.gather(x, group.number), _exchange(slots, divisor))
 
 
-def group_stack(values: Nest, group: Group) -> Nest:
+def group_all_gather(values: Nest, group: Group) -> Nest:
   """The tensors `[size, ...]` of the group's replicas, in its order.
 
   A sum of tensors that are zero outside the replica's own slot: of static shape under every

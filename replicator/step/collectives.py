@@ -27,14 +27,14 @@ from replicator.step.all_reduce import Group, Groups, Nest
 
 def all_sum(values: Nest, groups: Groups = None) -> Nest:
   """The sum over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`."""
-  values, group = all_reduce.begin("all_sum", values, groups, _numeric)
-  return all_reduce.group_sum(values, group)
+  values, group = all_reduce.checked_call("all_sum", values, groups, _numeric)
+  return all_reduce.group_all_reduce(values, group)
 
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
   """The mean over replicas, `[...] -> [...]`: `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`."""
-  values, group = all_reduce.begin("all_mean", values, groups, _floating)
-  return all_reduce.group_sum(values, group, divisor=group.size)
+  values, group = all_reduce.checked_call("all_mean", values, groups, _floating)
+  return all_reduce.group_all_reduce(values, group, divisor=group.size)
 
 
 def all_min(values: Nest, groups: Groups = None) -> Nest:
@@ -55,10 +55,10 @@ def all_max(values: Nest, groups: Groups = None) -> Nest:
 
 def _extreme(call: str, values: Nest, groups: Groups, of_numbers: Callable, of_bools: Callable
              ) -> Nest:
-  values, group = all_reduce.begin(call, values, groups)
+  values, group = all_reduce.checked_call(call, values, groups)
   return all_reduce.map_tensors(
       lambda x: (of_bools if x.dtype == tf.bool else of_numbers)(x, axis=0),
-      all_reduce.group_stack(values, group))
+      all_reduce.group_all_gather(values, group))
 
 
 def all_gather(values: Nest, groups: Groups = None) -> Nest:
@@ -66,8 +66,8 @@ def all_gather(values: Nest, groups: Groups = None) -> Nest:
 
   `y_r[s] = x_s`, so `dx_r = sum_s dy_s[r]`.
   """
-  values, group = all_reduce.begin("all_gather", values, groups)
-  return all_reduce.group_stack(values, group)
+  values, group = all_reduce.checked_call("all_gather", values, groups)
+  return all_reduce.group_all_gather(values, group)
 
 
 def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
@@ -75,9 +75,9 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
 
   `dx_r` is replica r's part of `sum_s dy_s`.
   """
-  values, group = all_reduce.begin(f"all_concat, axis {axis}", values, groups, _has_axis(axis))
+  values, group = all_reduce.checked_call(f"all_concat, axis {axis}", values, groups, _has_axis(axis))
   return all_reduce.map_tensors(lambda x: tf.concat(tf.unstack(x), axis),
-                              all_reduce.group_stack(values, group))
+                              all_reduce.group_all_gather(values, group))
 
 
 def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
@@ -85,12 +85,12 @@ def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
 
   `dx_source = sum_s dy_s`, and zero on the others.
   """
-  values, group = all_reduce.begin(f"broadcast, source {source}", values, groups)
+  values, group = all_reduce.checked_call(f"broadcast, source {source}", values, groups)
   if not 0 <= source < group.size:
     raise UsageError(f"broadcast: source = {source}: write a replica from 0 to {group.size - 1}")
   is_source = tf.equal(group.position, source)
   kept = all_reduce.map_tensors(lambda x: tf.where(is_source, x, tf.zeros_like(x)), values)
-  return all_reduce.group_sum(kept, group)
+  return all_reduce.group_all_reduce(kept, group)
 
 
 def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
@@ -98,12 +98,12 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
 
   `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is the `dy_s` of all, joined.
   """
-  values, group = all_reduce.begin("reduce_scatter", values, groups, _numeric)
+  values, group = all_reduce.checked_call("reduce_scatter", values, groups, _numeric)
   _check_divides("reduce_scatter", values, group)
   def own_part(x: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.reshape(x, [group.size, x.shape[0] // group.size, *x.shape[1:]]),
                      group.position)
-  return all_reduce.map_tensors(own_part, all_reduce.group_sum(values, group))
+  return all_reduce.map_tensors(own_part, all_reduce.group_all_reduce(values, group))
 
 
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
@@ -111,13 +111,13 @@ def all_to_all(values: Nest, groups: Groups = None) -> Nest:
 
   With x seen as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`.
   """
-  values, group = all_reduce.begin("all_to_all", values, groups)
+  values, group = all_reduce.checked_call("all_to_all", values, groups)
   _check_divides("all_to_all", values, group)
   def own_parts(x: tf.Tensor) -> tf.Tensor:
     _, size, *rest = x.shape
     parts = tf.reshape(x, [group.size, group.size, size // group.size, *rest])
     return tf.reshape(tf.gather(parts, group.position, axis=1), [size, *rest])
-  return all_reduce.map_tensors(own_parts, all_reduce.group_stack(values, group))
+  return all_reduce.map_tensors(own_parts, all_reduce.group_all_gather(values, group))
 
 
 def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups = None
@@ -130,7 +130,7 @@ def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups
   With `y = fn(item)`: `ditem = fn'(item)^T sum_s dy_s` on the replica that computed it, else zero.
   """
   results, group = _divide_among_replicas("map_gather", items, fn, groups)
-  return all_reduce.group_sum(results, group)
+  return all_reduce.group_all_reduce(results, group)
 
 
 def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum",
@@ -146,9 +146,9 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   if op in reductions:
     return tree.map_structure(
         lambda *x: None if x[0] is None else reductions[op](tf.stack(x), axis=0),
-        *all_reduce.group_sum(results, group))
+        *all_reduce.group_all_reduce(results, group))
   scale = len(items) if op == "mean" else 1
-  return all_reduce.group_sum(tree.map_structure(
+  return all_reduce.group_all_reduce(tree.map_structure(
       lambda *x: None if x[0] is None else tf.add_n(x) / scale if op == "mean" else tf.add_n(x),
       *results), group)
 
@@ -159,7 +159,7 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
 def _divide_among_replicas(call: str, items: Sequence[Nest], fn: Callable[[Nest], Nest],
                            groups: Groups) -> tuple[list[Nest], Group]:
   """`fn` of each item on the replica that owns it, and zeros on the others."""
-  items, group = all_reduce.begin(call, list(items), groups)
+  items, group = all_reduce.checked_call(call, list(items), groups)
   if not items:
     raise UsageError(f"{call}: there are no items")
   if group.size == 1:

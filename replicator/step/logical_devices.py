@@ -18,7 +18,7 @@ _SCOPE = "logical_device_"
 _IN_SCOPE = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:_\d+)?/")
 
 
-class SplitStrategy(tf.distribute.MirroredStrategy):
+class MultiDeviceMirroredStrategy(tf.distribute.MirroredStrategy):
   """A MirroredStrategy whose replicas span several devices each, of which it knows the first.
 
   Args:
@@ -129,4 +129,4 @@ def _is_gradient(operation: tf.Operation) -> bool:
 
 def _columns() -> list[_Column]:
   strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else _newest
-  return strategy.columns if isinstance(strategy, SplitStrategy) else []
+  return strategy.columns if isinstance(strategy, MultiDeviceMirroredStrategy) else []

@@ -15,7 +15,7 @@ from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.distribute import values as distributed
 
 from replicator.errors import UsageError, nearest
-from replicator.step.logical_devices import SplitStrategy
+from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import parameter_server
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
@@ -107,7 +107,7 @@ def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Str
         f"replicas of {count}; set Replicator.logical_cpus to a multiple of {count}, or use "
         f"a multiple of {count} GPUs")
   replicas = [devices[i:i + count] for i in range(0, len(devices), count)]
-  return SplitStrategy(replicas, _cross_device_ops([of_replica[0] for of_replica in replicas]))
+  return MultiDeviceMirroredStrategy(replicas, _cross_device_ops([of_replica[0] for of_replica in replicas]))
 
 
 def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None:
