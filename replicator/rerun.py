@@ -123,7 +123,9 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.P
            f"--workdir={workdir}"]
   sizes = {kind: len(tasks) for kind, tasks in _cluster(facts).items()}
   if sizes and not variables.get("TF_CONFIG"):  # Else a cluster manager starts the processes.
-    size = [f"--workers={sizes.get('worker', 0)}",
+    # Without parameter servers, a chief is one of the workers.
+    chiefs = 0 if "ps" in sizes else sizes.get("chief", 0)
+    size = [f"--workers={sizes.get('worker', 0) + chiefs}",
             *([f"--ps={sizes['ps']}"] if "ps" in sizes else [])]
     words = [sys.executable, "-m", "replicator.launch", *size, "--", *words]
   kept = {name: value for name, value in variables.items()

@@ -11,7 +11,7 @@ import tree
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import check_owners
 from replicator.step import all_reduce, collectives, context, logical_devices
-from replicator.strategies import parameter_server, unsupported
+from replicator.strategies import parameter_server, tf_config, unsupported
 from replicator.strategies import strategy as strategies
 
 Nest = Any
@@ -22,17 +22,33 @@ Step = Callable[..., Nest]
 class Replicator:
   """Runs one replica step function under the strategy that a gin file names.
 
+  A step is written for one replica (Buchlovsky et al. 2019, arXiv:1902.00465, "TF-Replicator"):
+
+      replicator = Replicator("mirrored")
+      with replicator.scope():
+        step = MyStep()  # Builds networks and optimizers.
+      outputs = replicator.run(step, batch)  # What `step` returned on each replica.
+
   Args:
     strategy: one of `replicator.strategies.strategy.NAMES`.
-    logical_cpus: split the CPU into so many devices and replicate over those.
-    tpu: name or address of the TPU, for the strategy 'tpu'.
-    devices_per_replica: how many devices a replica spans; a step places its parts on them with
-      `replicator.logical_device`.
-    jit_compile: compile the step with XLA; for one replica. Worth it for networks of small
-      matrices; on CPUs XLA is slower than the default for convolutions.
+    logical_cpus: the number of devices that the CPU is split into, to replicate over. None uses
+      all GPUs, or the CPU as one device if there are none.
+    tpu: the name or address of the TPU, for the strategy 'tpu'.
+    jit_compile: whether XLA compiles the step; for one replica. It pays off for networks of small
+      matrices. On CPUs, XLA is slower than the default for convolutions.
+    devices_per_replica: the number of devices that each replica spans. A step places its parts
+      with `replicator.logical_device`.
+
+  Attributes:
+    name: the name of the strategy.
+    strategy: the `tf.distribute.Strategy`.
+    num_replicas: the number of replicas that run a step together, over all workers.
+    is_async: whether workers run steps independently, as under 'parameter_server'.
+    servers: the cluster of an asynchronous strategy, or None.
 
   Raises:
-    UsageError: see `replicator.strategies.strategy.make`; or `jit_compile` with several replicas.
+    UsageError: the strategy cannot be made (see `replicator.strategies.strategy.make`), or
+      `jit_compile` is set for several replicas or several devices per replica.
   """
 
   def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
@@ -56,7 +72,7 @@ class Replicator:
 
   @property
   def num_workers(self) -> int:
-    """How many processes run steps."""
+    """The number of processes that run steps."""
     if self.servers:
       return self.servers.num_workers
     return max(1, self.num_replicas // self.num_local_replicas)
@@ -64,32 +80,35 @@ class Replicator:
   @property
   def worker_id(self) -> int:
     """The number of this process among those that run the training loop; 0 is the chief."""
+    if self.name != "multi_worker_mirrored":
+      return 0
     resolver = self.strategy.cluster_resolver
-    return resolver.task_id or 0 if self.name == "multi_worker_mirrored" and resolver else 0
+    return tf_config.worker_number(
+        resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id)
 
   @property
   def num_pipelines(self) -> int:
-    """How many processes read inputs, each its part of the global batch."""
+    """The number of processes that read inputs, each its part of the global batch."""
     return 1 if self.is_async else self.num_workers
 
   @property
   def max_running(self) -> int:
-    """How many calls may be under way: enough to keep asynchronous workers busy.
+    """The number of calls that may be in flight: enough to keep asynchronous workers busy.
 
-    Workers of one synchronous run look at every result, to learn whether one must stop.
+    The workers of one synchronous run wait for every result, to agree on when to stop.
     """
     return 2 * self.num_workers if self.is_async else 8 if self.num_workers == 1 else 0
 
   @property
   def num_local_replicas(self) -> int:
-    """How many of the replicas belong to this process."""
+    """The number of replicas in this process."""
     if self.name == "multi_worker_mirrored":
       return len(self.strategy.extended.worker_devices)
     return self.num_replicas
 
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
-    """Variables created inside are replicated; networks and optimizers are built here."""
+    """A context in which variables are replicated; build networks and optimizers in it."""
     spread = self.servers.spread() if self.servers else contextlib.nullcontext()
     with spread, self.strategy.scope():
       yield
@@ -97,21 +116,24 @@ class Replicator:
   def run(self, step_fn: Step, inputs: Nest | None = None) -> list[Nest]:
     """Runs `step_fn` once on every replica.
 
-    May be called any number of times with different functions, each of which is compiled once.
+    `run` may be called any number of times, with different functions; each is compiled once.
 
     Args:
-      step_fn: called on each replica with its part of `inputs`, or with nothing.
-      inputs: this worker's part of the global batch, a nest of `[n, ...]`; its first axis is
-        split over the worker's replicas.
+      step_fn: called on each replica with the replica's part of `inputs`, or with no argument.
+      inputs: this worker's part of the global batch, a nest of arrays or tensors `[n, ...]`. The
+        first axis is split over the worker's replicas.
 
     Returns:
-      what `step_fn` returned, one nest for each replica of this process. Where replication is
-      asynchronous, one remote value, whose `fetch()` waits.
+      What `step_fn` returned, one nest for each replica of this process. Under an asynchronous
+      strategy, one remote value, whose `fetch()` waits for the outcome.
 
     Raises:
-      UsageError: n does not divide by the replicas, two optimizers own a variable, or the strategy
-        cannot run a layer of the step.
+      UsageError: n does not divide by the number of replicas, two optimizers own a variable, the
+        strategy cannot run a layer of the step, or `run` is called inside a step.
     """
+    if tf.distribute.has_strategy() and tf.distribute.get_replica_context():
+      raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
+                       "call the function itself, or run it after the step")
     if step_fn not in self._compiled:
       check_owners(step_fn)
       unsupported.check_supported(step_fn, self.name, self.num_replicas)
@@ -124,15 +146,15 @@ class Replicator:
     return [outputs] if self.is_async else self.local_results(outputs)
 
   def join(self) -> None:
-    """Waits for all scheduled steps; a no-op where replication is synchronous."""
+    """Waits for all scheduled steps; does nothing under a synchronous strategy."""
     if self.servers:
       self.servers.join()
 
   def distribute(self, inputs: Nest, axis: int = 0) -> Nest:
-    """Splits `axis` of each tensor over this process's replicas.
+    """Splits `axis` of each array or tensor over the replicas of this process.
 
     Raises:
-      UsageError: the axis does not divide by the replicas.
+      UsageError: the axis does not divide by the number of replicas.
     """
     replicas = self.num_local_replicas
     leaves = tree.flatten(inputs)
@@ -158,19 +180,18 @@ class Replicator:
     return self.strategy.experimental_distribute_values_from_function(part)
 
   def compile(self, function: Callable) -> Any:
-    """A `tf.function` of one that is called from across replicas, with `on_replicas` inside."""
-    # A step is TensorFlow operations under plain Python control: what runs eagerly line by
-    # line is what is compiled, with no rewriting of the user's source in between.
+    """Makes a `tf.function` of a cross-replica function, which calls `on_replicas`."""
+    # Without AutoGraph: what is compiled is the source that runs eagerly, line by line.
     return tf.function(function, autograph=False, jit_compile=self.jit_compile or None)
 
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
-    """Calls a compiled function; returns a remote value of the outcome where asynchronous."""
+    """Calls a compiled function; under an asynchronous strategy returns a remote value."""
     if self.servers:
       return self.servers.schedule(compiled, arguments)
     return compiled(*arguments)
 
   def on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
-    """Runs `step_fn(*arguments)` on every replica as step number `step` (scalar int64)."""
+    """Runs `step_fn(*arguments)` on every replica as step number `step` (int64 [])."""
     replicas: list[context.StepContext] = []
 
     def replica_fn(step, *arguments):
@@ -185,17 +206,18 @@ class Replicator:
       return replica_fn(step, *arguments)
     try:
       outputs = self.strategy.run(replica_fn, args=(step, *arguments))
-    except RuntimeError:  # Of tf.distribute, when some replicas end before others.
-      all_reduce.check_equal_calls([replica.collectives for replica in replicas])
+    except RuntimeError:  # tf.distribute raises it when some replicas end before others.
+      if replicas:
+        all_reduce.check_equal_calls([replica.collectives for replica in replicas])
       raise
     self._collectives = replicas[0].collectives
     return outputs
 
   def check_workers_agree(self) -> None:
-    """Compares the collectives of the step that was traced last with the other workers'.
+    """Compares the collectives of the step that was traced last with those of other workers.
 
     Raises:
-      UsageError: they differ; to run the step would hang.
+      UsageError: the workers' collectives differ, so that running the step would hang.
     """
     mine = list(self._collectives)
     codes = tf.constant(all_reduce.codes(mine))
@@ -210,6 +232,6 @@ class Replicator:
   def local_results(self, outputs: Nest) -> list[Nest]:
     """What `on_replicas` returned, one nest for each replica of this process."""
     by_leaf = [self.strategy.experimental_local_results(leaf) for leaf in tree.flatten(outputs)]
-    # What is no tensor, or the same one on every replica, comes back once.
+    # A leaf that is not a tensor, or is the same tensor on every replica, comes back once.
     return [tree.unflatten_as(outputs, [leaf[i % len(leaf)] for leaf in by_leaf])
             for i in range(self.num_local_replicas)]

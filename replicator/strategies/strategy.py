@@ -1,13 +1,10 @@
-"""From the name in a gin file to a `tf.distribute.Strategy`, once per process.
+"""Makes the `tf.distribute.Strategy` that a gin file names, once per process.
 
-`logical_cpus = N` splits the CPU into N devices, so that replication can be tried, tested
-and proved on any machine.
+`logical_cpus = N` splits the CPU into N devices, so replication can be tried and tested on any
+machine.
 """
 
 import functools
-import json
-import os
-import re
 from typing import Any
 
 import tensorflow as tf
@@ -16,30 +13,36 @@ from tensorflow.python.distribute import values as distributed
 
 from replicator.errors import UsageError, nearest
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
-from replicator.strategies import parameter_server
+from replicator.strategies import parameter_server, tf_config
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
          "parameter_server", "tpu")
+"""The strategies that `Replicator.strategy` may name."""
 
 
 @functools.cache
 def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
          devices_per_replica: int = 1) -> tf.distribute.Strategy:
-  """Makes the strategy `name`, or returns the one this process already has.
+  """Makes the strategy `name`, or returns the one that this process already has.
 
-  Two MirroredStrategy objects over the same devices would collide in their collectives,
-  hence once per process.
+  A process needs one strategy for each set of arguments: the collectives of two
+  MirroredStrategy objects over the same devices would collide.
 
   Args:
     name: one of `NAMES`.
-    logical_cpus: split the CPU into so many devices and use those; None uses the GPUs, or
-      the one CPU where there are none.
-    tpu: name or address of the TPU, for `tpu`; 'local' on a TPU machine.
-    devices_per_replica: how many devices a replica spans, see `replicator.step.logical_devices`.
+    logical_cpus: the number of devices that the CPU is split into; the strategy uses them all.
+      None uses the GPUs, or the CPU as one device if there are none.
+    tpu: the name or address of the TPU, for the strategy 'tpu'; 'local' on a TPU machine.
+    devices_per_replica: the number of devices that each replica spans; see
+      `replicator.step.logical_devices`.
+
+  Returns:
+    The strategy. In a worker or parameter server process of a 'parameter_server' cluster the
+    call never returns: the process serves the chief until it is killed.
 
   Raises:
-    UsageError: unknown name, an unusable TF_CONFIG, no TPU, devices that cannot be split, or
-      replicas of several devices where there are none.
+    UsageError: the name is unknown, TF_CONFIG is not usable, there is no TPU, or the devices
+      cannot be divided as asked.
   """
   if name not in NAMES:
     raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, NAMES)} "
@@ -47,7 +50,7 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   if devices_per_replica != 1:
     return _split(name, logical_cpus, devices_per_replica)
   if name in ("multi_worker_mirrored", "parameter_server"):
-    cluster = read_tf_config(name)
+    cluster = tf_config.read(name)
     if logical_cpus is not None:
       raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
                        "each process on CPUs; start more workers instead")
@@ -59,7 +62,7 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   devices = _devices(logical_cpus)
   if name == "default":
     return tf.distribute.get_strategy()
-  # Mirroring one device would only wrap its variables.
+  # Over one device, a MirroredStrategy would only wrap the variables.
   if name == "one_device" or (name == "mirrored" and len(devices) == 1):
     return tf.distribute.OneDeviceStrategy(devices[0])
   if name == "central_storage":
@@ -68,7 +71,7 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
 
 
 def _devices(logical_cpus: int | None) -> list[str]:
-  """Names of the devices to replicate over."""
+  """The names of the devices to replicate over."""
   if logical_cpus is None:
     gpus = tf.config.list_logical_devices("GPU")
     return [f"/gpu:{i}" for i in range(len(gpus))] or ["/cpu:0"]
@@ -91,7 +94,7 @@ def _devices(logical_cpus: int | None) -> list[str]:
 
 
 def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Strategy:
-  """Replicas of `count` devices each, or one such replica for 'one_device'."""
+  """A strategy whose replicas span `count` devices each; for 'one_device', one such replica."""
   if not isinstance(count, int) or count < 1:
     raise UsageError(f"Replicator.devices_per_replica = {count!r}: must be a whole number of at "
                      "least 1")
@@ -111,18 +114,18 @@ def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Str
 
 
 def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None:
-  # TensorFlow's own choice for CPUs is several times slower; for GPUs it is NCCL.
+  # TensorFlow's default for CPUs is several times slower. For GPUs, its default is NCCL.
   return SumOnEveryDevice() if "cpu" in devices[0] else None
 
 
 def _parameter_server(cluster: dict[str, Any]) -> tf.distribute.Strategy:
   """The chief's strategy; in a worker or parameter server process, serves until killed.
 
-  TF-Replicator's hybrid has groups that are synchronous inside and asynchronous to each other. Here
-  a group is one worker: TensorFlow runs a replica on each of its GPUs, in sync, and one replica on
-  the CPU, however many logical devices that has. Groups of several workers are out of reach: to
-  this strategy workers do not see each other. (Seen with two CPUs in place of a worker's GPUs; not
-  run with GPUs yet.)
+  TF-Replicator's hybrid strategy has groups of replicas: synchronous inside a group, asynchronous
+  between groups. Here a group is one worker. TensorFlow runs one synchronous replica on each GPU
+  of the worker, or one replica on its CPU, however many logical devices the CPU has. Groups of
+  several workers are not possible, because workers do not see each other under this strategy.
+  (Tested with two CPUs in place of a worker's GPUs; not yet run with GPUs.)
   """
   resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
   if cluster["task"]["type"] in ("worker", "ps"):
@@ -142,73 +145,23 @@ def _tpu(name: str | None) -> tf.distribute.Strategy:
   return tf.distribute.TPUStrategy(resolver)
 
 
-def read_tf_config(strategy: str) -> dict[str, Any]:
-  """Reads and checks TF_CONFIG for `multi_worker_mirrored` or `parameter_server`.
-
-  Returns:
-    `{"cluster": {type: [address]}, "task": {"type": str, "index": int}}`
-
-  Raises:
-    UsageError: it is missing, no JSON, or inconsistent.
-  """
-  launch = "python -m replicator.launch --workers=2 " + (
-      "--ps=1 " if strategy == "parameter_server" else "") + "-- COMMAND"
-  text = os.environ.get("TF_CONFIG")
-  if not text:
-    raise UsageError(f"Replicator.strategy = '{strategy}': the environment has no TF_CONFIG; "
-                     f"start all processes with: {launch}")
-  try:
-    config = json.loads(text)
-    cluster, task = config["cluster"], config["task"]
-    kind, index = task["type"], task["index"]
-    if not isinstance(cluster, dict):
-      raise TypeError
-  except json.JSONDecodeError as error:
-    raise UsageError(f"TF_CONFIG is not JSON ({error}): {text!r}") from error
-  except (KeyError, TypeError) as error:
-    raise UsageError(f"TF_CONFIG is {text!r}; it must have the form "
-                     '{"cluster": {"worker": ["host:port", ...]}, '
-                     '"task": {"type": "worker", "index": 0}}') from error
-  required = {"chief", "worker", "ps"} if strategy == "parameter_server" else {"worker"}
-  _check_cluster(cluster, required, strategy)
-  if not isinstance(kind, str) or kind not in cluster:
-    raise UsageError(f"TF_CONFIG: task type '{kind}' is not in the cluster; it has: "
-                     f"{', '.join(cluster)}")
-  if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
-    raise UsageError(f"TF_CONFIG: task index {index!r} is out of range; the cluster has "
-                     f"{len(cluster[kind])} of type '{kind}', counted from 0")
-  return config
-
-
-def _check_cluster(cluster: Any, required: set[str], strategy: str) -> None:
-  missing = required - set(cluster)
-  if missing:
-    raise UsageError(f"TF_CONFIG: '{strategy}' needs {', '.join(sorted(missing))} in the cluster, "
-                     f"which has: {', '.join(cluster) or 'nothing'}")
-  for kind, addresses in cluster.items():
-    if not isinstance(addresses, list) or not all(
-        isinstance(a, str) and re.fullmatch(r".+:\d{1,5}", a) and
-        int(a.rpartition(":")[2]) < 65536 for a in addresses):
-      raise UsageError(f"TF_CONFIG: cluster['{kind}'] must be a list of \"host:port\" strings, "
-                       f"not {addresses!r}")
-
-
 class SumOnEveryDevice(tf.distribute.ReductionToOneDevice):
-  """Every device fetches the tensors of all replicas and adds them up, in the same order.
+  """An all-reduce for devices that share memory: each device adds up the tensors of all replicas.
 
-  One operation a device. TensorFlow's HierarchicalCopyAllReduce splits, adds up, joins and
-  copies instead, and leaves the last of an odd number of devices out of the sum.
+  Every device adds in the same order, in one operation, so that all sums are equal bit for bit.
+  TensorFlow's HierarchicalCopyAllReduce takes several operations per device, and leaves the last
+  of an odd number of devices out of the sum.
   """
 
   def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any,
                                   options: Any) -> list:
-    """Sums each; see `tf.distribute.CrossDeviceOps.batch_reduce_implementation`."""
+    """The sum of each value; see `tf.distribute.CrossDeviceOps.batch_reduce_implementation`."""
     return [self.reduce_implementation(reduce_op, value, destinations, options)
             for value, destinations in value_destination_pairs]
 
   def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any,
                             options: Any) -> Any:
-    """The sum; see `tf.distribute.CrossDeviceOps.reduce_implementation`."""
+    """The sum of a value; see `tf.distribute.CrossDeviceOps.reduce_implementation`."""
     if destinations is not per_replica_value or any(
         not isinstance(x, tf.Tensor) for x in per_replica_value.values):
       return super().reduce_implementation(reduce_op, per_replica_value, destinations, options)

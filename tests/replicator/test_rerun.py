@@ -60,6 +60,7 @@ def test_a_module_is_run_as_a_module(run):
 
 @pytest.mark.parametrize(("cluster", "sizes"), [
   (CLUSTER["cluster"], ["--workers=2"]),
+  ({"chief": ["a:1"], "worker": ["a:2"], "evaluator": ["a:3"]}, ["--workers=2"]),
   ({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}, ["--workers=2", "--ps=1"])])
 def test_several_processes_are_launched_again(cluster, sizes, run):
   write_facts(run, tf_config={**CLUSTER, "cluster": cluster})

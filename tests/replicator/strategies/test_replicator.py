@@ -1,4 +1,4 @@
-"""The Replicator: one step function on every replica."""
+"""The Replicator runs one step function on every replica."""
 
 import gin
 import keras
@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tree
 
-from replicator import Replicator, replica_id, wrap_optimizer
+from replicator import Replicator, UsageError, replica_id, wrap_optimizer
 from tests.programs.refusals import refusal
 
 
@@ -149,7 +149,7 @@ def test_tensors_that_disagree(synchronous):
 
 
 @pytest.mark.parametrize("inputs", [{}, np.float32(1.0), [1, 2]], ids=["empty", "scalar", "list"])
-def test_inputs_that_are_no_batch(inputs):
+def test_inputs_that_are_not_a_batch(inputs):
   assert refusal(mirrored().run, own_number, inputs).startswith("inputs: ")
 
 
@@ -173,6 +173,19 @@ def test_xla_with_any_strategy_of_one_replica(strategy):
   for expected in (0.0, -1.0):
     outputs = replicator.run(step, np.ones(2, np.float32))
     assert [o.numpy().tolist() for o in outputs] == [[expected]]
+
+
+def test_a_run_inside_a_step_is_refused():
+  replicator = mirrored()
+  with pytest.raises(UsageError, match=r"^Replicator.run: called inside a step"):
+    replicator.run(lambda x: replicator.run(lambda: x), np.zeros([2]))
+
+
+def test_an_error_before_the_first_replica_begins_is_not_hidden():
+  replicator = mirrored()
+  inner = lambda: replicator.on_replicas(lambda: None, 0, ())
+  with pytest.raises(RuntimeError, match="cross-replica context"):
+    replicator.run(inner)
 
 
 # ---- Scope, and facts ---------------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""TF_CONFIG: which processes make a run together, and which of them this one is.
+
+A cluster manager or `replicator.launch` sets this environment variable in every process.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replicator.errors import UsageError
+
+_JOBS = ("chief", "worker", "ps", "evaluator")
+_TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
+                  "parameter_server": ("chief", "worker", "ps")}
+
+
+def read(strategy: str) -> dict[str, Any]:
+  """Reads and checks TF_CONFIG for 'multi_worker_mirrored' or 'parameter_server'.
+
+  Returns:
+    `{"cluster": {job: [address]}, "task": {"type": str, "index": int}}`
+
+  Raises:
+    UsageError: TF_CONFIG is missing, is not JSON, is inconsistent, or gives this process a task
+      that takes no part in the training.
+  """
+  launch = "python -m replicator.launch --workers=2 " + (
+      "--ps=1 " if strategy == "parameter_server" else "") + "-- COMMAND"
+  text = os.environ.get("TF_CONFIG")
+  if not text:
+    raise UsageError(f"Replicator.strategy = '{strategy}': the environment has no TF_CONFIG; "
+                     f"start all processes with: {launch}")
+  try:
+    config = json.loads(text)
+    cluster, task = config["cluster"], config["task"]
+    kind, index = task["type"], task["index"]
+    if not isinstance(cluster, dict):
+      raise TypeError
+  except json.JSONDecodeError as error:
+    raise UsageError(f"TF_CONFIG is not JSON ({error}): {text!r}") from error
+  except (KeyError, TypeError) as error:
+    raise UsageError(f"TF_CONFIG is {text!r}; it must have the form "
+                     '{"cluster": {"worker": ["host:port", ...]}, '
+                     '"task": {"type": "worker", "index": 0}}') from error
+  _check_cluster(cluster, strategy)
+  _check_task(cluster, kind, index, strategy)
+  return config
+
+
+def _check_cluster(cluster: dict[str, Any], strategy: str) -> None:
+  required = set(_TRAINING_JOBS[strategy])
+  if strategy == "multi_worker_mirrored":
+    required.remove("chief")
+  missing = required - set(cluster)
+  if missing:
+    raise UsageError(f"TF_CONFIG: '{strategy}' needs {', '.join(sorted(missing))} in the cluster, "
+                     f"which has: {', '.join(cluster) or 'nothing'}")
+  for kind, addresses in cluster.items():
+    if kind not in _JOBS:
+      raise UsageError(f"TF_CONFIG: the cluster has an unknown job '{kind}'; write one of: "
+                       f"{', '.join(_JOBS)}")
+    if not isinstance(addresses, list) or not all(
+        isinstance(a, str) and re.fullmatch(r".+:\d{1,5}", a) and
+        int(a.rpartition(":")[2]) < 65536 for a in addresses):
+      raise UsageError(f"TF_CONFIG: cluster['{kind}'] must be a list of \"host:port\" strings, "
+                       f"not {addresses!r}")
+  chiefs = len(cluster.get("chief", ()))
+  if chiefs > 1:
+    raise UsageError(f"TF_CONFIG: cluster['chief'] has {chiefs} addresses; a cluster has one "
+                     "chief at most")
+
+
+def _check_task(cluster: dict[str, list[str]], kind: Any, index: Any, strategy: str) -> None:
+  # TensorFlow allows an evaluator outside of the cluster that trains.
+  if not isinstance(kind, str) or (kind not in cluster and kind != "evaluator"):
+    raise UsageError(f"TF_CONFIG: task type '{kind}' is not in the cluster; it has: "
+                     f"{', '.join(cluster)}")
+  if kind not in _TRAINING_JOBS[strategy]:
+    *others, last = _TRAINING_JOBS[strategy]
+    raise UsageError(f"TF_CONFIG: the task type '{kind}' takes no part in '{strategy}' training; "
+                     f"start only {', '.join(others)} and {last} processes (the training "
+                     "evaluates by itself)")
+  if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+    raise UsageError(f"TF_CONFIG: task index {index!r} is out of range; the cluster has "
+                     f"{len(cluster[kind])} of type '{kind}', counted from 0")
+
+
+def worker_number(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> int:
+  """The number of a 'chief' or 'worker' task among those that train; 0 is the chief's.
+
+  A chief, if the cluster has one, comes before the workers, as TensorFlow numbers the replicas.
+
+  Args:
+    cluster: `{job: [address]}`.
+    kind: the task's job.
+    index: the task's index in the job.
+  """
+  return index + (len(cluster.get("chief", ())) if kind == "worker" else 0)
