@@ -26,7 +26,7 @@ class Learner:
   """The agent, which takes one update in each call."""
 
   def __init__(self):
-    context.set_global_batch_size(BATCH_SIZE)
+    context.run.global_batch_size = BATCH_SIZE
     for name, value in {
         "Normalizer.enabled": False, "Replay.capacity": problem.ROWS,
         "wrap_optimizer.clip_norm": problem.CLIP_NORM, "wrap_optimizer.ema_decay": 0.0,

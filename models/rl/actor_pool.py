@@ -258,6 +258,6 @@ def _check(environments: Environments, processes: int, where: str, steps_per_ord
   if steps_per_order < 1 or max_policy_age < 1:
     raise UsageError(f"ActorPool.steps_per_order = {steps_per_order}, max_policy_age = "
                      f"{max_policy_age}: must both be at least 1")
-  if context.num_input_pipelines() > 1:
+  if context.run.num_input_pipelines > 1:
     raise UsageError(f"make_actor.processes = {processes}: actors in processes feed a learner of "
                      "one process, and this run has several; write 0, and each of them acts")

@@ -1,8 +1,9 @@
-"""Where am I: which replica, of how many, at which step - inside a step and in plain eager code.
+"""Where the code runs: which run, which step, and which replica out of how many.
 
-The replica's identity comes from `tf.distribute` itself; this module adds what it does not
-know: the number of the training step, the micro-batch, how often each random stream was drawn,
-which collectives were called in the step, and what it tells of itself. Outside a step, code
+The replica's number comes from `tf.distribute`. This module adds what `tf.distribute` does not
+know. `RunContext` holds what is fixed for a whole run: its seed and its global batch size.
+`StepContext` holds what one replica knows of its step: the step's number, the micro-batch, how
+often each random stream was drawn, and which collectives were called. Outside of any step, code
 runs as replica 0 of 1 at step 0.
 """
 
@@ -20,14 +21,14 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass
 class Microbatch:
-  """Which part of the replica's batch is computed now; see `replicator.microbatch`.
+  """The part of the replica's batch that is being computed; see `replicator.microbatch`.
 
   Attributes:
-    count: how many parts there are.
+    count: the number of parts.
     index: the number of this part: an int, or in a compiled loop an int32 [].
     is_first: whether this is part 0.
     first_values: what `once` computed in part 0, in the order of its calls.
-    replayed: how many of them this part has used.
+    replayed: how many of `first_values` this part has used.
   """
 
   count: int
@@ -38,21 +39,26 @@ class Microbatch:
 
 
 class StepContext:
-  """What one replica knows of the step it is tracing or running.
+  """What one replica knows of the step that it traces or runs.
+
+  Args:
+    step: the number of the training step, int64 [].
+    xla: whether XLA compiles the step.
+    is_step: False for code outside of any step.
 
   Attributes:
-    step: the number of the training step, a scalar int64 tensor.
+    step: the number of the training step, int64 [].
     xla: whether XLA compiles the step.
-    graph: the graph the step is traced into, or None when it runs eagerly.
-    draws: how many times each named random stream was drawn so far in this step.
-    microbatch: the part of the batch that is computed, or None where it is not divided.
-    collectives: the collectives called so far in this step, each in words.
-    scaled_for: the optimizers that scaled a loss since their last update in this step.
-    signals: what `signal` recorded, or None where nobody asked.
-    is_step: False for code that runs outside any step.
+    is_step: False for code outside of any step.
+    graph: the graph that the step is traced into, or None if the step runs eagerly.
+    draws: how many times the step has drawn from each random stream so far, by name.
+    microbatch: the part of the batch that is being computed, or None if the batch is not divided.
+    collectives: a description of each collective that the step has called so far.
+    scaled_for: the optimizers that have scaled a loss in this step since their last update.
+    signals: what `signal` recorded, or None if the caller of the step did not ask for signals.
   """
 
-  def __init__(self, step: tf.Tensor, xla: bool = False, is_step: bool = True):
+  def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True):
     self.is_step = is_step
     self.step = step
     self.xla = xla
@@ -64,27 +70,53 @@ class StepContext:
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None
 
 
+@dataclasses.dataclass
+class RunContext:
+  """What is fixed for a whole run, in this process.
+
+  Attributes:
+    seed: the seed of all random streams.
+    rollbacks: how many times the run has rolled back to a checkpoint. Every rollback gives the
+      random streams other draws.
+    global_batch_size: the number of examples of one step over all replicas.
+    num_input_pipelines: the number of processes that read inputs or act in environments, each for
+      its part of the global batch.
+    strategy: the strategy of the newest `Replicator`, whose devices count outside of steps and
+      scopes; or None.
+    outside: the context of code outside of any step.
+  """
+
+  seed: int = 0
+  rollbacks: int = 0
+  global_batch_size: int = 1
+  num_input_pipelines: int = 1
+  strategy: tf.distribute.Strategy | None = None
+  outside: StepContext = dataclasses.field(
+      default_factory=lambda: StepContext(step=0, is_step=False))
+
+
+run = RunContext()
+"""The run of this process. `replicator.train` sets its attributes."""
+
+
 class _Local(threading.local):
-  """One stack a thread: under MirroredStrategy every replica is traced in its own thread."""
+  """One stack for each thread: under MirroredStrategy every replica is traced in its own."""
 
   def __init__(self):
     self.stack: list[StepContext] = []
 
 
 _local = _Local()
-_outside = StepContext(step=0, is_step=False)
-_global_batch_size = 1
-_num_input_pipelines = 1
 
 
 def current() -> StepContext:
-  """The context of the running step, or the process-wide one outside any step."""
-  return _local.stack[-1] if _local.stack else _outside
+  """The context of the running step, or that of the process outside of any step."""
+  return _local.stack[-1] if _local.stack else run.outside
 
 
 @contextlib.contextmanager
 def entered(step: tf.Tensor, xla: bool = False) -> Iterator[StepContext]:
-  """Makes the body a replica's step number `step` (scalar int64)."""
+  """Runs the body as one replica's step number `step` (int64 [])."""
   _local.stack.append(StepContext(step, xla))
   try:
     yield _local.stack[-1]
@@ -92,15 +124,10 @@ def entered(step: tf.Tensor, xla: bool = False) -> Iterator[StepContext]:
     _local.stack.pop()
 
 
-def reset() -> None:
-  """Forgets the draws made outside steps, so that a newly seeded run starts alike."""
-  _outside.draws.clear()
-
-
 def once(compute: Callable[[], _T]) -> _T:
-  """`compute()`, for what happens once for each batch: later micro-batches get the first's value.
+  """`compute()`, for what happens once per batch: later micro-batches reuse the first's value.
 
-  Such is a state that advances with every batch, as the vector of a power iteration does.
+  An example is a state that advances with every batch, such as the vector of a power iteration.
   """
   part = current().microbatch
   if part is None:
@@ -113,60 +140,52 @@ def once(compute: Callable[[], _T]) -> _T:
 
 
 def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
-  """Records some scalars [] by which `owner`, a layer or optimizer, tells how it is doing.
+  """Records diagnostic scalars [] of `owner`, a layer or an optimizer.
 
-  They are computed only where a caller of the step asked for them: see `training.signals`.
+  The scalars are computed only if the caller of the step asks for them; see `training.signals`.
+
+  Args:
+    owner: the layer or optimizer.
+    compute: returns the scalars by name.
   """
   now = current()
-  # Of a loop's body, such as that of later micro-batches, no tensor is to be had outside.
+  # Tensors of a loop's body, such as that of later micro-batches, cannot be used outside of it.
   is_later_part = now.microbatch is not None and not now.microbatch.is_first
   if now.signals is not None and not is_later_part and not in_inner_graph():
     now.signals.append((owner, compute()))
 
 
 def in_inner_graph() -> bool:
-  """Whether a graph is traced here that the step has inside: of a tf.cond, loop or function."""
+  """Whether the code is traced into a graph inside the step: a tf.cond, loop or function."""
   return (not tf.executing_eagerly()
           and tf.compat.v1.get_default_graph() is not current().graph)
 
 
 def replica_id() -> int | tf.Tensor:
-  """This replica's number in `[0, num_replicas())`: an int, or in a compiled step an int32 []."""
+  """The number of this replica, in `[0, num_replicas())`.
+
+  Returns:
+    An int, or in a compiled step an int32 []. Outside of a step, 0.
+  """
   replica_context = tf.distribute.get_replica_context()
   return replica_context.replica_id_in_sync_group if replica_context else 0
 
 
 def num_replicas() -> int:
-  """How many replicas run this step together, over all workers; 1 outside a step."""
+  """The number of replicas that run this step together, over all workers; 1 outside of a step."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.num_replicas_in_sync if replica_context else 1
 
 
-def set_global_batch_size(size: int) -> None:
-  """Sets how many examples a step has over all replicas; `replicator.train` does."""
-  global _global_batch_size
-  _global_batch_size = size
-
-
-def set_num_input_pipelines(number: int) -> None:
-  """Sets how many processes read inputs or act for the run; `replicator.train` does."""
-  global _num_input_pipelines
-  _num_input_pipelines = number
-
-
-def num_input_pipelines() -> int:
-  """How many processes of the run read inputs or act, each for its part of the global batch."""
-  return _num_input_pipelines
-
-
 def batch_size() -> int:
-  """How many examples of the global batch are this replica's; outside a step all of them.
+  """The number of examples of the global batch that belong to this replica.
 
-  For a step that makes its own examples: in one with `inputs` its batch tells.
+  It is for a step that makes its own examples. A step with `inputs` takes the size of its batch
+  instead: `batch.shape[0]`. Outside of a step it is the size of the global batch.
   """
-  return _global_batch_size // num_replicas()
+  return run.global_batch_size // num_replicas()
 
 
 def step_number() -> tf.Tensor:
-  """The number of the training step being run, a scalar int64 (0 outside a step)."""
+  """The number of the training step that is running, int64 []; 0 outside of a step."""
   return tf.cast(current().step, tf.int64)

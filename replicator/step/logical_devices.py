@@ -1,7 +1,7 @@
 """Model parallelism: a replica may span several devices, and a step says what goes where.
 
-`Replicator.devices_per_replica = 2` divides the devices into replicas of two. They are logical
-devices 0 and 1 of their replica, whichever replica runs: a step does not know the others.
+`Replicator.devices_per_replica = 2` divides the devices into replicas of two. They are the logical
+devices 0 and 1 of their replica, on every replica alike. A step does not know the other devices.
 """
 
 import contextlib
@@ -19,11 +19,13 @@ _IN_SCOPE = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:_\d+)?/")
 
 
 class MultiDeviceMirroredStrategy(tf.distribute.MirroredStrategy):
-  """A MirroredStrategy whose replicas span several devices each, of which it knows the first.
+  """A MirroredStrategy whose replicas span several devices each.
+
+  MirroredStrategy itself knows the first device of each replica.
 
   Args:
-    devices: names of the devices of each replica, `[num_replicas][devices_per_replica]`.
-    cross_device_ops: of MirroredStrategy.
+    devices: the names of the devices of each replica, `[num_replicas][devices_per_replica]`.
+    cross_device_ops: the argument of MirroredStrategy.
 
   Attributes:
     columns: the i-th devices of all replicas, `[devices_per_replica][num_replicas]`.
@@ -36,7 +38,7 @@ class MultiDeviceMirroredStrategy(tf.distribute.MirroredStrategy):
 
 
 class _Column:
-  """What `colocate_with` asks of a variable that exists already: where its copies are."""
+  """One device of each replica, in the form that `colocate_with` reads from a variable."""
 
   def __init__(self, names: tuple[str, ...]):
     self._devices = names
@@ -45,30 +47,30 @@ class _Column:
     return self._devices[replica]
 
 
-_newest: tf.distribute.Strategy | None = None
-
-
-def remember(strategy: tf.distribute.Strategy) -> None:
-  """Makes `strategy` the one whose devices count outside of any step and scope."""
-  global _newest
-  _newest = strategy
-
-
 @contextlib.contextmanager
 def logical_device(index: int) -> Iterator[None]:
   """Places the body on the `index`-th device of the replica that runs it.
 
-  In a step its operations go there. In a compiled step their gradients do too, except for loops,
-  branches and `tf.function`s inside, whose backward pass is on logical device 0. In
-  `Replicator.scope()` every replica's copy of the variables goes to that device of the replica,
-  and later the slots and averages that an optimizer keeps of them. Elsewhere, as in an
-  evaluation, the devices are those of the first replica.
+      with replicator.logical_device(1):
+        logits = self.head(features)
 
-  What is not placed is on logical device 0: inputs, and the mean of gradients over replicas.
-  With one device for each replica `logical_device(0)` changes nothing.
+  In a step, the operations of the body run on that device. In a compiled step their gradients run
+  there too, except the gradients of loops, branches and `tf.function`s, which run on logical
+  device 0.
+
+  In `Replicator.scope()`, each replica's copies of the variables go to that device, and so do the
+  slots and averages that an optimizer keeps for these variables. Elsewhere, as in an evaluation,
+  the devices are those of the first replica.
+
+  Everything else is on logical device 0: inputs, and the mean of gradients over replicas. With one
+  device per replica, `logical_device(0)` changes nothing.
+
+  Args:
+    index: the number of the device in its replica, from 0.
 
   Raises:
-    UsageError: a replica of the running (or else the newest) Replicator has no such device.
+    UsageError: a replica has no such device. The replicas are those of the running `Replicator`,
+      or outside of steps and scopes those of the newest.
   """
   columns = _columns()
   count = max(1, len(columns))
@@ -82,7 +84,7 @@ def logical_device(index: int) -> Iterator[None]:
   column = columns[index]
 
   def create(next_creator, **kwargs):
-    if kwargs.get("colocate_with") is None:  # A slot belongs to its variable.
+    if kwargs.get("colocate_with") is None:  # Slots go where their variables are.
       kwargs["colocate_with"] = column
     return next_creator(**kwargs)
 
@@ -97,10 +99,10 @@ def logical_device(index: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gradients_placed() -> Iterator[None]:
-  """In the body, a compiled step, the backward pass runs on the devices of the forward pass.
+  """Runs the backward pass of the body, a compiled step, on the devices of the forward pass.
 
-  A tape computes the gradient of an operation under the name scope of that operation, but on
-  the device where the tape is asked for it.
+  A tape computes the gradient of an operation under that operation's name scope, but on the
+  device on which the tape is asked for the gradient.
   """
   columns = _columns()
   graph = context.current().graph
@@ -113,7 +115,7 @@ def gradients_placed() -> Iterator[None]:
     scopes = _IN_SCOPE.findall(operation.name)
     if scopes and not operation.device:
       return columns[int(scopes[-1])][replica]
-    # A sum of gradients of one tensor has no scope; it goes where they are.
+    # The sum of several gradients of one tensor has no scope; it goes where they are.
     if operation.type == "AddN" and all(_is_gradient(x.op) for x in operation.inputs):
       devices = {x.device for x in operation.inputs}
       return devices.pop() if len(devices) == 1 else operation.device
@@ -128,5 +130,5 @@ def _is_gradient(operation: tf.Operation) -> bool:
 
 
 def _columns() -> list[_Column]:
-  strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else _newest
+  strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else context.run.strategy
   return strategy.columns if isinstance(strategy, MultiDeviceMirroredStrategy) else []

@@ -1,4 +1,4 @@
-"""The random bits of the examples that this replica computes; `random` makes numbers of them."""
+"""Random bits for the examples of this replica; `replicator.random` turns them into numbers."""
 
 import hashlib
 import math
@@ -9,42 +9,47 @@ import tensorflow as tf
 from replicator.errors import UsageError
 from replicator.step import context
 
-_PHILOX = 1  # Philox4x32-10 (Salmon et al. 2011), as TensorFlow numbers its algorithms.
-_SEED_KEY = [0x02461e293ec8f720]  # Of TensorFlow, for the Philox that makes keys of seeds.
-# Rows of so many elements are drawn one by one where a micro-batch needs some of them only.
+_PHILOX = 1  # TensorFlow's number for Philox4x32-10 (Salmon et al. 2011).
+_SEED_KEY = [0x02461e293ec8f720]  # TensorFlow's key for the Philox that turns seeds into keys.
+# In a micro-batch, rows of at least this many elements are drawn one by one; shorter rows are
+# drawn for the replica's whole batch, and most are thrown away.
 _LARGE_ROW = 4096
 
 # (number of elements, key, counter) -> [elements]
 _Draw = Callable[[int, tf.Tensor, tf.Tensor], tf.Tensor]
 
-_seed = "0"
-
 
 def set_seed(seed: int, rollbacks: int = 0) -> None:
-  """Seeds all streams, and restarts those drawn outside of steps.
+  """Seeds all streams, and restarts the streams that are drawn outside of steps.
 
-  What is compiled already keeps its seed.
+  A function that is compiled already keeps its seed.
 
   Args:
-    seed: of the run.
-    rollbacks: how often the run went back to a checkpoint; every time all streams are new ones.
+    seed: the seed of the run.
+    rollbacks: how many times the run has rolled back to a checkpoint. Every rollback gives all
+      streams other draws.
   """
-  global _seed
-  _seed = f"{seed}+{rollbacks}" if rollbacks else f"{seed}"
-  context.reset()
+  context.run.seed, context.run.rollbacks = seed, rollbacks
+  context.run.outside.draws.clear()
 
 
 def seed_of(name: str) -> int:
-  """A seed, below 2^63, for what draws outside TensorFlow, such as an environment.
+  """A seed below 2^63 for random numbers outside of TensorFlow, such as those of an environment.
 
-  A function of the seed of the run and of the name alone: the same in every process.
+  It depends on the seed of the run and on `name` only, so it is the same in every process.
   """
-  return int.from_bytes(hashlib.sha256(f"{_seed}/seed of {name}".encode()).digest()[:8],
-                        "little") >> 1
+  return int.from_bytes(_digest(f"seed of {name}")[:8], "little") >> 1
+
+
+def _digest(text: str) -> bytes:
+  """A hash of `text`, the seed of the run and its rollbacks."""
+  run = context.run
+  seed = f"{run.seed}+{run.rollbacks}" if run.rollbacks else f"{run.seed}"
+  return hashlib.sha256(f"{seed}/{text}".encode()).digest()
 
 
 def bits(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-  """Random bits `[n, ...]` from stream `name`, as uint32 or uint64."""
+  """Random bits `[n, ...]` from the stream `name`, as uint32 or uint64."""
   return _own_rows(name, shape, dtype, lambda count, key, counter: (
       tf.raw_ops.StatelessRandomUniformFullIntV2(
           shape=[count], key=key, counter=counter, alg=_PHILOX, dtype=dtype)))
@@ -52,7 +57,11 @@ def bits(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
 
 def integers(name: str, shape: Sequence[int], minval: float, maxval: float,
              dtype: tf.DType) -> tf.Tensor:
-  """Integers `[n, ...]` from `[minval, maxval)`, as int32 or int64."""
+  """Random integers `[n, ...]` in `[minval, maxval)` from the stream `name`, int32 or int64.
+
+  Raises:
+    UsageError: another dtype, or a draw that `bits` refuses.
+  """
   if dtype not in (tf.int32, tf.int64):
     raise UsageError(f"random stream '{name}': does not draw {dtype.name}; write 'int32' and cast")
   return _own_rows(name, shape, dtype, lambda count, key, counter: (
@@ -62,7 +71,7 @@ def integers(name: str, shape: Sequence[int], minval: float, maxval: float,
 
 
 def _own_rows(name: str, shape: Sequence[int], dtype: tf.DType, draw: _Draw) -> tf.Tensor:
-  """Of the draw for the whole global batch, this replica's rows, of its micro-batch."""
+  """The rows of this replica and its micro-batch, from the draw for the whole global batch."""
   size, *rest = _checked(name, shape)
   row = math.prod(rest)
   part = context.current().microbatch
@@ -85,7 +94,7 @@ def _chunk(index: int | tf.Tensor, count: int, dtype: tf.DType, key: tf.Tensor,
            counter: tf.Tensor, draw: _Draw) -> tf.Tensor:
   """The elements `[index * count, (index + 1) * count)` of a draw.
 
-  Philox makes 128 bits from each value of its counter, so that any part costs what it holds.
+  Philox makes 128 bits from each value of its counter, so a chunk costs no more than its size.
   """
   group = 16 // dtype.size
   first = tf.cast(index, tf.int64) * count
@@ -110,7 +119,7 @@ def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
   """The Philox key uint64 [1] and first counter uint64 [2] of the next draw from a stream.
 
   Raises:
-    UsageError: drawn where a graph of its own is traced within the step; see `random`.
+    UsageError: the draw is traced into a graph inside the step; see `replicator.random`.
   """
   now = context.current()
   if context.in_inner_graph():
@@ -120,11 +129,11 @@ def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
         "pass the tensor in, or loop over a Python range")
   draw = now.draws[name]
   now.draws[name] += 1
-  digest = hashlib.sha256(f"{_seed}/{draw}/{name}".encode()).digest()
+  digest = _digest(f"{draw}/{name}")
   seed = [int.from_bytes(digest[i:i + 8], "little", signed=True) for i in (0, 8)]
   folded = tf.random.experimental.stateless_fold_in(
       tf.constant(seed, tf.int64), context.step_number(), alg="philox")
-  # As tf.random.stateless_* do on every device: what Philox makes of the seed.
+  # The same on every device: tf.random.stateless_* derive a key from a seed in this way.
   mixed = tf.raw_ops.StatelessRandomUniformFullIntV2(
       shape=[2], key=_SEED_KEY, counter=tf.bitcast(folded, tf.uint64), alg=_PHILOX,
       dtype=tf.uint64)

@@ -55,7 +55,7 @@ class Replicator:
                tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1):
     self.name = strategy
     self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica)
-    logical_devices.remember(self.strategy)
+    context.run.strategy = self.strategy
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.is_async = strategy == "parameter_server"
     self.jit_compile = jit_compile

@@ -110,7 +110,8 @@ def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Str
         f"replicas of {count}; set Replicator.logical_cpus to a multiple of {count}, or use "
         f"a multiple of {count} GPUs")
   replicas = [devices[i:i + count] for i in range(0, len(devices), count)]
-  return MultiDeviceMirroredStrategy(replicas, _cross_device_ops([of_replica[0] for of_replica in replicas]))
+  return MultiDeviceMirroredStrategy(
+      replicas, _cross_device_ops([of_replica[0] for of_replica in replicas]))
 
 
 def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None:

@@ -92,8 +92,8 @@ def train(make_step: Callable[[], Callable],
   keras.config.set_dtype_policy(precision)
   keras.utils.set_random_seed(seed)
   random.set_seed(seed)
-  step_context.set_global_batch_size(global_batch_size)
-  step_context.set_num_input_pipelines(replicator.num_pipelines)
+  step_context.run.global_batch_size = global_batch_size
+  step_context.run.num_input_pipelines = replicator.num_pipelines
   with replicator.scope():
     step = make_step()
   check_owners(step)

@@ -35,7 +35,7 @@ def start(workdir: pathlib.Path, cluster: dict, kind: str) -> subprocess.Popen:
 
 
 def test_a_chief_and_a_worker_train_as_one_process_does(restored, tmp_path):
-  addresses = [each["cluster"]["worker"] for each in launch.tf_configs(workers=3)][0]
+  addresses = launch.tf_configs(workers=3)[0]["cluster"]["worker"]
   cluster = {kind: [address] for kind, address in
              zip(("chief", "worker", "evaluator"), addresses, strict=True)}
   # No process takes the place of the evaluator, and the others do not wait for one.

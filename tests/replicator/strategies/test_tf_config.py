@@ -96,8 +96,8 @@ def test_the_chief_is_counted_before_the_workers(cluster, kind, index, worker):
 
 @pytest.mark.parametrize("name, cluster, kind, message", [
     ("multi_worker_mirrored", {"worker": ["a:1"]}, "evaluator",
-     "TF_CONFIG: the task type 'evaluator' takes no part in 'multi_worker_mirrored' training; start "
-     "only chief and worker processes (the training evaluates by itself)"),
+     "TF_CONFIG: the task type 'evaluator' takes no part in 'multi_worker_mirrored' training; "
+     "start only chief and worker processes (the training evaluates by itself)"),
     ("multi_worker_mirrored", {"worker": ["a:1"], "ps": ["a:2"]}, "ps",
      "TF_CONFIG: the task type 'ps' takes no part in 'multi_worker_mirrored' training; start "
      "only chief and worker processes (the training evaluates by itself)"),
