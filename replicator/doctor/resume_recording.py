@@ -221,7 +221,7 @@ def _held_by(value: Any) -> dict:
     return {"position": frame.f_lasti, **frame.f_locals} if frame else {"position": -1}
   if isinstance(value, collections.deque):
     return dict(enumerate(value))
-  children = variables._children(value)
+  children = variables.children_of(value)
   if children is not None:
     return dict(children)
   if type(value).__module__.partition(".")[0] in ("tensorflow", "keras", "numpy"):

@@ -42,8 +42,8 @@ class GlobalBatchNorm(keras.layers.Layer):
     if self.center:
       self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
     dtype = self.variable_dtype
-    self.moving_mean = replicated.variable("moving_mean", shape, "zeros", dtype)
-    self.moving_variance = replicated.variable("moving_variance", shape, "ones", dtype)
+    self.moving_mean = replicated.layer_variable("moving_mean", shape, "zeros", dtype)
+    self.moving_variance = replicated.layer_variable("moving_variance", shape, "ones", dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     if training and self._has_fused_operation(inputs):

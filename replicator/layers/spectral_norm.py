@@ -40,7 +40,7 @@ class SpectralNorm(keras.layers.Wrapper):
     else:
       raise ValueError(f"SpectralNorm: {self.layer} has neither 'kernel' nor 'embeddings'")
     shape = (1, self.kernel.shape[-1])
-    self.u = replicated.variable("u", shape, "random_normal", self.variable_dtype)
+    self.u = replicated.layer_variable("u", shape, "random_normal", self.variable_dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     normalized = self.kernel.value / self._spectral_norm(training)

@@ -1,18 +1,46 @@
-"""Variables of which every replica keeps a copy: made here, found again, and changed in parts."""
+"""State that every replica keeps a copy of: variables that hold the same value everywhere.
+
+A step builds them in the strategy's scope. Python code reads and writes them between steps
+(`read`, `assign`); a step changes them in place (`update`). No caller needs to know how a strategy
+stores the copies:
+
+    self.scores = replicated.variable(lambda: tf.zeros([1000]), name="scores")
+    ...
+    replicated.assign(self.scores, np.ones(1000))          # on the host, between steps
+    replicated.update([self.scores], self._add, new_scores)  # in a step
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from replicator.step import context
 
 
-def variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
-  """A variable of which every replica keeps its own copy, since all compute the same value.
+def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Variable:
+  """Makes a variable that is not trained, and of which every replica has a copy.
 
-  Writing it needs no collective, unlike a mirrored variable, which broadcasts.
+  Call it in the strategy's scope, such as in the constructor of a step.
+
+  Args:
+    value: the initial value: a number, an array, or a function that returns a tensor. TensorFlow
+      calls the function on each device, so that a large value is not copied from device to device.
+    dtype: the dtype of a number or an array; None keeps the dtype of the array.
+    name: the name of the variable.
+  """
+  if not callable(value) and dtype is None:
+    dtype = np.asarray(value).dtype
+  return tf.Variable(value, trainable=False, dtype=dtype, name=name,
+                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+
+def layer_variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
+  """Makes a Keras variable for the state of a layer that all replicas compute alike.
+
+  Every replica writes its own copy. A mirrored variable would broadcast each value instead.
   """
   return keras.Variable(keras.initializers.get(initializer), shape=shape, dtype=dtype,
                         trainable=False, autocast=False, name=name,
@@ -20,25 +48,59 @@ def variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Var
 
 
 def copies_of(variable: Any) -> list[Any]:
-  """The plain variables behind a distributed one that are of this process."""
+  """The plain variables of this process behind a distributed variable, one for each replica.
+
+  A variable that the replicas share, as under 'central_storage', is a list of one.
+  """
   values = getattr(variable, "values", None)
   if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
     return list(values)
   return [getattr(variable, "_v", variable)]  # Central storage and parameter servers wrap one.
 
 
-def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: tf.Tensor
-           ) -> None:
-  """Calls `function(copies, *args)` with every replica's copies of some variables, from its step.
+def read(variable: tf.Variable) -> np.ndarray:
+  """The value of a replicated variable, for Python code between steps: a NumPy copy."""
+  return np.array(copies_of(variable)[0].read_value())
 
-  The copies are plain variables, in the order of `variables`, to be changed in place: scatter
-  into them, or assign. All replicas must call it with equal tensors, such as those of
-  `all_concat`; then all copies stay equal. Where replicas share a variable it is called once. In
-  plain eager code it is called for the copies of this process.
+
+def assign(variable: tf.Variable, value: Any, where: np.ndarray | None = None) -> None:
+  """Writes a value into all copies of this process, from Python code between steps.
+
+  Every process must write the same value.
 
   Args:
-    variables: made in the strategy's scope, with the aggregation ONLY_FIRST_REPLICA.
-    function: changes variables, and returns nothing.
+    variable: a replicated variable.
+    value: a number or an array of the variable's shape.
+    where: None to write all elements, or a bool mask of the variable's shape: True for those to
+      write. It saves time if few elements of a large variable change.
+  """
+  if where is None:
+    for copy in copies_of(variable):
+      copy.assign(value)
+    return
+  places, changed = np.argwhere(where), np.asarray(value)[where]
+  for copy in copies_of(variable):
+    _scatter(copy, places, changed)
+
+
+@tf.function(autograph=False, reduce_retracing=True)
+def _scatter(variable: tf.Variable, places: tf.Tensor, values: tf.Tensor) -> None:
+  # Compiled, because TensorFlow cannot scatter eagerly into a variable of a parameter server.
+  variable.scatter_nd_update(places, values)
+
+
+def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: tf.Tensor
+           ) -> None:
+  """Changes replicated variables in place: calls `function(copies, *args)` for every replica.
+
+  `copies` are the replica's plain variables, in the order of `variables`, for `function` to assign
+  to or to scatter into. In a step, all replicas must call `update` with equal tensors, such as
+  those that `all_concat` returns; then all copies stay equal. If the replicas share the variables,
+  `function` is called once. Outside of a step, it is called for each replica of this process.
+
+  Args:
+    variables: made by `variable`.
+    function: changes the variables, and returns nothing.
     args: tensors.
   """
   of_replicas = list(zip(*map(copies_of, variables), strict=True))
@@ -48,7 +110,7 @@ def update(variables: Sequence[tf.Variable], function: Callable[..., None], *arg
     return
 
   def on_copies(first: tf.Variable, *args: tf.Tensor) -> None:
-    # tf.distribute hands over a copy of the one variable that it is asked to update.
+    # tf.distribute passes a copy of the one variable that it is asked to update.
     function(next(copies for copies in of_replicas if copies[0] is copies_of(first)[0]), *args)
 
   tf.distribute.get_replica_context().merge_call(

@@ -1,8 +1,8 @@
-"""Which variables a step holds: what is saved, restored, and compared between runs.
+"""Which variables a step holds: those that are saved, restored, and compared between runs.
 
-Walks the attributes of `tf.Module`s, the closure and globals of plain functions, and the
-lists, tuples and dicts among them. TensorFlow's own object graph is not used for Keras objects:
-it silently misses layers that a Keras model keeps in a list.
+The search follows the attributes of `tf.Module`s, the closures and globals of plain functions, and
+lists, tuples and dicts. It does not use TensorFlow's own object graph, which silently misses layers
+that a Keras model keeps in a list.
 """
 
 import functools
@@ -14,71 +14,44 @@ from typing import Any, Protocol, runtime_checkable
 import keras
 import tensorflow as tf
 
+_KERAS_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer)
+
 
 @runtime_checkable
 class SavesParts(Protocol):
   """An object that says itself what a checkpoint saves of it."""
 
   def saved_parts(self) -> dict[str, Any]:
-    """What hangs off the object, by name."""
+    """The objects to save, by name."""
 
 
 def variables_of(step: Callable) -> dict[str, Any]:
-  """The variables of a step by the path of attributes that leads to them, sorted.
+  """The variables of a step, by the path of attributes that leads to each, sorted by path.
 
-  A path is the same in every process that builds the same step: it holds no name that Keras
-  makes up. A variable reached on two paths appears once. Other checkpointable objects, such as
-  a `tf.random.Generator`, appear as themselves.
+  Paths are the same in every process that builds the same step, because they hold no names that
+  Keras makes up. A variable that several paths lead to appears once. Other checkpointable objects,
+  such as a `tf.random.Generator`, appear as themselves.
   """
   found: dict[str, Any] = {}
   seen: set[int] = set()
-  for path, item in _walk(step, "", seen):
-    if id(item) not in seen:
-      seen.add(id(item))
-      found[path] = item
+  for path, item in _walk(step, _is_saved):
+    for variable_path, variable in _saved_of(item, path):
+      if id(variable) not in seen:
+        seen.add(id(variable))
+        found[variable_path] = variable
   return dict(sorted(found.items()))
 
 
 def held_by(step: Callable, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
-  """What a step holds of some types, each with the first path of attributes that leads to it."""
-  yield from _walk_to(step, kinds, "", set())
+  """The objects of some types that a step holds, each with the first path that leads to it.
+
+  The search does not look inside the objects that it finds.
+  """
+  return _walk(step, lambda value: isinstance(value, kinds))
 
 
-def _walk_to(value: Any, kinds: tuple[type, ...], path: str, seen: set[int]
-             ) -> Iterator[tuple[str, Any]]:
-  if id(value) in seen:
-    return
-  seen.add(id(value))
-  if isinstance(value, kinds):
-    yield path, value
-    return
-  for name, child in (_children(value) or {}).items():
-    yield from _walk_to(child, kinds, f"{path}/{name}" if path else str(name), seen)
-
-
-def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-  """Yields `(path, variable)`; `seen` holds the containers that were entered before."""
-  if isinstance(value, keras.Variable):
-    yield path, value.value
-  elif isinstance(value, tf.Variable):
-    yield path, value
-  elif isinstance(value, (keras.layers.Layer, keras.optimizers.Optimizer)):
-    for i, variable in enumerate(value.variables):
-      yield f"{path}/{i:03d}", variable.value
-  elif id(value) in seen:
-    return
-  else:
-    children = _children(value)
-    if children is not None:
-      seen.add(id(value))
-      for name, child in children.items():
-        yield from _walk(child, f"{path}/{name}" if path else str(name), seen)
-    elif isinstance(value, tf.__internal__.tracking.Trackable):
-      yield path, value
-
-
-def _children(value: Any) -> dict | None:
-  """What hangs off a container, or None if it is none."""
+def children_of(value: Any) -> dict | None:
+  """What hangs off a container, by name; None if `value` is not a container."""
   if isinstance(value, dict):
     return value
   if isinstance(value, (list, tuple)):
@@ -101,8 +74,34 @@ def _children(value: Any) -> dict | None:
   return None
 
 
+def _walk(value: Any, is_wanted: Callable[[Any], bool], path: str = "",
+          seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+  """Yields `(path, object)` for the wanted objects at and below `value`, each once."""
+  seen = set() if seen is None else seen
+  if id(value) in seen:
+    return
+  seen.add(id(value))
+  if is_wanted(value):
+    yield path, value
+    return
+  for name, child in (children_of(value) or {}).items():
+    yield from _walk(child, is_wanted, f"{path}/{name}" if path else str(name), seen)
+
+
+def _is_saved(value: Any) -> bool:
+  return isinstance(value, (keras.Variable, tf.Variable, *_KERAS_OWNERS)) or (
+      isinstance(value, tf.__internal__.tracking.Trackable) and children_of(value) is None)
+
+
+def _saved_of(value: Any, path: str) -> list[tuple[str, Any]]:
+  """The variables of an object for which `_is_saved`, each with its path."""
+  if isinstance(value, _KERAS_OWNERS):
+    return [(f"{path}/{i:03d}", variable.value) for i, variable in enumerate(value.variables)]
+  return [(path, value.value if isinstance(value, keras.Variable) else value)]
+
+
 def _globals(code: types.CodeType, known: dict) -> dict:
-  """The globals that a function uses, also in the lambdas and comprehensions inside it."""
+  """The globals that a function uses, also those in the lambdas and comprehensions inside it."""
   found = {name: known[name] for name in code.co_names if name in known}
   for constant in code.co_consts:
     if inspect.iscode(constant):

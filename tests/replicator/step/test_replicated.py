@@ -1,0 +1,80 @@
+"""Variables of which every replica keeps a copy, read and changed by plain code and by steps."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, all_concat, replica_id
+from replicator.step import replicated
+
+
+def built(replicator: Replicator, value, **options) -> tf.Variable:
+  with replicator.scope():
+    return replicated.variable(value, **options)
+
+
+def seen_by_replicas(replicator: Replicator, variable: tf.Variable) -> list[list]:
+  return [value.numpy().tolist() for value in replicator.run(lambda: tf.identity(variable))]
+
+
+@pytest.mark.parametrize("value, dtype, expected", [
+    (3, None, "int64"), (np.float32([1, 2]), None, "float32"), (np.zeros(2), "float32", "float32"),
+    (lambda: tf.fill([2], tf.constant(7, tf.int32)), None, "int32")])
+def test_a_variable_has_the_dtype_of_its_value_or_the_one_asked_for(synchronous, value, dtype,
+                                                                    expected):
+  variable = built(synchronous, value, dtype=dtype, name="state")
+  assert variable.dtype == expected
+  assert not variable.trainable
+  np.testing.assert_array_equal(replicated.read(variable), value() if callable(value) else value)
+
+
+def test_a_value_that_is_read_is_a_copy(synchronous):
+  variable = built(synchronous, np.zeros(2))
+  replicated.read(variable)[:] = 5.0
+  assert replicated.read(variable).tolist() == [0.0, 0.0]
+
+
+def test_plain_code_writes_every_copy(synchronous):
+  variable = built(synchronous, np.arange(4))
+  replicated.assign(variable, [5, 6, 7, 8])
+  assert seen_by_replicas(synchronous, variable) == [[5, 6, 7, 8]] * synchronous.num_replicas
+
+
+def test_plain_code_writes_chosen_elements_of_every_copy(synchronous):
+  variable = built(synchronous, np.zeros([2, 2]))
+  replicated.assign(variable, np.full([2, 2], 3.0), where=np.array([[True, False], [False, True]]))
+  expected = [[3.0, 0.0], [0.0, 3.0]]
+  assert seen_by_replicas(synchronous, variable) == [expected] * synchronous.num_replicas
+  replicated.assign(variable, np.ones([2, 2]), where=np.zeros([2, 2], bool))
+  assert replicated.read(variable).tolist() == expected
+
+
+def add_at(copies: list[tf.Variable], index: tf.Tensor) -> None:
+  numbers, calls = copies
+  numbers.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
+  calls.assign_add(1)
+
+
+def test_a_step_changes_all_copies_in_place(synchronous):
+  numbers, calls = built(synchronous, np.zeros(8, np.int32)), built(synchronous, np.int32(0))
+
+  def step():
+    index = all_concat(tf.reshape(tf.cast(replica_id(), tf.int32), [1]))
+    replicated.update([numbers, calls], add_at, index)
+    return tf.constant(0)
+
+  for _ in range(2):
+    synchronous.run(step)
+  replicas = synchronous.num_replicas
+  assert seen_by_replicas(synchronous, numbers) == [[2] * replicas + [0] * (8 - replicas)
+                                                    ] * replicas
+  assert seen_by_replicas(synchronous, calls) == [2] * replicas
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_plain_code_changes_all_copies_in_place(synchronous, compiled):
+  numbers, calls = built(synchronous, np.zeros(4, np.int32)), built(synchronous, np.int32(0))
+  change = lambda index: replicated.update([numbers, calls], add_at, index)
+  (tf.function(change, autograph=False) if compiled else change)(tf.constant([1, 3]))
+  assert seen_by_replicas(synchronous, numbers) == [[0, 1, 0, 1]] * synchronous.num_replicas
+  assert seen_by_replicas(synchronous, calls) == [1] * synchronous.num_replicas
