@@ -1,4 +1,4 @@
-"""Optimizers for replica steps, with their slots, averages, loss scale and schedules."""
+"""Optimizers for replica steps: slots, moving averages, loss scaling and schedules."""
 
 from replicator.console import quiet
 

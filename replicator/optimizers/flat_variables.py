@@ -1,4 +1,4 @@
-"""Several variables as one vector: an update takes a dozen operations, not a dozen for each."""
+"""Several variables as one vector, so that an update takes a dozen operations in total."""
 
 import contextlib
 import hashlib
@@ -10,23 +10,24 @@ import tensorflow as tf
 
 _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
     "SGD", "RMSprop", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "Lion"))
-"""What these compute for one number of a variable does not depend on the others."""
+"""Optimizers that update each number of a variable independently of the others."""
 
 _MULTIPLE = 768
-"""The length of a vector, with zeros at its end, is a multiple of it, and so of most numbers of
-cores: where XLA cannot share out a vector evenly it computes one number at a time."""
+"""Vectors are padded with zeros to a multiple of this length, and so to a multiple of most numbers
+of cores. XLA computes one number at a time if the cores cannot share a vector evenly."""
 
 
 class FlatVariable(keras.Variable):
-  """Some variables, end to end: for a Keras optimizer one variable, whose slots are as long.
+  """Variables laid end to end, which a Keras optimizer sees as one variable with slots as long.
 
-  It holds no values of its own. A single variable keeps its shape, and its optimizer sees it.
+  It holds no values of its own. If it has a single variable, the optimizer sees that variable, in
+  its own shape.
 
   Args:
-    variables: of one network, dtype and device.
+    variables: variables of one network, one dtype and one device.
 
   Attributes:
-    variables: the same.
+    variables: the same variables.
   """
 
   def __init__(self, variables: Sequence[keras.Variable]):
@@ -37,30 +38,30 @@ class FlatVariable(keras.Variable):
 
   @property
   def path(self) -> str:
-    """After which slots are named."""
+    """The name that Keras gives to slots."""
     return f"{self.variables[0].path}_and_{len(self.variables) - 1}_more"
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Of one vector."""
+    """The shape of the flat vector, padding included."""
     return (sum(self._sizes) + self._padding,)
 
   @property
   def dtype(self) -> str:
-    """Of each of the variables."""
+    """The dtype of the variables."""
     return self.variables[0].dtype
 
   @property
   def value(self) -> tf.Variable:
-    """The first variable, which has the devices of all: slots are placed, and found, by it."""
+    """The first variable. Keras places slots on its devices, which are those of all variables."""
     return self.variables[0].value
 
   def seen_by_optimizer(self) -> keras.Variable:
-    """What an optimizer is to be built with."""
+    """The variable to build an optimizer with."""
     return self.variables[0] if len(self.variables) == 1 else self
 
   def pack(self, tensors: Sequence[tf.Tensor | None]) -> tf.Tensor:
-    """A tensor for each variable, or zeros where it is None, as one of the whole shape."""
+    """Joins a tensor for each variable, or zeros for None, into one tensor of `shape`."""
     if len(self.variables) == 1:
       return tf.cast(tensors[0], self.dtype)
     parts = [tf.zeros([size], self.dtype) if x is None else tf.cast(tf.reshape(x, [-1]), self.dtype)
@@ -68,7 +69,7 @@ class FlatVariable(keras.Variable):
     return tf.concat([*parts, tf.zeros([self._padding], self.dtype)], 0)
 
   def unpack(self, vector: tf.Tensor) -> list[tf.Tensor]:
-    """The tensor for each variable."""
+    """Splits a tensor of `shape` into a tensor for each variable."""
     if len(self.variables) == 1:
       return [vector]
     parts = tf.split(vector, [*self._sizes, self._padding])[:-1]
@@ -76,18 +77,18 @@ class FlatVariable(keras.Variable):
             for part, v in zip(parts, self.variables, strict=True)]
 
   def mask(self, changing: Sequence[bool]) -> np.ndarray:
-    """For each number whether its variable is `changing`: bool, of the whole shape."""
+    """Whether each number belongs to a variable that is `changing`: bool, of `shape`."""
     return np.repeat([*changing, False], [*self._sizes, self._padding])
 
 
 class FlatCopies:
-  """One device's copies of the variables of a `FlatVariable`, as a Keras optimizer updates them.
+  """One device's copies of the variables of a `FlatVariable`, for a Keras optimizer to update.
 
   Args:
     flat: the variables.
-    copies: of each variable, on one device.
-    changing: whether each is to be updated.
-    key: by which the optimizer finds the slots.
+    copies: the copy of each variable on one device.
+    changing: for each variable, whether it is updated.
+    key: the key of the slots in the optimizer.
   """
 
   def __init__(self, flat: FlatVariable, copies: Sequence[tf.Variable], changing: Sequence[bool],
@@ -97,15 +98,15 @@ class FlatCopies:
     self.dtype, self.shape = flat.dtype, flat.shape
 
   def assign_add(self, change: tf.Tensor) -> None:
-    """Adds to each copy its part of `change`, which has the whole shape."""
+    """Adds to each copy its part of `change`, a tensor of `shape`."""
     self._assign("assign_add", change)
 
   def assign_sub(self, change: tf.Tensor) -> None:
-    """Subtracts from each copy its part of `change`, which has the whole shape."""
+    """Subtracts from each copy its part of `change`, a tensor of `shape`."""
     self._assign("assign_sub", change)
 
   def assign(self, value: tf.Tensor) -> None:
-    """Gives each copy its part of `value`, which has the whole shape."""
+    """Assigns to each copy its part of `value`, a tensor of `shape`."""
     self._assign("assign", value)
 
   def _assign(self, method: str, value: tf.Tensor) -> None:
@@ -117,10 +118,10 @@ class FlatCopies:
 
 def flatten(optimizer: keras.optimizers.Optimizer, networks: Sequence[Sequence[keras.Variable]]
             ) -> list[FlatVariable]:
-  """Joins the variables of a network that share dtype and devices, where that is no other update.
+  """Joins the variables of each network that share a dtype and devices, if the update allows it.
 
-  Norms of a variable, or its rows and columns, need it by itself: only for optimizers known to
-  look at one number at a time are variables joined.
+  Variables are joined only for optimizers that are known to look at one number at a time. Others
+  may look at the norm of a variable, or at its rows and columns.
   """
   if type(optimizer) not in _ELEMENTWISE:
     return [FlatVariable([variable]) for network in networks for variable in network]
@@ -132,7 +133,7 @@ def flatten(optimizer: keras.optimizers.Optimizer, networks: Sequence[Sequence[k
 
 
 def layout(flats: Sequence[FlatVariable]) -> str:
-  """A hash of what lies where in the slots: with another one they would be of other variables."""
+  """A hash of the layout of the slots. Slots with another hash belong to other variables."""
   shapes = [[tuple(v.shape) for v in flat.variables] for flat in flats]
   return hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
 
@@ -146,12 +147,12 @@ def _devices(variable: tf.Variable) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _slots_kept(optimizer: keras.optimizers.Optimizer, mask: np.ndarray) -> Iterator[None]:
-  """Inside, an update changes no number of a slot where `mask` is False."""
+  """A context in which an update keeps the numbers of a slot for which `mask` is False."""
   kind = type(optimizer)
 
   def masked(assign, otherwise):
     def assign_masked(target, value):
-      if not isinstance(target, FlatCopies):  # Which leaves those variables alone by itself.
+      if not isinstance(target, FlatCopies):  # It skips those variables by itself.
         value = tf.where(mask, value, otherwise(target, value))
       assign(optimizer, target, value)
     return assign_masked
@@ -171,19 +172,21 @@ def _slots_kept(optimizer: keras.optimizers.Optimizer, mask: np.ndarray) -> Iter
 
 def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: tf.Tensor,
                   iterations: tf.Tensor, learning_rate: tf.Tensor,
-                  optimizer: keras.optimizers.Optimizer, flat: FlatVariable, changing: Sequence[bool]
-                  ) -> None:
-  """Updates one device's copies of the variables of a `FlatVariable`, as the optimizer would each.
+                  optimizer: keras.optimizers.Optimizer, flat: FlatVariable,
+                  changing: Sequence[bool]) -> None:
+  """Updates one device's copies of the variables of a `FlatVariable`.
+
+  The result is that of one Keras update for each variable.
 
   Args:
-    first: the first of the copies.
-    copies: of all the variables.
-    gradient: of the whole shape.
-    iterations: int64 [], updates before this one.
+    first: the first copy.
+    copies: the copy of each variable.
+    gradient: the gradient, of the flat variable's shape.
+    iterations: the number of updates before this one, int64 [].
     learning_rate: float32 [].
-    optimizer: built with `flat.seen_by_optimizer()`.
+    optimizer: the optimizer, built with `flat.seen_by_optimizer()`.
     flat: the variables.
-    changing: whether each is to be updated.
+    changing: for each variable, whether it is updated.
   """
   for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
     if changes and optimizer.weight_decay and optimizer._use_weight_decay(variable):
@@ -201,9 +204,9 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
 @contextlib.contextmanager
 def _iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
                      ) -> Iterator[None]:
-  """Inside, a Keras optimizer finds its `iterations` read already.
+  """A context in which a Keras optimizer finds its `iterations` read already.
 
-  It would read them again for every variable, and compute again what depends on them.
+  It would read them again for every variable, and recompute everything that depends on them.
   """
   variable = optimizer._iterations
   optimizer._iterations = iterations

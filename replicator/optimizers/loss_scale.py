@@ -4,21 +4,23 @@ import keras
 import tensorflow as tf
 
 _INITIAL = 2.0 ** 15
-_HIGHEST = 2.0 ** 24  # Lifts the smallest float16 number to 1; further up, overflows only cost.
+_HIGHEST = 2.0 ** 24  # Lifts the smallest float16 number to 1. More would only overflow.
 _DOUBLE_AFTER = 2000  # Updates.
 
 
 class LossScale(tf.Module):
   """A power of two that multiplies a loss and divides its gradients (Micikevicius et al. 2018).
 
-  What float16 layers pass back is zero below 2^-24 and infinite above 2^16. A multiple of it
-  fits between; the gradients of the variables, which are float32, are divided again, without
-  rounding. Section 3.2 of arXiv:1710.03740: the factor is doubled after 2,000 updates in a row
-  with finite gradients and halved (down to 1) at one without, which must then be skipped.
+  Gradients that pass through float16 layers are zero below 2^-24 and infinite above 2^16. The
+  factor moves them into that range. The gradients of the variables, which are float32, are divided
+  by it again, without rounding. As in section 3.2 of arXiv:1710.03740, the factor doubles after
+  2,000 updates in a row with finite gradients, up to 2^24. It halves, down to 1, at an update
+  whose gradients are not finite; that update must then be skipped.
 
   Attributes:
     factor: float32 [].
-    finite_updates: int64 [], how many of the latest updates in a row had finite gradients.
+    finite_updates: int64 [], the number of updates in a row, up to the latest, whose gradients
+      were finite.
   """
 
   def __init__(self):
@@ -27,17 +29,18 @@ class LossScale(tf.Module):
     self.finite_updates = _scalar(0, "int64", "finite_updates")
 
   def scale(self, loss: tf.Tensor) -> tf.Tensor:
-    """The loss times the factor, in float32: a float16 loss would overflow."""
+    """The loss [] times the factor, as float32, because a float16 loss would overflow."""
     return tf.cast(loss, tf.float32) * self.factor.value
 
   def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """The gradients of the loss, from those of the scaled one."""
+    """The gradients of the loss, given those of the scaled loss; of the same shapes and dtypes."""
     return [gradient / tf.cast(self.factor.value, gradient.dtype) for gradient in gradients]
 
   def adapt(self, finite: tf.Tensor) -> None:
-    """Changes the factor after an update whose gradients were finite or not (bool []).
+    """Adapts the factor after an update; a cross-replica function.
 
-    Called from across replicas.
+    Args:
+      finite: whether all gradients of the update were finite, bool [].
     """
     updates = tf.where(finite, self.finite_updates.value + 1, 0)
     doubles = tf.equal(updates, _DOUBLE_AFTER)

@@ -8,13 +8,15 @@ import tensorflow as tf
 
 
 class MovingAverages(tf.Module):
-  """The EMA of some variables (Polyak and Juditsky 1992; in GANs Yazici et al. 2019).
+  """Exponential moving averages: `average = decay average + (1 - decay) variable`.
+
+  See Polyak and Juditsky (1992), and for GANs Yazici et al. (2019).
 
   Args:
-    variables: that are averaged.
-    decay: how much of the average each of its own updates keeps; 0 makes it a copy.
-    start: until so many updates were made the average is a copy.
-    every: it is updated once in so many updates of the variables.
+    variables: the variables to average.
+    decay: the share of an average that each of its updates keeps; 0 makes it a copy.
+    start: the number of updates of the variables during which the averages are copies.
+    every: the number of updates of the variables per update of the averages.
 
   Attributes:
     values: the average of each variable.
@@ -27,13 +29,18 @@ class MovingAverages(tf.Module):
     self.values = [_copy_of(variable) for variable in variables]
 
   def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor) -> None:
-    """Moves every replica's copies, seen from across replicas; `updates` [] counts this one."""
+    """Moves every replica's copies of the averages; a cross-replica function.
+
+    Args:
+      strategy: the strategy of the variables.
+      updates: the number of updates of the variables, this one included, int64 [].
+    """
     keep = tf.where(updates > self._start, tf.constant(self._decay, tf.float64), 0.0)
     due = updates % self._every == 0
 
     def move(average, variable, keep, due):
       moved = variable + tf.cast(keep, average.dtype) * (average - variable)
-      if self._every > 1:  # Not tf.cond, before which XLA copies all averages and variables.
+      if self._every > 1:  # With tf.cond, XLA would copy all averages and variables first.
         moved = tf.where(due, moved, average)
       return average.assign(moved)
 
@@ -42,7 +49,7 @@ class MovingAverages(tf.Module):
 
   @contextlib.contextmanager
   def in_place_of_weights(self) -> Iterator[None]:
-    """Inside, networks compute with the averages; nothing is overwritten."""
+    """A context in which networks compute with the averages; nothing is overwritten."""
     values = [(v, a.value) for v, a in zip(self._variables, self.values, strict=True)]
     with keras.StatelessScope(values, initialize_variables=False):
       yield

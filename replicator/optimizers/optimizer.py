@@ -1,11 +1,11 @@
-"""Optimizers for replica steps: mean over the replicas, then clip, then apply.
+"""Optimizers for replica steps: take the mean over the replicas, then clip, then update.
 
-This is the one place where gradients are averaged. A step's loss is the mean over its own
-replica's examples, and no step divides by the number of replicas.
+This is the only place where gradients are averaged. The loss of a step is the mean over its own
+replica's examples, and a step never divides by the number of replicas.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gin
@@ -13,15 +13,15 @@ import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
+from replicator.optimizers import clipping
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
+from replicator.optimizers.keras_options import check_options
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
-from replicator.optimizers.schedules import LinearDecay  # noqa: F401  # noqa: F401  (for gin)
+from replicator.optimizers.networks import Nest, Networks
+from replicator.optimizers.schedules import LinearDecay  # noqa: F401  (for gin)
 from replicator.step import collectives, context
 from replicator.step.variables import held_by
-
-Networks = Sequence | Mapping[str, Sequence]  # A flat list, or one for each network by name.
-
 
 observer: Callable[["Optimizer", list, list[tf.Tensor], list[tf.Tensor]], None] | None = None
 """Called in every `apply`, on every replica, when it is traced, where `replicator.doctor` records:
@@ -31,76 +31,136 @@ with the optimizer, the variables, and their gradients before and after the mean
 class Optimizer(tf.Module):
   """A Keras optimizer that owns the variables of some networks; made by `wrap_optimizer`.
 
+  A step updates the variables in one of three ways, from the shortest to the most explicit:
+
+      loss = optimizer.minimize(loss_fn, batch)
+
+      loss, gradients = optimizer.loss_and_gradients(loss_fn, batch)
+      optimizer.apply(gradients)
+
+      with tf.GradientTape() as tape:
+        loss = loss_fn(batch)
+        scaled = optimizer.scale_loss(loss)
+      optimizer.apply(tape.gradient(scaled, variables), variables)
+
+  Args:
+    optimizer: any Keras optimizer; not yet built.
+    networks: the variables that it owns.
+    clip: clips averaged gradients; see `clipping.clip` for its arguments.
+    skip_nonfinite: whether an update is skipped if a gradient is infinite or NaN.
+    average: makes the moving averages of the variables; or None.
+
   Attributes:
     variables_updated: the variables it owns, network by network in the order of their names.
     keras_optimizer: the wrapped optimizer, with its slots and `iterations`.
-    layout: a hash of which of its variables lie end to end in its slots, in which order.
-    averages: the EMA of each variable, or an empty list.
-    nonfinite_updates: int64 [], how many updates had gradients that were not finite. A step can
-      return it, to have it logged: `{"loss": loss, "nonfinite": optimizer.nonfinite_updates}`.
-    loss_scale: under the precision 'mixed_float16' the factor on losses, else None.
+    layout: a hash of how its variables are laid out in its slots.
+    averages: the moving average of each variable, or an empty list.
+    nonfinite_updates: int64 [], the number of updates whose gradients had an infinity or NaN. A
+      step can return it to log it: `{"loss": loss, "nonfinite": optimizer.nonfinite_updates}`.
+    loss_scale: the factor on losses under the precision 'mixed_float16', else None.
   """
 
-  def __init__(self, optimizer: keras.optimizers.Optimizer, variables: Networks,
-               clip_norm: float | None, clip_each_network: bool, ema_decay: float | None,
-               ema_start: int, ema_every: int, skip_nonfinite: bool):
+  def __init__(self, optimizer: keras.optimizers.Optimizer, networks: Networks, clip: Callable,
+               skip_nonfinite: bool, average: Callable[[list], MovingAverages] | None):
     super().__init__(name=optimizer.name)
-    _refuse_what_breaks_replication(optimizer)
-    self._networks = _by_network(variables)
-    self.variables_updated = [v for owned in self._networks.values() for v in owned]
-    self._check_owned()
-    if clip_each_network and (clip_norm is None or not isinstance(variables, Mapping)):
-      raise UsageError(f"wrap_optimizer({optimizer.name}): clip_each_network needs a clip_norm, "
-                       "and variables in a dict of networks, {'generator': [...], 'encoder': "
-                       "[...]}")
+    self._networks = networks
+    self.variables_updated = networks.variables
     self.keras_optimizer = optimizer
-    self.clip_norm = clip_norm
-    self.clip_each_network = clip_each_network
+    self._clip = clip
     half = keras.config.dtype_policy().name == "mixed_float16"
     self.loss_scale = LossScale() if half else None
     self.skip_nonfinite = skip_nonfinite or half
     self.nonfinite_updates = keras.Variable(
         0, dtype="int64", trainable=False, name="nonfinite_updates",
         aggregation="only_first_replica")
-    # Slots exist before the first step: inside a replica they could not be created.
-    self._flats = flatten(optimizer, list(self._networks.values()))
+    # Slots are made before the first step, because a replica cannot make variables.
+    self._flats = flatten(optimizer, list(networks.by_name.values()))
     self.layout = layout(self._flats)
     optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
-    self._averages = (None if ema_decay is None else
-                      MovingAverages(self.variables_updated, ema_decay, ema_start, ema_every))
+    self._averages = average(self.variables_updated) if average else None
     self.averages = self._averages.values if self._averages else []
 
+  def minimize(self, loss_fn: Callable, *args: Any) -> Any:
+    """Makes one update that reduces a loss.
+
+    The same as `loss_and_gradients`, then `apply`.
+
+    Returns:
+      What `loss_fn(*args)` returned.
+
+    Raises:
+      UsageError: see `loss_and_gradients` and `apply`.
+    """
+    outputs, gradients = self.loss_and_gradients(loss_fn, *args)
+    self.apply(gradients)
+    return outputs
+
+  def loss_and_gradients(self, loss_fn: Callable, *args: Any) -> tuple[Any, list | dict[str, list]]:
+    """Computes a loss and its gradients for the variables that the optimizer owns.
+
+    Other variables, such as those of a network that the loss passes through, get no gradients. The
+    loss is scaled as `scale_loss` does. It works with `replicator.microbatch`:
+
+        loss, gradients = replicator.microbatch(
+            lambda batch: optimizer.loss_and_gradients(loss_fn, batch), batch)
+        optimizer.apply(gradients)
+
+    Args:
+      loss_fn: returns the loss, floating [], the mean over the replica's examples; or a tuple or
+        list of the loss and anything else that the step needs.
+      args: the arguments of `loss_fn`.
+
+    Returns:
+      What `loss_fn(*args)` returned; and the gradients, in the nest of `wrap_optimizer`'s
+      variables, to pass to `apply`. A gradient is None if the loss does not depend on its
+      variable, or if the variable is frozen.
+
+    Raises:
+      UsageError: the loss is not a floating scalar.
+    """
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch([v.value for v in self.variables_updated if v.trainable])
+      outputs = loss_fn(*args)
+      loss = tf.convert_to_tensor(outputs[0] if isinstance(outputs, tuple | list) else outputs)
+      if loss.shape.rank != 0 or not loss.dtype.is_floating:
+        raise UsageError(f"{self.name}: the loss is {loss.dtype.name} {loss.shape}; return its "
+                         "mean over the replica's examples, a floating scalar, or a tuple that "
+                         "begins with it")
+      scaled = self.scale_loss(loss)
+    gradients = tape.gradient(scaled, [v.value for v in self.variables_updated])
+    return outputs, self._networks.in_nest(gradients)
+
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """What to differentiate in place of `loss` ([], floating): the loss itself, except in float16.
+    """Scales a loss under the precision 'mixed_float16'; otherwise returns the loss itself.
 
-    To be called inside the tape, before each `apply`:
+    Call it inside the tape, once before each `apply`, and differentiate what it returns. Without
+    it, small gradients of float16 layers would vanish; see `LossScale`.
 
-        with tf.GradientTape() as tape:
-          loss = ...
-          scaled = optimizer.scale_loss(loss)
-        optimizer.apply(tape.gradient(scaled, variables), variables)
+    Args:
+      loss: floating [].
 
-    Under the precision 'mixed_float16' gradients would vanish without it; see `LossScale`.
+    Returns:
+      The loss, or under 'mixed_float16' the scaled loss, float32 [].
     """
     if self.loss_scale is None:
       return loss
     context.current().scaled_for.add(self)
     return self.loss_scale.scale(loss)
 
-  def apply(self, gradients: Networks, variables: Networks | None = None) -> None:
-    """Averages the gradients over replicas in one collective, clips, and updates the variables.
+  def apply(self, gradients: Nest, variables: Nest | None = None) -> None:
+    """Averages gradients over the replicas in one collective, clips, and updates the variables.
 
     Args:
-      gradients: one for each variable, in the nest of `wrap_optimizer`'s variables. `None` leaves
-        its variable alone; so does a variable that is no longer `trainable`.
-      variables: the owned variables again, for the reader; checked when given. Those that
-        are no longer trainable may be left out.
+      gradients: one for each variable, in the nest of `wrap_optimizer`'s variables. A variable
+        whose gradient is None stays as it is; so does a variable that is no longer `trainable`.
+      variables: the owned variables again, to show the reader which ones change. They are
+        checked. Those that are no longer trainable may be left out.
 
     Raises:
-      UsageError: other variables than the owned ones, or not a single gradient; or under the
-        precision 'mixed_float16' a loss that was not scaled.
+      UsageError: the variables are not the owned ones, the number of gradients does not match, or
+        every gradient is None; or the loss was not scaled under 'mixed_float16'.
     """
-    gradient_of = self._gradients(gradients, variables)
+    gradient_of = self._networks.match(gradients, variables)
     if not gradient_of:
       return
     flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
@@ -109,46 +169,14 @@ class Optimizer(tf.Module):
     averaged = collectives.all_mean(own)
     if observer:
       self._show(observer, flats, averaged, gradient_of)
-    clipped, finite = self._clipped(averaged, flats)
+    clipped, finite = self._clip(averaged, flats, self._networks)
     context.signal(self, lambda: self._norms(averaged, flats, finite))
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
-    # Read on each replica: from across replicas they would be sent from the first to the others.
+    # Each replica reads these two itself; a cross-replica function would send them from the first.
     iterations = tf.identity(self.keras_optimizer.iterations.value)
     learning_rate = tf.identity(self.keras_optimizer.learning_rate)
     tf.distribute.get_replica_context().merge_call(
         self._update, args=(clipped, flats, changing, finite, iterations, learning_rate))
-
-  def _check_owned(self):
-    where = f"wrap_optimizer({self.name})"
-    if not all(self._networks.values()):
-      raise UsageError(f"{where}: no variables; pass the trainable_variables of a network that is "
-                       "already built")
-    for variable in self.variables_updated:
-      if not isinstance(variable, keras.Variable):
-        raise UsageError(f"{where}: {getattr(variable, 'name', variable)!r} is a "
-                         f"{type(variable).__name__}; make it a keras.Variable")
-      if sum(v is variable for v in self.variables_updated) > 1:
-        raise UsageError(f"{where}: the variable '{variable.path}' is given twice; list it once")
-
-  def _gradients(self, gradients: Networks, variables: Networks | None) -> dict[int, tf.Tensor]:
-    """The gradients by the id of the variable that they update; none if all are frozen."""
-    given = _by_network(gradients)
-    expected = self._networks if variables is None else _by_network(variables)
-    unfrozen = {name: [v for v in owned if v.trainable] for name, owned in self._networks.items()}
-    if _ids(expected) not in (_ids(self._networks), _ids(unfrozen)):
-      raise UsageError(f"{self.name}.apply: given other variables than the "
-                       f"{_count(self._networks)} it was wrapped with; an optimizer owns "
-                       "its variables, in the order of wrap_optimizer(optimizer, variables)")
-    if _count(given) != _count(expected):
-      raise UsageError(f"{self.name}.apply: {_count(given)} gradients for {_count(expected)} "
-                       "variables; of frozen ones there need be none if you pass the others too")
-    pairs = [(g, v) for name in given for g, v in zip(given[name], expected[name], strict=True)
-             if v.trainable]
-    if pairs and all(g is None for g, _ in pairs):
-      raise UsageError(f"{self.name}.apply: all {len(pairs)} gradients are None; the loss "
-                       f"does not depend on {pairs[0][1].path} or the others, or it (or its "
-                       "scale_loss) was computed outside the tape")
-    return {id(v): tf.convert_to_tensor(g) for g, v in pairs if g is not None}
 
   def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
     if self.loss_scale is None:
@@ -169,43 +197,21 @@ class Optimizer(tf.Module):
                if id(v) in gradient_of]
     observe(self, *map(list, zip(*updates, strict=True)))
 
-  def _clipped(self, gradients: list[tf.Tensor], flats: list[FlatVariable]
-               ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """The averaged gradients, clipped; and whether all are finite, bool []."""
-    if self.clip_norm is None:
-      return gradients, _all_finite(gradients)
-    if not self.clip_each_network:
-      clipped, norm = tf.clip_by_global_norm(gradients, self.clip_norm)
-      return clipped, tf.math.is_finite(norm)
-    clipped, norms = list(gradients), []
-    for owned in self._networks.values():
-      places = _places(flats, owned)
-      if places:
-        of_network, norm = tf.clip_by_global_norm([gradients[i] for i in places], self.clip_norm)
-        for i, gradient in zip(places, of_network, strict=True):
-          clipped[i] = gradient
-        norms.append(norm)
-    return clipped, _all_finite(norms)
-
   def _norms(self, gradients: list[tf.Tensor], flats: list[FlatVariable], finite: tf.Tensor
              ) -> dict[str, tf.Tensor]:
-    """The norm of each network's averaged gradients; 0 where the update is skipped."""
-    norms = {}
-    for name, owned in self._networks.items():
-      squares = [tf.cast(tf.nn.l2_loss(gradients[i]), keras.config.floatx())
-                 for i in _places(flats, owned)]
-      if squares:
-        norm = tf.sqrt(2.0 * tf.add_n(squares))
-        norms[name] = tf.where(finite, norm, 0.0) if self.skip_nonfinite else norm
-    return norms
+    """The norms of each network's averaged gradients; 0 if the update is skipped."""
+    norms = clipping.norms(gradients, flats, self._networks)
+    if not self.skip_nonfinite:
+      return norms
+    return {name: tf.where(finite, norm, 0.0) for name, norm in norms.items()}
 
   def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate):
-    """Updates every replica's copy, seen from across replicas."""
+    """Updates every replica's copies; a cross-replica function."""
     strategy.extended.update(
         self.nonfinite_updates.value,
         lambda copy, finite: copy.assign_add(tf.cast(tf.logical_not(finite), tf.int64)),
         args=(finite,), group=False)
-    # Found from what all replicas share: they agree on it without another collective.
+    # All replicas computed it from the same averages, so one of the results is enough.
     all_finite = strategy.experimental_local_results(finite)[0]
     if self.loss_scale is not None:
       self.loss_scale.adapt(all_finite)
@@ -217,7 +223,7 @@ class Optimizer(tf.Module):
       update()
 
   def _update_variables(self, strategy, gradients, flats, changing, iterations, learning_rate):
-    """Keras' own `apply` would add the gradients up over replicas once more."""
+    """Does what Keras' `apply` does, which would add up the gradients of the replicas again."""
     for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
       strategy.extended.update(
           flat.value, update_copies,
@@ -227,19 +233,21 @@ class Optimizer(tf.Module):
       for variable, changed in zip(flat.variables, changes, strict=True):
         if changed and variable.constraint is not None:
           variable.assign(variable.constraint(variable))
-    # Not Keras' own, which reads and then assigns: asynchronous workers would lose counts.
+    # Keras reads the count and then assigns it; asynchronous workers would lose counts.
     self.keras_optimizer.iterations.value.assign_add(1)
     if self._averages:
       self._averages.update(strategy, self.keras_optimizer.iterations.value)
 
   def saved_parts(self) -> dict[str, Any]:
-    """What a checkpoint saves; the variables that the optimizer updates belong to networks."""
+    """What a checkpoint saves. The variables that the optimizer updates belong to networks."""
     return {f"keras_{self.layout}": self.keras_optimizer, "averages": self.averages,
             "nonfinite_updates": self.nonfinite_updates, "loss_scale": self.loss_scale}
 
   @contextlib.contextmanager
   def averaged_weights(self) -> Iterator[None]:
-    """Inside, networks compute with the EMA of their weights; nothing is overwritten.
+    """A context in which networks compute with the moving averages of their weights.
+
+    The weights themselves are not overwritten.
 
     Raises:
       UsageError: the optimizer was wrapped without `ema_decay`.
@@ -251,44 +259,57 @@ class Optimizer(tf.Module):
 
 
 @gin.configurable(module="replicator", denylist=["optimizer", "variables"])
-def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Networks,
+def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
                    clip_norm: float | None = None, clip_each_network: bool = False,
                    ema_decay: float | None = None, ema_start: int = 0, ema_every: int = 1,
                    skip_nonfinite: bool = False) -> Optimizer:
-  """Makes a Keras 3 optimizer right for replica steps.
+  """Makes a Keras 3 optimizer correct in replica steps.
+
+      optimizer = replicator.wrap_optimizer(
+          keras.optimizers.Adam(1e-3), network.trainable_variables, clip_norm=1.0)
 
   Args:
     optimizer: any Keras optimizer, with a constant or scheduled learning rate.
-    variables: the trainable variables that it owns, in a list, or in a dict of lists, one for
-      each network: `{"generator": [...], "encoder": [...]}`. The networks must be built.
-    clip_norm: clip the averaged gradients to this norm, that of all of them together.
-    clip_each_network: clip those of each network of the dict to it, by their own norm.
-    ema_decay: also keep an exponential moving average of the variables with this decay.
-    ema_start: until so many updates were made the average is a copy.
-    ema_every: move the average once in so many updates; with `ema_decay` 0 it is a target network,
-      copied from the online one that often.
-    skip_nonfinite: make no update from averaged gradients of which one is infinite or NaN: all
-      variables, slots, averages and `iterations` stay. They are counted in any case. Always
-      so under the precision 'mixed_float16', where overflows tell how far a loss can be scaled.
+    variables: the trainable variables that it owns, in a list, or in a dict with a list for each
+      network: `{"generator": [...], "encoder": [...]}`. The networks must be built.
+    clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
+    clip_each_network: clips the gradients of each network in the dict by their own norm instead.
+    ema_decay: keeps an exponential moving average of the variables with this decay.
+    ema_start: the number of updates during which the average is a copy.
+    ema_every: moves the average once per this many updates. With `ema_decay` 0 the average is a
+      target network, which is copied from the online network that often.
+    skip_nonfinite: skips an update if an averaged gradient is infinite or NaN: all variables,
+      slots, averages and `iterations` stay as they are. Such updates are counted in either case.
+      Always on under the precision 'mixed_float16', which uses overflows to adapt the loss scale.
 
   Returns:
-    an `Optimizer`, whose `apply(gradients, variables)` a step calls.
+    An `Optimizer`; a step calls its `minimize` or its `apply`.
 
   Raises:
-    UsageError: no variables, or none of Keras, or one twice; `clip_each_network` without networks
-      or norm; or a Keras option that would compute otherwise on two replicas than on one
-      (`clipnorm`, `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`), or that has its
-      equal here (`use_ema`, `loss_scale_factor`).
+    UsageError: the variables are missing, are not Keras variables, or come twice;
+      `clip_each_network` is set without networks or a norm; or the optimizer has a Keras option
+      that would change the training on several replicas (`clipnorm`, `global_clipnorm`,
+      `clipvalue`, `gradient_accumulation_steps`) or that this function replaces (`use_ema`,
+      `loss_scale_factor`).
   """
-  return Optimizer(optimizer, variables, clip_norm, clip_each_network, ema_decay, ema_start,
-                   ema_every, skip_nonfinite)
+  check_options(optimizer)
+  networks = Networks(optimizer.name, variables)
+  if clip_each_network and (clip_norm is None or not isinstance(variables, Mapping)):
+    raise UsageError(f"wrap_optimizer({optimizer.name}): clip_each_network needs a clip_norm, "
+                     "and variables in a dict of networks, {'generator': [...], 'encoder': "
+                     "[...]}")
+  clip = lambda *gradients: clipping.clip(*gradients, clip_norm, clip_each_network)
+  average = (None if ema_decay is None else
+             lambda owned: MovingAverages(owned, ema_decay, ema_start, ema_every))
+  return Optimizer(optimizer, networks, clip, skip_nonfinite, average)
 
 
 def check_owners(step: Callable) -> None:
   """Checks that no variable of a step is updated by two of its optimizers.
 
   Raises:
-    UsageError: one is; the message has the paths of attributes that lead to the optimizers.
+    UsageError: two optimizers own a variable; the message has the paths of attributes that lead
+      to both.
   """
   owners: dict[int, str] = {}
   for path, optimizer in held_by(step, (Optimizer,)):
@@ -297,56 +318,3 @@ def check_owners(step: Callable) -> None:
       if owner != path:
         raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
                          f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")
-
-
-def _places(flats: list[FlatVariable], owned: list) -> list[int]:
-  """Which of the vectors are of the network that has the variables `owned`."""
-  return [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
-
-
-def _by_network(nest: Networks) -> dict[str, list]:
-  """Lists by the name of their network, sorted; a flat one belongs to a network without a name."""
-  if isinstance(nest, Mapping):
-    return {name: list(nest[name]) for name in sorted(nest)}
-  return {"": list(nest)}
-
-
-def _ids(networks: dict[str, list]) -> dict[str, list[int]]:
-  return {name: [id(v) for v in variables] for name, variables in networks.items()}
-
-
-def _count(networks: dict[str, list]) -> int | dict[str, int]:
-  counts = {name: len(values) for name, values in networks.items()}
-  return counts.get("", counts)
-
-
-def _all_finite(values: list[tf.Tensor]) -> tf.Tensor:
-  """Whether no number of some tensors, nor their sum, is infinite or NaN: bool [].
-
-  One operation a tensor, at a third of the time of a look at every number.
-  """
-  widest = tf.float64 if any(v.dtype == tf.float64 for v in values) else tf.float32
-  return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.cast(v, widest)) for v in values]))
-
-
-def _refuse_what_breaks_replication(optimizer: keras.optimizers.Optimizer) -> None:
-  if optimizer.built:
-    raise UsageError(f"{optimizer.name}: has variables already; make an optimizer for each network")
-  if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-    raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
-                     "'mixed_float16'; wrap the inner optimizer")
-  if type(optimizer)._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
-    raise UsageError(f"{optimizer.name}: {type(optimizer).__name__} does more in an update than "
-                     "one variable at a time; use another, such as Adam")
-  remedies = {
-      "clipnorm": "set wrap_optimizer's clip_norm, which clips after the mean over replicas",
-      "global_clipnorm": "set wrap_optimizer's clip_norm, which clips after the mean over replicas",
-      "clipvalue": "set wrap_optimizer's clip_norm, which clips after the mean over replicas",
-      "gradient_accumulation_steps": "it fails on several replicas; use replicator.microbatch",
-      "use_ema": "set wrap_optimizer's ema_decay",
-      "loss_scale_factor": "loss scaling is part of wrap_optimizer, under 'mixed_float16'",
-  }
-  for option, remedy in remedies.items():
-    if getattr(optimizer, option, None):
-      raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "
-                       f"replication; {remedy}")

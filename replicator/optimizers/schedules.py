@@ -1,4 +1,4 @@
-"""Learning rates that change with the number of updates."""
+"""Learning rates that change over the updates of an optimizer."""
 
 import gin
 import keras
@@ -9,13 +9,16 @@ from replicator.errors import UsageError
 
 @gin.configurable(module="replicator")
 class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
-  """A learning rate that rises linearly, stays, then falls linearly to zero.
+  """A learning rate that rises linearly, stays constant, then falls linearly to zero.
 
   Args:
-    learning_rate: the highest one.
-    updates: the number of this optimizer's updates at which it reaches zero.
-    start: the number of updates at which it begins to fall.
-    warmup: the number of updates over which it rises; 0 starts at the highest.
+    learning_rate: the highest learning rate.
+    updates: the number of updates of the optimizer after which the rate is zero.
+    start: the number of updates after which the rate begins to fall.
+    warmup: the number of updates over which the rate rises; 0 starts at the highest rate.
+
+  Raises:
+    UsageError: `warmup <= start < updates` does not hold.
   """
 
   def __init__(self, learning_rate: float, updates: int, start: int = 0, warmup: int = 0):

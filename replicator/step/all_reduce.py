@@ -1,6 +1,6 @@
-"""How tensors of all replicas meet: one sum over all replicas for each dtype, and groups.
+"""What all collectives share: one all-reduce per dtype, groups of replicas, and checked calls.
 
-What the public functions of `replicator.step.collectives` have in common.
+The public functions are in `replicator.step.collectives`.
 """
 
 import hashlib
@@ -17,14 +17,29 @@ from replicator.step import context
 Nest = Any  # any nest of tensors that dm-tree understands
 Groups = Sequence[Sequence[int]] | None
 
-# What each dtype travels as: small floats are added up in float32.
+# The dtype in which tensors of each dtype are added up. Small floats are added up in float32.
 WIRE = {tf.float32: tf.float32, tf.float64: tf.float64, tf.int32: tf.int32, tf.int64: tf.int64,
         tf.bfloat16: tf.float32, tf.float16: tf.float32, tf.bool: tf.int32, tf.int8: tf.int32,
         tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32, tf.uint32: tf.int64}
 
 
 class Group:
-  """Where this replica stands: group `number` of `count`, at `position` of `size` there."""
+  """The group of this replica, and the replica's place in it.
+
+  Args:
+    groups: disjoint lists of replicas, of equal size, that together hold all replicas; None for one
+      group of all.
+
+  Attributes:
+    is_whole: whether the group is all replicas.
+    count: the number of groups.
+    number: the number of this replica's group: an int, or an int32 [] if there are `groups`.
+    size: the number of replicas in each group.
+    position: the position of this replica in its group: an int or an int32 [].
+
+  Raises:
+    UsageError: the groups do not hold each replica once, or differ in size.
+  """
 
   def __init__(self, groups: Groups):
     replicas = context.num_replicas()
@@ -45,22 +60,36 @@ class Group:
     self.number, self.position = tf.unstack(place)
 
   def replicas(self) -> tf.Tensor:
-    """The replicas of this one's group, in its order: int32 [size]."""
+    """The replicas of this replica's group, in the group's order: int32 [size]."""
     return tf.range(self.size) if self.is_whole else tf.gather(self.members, self.number)
 
 
-# ---- What a call must be ------------------------------------------------------------------------
+# ---- Checks of a call ---------------------------------------------------------------------------
 
 
 def checked_call(call: str, values: Nest, groups: Groups,
           check: Callable[[str, tf.Tensor], None] | None = None) -> tuple[Nest, Group]:
-  """Checks a call, also against those of the other replicas; its tensors and the group."""
+  """Checks the arguments of a collective, and that all replicas make the same call.
+
+  Args:
+    call: the name of the collective, and its other arguments.
+    values: any nest of tensors, numbers and None.
+    groups: see `Group`.
+    check: called with `call` and each tensor; raises a UsageError if the tensor does not fit.
+
+  Returns:
+    The nest, as tensors; and the group of this replica.
+
+  Raises:
+    UsageError: a tensor or the groups do not fit, another replica makes another call, or the call
+      is made in a graph inside the step.
+  """
   values = tree.map_structure(lambda x: None if x is None else tf.convert_to_tensor(x), values)
   for x in tree.flatten(values):
     if x is not None:
       if x.dtype not in WIRE:
-        raise UsageError(f"{call}: no tensor of {x.dtype.name} can travel between replicas; cast "
-                         f"it to one of: {', '.join(dtype.name for dtype in WIRE)}")
+        raise UsageError(f"{call}: tensors of {x.dtype.name} cannot travel between replicas; cast "
+                         f"to one of: {', '.join(dtype.name for dtype in WIRE)}")
       if check:
         check(call, x)
   group = Group(groups)
@@ -70,7 +99,7 @@ def checked_call(call: str, values: Nest, groups: Groups,
 
 
 def _agree(call: str) -> None:
-  """Records the call; an error where the replicas that are traced here make different ones."""
+  """Records the call, and checks that the replicas of this process make the same one."""
   now = context.current()
   graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
   if now.is_step and graph is not now.graph:
@@ -85,62 +114,69 @@ def _compare(strategy: tf.distribute.Strategy, call: Any) -> None:
   calls = strategy.experimental_local_results(call)
   for replica, other in enumerate(calls):
     if other != calls[0]:
-      raise UsageError(f"replica 0 calls {calls[0]}, where replica {replica} calls {other}; every "
+      raise UsageError(f"replica 0 calls {calls[0]}, but replica {replica} calls {other}; every "
                        "replica must make the same calls in the same order")
 
 
 def check_equal_calls(calls: list[list[str]]) -> None:
-  """Raises a UsageError if some replicas made calls that others did not; of all calls so far."""
+  """Checks that all replicas made the same number of calls.
+
+  Args:
+    calls: the calls of each replica, each described in words.
+
+  Raises:
+    UsageError: a replica made more calls than another.
+  """
   replicas = range(len(calls))
   shortest = min(replicas, key=lambda r: len(calls[r]))
   longest = max(replicas, key=lambda r: len(calls[r]))
   made = len(calls[shortest])
   if made < len(calls[longest]):
-    raise UsageError(f"replica {longest} calls {calls[longest][made]}, where replica {shortest} "
+    raise UsageError(f"replica {longest} calls {calls[longest][made]}, but replica {shortest} "
                      f"has ended its step after {made} collectives; every replica must make the "
                      "same calls in the same order")
 
 
 def codes(calls: list[str], length: int = 256) -> np.ndarray:
-  """A number for each of the first calls, for a comparison between processes: int64 [length]."""
+  """A hash of each of the first calls, to compare processes: int64 [length], padded with zeros."""
   numbers = [int.from_bytes(hashlib.sha256(c.encode()).digest()[:7], "little") for c in calls]
   return np.pad(np.array(numbers[:length], np.int64), (0, max(0, length - len(numbers))))
 
 
 def _describe(values: Nest) -> str:
-  """The structure, with dtypes and shapes in the place of tensors: `{'a': float32 [2, 3]}`."""
+  """The structure, with dtypes and shapes in place of tensors: `{'a': float32 [2, 3]}`."""
   class _Words(str):
     __repr__ = str.__str__
   return repr(tree.map_structure(
       lambda x: None if x is None else _Words(f"{x.dtype.name} {x.shape}"), values))
 
 
-# ---- The one exchange ---------------------------------------------------------------------------
+# ---- The all-reduce -----------------------------------------------------------------------------
 
 
 def group_all_reduce(values: Nest, group: Group, divisor: int = 1) -> Nest:
-  """The sum over the group's replicas of each tensor, divided by `divisor`."""
+  """The sum of each tensor over the group's replicas, divided by `divisor`: `[...] -> [...]`."""
   if group.is_whole:
-    return _exchange(values, divisor)
+    return _all_reduce(values, divisor)
   slots = map_tensors(lambda x: _in_slot(x, group.number, group.count), values)
-  return map_tensors(lambda x: tf.gather(x, group.number), _exchange(slots, divisor))
+  return map_tensors(lambda x: tf.gather(x, group.number), _all_reduce(slots, divisor))
 
 
 def group_all_gather(values: Nest, group: Group) -> Nest:
-  """The tensors `[size, ...]` of the group's replicas, in its order.
+  """The tensors of the group's replicas, stacked in the group's order: `[...] -> [size, ...]`.
 
-  A sum of tensors that are zero outside the replica's own slot: of static shape under every
-  strategy, for any number of processes, and differentiable to any order.
+  They are summed with zeros in the slots of the other replicas. The result has a static shape under
+  every strategy and any number of processes, and is differentiable to any order.
   """
   replicas = group.count * group.size
-  stacked = _exchange(map_tensors(lambda x: _in_slot(x, context.replica_id(), replicas), values))
+  stacked = _all_reduce(map_tensors(lambda x: _in_slot(x, context.replica_id(), replicas), values))
   if group.is_whole:
     return stacked
   return map_tensors(lambda x: tf.gather(x, group.replicas()), stacked)
 
 
 def _in_slot(x: tf.Tensor, number: int | tf.Tensor, slots: int) -> tf.Tensor:
-  """`[slots, ...]`: x in slot `number`, zeros in the others."""
+  """A tensor `[slots, ...]` with x in slot `number` and zeros elsewhere."""
   if slots == 1:
     return x[tf.newaxis]
   known = tf.get_static_value(number)
@@ -150,8 +186,8 @@ def _in_slot(x: tf.Tensor, number: int | tf.Tensor, slots: int) -> tf.Tensor:
   return tf.where(own, x[tf.newaxis], tf.zeros_like(x)[tf.newaxis])
 
 
-def _exchange(values: Nest, divisor: int = 1) -> Nest:
-  """The sum over all replicas of each tensor, in one collective for each dtype that travels."""
+def _all_reduce(values: Nest, divisor: int = 1) -> Nest:
+  """The sum of each tensor over all replicas, in one collective per dtype."""
   if context.num_replicas() == 1:
     return values
   flat = tree.flatten(values)
@@ -160,7 +196,7 @@ def _exchange(values: Nest, divisor: int = 1) -> Nest:
     positions = [i for i, x in enumerate(travelling) if x is not None and x.dtype == dtype]
     parts = [travelling[i] for i in positions]
     packed = _pack(parts)
-    # Divided before the sum: a sum of many large gradients must not overflow on the way.
+    # Divided before the sum, which could overflow if the replicas' gradients are large.
     packed = packed / divisor if divisor > 1 else packed
     packed = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, packed)
     for i, part in zip(positions, _unpack(packed, parts), strict=True):
@@ -170,17 +206,17 @@ def _exchange(values: Nest, divisor: int = 1) -> Nest:
 
 def _pack(values: list[tf.Tensor]) -> tf.Tensor:
   if len(values) == 1:
-    return tf.identity(values[0])  # An argument of the step has no device, which some want.
+    return tf.identity(values[0])  # Some strategies need a device; arguments of a step have none.
   return tf.concat([tf.reshape(v, [-1]) for v in values], axis=0)
 
 
 def _unpack(packed: tf.Tensor, like: list[tf.Tensor]) -> list[tf.Tensor]:
   if len(like) == 1:
-    return [tf.identity(packed)]  # Its gradient is an identity, for the same reason.
+    return [tf.identity(packed)]  # For the same reason, its gradient is an identity.
   parts = tf.split(packed, [v.shape.num_elements() for v in like])
   return [tf.reshape(part, v.shape) for part, v in zip(parts, like, strict=True)]
 
 
 def map_tensors(function: Callable[[tf.Tensor], tf.Tensor], values: Nest) -> Nest:
-  """`function` of each tensor of a nest; `None` stays."""
+  """Applies `function` to each tensor of a nest, and keeps `None`."""
   return tree.map_structure(lambda x: None if x is None else function(x), values)

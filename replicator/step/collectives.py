@@ -1,18 +1,22 @@
-"""Operations across replicas, usable anywhere in a step and in plain eager code (one replica).
+"""Operations across replicas, for any place in a step, and for plain eager code (one replica).
 
-Every function takes any nest of tensors or numbers, keeps `None`, and makes one collective for
-each dtype, however many leaves there are. Every replica must make the same calls in the same
-order, with the same structures and shapes; where they do not, tracing ends with an error
-that names the call. Under `parameter_server` a step sees one replica, its own.
+Every function takes any nest of tensors or numbers, keeps `None`, and makes one collective per
+dtype, however many leaves the nest has. Every replica must make the same calls in the same order,
+with the same structures and shapes; otherwise tracing ends with a `UsageError` that names the call.
+A call must stand in the step itself, not in a `tf.while_loop`, `tf.cond` or `tf.function` inside
+it. Under 'parameter_server' a step sees one replica, its own.
 
-`groups` are disjoint sets of replicas of equal size that together hold all of them, such as
-`[[0, 1], [2, 3]]`: each group then acts as if it were alone. The default is one group of all.
-The sums of all groups travel in one collective, which grows with their number.
+`groups` are disjoint lists of replicas, of equal size, that together hold all replicas, such as
+`[[0, 1], [2, 3]]`. Each group then acts as if it were alone. The default is one group of all. The
+sums of all groups travel in one collective, which grows with the number of groups.
 
-The gradient convention is that of the whole library: a replica's loss is the mean over its own
-examples, and the optimizer averages gradients over replicas. The gradients below are such
-that this average is the gradient of the same program on one replica. In them r is a
-replica, s runs over the replicas of r's group, and dy is the gradient that arrives.
+Gradients follow the convention of the whole library: the loss of a replica is the mean over its
+own examples, and the optimizer averages gradients over the replicas. The gradients below make that
+average the gradient of the same program on one replica. In the formulas, r is a replica, s runs
+over the replicas of r's group, x is the input, y the output, and dy the gradient that arrives.
+
+Dtypes: floating, integer and bool tensors; see each function. Sums of float16, bfloat16 and small
+integers are computed in 32 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,29 +30,75 @@ from replicator.step.all_reduce import Group, Groups, Nest
 
 
 def all_sum(values: Nest, groups: Groups = None) -> Nest:
-  """The sum over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`."""
+  """The sum over replicas: `[...] -> [...]`.
+
+  `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`.
+
+  Args:
+    values: a nest of tensors of any dtype but bool.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same shapes and dtypes.
+
+  Raises:
+    UsageError: a tensor is bool, or the replicas' calls or the groups do not match.
+  """
   values, group = all_reduce.checked_call("all_sum", values, groups, _numeric)
   return all_reduce.group_all_reduce(values, group)
 
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
-  """The mean over replicas, `[...] -> [...]`: `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`."""
+  """The mean over replicas: `[...] -> [...]`.
+
+  `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`.
+
+  Args:
+    values: a nest of floating tensors.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same shapes and dtypes.
+
+  Raises:
+    UsageError: a tensor is not floating, or the replicas' calls or the groups do not match.
+  """
   values, group = all_reduce.checked_call("all_mean", values, groups, _floating)
   return all_reduce.group_all_reduce(values, group, divisor=group.size)
 
 
 def all_min(values: Nest, groups: Groups = None) -> Nest:
-  """The least over replicas, `[...] -> [...]`; of bools, whether all are true.
+  """The smallest value over replicas: `[...] -> [...]`; for bools, whether all are true.
 
-  `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the least value.
+  `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the smallest value.
+
+  Args:
+    values: a nest of tensors.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same shapes and dtypes.
+
+  Raises:
+    UsageError: the replicas' calls or the groups do not match.
   """
   return _extreme("all_min", values, groups, tf.reduce_min, tf.reduce_all)
 
 
 def all_max(values: Nest, groups: Groups = None) -> Nest:
-  """The greatest over replicas, `[...] -> [...]`; of bools, whether any is true.
+  """The largest value over replicas: `[...] -> [...]`; for bools, whether any is true.
 
-  `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the greatest value.
+  `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the largest value.
+
+  Args:
+    values: a nest of tensors.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same shapes and dtypes.
+
+  Raises:
+    UsageError: the replicas' calls or the groups do not match.
   """
   return _extreme("all_max", values, groups, tf.reduce_max, tf.reduce_any)
 
@@ -62,9 +112,19 @@ def _extreme(call: str, values: Nest, groups: Groups, of_numbers: Callable, of_b
 
 
 def all_gather(values: Nest, groups: Groups = None) -> Nest:
-  """The tensors of all replicas, stacked: `[...] -> [replicas, ...]`, in the group's order.
+  """The tensors of all replicas, stacked in the group's order: `[...] -> [replicas, ...]`.
 
   `y_r[s] = x_s`, so `dx_r = sum_s dy_s[r]`.
+
+  Args:
+    values: a nest of tensors.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same dtypes and a new first axis.
+
+  Raises:
+    UsageError: the replicas' calls or the groups do not match.
   """
   values, group = all_reduce.checked_call("all_gather", values, groups)
   return all_reduce.group_all_gather(values, group)
@@ -74,16 +134,39 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
   """The tensors of all replicas, joined along `axis`: `[n, ...] -> [replicas * n, ...]`.
 
   `dx_r` is replica r's part of `sum_s dy_s`.
+
+  Args:
+    values: a nest of tensors.
+    axis: the axis to join; negative axes count from the last.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same dtypes.
+
+  Raises:
+    UsageError: a tensor has no such axis, or the replicas' calls or the groups do not match.
   """
-  values, group = all_reduce.checked_call(f"all_concat, axis {axis}", values, groups, _has_axis(axis))
+  values, group = all_reduce.checked_call(
+      f"all_concat, axis {axis}", values, groups, _has_axis(axis))
   return all_reduce.map_tensors(lambda x: tf.concat(tf.unstack(x), axis),
-                              all_reduce.group_all_gather(values, group))
+                                all_reduce.group_all_gather(values, group))
 
 
 def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
-  """The tensors of one replica, on all: `y_r = x_source`; source counts within the group.
+  """The tensors of one replica, on all replicas: `[...] -> [...]`.
 
-  `dx_source = sum_s dy_s`, and zero on the others.
+  `y_r = x_source`, so `dx_source = sum_s dy_s`, and zero on the other replicas.
+
+  Args:
+    values: a nest of tensors.
+    source: the position of the sending replica in its group.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same shapes and dtypes.
+
+  Raises:
+    UsageError: the group has no such replica, or the replicas' calls or the groups do not match.
   """
   values, group = all_reduce.checked_call(f"broadcast, source {source}", values, groups)
   if not 0 <= source < group.size:
@@ -94,9 +177,20 @@ def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
 
 
 def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
-  """Each replica's part of the sum over replicas: `[replicas * n, ...] -> [n, ...]`.
+  """This replica's part of the sum over replicas: `[replicas * n, ...] -> [n, ...]`.
 
-  `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is the `dy_s` of all, joined.
+  `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is all `dy_s`, joined.
+
+  Args:
+    values: a nest of tensors of any dtype but bool.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same dtypes.
+
+  Raises:
+    UsageError: a tensor is bool, its first axis does not divide by the size of the group, or the
+      replicas' calls or the groups do not match.
   """
   values, group = all_reduce.checked_call("reduce_scatter", values, groups, _numeric)
   _check_divides("reduce_scatter", values, group)
@@ -107,9 +201,20 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
 
 
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
-  """Part s of each replica's tensor goes to replica s: `[replicas * n, ...]`, both ways.
+  """Sends part s of each replica's tensor to replica s: `[replicas * n, ...]`, in and out.
 
-  With x seen as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`.
+  With x and y seen as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`.
+
+  Args:
+    values: a nest of tensors.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The same nest, with the same shapes and dtypes.
+
+  Raises:
+    UsageError: the first axis of a tensor does not divide by the size of the group, or the
+      replicas' calls or the groups do not match.
   """
   values, group = all_reduce.checked_call("all_to_all", values, groups)
   _check_divides("all_to_all", values, group)
@@ -122,12 +227,23 @@ def all_to_all(values: Nest, groups: Groups = None) -> Nest:
 
 def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups = None
                ) -> list[Nest]:
-  """`[fn(item) for item in items]` on every replica, each item's work done by one of them.
+  """`[fn(item) for item in items]` on every replica, each item computed by one replica.
 
-  Every replica must hold the same items; replica r of a group computes items r, r + size, ...
-  Whatever their shapes, all results travel in one collective per dtype. `fn` must be a function of
-  tensors without side effects; draw random numbers before, and pass them in.
-  With `y = fn(item)`: `ditem = fn'(item)^T sum_s dy_s` on the replica that computed it, else zero.
+  Replica r of a group computes the items r, r + size, ... All results travel in one collective per
+  dtype, whatever their shapes. With `y = fn(item)`, the gradient is `ditem = fn'(item)^T sum_s dy_s`
+  on the replica that computed the item, and zero on the others.
+
+  Args:
+    items: nests of tensors, the same on every replica.
+    fn: a function of tensors without side effects. Draw random numbers before the call, and pass
+      them in.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    What `fn` returns for each item.
+
+  Raises:
+    UsageError: there are no items, or the replicas' calls or the groups do not match.
   """
   results, group = _divide_among_replicas("map_gather", items, fn, groups)
   return all_reduce.group_all_reduce(results, group)
@@ -135,9 +251,21 @@ def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups
 
 def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum",
                groups: Groups = None) -> Nest:
-  """The 'sum', 'mean', 'min' or 'max' over items of `fn(item)`, on every replica; see `map_gather`.
+  """Reduces `fn(item)` over all items, on every replica; see `map_gather`.
 
-  `fn` must return the same structure and shapes for every item.
+  Args:
+    items: nests of tensors, the same on every replica.
+    fn: a function of tensors without side effects, which returns the same structure and shapes
+      for every item.
+    op: 'sum', 'mean', 'min' or 'max'.
+    groups: see `replicator.step.collectives`.
+
+  Returns:
+    The reduced nest, with the structure and shapes of `fn(item)`.
+
+  Raises:
+    UsageError: the op is unknown, there are no items, or the replicas' calls or the groups do not
+      match.
   """
   reductions = {"min": tf.reduce_min, "max": tf.reduce_max}
   if op not in ("sum", "mean", *reductions):
@@ -158,7 +286,7 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
 
 def _divide_among_replicas(call: str, items: Sequence[Nest], fn: Callable[[Nest], Nest],
                            groups: Groups) -> tuple[list[Nest], Group]:
-  """`fn` of each item on the replica that owns it, and zeros on the others."""
+  """`fn(item)` for each item on the replica that owns it, and zeros on the others."""
   items, group = all_reduce.checked_call(call, list(items), groups)
   if not items:
     raise UsageError(f"{call}: there are no items")
@@ -175,24 +303,25 @@ def _on_owner(fn: Callable[[Nest], Nest], item: Nest, is_owner: tf.Tensor) -> Ne
     structure[:] = [fn(item)]
     return [tf.convert_to_tensor(x) for x in tree.flatten(structure[0]) if x is not None]
 
-  # Traced before it is run, to learn the shapes of what the other replicas do not compute.
+  # Traced first, for the shapes of the results: the replicas that do not own the item need them.
   compute = tf.function(flat_results, autograph=False).get_concrete_function()
   zeros = lambda: [tf.zeros(x.shape, x.dtype) for x in compute.structured_outputs]
   results = iter(tf.cond(is_owner, compute, zeros))
   return tree.map_structure(lambda x: None if x is None else next(results), structure[0])
 
 
-# ---- What a call takes ---------------------------------------------------------------------------
+# ---- Which tensors a call takes ------------------------------------------------------------------
 
 
 def _numeric(call: str, x: tf.Tensor) -> None:
   if x.dtype == tf.bool:
-    raise UsageError(f"{call}: of a bool; cast it to int32, or use all_min (all) or all_max (any)")
+    raise UsageError(f"{call}: a tensor is bool; cast it to int32, or use all_min (all) or all_max "
+                     "(any)")
 
 
 def _floating(call: str, x: tf.Tensor) -> None:
   if not x.dtype.is_floating:
-    raise UsageError(f"{call}: of {x.dtype.name}, whose mean is no {x.dtype.name}; cast it to "
+    raise UsageError(f"{call}: a tensor is {x.dtype.name}, and its mean may not be; cast it to "
                      "float32, or use all_sum")
 
 

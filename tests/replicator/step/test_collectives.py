@@ -357,11 +357,11 @@ DISAGREEMENTS = {
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
 @pytest.mark.parametrize("name", DISAGREEMENTS)
-def test_replicas_that_call_differently_are_told_so(name, eager, request):
+def test_replicas_that_make_different_calls_are_refused(name, eager, request):
   if eager:
     request.getfixturevalue("run_eagerly")()
-  told = r"^replica [01] calls (all_|broadcast).* where replica [01] (calls|has)"
-  with pytest.raises(UsageError, match=told):
+  message = r"^replica [01] calls (all_|broadcast).* but replica [01] (calls|has)"
+  with pytest.raises(UsageError, match=message):
     Replicator("mirrored", logical_cpus=2).run(DISAGREEMENTS[name], np.ones([4, 2]))
 
 
@@ -382,9 +382,9 @@ REFUSED = {
     "does not divide by the group's 2 replicas": [
         lambda x: reduce_scatter(x[:1]), lambda x: all_to_all(x[0, 0])],
     "has no such axis": [lambda x: all_concat(x, axis=2)],
-    "all_mean: of int32": [lambda x: all_mean(tf.cast(x, tf.int32))],
-    "all_sum: of a bool": [lambda x: all_sum(x > 0)],
-    "no tensor of string can travel": [lambda x: all_gather("a word")],
+    "all_mean: a tensor is int32": [lambda x: all_mean(tf.cast(x, tf.int32))],
+    "all_sum: a tensor is bool": [lambda x: all_sum(x > 0)],
+    "tensors of string cannot travel": [lambda x: all_gather("a word")],
     "map_gather: there are no items": [lambda x: map_gather([], tf.identity)],
     "op = 'product': write 'sum'": [lambda x: map_reduce([x], tf.identity, "product")],
 }

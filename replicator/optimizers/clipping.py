@@ -1,0 +1,63 @@
+"""The norms of averaged gradients: clipping, the test for infinities, and the norms in the log."""
+
+import keras
+import tensorflow as tf
+
+from replicator.optimizers.flat_variables import FlatVariable
+from replicator.optimizers.networks import Networks
+
+
+def clip(gradients: list[tf.Tensor], flats: list[FlatVariable], networks: Networks,
+         clip_norm: float | None, each_network: bool) -> tuple[list[tf.Tensor], tf.Tensor]:
+  """Clips gradients to a norm: `g min(1, clip_norm / |g|)` (Pascanu et al. 2013).
+
+  Args:
+    gradients: the gradient of each flat variable, averaged over the replicas.
+    flats: the flat variables.
+    networks: says which network each variable belongs to.
+    clip_norm: the largest norm; None clips nothing.
+    each_network: whether |g| is the norm of one network's gradients, or that of all.
+
+  Returns:
+    The clipped gradients; and whether all gradients are finite, bool [].
+  """
+  if clip_norm is None:
+    return gradients, _all_finite(gradients)
+  if not each_network:
+    clipped, norm = tf.clip_by_global_norm(gradients, clip_norm)
+    return clipped, tf.math.is_finite(norm)
+  clipped, norms = list(gradients), []
+  for owned in networks.by_name.values():
+    places = _places(flats, owned)
+    if places:
+      of_network, norm = tf.clip_by_global_norm([gradients[i] for i in places], clip_norm)
+      for i, gradient in zip(places, of_network, strict=True):
+        clipped[i] = gradient
+      norms.append(norm)
+  return clipped, _all_finite(norms)
+
+
+def norms(gradients: list[tf.Tensor], flats: list[FlatVariable], networks: Networks
+          ) -> dict[str, tf.Tensor]:
+  """The norm [] of the gradients of each network, by the network's name."""
+  found = {}
+  for name, owned in networks.by_name.items():
+    squares = [tf.cast(tf.nn.l2_loss(gradients[i]), keras.config.floatx())
+               for i in _places(flats, owned)]
+    if squares:
+      found[name] = tf.sqrt(2.0 * tf.add_n(squares))
+  return found
+
+
+def _places(flats: list[FlatVariable], owned: list) -> list[int]:
+  """The positions of the flat variables that belong to the network with the variables `owned`."""
+  return [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
+
+
+def _all_finite(values: list[tf.Tensor]) -> tf.Tensor:
+  """Whether neither the tensors nor their sum has an infinity or NaN: bool [].
+
+  It takes one operation per tensor, in a third of the time of a test of every number.
+  """
+  widest = tf.float64 if any(v.dtype == tf.float64 for v in values) else tf.float32
+  return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.cast(v, widest)) for v in values]))

@@ -1,0 +1,33 @@
+"""Keras optimizers and options that would train differently on several replicas are refused."""
+
+import keras
+
+from replicator.errors import UsageError
+
+_CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
+_REMEDIES = {
+    "clipnorm": _CLIP_HERE, "global_clipnorm": _CLIP_HERE, "clipvalue": _CLIP_HERE,
+    "gradient_accumulation_steps": "it fails on several replicas; use replicator.microbatch",
+    "use_ema": "set wrap_optimizer's ema_decay",
+    "loss_scale_factor": "loss scaling is part of wrap_optimizer, under 'mixed_float16'"}
+
+
+def check_options(optimizer: keras.optimizers.Optimizer) -> None:
+  """Checks that an optimizer is new, and has no option that breaks replication.
+
+  Raises:
+    UsageError: it is built already, scales losses itself, updates several variables at a time, or
+      has an option that `wrap_optimizer` replaces.
+  """
+  if optimizer.built:
+    raise UsageError(f"{optimizer.name}: has variables already; make an optimizer for each network")
+  if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
+                     "'mixed_float16'; wrap the inner optimizer")
+  if type(optimizer)._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
+    raise UsageError(f"{optimizer.name}: {type(optimizer).__name__} does more in an update than "
+                     "one variable at a time; use another, such as Adam")
+  for option, remedy in _REMEDIES.items():
+    if getattr(optimizer, option, None):
+      raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "
+                       f"replication; {remedy}")

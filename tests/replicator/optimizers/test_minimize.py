@@ -1,0 +1,130 @@
+"""`minimize` and `loss_and_gradients` against a tape written by hand, and closed forms."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, UsageError, microbatch, wrap_optimizer
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=[8, 3]), RNG.normal(size=[8])
+KERNEL, SCALE = RNG.normal(size=[3, 1]), np.array(1.5)
+
+
+class Regression(tf.Module):
+  """A kernel [3, 1], which one optimizer owns, and a scale [], which another does."""
+
+  def __init__(self, networks: bool = False):
+    super().__init__()
+    self.kernel = keras.Variable(KERNEL, dtype=keras.config.floatx(), name="kernel")
+    self.scale = keras.Variable(SCALE, dtype=keras.config.floatx(), name="scale")
+    owned = [self.kernel]
+    self.optimizer = wrap_optimizer(keras.optimizers.SGD(0.1, momentum=0.5, name="sgd"),
+                                    {"linear": owned} if networks else owned, clip_norm=2.0)
+
+  def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    predictions = tf.matmul(x, self.kernel.value)[:, 0] * self.scale.value
+    return tf.reduce_mean(tf.math.squared_difference(predictions, y))
+
+  def losses(self, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, dict]:
+    return self.loss(x, y), {"mean": tf.reduce_mean(y)}
+
+  def by_hand(self, batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+      loss = self.loss(*batch)
+    self.optimizer.apply(tape.gradient(loss, [self.kernel.value]), [self.kernel])
+    return loss
+
+  def minimized(self, batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    return self.optimizer.minimize(self.loss, *batch)
+
+  def in_micro_batches(self, batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    (loss, _), gradients = microbatch(
+        lambda part: self.optimizer.loss_and_gradients(self.losses, *part), batch, n=2)
+    self.optimizer.apply(gradients)
+    return loss
+
+
+def train(replicator: Replicator, update: str, networks: bool = False
+          ) -> tuple[list[float], np.ndarray]:
+  """The mean loss of each of three steps, and the last kernel."""
+  with replicator.scope():
+    model = Regression(networks)
+  batch = (X.astype(keras.config.floatx()), Y.astype(keras.config.floatx()))
+  losses = [np.mean(replicator.run(getattr(model, update), batch)) for _ in range(3)]
+  assert model.scale.numpy() == SCALE  # Another optimizer's.
+  return losses, model.kernel.numpy()
+
+
+@pytest.mark.parametrize("update", ["minimized", "in_micro_batches"])
+def test_updates_are_those_of_a_tape(float64, synchronous, update):
+  losses, kernel = train(synchronous, update, networks=update == "minimized")
+  expected_losses, expected_kernel = train(Replicator("one_device"), "by_hand")
+  assert expected_losses[0] > expected_losses[2]
+  np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
+  np.testing.assert_allclose(kernel, expected_kernel, rtol=1e-12)
+
+
+def test_eager_updates_are_those_of_a_tape(float64, run_eagerly):
+  expected = train(Replicator("one_device"), "by_hand")
+  run_eagerly()
+  for found, wanted in zip(train(Replicator("mirrored", logical_cpus=2), "minimized"), expected,
+                           strict=True):
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("update", ["minimize", "microbatch"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_small_gradients_of_float16_layers_arrive(set_precision, replicas, update):
+  set_precision("mixed_float16")
+  replicator = Replicator("mirrored", logical_cpus=replicas)
+  with replicator.scope():
+    weight = keras.Variable([0.0], dtype="float32")
+    optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [weight])
+
+  def loss_fn(x):  # dloss/dweight = mean(x) = 1e-8 passes through float16, where it is zero.
+    return tf.reduce_mean(tf.cast(tf.cast(weight.value, tf.float16), tf.float32) * x)
+
+  def step(x):
+    if update == "minimize":
+      return optimizer.minimize(loss_fn, x)
+    loss, gradients = microbatch(lambda part: optimizer.loss_and_gradients(loss_fn, part), x, n=2)
+    optimizer.apply(gradients)
+    return loss
+
+  losses = replicator.run(step, np.float32([0.5e-8, 1.5e-8, 1e-8, 1e-8]))
+  np.testing.assert_allclose(losses, [0.0] * replicas)  # The loss itself is not scaled.
+  np.testing.assert_allclose(weight.numpy(), [-1e-8], rtol=1e-3)
+
+
+def test_outputs_and_gradients_keep_their_nests():
+  kernel, other, unused = (keras.Variable([2.0, 3.0], name=name) for name in "abc")
+  optimizer = wrap_optimizer(keras.optimizers.SGD(1.0),
+                             {"second": [other], "first": [kernel, unused]})
+  def loss_fn(factor):
+    return tf.reduce_sum(kernel.value ** 2 * other.value) * factor, {"factor": factor}
+
+  (loss, found), gradients = optimizer.loss_and_gradients(loss_fn, tf.constant(0.5))
+  assert float(loss) == (8 + 27) / 2 and float(found["factor"]) == 0.5
+  assert list(gradients) == ["first", "second"]
+  np.testing.assert_allclose(gradients["first"][0], [4.0, 9.0])  # k o, halved twice.
+  assert gradients["first"][1] is None
+  np.testing.assert_allclose(gradients["second"], [[2.0, 4.5]])
+
+  other.trainable = False
+  _, gradients = optimizer.loss_and_gradients(loss_fn, tf.constant(0.5))
+  assert gradients["second"] == [None]
+  optimizer.apply(gradients)
+  assert kernel.numpy().tolist() == [-2.0, -6.0]
+  assert other.numpy().tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("loss, words", [
+    (lambda x: x, r"float32 \(2,\)"), (lambda x: (x, x), r"float32 \(2,\)"),
+    (lambda x: tf.constant(1), r"int32 \(\)")])
+def test_a_loss_that_is_not_a_floating_scalar_is_refused(loss, words):
+  variable = keras.Variable([1.0, 2.0])
+  optimizer = wrap_optimizer(keras.optimizers.SGD(1.0, name="sgd"), [variable])
+  with pytest.raises(UsageError, match=f"^sgd: the loss is {words}; return its mean over the"):
+    optimizer.minimize(lambda: loss(variable.value * 1.0))
