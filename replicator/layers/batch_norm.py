@@ -3,7 +3,8 @@
 import keras
 import tensorflow as tf
 
-from replicator.step import all_reduce, collectives, context, replicated
+from replicator.layers import layer_state
+from replicator.step import all_reduce, collectives, context
 
 
 class GlobalBatchNorm(keras.layers.Layer):
@@ -42,8 +43,8 @@ class GlobalBatchNorm(keras.layers.Layer):
     if self.center:
       self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
     dtype = self.variable_dtype
-    self.moving_mean = replicated.layer_variable("moving_mean", shape, "zeros", dtype)
-    self.moving_variance = replicated.layer_variable("moving_variance", shape, "ones", dtype)
+    self.moving_mean = layer_state.variable("moving_mean", shape, "zeros", dtype)
+    self.moving_variance = layer_state.variable("moving_variance", shape, "ones", dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     if training and self._has_fused_operation(inputs):

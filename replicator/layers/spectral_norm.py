@@ -3,7 +3,8 @@
 import keras
 import tensorflow as tf
 
-from replicator.step import context, replicated
+from replicator.layers import layer_state
+from replicator.step import context
 
 
 class SpectralNorm(keras.layers.Wrapper):
@@ -40,7 +41,7 @@ class SpectralNorm(keras.layers.Wrapper):
     else:
       raise ValueError(f"SpectralNorm: {self.layer} has neither 'kernel' nor 'embeddings'")
     shape = (1, self.kernel.shape[-1])
-    self.u = replicated.layer_variable("u", shape, "random_normal", self.variable_dtype)
+    self.u = layer_state.variable("u", shape, "random_normal", self.variable_dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     normalized = self.kernel.value / self._spectral_norm(training)

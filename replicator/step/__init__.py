@@ -1,4 +1,4 @@
-"""What a step calls inside the replica context: collectives, random streams, micro-batches."""
+"""What a step calls in the replica context: collectives, random streams, micro-batches."""
 
 from replicator.console import quiet
 

@@ -3,11 +3,9 @@
 The public functions are in `replicator.step.collectives`.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tree
 
@@ -32,10 +30,8 @@ class Group:
 
   Attributes:
     is_whole: whether the group is all replicas.
-    count: the number of groups.
-    number: the number of this replica's group: an int, or an int32 [] if there are `groups`.
-    size: the number of replicas in each group.
-    position: the position of this replica in its group: an int or an int32 [].
+    count, number: the number of groups, and which one is this replica's; int or int32 [].
+    size, position: the number of replicas in a group, and this replica's place; int or int32 [].
 
   Raises:
     UsageError: the groups do not hold each replica once, or differ in size.
@@ -69,16 +65,13 @@ class Group:
 
 def checked_call(call: str, values: Nest, groups: Groups,
           check: Callable[[str, tf.Tensor], None] | None = None) -> tuple[Nest, Group]:
-  """Checks the arguments of a collective, and that all replicas make the same call.
+  """Checks a call on all replicas; returns its nest as tensors, and the group of this replica.
 
   Args:
     call: the name of the collective, and its other arguments.
     values: any nest of tensors, numbers and None.
     groups: see `Group`.
     check: called with `call` and each tensor; raises a UsageError if the tensor does not fit.
-
-  Returns:
-    The nest, as tensors; and the group of this replica.
 
   Raises:
     UsageError: a tensor or the groups do not fit, another replica makes another call, or the call
@@ -116,31 +109,6 @@ def _compare(strategy: tf.distribute.Strategy, call: Any) -> None:
     if other != calls[0]:
       raise UsageError(f"replica 0 calls {calls[0]}, but replica {replica} calls {other}; every "
                        "replica must make the same calls in the same order")
-
-
-def check_equal_calls(calls: list[list[str]]) -> None:
-  """Checks that all replicas made the same number of calls.
-
-  Args:
-    calls: the calls of each replica, each described in words.
-
-  Raises:
-    UsageError: a replica made more calls than another.
-  """
-  replicas = range(len(calls))
-  shortest = min(replicas, key=lambda r: len(calls[r]))
-  longest = max(replicas, key=lambda r: len(calls[r]))
-  made = len(calls[shortest])
-  if made < len(calls[longest]):
-    raise UsageError(f"replica {longest} calls {calls[longest][made]}, but replica {shortest} "
-                     f"has ended its step after {made} collectives; every replica must make the "
-                     "same calls in the same order")
-
-
-def codes(calls: list[str], length: int = 256) -> np.ndarray:
-  """A hash of each of the first calls, to compare processes: int64 [length], padded with zeros."""
-  numbers = [int.from_bytes(hashlib.sha256(c.encode()).digest()[:7], "little") for c in calls]
-  return np.pad(np.array(numbers[:length], np.int64), (0, max(0, length - len(numbers))))
 
 
 def _describe(values: Nest) -> str:

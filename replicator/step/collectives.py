@@ -15,8 +15,8 @@ own examples, and the optimizer averages gradients over the replicas. The gradie
 average the gradient of the same program on one replica. In the formulas, r is a replica, s runs
 over the replicas of r's group, x is the input, y the output, and dy the gradient that arrives.
 
-Dtypes: floating, integer and bool tensors; see each function. Sums of float16, bfloat16 and small
-integers are computed in 32 bits.
+What a function returns has the structure and the dtypes of its arguments. Sums of float16, bfloat16
+and small integers are computed in 32 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,38 +30,28 @@ from replicator.step.all_reduce import Group, Groups, Nest
 
 
 def all_sum(values: Nest, groups: Groups = None) -> Nest:
-  """The sum over replicas: `[...] -> [...]`.
-
-  `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`.
+  """The sum over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`.
 
   Args:
     values: a nest of tensors of any dtype but bool.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same shapes and dtypes.
+    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
-    UsageError: a tensor is bool, or the replicas' calls or the groups do not match.
+    UsageError: a tensor is bool.
   """
   values, group = all_reduce.checked_call("all_sum", values, groups, _numeric)
   return all_reduce.group_all_reduce(values, group)
 
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
-  """The mean over replicas: `[...] -> [...]`.
-
-  `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`.
+  """The mean over replicas, `[...] -> [...]`: `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`.
 
   Args:
     values: a nest of floating tensors.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same shapes and dtypes.
+    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
-    UsageError: a tensor is not floating, or the replicas' calls or the groups do not match.
+    UsageError: a tensor is not floating.
   """
   values, group = all_reduce.checked_call("all_mean", values, groups, _floating)
   return all_reduce.group_all_reduce(values, group, divisor=group.size)
@@ -74,13 +64,7 @@ def all_min(values: Nest, groups: Groups = None) -> Nest:
 
   Args:
     values: a nest of tensors.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same shapes and dtypes.
-
-  Raises:
-    UsageError: the replicas' calls or the groups do not match.
+    groups: lists of replicas that each act alone, or None for one group of all.
   """
   return _extreme("all_min", values, groups, tf.reduce_min, tf.reduce_all)
 
@@ -92,13 +76,7 @@ def all_max(values: Nest, groups: Groups = None) -> Nest:
 
   Args:
     values: a nest of tensors.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same shapes and dtypes.
-
-  Raises:
-    UsageError: the replicas' calls or the groups do not match.
+    groups: lists of replicas that each act alone, or None for one group of all.
   """
   return _extreme("all_max", values, groups, tf.reduce_max, tf.reduce_any)
 
@@ -118,13 +96,7 @@ def all_gather(values: Nest, groups: Groups = None) -> Nest:
 
   Args:
     values: a nest of tensors.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same dtypes and a new first axis.
-
-  Raises:
-    UsageError: the replicas' calls or the groups do not match.
+    groups: lists of replicas that each act alone, or None for one group of all.
   """
   values, group = all_reduce.checked_call("all_gather", values, groups)
   return all_reduce.group_all_gather(values, group)
@@ -138,13 +110,10 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
   Args:
     values: a nest of tensors.
     axis: the axis to join; negative axes count from the last.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same dtypes.
+    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
-    UsageError: a tensor has no such axis, or the replicas' calls or the groups do not match.
+    UsageError: a tensor has no such axis.
   """
   values, group = all_reduce.checked_call(
       f"all_concat, axis {axis}", values, groups, _has_axis(axis))
@@ -160,13 +129,10 @@ def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
   Args:
     values: a nest of tensors.
     source: the position of the sending replica in its group.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same shapes and dtypes.
+    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
-    UsageError: the group has no such replica, or the replicas' calls or the groups do not match.
+    UsageError: the group has no such replica.
   """
   values, group = all_reduce.checked_call(f"broadcast, source {source}", values, groups)
   if not 0 <= source < group.size:
@@ -183,14 +149,10 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
 
   Args:
     values: a nest of tensors of any dtype but bool.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same dtypes.
+    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
-    UsageError: a tensor is bool, its first axis does not divide by the size of the group, or the
-      replicas' calls or the groups do not match.
+    UsageError: a tensor is bool, or its first axis does not divide by the size of the group.
   """
   values, group = all_reduce.checked_call("reduce_scatter", values, groups, _numeric)
   _check_divides("reduce_scatter", values, group)
@@ -207,14 +169,10 @@ def all_to_all(values: Nest, groups: Groups = None) -> Nest:
 
   Args:
     values: a nest of tensors.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The same nest, with the same shapes and dtypes.
+    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
-    UsageError: the first axis of a tensor does not divide by the size of the group, or the
-      replicas' calls or the groups do not match.
+    UsageError: the first axis of a tensor does not divide by the size of the group.
   """
   values, group = all_reduce.checked_call("all_to_all", values, groups)
   _check_divides("all_to_all", values, group)
@@ -230,20 +188,17 @@ def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups
   """`[fn(item) for item in items]` on every replica, each item computed by one replica.
 
   Replica r of a group computes the items r, r + size, ... All results travel in one collective per
-  dtype, whatever their shapes. With `y = fn(item)`, the gradient is `ditem = fn'(item)^T sum_s dy_s`
-  on the replica that computed the item, and zero on the others.
+  dtype, whatever their shapes. With `y = fn(item)`, the gradient is
+  `ditem = fn'(item)^T sum_s dy_s` on the replica that computed the item, and zero on the others.
 
   Args:
     items: nests of tensors, the same on every replica.
     fn: a function of tensors without side effects. Draw random numbers before the call, and pass
       them in.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    What `fn` returns for each item.
+    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
-    UsageError: there are no items, or the replicas' calls or the groups do not match.
+    UsageError: there are no items.
   """
   results, group = _divide_among_replicas("map_gather", items, fn, groups)
   return all_reduce.group_all_reduce(results, group)
@@ -258,14 +213,10 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
     fn: a function of tensors without side effects, which returns the same structure and shapes
       for every item.
     op: 'sum', 'mean', 'min' or 'max'.
-    groups: see `replicator.step.collectives`.
-
-  Returns:
-    The reduced nest, with the structure and shapes of `fn(item)`.
+    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
-    UsageError: the op is unknown, there are no items, or the replicas' calls or the groups do not
-      match.
+    UsageError: the op is unknown, or there are no items.
   """
   reductions = {"min": tf.reduce_min, "max": tf.reduce_max}
   if op not in ("sum", "mean", *reductions):

@@ -41,11 +41,6 @@ class Microbatch:
 class StepContext:
   """What one replica knows of the step that it traces or runs.
 
-  Args:
-    step: the number of the training step, int64 [].
-    xla: whether XLA compiles the step.
-    is_step: False for code outside of any step.
-
   Attributes:
     step: the number of the training step, int64 [].
     xla: whether XLA compiles the step.
@@ -162,11 +157,7 @@ def in_inner_graph() -> bool:
 
 
 def replica_id() -> int | tf.Tensor:
-  """The number of this replica, in `[0, num_replicas())`.
-
-  Returns:
-    An int, or in a compiled step an int32 []. Outside of a step, 0.
-  """
+  """The number of this replica, from 0: an int, or in a compiled step an int32 []."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.replica_id_in_sync_group if replica_context else 0
 

@@ -19,9 +19,7 @@ _IN_SCOPE = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:_\d+)?/")
 
 
 class MultiDeviceMirroredStrategy(tf.distribute.MirroredStrategy):
-  """A MirroredStrategy whose replicas span several devices each.
-
-  MirroredStrategy itself knows the first device of each replica.
+  """A MirroredStrategy whose replicas span several devices; TensorFlow knows the first of each.
 
   Args:
     devices: the names of the devices of each replica, `[num_replicas][devices_per_replica]`.

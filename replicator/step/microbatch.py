@@ -1,4 +1,4 @@
-"""The two ways to divide a replica's batch: for accumulated gradients, and for several updates."""
+"""Two ways to divide a replica's batch: to accumulate gradients, or to make several updates."""
 
 from collections.abc import Callable
 
@@ -13,39 +13,36 @@ from replicator.step.all_reduce import Nest
 
 @gin.configurable(module="replicator", denylist=["fn", "batch"])
 def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
-  """What `fn(batch)` returns, computed from `n` equal micro-batches, one after the other.
+  """Computes `fn(batch)` from `n` equal micro-batches, one after the other (gradient accumulation).
 
-  Each micro-batch's activations are gone before the next one's are made, so that peak memory
-  falls with n; the optimizer's collective is the same one whatever n is:
+  The activations of each micro-batch are freed before those of the next are computed, so peak
+  memory falls with n. The optimizer makes one collective whatever n is:
 
-      loss, gradients = replicator.microbatch(loss_and_gradients, batch)
+      loss, gradients = replicator.microbatch(
+          lambda part: optimizer.loss_and_gradients(loss_fn, part), batch)
       optimizer.apply(gradients)
 
-  The result equals the full batch's if `fn` returns means over examples (losses, and their
-  gradients), and no example's output depends on the others. Random streams draw what they
-  draw for the full batch, and `SpectralNorm` iterates once. With `GlobalBatchNorm` inside,
-  statistics are those of one micro-batch over all replicas: n micro-batches on one replica
-  then equal n on any other number.
+  The result equals that of the full batch if `fn` returns means over examples, such as losses and
+  their gradients, and no example's output depends on the others. Random streams draw what they
+  draw for the full batch, and `SpectralNorm` iterates once. `GlobalBatchNorm` uses the statistics
+  of one micro-batch over all replicas, so n micro-batches give the same result on any number of
+  replicas.
 
-  Where `fn` calls a collective (`GlobalBatchNorm` does, on several replicas), the micro-batches
-  are unrolled, since collectives cannot be in a loop. Otherwise they are a loop, whose
-  graph does not grow with n.
-
-  A step that updates one network before it computes the loss of another calls this once for
-  each update.
+  The micro-batches run in a loop, whose graph does not grow with n. If `fn` calls a collective, as
+  `GlobalBatchNorm` does on several replicas, they are unrolled, because a loop cannot hold one.
 
   Args:
-    fn: called with a micro-batch; returns a nest of floating tensors `[...]`, each a mean over
-      its examples; `None` leaves stay.
-    batch: a nest of `[b, ...]`. Micro-batch j has the examples j, j + n, j + 2n, ... so that over
-      all replicas it has the same examples of the global batch whatever their number.
-    n: how many micro-batches; usually set in a gin file, `microbatch.n = 4`.
+    fn: called with a micro-batch; returns a nest of floating tensors `[...]`, each a mean over the
+      examples, or None.
+    batch: a nest of tensors `[b, ...]`. Micro-batch j has the examples j, j + n, j + 2n, ..., so
+      that over all replicas it has the same examples whatever the number of replicas.
+    n: the number of micro-batches; usually set in a gin file, `microbatch.n = 4`.
 
   Returns:
-    the mean over micro-batches of each tensor that `fn` returns.
+    The mean over the micro-batches of each tensor that `fn` returns, in the same nest and dtypes.
 
   Raises:
-    UsageError: n does not divide the batch, a result is no mean (of integers), or calls are nested.
+    UsageError: n does not divide the batch, `fn` returns integers, or calls are nested.
   """
   _check(batch, n)
   if n == 1:
@@ -61,10 +58,17 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
 
 
 def split(batch: Nest, parts: int) -> list[Nest]:
-  """Divides a replica's batch into equal parts, for several updates within one step.
+  """Divides a replica's batch into equal parts, for several updates in one step.
 
-  Part j has the examples j, j + parts, j + 2 parts, ... of the batch, so that over all replicas
-  it consists of the same examples of the global batch whatever their number.
+  Part j has the examples j, j + parts, j + 2 parts, ..., so that over all replicas it has the same
+  examples whatever the number of replicas.
+
+  Args:
+    batch: a nest of tensors `[b, ...]`.
+    parts: the number of parts.
+
+  Returns:
+    `parts` nests of tensors `[b / parts, ...]`.
 
   Raises:
     UsageError: the batch does not divide by `parts`.
@@ -79,7 +83,7 @@ def split(batch: Nest, parts: int) -> list[Nest]:
 
 
 class _Parts:
-  """The micro-batches of one call."""
+  """The micro-batches of one call of `microbatch`."""
 
   def __init__(self, fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
                part: context.Microbatch):
@@ -93,7 +97,7 @@ class _Parts:
     self._structure: Nest = None
 
   def mean(self) -> Nest:
-    """Of what `fn` returns."""
+    """The mean over the micro-batches of what `fn` returns."""
     collectives_before = len(self._step.collectives)
     sums = self._outputs(0)
     dtypes = self._dtypes
@@ -108,7 +112,7 @@ class _Parts:
 
   def _add_unrolled(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
     for index in range(1, self._part.count):
-      # One after the other: side by side they would need the memory of the full batch.
+      # In sequence: in parallel, they would need the memory of the full batch.
       with tf.control_dependencies(sums):
         outputs = self._outputs(index)
         sums = [total + x for total, x in zip(sums, outputs, strict=True)]
@@ -129,11 +133,11 @@ class _Parts:
       self._step.graph = outside
 
   def _outputs(self, index: int | tf.Tensor) -> list[tf.Tensor]:
-    """The tensors that `fn` returns for micro-batch `index`, halves as float32 to add up."""
+    """The tensors that `fn` returns for micro-batch `index`; float16 and bfloat16 as float32."""
     self._part.index = index
     self._part.is_first = isinstance(index, int) and index == 0
     self._part.replayed = 0
-    self._step.draws = self._draws.copy()  # Of each draw, every micro-batch gets its rows.
+    self._step.draws = self._draws.copy()  # Every micro-batch makes the same draws, other rows.
     self._structure = self._fn(all_reduce.map_tensors(
         lambda x: tf.gather(x, index, axis=1), self._batch))
     outputs = [tf.convert_to_tensor(x) for x in tree.flatten(self._structure) if x is not None]

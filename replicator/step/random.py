@@ -1,21 +1,21 @@
 """Named, seeded random streams whose draws belong to the example, not to the replica.
 
-`keras.random` and Keras layers draw the same numbers on every replica, so that a GAN which
-samples its noise that way trains on duplicates. Here every draw is a pure function of
+`keras.random` and Keras layers draw the same numbers on every replica, so a GAN that samples its
+noise that way trains on duplicates. Here every draw is a pure function of
 
-    (seed of the run, name of the stream, step, how many draws of that name came before in it,
-     how often the run was rolled back)
+    (seed of the run, name of the stream, step, number of earlier draws from it in the step,
+     number of rollbacks of the run)
 
-over the *global* batch, of which each replica makes its own rows: example k of step s gets
-the same numbers on 1, 2, 4 or 8 replicas, in any micro-batches, on any kind of device and
-under XLA. There is no state to save beyond the step and the number of rollbacks, so that a
-resumed run continues every stream exactly.
+over the *global* batch, and each replica makes its own rows of it. Example k of step s gets the
+same numbers on 1, 2, 4 or 8 replicas, in any micro-batches, on any device, and under XLA. Besides
+the step and the number of rollbacks there is no state to save: a resumed run continues every stream
+exactly.
 
-Axis 0 of every draw counts the replica's examples. A compiled step may not draw inside a
-tf.while_loop or tf.function of its own, which would repeat the numbers, nor inside a tf.cond: it
-would count the draws of both branches, and an eager step those of the one it takes, so that
-later draws would differ. Draw before it. So do for tf.recompute_grad, which is not told apart:
-its backward pass would draw anew.
+Axis 0 of every draw counts the replica's examples. A step must not draw inside a `tf.while_loop`
+or `tf.function` of its own, which would repeat the numbers, nor inside a `tf.cond`: a compiled step
+would count the draws of both branches, and an eager step those of one. Draw before it, and pass the
+numbers in. The same holds for `tf.recompute_grad`, where it cannot be detected: the backward pass
+would draw other numbers than the forward pass.
 """
 
 import math
@@ -32,17 +32,20 @@ from replicator.step.random_bits import set_seed as set_seed
 
 def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1.0,
            dtype: str | tf.DType | None = None) -> tf.Tensor:
-  """Draws from N(mean, stddev^2).
+  """Draws from the normal distribution N(mean, stddev^2).
+
+      z = replicator.random.normal("z", [batch.shape[0], 128])
 
   Args:
-    name: the stream. Two streams never coincide, and neither do two draws from one.
-    shape: of this replica's part `[n, ...]`; axis 0 counts the replica's examples.
-    mean: of the distribution.
-    stddev: of the distribution.
-    dtype: floating; by default float64 in a float64 run and float32 otherwise.
+    name: the name of the stream. All draws differ: those of two streams, and two of one stream.
+    shape: the shape of this replica's part, `[n, ...]`; axis 0 counts the replica's examples.
+    mean: the mean of the distribution.
+    stddev: the standard deviation of the distribution.
+    dtype: a floating dtype; None is float64 in a float64 run and float32 otherwise.
 
   Raises:
-    UsageError: drawn in a branch or loop of the step, or the shape has no examples.
+    UsageError: the draw stands in a branch or loop of the step, or the shape has no axis of
+      examples.
   """
   result = _floating(name, dtype)
   return tf.cast(mean + stddev * _erfinv_of_symmetric(name, shape, result, 1.0), result)
@@ -50,9 +53,9 @@ def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1
 
 def truncated_normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1.0,
                      dtype: str | tf.DType | None = None) -> tf.Tensor:
-  """Draws from N(mean, stddev^2) given that |x - mean| <= 2 stddev. See `normal`.
+  """Draws from N(mean, stddev^2) under the condition |x - mean| <= 2 stddev; see `normal`.
 
-  The standard deviation of what is drawn is 0.880 stddev.
+  The standard deviation of the draws is 0.880 stddev.
   """
   result = _floating(name, dtype)
   draws = _erfinv_of_symmetric(name, shape, result, math.erf(math.sqrt(2.0)))
@@ -61,10 +64,10 @@ def truncated_normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev:
 
 def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float = 1.0,
             dtype: str | tf.DType | None = None) -> tf.Tensor:
-  """Draws uniformly from `[minval, maxval)`; an integer dtype draws integers. See `normal`.
+  """Draws uniformly from `[minval, maxval)`; integers for an integer dtype. See `normal`.
 
   Raises:
-    UsageError: as `normal`, or an integer dtype that is neither int32 nor int64.
+    UsageError: as for `normal`, or the dtype is an integer other than int32 and int64.
   """
   if dtype and tf.as_dtype(dtype).is_integer:
     return random_bits.integers(name, shape, minval, maxval, tf.as_dtype(dtype))
@@ -74,21 +77,22 @@ def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float 
 
 def bernoulli(name: str, shape: Sequence[int], p: float | tf.Tensor,
               dtype: str | tf.DType = "bool") -> tf.Tensor:
-  """Draws true with probability `p`, and false otherwise. See `normal`.
+  """Draws true with probability `p`, and false otherwise; see `normal`.
 
-  The draws are the same whatever the dtype and the precision of the run.
+  The draws are the same for every dtype and every precision of the run.
 
   Args:
-    name: the stream.
-    shape: of this replica's part `[n, ...]`.
+    name: the name of the stream.
+    shape: the shape of this replica's part, `[n, ...]`.
     p: a number in [0, 1], or floating probabilities that broadcast to `shape`.
-    dtype: bool, or one in which true is 1 and false is 0.
+    dtype: bool, or a dtype in which true is 1 and false is 0.
 
   Raises:
-    UsageError: as `normal`, a number p outside [0, 1], or of a shape that does not broadcast.
+    UsageError: as for `normal`, or p is outside [0, 1] or does not broadcast to the shape.
   """
   if isinstance(p, int | float) and not 0 <= p <= 1:
-    raise UsageError(f"random stream '{name}': p = {p} is no probability; write one in [0, 1]")
+    raise UsageError(f"random stream '{name}': p = {p} is not a probability; write a number in "
+                     "[0, 1]")
   p = tf.cast(p, tf.float32)
   drawn = _unit(name, shape, tf.float32) < p
   if drawn.shape != shape:
@@ -100,24 +104,24 @@ def bernoulli(name: str, shape: Sequence[int], p: float | tf.Tensor,
 def categorical(name: str, logits: tf.Tensor) -> tf.Tensor:
   """Draws class i with probability `softmax(logits)[i]`: `[n, ..., k] -> int32 [n, ...]`.
 
-  The smallest class whose cumulative probability exceeds a uniform draw, in float64: one
-  number an example, which does not depend on the precision of the run. See `normal`.
+  It takes one uniform draw per example, in float64 whatever the precision of the run, and returns
+  the first class whose cumulative probability exceeds it. See `normal`.
 
   Args:
-    name: the stream.
+    name: the name of the stream.
     logits: unnormalized log probabilities of this replica's examples. A class of -inf is never
-      drawn; those of +inf share all probability. Where a logit is NaN or all are -inf, there is
-      no distribution, and the class is -1.
+      drawn; classes of +inf share all probability. If a logit is NaN or all are -inf, there is no
+      distribution, and the class is -1.
 
   Raises:
-    UsageError: as `normal`, or logits without an axis of examples before that of classes.
+    UsageError: as for `normal`, or the logits lack the axis of examples or that of classes.
   """
   logits = tf.cast(logits, tf.float64)
   if logits.shape.rank < 2 or not logits.shape[-1]:
     raise UsageError(f"random stream '{name}': logits of shape {logits.shape}; write [n, k], a row "
                      "of k classes for each example, with tf.broadcast_to if all rows are alike")
   largest = tf.reduce_max(logits, -1, keepdims=True)
-  # Of equal infinities the difference is NaN.
+  # The difference of equal infinities is NaN.
   weights = tf.exp(tf.where(logits == largest, tf.zeros_like(logits), logits - largest))
   cumulative = tf.cumsum(weights, -1)
   draws = _unit(name, logits.shape[:-1], tf.float64)[..., tf.newaxis] * cumulative[..., -1:]
@@ -127,23 +131,23 @@ def categorical(name: str, logits: tf.Tensor) -> tf.Tensor:
 
 
 def permutation(name: str, shape: Sequence[int]) -> tf.Tensor:
-  """For each example a permutation of its own of `0 ... k - 1`: int32 `[n, ..., k]`.
+  """Draws a permutation of `0 ... k - 1` for each example: int32 `[n, ..., k]`. See `normal`.
 
-  To shuffle the parts of each example: `tf.gather(x, random.permutation("order", [n, k]),
-  batch_dims=1)`. It does not shuffle examples: of a permutation of the global batch, a
-  replica would need rows that other replicas hold. See `normal`.
+  To shuffle the parts of each example, write
+  `tf.gather(x, random.permutation("order", [n, k]), batch_dims=1)`. It cannot shuffle the examples
+  of the global batch, because a replica would need rows that other replicas hold.
 
   Raises:
-    UsageError: as `normal`, or a shape of fewer than two axes.
+    UsageError: as for `normal`, or the shape has fewer than two axes.
   """
   if len(shape) < 2:
     raise UsageError(f"random stream '{name}': a permutation of shape {list(shape)}; write [n, k], "
                      "for each of n examples an order of its k parts")
-  # With 64 bits no two are equal.
+  # With 64 bits, ties do not happen.
   return tf.argsort(random_bits.bits(name, shape, tf.uint64), axis=-1)
 
 
-# Of the random bits of each draw, how many are dropped, so that no value rounds up to 1.
+# How many of the random bits of a draw are dropped, so that no value rounds up to 1.
 _DROPPED_BITS = {tf.float64: 12, tf.float32: 9, tf.float16: 22, tf.bfloat16: 25}
 
 
@@ -156,9 +160,9 @@ def _floating(name: str, dtype: str | tf.DType | None) -> tf.DType:
 
 
 def _unit(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-  """Draws from [0, 1) that `dtype` represents exactly: float64, or float32 for all others.
+  """Draws from [0, 1) that `dtype` represents exactly, as float64 or else as float32.
 
-  They are made from random bits, on which XLA and all devices agree; they do not on floats.
+  They are made from random bits: XLA and all devices agree on bits, but not on random floats.
   """
   kind, floats = (tf.uint64, tf.float64) if dtype == tf.float64 else (tf.uint32, tf.float32)
   dropped = _DROPPED_BITS[dtype]
@@ -166,16 +170,16 @@ def _unit(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
   return tf.cast(kept, floats) * 2.0 ** -(kind.size * 8 - dropped)
 
 
-# Draws are transformed in whole vectors of any processor, since what is left over at the end
-# goes through code that rounds otherwise; which examples that are depends on the replicas.
+# Draws are transformed in whole vectors of a processor. The rest of a vector would go through code
+# that rounds differently, and which examples are in the rest depends on the number of replicas.
 _VECTOR = 64
 
 
 def _erfinv_of_symmetric(name: str, shape: Sequence[int], dtype: tf.DType,
                          bound: float) -> tf.Tensor:
-  """`sqrt(2) erfinv(u)` of u uniform in (-bound, bound): N(0, 1) cut at what bound leaves."""
+  """`sqrt(2) erfinv(u)` for u uniform in (-bound, bound): N(0, 1), truncated if bound < 1."""
   unit_dtype = tf.float64 if dtype == tf.float64 else tf.float32
-  # Points that are never exactly -1 or 1.
+  # Moves points off -1 and 1.
   half_a_spacing = 2.0 ** -52 if dtype == tf.float64 else 2.0 ** -23
   unit = tf.reshape(_unit(name, shape, unit_dtype), [-1])
   padded = tf.pad(unit, [[0, -unit.shape[0] % _VECTOR]])

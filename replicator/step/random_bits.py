@@ -116,11 +116,7 @@ def _checked(name: str, shape: Sequence[int]) -> list[int]:
 
 
 def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
-  """The Philox key uint64 [1] and first counter uint64 [2] of the next draw from a stream.
-
-  Raises:
-    UsageError: the draw is traced into a graph inside the step; see `replicator.random`.
-  """
+  """The Philox key uint64 [1] and the first counter uint64 [2] of the next draw from a stream."""
   now = context.current()
   if context.in_inner_graph():
     raise UsageError(

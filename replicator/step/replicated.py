@@ -1,19 +1,12 @@
 """State that every replica keeps a copy of: variables that hold the same value everywhere.
 
-A step builds them in the strategy's scope. Python code reads and writes them between steps
-(`read`, `assign`); a step changes them in place (`update`). No caller needs to know how a strategy
-stores the copies:
-
-    self.scores = replicated.variable(lambda: tf.zeros([1000]), name="scores")
-    ...
-    replicated.assign(self.scores, np.ones(1000))          # on the host, between steps
-    replicated.update([self.scores], self._add, new_scores)  # in a step
+Python code reads and writes them between steps, with `read` and `assign`; a step changes them in
+place, with `update`. No caller needs to know how a strategy stores the copies.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -35,16 +28,6 @@ def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Varia
     dtype = np.asarray(value).dtype
   return tf.Variable(value, trainable=False, dtype=dtype, name=name,
                      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-
-def layer_variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
-  """Makes a Keras variable for the state of a layer that all replicas compute alike.
-
-  Every replica writes its own copy. A mirrored variable would broadcast each value instead.
-  """
-  return keras.Variable(keras.initializers.get(initializer), shape=shape, dtype=dtype,
-                        trainable=False, autocast=False, name=name,
-                        synchronization="on_read", aggregation="only_first_replica")
 
 
 def copies_of(variable: Any) -> list[Any]:

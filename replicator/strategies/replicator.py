@@ -10,8 +10,8 @@ import tree
 
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import check_owners
-from replicator.step import all_reduce, collectives, context, logical_devices
-from replicator.strategies import parameter_server, tf_config, unsupported
+from replicator.step import collectives, context, logical_devices
+from replicator.strategies import equal_calls, parameter_server, tf_config, unsupported
 from replicator.strategies import strategy as strategies
 
 Nest = Any
@@ -208,7 +208,7 @@ class Replicator:
       outputs = self.strategy.run(replica_fn, args=(step, *arguments))
     except RuntimeError:  # tf.distribute raises it when some replicas end before others.
       if replicas:
-        all_reduce.check_equal_calls([replica.collectives for replica in replicas])
+        equal_calls.check_replicas([replica.collectives for replica in replicas])
       raise
     self._collectives = replicas[0].collectives
     return outputs
@@ -220,14 +220,9 @@ class Replicator:
       UsageError: the workers' collectives differ, so that running the step would hang.
     """
     mine = list(self._collectives)
-    codes = tf.constant(all_reduce.codes(mine))
-    by_replica = self.run(lambda: collectives.all_gather(codes))[0].numpy()
-    differs = (by_replica != by_replica[0]).any(axis=0)
-    if differs.any():
-      place = int(differs.argmax())
-      call = f"calls {mine[place]}" if place < len(mine) else "has ended"
-      raise UsageError(f"worker {self.worker_id} {call} as collective {place + 1} of the step, and "
-                       "other workers do not; all must make the same calls in the same order")
+    codes = tf.constant(equal_calls.codes(mine))
+    of_replicas = self.run(lambda: collectives.all_gather(codes))[0].numpy()
+    equal_calls.check_workers(self.worker_id, mine, of_replicas)
 
   def local_results(self, outputs: Nest) -> list[Nest]:
     """What `on_replicas` returned, one nest for each replica of this process."""

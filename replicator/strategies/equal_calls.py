@@ -1,0 +1,54 @@
+"""All replicas and workers must call the same collectives in the same order, or a step hangs."""
+
+import hashlib
+
+import numpy as np
+
+from replicator.errors import UsageError
+
+_REMEDY = "must make the same calls in the same order"
+
+
+def check_replicas(calls: list[list[str]]) -> None:
+  """Checks that the replicas of this process made the same number of calls.
+
+  That the calls are equal is checked at each call; see `replicator.step.all_reduce`.
+
+  Args:
+    calls: the description of each call, for each replica.
+
+  Raises:
+    UsageError: a replica made more calls than another.
+  """
+  replicas = range(len(calls))
+  shortest = min(replicas, key=lambda r: len(calls[r]))
+  longest = max(replicas, key=lambda r: len(calls[r]))
+  made = len(calls[shortest])
+  if made < len(calls[longest]):
+    raise UsageError(f"replica {longest} calls {calls[longest][made]}, but replica {shortest} "
+                     f"has ended its step after {made} collectives; every replica {_REMEDY}")
+
+
+def codes(calls: list[str], length: int = 256) -> np.ndarray:
+  """A hash of each of the first calls, to compare workers: int64 [length], padded with zeros."""
+  numbers = [int.from_bytes(hashlib.sha256(c.encode()).digest()[:7], "little") for c in calls]
+  return np.pad(np.array(numbers[:length], np.int64), (0, max(0, length - len(numbers))))
+
+
+def check_workers(worker: int, calls: list[str], codes_of_replicas: np.ndarray) -> None:
+  """Checks that all workers made the same calls.
+
+  Args:
+    worker: the number of this worker.
+    calls: the description of each call of this worker.
+    codes_of_replicas: the `codes` of every replica of every worker, int64 [replicas, length].
+
+  Raises:
+    UsageError: the calls differ.
+  """
+  differs = (codes_of_replicas != codes_of_replicas[0]).any(axis=0)
+  if differs.any():
+    place = int(differs.argmax())
+    call = f"calls {calls[place]}" if place < len(calls) else "has ended"
+    raise UsageError(f"worker {worker} {call} as collective {place + 1} of the step, and other "
+                     f"workers do not; all {_REMEDY}")
