@@ -1,4 +1,4 @@
-"""Keras layers that compute the same on one replica and on many."""
+"""Keras layers that compute the same on one replica and on many replicas."""
 
 from replicator.console import quiet
 

@@ -10,21 +10,26 @@ from replicator.step import all_reduce, collectives, context
 class GlobalBatchNorm(keras.layers.Layer):
   """Batch normalization over the examples of all replicas (Ioffe and Szegedy 2015).
 
-  Every replica contributes `(count, mean, M2)`, M2 being the sum of squared deviations from
-  its own mean, and the triples are combined as Chan et al. (1979) do: exact also where
-  `E[x^2] - E[x]^2` cancels, in one collective, differentiable through it to any order.
-  Inside `replicator.microbatch` the examples are those of one micro-batch of all replicas.
+  It normalizes over all axes but the last: `[n, ..., c] -> [n, ..., c]`,
 
-  Normalizes all axes but the last: `[n, ..., c] -> [n, ..., c]`. Statistics are float32
-  under the mixed policies, and float64 under the float64 policy.
+      y = gamma (x - mean) / sqrt(variance + epsilon) + beta
+
+  Every replica contributes its count, mean and variance, which are combined as in Chan et al.
+  (1979). That takes one collective, is exact even where `E[x^2] - E[x]^2` cancels, and is
+  differentiable to any order. Inside `replicator.microbatch` the examples are those of one
+  micro-batch of all replicas. Statistics are float32 under the mixed policies, and float64 under
+  the policy 'float64'.
 
   Args:
-    momentum: how much of the moving statistics each training step keeps.
-    epsilon: added to the variance.
+    momentum: the share of the moving statistics that each training step keeps.
+    epsilon: a small number added to the variance.
     center: whether to add a learned offset `beta [c]`.
-    scale: whether to multiply by a learned `gamma [c]`.
-    groups: normalize over the replicas of each group alone, see `replicator.step.collectives`. The
-      moving statistics are those of all replicas, and so the same on each.
+    scale: whether to multiply by a learned factor `gamma [c]`.
+    groups: lists of replicas that each normalize alone; see `replicator.step.collectives`. The
+      moving statistics are those of all replicas, so they are the same on every replica.
+
+  Raises:
+    UsageError: the groups are not those of the replicas.
   """
 
   def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, center: bool = True,
@@ -66,28 +71,28 @@ class GlobalBatchNorm(keras.layers.Layer):
             tf.convert_to_tensor(self.beta.value) if self.center else tf.zeros(channels, x.dtype))
 
   def _has_fused_operation(self, x: tf.Tensor) -> bool:
-    # TensorFlow's own is of one replica's [n, h, w, c], not in float64, and XLA expands it
-    # into E[x^2] - E[x]^2.
+    # TensorFlow's fused operation takes one replica's [n, h, w, c], not in float64, and XLA expands
+    # it into E[x^2] - E[x]^2.
     return (context.num_replicas() == 1 and self.groups is None and x.shape.rank == 4
             and self.compute_dtype != "float64" and not context.current().xla)
 
   def _call_fused(self, x: tf.Tensor) -> tf.Tensor:
-    """The same in a quarter of the time."""
+    """The same outputs in a quarter of the time."""
     scale, offset = (tf.cast(v, tf.float32) for v in self._scale_and_offset(x))
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x, scale=scale, offset=offset,
         mean=tf.zeros([0]), variance=tf.zeros([0]), epsilon=self.epsilon, is_training=True)
     count = tf.cast(tf.size(x) / x.shape[-1], variance.dtype)
-    self._move(mean, variance * (count - 1) / count)  # It divided by count - 1.
+    self._move(mean, variance * (count - 1) / count)  # The operation divides by count - 1.
     return outputs
 
   def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
-    """Moves the statistics once for each batch, towards the mean over its micro-batches."""
+    """Moves the statistics once per batch, towards the mean over its micro-batches."""
     part = context.current().microbatch
     count = part.count if part else 1
-    # The first micro-batch takes the old value's share away for all of them.
+    # The first micro-batch subtracts the share of the old value for all micro-batches.
     olds = count if part is None or part.is_first else 0
-    # An update that is skipped for what is not finite leaves the statistics alone, too.
+    # An update that is skipped because of an infinity or NaN must not move the statistics either.
     share = tf.where(tf.math.is_finite(variance),
                      tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
     for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
@@ -107,16 +112,26 @@ _Moments = tuple[tf.Tensor, tf.Tensor]
 
 def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float,
                      groups: collectives.Groups = None) -> tuple[tf.Tensor, _Moments]:
-  """`x [n, ..., c]` with the mean `offset [c]` and the standard deviation `scale [c]`.
+  """Normalizes `x [n, ..., c]` to the mean `offset [c]` and the standard deviation `scale [c]`.
 
-  Moments are over all axes but the last, and over the group's replicas, whose n may differ, and
-  be 0. Returns also the mean and the (biased) variance `[c]` over all replicas, to which there is
-  no gradient. One collective, and one more in the gradient: with normalized values h, N of them in
-  the group for each channel, and sums over the group,
+  The moments are taken over all axes but the last, and over the replicas of the group. Their n may
+  differ, and may be 0. It takes one collective, and one more for the gradient. With normalized
+  values h, N values per channel in the group, and sums over the group, the gradient is
 
       dx = scale / std (dy - sum dy / N - h sum(dy h) / N)
 
-  where automatic differentiation would go back through the combination of the replicas' moments.
+  Automatic differentiation would go back through the combination of the replicas' moments instead.
+
+  Args:
+    x: floating `[n, ..., c]`, the examples of this replica.
+    scale: `[c]`.
+    offset: `[c]`.
+    epsilon: a small number added to the variance.
+    groups: see `GlobalBatchNorm`.
+
+  Returns:
+    The normalized x; and the mean and the biased variance `[c]` over all replicas, which pass no
+    gradient.
   """
   @tf.custom_gradient
   def normalize(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
@@ -145,12 +160,12 @@ def _local_moments(x: tf.Tensor) -> _Moments:
 
 def _combined_moments(x: tf.Tensor, groups: collectives.Groups
                       ) -> tuple[_Moments, _Moments, tf.Tensor]:
-  """The moments of the group and of all replicas, and the number of the group's examples."""
+  """The moments of the group, those of all replicas, and the number of the group's examples."""
   mean, variance = _local_moments(x)
   size = x.shape.num_elements()
   if size:
     count = tf.constant(size / x.shape[-1], x.dtype)
-  else:  # None or not known before the step runs.
+  else:  # There are no examples, or their number is not known before the step runs.
     count = tf.cast(tf.size(x) / x.shape[-1], x.dtype)
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
@@ -164,7 +179,7 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
 
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
-  """Moments and count of the union, from `[replicas, 1 + 2 c]`: count, mean, variance of each."""
+  """The moments and the count of all replicas, given those of each: `[replicas, 1 + 2 c]`."""
   channels = packed.shape[-1] // 2
   counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
   total = tf.reduce_sum(counts)

@@ -1,39 +1,41 @@
-"""Dropout whose mask belongs to the example, so that replicas drop what one would."""
+"""Dropout whose mask belongs to the example, so that many replicas drop what one would."""
 
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
-from replicator import random
 from replicator.errors import UsageError
+from replicator.step import random
 
 
 class Dropout(keras.layers.Layer):
-  """Sets elements to zero at random in training, and scales the others up (Srivastava et al. 2014).
+  """Sets random elements to zero in training, and scales up the others (Srivastava et al. 2014).
 
-  `[n, ...] -> [n, ...]`: each element is kept with probability `1 - rate` and divided by
-  it, so that its mean stays. Inference passes the inputs on. `keras.layers.Dropout` has the
-  same mask on every replica; here the mask of example k of a step is the same one on any
-  number of replicas, in any micro-batches and in any precision, and a resumed run continues.
+  `[n, ...] -> [n, ...]`, floating: each element is kept with probability `1 - rate` and divided by
+  `1 - rate`, so that its expected value stays. Inference returns the inputs.
 
-  Axis 0 is the replica's examples. Call a network once for each batch, not on two batches
-  joined: the rows of such a pair on two replicas are not those on one.
+  `keras.layers.Dropout` has the same mask on every replica. Here the mask of example k of a step is
+  the same on any number of replicas, in any micro-batches and any precision, and a resumed run
+  continues the masks exactly.
 
-  All calls in a step draw from one stream, one after the other, and each draws another mask.
-  It is not named after the layer: Keras numbers its layers as they are made, so that a network
-  built second in a process would have other masks.
+  Axis 0 holds the replica's examples. Call a network once per batch, not on two batches joined
+  along axis 0: their rows would be in another order on two replicas.
+
+  All calls in a step draw from one stream, one after the other, and each draws another mask. The
+  stream is not named after the layer, because Keras numbers layers as they are made: a network
+  that is built second in a process would have other masks.
 
   Args:
     rate: the probability of zero, in [0, 1).
-    noise_shape: of the mask, with None where it is the input's and 1 where the mask is shared:
-      `[None, 1, 1, None]` drops whole channels. Its axis 0 is None: examples share no mask.
-    stream: of `replicator.random`. With one of its own, a layer's masks do not depend on which
-      other layers the step calls.
+    noise_shape: the shape of the mask: None for an axis of the inputs' size, 1 for an axis that
+      shares the mask. `[None, 1, 1, None]` drops whole channels. Axis 0 must be None.
+    stream: the stream of `replicator.random`. In a stream of its own, a layer's masks do not
+      depend on which other layers the step calls.
 
   Raises:
-    UsageError: the rate or the noise shape cannot be, or it is called in a branch or loop of
-      the step (see `replicator.random`).
+    UsageError: the rate or the noise shape is impossible, or the layer is called in a branch or
+      loop of the step (see `replicator.random`).
   """
 
   def __init__(self, rate: float, noise_shape: Sequence[int | None] | None = None,

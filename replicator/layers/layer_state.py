@@ -1,12 +1,18 @@
-"""The state of layers that every replica computes alike."""
+"""The state of a layer, which every replica keeps and computes alike."""
 
 import keras
 
 
 def variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
-  """Makes a Keras variable for the state of a layer that all replicas compute alike.
+  """Makes a Keras variable of which every replica writes its own copy, all with the same value.
 
-  Every replica writes its own copy. A mirrored variable would broadcast each value instead.
+  A mirrored variable would broadcast the value of the first replica at every write.
+
+  Args:
+    name: the name of the variable.
+    shape: its shape.
+    initializer: the name of a Keras initializer.
+    dtype: its dtype.
   """
   return keras.Variable(keras.initializers.get(initializer), shape=shape, dtype=dtype,
                         trainable=False, autocast=False, name=name,

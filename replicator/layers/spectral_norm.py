@@ -10,16 +10,17 @@ from replicator.step import context
 class SpectralNorm(keras.layers.Wrapper):
   """Divides a layer's kernel by its largest singular value (Miyato et al. 2018).
 
-  One power iteration for each training call follows the leading singular vectors (in
-  micro-batches, for each of the whole batch); as in the paper the vectors are constants to
-  the gradient. The kernel `[..., c]` is seen as a
-  matrix `[prod(...), c]`. All replicas hold the same kernel and compute the same vector, so
-  it needs no collective. The wrapped layer's own kernel variable is never overwritten.
+      W_normalized = W / sigma(W),  sigma(W) = v^T W u
+
+  The kernel `[..., c]` is seen as a matrix `[prod(...), c]`. A power iteration in each training
+  call follows the leading singular vectors u and v; with micro-batches, one per batch. As in the
+  paper, the vectors are constants for the gradient. All replicas hold the same kernel and compute
+  the same vectors, so no collective is needed. The kernel variable itself is never overwritten.
 
   Args:
     layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
-    power_iterations: how many for each training call.
-    epsilon: keeps the norms of the vectors from zero.
+    power_iterations: the number of power iterations per training call.
+    epsilon: a small number that keeps the norms of the vectors above zero.
 
   Raises:
     ValueError: the layer has neither `kernel` nor `embeddings`.
@@ -27,7 +28,7 @@ class SpectralNorm(keras.layers.Wrapper):
 
   def __init__(self, layer: keras.layers.Layer, power_iterations: int = 1,
                epsilon: float = 1e-12, **kwargs):
-    kwargs.setdefault("dtype", layer.variable_dtype)  # A mixed one would round the kernel.
+    kwargs.setdefault("dtype", layer.variable_dtype)  # A mixed policy would round the kernel.
     super().__init__(layer, autocast=False, **kwargs)
     self.power_iterations = power_iterations
     self.epsilon = epsilon
@@ -45,8 +46,8 @@ class SpectralNorm(keras.layers.Wrapper):
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     normalized = self.kernel.value / self._spectral_norm(training)
-    # The other variables are passed on as they are: they may themselves be replaced by an
-    # enclosing scope, such as averaged weights.
+    # The other variables are passed on, because an enclosing scope may have replaced them, as
+    # averaged weights do.
     values = [(v, v.value) for v in self.layer.variables if v is not self.kernel]
     with keras.StatelessScope([*values, (self.kernel, normalized)], initialize_variables=False):
       return self.layer(inputs)
@@ -65,7 +66,7 @@ class SpectralNorm(keras.layers.Wrapper):
     return norm
 
   def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Moves u towards the leading right singular vector; returns it and the left one, rows."""
+    """Moves u towards the leading right singular vector; returns it and the left one as rows."""
     u = self.u.value
     v = self._unit(tf.matmul(u, matrix, transpose_b=True))
     for _ in range(self.power_iterations):

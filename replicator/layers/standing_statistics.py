@@ -1,4 +1,4 @@
-"""Statistics for sampling that do not lag behind the weights, as moving averages do."""
+"""Batch norm statistics for sampling, which do not lag behind the weights as moving averages do."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,20 +14,23 @@ from replicator.layers.batch_norm import GlobalBatchNorm
 @contextlib.contextmanager
 def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any], passes: int
                             ) -> Iterator[None]:
-  """Inside, `network` normalizes with statistics averaged over `passes` training passes.
+  """A context in which `network` normalizes with statistics averaged over training passes.
 
-  Brock et al. 2019 (arXiv:1809.11096), "standing statistics": what a generator with averaged
-  weights wants, since the moving statistics are those of the weights in training. No
-  variable changes: neither the passes nor the body leaves a trace. Inside
-  `Optimizer.averaged_weights` the passes use the averages.
+  These are the "standing statistics" of Brock et al. 2019 (arXiv:1809.11096). A generator with
+  averaged weights needs them, because the moving statistics belong to the weights in training.
+  Inside `Optimizer.averaged_weights` the passes use the averages. No variable changes.
+
+      with optimizer.averaged_weights(), replicator.use_standing_statistics(
+          generator, lambda i: generator(latents[i], training=True), passes=16):
+        samples = generator(z, training=False)
 
   Args:
-    network: holds one or more `GlobalBatchNorm`, each called once in a pass.
+    network: a network with one or more `GlobalBatchNorm` layers, each called once per pass.
     forward: called with 0, 1, ..., `passes - 1`; runs the network on a batch, with `training=True`.
-    passes: how many.
+    passes: the number of passes.
 
   Raises:
-    UsageError: there is no pass, or no `GlobalBatchNorm` in the network.
+    UsageError: `passes` is less than 1, or the network has no `GlobalBatchNorm`.
   """
   layers = [layer for layer in network._flatten_layers() if isinstance(layer, GlobalBatchNorm)]
   if passes < 1 or not layers:
@@ -46,7 +49,7 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
 
 def _one_pass(layers: list[GlobalBatchNorm], weights: list, forward: Callable[[int], Any],
               index: int) -> list[tf.Tensor]:
-  """The moments of this pass: the moving statistics, had they begun with zero and no momentum."""
+  """The moments of one pass, from moving statistics that begin at zero."""
   zeros = [(v, tf.zeros_like(v.value)) for v in _moving(layers)]
   with keras.StatelessScope([*weights, *zeros], initialize_variables=False) as scope:
     forward(index)

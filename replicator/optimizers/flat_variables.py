@@ -150,10 +150,10 @@ def _slots_kept(optimizer: keras.optimizers.Optimizer, mask: np.ndarray) -> Iter
   """A context in which an update keeps the numbers of a slot for which `mask` is False."""
   kind = type(optimizer)
 
-  def masked(assign, otherwise):
+  def masked(assign, unchanged):
     def assign_masked(target, value):
       if not isinstance(target, FlatCopies):  # It skips those variables by itself.
-        value = tf.where(mask, value, otherwise(target, value))
+        value = tf.where(mask, value, unchanged(target, value))
       assign(optimizer, target, value)
     return assign_masked
 

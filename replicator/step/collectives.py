@@ -210,8 +210,7 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
 
   Args:
     items: nests of tensors, the same on every replica.
-    fn: a function of tensors without side effects, which returns the same structure and shapes
-      for every item.
+    fn: as for `map_gather`; it returns the same structure and shapes for every item.
     op: 'sum', 'mean', 'min' or 'max'.
     groups: lists of replicas that each act alone, or None for one group of all.
 

@@ -137,11 +137,8 @@ def once(compute: Callable[[], _T]) -> _T:
 def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
   """Records diagnostic scalars [] of `owner`, a layer or an optimizer.
 
-  The scalars are computed only if the caller of the step asks for them; see `training.signals`.
-
-  Args:
-    owner: the layer or optimizer.
-    compute: returns the scalars by name.
+  `compute` returns them by name. It is called only if the caller of the step wants signals; see
+  `training.signals`.
   """
   now = current()
   # Tensors of a loop's body, such as that of later micro-batches, cannot be used outside of it.

@@ -58,10 +58,9 @@ def logical_device(index: int) -> Iterator[None]:
 
   In `Replicator.scope()`, each replica's copies of the variables go to that device, and so do the
   slots and averages that an optimizer keeps for these variables. Elsewhere, as in an evaluation,
-  the devices are those of the first replica.
-
-  Everything else is on logical device 0: inputs, and the mean of gradients over replicas. With one
-  device per replica, `logical_device(0)` changes nothing.
+  the devices are those of the first replica. Everything else is on logical device 0: inputs, and
+  the mean of gradients over replicas. With one device per replica, `logical_device(0)` changes
+  nothing.
 
   Args:
     index: the number of the device in its replica, from 0.

@@ -1,4 +1,4 @@
-"""What runs a step on replicas: `Replicator`, and the strategies of TensorFlow under it."""
+"""What runs a step on replicas: `Replicator`, on top of TensorFlow's strategies."""
 
 from replicator.console import quiet
 

@@ -1,13 +1,13 @@
-"""Asynchronous training: a chief hands steps to workers, around variables on parameter servers.
+"""Asynchronous training: a chief gives steps to workers, which share variables on servers.
 
-A variable lives whole on one parameter server. TensorFlow can also cut one along its first axis
-(`variable_partitioner`), and Keras layers compute with the pieces, but a GradientTape gives no
-gradient for them: what is too large for one server is out of reach.
+Each variable is on one parameter server. TensorFlow can also split a variable along its first axis
+(`variable_partitioner`), and Keras layers compute with the parts, but a GradientTape gives no
+gradient for them. So a variable must fit on one server.
 
-Any free worker takes the next step. When one dies in the middle, another takes its step, or the
-same after it has joined again, and runs it from the start. The log gets exactly one outcome of
-every step, but what the lost attempt had already applied stays applied: a step that is run
-again may train some of its networks twice.
+Any free worker takes the next step. If a worker dies during a step, the step is run again from its
+start, by another worker or by the same one once it has joined again. The log gets exactly one
+outcome per step. But what the lost attempt had applied stays applied: a step that is run again may
+update some of its networks twice.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ import tensorflow as tf
 
 
 def serve(resolver: Any) -> None:
-  """In the process of a worker or a parameter server: serves until it is killed.
+  """Serves the chief, in the process of a worker or a parameter server, until it is killed.
 
-  A SIGTERM ends it only once the chief is gone. When all processes of a run are asked to stop,
-  the chief still needs them: they hold what it saves.
+  A SIGTERM ends the process only once the chief is gone. If all processes of a run are asked to
+  stop, the chief still needs the servers: they hold the variables that it saves.
 
   Args:
     resolver: a `tf.distribute.cluster_resolver.ClusterResolver`.
@@ -39,7 +39,7 @@ def serve(resolver: Any) -> None:
   cluster = resolver.cluster_spec()
   server = tf.distribute.Server(cluster, job_name=resolver.task_type,
                                 task_index=resolver.task_id, protocol="grpc")
-  # Python would never get to run its handler of a signal inside `server.join()`.
+  # Inside `server.join()`, Python would never run its signal handlers.
   while not asked or _listens(cluster.task_address("chief", 0)):
     time.sleep(0.2)
   del server
@@ -55,50 +55,50 @@ def _listens(address: str) -> bool:
 
 
 class ParameterServers:
-  """What the chief knows of the workers and parameter servers.
+  """The workers and the parameter servers of a cluster, as the chief sees them.
 
   Args:
     strategy: a `tf.distribute.ParameterServerStrategy`.
 
   Attributes:
-    num_workers: how many processes run steps.
-    num_servers: how many processes hold variables.
-    num_replicas: how many replicas run a step: the GPUs of one worker, or one.
-    updates: int64 [], how many steps were run; on the first parameter server. Not saved: only
-      its differences mean something.
+    num_workers: the number of processes that run steps.
+    num_servers: the number of processes that hold variables.
+    num_replicas: the number of replicas that run a step: one for each GPU of a worker, or one.
+    updates: int64 [], the number of steps that were run, on the first parameter server. It is not
+      saved: only differences of it are used.
   """
 
   def __init__(self, strategy: Any):
     self.num_workers: int = strategy._num_workers
     self.num_servers: int = strategy._num_ps
     self.num_replicas: int = strategy.num_replicas_in_sync
-    tf.get_logger().addFilter(_tell_of_lost_workers)
+    tf.get_logger().addFilter(_report_lost_workers)
     self._coordinator = _Coordinator(strategy)
     self._bytes = [0] * self.num_servers
     with tf.device(_device(0)):
       self.updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
 
   def describe(self) -> str:
-    """One line: how many there are, and what a step sees."""
+    """One line about the cluster, and about what a step sees of it."""
     replicas = ("one replica with the whole global batch" if self.num_replicas == 1
                 else f"{self.num_replicas} replicas, those of one worker, with the global batch")
     return (f"workers: {self.num_workers}, parameter servers: {self.num_servers}; each step sees "
             f"{replicas}, and its collectives are over no more")
 
   def schedule(self, function: Callable, arguments: tuple) -> "RemoteValue":
-    """Has a free worker call a `tf.function`."""
+    """Schedules a call of a `tf.function` on the next free worker."""
     return RemoteValue(self._coordinator.schedule(function, args=arguments))
 
   def join(self) -> None:
-    """Waits for all that is scheduled."""
+    """Waits for all scheduled calls."""
     self._coordinator.join()
 
   @contextlib.contextmanager
   def spread(self) -> Iterator[None]:
-    """Enter it before the strategy's scope: a new variable goes where the fewest bytes are.
+    """A context that places each new variable on the server with the fewest bytes.
 
-    What belongs to a variable, such as an optimizer's moments of it, goes where that is. The
-    same program places its variables alike every time.
+    Enter it before the strategy's scope. An optimizer's slot of a variable goes where the variable
+    is. The same program places its variables in the same way every time.
     """
     def create(next_creator, **kwargs):
       fewest = self._bytes.index(min(self._bytes))
@@ -113,7 +113,11 @@ class ParameterServers:
       yield
 
   def measured(self, step: Callable[[], Any]) -> tuple[Any, tf.Tensor]:
-    """`step()`, and its staleness: how many steps of others ended while it ran, int64 []."""
+    """Runs `step()` and measures its staleness.
+
+    Returns:
+      What `step` returned; and the number of other steps that ended while it ran, int64 [].
+    """
     graph = tf.compat.v1.get_default_graph()
     begun = self.updates.read_value()
     before = len(graph.get_operations())
@@ -121,40 +125,40 @@ class ParameterServers:
       outputs = step()
     effects = [op for op in graph.get_operations()[before:] if op.op_def.is_stateful]
     with tf.control_dependencies(effects):
-      done = tf.no_op()  # Here, on the worker: parameter servers do not see each other.
+      done = tf.no_op()  # On the worker, because parameter servers do not see each other.
     with tf.control_dependencies([done]):
       ended = self.updates.assign_add(1, read_value=True)
     return outputs, ended - begun - 1
 
 
 class _Coordinator(tf.distribute.coordinator.ClusterCoordinator):
-  """One that lets the process end while a worker is gone."""
+  """A coordinator that lets the process end while a worker is gone."""
 
   def __del__(self):
-    """Does not stop the threads, which do not heed it as long as they wait for a worker."""
+    """Does not wait for the threads: while they wait for a worker, they do not stop."""
 
 
 class RemoteValue:
-  """What a worker computes, or will."""
+  """The outcome of a scheduled call, which a worker may still be computing."""
 
   def __init__(self, value: Any):
     self._value = value
 
   def fetch(self) -> Any:
-    """Waits for it; a nest of NumPy arrays.
+    """Waits for the outcome, and returns it as a nest of NumPy arrays.
 
     Raises:
       tf.errors.OpError: the function failed, or a parameter server is gone.
     """
-    # The coordinator's thread copies it here, and has it computed again if the worker dies in the
-    # middle. TensorFlow's `fetch` would copy it too, and fail.
+    # The coordinator's thread copies the value to this process; if the worker dies meanwhile, it
+    # has the value computed again. TensorFlow's `fetch` would copy the value itself, and fail.
     while self._value._get_error() is None and not self._value._has_fetched_to_local:
       time.sleep(0.001)
     return self._value.fetch()
 
 
-def _tell_of_lost_workers(record: logging.LogRecord) -> bool:
-  """One line in place of the page that TensorFlow's coordinator logs; what is fatal it raises."""
+def _report_lost_workers(record: logging.LogRecord) -> bool:
+  """Prints one line instead of the page that TensorFlow's coordinator logs about a lost worker."""
   if record.module != "cluster_coordinator":
     return True
   lost = re.match(r"Worker /job:worker/\S+task:(\d+) failed", record.getMessage())

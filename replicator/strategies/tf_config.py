@@ -1,4 +1,4 @@
-"""TF_CONFIG: which processes make a run together, and which of them this one is.
+"""TF_CONFIG: which processes make a run together, and which task is this process's.
 
 A cluster manager or `replicator.launch` sets this environment variable in every process.
 """

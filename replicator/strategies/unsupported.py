@@ -1,8 +1,8 @@
-"""What a strategy cannot run is refused before the first step.
+"""A step that a strategy cannot run is refused before the first step.
 
-`docs/capabilities.md` has what was found to run. Under 'central_storage' the one thing that does
-not is Keras' own way to write a variable inside a step: TensorFlow must know what to do with the
-replicas' values of it (an aggregation), and Keras does not say.
+`docs/capabilities.md` lists what runs. Only 'central_storage' has a limit: it cannot run Keras
+layers that write a variable inside a step. TensorFlow needs an aggregation for such a variable, to
+combine the values of the replicas, and Keras sets none.
 """
 
 from collections.abc import Callable
@@ -12,23 +12,23 @@ import keras
 from replicator.errors import UsageError
 from replicator.step.variables import held_by
 
-_RATES = ("rate", "dropout", "recurrent_dropout", "stddev")  # A layer with all zero does not draw.
+_RATES = ("rate", "dropout", "recurrent_dropout", "stddev")  # If all are 0, a layer draws nothing.
 
 
 def check_supported(step: Callable, strategy: str, num_replicas: int) -> None:
-  """Checks that a step holds nothing that TensorFlow fails at under a strategy.
+  """Checks that a strategy can run every layer of a step.
 
-  A layer that is not `trainable` passes: it is taken for one that only infers.
+  A layer that is not `trainable` passes: it is assumed to run in inference only.
 
   Args:
     step: the step, with all its networks.
     strategy: one of `replicator.strategies.strategy.NAMES`.
-    num_replicas: in sync.
+    num_replicas: the number of replicas that run the step together.
 
   Raises:
-    UsageError: it does; the message has the layer and the remedy.
+    UsageError: the strategy cannot run a layer; the message names the layer and the remedy.
   """
-  if strategy != "central_storage" or num_replicas == 1:  # One replica writes as it likes.
+  if strategy != "central_storage" or num_replicas == 1:  # One replica needs no aggregation.
     return
   for path, item in held_by(step, (keras.layers.Layer, keras.random.SeedGenerator)):
     if isinstance(item, keras.random.SeedGenerator):
@@ -41,7 +41,7 @@ def check_supported(step: Callable, strategy: str, num_replicas: int) -> None:
 
 
 def _remedy(layer: keras.layers.Layer) -> str | None:
-  """What to write in place of a layer that writes variables of Keras' in training, or None."""
+  """What to use instead of a layer that writes a Keras variable in training; or None."""
   if isinstance(layer, keras.layers.BatchNormalization):
     return "use replicator.GlobalBatchNorm"
   if isinstance(layer, keras.layers.SpectralNormalization):
@@ -57,7 +57,7 @@ def _remedy(layer: keras.layers.Layer) -> str | None:
 
 
 def has_seeds(layer: keras.layers.Layer) -> bool:
-  """Whether a layer itself, not one inside it, draws from a generator of Keras'."""
+  """Whether a layer itself, rather than a layer inside it, draws from a Keras seed generator."""
   return any(isinstance(x, keras.random.SeedGenerator) for x in vars(layer).values())
 
 

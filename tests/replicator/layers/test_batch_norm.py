@@ -1,18 +1,18 @@
-"""Global batch norm and spectral norm, against NumPy in float64 and closed forms."""
+"""GlobalBatchNorm against NumPy in float64 and closed forms."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, all_mean
+from replicator import GlobalBatchNorm, Replicator, UsageError, all_mean
 from replicator.layers.batch_norm import batch_normalized
 from replicator.step import context
+from tests.programs.closeness import close
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # The layer's defaults.
 RNG = np.random.default_rng(0)
 GAMMA, BETA = RNG.normal(size=[2, 3])
-IMAGES = RNG.normal(size=[2, 5, 5, 3])
 _STATE = RNG.bit_generator.state
 
 
@@ -25,16 +25,6 @@ def batch_of(shape, mean=0.5, std=2.0, dtype=np.float64) -> dict[str, np.ndarray
   """Inputs x and the weights t of a loss, both of `shape`."""
   return {"x": RNG.normal(mean, std, shape).astype(dtype),
           "t": RNG.normal(size=shape).astype(dtype)}
-
-
-def close(actual, expected, rtol, name=""):
-  """Relative to the largest expected value: a gradient near zero is a difference of large ones."""
-  expected = np.asarray(expected, np.float64)
-  np.testing.assert_allclose(actual, expected, rtol=0, atol=rtol * np.abs(expected).max(),
-                             err_msg=name)
-
-
-# ---- GlobalBatchNorm ----------------------------------------------------------------------------
 
 
 def reference(x: np.ndarray, t: np.ndarray) -> dict[str, np.ndarray]:
@@ -72,7 +62,7 @@ def train_once(replicator: Replicator, batch: dict[str, np.ndarray]) -> dict[str
       y = layer(x, training=True)
       loss = tf.reduce_sum(y * batch["t"]) / x.shape[0]
     dx, *dw = tape.gradient(loss, [x, layer.gamma.value, layer.beta.value])
-    # Of the mean over replicas, one replica's loss is but a part.
+    # A replica's loss is one part of the mean over replicas.
     return {"y": y, "dx": dx / replicator.num_replicas, "dw": all_mean(dw),
             "moving": tf.stack([layer.moving_mean.value, layer.moving_variance.value])}
 
@@ -276,7 +266,7 @@ def test_batch_norm_of_groups(float64):
     expected = reference(batch["x"][rows(group)], batch["t"][rows(group)])
     close(np.concatenate([results[r][0] for r in group]), expected["y"], 1e-12)
     close(np.concatenate([results[r][1] for r in group]), 4 * expected["dx"], 1e-12)
-  for _, _, mean, variance in results:  # Of all replicas, and so the same on each.
+  for _, _, mean, variance in results:  # The moments of all replicas, the same on each.
     close(mean, 0.1 * batch["x"].mean(0), 1e-12)
     close(variance, 0.9 + 0.1 * batch["x"].var(0), 1e-12)
 
@@ -284,165 +274,3 @@ def test_batch_norm_of_groups(float64):
 def test_groups_must_be_those_of_the_replicas():
   with pytest.raises(UsageError, match="together hold all 1 replicas"):
     GlobalBatchNorm(groups=[[0, 1]])(tf.zeros([2, 3]), training=True)
-
-
-# ---- SpectralNorm -------------------------------------------------------------------------------
-
-LAYERS = {
-    "dense": (lambda: keras.layers.Dense(4, use_bias=False), np.eye(6)),
-    "conv2d": (lambda: keras.layers.Conv2D(4, 3, use_bias=False), IMAGES),
-    "conv2d_transpose": (lambda: keras.layers.Conv2DTranspose(4, 3, use_bias=False), IMAGES),
-    "embedding": (lambda: keras.layers.Embedding(7, 4), np.arange(7)),
-}
-
-
-def kernel_of(layer: SpectralNorm) -> np.ndarray:
-  """The kernel as a matrix [rows, c]."""
-  kernel = layer.kernel.numpy()
-  return kernel.reshape(-1, kernel.shape[-1])
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-def test_spectral_norm_converges_to_the_largest_singular_value(float64, kind):
-  make, inputs = LAYERS[kind]
-  layer = SpectralNorm(make(), power_iterations=5)
-  layer.build(inputs.shape)
-  layer.kernel.assign(RNG.normal(size=layer.kernel.shape))
-  for _ in range(100):
-    outputs = layer(inputs, training=True)
-  sigma = np.linalg.svd(kernel_of(layer), compute_uv=False)[0]
-  plain = layer.layer(inputs).numpy()
-  close(outputs, plain / sigma, 1e-9)
-  close(layer(inputs), plain / sigma, 1e-9)
-  assert layer.compute_output_shape(inputs.shape) == outputs.shape
-
-
-def dense(replicator: Replicator, **kwargs) -> SpectralNorm:
-  """Of a [6, 4] kernel, a vector u and a bias that are always the same."""
-  rng = np.random.default_rng(1)
-  with replicator.scope():
-    layer = SpectralNorm(keras.layers.Dense(4), **kwargs)
-    layer.build((None, 6))
-  layer.kernel.assign(rng.normal(size=[6, 4]))
-  layer.layer.bias.assign(rng.normal(size=[4]))
-  layer.u.assign(rng.normal(size=[1, 4]))
-  return layer
-
-
-def power_iteration(w: np.ndarray, u: np.ndarray, iterations: int):
-  """Miyato et al. 2018, Algorithm 1: u and v as rows, and sigma."""
-  unit = lambda a: a / np.linalg.norm(a)
-  v = unit(u @ w.T)
-  for _ in range(iterations):
-    v = unit(u @ w.T)
-    u = unit(v @ w)
-  return u, v, (v @ w @ u.T).item()
-
-
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_a_spectral_norm_step_is_the_closed_form(float64, synchronous, iterations):
-  layer = dense(synchronous, power_iterations=iterations)
-  w, u = kernel_of(layer), layer.u.numpy()
-  bias = layer.layer.bias.numpy()
-  batch = {"x": RNG.normal(size=[8, 6]), "t": RNG.normal(size=[8, 4])}
-
-  def step(batch):
-    with tf.GradientTape() as tape:
-      y = layer(batch["x"], training=True)
-      loss = tf.reduce_mean(tf.reduce_sum(y * batch["t"], 1))
-    gradients = tape.gradient(loss, [layer.kernel.value, layer.layer.bias.value])
-    return {"y": y, "gradients": all_mean(gradients), "u": tf.identity(layer.u.value)}
-
-  results = synchronous.run(step, batch)
-  u, v, sigma = power_iteration(w, u, iterations)
-  close(np.concatenate([r["y"] for r in results]), batch["x"] @ w / sigma + bias, 1e-12)
-  # Eq. 9 and 10 of the paper, with G the gradient for the normalized kernel and
-  # d sigma / dW = v^T u, u and v being constants.
-  g = batch["x"].T @ batch["t"] / 8
-  expected = g / sigma - np.sum(g * w) / sigma ** 2 * v.T @ u
-  for result in results:
-    close(result["gradients"][0], expected, 1e-12)
-    close(result["gradients"][1], batch["t"].mean(0), 1e-12)
-    close(result["u"], u, 1e-12)
-  close(layer.u.numpy(), u, 1e-12)
-  np.testing.assert_array_equal(kernel_of(layer), w)  # It is never overwritten.
-
-
-def test_inference_does_not_move_the_vector(float64, synchronous):
-  layer = dense(synchronous)
-  before, x = layer.u.numpy(), RNG.normal(size=[4, 6])
-  expected = x @ kernel_of(layer) / power_iteration(kernel_of(layer), before, 0)[2]
-  for _ in range(2):
-    outputs = np.concatenate(synchronous.run(layer, x))
-    close(outputs, expected + layer.layer.bias.numpy(), 1e-12)
-  np.testing.assert_array_equal(layer.u.numpy(), before)
-
-
-def test_a_call_made_twice_in_a_step_iterates_twice(float64):
-  replicator = Replicator("mirrored", logical_cpus=2)
-  layer = dense(replicator)
-  u = layer.u.numpy()
-  replicator.run(lambda x: [layer(x, training=True), layer(x, training=True)], np.ones([2, 6]))
-  close(layer.u.numpy(), power_iteration(kernel_of(layer), u, 2)[0], 1e-12)
-
-
-def test_weights_replaced_by_an_enclosing_scope_are_honoured(float64, synchronous):
-  layer = dense(synchronous)
-  kernel, bias, x = RNG.normal(size=[6, 4]), RNG.normal(size=[4]), RNG.normal(size=[4, 6])
-  expected = x @ kernel / power_iteration(kernel, layer.u.numpy(), 0)[2] + bias
-  def step(x):
-    replaced = [(layer.kernel, tf.constant(kernel)), (layer.layer.bias, tf.constant(bias))]
-    with keras.StatelessScope(replaced, initialize_variables=False):
-      return layer(x, training=False)
-  close(np.concatenate(synchronous.run(step, x)), expected, 1e-12)
-  close(step(tf.constant(x)), expected, 1e-12)
-  assert not np.array_equal(kernel_of(layer), kernel)
-
-
-@pytest.mark.parametrize("make", [
-    keras.layers.ReLU, lambda: keras.layers.SeparableConv2D(2, 3)], ids=["relu", "separable"])
-def test_a_layer_without_a_kernel_is_refused(make):
-  with pytest.raises(ValueError, match="has neither 'kernel' nor 'embeddings'"):
-    SpectralNorm(make())(tf.zeros([1, 4, 4, 2]))
-
-
-# ---- Mixed precision ----------------------------------------------------------------------------
-
-MIXED = {
-    "GlobalBatchNorm": lambda: GlobalBatchNorm(),
-    "SpectralNorm of Dense": lambda: SpectralNorm(keras.layers.Dense(3)),
-    "SpectralNorm of Conv2D": lambda: SpectralNorm(keras.layers.Conv2D(3, 3, padding="same")),
-}
-
-
-@pytest.mark.parametrize("inside", ["a step", "a model"])
-@pytest.mark.parametrize("kind", MIXED)
-def test_mixed_bfloat16_keeps_statistics_in_float32(set_precision, kind, inside):
-  replicator = Replicator("mirrored", logical_cpus=2)
-  # Numbers that bfloat16 has, since a model rounds its inputs.
-  x = RNG.integers(-16, 24, [4, 5, 5, 3]).astype(np.float32) / 8
-  outputs = {}
-  for precision in ("float32", "mixed_bfloat16"):
-    set_precision(precision)
-    keras.utils.set_random_seed(0)
-    with replicator.scope():
-      layer = MIXED[kind]()
-      network = layer if inside == "a step" else keras.Sequential([layer])
-      network.build([None, *x.shape[1:]])
-
-    def step(x, network=network):
-      with tf.GradientTape() as tape:
-        y = network(x, training=True)
-        loss = tf.reduce_mean(tf.cast(y, tf.float32) ** 3)
-      return y, tape.gradient(loss, [v.value for v in network.trainable_variables])
-
-    (y, gradients), _ = replicator.run(step, x)
-    assert y.dtype == ("float32" if precision == "float32" else "bfloat16")
-    assert {g.dtype for g in gradients} == {tf.float32}
-    assert {v.dtype for v in network.variables} == {"float32"}
-    outputs[precision] = [tf.cast(value, tf.float32).numpy()
-                          for value in (y, *gradients, *network.non_trainable_variables)]
-  for value, expected in zip(outputs["mixed_bfloat16"], outputs["float32"], strict=True):
-    close(value, expected, 0.05)  # bfloat16 has 8 bits.
-  # Computed before anything was rounded: the moving variance or the singular vector.
-  close(outputs["mixed_bfloat16"][-1], outputs["float32"][-1], 1e-6)

@@ -15,7 +15,7 @@ X = np.random.default_rng(0).normal(1.0, 1.0, [ROWS, 3, 5])
 
 @pytest.fixture(autouse=True)
 def seeded(seed):
-  """Every test begins the streams anew."""
+  """Every test restarts the streams."""
 
 
 def model() -> keras.Sequential:
@@ -139,7 +139,7 @@ def masks(*layers: Dropout) -> list[bytes]:
   return [mask.numpy().tobytes() for mask in Replicator("one_device").run(step)[0]]
 
 
-def test_every_call_of_a_step_drops_others():
+def test_every_call_of_a_step_drops_other_elements():
   first, second = Dropout(RATE), Dropout(RATE)
   assert len(set(masks(first, second, first))) == 3
 
@@ -175,7 +175,7 @@ def test_configuration_comes_back():
     (lambda: Dropout(RATE, [None, 1])(X, training=True), "noise_shape = .*: does not fit inputs"),
     (lambda: Dropout(RATE, [None, 2, 1])(X, training=True), "write 3 sizes, each None, 1 or"),
 ])
-def test_bad_settings_are_told_in_one_line(make, message):
+def test_bad_settings_are_refused_in_one_line(make, message):
   with pytest.raises(UsageError, match=message):
     make()
 

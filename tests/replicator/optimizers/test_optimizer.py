@@ -29,7 +29,7 @@ def make_variables(constraint=None) -> list[keras.Variable]:
 
 
 def loss_of(variables, batch, step) -> tf.Tensor:
-  """Of other gradients at every step."""
+  """A loss whose gradients differ at every step."""
   kernel, offset, scale = (v.value for v in variables)
   prediction = tf.sin(tf.matmul(batch["x"], kernel) + offset) * scale
   error = prediction * (1.0 + tf.cast(step, prediction.dtype)) - batch["y"]
@@ -88,7 +88,7 @@ OPTIMIZERS = {
     "SGD": lambda: K.SGD(0.1),
     "momentum": lambda: K.SGD(0.05, momentum=0.9, nesterov=True),
     "Adam": lambda: K.Adam(LinearDecay(0.1, 5), beta_1=0.0, beta_2=0.9),
-    # Binary fractions, which Keras' detour over float32 leaves alone.
+    # Binary fractions, which survive Keras' conversion to float32.
     "AdamW": lambda: K.AdamW(0.125, weight_decay=0.25),
     "RMSprop": lambda: K.RMSprop(0.1, momentum=0.5, centered=True),
 }
@@ -368,7 +368,7 @@ def test_an_update_that_is_not_finite_is_skipped_in_eager_steps(float64, run_eag
   check_that_the_update_is_skipped(Replicator("mirrored", logical_cpus=2))
 
 
-def test_without_the_choice_it_is_made_and_counted(float64):
+def test_by_default_an_update_that_is_not_finite_is_made_and_counted(float64):
   variables, wrapped, nonfinite = train_with_bad_examples(Replicator("mirrored", logical_cpus=2))
   np.testing.assert_array_equal(nonfinite, [1, 2, 3, 4])
   assert np.isnan(variables[0].numpy()).any()
@@ -377,7 +377,7 @@ def test_without_the_choice_it_is_made_and_counted(float64):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("bad, count", [(6e4, 0), (np.inf, 1), (-np.inf, 1), (np.nan, 1)])
-def test_any_number_that_is_not_finite_counts(dtype, bad, count):
+def test_every_number_that_is_not_finite_counts(dtype, bad, count):
   values = tf.cast(tf.constant([6e4, 6e4, bad, -6e4]), dtype)
   variables = [keras.Variable(tf.zeros([4]), dtype=dtype), keras.Variable(0.0, dtype="float32")]
   wrapped = wrap_optimizer(K.SGD(1.0), variables)

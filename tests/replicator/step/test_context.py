@@ -1,9 +1,10 @@
-"""Where am I: replica, step, inside or outside."""
+"""Code knows which replica and which step it runs in, inside and outside of a step."""
 
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, num_replicas, replica_id, step_number
+from replicator import Replicator, batch_size, num_replicas, replica_id, step_number
+from replicator.step import context
 
 
 def where() -> tf.Tensor:
@@ -46,3 +47,10 @@ def test_a_step_that_raises_is_left():
   with pytest.raises(KeyError, match="from the step"):
     Replicator("one_device").run(failing)
   assert int(step_number()) == 0
+
+
+def test_a_replica_knows_its_share_of_the_global_batch(synchronous, monkeypatch):
+  monkeypatch.setattr(context.run, "global_batch_size", 12)
+  assert batch_size() == 12
+  share = 12 // synchronous.num_replicas
+  assert synchronous.run(lambda: batch_size()) == [share] * synchronous.num_replicas

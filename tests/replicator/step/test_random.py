@@ -78,7 +78,7 @@ def test_eight_replicas_get_the_same_draws():
 def test_xla_draws_the_same():
   expected, drawn = drawn_alone(), draw(one(jit_compile=True))
   for name, values in expected.items():
-    # The inverse error function of XLA rounds otherwise.
+    # The inverse error function of XLA rounds differently.
     np.testing.assert_allclose(drawn[name], values, rtol=INEXACT.get(name, 0), err_msg=name)
 
 
@@ -195,7 +195,7 @@ def test_no_two_draws_coincide(seed):
   assert np.unique(values).size == values.size
 
 
-def test_neighbouring_streams_are_independent(seed):
+def test_neighboring_streams_are_independent(seed):
   def draws(rows):
     return {name: random.normal(name, [rows, 1000]) for name in ("a", "b")}
   drawn = draw(one(), draws)
@@ -289,7 +289,7 @@ def test_categorical_at_the_ends_of_its_range(seed, logits, classes):
   assert set(random.categorical("c", tf.constant([logits] * 100)).numpy()) == classes
 
 
-def test_permutations_are_independent_and_alike_probable(seed):
+def test_permutations_are_independent_and_equally_likely(seed):
   drawn = random.permutation("p", [20_000, 2, 3]).numpy()
   assert drawn.dtype == np.int32
   np.testing.assert_array_equal(np.sort(drawn), np.broadcast_to(range(3), drawn.shape))
@@ -326,7 +326,7 @@ def test_dtypes_follow_the_run(float64):
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_otherwise_draws_are_float32(set_precision, policy):
+def test_in_other_precisions_draws_are_float32(set_precision, policy):
   set_precision(policy)
   assert random.normal("z", [2]).dtype == tf.float32
   assert random.uniform("u", [2]).dtype == tf.float32
@@ -380,7 +380,7 @@ def test_a_draw_in_a_compiled_function_outside_of_steps_is_refused():
     (lambda: random.categorical("c", tf.zeros([3, 0])), r"'c': logits of shape \(3, 0\)"),
     (lambda: random.permutation("p", [3]), r"'p': a permutation of shape \[3\]; write \[n, k\]"),
 ])
-def test_bad_input_is_told_in_one_line(draw_it, message):
+def test_bad_input_is_refused_in_one_line(draw_it, message):
   with pytest.raises(UsageError, match=message) as error:
     draw_it()
   assert "\n" not in str(error.value)

@@ -138,7 +138,7 @@ def optimizer_of(*nets) -> replicator.Optimizer:
       keras.optimizers.SGD(), [v for net in nets for v in net.trainable_variables])
 
 
-def test_a_variable_with_two_owners_is_told_with_both(tmp_path):
+def test_a_variable_with_two_owners_is_refused_with_both_paths(tmp_path):
   generator, encoder = network(1), network(1)
   step = Holder(d_optimizer=optimizer_of(encoder),
                 others={"ge": optimizer_of(generator, encoder)})

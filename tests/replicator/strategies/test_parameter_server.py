@@ -65,7 +65,7 @@ found["quick"] = {name: values.tolist() for name, values in quick_result.fetch()
 may_end.assign(True)
 found["slow"] = {name: values.tolist() for name, values in slow_result.fetch()[0].items()}
 found["to_save"] = len(quickly.variables())
-found["told"] = cluster.servers.describe()
+found["description"] = cluster.servers.describe()
 print(json.dumps(found))
 """
 
@@ -81,7 +81,7 @@ def test_variables_are_spread_by_size_and_staleness_is_counted():
   assert found["slow"] == {"loss": [2.0], "staleness": [3.0]}
   assert found["quick"] == {"replicas": [1.0] * 3, "sum": [5.0] * 3, "staleness": [0.0] * 3}
   assert found["to_save"] == 0  # The count of all steps is none of the step's own variables.
-  assert found["told"] == (
+  assert found["description"] == (
       "workers: 2, parameter servers: 2; each step sees one replica with the whole global batch, "
       "and its collectives are over no more")
 
@@ -150,8 +150,8 @@ def test_workers_die_and_join_again(tmp_path):
                            "grad_norm/critic", "staleness"] for row in rows)
   assert np.isfinite([row["critic"] for row in rows]).all()
   assert max(row["staleness"] for row in rows) > 0
-  told = next(line for line in out.splitlines() if line.startswith("[chief 0] trained "))
-  trained = json.loads(told.removeprefix("[chief 0] trained "))
+  line = next(line for line in out.splitlines() if line.startswith("[chief 0] trained "))
+  trained = json.loads(line.removeprefix("[chief 0] trained "))
   # At most the two steps that a kill interrupted were begun twice.
   assert 300 <= trained["runs"] <= 302
   assert trained["devices"] == [SERVER.format(0), SERVER.format(1)]
