@@ -5,6 +5,7 @@ replica's examples, and a step never divides by the number of replicas.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -298,9 +299,10 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
     raise UsageError(f"wrap_optimizer({optimizer.name}): clip_each_network needs a clip_norm, "
                      "and variables in a dict of networks, {'generator': [...], 'encoder': "
                      "[...]}")
-  clip = lambda *gradients: clipping.clip(*gradients, clip_norm, clip_each_network)
-  average = (None if ema_decay is None else
-             lambda owned: MovingAverages(owned, ema_decay, ema_start, ema_every))
+  clip = functools.partial(
+      clipping.clip, clip_norm=clip_norm, each_network=clip_each_network)
+  average = (None if ema_decay is None else functools.partial(
+      MovingAverages, decay=ema_decay, start=ema_start, every=ema_every))
   return Optimizer(optimizer, networks, clip, skip_nonfinite, average)
 
 
