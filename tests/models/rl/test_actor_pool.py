@@ -333,7 +333,7 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 
 
 def test_several_learner_processes_are_refused(monkeypatch):
-  monkeypatch.setattr(context, "_num_input_pipelines", 2)
+  monkeypatch.setattr(context.run, "num_input_pipelines", 2)
   with pytest.raises(UsageError, match=r"processes = 2: .* several; write 0"):
     Learner()
 
