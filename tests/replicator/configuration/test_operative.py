@@ -141,10 +141,10 @@ def test_differences_are_those_of_values(before, now, expected):
   assert differences(before, now) == expected
 
 
-def test_differences_are_told_in_words():
+def test_differences_read_as_sentences():
   found = differences("a.x = 1\na.y = 2\n", "a.x = 3\na.z = 4\n")
   assert [str(each) for each in found] == [
-      "a.x = 3, was 1", "a.y no more, was 2", "a.z = 4, new"]
+      "a.x = 3, was 1", "a.y is no longer set, was 2", "a.z = 4, new"]
 
 
 @pytest.mark.parametrize("text", ["a.x = = 1", "a.x = [1", "a.x = 'b"])
