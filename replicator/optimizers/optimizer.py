@@ -18,6 +18,7 @@ from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.schedules import LinearDecay  # noqa: F401  # noqa: F401  (for gin)
 from replicator.step import collectives, context
+from replicator.step.keras_internals import updates_variables_one_by_one
 from replicator.step.variables import held_by
 
 Networks = Sequence | Mapping[str, Sequence]  # A flat list, or one for each network by name.
@@ -335,7 +336,7 @@ def _refuse_what_breaks_replication(optimizer: keras.optimizers.Optimizer) -> No
   if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
     raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
                      "'mixed_float16'; wrap the inner optimizer")
-  if type(optimizer)._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
+  if not updates_variables_one_by_one(optimizer):
     raise UsageError(f"{optimizer.name}: {type(optimizer).__name__} does more in an update than "
                      "one variable at a time; use another, such as Adam")
   remedies = {

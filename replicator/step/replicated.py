@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from replicator.step import context
+from replicator.step.tensorflow_internals import wrapped_variable
 
 
 def variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
@@ -24,7 +25,7 @@ def copies_of(variable: Any) -> list[Any]:
   values = getattr(variable, "values", None)
   if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
     return list(values)
-  return [getattr(variable, "_v", variable)]  # Central storage and parameter servers wrap one.
+  return [wrapped_variable(variable)]
 
 
 def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: tf.Tensor

@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import keras
 import tensorflow as tf
 
+from replicator.step.tensorflow_internals import is_trackable
+
 
 @runtime_checkable
 class SavesParts(Protocol):
@@ -73,7 +75,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
       seen.add(id(value))
       for name, child in children.items():
         yield from _walk(child, f"{path}/{name}" if path else str(name), seen)
-    elif isinstance(value, tf.__internal__.tracking.Trackable):
+    elif is_trackable(value):
       yield path, value
 
 

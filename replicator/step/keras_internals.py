@@ -1,0 +1,45 @@
+"""The private names of Keras that the engine needs. No other file uses one.
+
+A test reports every name here that a new version of Keras moves.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+
+def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+  """A layer and all layers inside it, however deep."""
+  return list(layer._flatten_layers())
+
+
+def updates_variables_one_by_one(optimizer: keras.optimizers.Optimizer) -> bool:
+  """Whether an update of an optimizer is its `update_step` for each variable, and nothing more."""
+  return type(optimizer)._backend_update_step is keras.optimizers.Optimizer._backend_update_step
+
+
+def decays_weights_of(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+  """Whether the weight decay of an optimizer applies to a variable."""
+  return optimizer._use_weight_decay(variable)
+
+
+def slot_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> str:
+  """The key by which an optimizer finds the slots of a variable: its `_unique_id`."""
+  return optimizer._var_key(variable)
+
+
+@contextlib.contextmanager
+def iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
+                    ) -> Iterator[None]:
+  """In the body, an optimizer uses the tensor `iterations` and does not read its own variable.
+
+  It would read the variable again for every update, and compute again what depends on it.
+  """
+  variable = optimizer._iterations
+  optimizer._iterations = iterations
+  try:
+    yield
+  finally:
+    optimizer._iterations = variable
