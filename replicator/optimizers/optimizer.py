@@ -18,7 +18,7 @@ from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.schedules import LinearDecay  # noqa: F401  # noqa: F401  (for gin)
 from replicator.step import collectives, context
-from replicator.step.keras_internals import updates_variables_one_by_one
+from replicator.step.keras_internals import unsupported_update
 from replicator.step.variables import held_by
 
 Networks = Sequence | Mapping[str, Sequence]  # A flat list, or one for each network by name.
@@ -336,9 +336,8 @@ def _refuse_what_breaks_replication(optimizer: keras.optimizers.Optimizer) -> No
   if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
     raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
                      "'mixed_float16'; wrap the inner optimizer")
-  if not updates_variables_one_by_one(optimizer):
-    raise UsageError(f"{optimizer.name}: {type(optimizer).__name__} does more in an update than "
-                     "one variable at a time; use another, such as Adam")
+  if reason := unsupported_update(optimizer):
+    raise UsageError(f"{optimizer.name}: {reason}; use another, such as Adam")
   remedies = {
       "clipnorm": "set wrap_optimizer's clip_norm, which clips after the mean over replicas",
       "global_clipnorm": "set wrap_optimizer's clip_norm, which clips after the mean over replicas",

@@ -15,9 +15,19 @@ def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   return list(layer._flatten_layers())
 
 
-def updates_variables_one_by_one(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Whether an update of an optimizer is its `update_step` for each variable, and nothing more."""
-  return type(optimizer)._backend_update_step is keras.optimizers.Optimizer._backend_update_step
+def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
+  """Why the engine cannot make the update of an optimizer, or None if it can.
+
+  The update must be `update_step` for each variable, and nothing more. It runs on plain variables.
+  """
+  kind = type(optimizer)
+  if kind._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
+    return f"{kind.__name__} does more in an update than one variable at a time"
+  version = tuple(map(int, keras.__version__.split(".")[:2]))
+  if isinstance(optimizer, keras.optimizers.Muon) and version < (3, 13):
+    # It finds its slots by the Keras path of a variable, which a plain one does not have.
+    return f"Muon needs Keras 3.13 or newer, and this is Keras {keras.__version__}"
+  return None
 
 
 def decays_weights_of(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:

@@ -11,6 +11,7 @@ import tensorflow as tf
 import replicator
 from replicator import UsageError
 from replicator.app import config
+from replicator.configuration.gin_internals import registry
 from tests.programs import two_networks  # noqa: F401  (for gin)
 
 
@@ -243,8 +244,7 @@ def test_a_name_that_two_things_have():
   try:
     told = error([write("a.gin", "\nplanted.rate = 1.0\n")])
   finally:
-    del gin.config._REGISTRY._selector_map["another.module.planted"]
-    gin.config._REGISTRY._selector_tree["planted"].pop("module")
+    registry().pop("another.module.planted")
   assert told.startswith("a.gin:2: 'planted' may mean any of: ")
   assert "another.module.planted" in told
 
