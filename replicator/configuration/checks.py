@@ -1,9 +1,10 @@
 """Mistakes that gin does not report: in macros and types, and values that nothing uses."""
 
 import ast
+import contextlib
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import gin
 
@@ -153,6 +154,17 @@ def dropped_by(bindings: Sequence[Binding]) -> set[str]:
       dropped.add(selector)
       waiting.extend(refers.get(selector, ()))
   return dropped
+
+
+@contextlib.contextmanager
+def missing_values_reported() -> Iterator[None]:
+  """Turns the error of a call without a value that gin can set into a UsageError."""
+  try:
+    yield
+  except Exception as error:
+    if missing := missing_value(error):
+      raise UsageError(missing) from error
+    raise
 
 
 def missing_value(error: Exception) -> str | None:

@@ -10,7 +10,7 @@ HOUSE = pathlib.Path(__file__).parents[2] / "replicator"
 
 # From the ground up. A room or file imports only what is on the floors below it.
 FLOORS = [
-    {"errors", "atomic"},
+    {"errors", "atomic", "processes"},
     {"console"},
     {"step", "configuration", "launch", "ray_cluster"},
     {"optimizers", "layers", "workdir"},
@@ -24,8 +24,8 @@ FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 FILES = sorted(HOUSE.rglob("*.py"))
 ROOMS = sorted(folder.name for folder in HOUSE.iterdir() if (folder / "__init__.py").exists())
 # These load no TensorFlow, so that commands and pages start fast.
-WITHOUT_TENSORFLOW = {"errors", "atomic", "console", "configuration", "launch", "ray_cluster",
-                      "workdir", "sweeps", "compare", "rerun"}
+WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "console", "configuration", "launch",
+                      "ray_cluster", "workdir", "sweeps", "compare", "rerun"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"console/quiet.py", "workdir/writer.py"}
 
 

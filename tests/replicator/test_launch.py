@@ -19,6 +19,7 @@ import pytest
 from replicator import launch
 from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
+from replicator.launch import __main__, supervisor, task
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -176,7 +177,7 @@ work()
 
 
 def test_what_ignores_sigterm_is_killed_with_its_children(monkeypatch, capfdbinary, tmp_path):
-  monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
+  monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.2)
   status = launch.launch([sys.executable, "-c", PRELUDE + f"""
 import subprocess
 ready = {str(tmp_path / "ready")!r}
@@ -240,9 +241,9 @@ work()
   assert err == f"launch: worker 1 ended with status {status}, and was started again\n"
 
 
-@pytest.mark.parametrize("status, deaths", [(6, launch.MAX_DEATHS), (2, 1)])
+@pytest.mark.parametrize("status, deaths", [(6, task.MAX_DEATHS), (2, 1)])
 def test_a_worker_that_dies_again_and_again_ends_the_run(status, deaths, monkeypatch, capfd):
-  monkeypatch.setattr(launch, "DEATH_SECONDS", math.inf)
+  monkeypatch.setattr(task, "DEATH_SECONDS", math.inf)
   assert launch.launch([sys.executable, "-c", PRELUDE + f"""
 if me == "worker0": sys.exit({status})
 work()
@@ -253,8 +254,8 @@ work()
 
 
 def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd, tmp_path):
-  monkeypatch.setattr(launch, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
-  deaths = launch.MAX_DEATHS + 1
+  monkeypatch.setattr(task, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
+  deaths = task.MAX_DEATHS + 1
   assert launch.launch([sys.executable, "-c", PRELUDE + counts_starts(tmp_path) + f"""
 if me == "worker0" and start <= {deaths}: sys.exit(6)
 if me == "chief0": wait_for(folder / "worker0-{deaths + 1}"); sys.exit(0)
@@ -462,8 +463,8 @@ print("ready"); work()
 
 
 def test_a_second_signal_ends_what_the_first_did_not(monkeypatch, capfdbinary):
-  monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
-  monkeypatch.setattr(launch, "SAME_SIGNAL_SECONDS", 0.0)
+  monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.2)
+  monkeypatch.setattr(supervisor, "SAME_SIGNAL_SECONDS", 0.0)
   assert launch.launch([sys.executable, "-c", PRELUDE + """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -475,7 +476,7 @@ while True:  # Two that come too fast are one.
 
 
 def test_a_signal_that_comes_by_two_ways_is_one(monkeypatch, capfd, tmp_path):
-  monkeypatch.setattr(launch, "SAME_SIGNAL_SECONDS", math.inf)
+  monkeypatch.setattr(supervisor, "SAME_SIGNAL_SECONDS", math.inf)
   assert launch.launch([sys.executable, "-c", PRELUDE + f"""
 came = {str(tmp_path / "came")!r}
 signal.signal(signal.SIGTERM, lambda number, frame: touch(came))
@@ -528,7 +529,7 @@ def test_a_reader_that_leaves_ends_the_cluster():
   (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': no such program"),
 ])
 def test_a_bad_command_line_is_told_in_one_line(argv, message, capsys):
-  assert launch.main(argv) == 2
+  assert __main__.main(argv) == 2
   error = capsys.readouterr().err
   assert message in error
   assert error.startswith("launch: ") and error.count("\n") == 1
@@ -543,5 +544,5 @@ def test_a_file_that_cannot_run_is_told_in_one_line(tmp_path):
 
 
 def test_all_behind_the_dashes_is_the_command():
-  assert launch.parse(["--workers=2", "--ps=1", "--max_restarts=3", "--", "sh", "--", "--ps=3"]
+  assert __main__.parse(["--workers=2", "--ps=1", "--max_restarts=3", "--", "sh", "--", "--ps=3"]
                       ) == (2, 1, 3, ["sh", "--", "--ps=3"])
