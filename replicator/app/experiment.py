@@ -122,8 +122,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _new_workdir() -> str:
   if os.environ.get("TF_CONFIG"):
-    raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; all "
-                     "of them must see the same folder")
+    raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; "
+                     "every process must see the same folder")
   now = datetime.datetime.now(datetime.timezone.utc)
   return f"runs/{experiment()}-{now:%Y%m%d-%H%M%S}"
 

@@ -45,7 +45,7 @@ def iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
                     ) -> Iterator[None]:
   """In the body, an optimizer uses the tensor `iterations` and does not read its own variable.
 
-  It would read the variable again for every update, and compute again what depends on it.
+  It would read its variable for every update, and compute what depends on it every time.
   """
   variable = optimizer._iterations
   optimizer._iterations = iterations

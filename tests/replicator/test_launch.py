@@ -124,7 +124,7 @@ def test_ports_are_free():
 # ---- Output -------------------------------------------------------------------------------------
 
 
-def test_both_streams_come_line_by_line_behind_the_name():
+def test_both_streams_are_shown_line_by_line_after_the_name():
   status, lines, _ = run("--workers=1", """
 print("one")
 print("two", file=sys.stderr)
@@ -139,7 +139,7 @@ def test_a_carriage_return_ends_a_line():
   assert lines == ["[worker 0] 10 %", "[worker 0] 20 %", "[worker 0] end"]
 
 
-def test_bytes_that_are_no_text_pass_unchanged():
+def test_bytes_that_are_not_text_pass_unchanged():
   process = subprocess.run(
     [sys.executable, "-m", "replicator.launch", "--workers=1", "--",
      sys.executable, "-c", r"import sys; sys.stdout.buffer.write(b'\xc3\xa9 \xff\n')"],
@@ -207,7 +207,7 @@ def test_no_process_outlives_a_killed_launcher():
 
 
 @pytest.mark.parametrize("status", [0, 5, 42])
-def test_the_chief_alone_decides(status):
+def test_only_the_chief_decides(status):
   assert run("--workers=1 --ps=1", f"""
 if me == "chief0": sys.exit({status})
 work()
@@ -265,7 +265,7 @@ work()
       "launch: worker 0 ended with status 6, and was started again"] * deaths
 
 
-def test_a_server_that_ends_well_is_no_failure():
+def test_a_server_that_ends_with_0_is_not_a_failure():
   status, lines, _ = run("--workers=1 --ps=1", """
 def processes():
   return pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
@@ -381,7 +381,7 @@ work()
       "[worker 0] worker0", "[worker 1] worker1"]
 
 
-def test_what_fails_to_save_is_not_started_again():
+def test_a_process_that_fails_to_save_is_not_started_again():
   process = start("--workers=1 --max_restarts=3", """
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
 print("ready"); work()
@@ -451,7 +451,7 @@ def test_a_signal_is_passed_on_and_all_save(number):
   assert err == ""
 
 
-def test_one_that_fails_to_save_is_the_status():
+def test_a_process_that_fails_to_save_gives_the_status():
   process = start("--workers=2", SAVES + """
 if me == "worker1": signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
 print("ready"); work()
@@ -475,7 +475,7 @@ while True:  # Two that come too fast are one.
   assert capfdbinary.readouterr().out == b""
 
 
-def test_a_signal_that_comes_by_two_ways_is_one(monkeypatch, capfd, tmp_path):
+def test_a_signal_that_arrives_twice_counts_once(monkeypatch, capfd, tmp_path):
   monkeypatch.setattr(supervisor, "SAME_SIGNAL_SECONDS", math.inf)
   assert launch.launch([sys.executable, "-c", PRELUDE + f"""
 came = {str(tmp_path / "came")!r}
@@ -528,14 +528,14 @@ def test_a_reader_that_leaves_ends_the_cluster():
   (["--workers=2", "true"], "unknown argument 'true'. The command goes after '--'."),
   (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': no such program"),
 ])
-def test_a_bad_command_line_is_told_in_one_line(argv, message, capsys):
+def test_a_bad_command_line_is_one_line_of_error(argv, message, capsys):
   assert __main__.main(argv) == 2
   error = capsys.readouterr().err
   assert message in error
   assert error.startswith("launch: ") and error.count("\n") == 1
 
 
-def test_a_file_that_cannot_run_is_told_in_one_line(tmp_path):
+def test_a_file_that_cannot_run_is_one_line_of_error(tmp_path):
   broken = tmp_path / "broken"
   broken.write_bytes(b"\x7fELF nonsense")
   os.chmod(broken, 0o755)
@@ -543,6 +543,6 @@ def test_a_file_that_cannot_run_is_told_in_one_line(tmp_path):
     launch.launch([str(broken)], workers=2)
 
 
-def test_all_behind_the_dashes_is_the_command():
+def test_everything_after_the_dashes_is_the_command():
   assert __main__.parse(["--workers=2", "--ps=1", "--max_restarts=3", "--", "sh", "--", "--ps=3"]
                       ) == (2, 1, 3, ["sh", "--", "--ps=3"])
