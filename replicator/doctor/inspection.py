@@ -7,6 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import keras
 import tensorflow as tf
 

@@ -9,6 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import keras
 import numpy as np
 import tensorflow as tf

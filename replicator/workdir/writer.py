@@ -8,6 +8,10 @@ import pathlib
 import tempfile
 import time
 
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import numpy as np
 import tensorflow as tf
 
