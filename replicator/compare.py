@@ -17,6 +17,7 @@ import numpy as np
 
 from replicator import atomic
 from replicator.configuration import differences
+from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
@@ -32,26 +33,24 @@ _WIDTH = 30  # Characters of the widest column on the terminal; longer texts are
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
+  return exit_status(lambda: _compare(_parse(argv)))
+
+
+def _compare(flags: argparse.Namespace) -> int:
+  found = read(flags.runs)
+  output = pathlib.Path(flags.output)
+  text = page(found)
   try:
-    flags = _parse(argv)
-    found = read(flags.runs)
-    output = pathlib.Path(flags.output)
-    text = page(found)
-    try:
-      atomic.write_whole(output, text)
-    except OSError as error:
-      raise UsageError(f"--output={output}: cannot be written ({error.strerror})") from error
-  except UsageError as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
+    atomic.write_whole(output, text)
+  except OSError as error:
+    raise UsageError(f"--output={output}: cannot be written ({error.strerror})") from error
   print("\n".join(lines(found, shutil.get_terminal_size().columns)))
   print(f"\nwrote {output}")
   return 0
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  parser = Parser(prog="python -m replicator.compare", allow_abbrev=False,
-                  description="Shows runs side by side.")
+  parser = Parser(description="Shows runs side by side.")
   parser.add_argument("runs", nargs="+", metavar="RUN", help="the workdir of a run")
   parser.add_argument("--output", default="compare.html", metavar="FILE", help="the page to write")
   return parser.parse_args(argv)

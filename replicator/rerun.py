@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replicator.console import quiet
+from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.errors import UsageError
 from replicator.workdir import provenance, reader
@@ -49,15 +50,14 @@ class Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Replaces this process by the new run; returns an exit status only if it does not start."""
-  try:
-    flags = _parse(argv)
-    run = pathlib.Path(flags.run).resolve()
-    facts = read_facts(run)
-    workdir = pathlib.Path(flags.workdir or f"{run}-rerun").resolve()
-    command = make_command(run, facts, workdir, os.environ)
-  except UsageError as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
+  return exit_status(lambda: _rerun(_parse(argv)))
+
+
+def _rerun(flags: argparse.Namespace) -> int:
+  run = pathlib.Path(flags.run).resolve()
+  facts = read_facts(run)
+  workdir = pathlib.Path(flags.workdir or f"{run}-rerun").resolve()
+  command = make_command(run, facts, workdir, os.environ)
   changed = differences(facts, now(facts), run)
   for line in changed:
     print(f"differs now: {line}")
@@ -72,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  parser = Parser(prog="python -m replicator.rerun", allow_abbrev=False,
-                  description="Runs a run again, from the files of its workdir.")
+  parser = Parser(description="Runs a run again, from the files of its workdir.")
   parser.add_argument("run", metavar="RUN", help="the workdir of a run")
   parser.add_argument("--workdir", metavar="DIR",
                       help="the workdir of the new run; by default RUN-rerun")

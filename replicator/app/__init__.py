@@ -4,5 +4,5 @@ from replicator.console import quiet
 
 quiet.import_tensorflow()
 
-from replicator.app.experiment import main_of as main_of  # noqa: E402
-from replicator.app.experiment import run as run  # noqa: E402
+from replicator.app.experiment import main_of as main_of
+from replicator.app.experiment import run as run

@@ -1,10 +1,10 @@
-"""Reads gin files and command-line bindings; mistakes become one line with a remedy."""
+"""Parses gin files and bindings of the command line; a mistake becomes one line with a remedy."""
 
 from collections.abc import Sequence
 
 import gin
 
-# Imported for their names in gin files, too.
+# These modules are imported for the names that they give to gin files.
 from replicator.app import library_names  # noqa: F401
 from replicator.configuration import checks, statements
 from replicator.errors import UsageError, first_line
@@ -17,15 +17,16 @@ from replicator.training import train  # noqa: F401
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   """Parses gin files in order, then bindings, which override them.
 
-  A file includes another by a path relative to itself or to the working directory.
+  A file includes another one by a path relative to itself or to the working directory.
 
   Raises:
-    UsageError: a mistake, with its file and line, and what to write; see `statements` and
-      `checks`. Bindings that nothing uses are found after the first step.
+    UsageError: the configuration has a mistake; the message has its file and line, and what to
+      write; see `statements` and `checks`. Bindings that nothing uses are found after the first
+      step.
   """
   gin.clear_config()
   checks.check(statements.read(files, bindings))
   try:
     gin.finalize()
-  except Exception as error:  # Of a hook of the user's own.
-    raise UsageError(f"the configuration is refused: {first_line(error)}") from error
+  except Exception as error:  # A finalize hook of the user's may raise any.
+    raise UsageError(f"a finalize hook rejects the configuration: {first_line(error)}") from error

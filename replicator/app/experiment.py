@@ -20,22 +20,16 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from replicator.console import quiet
+from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, experiment, program
-from replicator.errors import (
-  PREEMPTED_STATUS,
-  Preempted,
-  RunFailed,
-  UsageError,
-  first_line,
-  in_one_line,
-)
+from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line, in_one_line
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
   """Runs `main(workdir)` as an experiment and exits with its status.
 
-  The experiment resumes when the workdir holds a checkpoint; without `--workdir` a new one,
-  `runs/NAME-<utc time>`, is made.
+  The experiment resumes if the workdir holds a checkpoint. Without `--workdir` it gets a new one,
+  `runs/NAME-<utc time>`.
   """
   if _handing_over:
     raise _Handed(main)
@@ -49,7 +43,7 @@ _handing_over = False
 
 
 class _Handed(BaseException):
-  """Carries `main` out of a program."""
+  """Carries `main` out of a program, past its `except Exception`."""
 
   def __init__(self, main: Callable[[str], None]):
     super().__init__()
@@ -57,7 +51,7 @@ class _Handed(BaseException):
 
 
 def main_of(program: Callable[[], object]) -> Callable[[str], None] | None:
-  """What `program()` hands to `run`, which ends the program without running it; or None."""
+  """The `main` that `program()` passes to `run`, which ends the program there; or None."""
   global _handing_over
   _handing_over = True
   try:
@@ -70,39 +64,35 @@ def main_of(program: Callable[[], object]) -> Callable[[str], None] | None:
 
 
 def _run(main: Callable[[str], None], argv: list[str]) -> int:
-  workdir = None
+  workdir: str | None = None
   debug = "--debug" in argv
-  try:
+
+  def run_it() -> int:
+    nonlocal workdir
     arguments = _parse(argv)
     from replicator.app import config
+    from replicator.configuration.checks import missing_values_reported
     config.parse(arguments.gin_file, arguments.gin_param)
-    if arguments.explain or arguments.diff:
-      _explain(main, arguments)
+    with missing_values_reported():
+      if arguments.explain or arguments.diff:
+        _explain(main, arguments)
+        return 0
+      if arguments.eager:
+        _run_eagerly()
+      if arguments.allow_partial_restore:
+        from replicator.checkpoints import checkpoint
+        checkpoint.allow_partial_restore(True)
+      workdir = arguments.workdir or _new_workdir()
+      if os.path.exists(workdir) and not os.path.isdir(workdir):
+        raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
+      try:
+        main(workdir)
+      except Preempted as stopped:
+        print(f"{first_line(stopped)}; to resume: {_command(argv, workdir)}")
+        return PREEMPTED_STATUS
       return 0
-    if arguments.eager:
-      _run_eagerly()
-    if arguments.allow_partial_restore:
-      from replicator.checkpoints import checkpoint
-      checkpoint.allow_partial_restore(True)
-    workdir = arguments.workdir or _new_workdir()
-    if os.path.exists(workdir) and not os.path.isdir(workdir):
-      raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-    main(workdir)
-    return 0
-  except Preempted as stopped:
-    print(f"{first_line(stopped)}; to resume: {_command(argv, workdir)}")
-    return PREEMPTED_STATUS
-  except KeyboardInterrupt:
-    return _fail("interrupted", debug, workdir, status=130)
-  except UsageError as error:
-    return _fail(first_line(error), debug, workdir, status=2)
-  except RunFailed as error:
-    return _fail(first_line(error), debug, workdir, status=1)
-  except Exception as error:
-    from replicator.configuration.checks import missing_value
-    missing = missing_value(error)
-    return (_fail(missing, debug, workdir, status=2) if missing else
-            _fail_unexpectedly(error, debug, workdir))
+
+  return exit_status(run_it, debug=debug, describe=lambda error: _describe(error, debug, workdir))
 
 
 def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None:
@@ -117,28 +107,23 @@ def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-  parser = Parser(description="Trains; the same command with the same workdir resumes.",
-                  prog=shlex.join(program()), allow_abbrev=False)
-  parser.add_argument("--gin_file", action="append", default=[], metavar="F",
-                      help="a gin file; more of them add to and override the first")
-  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
-                      help="a gin binding; overrides the files")
+  parser = Parser(description="Trains; the same command with the same workdir resumes.")
+  parser.add_configuration()
   parser.add_argument("--workdir", help="where the run leaves its files, and where it resumes")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
   parser.add_argument("--allow_partial_restore", action="store_true",
-                      help="restore what fits of a checkpoint, and tell what does not")
+                      help="restore what fits of a checkpoint, and report what does not")
   parser.add_argument("--explain", action="store_true",
                       help="print every value that the run would use and its source, and exit")
   parser.add_argument("--diff", metavar="RUN",
                       help="print what differs from the run in this workdir, and exit")
-  parser.add_argument("--debug", action="store_true", help="show tracebacks")
   return parser.parse_args(argv)
 
 
 def _new_workdir() -> str:
   if os.environ.get("TF_CONFIG"):
-    raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; all "
-                     "of them must see the same folder")
+    raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; "
+                     "every process must see the same folder")
   now = datetime.datetime.now(datetime.timezone.utc)
   return f"runs/{experiment()}-{now:%Y%m%d-%H%M%S}"
 
@@ -151,26 +136,19 @@ def _command(argv: list[str], workdir: str | None) -> str:
 
 def _run_eagerly() -> None:
   import tensorflow as tf
-  # The input pipeline stays compiled, and TensorFlow says so at every use.
+  # The input pipeline stays compiled, and TensorFlow warns of it at every use.
   warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
   tf.config.run_functions_eagerly(True)
 
 
-def _fail(message: str, debug: bool, workdir: str | None, status: int) -> int:
+def _describe(error: Exception, debug: bool, workdir: str | None) -> str:
+  """Says where in the user's own code a run failed; the workdir keeps the traceback."""
+  line = in_one_line(error)
   if debug:
-    traceback.print_exc()
-  print(f"error: {message}", file=sys.stderr)
-  return status
-
-
-def _fail_unexpectedly(error: Exception, debug: bool, workdir: str | None) -> int:
-  """Says where in the user's own code it failed, and keeps the traceback."""
-  kept = ""
-  if workdir and pathlib.Path(workdir).is_dir() and not debug:
+    return line
+  if workdir and pathlib.Path(workdir).is_dir():
     path = pathlib.Path(workdir) / "traceback.txt"
     with contextlib.suppress(OSError):  # The disk may be full.
       path.write_text(traceback.format_exc())
-      kept = f"; the traceback is in {path}"
-  message = f"{in_one_line(error)}{kept}"
-  return _fail(message if kept or debug else f"{message} (--debug shows the traceback)",
-               debug, workdir, status=1)
+      return f"{line}; the traceback is in {path}"
+  return f"{line} (--debug shows the traceback)"

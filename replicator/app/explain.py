@@ -1,7 +1,7 @@
-"""What a run would use, where each value comes from, and what differs from an earlier run.
+"""The values that a run would use, where each comes from, and what differs from an earlier run.
 
-The program is run up to its training loop, and its step is traced: on one device, without a file in
-the workdir. Whatever that calls, a run calls too. What an evaluation calls is not known before it.
+Runs the program up to its training loop and traces its step, on one device and without writing a
+file. Whatever that calls, a run calls too. What an evaluation calls is not known in advance.
 """
 
 import dataclasses
@@ -14,8 +14,18 @@ import tensorflow as tf
 
 from replicator.app import config
 from replicator.configuration import annotations, checks, differences, operative, statements
-from replicator.configuration.checks import Values
-from replicator.configuration.configurables import binding_name, constructor, parameters, short_name
+from replicator.configuration.configurables import (
+  binding_name,
+  defaults,
+  parameters,
+  short_name,
+)
+from replicator.configuration.gin_internals import (
+  Values,
+  current_bindings,
+  operative_config,
+  registry,
+)
 from replicator.configuration.statements import MACRO, Binding
 from replicator.errors import UsageError, first_line
 from replicator.strategies.replicator import Replicator
@@ -27,17 +37,17 @@ _LIBRARIES = ("gin.", "keras.", "tf.")
 
 
 class _Traced(BaseException):
-  """Ends a program whose step was traced; no `except Exception` of its own holds it."""
+  """Ends a program after its step was traced; its own `except Exception` does not catch it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A value of a table.
+  """A row of the table.
 
   Attributes:
     name: `scope/configurable.parameter`.
-    value: as gin text.
-    source: where it comes from.
+    value: the value as gin text.
+    source: where the value comes from.
   """
 
   name: str
@@ -47,12 +57,12 @@ class Row:
 
 @dataclasses.dataclass
 class Explanation:
-  """What a run would use.
+  """The values that a run would use.
 
   Attributes:
-    used: what building the run and tracing its step asked for.
-    others: what is configured or may be, and was not asked for.
-    problems: lines on what is wrong.
+    used: the values that building the run and tracing its step used.
+    others: the other values that are, or can be, configured.
+    problems: one line for each mistake.
   """
 
   used: list[Row]
@@ -62,13 +72,13 @@ class Explanation:
 
 def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], params: Sequence[str]
           ) -> str | None:
-  """Runs a program up to its training loop, so that gin knows what it calls; traces its step.
+  """Runs a program up to its training loop and traces its step, so that gin knows what it calls.
 
   Returns:
-    why the step could not be traced, or None.
+    one line on why the step could not be traced, or None.
   """
   config.parse(files, params)
-  devices = gin.config._CONFIG.get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
+  devices = current_bindings().get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
   alone = (f"Replicator.strategy = '{'default' if devices == 1 else 'mirrored'}'",
            f"Replicator.logical_cpus = {None if devices == 1 else devices}")
   config.parse(files, [*params, *alone])
@@ -78,12 +88,12 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
       main(workdir)
   except _Traced:
     pass
-  called = {key: dict(used) for key, used in gin.config._OPERATIVE_CONFIG.items()}
+  called = {key: dict(used) for key, used in operative_config().items()}
   config.parse(files, params)
   for key, used in called.items():
-    # As the user has it, and not as it was run here.
+    # The strategy is the user's, not the one of this trace.
     bound = operative.values_of_call(*key) if key[1] == _REPLICATOR else {}
-    gin.config._OPERATIVE_CONFIG[key] = {**used, **bound}
+    operative_config()[key] = {**used, **bound}
   return problems[0] if problems else None
 
 
@@ -101,36 +111,34 @@ def _trace_step(problems: list[str], replicator: Replicator, step: Callable,
 
 
 def explain(problem: str | None) -> Explanation:
-  """What gin knows of a program that was traced.
+  """The explanation of the program that was traced last.
 
   Args:
     problem: what `trace` returned.
   """
   bindings = statements.last_read()
-  called = gin.config._OPERATIVE_CONFIG
-  unreached = checks.unreached(bindings, called)
+  called = operative_config()
+  unused = checks.unused(bindings, called)
   known = {selector for _, selector in called}
   others: Values = {}
   for binding in checks.effective(bindings):
     if binding.selector not in known:
       others[binding.key[:2]] = operative.values_of_call(binding.scope, binding.selector)
-    elif not checks.is_reached(binding, called):
+    elif not checks.is_used(binding, called):
       others.setdefault(binding.key[:2], {})[binding.parameter] = binding.value
-  for selector, _ in gin.config._REGISTRY.items():
+  for selector, _ in registry().items():
     if selector not in known and not selector.startswith(_LIBRARIES):
       others.setdefault(("", selector), operative.values_of_call("", selector))
   return Explanation(
       _rows({key: {**_functions(key[1], used), **used} for key, used in called.items()}, bindings),
       _rows(others, bindings),
-      [*filter(None, [problem]), *(str(each) for each in unreached if each.certain)])
+      [*filter(None, [problem]), *(str(each) for each in unused if each.certain)])
 
 
 def _functions(selector: str, used: dict[str, Any]) -> dict[str, Any]:
-  """The defaults that gin does not tell, for they are functions."""
-  configurable = gin.config._REGISTRY[selector]
-  defaults = gin.config._get_kwarg_defaults(constructor(configurable))
-  return {name: defaults[name] for name in parameters(configurable)
-          if name not in used and callable(defaults.get(name))}
+  """The defaults that are functions, which gin does not record."""
+  return {name: default for name, default in defaults(registry()[selector]).items()
+          if name not in used and callable(default)}
 
 
 def _rows(values: Values, bindings: Sequence[Binding]) -> list[Row]:
@@ -139,14 +147,14 @@ def _rows(values: Values, bindings: Sequence[Binding]) -> list[Row]:
   rows = []
   for scope, selector in ordered:
     used = values[scope, selector]
-    in_order = [*filter(used.__contains__, parameters(gin.config._REGISTRY[selector])), *used]
+    in_order = [*filter(used.__contains__, parameters(registry()[selector])), *used]
     rows += [Row(binding_name(scope, selector, name), _shown(used[name]),
                  _source(scope, selector, name, bindings)) for name in dict.fromkeys(in_order)]
   return rows
 
 
 def _shown(value: Any) -> str:
-  """A value as gin text, macros with what they stand for."""
+  """A value as gin text; a macro with its value."""
   if callable(value) and not isinstance(value, gin.config.ConfigurableReference):
     return getattr(value, "__name__", repr(value))
   if isinstance(value, gin.config.ConfigurableReference) and value.configurable.selector == MACRO:
@@ -156,16 +164,14 @@ def _shown(value: Any) -> str:
 
 def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Binding]) -> str:
   """`configs/a.gin:3, over configs/b.gin:2`, 'command line', or 'default'."""
-  parts = scope.split("/") if scope else []
-  for length in range(len(parts), -1, -1):
-    key = "/".join(parts[:length]), selector, parameter
-    found = [_place(binding) for binding in bindings if binding.key == key]
+  for outer in reversed(operative.outer_scopes(scope)):
+    found = [_place(binding) for binding in bindings if binding.key == (outer, selector, parameter)]
     if found:
       return ", over ".join(found[:-3:-1])
-    if parameter in gin.config._CONFIG.get(key[:2], {}):
+    if parameter in current_bindings().get((outer, selector), {}):
       return "the program"
-  # Of a function as a default gin does not know whether the program gave another one.
-  used = gin.config._OPERATIVE_CONFIG.get((scope, selector), {parameter: None})
+  # gin does not record whether the program passed another function in place of a default one.
+  used = operative_config().get((scope, selector), {parameter: None})
   return "default" if parameter in used else "default, unless the program gives one"
 
 
@@ -174,7 +180,7 @@ def _place(binding: Binding) -> str:
 
 
 def print_explanation(explanation: Explanation) -> None:
-  """An aligned table on standard output, values that are set in bold; plain text in a pipe."""
+  """Prints an aligned table: values that are set in bold on a terminal, plain text elsewhere."""
   from rich.console import Console
   console = Console(highlight=False, soft_wrap=True)
   rows = [*explanation.used, *explanation.others]
@@ -202,10 +208,13 @@ def _print_rows(console: Any, rows: Iterable[Row], widths: list[int]) -> None:
 
 
 def configuration_of(run: str) -> str:
-  """The text of the `config.gin` of a run, a workdir or the file itself.
+  """The text of a run's `config.gin`.
+
+  Args:
+    run: a workdir, or the file itself.
 
   Raises:
-    UsageError: there is none.
+    UsageError: the file is missing or is not gin.
   """
   path = pathlib.Path(run)
   path = path / "config.gin" if path.is_dir() else path
@@ -219,7 +228,7 @@ def configuration_of(run: str) -> str:
 
 
 def print_differences(before: str, run: str) -> None:
-  """What the run that was traced would use otherwise than the one of the text `before`."""
+  """Prints how the values of the traced run differ from `before`, the text of `run`'s."""
   found = differences.differences(before, operative.text(before))
   if not found:
     print(f"no value differs from {run}")

@@ -1,10 +1,10 @@
-"""Keras optimizers, schedules and initializers and TensorFlow's activations, by name in gin.
+"""Names in gin files for Keras optimizers, schedules and initializers, and for activations.
 
     SNGAN.optimizer = @adam
     adam.learning_rate = @cosine_decay()
     cosine_decay.initial_learning_rate = 2e-4
 
-Each has one name: that of Keras or TensorFlow in lower case.
+Each has one name: its name in Keras or TensorFlow, in lower case.
 """
 
 import inspect
@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 _OPTIMIZERS = ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb",
-               "Lion", "Muon", "RMSprop", "SGD")  # All that `wrap_optimizer` takes.
+               "Lion", "Muon", "RMSprop", "SGD")  # Those that `wrap_optimizer` accepts.
 _SCHEDULES = ("CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay",
               "PiecewiseConstantDecay", "PolynomialDecay")
 _INITIALIZERS = ("GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "LecunNormal",
@@ -41,18 +41,18 @@ def _hint(name: str, default: Any) -> Any:
     return type(default)
   if default is inspect.Parameter.empty:
     return Sequence[float] if name in ("boundaries", "values") else float
-  # Keras writes the default of a float as an int now and then.
+  # Keras sometimes writes the default of a float as an int.
   return float if isinstance(default, (int, float)) and name != "seed" else Any
 
 
 def _register(function: Callable, name: str, module: str, inputs: Sequence[str] = ()) -> None:
-  """Makes what Keras or TensorFlow has configurable by those parameters that it names.
+  """Makes a function or class of Keras or TensorFlow configurable, with its named parameters.
 
   Args:
-    function: a function, or a class to be made.
-    name: what gin files call it.
-    module: its full name begins with it.
-    inputs: parameters that are not configured but given.
+    function: the function or class.
+    name: its name in gin files.
+    module: the beginning of its full name.
+    inputs: the parameters that callers pass and gin files do not set.
   """
   def call(*args, **kwargs):
     return function(*args, **kwargs)

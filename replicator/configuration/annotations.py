@@ -1,4 +1,4 @@
-"""Whether a value of a gin file is of the type that the code's annotation asks for."""
+"""Types of the values in gin files, checked against the annotations of the code."""
 
 import ast
 import collections.abc
@@ -10,7 +10,8 @@ from typing import Any
 import gin
 
 from replicator.configuration.configurables import configurable_names, constructor
-from replicator.configuration.statements import Binding
+from replicator.configuration.gin_internals import current_bindings, registry
+from replicator.configuration.statements import CONSTANT, MACRO, Binding
 from replicator.errors import nearest
 
 _NUMBERS: dict[Any, tuple[type, ...]] = {
@@ -20,9 +21,8 @@ _UNKNOWN = object()
 
 
 def mistake(binding: Binding) -> str | None:
-  """What is wrong with the type of the value, in one line; None for nothing."""
-  configurable = gin.config._REGISTRY[binding.selector]
-  function = constructor(configurable)
+  """One line on what is wrong with the type of the value, or None."""
+  function = constructor(registry()[binding.selector])
   parameter = inspect.signature(function).parameters.get(binding.parameter)
   hint = _hints(function).get(binding.parameter, Any)
   value = resolved(binding.value)
@@ -35,13 +35,13 @@ def mistake(binding: Binding) -> str | None:
 
 
 def resolved(value: Any) -> Any:
-  """A value with those of macros in place of their names; `_UNKNOWN` for what has none."""
+  """A value with macros and constants replaced; `_UNKNOWN` for a macro without a value."""
   if isinstance(value, gin.config.ConfigurableReference):
-    if value.configurable.wrapped is gin.config.macro:
-      bound = gin.config._CONFIG.get(value.config_key, {})
+    if value.configurable.selector == MACRO:
+      bound = current_bindings().get(value.config_key, {})
       return resolved(bound["value"]) if "value" in bound else _UNKNOWN
-    if value.configurable.wrapped is gin.config._retrieve_constant:
-      return gin.config._CONSTANTS["/".join(value.scopes)]
+    if value.configurable.selector == CONSTANT:
+      return gin.query_parameter("/".join(value.scopes))
     return value
   if isinstance(value, (list, tuple)):
     return type(value)(resolved(element) for element in value)
@@ -51,9 +51,9 @@ def resolved(value: Any) -> Any:
 
 
 def fits(value: Any, hint: Any) -> bool:
-  """Whether an annotation admits a value; True for annotations that say nothing of values.
+  """Whether an annotation admits a value; True for annotations that do not restrict values.
 
-  An int is good for a float, a list for a tuple. A bool is no number, a string no list.
+  An int passes as a float, and a list as a tuple. A bool is not a number, a string is not a list.
   """
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if hint in (Any, object) or isinstance(hint, (typing.TypeVar, str)):
@@ -87,7 +87,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def _is_sequence(wanted: type) -> bool:
-  """Whether a list is meant: gin has no sets, and a string is not a list of letters."""
+  """Whether an annotation means a list: gin has no sets, and a string is not a list of letters."""
   return (not issubclass(wanted, (str, bytes, collections.abc.Mapping))
           and (wanted in (list, tuple, set, frozenset)
                or (wanted.__module__ == "collections.abc"
@@ -108,7 +108,7 @@ def _items_fit(value: dict, arguments: tuple) -> bool:
 def _is_instance(value: Any, wanted: Any) -> bool:
   try:
     return isinstance(value, wanted)
-  except TypeError:  # A protocol that cannot tell.
+  except TypeError:  # A protocol that is not checked at run time.
     return True
 
 
@@ -126,12 +126,12 @@ def _reference_fits(reference: gin.config.ConfigurableReference, hint: Any, orig
     return any("__call__" in vars(kind) for kind in made.__mro__)
   try:
     return issubclass(made, wanted) or (wanted is float and issubclass(made, int))
-  except TypeError:  # A protocol that cannot tell.
+  except TypeError:  # A protocol that is not checked at run time.
     return True
 
 
 def _hints(function: Any) -> dict[str, Any]:
-  """The annotations of a function; none where one names what is not there at run time."""
+  """The annotations of a function; none if one has a name that does not exist at run time."""
   try:
     return typing.get_type_hints(function)
   except (NameError, TypeError, AttributeError):
@@ -144,7 +144,7 @@ def _shortened(value: Any) -> str:
 
 
 def _words(hint: Any) -> str:
-  """An annotation as a reader of gin files would say it."""
+  """An annotation in the words of a reader of gin files."""
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if hint in (None, type(None)):
     return "None"
@@ -168,7 +168,7 @@ def _kind(value: Any, hint: Any) -> str:
 
 
 def _remedy(value: Any, hint: Any) -> str:
-  """` Write ...`, where it can be told."""
+  """A hint such as ` Write 3`, or the empty string."""
   if isinstance(value, gin.config.ConfigurableReference):
     other = gin.config.ConfigurableReference(value.scoped_selector, not value.evaluate)
     return f" Write {other!r}" if fits(other, hint) else ""

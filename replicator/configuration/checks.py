@@ -1,27 +1,26 @@
-"""Mistakes that gin lets pass: macros, types, and values that nothing asks for."""
+"""Mistakes that gin does not report: in macros and types, and values that nothing uses."""
 
 import ast
+import contextlib
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import gin
 
 from replicator.configuration import annotations
 from replicator.configuration.configurables import parameters, short_name
+from replicator.configuration.gin_internals import Values, current_bindings, registry
 from replicator.configuration.statements import MACRO, Binding, last_read
 from replicator.errors import UsageError, nearest
 
-Values = dict[tuple[str, str], dict]
-"""`{(scope, selector): {parameter: value}}`, as gin has it."""
-
 
 def check(bindings: Sequence[Binding]) -> None:
-  """Checks all statements of a configuration, also those that others override.
+  """Checks all statements of a configuration, also those that later ones override.
 
   Raises:
-    UsageError: a macro without a value, a macro that is never used, a value of another type than
-      the annotation, or `%gin.REQUIRED` that stayed.
+    UsageError: a macro has no value or is never used, a value is not of the annotated type, or
+      `%gin.REQUIRED` was not replaced by a value.
   """
   for binding in bindings:
     _check_macros_in(binding, bindings)
@@ -44,7 +43,8 @@ def check(bindings: Sequence[Binding]) -> None:
 def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
   for reference in binding.references():
     name = "/".join(reference.scopes)
-    if reference.configurable.selector == MACRO and reference.config_key not in gin.config._CONFIG:
+    is_macro = reference.configurable.selector == MACRO
+    if is_macro and reference.config_key not in current_bindings():
       macros = {other.scope for other in bindings if other.is_macro}
       raise UsageError(f"{binding.where}: the macro %{name} has no value."
                        f"{nearest(name, macros)} Write {name} = ...")
@@ -56,8 +56,8 @@ def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
 
 
 def _meant_by_macro(name: str, used: set[str]) -> str:
-  """What `steps = 100` may mean: a parameter of that name, or a macro of another one."""
-  owners = sorted(short_name(selector) for selector, c in gin.config._REGISTRY.items()
+  """A hint on what `steps = 100` may mean: a parameter of that name, or a macro of another."""
+  owners = sorted(short_name(selector) for selector, c in registry().items()
                   if name in parameters(c) and not selector.startswith(("keras.", "tf.", "gin.")))
   if owners:
     return f" Did you mean {' or '.join(f'{owner}.{name}' for owner in owners[:3])}?"
@@ -65,20 +65,20 @@ def _meant_by_macro(name: str, used: set[str]) -> str:
 
 
 def effective(bindings: Sequence[Binding]) -> list[Binding]:
-  """Those that no later one overrides, in order."""
+  """The bindings that no later one overrides, in order."""
   last = {binding.key: binding for binding in bindings}
   return [binding for binding in bindings if last[binding.key] is binding]
 
 
 @dataclasses.dataclass(frozen=True)
-class Unreached:
-  """A binding that had no effect.
+class Unused:
+  """A binding that had no effect so far.
 
   Attributes:
-    binding: in question.
-    reason: one line.
-    certain: whether it cannot have one later: its configurable was called, in other scopes or
-      with a value of the program's own.
+    binding: the binding.
+    reason: why it had no effect, in one line.
+    certain: whether it can have none later either: its configurable was called, but in other
+      scopes, or with a value that the program passed.
   """
 
   binding: Binding
@@ -89,28 +89,28 @@ class Unreached:
     return f"{self.binding.where}: {self.binding.name} is never used: {self.reason}"
 
 
-def unreached(bindings: Sequence[Binding], called: Values) -> list[Unreached]:
+def unused(bindings: Sequence[Binding], called: Values) -> list[Unused]:
   """The bindings that no call in `called` used, in order.
 
-  Those of a configurable that only an overridden value refers to are no mistakes: who replaces
-  `SNGAN.optimizer = @adam` of an included file cannot take back that file's `adam.beta_1`.
+  A binding is no mistake if only an overridden value refers to its configurable: whoever replaces
+  `SNGAN.optimizer = @adam` of an included file cannot remove that file's `adam.beta_1`.
   """
   dropped = dropped_by(bindings)
   scopes = {scope for scope, _ in called}
   found = []
   for binding in effective(bindings):
-    if binding.is_macro or gin.config._CONFIG.get((binding.scope, binding.selector), {}).get(
-        binding.parameter) is not binding.value:
-      continue  # Set anew by the program, which has cleared or changed what was read.
-    if not is_reached(binding, called):
+    current = current_bindings().get((binding.scope, binding.selector), {}).get(binding.parameter)
+    if binding.is_macro or current is not binding.value:  # The program has replaced the value.
+      continue
+    if not is_used(binding, called):
       entered = not binding.scope or any(_inside(scope, binding.scope) for scope in scopes)
       if binding.selector not in dropped or not entered:
         found.append(_explained(binding, called, entered))
   return found
 
 
-def is_reached(binding: Binding, called: Values) -> bool:
-  """Whether a call used the binding, or another one of a narrower scope in its place."""
+def is_used(binding: Binding, called: Values) -> bool:
+  """Whether a call used the binding, or one of a narrower scope in its place."""
   return any(selector == binding.selector and _inside(scope, binding.scope)
              and binding.parameter in values for (scope, selector), values in called.items())
 
@@ -119,26 +119,26 @@ def _inside(scope: str, outer: str) -> bool:
   return not outer or f"{scope}/".startswith(f"{outer}/")
 
 
-def _explained(binding: Binding, called: Values, entered: bool) -> Unreached:
+def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
   own = [scope for scope, selector in called if selector == binding.selector]
   short = short_name(binding.selector)
   if any(_inside(scope, binding.scope) for scope in own):
-    return Unreached(binding, f"the program gives {short} a {binding.parameter} of its own", True)
+    return Unused(binding, f"the program gives {short} a {binding.parameter} of its own", True)
   if own:
     known = sorted(filter(None, own))
     where = f"in the scopes {', '.join(known)}" if known else "outside of any scope"
     problem = "there" if entered else f"in the scope '{binding.scope}'"
-    return Unreached(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
+    return Unused(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
                               f"is called {where}", True)
   hint = nearest(binding.scope, {s for s, _ in called if s}) if not entered else ""
-  return Unreached(binding, f"{short} is not called by the end of the first step{hint or '; '}"
+  return Unused(binding, f"{short} is not called by the end of the first step{hint or '; '}"
                             f"{'' if hint else 'remove the line, or refer to it'}", False)
 
 
 def dropped_by(bindings: Sequence[Binding]) -> set[str]:
-  """The configurables that overridden values refer to, and what their bindings refer to.
+  """The configurables that overridden values refer to, directly or through other bindings.
 
-  Some may be in use all the same.
+  Some of these may still be in use.
   """
   kept = set(map(id, effective(bindings)))
   refers: dict[str, set[str]] = {}
@@ -156,18 +156,32 @@ def dropped_by(bindings: Sequence[Binding]) -> set[str]:
   return dropped
 
 
+@contextlib.contextmanager
+def missing_values_reported() -> Iterator[None]:
+  """Turns the error of a call without a value that gin can set into a UsageError."""
+  try:
+    yield
+  except Exception as error:
+    if missing := missing_value(error):
+      raise UsageError(missing) from error
+    raise
+
 
 def missing_value(error: Exception) -> str | None:
-  """One line of what to write, where a call failed for want of a value that gin may give."""
+  """What to write in the configuration, if the error is a call without a value that gin can set.
+
+  Returns:
+    one line, or None for any other error.
+  """
   message = str(error)
   found = (re.search(r"Required bindings for `(?P<name>.+)` not provided in config: "
                      r"(?P<missing>\[.*?\])", message)
            or re.search(r"No values supplied by Gin or caller for arguments: (?P<missing>\[.*?\])"
                         r"(?s:.*?)In call to configurable '(?P<name>[^']+)'", message))
-  matches = gin.config._REGISTRY.matching_selectors(found["name"]) if found else []
+  matches = registry().matching_selectors(found["name"]) if found else []
   if not found or len(matches) != 1:
     return None
-  known = parameters(gin.config._REGISTRY[matches[0]])
+  known = parameters(registry()[matches[0]])
   missing = [name for name in ast.literal_eval(found["missing"]) if name in known]
   if not missing:
     return None

@@ -1,38 +1,44 @@
-"""What gin can configure: by which names, with which parameters."""
+"""What gin can configure: the names of configurables, and the parameters that gin files set."""
 
+import inspect
 from typing import Any
 
 import gin
 
+from replicator.configuration.gin_internals import match, registry
 from replicator.errors import UsageError, nearest
 
 
 def binding_name(scope: str, selector: str, parameter: str) -> str:
-  """As a gin file has it, by the shortest name that is not ambiguous."""
+  """A parameter as a gin file names it, by the shortest name that is not ambiguous."""
   return f"{scope}/" * bool(scope) + f"{short_name(selector)}.{parameter}"
 
 
 def short_name(selector: str) -> str:
   """The shortest name of a configurable that is not ambiguous."""
-  return gin.config._REGISTRY.minimal_selector(selector)
+  return registry().minimal_selector(selector)
 
 
 def configurable_names() -> list[str]:
-  """The names of all that is configurable, without their modules."""
-  return sorted({selector.rpartition(".")[2] for selector, _ in gin.config._REGISTRY.items()
+  """The names of all configurables, sorted, without their modules."""
+  return sorted({selector.rpartition(".")[2] for selector, _ in registry().items()
                  if not selector.startswith("gin.")})
 
 
 def find(selector: str, parameter: str | None = None) -> gin.config.Configurable:
-  """The configurable of a name, as a gin file has it, and with a parameter.
+  """The configurable that a name in a gin file stands for.
+
+  Args:
+    selector: the name, with as much of its module as was written.
+    parameter: one that the configurable must have.
 
   Raises:
     UsageError: there is none, or several, or it has no such parameter; with the nearest that is.
   """
   try:
-    found = gin.config._parse_context().get_configurable(selector)
+    found = match(selector)
   except KeyError as error:
-    names = ", ".join(gin.config._REGISTRY.matching_selectors(selector))
+    names = ", ".join(registry().matching_selectors(selector))
     raise UsageError(f"'{selector}' may mean any of: {names}; write more of the name") from error
   name = selector.rpartition(".")[2]
   if not found:
@@ -43,7 +49,7 @@ def find(selector: str, parameter: str | None = None) -> gin.config.Configurable
   if parameter in (found.denylist or []) or (found.allowlist and
                                              parameter not in found.allowlist):
     raise UsageError(f"'{name}' gets its '{parameter}' from the program; it cannot be set here")
-  if not gin.config._might_have_parameter(found.wrapped, parameter):
+  if not _accepts(found, parameter):
     known = parameters(found)
     has = f"It has: {', '.join(known)}" if known else "It has none"
     raise UsageError(f"'{name}' has no parameter '{parameter}'.{nearest(parameter, known)} {has}")
@@ -51,18 +57,42 @@ def find(selector: str, parameter: str | None = None) -> gin.config.Configurable
 
 
 def parameters(configurable: gin.config.Configurable) -> list[str]:
-  """Those that a gin file may set, in their order."""
-  spec = gin.config._get_cached_arg_spec(constructor(configurable))
+  """The parameters that a gin file may set, in their order."""
   denied = ("self", "cls", *(configurable.denylist or []))
-  return [name for name in (*spec.args, *spec.kwonlyargs) if name not in denied
+  return [name for name, parameter in _signature(configurable).items() if name not in denied
+          and parameter.kind not in _VARIADIC
           and (not configurable.allowlist or name in configurable.allowlist)]
 
 
+def defaults(configurable: gin.config.Configurable) -> dict[str, Any]:
+  """The defaults of the parameters that a gin file may set, in their order."""
+  signature = _signature(configurable)
+  return {name: signature[name].default for name in parameters(configurable)
+          if signature[name].default is not inspect.Parameter.empty}
+
+
 def constructor(configurable: gin.config.Configurable) -> Any:
-  """The function whose parameters are those of the configurable."""
+  """The function whose parameters are those of the configurable: of a class, its constructor."""
   function = configurable.wrapped
   if isinstance(function, type):
-    function = gin.config._find_class_construction_fn(function)
-  while hasattr(function, "__wrapped__"):
-    function = function.__wrapped__
-  return function
+    function = next(getattr(kind, name) for kind in function.__mro__
+                    for name in ("__init__", "__new__") if name in vars(kind))
+  return inspect.unwrap(function)
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _signature(configurable: gin.config.Configurable) -> dict[str, inspect.Parameter]:
+  """The parameters of the configurable by name, `self` and `**kwargs` included."""
+  try:
+    return dict(inspect.signature(constructor(configurable)).parameters)
+  except ValueError:  # A function in C that does not describe itself may take anything.
+    return dict(inspect.signature(lambda **anything: None).parameters)
+
+
+def _accepts(configurable: gin.config.Configurable, name: str) -> bool:
+  signature = _signature(configurable)
+  if any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in signature.values()):
+    return True
+  return name in signature and signature[name].kind not in _VARIADIC

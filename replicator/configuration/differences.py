@@ -1,4 +1,4 @@
-"""The text of a configuration, read without its program, and what differs between two."""
+"""Configurations as texts, read without their programs, and the differences between two."""
 
 import dataclasses
 import tokenize
@@ -27,13 +27,13 @@ class Difference:
     if self.before is None:
       return f"{self.name} = {self.now}, new"
     return f"{self.name} = {self.now}, was {self.before}" if self.now is not None else (
-        f"{self.name} no more, was {self.before}")
+        f"{self.name} is no longer set, was {self.before}")
 
 
 def differences(before: str, now: str) -> list[Difference]:
-  """What differs between the texts of two configurations, by name; macros count by their values.
+  """The differences between the texts of two configurations, by name; macros count as their values.
 
-  Nothing needs to be registered: the earlier text may be of an older version, or another program.
+  No name needs to be registered: the earlier text may be from an older version or another program.
 
   Raises:
     ValueError: a text is not gin.
@@ -44,7 +44,7 @@ def differences(before: str, now: str) -> list[Difference]:
 
 
 def written_values(written: str) -> dict[str, str]:
-  """The values of a configuration's text: `{name: value as gin text}`, macros replaced.
+  """The values in the text of a configuration: `{name: value as gin text}`, macros replaced.
 
   Raises:
     ValueError: the text is not gin.
@@ -64,7 +64,7 @@ NOT_GIN = (SyntaxError, tokenize.TokenError, RecursionError)
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-  """`@name`, `@name()` or `%NAME`, as it is written."""
+  """A reference `@name`, `@name()` or `%NAME`, as it is written."""
 
   scoped_selector: str
   evaluate: bool = False
@@ -72,7 +72,7 @@ class Reference:
 
   @property
   def selector(self) -> str:
-    """The name without its scope."""
+    """The name without its scopes."""
     return self.scoped_selector.rpartition("/")[2]
 
   def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class _Delegate(config_parser.ParserDelegate):
 
 
 def bindings_in(written: str) -> list[tuple[str, str, str, Any]]:
-  """(scope, selector, parameter, value) of each binding, whatever the names."""
+  """The bindings as (scope, selector, parameter, value), with names that need not exist."""
   return [statement[:4] for statement in config_parser.ConfigParser(written, _Delegate())
           if isinstance(statement, config_parser.BindingStatement)]
 

@@ -1,4 +1,7 @@
-"""The `config.gin` of a run: every value that it used, enough to make the same run again."""
+"""The operative configuration of a run, its `config.gin`: every value that the run used.
+
+It is enough to make the same run again.
+"""
 
 import pathlib
 from typing import Any
@@ -7,8 +10,7 @@ import gin
 
 from replicator import atomic
 from replicator.configuration import checks, statements
-from replicator.configuration.checks import Values
-from replicator.configuration.configurables import constructor
+from replicator.configuration.configurables import defaults
 from replicator.configuration.differences import (
   NOT_GIN,
   Reference,
@@ -16,51 +18,58 @@ from replicator.configuration.differences import (
   differences,
   leaves,
 )
-from replicator.configuration.statements import MACRO, RECORD_HEADER
+from replicator.configuration.gin_internals import (
+  Values,
+  current_bindings,
+  format_config,
+  operative_config,
+  registry,
+)
+from replicator.configuration.statements import CONSTANT, MACRO, RECORD_HEADER
 from replicator.errors import UsageError
 
 
 def text(earlier: str = "") -> str:
-  """All that is configured, and the values of all calls so far with their defaults, as gin.
+  """The text of a gin file with all bindings and the values of all calls so far.
 
-  Not what is configured for something that an overridden value referred to, and that is not used.
+  Leaves out the bindings of what only an overridden value referred to, unless it was called.
 
   Args:
-    earlier: the text of a configuration whose run went further: what it called, this one will
-      call too, if only at its next evaluation.
+    earlier: the text of the configuration of a run that went further. What that run called, this
+      one will call too, perhaps only in its next evaluation.
   """
-  called = {selector for _, selector in gin.config._OPERATIVE_CONFIG}
+  called = {selector for _, selector in operative_config()}
   unused = checks.dropped_by(statements.last_read()) - called
-  values: Values = {key: dict(bound) for key, bound in gin.config._CONFIG.items()
+  values: Values = {key: dict(bound) for key, bound in current_bindings().items()
                     if key[1] not in unused}
-  for key, used in gin.config._OPERATIVE_CONFIG.items():
+  for key, used in operative_config().items():
     values.setdefault(key, {}).update(used)
   for key, names in _called_by(earlier, values).items():
     would_use = values_of_call(*key)
     values.setdefault(key, {}).update({n: would_use[n] for n in names if n in would_use})
-  return f"{RECORD_HEADER}\n\n{gin.config._config_str(_without_unused_macros(values))}"
+  return f"{RECORD_HEADER}\n\n{format_config(_without_unused_macros(values))}"
 
 
 def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list[str]:
-  """Checks that all that was set had an effect, and writes `config.gin`, at once or not at all.
+  """Checks that every binding had an effect, and writes `config.gin`, whole or not at all.
 
   Args:
-    path: of the file.
-    resumed: whether the run goes on after a checkpoint, so that this process has not evaluated.
-    evaluated: whether the run has evaluated before its first step, if it ever does.
+    path: where `config.gin` is written.
+    resumed: whether the run resumed from a checkpoint, so that this process has not evaluated yet.
+    evaluated: whether the run evaluated before its first step, or never evaluates.
 
   Returns:
-    lines for the user: what a resumed run has changed, and bindings that nothing used so far: of
-    an earlier run's `config.gin`, or for an evaluation to come.
+    lines for the user: what a resumed run has changed, and which bindings nothing used so far
+    because they are of an earlier run's `config.gin`, or may serve a later evaluation.
 
   Raises:
-    UsageError: a binding that nothing used.
+    UsageError: nothing used a binding.
   """
   earlier = _text_of(path) if resumed else ""
   called = calls_in(earlier)
-  for key, used in gin.config._OPERATIVE_CONFIG.items():
+  for key, used in operative_config().items():
     called.setdefault(key, {}).update(used)
-  found = checks.unreached(statements.last_read(), called)
+  found = checks.unused(statements.last_read(), called)
   mistakes = [each for each in found if not each.binding.is_record
               and (each.certain or (evaluated and not resumed))]
   if mistakes:
@@ -84,15 +93,30 @@ def _text_of(path: pathlib.Path) -> str:
 
 
 def values_of_call(scope: str, selector: str) -> dict[str, Any]:
-  """What a call in a scope would get: bindings, and defaults that gin can write down."""
-  configurable = gin.config._REGISTRY[selector]
-  defaults = gin.config._get_default_configurable_parameter_values(
-      constructor(configurable), configurable.allowlist, configurable.denylist)
-  return {**defaults, **gin.config._get_bindings(selector, scope.split("/") if scope else [""])}
+  """The values that a call in a scope would use: bindings, and defaults that gin can write down."""
+  values = {name: value for name, value in defaults(registry()[selector]).items()
+            if _is_literal(value)}
+  for outer in outer_scopes(scope):
+    values.update(current_bindings().get((outer, selector), {}))
+  return values
+
+
+def outer_scopes(scope: str) -> list[str]:
+  """The scopes whose bindings apply in a scope, the widest first: `a/b -> '', 'a', 'a/b'`."""
+  parts = scope.split("/") if scope else []
+  return ["/".join(parts[:length]) for length in range(len(parts) + 1)]
+
+
+def _is_literal(value: Any) -> bool:
+  """Whether gin can write a value down and read it back."""
+  try:
+    return gin.config.parse_value(repr(value)) == value
+  except SyntaxError:
+    return False
 
 
 def calls_in(written: str) -> Values:
-  """The calls that a configuration's text has values for, of what is configurable now.
+  """The calls in the text of a configuration, as far as their names are configurable now.
 
   A text that is not gin has none.
   """
@@ -102,7 +126,7 @@ def calls_in(written: str) -> Values:
   except NOT_GIN:
     return {}
   for scope, selector, parameter, value in bindings:
-    names = gin.config._REGISTRY.matching_selectors(selector)
+    names = registry().matching_selectors(selector)
     if parameter and len(names) == 1:
       calls.setdefault((scope, names[0]), {})[parameter] = value
   return calls
@@ -111,24 +135,24 @@ def calls_in(written: str) -> Values:
 def _called_by(earlier: str, values: Values) -> Values:
   """The calls of an earlier run that this one will make too.
 
-  Not those of what the earlier configuration referred to and this one does not.
+  Leaves out what the earlier configuration referred to and this one does not.
   """
   calls = calls_in(earlier)
   before = {reference.selector.rpartition(".")[2] for used in calls.values()
             for reference in leaves(used) if isinstance(reference, Reference)}
   now = {reference.configurable.name for reference in gin.config.iterate_references(values)}
-  called = {selector for _, selector in gin.config._OPERATIVE_CONFIG}
-  return {key: used for key, used in calls.items() if key not in gin.config._OPERATIVE_CONFIG
-          and (key[1] in called or gin.config._REGISTRY[key[1]].name not in before - now)}
+  called = {selector for _, selector in operative_config()}
+  return {key: used for key, used in calls.items() if key not in operative_config()
+          and (key[1] in called or registry()[key[1]].name not in before - now)}
 
 
 def _without_unused_macros(values: Values) -> Values:
-  """Only macros that a value refers to, or another such macro, with their values."""
-  kept = {key: used for key, used in values.items() if key[1] not in (MACRO, "gin.constant")}
+  """The values, with only those macros that they refer to, directly or through other macros."""
+  kept = {key: used for key, used in values.items() if key[1] not in (MACRO, CONSTANT)}
   waiting = list(gin.config.iterate_references(kept))
   while waiting:
     reference = waiting.pop()
     if reference.configurable.selector == MACRO and reference.config_key not in kept:
-      kept[reference.config_key] = gin.config._CONFIG[reference.config_key]
+      kept[reference.config_key] = current_bindings()[reference.config_key]
       waiting += gin.config.iterate_references([kept[reference.config_key]["value"]])
   return kept

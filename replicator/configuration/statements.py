@@ -1,4 +1,4 @@
-"""Reads gin files and bindings of the command line, and remembers where each value was set."""
+"""The statements of gin files and of the command line, each with the place where it was written."""
 
 import contextlib
 import dataclasses
@@ -11,12 +11,15 @@ import gin
 from gin import config_parser
 
 from replicator.configuration.configurables import binding_name, find
+from replicator.configuration.gin_internals import LocatedParser, add_imports, parse_scope
 from replicator.errors import UsageError, first_line
 
 Find = Callable[..., gin.config.Configurable]
 """Looks up `(selector, parameter=None)`, as `configurables.find` does."""
 MACRO = "gin.macro"
-"""What gin calls a macro: the selector of `NAME = value`, whose scope is the name."""
+"""The selector of `NAME = value`, whose scope is the name."""
+CONSTANT = "gin.constant"
+"""The selector of `gin.constant(NAME, value)` in a program, whose scope is the name."""
 RECORD_HEADER = "# Every value that a run used. Written by replicator."
 """The first line of a `config.gin` in a workdir."""
 
@@ -28,9 +31,9 @@ class Binding:
   Attributes:
     scope: such as 'generator' or 'a/b'; the name of a macro; or ''.
     selector: the full name of the configurable, such as 'replicator.train'.
-    parameter: which of its parameters is set.
+    parameter: the parameter that is set.
     value: as gin holds it: references are `gin.config.ConfigurableReference`s.
-    file: where it was written; None for the command line.
+    file: the gin file; None for the command line.
     line: the first line of the statement; 0 for the command line.
     is_record: whether the file is the `config.gin` of a run, which nobody wrote by hand.
   """
@@ -45,17 +48,17 @@ class Binding:
 
   @property
   def key(self) -> tuple[str, str, str]:
-    """What the statement sets: two of equal keys override each other."""
+    """What the statement sets: of two statements with equal keys the later one counts."""
     return self.scope, self.selector, self.parameter
 
   @property
   def is_macro(self) -> bool:
-    """Whether it is `NAME = value`."""
+    """Whether the statement is `NAME = value`."""
     return self.selector == MACRO
 
   @property
   def name(self) -> str:
-    """As a gin file has it: `generator/adam.learning_rate`."""
+    """The left side of the statement: `generator/adam.learning_rate`."""
     return self.scope if self.is_macro else binding_name(self.scope, self.selector, self.parameter)
 
   @property
@@ -69,9 +72,9 @@ class Binding:
 
 
 def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list[Binding]:
-  """Binds what gin files say, in order, and then what the command line says.
+  """Binds the values of gin files, in order, and then those of the command line.
 
-  A file includes another by a path relative to itself or to the working directory.
+  A file includes another one by a path relative to itself or to the working directory.
 
   Args:
     files: paths of gin files.
@@ -82,11 +85,10 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list
     every statement, also those that a later one overrides.
 
   Raises:
-    UsageError: a missing file, a syntax error, a name that nothing has, or one that a file sets
-      twice.
+    UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.
   """
   global _last_read
-  _last_read = []  # Of a configuration with a mistake there is none.
+  _last_read = []  # A configuration with a mistake leaves none.
   reader = _Reader(find)
   for file in files:
     if not os.path.isfile(file):
@@ -107,6 +109,8 @@ def last_read() -> list[Binding]:
 
 
 class _Reader:
+  """Reads files and single statements into `bindings`."""
+
   def __init__(self, find: Find):
     self._find = find
     self.bindings: list[Binding] = []
@@ -123,12 +127,12 @@ class _Reader:
     self._open.pop()
 
   def read(self, text: str, file: str | None) -> None:
-    """Takes the statements of a file, or of one `--gin_param`, where `file` is None."""
+    """Reads the statements of a file, or of one `--gin_param`: then `file` is None."""
     parser = None
     lines: dict[tuple, int] = {}
-    with gin.config._parse_scope() as context:
+    with parse_scope() as context:
       try:
-        parser = _Parser(text, self._find)
+        parser = LocatedParser(text, _Delegate(self._find))
         for statement in parser:
           with _located(_place(file, statement.location.line_num)):
             self._take(statement, file, context, lines, text.startswith(RECORD_HEADER))
@@ -137,10 +141,11 @@ class _Reader:
       except SyntaxError as error:
         raise _not_gin(file, parser, error.lineno or 1, error.msg, (error.text or text).strip()
                        ) from error
-      except _Misnamed as error:
+      except _UnknownName as error:
         assert parser is not None
-        raise _Told(f"{_place(file, parser.line_of_reference)}: {first_line(error)}") from error
-      gin.config._IMPORTS.update(context.imports)
+        where = _place(file, parser.line_of_reference)
+        raise _PlacedError(f"{where}: {first_line(error)}") from error
+      add_imports(context.imports)
 
   def _take(self, statement: Any, file: str | None, context: gin.config.ParseContext,
             lines: dict[tuple, int], is_record: bool) -> None:
@@ -170,42 +175,24 @@ class _Reader:
     self.read_file(path)
 
 
-class _Misnamed(Exception):
-  """A reference to something that there is not."""
+class _UnknownName(Exception):
+  """A reference to a name that nothing has."""
 
 
 class _Delegate(gin.config.ParserDelegate):
-  """Makes gin's references, of names that there are."""
+  """Makes gin's references, to known names only."""
 
   def __init__(self, find: Find):
     super().__init__()
     self._find = find
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
-    """Of `@scoped_selector` or `@scoped_selector()`."""
+    """The reference that `@scoped_selector` or `@scoped_selector()` stands for."""
     try:
       self._find(scoped_selector.rpartition("/")[2])
     except UsageError as error:
-      raise _Misnamed(str(error)) from error
+      raise _UnknownName(str(error)) from error
     return super().configurable_reference(scoped_selector, evaluate)
-
-
-class _Parser(config_parser.ConfigParser):
-  """gin's parser, which knows the lines of the statement and the reference that it parses."""
-
-  def __init__(self, text: str, find: Find):
-    self.line_of_statement = self.line_of_reference = 1
-    super().__init__(text, _Delegate(find))
-
-  def _current_location(self, ignore_char_num: bool = False) -> config_parser.Location:
-    location = super()._current_location(ignore_char_num)
-    if ignore_char_num:  # So gin asks at the beginning of a statement.
-      self.line_of_statement = location.line_num
-    return location
-
-  def _maybe_parse_configurable_reference(self) -> tuple[bool, Any]:
-    self.line_of_reference = self.current_token.start[0]
-    return super()._maybe_parse_configurable_reference()
 
 
 def _bind(statement: config_parser.BindingStatement, find: Find, file: str | None, line: int,
@@ -221,22 +208,22 @@ def _bind(statement: config_parser.BindingStatement, find: Find, file: str | Non
 
 @contextlib.contextmanager
 def _located(where: str) -> Iterator[None]:
-  """Bad input inside is at this place, unless it says where it is."""
+  """Puts the place before the message of an error in the body that does not name its place."""
   try:
     yield
-  except _Told:
+  except _PlacedError:
     raise
-  except Exception as error:  # Of an imported module it may be any.
-    raise _Told(f"{where}: {first_line(error)}") from error
+  except Exception as error:  # An imported module may raise any.
+    raise _PlacedError(f"{where}: {first_line(error)}") from error
 
 
-class _Told(UsageError):
-  """Bad input whose message begins with its place."""
+class _PlacedError(UsageError):
+  """A UsageError whose message begins with its place."""
 
 
-def _not_gin(file: str | None, parser: _Parser | None, line: int, reason: str, written: str
+def _not_gin(file: str | None, parser: LocatedParser | None, line: int, reason: str, written: str
              ) -> UsageError:
-  """Of Python's and gin's words for what is no gin."""
+  """The error for a text that is not gin, from what Python or gin says about it."""
   hint = ""
   if "EOF in multi-line" in reason:
     line = parser.line_of_statement if parser else 1
@@ -247,7 +234,7 @@ def _not_gin(file: str | None, parser: _Parser | None, line: int, reason: str, w
     hint = " (a string needs quotes, a function @, a macro %)"
   elif parser and line > parser.line_of_statement:
     hint = f" (in the value that begins in line {parser.line_of_statement})"
-  return _Told(f"{_place(file, line)}: not valid gin: {written}{hint}")
+  return _PlacedError(f"{_place(file, line)}: not valid gin: {written}{hint}")
 
 
 def _place(file: str | None, line: int) -> str:

@@ -1,1 +1,1 @@
-"""What every command of the project prints and parses. Loads no TensorFlow."""
+"""What all commands share: flags, exit status, progress, number formats. Loads no TensorFlow."""

@@ -1,25 +1,46 @@
-"""The command line: the name of the running program, and a parser that raises one-line errors."""
+"""Command lines: a parser that raises one-line errors, and the name of the running program."""
 
 import argparse
 import pathlib
+import shlex
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from replicator.errors import UsageError, nearest
 
 
 class Parser(argparse.ArgumentParser):
-  """Raises a UsageError, with a hint, for a bad command line."""
+  """A parser that raises a UsageError, with a hint, for a bad command line.
+
+  Args:
+    prog: the words that start the program; default: those that started this one.
+    allow_abbrev: whether flags may be shortened.
+    **options: see `argparse.ArgumentParser`; a `usage` is part of the errors.
+  """
+
+  def __init__(self, prog: str | None = None, allow_abbrev: bool = False, **options: Any):
+    super().__init__(prog=prog or shlex.join(program()), allow_abbrev=allow_abbrev, **options)
+
+  def add_configuration(self) -> None:
+    """Adds `--gin_file`, `--gin_param` and `--debug`."""
+    self.add_argument("--gin_file", action="append", default=[], metavar="F",
+                      help="a gin file; further ones add to the first and override it")
+    self.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
+                      help="a gin binding; overrides the files")
+    self.add_argument("--debug", action="store_true", help="show tracebacks")
 
   def error(self, message: str) -> NoReturn:
-    """What argparse calls."""
+    """Raises the UsageError; argparse calls it."""
+    if self.usage:
+      usage = self.format_usage().removeprefix("usage: ").strip()
+      raise UsageError(f"command line: {message}; usage: {usage}")
     flags = [option for action in self._actions for option in action.option_strings]
     unknown = message.partition("unrecognized arguments: ")[2].partition("=")[0].split(" ")[0]
     raise UsageError(f"command line: {message}.{nearest(unknown, flags) if unknown else ''}")
 
 
 def experiment() -> str:
-  """The name of the running experiment: of its module or file."""
+  """The name of the running experiment: that of its module or file."""
   name = _module()
   return name.rpartition(".")[2] if name else pathlib.Path(sys.argv[0]).stem
 

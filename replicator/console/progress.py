@@ -1,4 +1,4 @@
-"""How the training goes, on standard output: one live line on a terminal, else plain lines.
+"""The progress of a training on standard output: one live line on a terminal, else plain lines.
 
   step 200/5000  41.2 steps/s  2637 examples/s  d 1.234  g 0.456  encoder 0.789  1m 56s left
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
   from rich.live import Live
 
 RATE_SECONDS = 30.0
-"""Rates are those of the recent past, this long."""
+"""Rates are means over this much of the recent past."""
 PLAIN_SECONDS = 5.0
-"""At least this long between two plain lines."""
+"""The least time between two plain lines."""
 _PLAIN_WIDTH = 60  # Characters for the scalars of a plain line.
-_BAR_WIDTH, _NARROW_BAR_WIDTH = 20, 8  # The narrow one where less than 120 columns are.
+_BAR_WIDTH, _NARROW_BAR_WIDTH = 20, 8  # The narrow bar is for fewer than 120 columns.
 
 
 class Progress:
@@ -33,9 +33,9 @@ class Progress:
 
   Args:
     total_steps: the step at which the training is done.
-    global_batch_size: examples of one step over all replicas.
-    first_step: where the training resumes.
-    console: where to write; default: standard output.
+    global_batch_size: the number of examples of one step, over all replicas.
+    first_step: the step at which the training resumes.
+    console: where the lines go; default: standard output.
     clock: returns seconds; default: `time.monotonic`.
   """
 
@@ -50,8 +50,8 @@ class Progress:
     self._live: Live | None = None
     self._points: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
     self._begun = 0.0
-    self._unseen = ""              # The newest plain line, while it is held back.
-    self._last_line = -math.inf    # When the newest plain line was written.
+    self._unseen = ""              # The newest plain line, if it has not been written yet.
+    self._last_line = -math.inf    # When the last plain line was written.
 
   def __enter__(self) -> "Progress":
     self._begun = self._clock()
@@ -89,18 +89,18 @@ class Progress:
       self._unseen, self._last_line = "", now
 
   def note(self, line: str) -> None:
-    """Writes one line that stays, above the live line."""
+    """Writes one line that stays on the terminal, above the live line."""
     self._print(line)
 
   def _rate(self, step: int) -> float:
     """Steps per second up to this log point."""
     now = self._clock()
-    if self._points and step <= self._points[-1][1]:  # The run went back.
+    if self._points and step <= self._points[-1][1]:  # The run was rolled back.
       self._points.clear()
     if not self._points:
       self._points.append((now, step))
       elapsed, steps = now - self._begun, step - self._first_step
-    else:  # The first log point is the origin: before it lies the compilation of the step.
+    else:  # Rates count from the first log point: the step is compiled before it.
       self._points.append((now, step))
       while len(self._points) > 2 and self._points[1][0] <= now - RATE_SECONDS:
         self._points.popleft()
@@ -132,7 +132,7 @@ class Progress:
 
 
 def _format_scalars(scalars: Mapping[str, float], width: int) -> str:
-  """`d 1.234  g 0.456  +3`: as many scalars as fit, then how many do not."""
+  """`d 1.234  g 0.456  +3`: as many scalars as fit, then the number of the others."""
   texts = [f"{name} {format_number(float(value))}" for name, value in scalars.items()]
   for shown in range(len(texts), -1, -1):
     rest = [f"+{len(texts) - shown}"] if shown < len(texts) else []

@@ -1,7 +1,7 @@
-"""Imports TensorFlow without its start-up log, which tells a user nothing.
+"""Imports TensorFlow without its start-up log, which is of no use to a user.
 
-Some of those lines are printed before any log level applies, so what reaches the terminal
-during the import is collected, and shown only when the import fails.
+Some lines of that log are printed before any log level applies. So what reaches the terminal during
+the import is collected, and shown only if the import fails.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ def import_tensorflow() -> None:
   """Imports TensorFlow and probes for accelerators, silently unless that raises."""
   if "tensorflow" in sys.modules:
     return
-  # Errors (level 2) stay visible. Whoever wants more sets the variable.
+  # Errors (level 2) stay visible. Who wants to see more sets the variable.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   with _stderr_kept_for_errors():
     import tensorflow as tf
@@ -45,7 +45,7 @@ def _stderr_kept_for_errors() -> Iterator[None]:
 
 _NOISE = (rb"[IW]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\]|WARNING: All log messages before absl::Init|"
           rb"To enable the following instructions:|"
-          # An optimization of the graph that TensorFlow tried and went on without.
+          # An optional optimization of the graph that TensorFlow could not make.
           rb"E\d{4} [\d:.]+ +\d+ meta_optimizer.cc:\d+\] \w+ failed|"
           # float16 on a CPU that computes it in float32.
           rb"E\d{4} [\d:.]+ +\d+ \S+\] oneDNN supports DT_HALF only")
@@ -61,16 +61,16 @@ _filter: subprocess.Popen | None = None
 
 
 def drop_native_log() -> None:
-  """From now on keeps the information and warnings of TensorFlow's C++ code off the terminal.
+  """Keeps the notes and warnings of TensorFlow's C++ code off the terminal from now on.
 
-  Some of them heed no log level. A process of its own does it, which passes on all that is
-  written even when this one crashes. Does nothing if TF_CPP_MIN_LOG_LEVEL was set by the user.
+  Some of these ignore the log level. A separate process filters them, so that everything else is
+  shown even if this process crashes. Does nothing if the user has set TF_CPP_MIN_LOG_LEVEL.
   """
   global _filter
   if _asked_for_log or _filter:
     return
   sys.stderr.flush()
-  # A session of its own, lest Ctrl-C ends it before its last lines came.
+  # The filter has its own session, so that Ctrl-C does not end it before the last lines.
   _filter = subprocess.Popen([sys.executable, "-S", "-c", _DROP_NOISE], stdin=subprocess.PIPE,
                              stdout=os.dup(2), start_new_session=True)
   assert _filter.stdin is not None
@@ -79,7 +79,7 @@ def drop_native_log() -> None:
 
 
 def finish() -> None:
-  """Waits until everything written to the standard error is out; nothing may be written after."""
+  """Waits until all of the standard error is shown; nothing may be written to it afterwards."""
   if _filter:
     sys.stderr.flush()
     null = os.open(os.devnull, os.O_WRONLY)

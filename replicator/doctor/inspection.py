@@ -7,6 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import keras
 import tensorflow as tf
 
@@ -15,6 +19,8 @@ from replicator.errors import is_foreign
 from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import random, random_bits
+from replicator.step.keras_internals import layers_in
+from replicator.step.tensorflow_internals import graphs_called_by
 from replicator.step.variables import held_by, variables_of
 from replicator.strategies import unsupported
 
@@ -52,7 +58,7 @@ class Evidence:
       if isinstance(item, Optimizer):
         self._paths[id(item)] = path
       else:
-        self._layers.extend(item._flatten_layers())
+        self._layers.extend(layers_in(item))
     variables = variables_of(step)
     self.labels = {path: v.name.removesuffix(":0") for path, v in variables.items()
                    if isinstance(v, tf.Variable)}
@@ -74,9 +80,8 @@ class Evidence:
 
   def look_at_graph(self, graph: Any) -> None:
     """Collects random draws from the graph that the step was traced into, and those it calls."""
-    for function in graph._functions.values():
-      if getattr(function, "graph", None):
-        self.look_at_graph(function.graph)
+    for called in graphs_called_by(graph):
+      self.look_at_graph(called)
     for operation in graph.get_operations():
       if _DRAWS.match(operation.type):
         frames = list(operation.traceback)

@@ -9,11 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gin
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import keras
 import numpy as np
 import tensorflow as tf
 
+from replicator.configuration.gin_internals import operative_config
 from replicator.doctor import inspection
 from replicator.errors import UsageError
 from replicator.optimizers import optimizer as optimizers
@@ -145,7 +149,7 @@ class _Recorder:
       quantities.update(self._read(number))
     self._evidence.microbatched = any(
         selector == "replicator.microbatch" and "n" in values
-        for (_, selector), values in gin.config._OPERATIVE_CONFIG.items())
+        for (_, selector), values in operative_config().items())
     self.recording = Recording(quantities, replicator.num_replicas, replicator.worker_id == 0,
                                input_context.global_batch_size, self._evidence)
     raise _Recorded

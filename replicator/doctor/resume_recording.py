@@ -18,6 +18,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import keras
 import numpy as np
 import tensorflow as tf

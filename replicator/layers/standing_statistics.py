@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from replicator.errors import UsageError
 from replicator.layers.batch_norm import GlobalBatchNorm
+from replicator.step.keras_internals import layers_in
 
 
 @contextlib.contextmanager
@@ -32,7 +33,7 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
   Raises:
     UsageError: `passes` is less than 1, or the network has no `GlobalBatchNorm`.
   """
-  layers = [layer for layer in network._flatten_layers() if isinstance(layer, GlobalBatchNorm)]
+  layers = [layer for layer in layers_in(network) if isinstance(layer, GlobalBatchNorm)]
   if passes < 1 or not layers:
     raise UsageError(f"use_standing_statistics: {passes} passes through {len(layers)} "
                      "GlobalBatchNorm layers; it needs at least one of each")

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from replicator.step.keras_internals import decays_weights_of, iterations_read, slot_key
+
 _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
     "SGD", "RMSprop", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "Lion"))
 """Optimizers that update each number of a variable independently of the others."""
@@ -189,28 +191,13 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
     changing: for each variable, whether it is updated.
   """
   for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
-    if changes and optimizer.weight_decay and optimizer._use_weight_decay(variable):
+    if changes and optimizer.weight_decay and decays_weights_of(optimizer, variable):
       copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
   with contextlib.ExitStack() as stack:
-    stack.enter_context(_iterations_read(optimizer, iterations))
+    stack.enter_context(iterations_read(optimizer, iterations))
     target: tf.Variable | FlatCopies = first
     if len(copies) > 1:
-      target = FlatCopies(flat, copies, changing, optimizer._var_key(flat))
+      target = FlatCopies(flat, copies, changing, slot_key(optimizer, flat))
       if not all(changing):
         stack.enter_context(_slots_kept(optimizer, flat.mask(changing)))
     optimizer.update_step(gradient, target, learning_rate)
-
-
-@contextlib.contextmanager
-def _iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
-                     ) -> Iterator[None]:
-  """A context in which a Keras optimizer finds its `iterations` read already.
-
-  It would read them again for every variable, and recompute everything that depends on them.
-  """
-  variable = optimizer._iterations
-  optimizer._iterations = iterations
-  try:
-    yield
-  finally:
-    optimizer._iterations = variable

@@ -3,6 +3,7 @@
 import keras
 
 from replicator.errors import UsageError
+from replicator.step.keras_internals import unsupported_update
 
 _CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
 _REMEDIES = {
@@ -24,9 +25,8 @@ def check_options(optimizer: keras.optimizers.Optimizer) -> None:
   if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
     raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
                      "'mixed_float16'; wrap the inner optimizer")
-  if type(optimizer)._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
-    raise UsageError(f"{optimizer.name}: {type(optimizer).__name__} does more in an update than "
-                     "one variable at a time; use another, such as Adam")
+  if reason := unsupported_update(optimizer):
+    raise UsageError(f"{optimizer.name}: {reason}; use another, such as Adam")
   for option, remedy in _REMEDIES.items():
     if getattr(optimizer, option, None):
       raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "

@@ -4,4 +4,4 @@ from replicator.console import quiet
 
 quiet.import_tensorflow()
 
-from replicator.step import random as random  # noqa: E402  (a name of the facade)
+from replicator.step import random as random  # A name of the facade.

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.step import context
+from replicator.step.tensorflow_internals import wrapped_variable
 
 
 def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Variable:
@@ -38,7 +39,7 @@ def copies_of(variable: Any) -> list[Any]:
   values = getattr(variable, "values", None)
   if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
     return list(values)
-  return [getattr(variable, "_v", variable)]  # Central storage and parameter servers wrap one.
+  return [wrapped_variable(variable)]
 
 
 def read(variable: tf.Variable) -> np.ndarray:

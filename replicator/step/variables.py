@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import keras
 import tensorflow as tf
 
+from replicator.step.tensorflow_internals import is_trackable
+
 _KERAS_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer)
 
 
@@ -90,7 +92,7 @@ def _walk(value: Any, is_wanted: Callable[[Any], bool], path: str = "",
 
 def _is_saved(value: Any) -> bool:
   return isinstance(value, (keras.Variable, tf.Variable, *_KERAS_OWNERS)) or (
-      isinstance(value, tf.__internal__.tracking.Trackable) and children_of(value) is None)
+      is_trackable(value) and children_of(value) is None)
 
 
 def _saved_of(value: Any, path: str) -> list[tuple[str, Any]]:

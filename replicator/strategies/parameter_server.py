@@ -23,6 +23,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from replicator.step.tensorflow_internals import cluster_sizes, is_fetched
+
 
 def serve(resolver: Any) -> None:
   """Serves the chief, in the process of a worker or a parameter server, until it is killed.
@@ -69,8 +71,7 @@ class ParameterServers:
   """
 
   def __init__(self, strategy: Any):
-    self.num_workers: int = strategy._num_workers
-    self.num_servers: int = strategy._num_ps
+    self.num_workers, self.num_servers = cluster_sizes(strategy)
     self.num_replicas: int = strategy.num_replicas_in_sync
     tf.get_logger().addFilter(_report_lost_workers)
     self._coordinator = _Coordinator(strategy)
@@ -152,7 +153,7 @@ class RemoteValue:
     """
     # The coordinator's thread copies the value to this process; if the worker dies meanwhile, it
     # has the value computed again. TensorFlow's `fetch` would copy the value itself, and fail.
-    while self._value._get_error() is None and not self._value._has_fetched_to_local:
+    while not is_fetched(self._value):
       time.sleep(0.001)
     return self._value.fetch()
 

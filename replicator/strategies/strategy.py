@@ -8,11 +8,10 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_utils
-from tensorflow.python.distribute import values as distributed
 
 from replicator.errors import UsageError, nearest
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
+from replicator.step.tensorflow_internals import mirrored
 from replicator.strategies import parameter_server, tf_config
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
@@ -172,4 +171,4 @@ class SumOnEveryDevice(tf.distribute.ReductionToOneDevice):
         total = tf.add_n(per_replica_value.values)
         sums.append(total / len(per_replica_value.values)
                     if reduce_op == tf.distribute.ReduceOp.MEAN else total)
-    return distribute_utils.regroup(sums, wrap_class=distributed.Mirrored)
+    return mirrored(sums)

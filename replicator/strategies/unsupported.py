@@ -10,6 +10,7 @@ from collections.abc import Callable
 import keras
 
 from replicator.errors import UsageError
+from replicator.step.keras_internals import layers_in
 from replicator.step.variables import held_by
 
 _RATES = ("rate", "dropout", "recurrent_dropout", "stddev")  # If all are 0, a layer draws nothing.
@@ -33,7 +34,7 @@ def check_supported(step: Callable, strategy: str, num_replicas: int) -> None:
   for path, item in held_by(step, (keras.layers.Layer, keras.random.SeedGenerator)):
     if isinstance(item, keras.random.SeedGenerator):
       raise _refusal(f"the seed generator '{path}'", num_replicas, "draw with replicator.random")
-    for layer in item._flatten_layers():
+    for layer in layers_in(item):
       remedy = _remedy(layer) if layer.trainable else None
       if remedy:
         raise _refusal(f"the variables of the layer '{layer.path or layer.name}' (Keras "

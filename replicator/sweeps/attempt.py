@@ -5,17 +5,16 @@ files that all machines see: `stop` in the sweep's folder stops all trials, and 
 says `at once`; `stop` in a trial's folder prunes that trial.
 """
 
-import ctypes
 import fcntl
 import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 
 from replicator.errors import PREEMPTED_STATUS
+from replicator.processes import end_with_parent
 from replicator.sweeps import trials
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Record, Trial
 
@@ -24,8 +23,6 @@ POLL_SECONDS = 0.1
 LOCK_SECONDS = 120.0
 """The longest time that a trial waits for an earlier process of its own to save."""
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 _LAST_BYTES = 20_000
 
 
@@ -122,7 +119,7 @@ class Attempt:
         stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C reaches only the sweep, which asks its trials.
         pass_fds=[self._lock.fileno()],  # The process holds the lock, even if this one dies.
-        preexec_fn=_in_child(os.getpid(), self._cores))
+        preexec_fn=_prepare_child(self._cores))
     self._record.status, self._record.message = RUNNING, ""
     self._record.write(self._folder)
 
@@ -153,17 +150,11 @@ class Attempt:
     return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
 
 
-def _in_child(parent: int, cores: Sequence[int] | None) -> Callable[[], None] | None:
-  """Prepares the new process: sets its cores, and makes Linux ask it to save if `parent` dies."""
-  if _libc is None:
-    return None
-
-  def in_child() -> None:  # Only system calls: the parent may have threads.
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _prepare_child(cores: Sequence[int] | None) -> Callable[[], None] | None:
+  """Prepares the new process: sets its cores, and makes Linux ask it to save if this one dies."""
+  def in_child() -> None:  # Only system calls: this process may have threads.
     # A worker of Ray blocks signals, and its children would inherit the mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if cores:
       os.sched_setaffinity(0, cores)
-    if os.getppid() != parent:  # The parent died before the first line.
-      os._exit(PREEMPTED_STATUS)
-  return in_child
+  return end_with_parent(signal.SIGTERM, PREEMPTED_STATUS, also=in_child)

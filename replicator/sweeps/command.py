@@ -10,11 +10,11 @@ import pathlib
 import shlex
 import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 
+from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, program
-from replicator.errors import PREEMPTED_STATUS, UsageError, first_line, in_one_line, nearest
+from replicator.errors import PREEMPTED_STATUS, UsageError, in_one_line, nearest
 from replicator.sweeps import explain, results, sweep_file
 from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep, alone
@@ -26,34 +26,23 @@ RUNNERS = {"local": local.run, "slurm": slurm.run, "ray": ray_tasks.run}
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  argv = list(sys.argv[1:] if argv is None else argv)
-  try:
-    flags = _parse(argv)
-    file = sweep_file.read(flags.sweep_file, flags.sweep_param)
-    folder = pathlib.Path(flags.workdir or f"runs/{pathlib.Path(flags.sweep_file).stem}")
-    if folder.exists() and not folder.is_dir():
-      raise UsageError(f"--workdir={folder}: is a file; write the name of a folder")
-    if flags.explain:
-      return _explain(file, folder, flags)
-    return _run(file, folder, flags, shlex.join([*program(), *argv]))
-  except UsageError as error:
-    return _fail(first_line(error), argv, 2)
-  except KeyboardInterrupt:  # Before a trial has begun, or while the page is drawn.
-    return _fail("interrupted", argv, 130)
-  except Exception as error:
-    return _fail(in_one_line(error), argv, 1)
+  words = list(sys.argv[1:] if argv is None else argv)
+  return exit_status(lambda: _start(words), debug="--debug" in words, describe=in_one_line)
 
 
-def _fail(message: str, argv: Sequence[str], status: int) -> int:
-  if "--debug" in argv:
-    traceback.print_exc()
-  print(f"error: {message}", file=sys.stderr)
-  return status
+def _start(words: list[str]) -> int:
+  flags = _parse(words)
+  file = sweep_file.read(flags.sweep_file, flags.sweep_param)
+  folder = pathlib.Path(flags.workdir or f"runs/{pathlib.Path(flags.sweep_file).stem}")
+  if folder.exists() and not folder.is_dir():
+    raise UsageError(f"--workdir={folder}: is a file; write the name of a folder")
+  if flags.explain:
+    return _explain(file, folder, flags)
+  return _run(file, folder, flags, shlex.join([*program(), *words]))
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-  parser = Parser(description="Runs the trials of a sweep; the same command resumes the sweep.",
-                  prog=shlex.join(program()), allow_abbrev=False)
+  parser = Parser(description="Runs the trials of a sweep; the same command resumes the sweep.")
   parser.add_argument("--sweep_file", required=True, metavar="F", help="a gin file of sweep.NAME")
   parser.add_argument("--sweep_param", action="append", default=[], metavar='"sweep.a = 1"',
                       help="a binding that overrides the sweep file's")

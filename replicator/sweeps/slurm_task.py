@@ -5,9 +5,9 @@ The module keeps its name and its arguments: the scripts of arrays that wait in 
 
 import json
 import pathlib
-import signal
 import sys
 
+from replicator.processes import stop_signals
 from replicator.sweeps.attempt import Attempt
 from replicator.sweeps.runners import slurm
 from replicator.sweeps.trials import FAILED, Trial
@@ -19,9 +19,8 @@ def main(folder: str, index: str) -> int:
   written = facts["trials"][int(index)]
   trial = Trial(**{**written, "words": tuple(written["words"])})
   attempt = Attempt(trial, pathlib.Path(folder), facts["cwd"])
-  for number in (signal.SIGTERM, signal.SIGINT):  # A time limit, a preemption, scancel.
-    signal.signal(number, lambda *_: attempt.stop())
-  return int(attempt.run().status == FAILED)
+  with stop_signals(lambda number: attempt.stop()):  # A time limit, a preemption, scancel.
+    return int(attempt.run().status == FAILED)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 import contextlib
 import fcntl
 import pathlib
-import signal
 import time
 from collections.abc import Iterator
 
 from replicator.errors import UsageError, nearest
+from replicator.processes import stop_signals
 from replicator.sweeps import attempt, results, search, trials
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, RUNNING, STOPPED, Metrics, Record, Trial
@@ -126,7 +126,7 @@ class Sweep:
     """Until exit, SIGINT or SIGTERM stops the sweep; a second signal stops it at once."""
     first = 0.0
 
-    def receive(number: int, frame: object) -> None:
+    def receive(number: int) -> None:
       nonlocal first
       if not first:
         first = time.monotonic()
@@ -134,13 +134,8 @@ class Sweep:
       elif time.monotonic() > first + _ECHO_SECONDS:
         self.stop(at_once=True)
 
-    previous = {number: signal.signal(number, receive)
-                for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with stop_signals(receive):
       yield
-    finally:
-      for number, handler in previous.items():
-        signal.signal(number, handler)
 
   def write(self) -> None:
     """Writes `sweep.csv`, `sweep.html` and the events for TensorBoard."""

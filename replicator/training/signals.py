@@ -18,6 +18,7 @@ import tensorflow as tf
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
+from replicator.step.keras_internals import layers_in
 from replicator.step.variables import held_by
 
 PREFIXES = ("grad_norm/", "sigma/")
@@ -36,7 +37,7 @@ class Signals:
     for kind in (Optimizer, keras.layers.Layer):
       named = _shortest({path: item for path, item in held if isinstance(item, kind)})
       for name, item in named.items():
-        parts = [item] if isinstance(item, Optimizer) else item._flatten_layers()
+        parts = [item] if isinstance(item, Optimizer) else layers_in(item)
         self._names.update((id(part), name) for part in parts)
 
   def added_to(self, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

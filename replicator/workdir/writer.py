@@ -8,6 +8,10 @@ import pathlib
 import tempfile
 import time
 
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import numpy as np
 import tensorflow as tf
 
@@ -15,6 +19,7 @@ from replicator import atomic
 from replicator.configuration import operative
 from replicator.console import flags
 from replicator.errors import UsageError
+from replicator.step.tensorflow_internals import handle
 from replicator.workdir import provenance, reader
 
 
@@ -79,7 +84,7 @@ class WorkdirWriter:
     start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
     event = tf.compat.v1.Event(step=first_step + 1, wall_time=time.time(), session_log=start)
     # After this event, TensorBoard ignores earlier events of this step and of later steps.
-    tf.raw_ops.ImportEvent(writer=self._events._resource, event=event.SerializeToString())
+    tf.raw_ops.ImportEvent(writer=handle(self._events), event=event.SerializeToString())
     if not self._metrics.exists():
       return
     kept = [line for line in self._metrics.read_text().splitlines()

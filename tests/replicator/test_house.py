@@ -10,7 +10,7 @@ HOUSE = pathlib.Path(__file__).parents[2] / "replicator"
 
 # From the ground up. A room or file imports only what is on the floors below it.
 FLOORS = [
-    {"errors", "atomic"},
+    {"errors", "atomic", "processes"},
     {"console"},
     {"step", "configuration", "launch", "ray_cluster"},
     {"optimizers", "layers", "workdir"},
@@ -24,8 +24,8 @@ FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 FILES = sorted(HOUSE.rglob("*.py"))
 ROOMS = sorted(folder.name for folder in HOUSE.iterdir() if (folder / "__init__.py").exists())
 # These load no TensorFlow, so that commands and pages start fast.
-WITHOUT_TENSORFLOW = {"errors", "atomic", "console", "configuration", "launch", "ray_cluster",
-                      "workdir", "sweeps", "compare", "rerun"}
+WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "console", "configuration", "launch",
+                      "ray_cluster", "workdir", "sweeps", "compare", "rerun"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"console/quiet.py", "workdir/writer.py"}
 
 
@@ -100,7 +100,30 @@ def test_a_room_is_small(folder):
                                   not in WITH_TENSORFLOW_ALL_THE_SAME],
                          ids=lambda path: str(path.relative_to(HOUSE)))
 def test_what_needs_no_tensorflow_loads_none(path):
-  packages = {name.partition(".")[0] for node in ast.parse(path.read_text()).body
-              for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import)
-                           else [node.module] if isinstance(node, ast.ImportFrom) else [])}
-  assert not packages & {"tensorflow", "keras"}
+  assert not any(map(loads_tensorflow, ast.parse(path.read_text()).body))
+
+
+def quiet_is_first(path: pathlib.Path) -> bool:
+  """Whether a file calls `quiet.import_tensorflow()` before it imports TensorFlow or Keras itself.
+
+  False too if it does neither.
+  """
+  for node in ast.parse(path.read_text()).body:
+    if isinstance(node, ast.Expr) and ast.unparse(node) == "quiet.import_tensorflow()":
+      return True
+    if loads_tensorflow(node):
+      return False
+  return False
+
+
+def loads_tensorflow(node: ast.stmt) -> bool:
+  names = ([alias.name for alias in node.names] if isinstance(node, ast.Import)
+           else [str(node.module)] if isinstance(node, ast.ImportFrom) else [])
+  return bool({name.partition(".")[0] for name in names} & {"tensorflow", "keras"})
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if any(
+    map(loads_tensorflow, ast.parse(path.read_text()).body))],
+                         ids=lambda path: str(path.relative_to(HOUSE)))
+def test_tensorflow_is_quiet_whatever_is_imported_first(path):
+  assert quiet_is_first(path.parent / "__init__.py") or quiet_is_first(path)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import pathlib
 import subprocess
 import sys
@@ -112,6 +113,29 @@ def test_what_the_engine_loads_and_when():
   assert not light & {"tensorflow", "keras", "numpy"}
   # Keras loads some of these by itself where they are installed.
   assert not (after - before) & {"tensorflow_gan", "tensorflow_hub", "matplotlib", "sklearn", "PIL"}
+
+
+def imports_in_a_new_process(*modules: str) -> str:
+  """What a new process prints that imports some modules of the engine, on both streams."""
+  environment = {name: value for name, value in os.environ.items()
+                 if not name.startswith("TF_")}  # The tests have set the log level.
+  done = subprocess.run(
+      [sys.executable, "-c", f"import {', '.join(modules)}"], cwd=ROOT, env=environment,
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  return f"{done.stdout}{f'status {done.returncode}' if done.returncode else ''}"
+
+
+# `test_house` proves it for the other modules of these rooms: here TensorFlow is the real one.
+@pytest.mark.parametrize("module", ["replicator.training.loop", "replicator.workdir.writer"])
+def test_an_import_prints_nothing(module):
+  assert imports_in_a_new_process(module) == ""
+
+
+def test_commands_import_in_silence():
+  assert imports_in_a_new_process(
+      "replicator.launch.__main__", "replicator.compare", "replicator.rerun",
+      "replicator.doctor.__main__", "replicator.sweeps.command",
+      "replicator.configuration.operative") == ""
 
 
 # ---- Documentation ------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import pytest
 from replicator import launch
 from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
+from replicator.launch import __main__, supervisor, task
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -123,7 +124,7 @@ def test_ports_are_free():
 # ---- Output -------------------------------------------------------------------------------------
 
 
-def test_both_streams_come_line_by_line_behind_the_name():
+def test_both_streams_are_shown_line_by_line_after_the_name():
   status, lines, _ = run("--workers=1", """
 print("one")
 print("two", file=sys.stderr)
@@ -138,7 +139,7 @@ def test_a_carriage_return_ends_a_line():
   assert lines == ["[worker 0] 10 %", "[worker 0] 20 %", "[worker 0] end"]
 
 
-def test_bytes_that_are_no_text_pass_unchanged():
+def test_bytes_that_are_not_text_pass_unchanged():
   process = subprocess.run(
     [sys.executable, "-m", "replicator.launch", "--workers=1", "--",
      sys.executable, "-c", r"import sys; sys.stdout.buffer.write(b'\xc3\xa9 \xff\n')"],
@@ -176,7 +177,7 @@ work()
 
 
 def test_what_ignores_sigterm_is_killed_with_its_children(monkeypatch, capfdbinary, tmp_path):
-  monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
+  monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.2)
   status = launch.launch([sys.executable, "-c", PRELUDE + f"""
 import subprocess
 ready = {str(tmp_path / "ready")!r}
@@ -206,7 +207,7 @@ def test_no_process_outlives_a_killed_launcher():
 
 
 @pytest.mark.parametrize("status", [0, 5, 42])
-def test_the_chief_alone_decides(status):
+def test_only_the_chief_decides(status):
   assert run("--workers=1 --ps=1", f"""
 if me == "chief0": sys.exit({status})
 work()
@@ -240,9 +241,9 @@ work()
   assert err == f"launch: worker 1 ended with status {status}, and was started again\n"
 
 
-@pytest.mark.parametrize("status, deaths", [(6, launch.MAX_DEATHS), (2, 1)])
+@pytest.mark.parametrize("status, deaths", [(6, task.MAX_DEATHS), (2, 1)])
 def test_a_worker_that_dies_again_and_again_ends_the_run(status, deaths, monkeypatch, capfd):
-  monkeypatch.setattr(launch, "DEATH_SECONDS", math.inf)
+  monkeypatch.setattr(task, "DEATH_SECONDS", math.inf)
   assert launch.launch([sys.executable, "-c", PRELUDE + f"""
 if me == "worker0": sys.exit({status})
 work()
@@ -253,8 +254,8 @@ work()
 
 
 def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd, tmp_path):
-  monkeypatch.setattr(launch, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
-  deaths = launch.MAX_DEATHS + 1
+  monkeypatch.setattr(task, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
+  deaths = task.MAX_DEATHS + 1
   assert launch.launch([sys.executable, "-c", PRELUDE + counts_starts(tmp_path) + f"""
 if me == "worker0" and start <= {deaths}: sys.exit(6)
 if me == "chief0": wait_for(folder / "worker0-{deaths + 1}"); sys.exit(0)
@@ -264,7 +265,7 @@ work()
       "launch: worker 0 ended with status 6, and was started again"] * deaths
 
 
-def test_a_server_that_ends_well_is_no_failure():
+def test_a_server_that_ends_with_0_is_not_a_failure():
   status, lines, _ = run("--workers=1 --ps=1", """
 def processes():
   return pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
@@ -380,7 +381,7 @@ work()
       "[worker 0] worker0", "[worker 1] worker1"]
 
 
-def test_what_fails_to_save_is_not_started_again():
+def test_a_process_that_fails_to_save_is_not_started_again():
   process = start("--workers=1 --max_restarts=3", """
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
 print("ready"); work()
@@ -450,7 +451,7 @@ def test_a_signal_is_passed_on_and_all_save(number):
   assert err == ""
 
 
-def test_one_that_fails_to_save_is_the_status():
+def test_a_process_that_fails_to_save_gives_the_status():
   process = start("--workers=2", SAVES + """
 if me == "worker1": signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
 print("ready"); work()
@@ -462,8 +463,8 @@ print("ready"); work()
 
 
 def test_a_second_signal_ends_what_the_first_did_not(monkeypatch, capfdbinary):
-  monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
-  monkeypatch.setattr(launch, "SAME_SIGNAL_SECONDS", 0.0)
+  monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.2)
+  monkeypatch.setattr(supervisor, "SAME_SIGNAL_SECONDS", 0.0)
   assert launch.launch([sys.executable, "-c", PRELUDE + """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -474,8 +475,8 @@ while True:  # Two that come too fast are one.
   assert capfdbinary.readouterr().out == b""
 
 
-def test_a_signal_that_comes_by_two_ways_is_one(monkeypatch, capfd, tmp_path):
-  monkeypatch.setattr(launch, "SAME_SIGNAL_SECONDS", math.inf)
+def test_a_signal_that_arrives_twice_counts_once(monkeypatch, capfd, tmp_path):
+  monkeypatch.setattr(supervisor, "SAME_SIGNAL_SECONDS", math.inf)
   assert launch.launch([sys.executable, "-c", PRELUDE + f"""
 came = {str(tmp_path / "came")!r}
 signal.signal(signal.SIGTERM, lambda number, frame: touch(came))
@@ -527,14 +528,14 @@ def test_a_reader_that_leaves_ends_the_cluster():
   (["--workers=2", "true"], "unknown argument 'true'. The command goes after '--'."),
   (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': no such program"),
 ])
-def test_a_bad_command_line_is_told_in_one_line(argv, message, capsys):
-  assert launch.main(argv) == 2
+def test_a_bad_command_line_is_one_line_of_error(argv, message, capsys):
+  assert __main__.main(argv) == 2
   error = capsys.readouterr().err
   assert message in error
   assert error.startswith("launch: ") and error.count("\n") == 1
 
 
-def test_a_file_that_cannot_run_is_told_in_one_line(tmp_path):
+def test_a_file_that_cannot_run_is_one_line_of_error(tmp_path):
   broken = tmp_path / "broken"
   broken.write_bytes(b"\x7fELF nonsense")
   os.chmod(broken, 0o755)
@@ -542,6 +543,6 @@ def test_a_file_that_cannot_run_is_told_in_one_line(tmp_path):
     launch.launch([str(broken)], workers=2)
 
 
-def test_all_behind_the_dashes_is_the_command():
-  assert launch.parse(["--workers=2", "--ps=1", "--max_restarts=3", "--", "sh", "--", "--ps=3"]
+def test_everything_after_the_dashes_is_the_command():
+  assert __main__.parse(["--workers=2", "--ps=1", "--max_restarts=3", "--", "sh", "--", "--ps=3"]
                       ) == (2, 1, 3, ["sh", "--", "--ps=3"])

@@ -11,6 +11,7 @@ import tensorflow as tf
 import replicator
 from replicator import UsageError
 from replicator.app import config
+from replicator.configuration.gin_internals import registry
 from tests.programs import two_networks  # noqa: F401  (for gin)
 
 
@@ -19,13 +20,13 @@ def planted(rate: float = 0.1, count: int = 1, flag: bool = False, kind: Literal
             sizes: Sequence[int] = (), names: Mapping[str, float] | None = None,
             make: Callable[[], object] | None = None, pair: tuple[int, int] = (1, 2),
             anything=None, given: int = 0) -> float:
-  """What mistakes are planted in."""
+  """A configurable in which the tests make mistakes."""
   return rate
 
 
 @gin.configurable
 def nobody_calls_this(x: int = 0) -> None:
-  """Reached by nothing."""
+  """A configurable that no test calls."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 
 def write(name: str, text: str) -> str:
-  """Writes a file below the working directory; returns its name."""
+  """Writes a file in the working directory; returns its name."""
   path = pathlib.Path(name)
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(text)
@@ -48,13 +49,13 @@ def value(name: str):
 
 
 def error(files: list[str], *bindings: str) -> str:
-  """The one line that tells the mistake in some files and bindings."""
+  """The one-line error for a mistake in some files and bindings."""
   with pytest.raises(UsageError) as raised:
     config.parse(files, bindings)
-  return str(raised.value).splitlines()[0]  # What the command line shows; gin adds others.
+  return str(raised.value).splitlines()[0]  # The command line shows it; gin appends others.
 
 
-# ---- What counts --------------------------------------------------------------------------------
+# ---- Values -------------------------------------------------------------------------------------
 
 
 def test_later_files_and_then_parameters_override():
@@ -65,7 +66,7 @@ def test_later_files_and_then_parameters_override():
       1, 2, 3, 3]
 
 
-def test_parsing_again_starts_anew():
+def test_parsing_again_forgets_the_earlier_configuration():
   config.parse([], ["train.steps = 1"])
   config.parse([], ["train.seed = 2"])
   with pytest.raises(ValueError):
@@ -77,14 +78,14 @@ def test_parsing_again_starts_anew():
     ("planted.pair = [3, 4]", [3, 4]), ("planted.names = {'a': 1}", {"a": 1}),
     ("planted.anything = 'x'", "x"), ("planted.rate = \\\n  2.5", 2.5),
     ("planted:\n  rate = 0.5\n  count = 2", 0.5), ("planted.kind = 'b'", "b")])
-def test_a_value_of_the_annotated_type_counts(binding, expected):
+def test_a_value_of_the_annotated_type_is_used(binding, expected):
   for files, params in (([write("a.gin", binding + "\n")], []), ([], [binding])):
     config.parse(files, params)
     name = binding.partition(" =")[0] if ":" not in binding[:9] else "planted.rate"
     assert value(name) == expected
 
 
-def test_a_value_of_a_macro_and_of_a_call_counts():
+def test_values_of_macros_and_calls_are_used():
   config.parse([write("a.gin", "planted.make = @x/planted\nN = 3\nM = %N\nplanted.count = %M\n"
                                "planted.anything = [@nobody_calls_this()]\n")], [])
   assert value("planted.count").scoped_configurable_fn() == 3
@@ -118,7 +119,7 @@ def test_a_file_is_included_relative_to_the_working_directory():
 
 
 @pytest.mark.parametrize("other", ["base.gin", "other/base.gin"])
-def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_the_included_one(other):
+def test_a_file_of_the_same_name_in_another_folder_is_not_included(other):
   write(other, "train.steps = 99\n")
   write("other/main.gin", "include 'base.gin'\n" if "/" in other else "")
   write("configs/base.gin", "train.steps = 1\n")
@@ -127,7 +128,7 @@ def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_the_included_one(oth
   assert value("train.steps") == 1
 
 
-def test_a_file_of_the_same_name_one_level_up_is_not_taken_for_the_included_one():
+def test_a_file_of_the_same_name_one_level_up_is_not_included():
   write("configs/base.gin", "train.steps = 99\n")
   write("configs/deep/base.gin", "train.steps = 1\n")
   write("configs/deep/main.gin", "include 'base.gin'\n")
@@ -139,11 +140,11 @@ def test_a_file_of_the_same_name_one_level_up_is_not_taken_for_the_included_one(
 # ---- Mistakes -----------------------------------------------------------------------------------
 
 
-def test_a_missing_file():
+def test_a_missing_file_is_an_error():
   assert error(["nowhere.gin"]) == "--gin_file=nowhere.gin: no such file"
 
 
-# Each is planted as lines 3 and on of a file; the number is the line that the message names.
+# Each text begins in line 3 of a file; the number is the line that the message names.
 MISTAKES = {
     "unknown parameter": (
         "train.stepps = 1", 3, "'train' has no parameter 'stepps'. Did you mean 'steps'? It has: "
@@ -221,35 +222,34 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text, line, message", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_named_with_file_and_line(text, line, message):
+def test_a_mistake_is_reported_with_file_and_line(text, line, message):
   wrong = write("configs/wrong.gin", f"# A comment.\n\n{text}\n")
-  told = error([wrong])
-  assert told.startswith(f"configs/wrong.gin:{line}: ")
-  assert message in told and "\n" not in told
-  # As well in a file that another one includes,
+  reported = error([wrong])
+  assert reported.startswith(f"configs/wrong.gin:{line}: ")
+  assert message in reported and "\n" not in reported
+  # The same holds for a file that another one includes,
   if "include" not in text:
-    assert error([write("main.gin", "train.seed = 1\ninclude 'configs/wrong.gin'\n")]) == told
-    # and on the command line, where the same may be set twice.
+    assert error([write("main.gin", "train.seed = 1\ninclude 'configs/wrong.gin'\n")]) == reported
+    # and for the command line, where a value may be set twice.
     if "keep one" not in message:
       alone = error([], "train.seed = 1", text)
       assert alone.startswith("--gin_param: ") and message.split("; ")[0] in alone
 
 
-def test_a_name_that_two_things_have():
+def test_an_ambiguous_name_is_an_error():
   @gin.configurable("planted", module="another.module")
   def planted_too(rate: float = 0.1) -> float:
     return rate
 
   try:
-    told = error([write("a.gin", "\nplanted.rate = 1.0\n")])
+    reported = error([write("a.gin", "\nplanted.rate = 1.0\n")])
   finally:
-    del gin.config._REGISTRY._selector_map["another.module.planted"]
-    gin.config._REGISTRY._selector_tree["planted"].pop("module")
-  assert told.startswith("a.gin:2: 'planted' may mean any of: ")
-  assert "another.module.planted" in told
+    registry().pop("another.module.planted")
+  assert reported.startswith("a.gin:2: 'planted' may mean any of: ")
+  assert "another.module.planted" in reported
 
 
-def test_a_file_that_is_no_text():
+def test_a_file_that_is_not_text_is_an_error():
   pathlib.Path("a.gin").write_bytes(b"\xff\xfe\x00")
   assert error(["a.gin"]).startswith("a.gin: cannot be read: ")
 
@@ -258,7 +258,7 @@ def test_a_file_that_is_no_text():
 
 
 def train(files: list[str], *bindings: str, evaluate=None, rate: dict | None = None) -> str:
-  """The one line that tells the mistake after the first step, and "" if there is none."""
+  """The one-line error after the first step, or "" if there is none."""
   def step() -> dict:
     with gin.config_scope("critic"):
       return {"loss": tf.constant(planted(given=1, **rate or {}))}
@@ -272,14 +272,14 @@ def train(files: list[str], *bindings: str, evaluate=None, rate: dict | None = N
 
 
 @pytest.mark.usefixtures("restored")
-def test_values_that_nothing_used_are_named_after_the_first_step():
+def test_values_that_nothing_used_are_reported_after_the_first_step():
   lines = ["include 'base.gin'", "", "critick/planted.rate = 1.0", "critic/planted.kind = 'b'",
            "critic/more/planted.count =\\\n   3", "nobody_calls_this.x = 2",
            "train.eval_every = 0", "planted.rate = 2.0", "critic/planted.count = 4"]
-  told = train([write("base.gin", "planted.flag = True\ntrain.seed = 1\n"),
-                write("wrong.gin", "\n".join(lines) + "\n")], "nobody_calls_this.x = 3",
-               rate={"kind": "a"})
-  assert told.split(" (and ") == [
+  reported = train([write("base.gin", "planted.flag = True\ntrain.seed = 1\n"),
+                    write("wrong.gin", "\n".join(lines) + "\n")], "nobody_calls_this.x = 3",
+                   rate={"kind": "a"})
+  assert reported.split(" (and ") == [
       "wrong.gin:3: critick/planted.rate is never used: planted is not called in the scope "
       "'critick'. Did you mean 'critic'? It is called in the scopes critic",
       "wrong.gin:4: critic/planted.kind, wrong.gin:5: critic/more/planted.count, "
@@ -289,26 +289,26 @@ def test_values_that_nothing_used_are_named_after_the_first_step():
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("evaluate, bindings, message", [
     (None, ["nobody_calls_this.x = 1"], "--gin_param: nobody_calls_this.x is never used"),
-    # What an evaluation that is left out would use cannot be told from what nothing uses.
+    # Without an evaluation, nobody knows which values it would use.
     (lambda step: None, ["nobody_calls_this.x = 1", "train.eval_every = 0"], ""),
     (lambda step: None, ["critick/planted.rate = 1.0", "train.eval_every = 0"], "'critick'"),
 ])
-def test_what_only_an_evaluation_may_use_is_a_warning_where_there_is_none(
+def test_a_value_that_only_a_later_evaluation_may_use_is_a_warning(
     evaluate, bindings, message, capsys):
-  told = train([], *bindings, evaluate=evaluate)
-  assert message in told and bool(message) == bool(told)
+  reported = train([], *bindings, evaluate=evaluate)
+  assert message in reported and bool(message) == bool(reported)
   said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
   assert said == [] if message else said[0].startswith(
       "warning: --gin_param: nobody_calls_this.x is never used: nobody_calls_this is not called")
 
 
 @pytest.mark.usefixtures("restored")
-def test_what_only_an_overridden_value_refers_to_may_stay():
+def test_bindings_of_what_only_an_overridden_value_refers_to_are_no_mistake():
   base = write("base.gin", "planted.make = @adam\nadam.learning_rate = @LinearDecay()\n"
                            "LinearDecay.learning_rate = 0.1\nLinearDecay.updates = %N\nN = 7\n"
                            "critic/adam.beta_1 = 0.5\n")
   assert "adam.learning_rate is never used" in train([base])
   assert train([base], "planted.make = @sgd") == ""
-  # Not so in a scope that is mistyped.
+  # A mistyped scope is still a mistake.
   write("more.gin", "include 'base.gin'\nplanted.make = @sgd\ncritik/adam.beta_2 = 0.5\n")
   assert "more.gin:3: critik/adam.beta_2 is never used" in train(["more.gin"])

@@ -1,4 +1,4 @@
-"""The command line of an experiment: what it prints, leaves, and how it ends."""
+"""The command line of an experiment: what it prints, which files it writes, and how it ends."""
 
 import importlib.machinery
 import json
@@ -33,7 +33,7 @@ def flags(*bindings: str) -> list[str]:
 
 
 def rows(workdir: pathlib.Path) -> list[dict]:
-  """What was logged, without the time it took."""
+  """The logged rows, without the times."""
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
@@ -66,10 +66,10 @@ def unbroken_rows(unbroken) -> list[dict]:
   return rows(workdir)
 
 
-def test_a_run_ends_with_0_and_leaves_all_files_in_a_workdir_of_its_own(unbroken):
+def test_a_run_ends_with_0_and_leaves_all_files_in_a_new_workdir(unbroken):
   done, folder = unbroken
   assert done.returncode == 0
-  assert done.stderr == ""  # Not a word of TensorFlow.
+  assert done.stderr == ""  # TensorFlow prints nothing.
   (workdir,) = (folder / "runs").iterdir()
   assert re.fullmatch(r"two_networks-\d{8}-\d{6}", workdir.name)
   left = {path.name for path in workdir.iterdir()
@@ -86,7 +86,7 @@ def test_a_run_ends_with_0_and_leaves_all_files_in_a_workdir_of_its_own(unbroken
   assert any(line.startswith("step 10/10  ") for line in lines)
 
 
-def test_a_stopped_run_tells_the_command_that_resumes_it(unbroken_rows, tmp_path):
+def test_a_stopped_run_prints_the_command_that_resumes_it(unbroken_rows, tmp_path):
   stopped = run_program("-m", "tests.programs.two_networks", *flags("two_networks.stop_at = 5"),
                         cwd=tmp_path)
   assert (stopped.returncode, stopped.stderr) == (42, "")
@@ -134,7 +134,7 @@ def run(monkeypatch, capsys, tmp_path):
 
 
 def nothing(workdir: str) -> None:
-  """An experiment that is done at once."""
+  """An experiment that does nothing."""
 
 
 def fails_with(error: BaseException):
@@ -150,7 +150,7 @@ def test_eager_steps_have_the_same_losses(run, unbroken_rows, tmp_path):
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_an_eager_step_may_look_at_its_values(run):
+def test_an_eager_step_may_read_its_values(run):
   seen = []
 
   class Looking(two_networks.TwoNetworks):
@@ -168,12 +168,12 @@ def test_an_eager_step_may_look_at_its_values(run):
 
 
 def table(out: str) -> dict[str, tuple[str, ...]]:
-  """The columns of each line, by the first."""
+  """The columns of each line, by the first column."""
   return {name: tuple(rest) for name, *rest in (
       re.split(r"  +", line) for line in out.splitlines() if line)}
 
 
-def test_explain_prints_each_value_and_its_source_and_does_nothing(run, tmp_path):
+def test_explain_prints_each_value_with_its_source_and_writes_nothing(run, tmp_path):
   (tmp_path / "base.gin").write_text("RATE = 0.5\nTwoNetworks.optimizer = @adam\n"
                                      "sgd.learning_rate = %RATE\n")
   (tmp_path / "main.gin").write_text(
@@ -190,7 +190,7 @@ def test_explain_prints_each_value_and_its_source_and_does_nothing(run, tmp_path
   assert rows["sgd.momentum"] == ("0.0", "default")
   assert rows["wrap_optimizer.ema_start"] == ("0", "default")
   assert rows["two_networks.stop_at"] == ("3", "command line")
-  # As it will be run, and not as it is explained: on one device.
+  # The values of the run, although the explanation traces on one device.
   assert rows["Replicator.strategy"] == ("'multi_worker_mirrored'", "main.gin:6")
   assert rows["Replicator.logical_cpus"] == ("None", "default")
   assert "\x1b" not in out and "problem" not in out
@@ -204,17 +204,17 @@ def test_explain_prints_each_value_and_its_source_and_does_nothing(run, tmp_path
 
 @gin.configurable
 def small_step(scale: float = 1.0, optimizer: Callable[[], object] | None = None) -> Callable:
-  """Makes a step of no networks."""
+  """Makes a step without networks."""
   rate = float(optimizer().learning_rate) if optimizer else 1.0
   return lambda: {"loss": tf.constant(scale * rate)}
 
 
 def small(workdir: str) -> None:
-  """Trains it."""
+  """Trains the step."""
   replicator.train(small_step, workdir=workdir)
 
 
-def test_explain_tells_what_will_have_no_effect(run):
+def test_explain_reports_values_without_effect(run):
   status, out, err = run([*flags("small_step.optimizer = @sgd", "critic/sgd.momentum = 0.5",
                                  "rmsprop.rho = 0.5"), "--explain"], small)
   assert (status, err) == (0, "")
@@ -259,7 +259,7 @@ def test_diff_prints_what_differs_from_an_earlier_run(run, tmp_path):
    "LinearDecay.learning_rate = 0.1\nx/LinearDecay.updates = 5", ["train.steps = 10"],
    "must set: LinearDecay.updates (a.gin:4 sets x/LinearDecay.updates only); write LinearDecay."),
 ])
-def test_a_missing_value_is_named(lines, bindings, message, run, tmp_path):
+def test_a_missing_value_is_reported(lines, bindings, message, run, tmp_path):
   (tmp_path / "a.gin").write_text(lines + "\n")
   status, out, err = run(["--gin_file=a.gin", *(f"--gin_param={b}" for b in bindings),
                           "--workdir=w"])
@@ -320,7 +320,7 @@ def test_bad_input_is_one_line_and_status_2(argv, message, run, tmp_path):
   assert not (tmp_path / "w").exists()
 
 
-def test_processes_of_one_run_need_a_workdir_in_common(run, monkeypatch):
+def test_processes_of_one_run_need_a_common_workdir(run, monkeypatch):
   monkeypatch.setenv("TF_CONFIG", "{}")
   status, _, err = run([], nothing)
   assert status == 2 and err.startswith("error: --workdir: ")
@@ -368,10 +368,10 @@ def test_a_failure_inside_a_library_names_the_users_line(call, name, run):
   assert status == 1
   lines = [line_of(f"lambda: {start}", pathlib.Path(__file__)) for start in ("json", "np.random")]
   assert re.search(f"{pathlib.Path(__file__).name}:({lines[0]}|{lines[1]}): {name}: ", err)
-  assert "--debug" in err  # There is no workdir yet in which a traceback could be kept.
+  assert "--debug" in err  # There is no workdir yet to keep a traceback in.
 
 
-def test_a_failure_without_words_has_its_name(run):
+def test_a_failure_without_a_message_shows_its_type(run):
   status, _, err = run(["--workdir=w"], fails_with(ZeroDivisionError()))
   assert status == 1 and "ZeroDivisionError" in err
 
@@ -390,8 +390,8 @@ def test_each_ending_has_its_status(run):
 
 @pytest.mark.parametrize("spec, program", [
   (importlib.machinery.ModuleSpec("experiments.sngan", None), ["-m", "experiments.sngan"]),
-  (None, ["my experiments/sngan.py"])])  # Of a file that was run by its name.
-def test_the_resuming_command_is_the_one_that_was_given(spec, program, run, monkeypatch):
+  (None, ["my experiments/sngan.py"])])  # A file that was run by its name.
+def test_the_command_to_resume_is_the_one_that_was_typed(spec, program, run, monkeypatch):
   monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
   monkeypatch.setattr(sys, "argv", ["my experiments/sngan.py"])
   argv = ["--gin_param=TwoNetworks.fault = 'b c'", "--workdir", "w"]
@@ -399,7 +399,7 @@ def test_the_resuming_command_is_the_one_that_was_given(spec, program, run, monk
   assert shlex.split(out.partition("to resume: ")[2]) == ["python", *program, *argv]
 
 
-def test_the_resuming_command_has_the_workdir_that_was_made(run):
+def test_the_command_to_resume_names_a_new_workdir(run):
   argv = ["--gin_param=train.precision = 'float64'"]
   _, out, _ = run(argv, fails_with(Preempted(7)))
   *_, binding, workdir = shlex.split(out.partition("to resume: ")[2])

@@ -1,4 +1,4 @@
-"""Which values an annotation admits."""
+"""Values that an annotation admits, and values that it does not."""
 
 import dataclasses
 import pathlib
@@ -40,7 +40,7 @@ def make_anything():
 
 @gin.configurable
 class Worker:
-  """Can be called when it is made."""
+  """A class whose objects can be called."""
 
   def __call__(self) -> int:
     return 1
@@ -113,7 +113,7 @@ def test_a_default_may_be_of_another_type_than_the_annotation():
   gin.clear_config()
 
 
-def test_an_annotation_that_is_not_there_at_run_time_admits_all():
+def test_an_annotation_that_does_not_exist_at_run_time_admits_everything():
   @gin.configurable("forward", module="tests")
   def forward(x: "NotThere" = 1):  # noqa: F821
     return x

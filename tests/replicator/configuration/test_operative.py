@@ -1,4 +1,4 @@
-"""The `config.gin` of a run: enough to make the same run again, and to see what differs."""
+"""The `config.gin` of a run: it is enough to repeat the run, and to find differences."""
 
 import json
 import pathlib
@@ -25,19 +25,19 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 @gin.configurable
 def noise(scale: float = 1.0, kind: str = "normal", note: str = "") -> tf.Tensor:
-  """What a step adds."""
+  """A configurable that the step calls."""
   draw = random.normal if kind == "normal" else random.uniform
   return scale * tf.reduce_mean(draw("noise", [8]))
 
 
 @gin.configurable
 def judge(limit: float = 2.0, places: int = 3) -> float:
-  """What an evaluation calls, and nothing else."""
+  """A configurable that only the evaluation calls."""
   return round(limit, places)
 
 
 def train(workdir: str, files: list[str], *bindings: str, evaluates: bool = True) -> list[dict]:
-  """Trains a tiny step; returns what was logged, without the time it took."""
+  """Trains a tiny step; returns the logged rows, without the times."""
   def step() -> dict[str, tf.Tensor]:
     with gin.config_scope("inner"):
       return {"noise": noise() + tf.cast(replicator.step_number(), tf.float32)}
@@ -50,7 +50,7 @@ def train(workdir: str, files: list[str], *bindings: str, evaluates: bool = True
 
 
 SETTING = ("train.log_every = 1", "train.eval_every = 2", "train.checkpoint_every = 2")
-# 200 letters, which are written in several lines, and signs that gin has a meaning for.
+# 200 letters, which gin writes in several lines, and characters that mean something in gin.
 NOTE = "a 'long' \"note\" % @ # " + "word " * 40
 
 
@@ -62,7 +62,7 @@ def test_a_run_is_made_again_from_its_config_alone(capsys):
   pathlib.Path("a.gin").write_text(
       f"SCALE = 3.5\nnoise.scale = %SCALE\nnoise.note = {NOTE!r}\nnoise.kind = 'normal'\n"
       "TwoNetworks.optimizer = @rmsprop\nrmsprop.rho = 0.5\n")
-  # The last two lines are in vain, as the program of this test makes no networks.
+  # Nothing uses the last two lines, since the program of this test makes no networks.
   pathlib.Path("b.gin").write_text("include 'a.gin'\ninner/noise.kind = 'uniform'\n"
                                    "TwoNetworks.optimizer = @sgd\n")
   with pytest.raises(UsageError, match=r"b.gin:3: TwoNetworks.optimizer is never used"):
@@ -86,11 +86,11 @@ def test_a_run_is_made_again_from_its_config_alone(capsys):
   assert gin.query_parameter("noise.note") == NOTE
 
 
-def test_a_resumed_run_keeps_what_only_an_evaluation_used_and_tells_what_changed(capsys):
+def test_a_resumed_run_keeps_what_only_an_evaluation_used_and_reports_changes(capsys):
   train("run", [], "train.steps = 2", "judge.limit = 4.0", "noise.scale = 2.0", *SETTING)
   first = written("run")
   assert "judge.limit = 4.0" in first and "judge.places = 3" in first
-  # The evaluation was left out of this part, and its binding is known from the first one.
+  # This part has no evaluation; its binding is known from the first part.
   train("run", [], "train.steps = 3", "judge.limit = 4.0", "noise.scale = 0.5",
         "train.log_every = 1", "train.eval_every = 0", "train.checkpoint_every = 1")
   said = capsys.readouterr().out
@@ -100,7 +100,7 @@ def test_a_resumed_run_keeps_what_only_an_evaluation_used_and_tells_what_changed
   assert "warning" not in said and "judge" not in said
   resumed = written("run")
   assert "judge.limit = 4.0" in resumed and "judge.places = 3" in resumed
-  # What is new and may be the evaluation's is not refused, and not silent; a mistake is refused.
+  # A new value that an evaluation may use gives a warning; a mistake is an error.
   again = ["train.steps = 4", "train.log_every = 1", "train.eval_every = 0",
            "train.checkpoint_every = 1"]
   train("run", [], *again, "TwoNetworks.critic_width = 2")
@@ -119,7 +119,7 @@ def test_what_a_run_did_not_use_of_an_earlier_config_is_a_note(capsys):
       capsys.readouterr().out.splitlines())
 
 
-def test_a_torn_config_of_an_earlier_run_is_written_anew():
+def test_a_corrupt_config_of_an_earlier_run_is_replaced():
   train("run", [], "train.steps = 2", *SETTING)
   pathlib.Path("run/config.gin").write_bytes(written("run").encode()[:99] + b"\xff[")
   train("run", [], "train.steps = 4", *SETTING)
@@ -141,14 +141,14 @@ def test_differences_are_those_of_values(before, now, expected):
   assert differences(before, now) == expected
 
 
-def test_differences_are_told_in_words():
+def test_differences_read_as_sentences():
   found = differences("a.x = 1\na.y = 2\n", "a.x = 3\na.z = 4\n")
   assert [str(each) for each in found] == [
-      "a.x = 3, was 1", "a.y no more, was 2", "a.z = 4, new"]
+      "a.x = 3, was 1", "a.y is no longer set, was 2", "a.z = 4, new"]
 
 
 @pytest.mark.parametrize("text", ["a.x = = 1", "a.x = [1", "a.x = 'b"])
-def test_what_is_no_gin_has_no_differences(text):
+def test_a_text_that_is_not_gin_has_no_differences(text):
   with pytest.raises(ValueError, match="not valid gin"):
     differences(text, "")
   assert operative.calls_in(text) == {}

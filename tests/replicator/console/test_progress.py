@@ -1,4 +1,4 @@
-"""The progress line, with a clock and a console of the test's own."""
+"""The progress line, with a clock and a console that the tests make."""
 
 import io
 import pathlib
@@ -38,7 +38,7 @@ def live(width, total_steps=5000):
 
 
 def visible(text: str) -> list[str]:
-  """What was drawn, one string for each state of the line, without control codes."""
+  """The states of the line, one string for each, without control codes."""
   text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
   return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
 
@@ -46,7 +46,7 @@ def visible(text: str) -> list[str]:
 # ---- Plain lines --------------------------------------------------------------------------------
 
 
-def test_a_plain_line_says_it_all():
+def test_a_plain_line_has_steps_rates_scalars_and_time_left():
   progress, clock, out = plain()
   with progress:
     clock.now += 10  # 100 steps, compilation included.
@@ -58,7 +58,7 @@ def test_a_plain_line_says_it_all():
     "step 500/5000  50 steps/s  3200 examples/s  d 1.234  g 0.456  encoder 1e-07  1m 30s left"]
 
 
-def test_plain_lines_keep_their_distance_and_the_last_always_comes():
+def test_plain_lines_come_seldom_and_the_last_always_comes():
   progress, clock, out = plain(total_steps=100)
   with progress:
     for step in range(1, 101):
@@ -87,7 +87,7 @@ def test_a_resumed_training_counts_only_its_own_steps():
   assert out.getvalue() == "step 4100/5000  10 steps/s  640 examples/s  1m 30s left\n"
 
 
-def test_the_rate_is_that_of_the_recent_past():
+def test_the_rate_is_a_mean_over_the_recent_past():
   progress, clock, out = plain(total_steps=10**6)
   with progress:
     for step in range(0, 1000, 10):   # 1 step/s for long,
@@ -99,7 +99,7 @@ def test_the_rate_is_that_of_the_recent_past():
   assert " 10 steps/s" in out.getvalue().splitlines()[-1]
 
 
-def test_no_time_passed_is_no_error():
+def test_two_updates_at_the_same_time_are_no_error():
   progress, _, out = plain()
   with progress:
     progress.update(0, {})
@@ -115,7 +115,7 @@ def test_many_scalars_are_cut_and_counted():
   assert "  loss_of_network_0 0.5  loss_of_network_1 0.5  +8  " in out.getvalue()
 
 
-def test_a_note_is_a_line_as_it_is():
+def test_a_note_is_printed_unchanged():
   progress, _, out = plain()
   with progress:
     progress.note("saved [bold]checkpoints/7[/bold], a line longer than the console is wide")
@@ -123,7 +123,7 @@ def test_a_note_is_a_line_as_it_is():
     "saved [bold]checkpoints/7[/bold], a line longer than the console is wide\n")
 
 
-def test_output_that_is_no_terminal_is_plain():
+def test_output_to_a_pipe_is_plain():
   code = """
 from replicator.console.progress import Progress
 with Progress(10, 1) as progress:

@@ -1,4 +1,4 @@
-"""What reaches the standard error, and what does not. The programs here import no TensorFlow."""
+"""The lines that reach the standard error. The programs here import no TensorFlow."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ IMPORTS = "import os, subprocess, sys\nfrom replicator.console import quiet\n"
 
 
 def start(code: str, **environment: str) -> subprocess.Popen:
-  # As it comes: importing TensorFlow set the log level of this process.
+  # The import of TensorFlow has set the log level of this process.
   changed = ("TF_CPP_MIN_LOG_LEVEL", "PYTHONUNBUFFERED")
   inherited = {k: v for k, v in os.environ.items() if k not in changed}
   return subprocess.Popen([sys.executable, "-c", IMPORTS + code], cwd=ROOT,
@@ -52,7 +52,7 @@ def test_notes_of_the_native_code_are_dropped_and_the_rest_passes_in_order():
       [*NOISE.splitlines(True), ""], WORDS.splitlines(True), strict=True))
   assert run(f"""
 quiet.drop_native_log()
-quiet.drop_native_log()  # Once is enough.
+quiet.drop_native_log()  # The second call does nothing.
 os.write(2, {mixed!r}.encode())
 print("from Python", file=sys.stderr)
 os.write(2, b"no newline at the end")
@@ -60,7 +60,7 @@ quiet.finish()
 """) == (0, WORDS + "from Python\nno newline at the end")
 
 
-def test_whoever_asked_for_the_log_gets_it():
+def test_a_user_who_set_the_log_level_sees_the_log():
   assert run(f"""
 quiet.drop_native_log()
 os.write(2, {NOISE!r}.encode())
@@ -74,7 +74,7 @@ def test_a_traceback_passes():
   assert err.startswith("Traceback") and err.endswith("ArithmeticError: of the user\n")
 
 
-def test_a_crash_shows_what_was_written_before():
+def test_lines_before_a_crash_are_shown():
   status, err = run("""
 quiet.drop_native_log()
 os.write(2, b"I0000 00:00:1.5 1 a.cc:1] no\\nF0000 00:00:1.5 1 a.cc:2] Check failed\\n")
@@ -84,7 +84,7 @@ os.abort()
   assert err == "F0000 00:00:1.5 1 a.cc:2] Check failed\n"
 
 
-def test_lines_come_when_they_are_written():
+def test_lines_are_shown_when_they_are_written():
   process = start("quiet.drop_native_log()\nprint('words', file=sys.stderr)\nsys.stdin.read()")
   assert process.stderr is not None
   try:
@@ -93,7 +93,7 @@ def test_lines_come_when_they_are_written():
     assert process.communicate(timeout=HANG_SECONDS)[1] == "words\n"
 
 
-def test_a_process_left_in_the_background_holds_up_nobody():
+def test_a_background_process_delays_no_exit():
   process = start("""
 quiet.drop_native_log()
 print(subprocess.Popen(["sleep", "inf"], stdout=subprocess.DEVNULL).pid, flush=True)
@@ -110,7 +110,7 @@ quiet.finish()
 
 # ---- The import ---------------------------------------------------------------------------------
 
-# In place of TensorFlow.
+# A module that replaces TensorFlow.
 LOUD = """
 import logging, os
 os.write(2, b"I0000 00:00:1.5 1 a.cc:1] noise\\n")
@@ -137,7 +137,7 @@ def test_an_import_that_fails_shows_all_that_was_written(tmp_path):
   assert err.endswith("ImportError: no libcuda\n")
 
 
-def test_the_log_level_of_the_user_stays(tmp_path):
+def test_the_log_level_of_the_user_is_kept(tmp_path):
   (tmp_path / "tensorflow.py").write_text(LOUD)
   level = "quiet.import_tensorflow()\nos.write(2, os.environ['TF_CPP_MIN_LOG_LEVEL'].encode())"
   assert run(level, PYTHONPATH=str(tmp_path)) == (0, "2")

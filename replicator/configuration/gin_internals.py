@@ -1,0 +1,88 @@
+"""The private names of gin that the engine needs. No other file uses one.
+
+gin has no public way to list what is configurable, what is bound, and what a program has called, or
+to parse statements one at a time. A test reports every name here that a new version of gin moves.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gin
+from gin import config_parser
+from gin.selector_map import SelectorMap
+
+Values = dict[tuple[str, str], dict[str, Any]]
+"""`{(scope, selector): {parameter: value}}`, as gin keeps bindings and calls."""
+
+
+def registry() -> SelectorMap:
+  """Everything configurable, a `gin.config.Configurable` for each full name.
+
+  Its `matching_selectors(name)` are the full names that a shorter name may stand for, and its
+  `minimal_selector(full_name)` is the shortest name that is not ambiguous.
+  """
+  return gin.config._REGISTRY
+
+
+def current_bindings() -> Values:
+  """What is bound now, by gin files, the command line, or the program."""
+  return gin.config._CONFIG
+
+
+def operative_config() -> Values:
+  """The values of all calls so far, defaults included, except those that the caller passed."""
+  return gin.config._OPERATIVE_CONFIG
+
+
+def format_config(values: Values) -> str:
+  """The text of a gin file that binds `values`; what gin cannot write down is left out."""
+  return gin.config._config_str(values)
+
+
+@contextmanager
+def parse_scope() -> Iterator[gin.config.ParseContext]:
+  """In the body, statements are parsed as those of one file, which has its own imports."""
+  with gin.config._parse_scope() as context:
+    yield context
+
+
+def match(selector: str) -> gin.config.Configurable | None:
+  """The configurable that a name stands for in the file that is being parsed, or None.
+
+  Raises:
+    KeyError: the name is ambiguous.
+  """
+  return gin.config._parse_context().get_configurable(selector)
+
+
+def add_imports(statements: Iterable[config_parser.ImportStatement]) -> None:
+  """Adds import statements to those that `format_config` writes."""
+  gin.config._IMPORTS.update(statements)
+
+
+class LocatedParser(config_parser.ConfigParser):
+  """gin's parser, which also knows the lines of what it parses.
+
+  Args:
+    text: of a gin file.
+    delegate: makes the references.
+
+  Attributes:
+    line_of_statement: the first line of the current statement, counted from 1.
+    line_of_reference: the line of the newest `@name`.
+  """
+
+  def __init__(self, text: str, delegate: config_parser.ParserDelegate):
+    self.line_of_statement = self.line_of_reference = 1
+    super().__init__(text, delegate)
+
+  def _current_location(self, ignore_char_num: bool = False) -> config_parser.Location:
+    location = super()._current_location(ignore_char_num)
+    if ignore_char_num:  # gin asks in this way at the beginning of a statement.
+      self.line_of_statement = location.line_num
+    return location
+
+  def _maybe_parse_configurable_reference(self) -> tuple[bool, Any]:
+    self.line_of_reference = self.current_token.start[0]
+    return super()._maybe_parse_configurable_reference()

@@ -1,0 +1,119 @@
+"""The cluster as one: it starts together, ends together, and has one exit status."""
+
+import queue
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
+from replicator.launch.task import Event, Task
+from replicator.launch.tf_config import tf_configs
+from replicator.processes import stop_signals
+
+GRACE_SECONDS = 10.0
+"""How long the processes may take to end by themselves when the cluster ends."""
+SAME_SIGNAL_SECONDS = 1.0
+"""A signal that follows the first one sooner is the same, sent to this process and to its group."""
+
+
+def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0) -> int:
+  """Starts the cluster, shows its output, and ends it; returns the exit status.
+
+  Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
+
+  Raises:
+    UsageError: the system cannot run the command.
+  """
+  events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+  try:
+    with stop_signals(lambda number: events.put((None, number))):
+      for restart in range(1, max_restarts + 2):
+        status, culprit = _run(command, workers, ps, events)
+        if culprit is None:
+          return status
+        again = restart <= max_restarts and status != USAGE_STATUS
+        _report(culprit, status, f"; restart {restart} of {max_restarts}" if again else "")
+        if not again:
+          return status
+        if _signalled(events):
+          return PREEMPTED_STATUS  # All processes have ended, and the same command resumes.
+  except OSError as error:
+    raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
+  raise AssertionError("the last run returned")
+
+
+def _run(command: Sequence[str], workers: int, ps: int, events: "queue.SimpleQueue[Event]"
+         ) -> tuple[int, Task | None]:
+  """Runs the cluster once; returns its status, and the process whose death ended it."""
+  tasks: list[Task] = []
+  try:
+    for tf_config in tf_configs(workers, ps):  # All fork before the first thread starts.
+      tasks.append(Task(command, tf_config))
+    for task in tasks:
+      task.watch(events)
+    return _supervise(tasks, events, has_chief=ps > 0)
+  finally:
+    _end(tasks)
+
+
+def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief: bool
+               ) -> tuple[int, Task | None]:
+  """Returns as soon as the exit status of the cluster is known, with the process that died.
+
+  A process that fails after a signal did not die: it was asked to end, and failed to save.
+  """
+  # A chief decides alone: the others serve until they are ended, and hold the variables that the
+  # chief saves when a signal asks it to end, so they must outlive it.
+  deciding = tasks[:1] if has_chief else list(tasks)
+  signalled_at: float | None = None
+  preempted = False
+  while deciding:
+    task, number = events.get()
+    if task is None:
+      if signalled_at:
+        if time.monotonic() < signalled_at + SAME_SIGNAL_SECONDS:
+          continue
+        return 128 + number, None
+      signalled_at = time.monotonic()
+      for other in deciding:
+        other.signal_group(number)
+    elif number not in (0, PREEMPTED_STATUS) or (number and task not in deciding):
+      if (has_chief and task.kind == "worker" and number != USAGE_STATUS
+          and task.start_again(events)):
+        _report(task, number, ", and was started again")
+      elif signalled_at:
+        _report(task, number)
+        return number, None
+      else:
+        return number, task
+    elif task in deciding:
+      deciding.remove(task)
+      if number == PREEMPTED_STATUS:
+        preempted = True
+        if not signalled_at:  # Only this one was asked to stop; it cannot go on without the others.
+          events.put((None, signal.SIGTERM))
+  return PREEMPTED_STATUS if preempted else 0, None
+
+
+def _report(task: Task, status: int, and_then: str = "") -> None:
+  print(f"launch: {task.name} ended with status {status}{and_then}", file=sys.stderr, flush=True)
+
+
+def _signalled(events: "queue.SimpleQueue[Event]") -> bool:
+  """Whether a signal came; drops all events, whose processes have ended."""
+  found = False
+  while not events.empty():
+    task, _ = events.get()
+    found |= task is None
+  return found
+
+
+def _end(tasks: list[Task]) -> None:
+  """Asks all processes to end, and kills those that take longer than `GRACE_SECONDS`."""
+  for task in tasks:
+    if task.process.poll() is None:
+      task.signal_group(signal.SIGTERM)
+  deadline = time.monotonic() + GRACE_SECONDS
+  for task in tasks:
+    task.end(deadline)

@@ -1,0 +1,104 @@
+"""One process of a cluster: started, watched, and its output shown after its name."""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from replicator.launch.tf_config import environment
+from replicator.processes import end_with_parent
+
+MAX_DEATHS, DEATH_SECONDS = 3, 60.0
+"""This many deaths of one worker within this many seconds are a crash loop, which ends the run."""
+
+Event = tuple["Task | None", int]
+"""A process that ended and its exit status, or None and a signal that this process received."""
+
+_output_lock = threading.Lock()
+
+
+class Task:
+  """One process of the cluster, the leader of its own process group.
+
+  Args:
+    command: the program and its arguments.
+    tf_config: the TF_CONFIG of the process.
+
+  Attributes:
+    kind: 'chief', 'worker' or 'ps'.
+    name: the kind and the index: 'worker 0'.
+    process: the running process.
+    waiter: the thread that waits for its end; None before `watch`.
+  """
+
+  def __init__(self, command: Sequence[str], tf_config: dict):
+    self.kind: str = tf_config["task"]["type"]
+    self.name = f"{self.kind} {tf_config['task']['index']}"
+    self._command, self._tf_config = command, tf_config
+    self._deaths: list[float] = []
+    self.process = self._start()
+    self.waiter: threading.Thread | None = None
+
+  def _start(self) -> subprocess.Popen:
+    return subprocess.Popen(
+      self._command, env=environment(self._tf_config),
+      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+      encoding="utf-8", errors="surrogateescape",  # As text, a '\r' ends a line too.
+      start_new_session=True, preexec_fn=end_with_parent())
+
+  def start_again(self, events: "queue.SimpleQueue[Event]") -> bool:
+    """Starts and watches the process again, unless it died too often; returns whether it did."""
+    now = time.monotonic()
+    self._deaths = [t for t in self._deaths if t > now - DEATH_SECONDS] + [now]
+    if len(self._deaths) >= MAX_DEATHS:
+      return False
+    self.process = self._start()
+    self.watch(events)
+    return True
+
+  def watch(self, events: "queue.SimpleQueue[Event]") -> None:
+    """Shows the output from now on; puts `(self, exit status)` into `events` at the end."""
+    reader = threading.Thread(target=self._show_output, daemon=True)
+
+    def wait() -> None:
+      status = self.process.wait()
+      self.signal_group(signal.SIGKILL)  # Ends what it left running in the background.
+      reader.join(timeout=1)             # Its last lines come before the news of its end.
+      events.put((self, status if status >= 0 else 128 - status))
+
+    self.waiter = threading.Thread(target=wait, daemon=True)
+    reader.start()
+    self.waiter.start()
+
+  def signal_group(self, number: int) -> None:
+    """Sends signal `number` to the process and to all processes that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+      os.killpg(self.process.pid, number)
+
+  def end(self, deadline: float) -> None:
+    """Waits for the end of the process until `deadline`, on the monotonic clock; then kills it."""
+    try:
+      self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+      self.signal_group(signal.SIGKILL)
+      self.process.wait()
+    if self.waiter is not None:
+      self.waiter.join()
+
+  def _show_output(self) -> None:
+    assert self.process.stdout is not None
+    with self.process.stdout as lines:
+      for line in lines:
+        text = f"[{self.name}] {line.rstrip()}\n".encode(errors="surrogateescape")
+        with _output_lock:
+          try:
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+          except BrokenPipeError:  # The reader has gone (`| head`): end as if asked to.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,58 @@
+"""Child processes that end with their parent, and handlers for the signals that ask to stop."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1,
+                    also: Callable[[], None] | None = None) -> Callable[[], None] | None:
+  """A `preexec_fn` after which Linux signals the new process when this one dies, however it dies.
+
+  The function makes only system calls, so that it is safe in a fork of a process with threads.
+
+  Args:
+    number: the signal.
+    exit_status: the status of the new process if this one dies before Linux knows of the wish.
+    also: called in the new process too; it must make only system calls.
+
+  Returns:
+    the function, or None on systems other than Linux.
+  """
+  if _libc is None:
+    return None
+  parent = os.getpid()
+
+  def in_child() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
+    if also is not None:
+      also()
+    if os.getppid() != parent:  # The parent died before the call of prctl.
+      os._exit(exit_status)
+  return in_child
+
+
+@contextlib.contextmanager
+def stop_signals(receive: Callable[[int], None]) -> Iterator[None]:
+  """In the body, SIGINT and SIGTERM call `receive` with their number; for the main thread.
+
+  The earlier handlers return afterwards.
+  """
+  def handle(number: int, frame: FrameType | None) -> None:
+    receive(number)
+
+  previous: dict[int, Any] = {
+    number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+  try:
+    yield
+  finally:
+    for number, handler in previous.items():
+      signal.signal(number, handler)

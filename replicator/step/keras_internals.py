@@ -1,0 +1,55 @@
+"""The private names of Keras that the engine needs. No other file uses one.
+
+A test reports every name here that a new version of Keras moves.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+
+def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+  """A layer and all layers inside it, however deep."""
+  return list(layer._flatten_layers())
+
+
+def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
+  """Why the engine cannot make the update of an optimizer, or None if it can.
+
+  The update must be `update_step` for each variable, and nothing more. It runs on plain variables.
+  """
+  kind = type(optimizer)
+  if kind._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
+    return f"{kind.__name__} does more in an update than one variable at a time"
+  version = tuple(map(int, keras.__version__.split(".")[:2]))
+  if isinstance(optimizer, keras.optimizers.Muon) and version < (3, 13):
+    # It finds its slots by the Keras path of a variable, which a plain one does not have.
+    return f"Muon needs Keras 3.13 or newer, and this is Keras {keras.__version__}"
+  return None
+
+
+def decays_weights_of(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+  """Whether the weight decay of an optimizer applies to a variable."""
+  return optimizer._use_weight_decay(variable)
+
+
+def slot_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> str:
+  """The key by which an optimizer finds the slots of a variable: its `_unique_id`."""
+  return optimizer._var_key(variable)
+
+
+@contextlib.contextmanager
+def iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
+                    ) -> Iterator[None]:
+  """In the body, an optimizer uses the tensor `iterations` and does not read its own variable.
+
+  It would read its variable for every update, and compute what depends on it every time.
+  """
+  variable = optimizer._iterations
+  optimizer._iterations = iterations
+  try:
+    yield
+  finally:
+    optimizer._iterations = variable

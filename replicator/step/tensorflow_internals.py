@@ -1,0 +1,50 @@
+"""The private names of TensorFlow that the engine needs. No other file uses one.
+
+A test reports every name here that a new version of TensorFlow moves.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_utils
+from tensorflow.python.distribute import values as distribute_values
+
+
+def mirrored(tensors: Sequence[tf.Tensor]) -> Any:
+  """The value that has these equal tensors, one for each device of a strategy."""
+  return distribute_utils.regroup(tensors, wrap_class=distribute_values.Mirrored)
+
+
+def is_trackable(value: Any) -> bool:
+  """Whether a TensorFlow checkpoint can save an object."""
+  return isinstance(value, tf.__internal__.tracking.Trackable)
+
+
+def wrapped_variable(variable: Any) -> Any:
+  """The plain variable in a wrapper of central storage or parameter servers, or the argument."""
+  return getattr(variable, "_v", variable)
+
+
+def cluster_sizes(strategy: tf.distribute.ParameterServerStrategy) -> tuple[int, int]:
+  """The numbers of workers and of parameter servers."""
+  return strategy._num_workers, strategy._num_ps
+
+
+def is_fetched(value: Any) -> bool:
+  """Whether the coordinator has copied a remote value to this process, or its function failed.
+
+  Waits until the function has run.
+  """
+  return value._get_error() is not None or value._has_fetched_to_local
+
+
+def graphs_called_by(graph: tf.Graph) -> list[tf.Graph]:
+  """The graphs of the functions that the operations of a graph may call."""
+  return [function.graph for function in graph._functions.values()
+          if getattr(function, "graph", None)]
+
+
+def handle(writer: tf.summary.SummaryWriter) -> tf.Tensor:
+  """The resource of a summary writer, for `tf.raw_ops`."""
+  return writer._resource

@@ -1,0 +1,35 @@
+"""The parser of command lines."""
+
+import pytest
+
+from replicator.console.flags import Parser
+from replicator.errors import UsageError
+
+
+def parser(**options) -> Parser:
+  made = Parser(prog="python -m program", **options)
+  made.add_configuration()
+  made.add_argument("--workers", type=int)
+  return made
+
+
+def test_gin_flags_may_be_repeated():
+  flags = parser().parse_args(["--gin_file=a.gin", "--gin_file", "b.gin", "--gin_param=x.y = 1"])
+  assert flags.gin_file == ["a.gin", "b.gin"]
+  assert flags.gin_param == ["x.y = 1"]
+  assert not flags.debug
+
+
+@pytest.mark.parametrize("argv, message", [
+  (["--worker=2"], "command line: unrecognized arguments: --worker=2. Did you mean '--workers'?"),
+  (["--workers=two"], "command line: argument --workers: invalid int value: 'two'."),
+  (["--gin=a"], "command line: unrecognized arguments: --gin=a.")])
+def test_a_bad_command_line_is_one_line_with_a_hint(argv, message):
+  with pytest.raises(UsageError) as error:
+    parser().parse_args(argv)
+  assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_a_usage_that_is_written_is_part_of_the_error():
+  with pytest.raises(UsageError, match=r"'two'; usage: python -m program --workers=N$"):
+    parser(usage="%(prog)s --workers=N").parse_args(["--workers=two"])

@@ -1,0 +1,175 @@
+"""The private names of gin, Keras and TensorFlow: one module for each package uses them."""
+
+import ast
+import configparser
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import pathlib
+
+import keras
+import pytest
+import tensorflow as tf
+from packaging.requirements import Requirement
+from tensorflow.python.distribute.coordinator import values as remote
+
+from replicator import Replicator
+from replicator.step import keras_internals, tensorflow_internals
+
+ROOT = pathlib.Path(__file__).parents[2]
+# The names that each module uses. Those without a class are attributes that only objects have: the
+# tests of the objects are below.
+MODULES = {
+    "gin-config": ("replicator/configuration/gin_internals.py", [
+        "gin.config:_CONFIG", "gin.config:_IMPORTS", "gin.config:_OPERATIVE_CONFIG",
+        "gin.config:_REGISTRY", "gin.config:_config_str", "gin.config:_parse_context",
+        "gin.config:_parse_scope", "gin.config_parser:ConfigParser._current_location",
+        "gin.config_parser:ConfigParser._maybe_parse_configurable_reference"]),
+    "keras": ("replicator/step/keras_internals.py", [
+        "keras:Layer._flatten_layers", "keras:Optimizer._backend_update_step",
+        "keras:Optimizer._use_weight_decay", "keras:Optimizer._var_key"]),
+    "tensorflow": ("replicator/step/tensorflow_internals.py", [
+        "tensorflow:__internal__", "tensorflow:__internal__.tracking.Trackable",
+        "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
+        "tensorflow.python.distribute.distribute_utils:regroup",
+        "tensorflow.python.distribute.values:Mirrored"])}
+OF_OBJECTS = {"_iterations", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
+              "_functions", "_resource"}
+# TF-GAN's losses are patched there; setup.cfg pins its version.
+TFGAN = "models/gan/tfgan.py"
+FILES = sorted(path for package in ("replicator", "models", "experiments")
+               for path in (ROOT / package).rglob("*.py"))
+
+
+def resolve(name: str) -> object:
+  module, _, attributes = name.partition(":")
+  return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
+
+
+@pytest.mark.parametrize("package", MODULES)
+def test_the_private_names_are_where_they_were(package):
+  moved = []
+  for name in MODULES[package][1]:
+    try:
+      resolve(name)
+    except (ImportError, AttributeError):
+      moved.append(name.replace(":", "."))
+  version = importlib.metadata.version(package)
+  assert not moved, f"{package} {version} moved {', '.join(moved)}: see {MODULES[package][0]}"
+
+
+def test_the_iterations_of_an_optimizer_are_replaced():
+  optimizer = keras.optimizers.SGD()
+  with keras_internals.iterations_read(optimizer, tf.constant(7)):
+    assert int(optimizer.iterations) == 7
+  assert int(optimizer.iterations) == 0
+
+
+def test_the_variable_of_a_wrapper_is_found():
+  strategy = Replicator("central_storage", logical_cpus=2)
+  with strategy.scope():
+    wrapper = tf.Variable(1.0)
+  assert hasattr(wrapper, "_v")
+  assert tensorflow_internals.wrapped_variable(wrapper) is wrapper._v
+
+
+def test_the_sizes_of_a_cluster_have_the_same_names():
+  # The strategy itself can only be made in a cluster.
+  source = inspect.getsource(tf.distribute.ParameterServerStrategy)
+  assert "self._num_workers = " in source and "self._num_ps = " in source
+
+
+def test_the_state_of_a_remote_value_is_seen():
+  value = remote.RemoteValueImpl(None, tf.TensorSpec([]))
+  value._set_values(tf.constant(1.0))
+  assert not tensorflow_internals.is_fetched(value)
+  value._set_error(ValueError())
+  assert tensorflow_internals.is_fetched(value)
+
+
+def test_the_functions_of_a_graph_are_found():
+  inner = tf.function(lambda x: x + 1)
+  graph = tf.function(lambda x: inner(x)).get_concrete_function(tf.constant(1.0)).graph
+  (called,) = tensorflow_internals.graphs_called_by(graph)
+  assert "AddV2" in {operation.type for operation in called.get_operations()}
+
+
+def test_the_handle_of_a_summary_writer_is_a_resource(tmp_path):
+  writer = tf.summary.create_file_writer(str(tmp_path))
+  assert tensorflow_internals.handle(writer).dtype == tf.resource
+  writer.close()
+
+
+# ---- Nobody else uses one -----------------------------------------------------------------------
+
+
+def private_uses(tree: ast.AST) -> set[str]:
+  """The private names that a file uses of objects other than its own `self` and `cls`."""
+  found = set()
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+      found.add(node.attr)
+    elif (isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr")
+          and isinstance(node.args[1], ast.Constant)):
+      found.add(node.args[1].value)
+  return {name for name in found if name == "__internal__" or (
+      name.startswith("_") and not name.endswith("__"))}
+
+
+def private_imports(tree: ast.AST) -> set[str]:
+  """The modules that a file imports and that their packages do not document."""
+  names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+           for alias in node.names}
+  names |= {f"{node.module}.{alias.name}" for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) for alias in node.names}
+  return {name for name in names if name.startswith(("tensorflow.python", "keras.src"))}
+
+
+def names_defined(tree: ast.AST) -> set[str]:
+  """The names of functions, classes, variables and attributes that a file makes itself."""
+  found = set()
+  for node in ast.walk(tree):
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+      found.add(node.name)
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+      found.add(node.id)
+    elif (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+          and ast.unparse(node.value) in ("self", "cls")):
+      found.add(node.attr)
+  return found
+
+
+TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in FILES}
+OWN_MODULES = {file for file, _ in MODULES.values()}
+OURS = {name for file, tree in TREES.items() if file not in OWN_MODULES
+        for name in names_defined(tree)}
+NOT_OF_THESE_PACKAGES = {"_exit", "_replace"}  # os._exit, and a method of named tuples.
+
+
+@pytest.mark.parametrize("package", MODULES)
+def test_every_private_name_in_use_is_listed(package):
+  file, names = MODULES[package]
+  listed = {name.rpartition(".")[2].rpartition(":")[2] for name in names}
+  assert private_uses(TREES[file]) - OF_OBJECTS <= listed
+  assert {name.rpartition(".")[0] for name in private_imports(TREES[file])} <= {
+      name.partition(":")[0].rpartition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("file", sorted(set(TREES) - OWN_MODULES))
+def test_no_other_file_uses_a_private_name(file):
+  found = private_uses(TREES[file]) - OURS - NOT_OF_THESE_PACKAGES
+  if file == TFGAN:
+    found -= {"_to_float"}
+  assert not found | private_imports(TREES[file])
+
+
+@pytest.mark.parametrize("package", [*MODULES, "tensorflow-gan"])
+def test_only_versions_that_were_tested_are_allowed(package):
+  setup = configparser.ConfigParser()
+  setup.read(ROOT / "setup.cfg")
+  lines = setup["options"]["install_requires"].splitlines()
+  requirements = {Requirement(line).name: Requirement(line).specifier for line in lines
+                  if line and not line.startswith("#")}
+  assert {"<", "=="} & {bound.operator for bound in requirements[package]}
+  assert importlib.metadata.version(package) in requirements[package]
