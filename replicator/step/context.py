@@ -49,6 +49,8 @@ class StepContext:
     collectives: the collectives called so far in this step, each in words.
     scaled_for: the optimizers that scaled a loss since their last update in this step.
     signals: what `signal` recorded, or None where nobody asked.
+    on_update: called at each update of an optimizer, when it is traced, with the optimizer, its
+      variables, and their gradients before and after the mean over replicas; or None.
     is_step: False for code that runs outside any step.
   """
 
@@ -62,6 +64,7 @@ class StepContext:
     self.collectives: list[str] = []
     self.scaled_for: set[Any] = set()
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None
+    self.on_update: Callable[[Any, list, list[tf.Tensor], list[tf.Tensor]], None] | None = None
 
 
 class _Local(threading.local):

@@ -1,8 +1,7 @@
 """`train`: makes the strategy, the step and its inputs as gin says, and runs the loop."""
 
-import contextlib
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -11,14 +10,13 @@ import tensorflow as tf
 
 from replicator import random
 from replicator.errors import UsageError, nearest
-from replicator.optimizers.optimizer import check_owners
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
-from replicator.strategies.unsupported import check_supported
 from replicator.training import inputs as inputs_lib
-from replicator.training import loop
+from replicator.training import loop, observer
 from replicator.training.chief import Evaluation
 from replicator.training.guard import Guard
+from replicator.training.observer import Training
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
@@ -96,39 +94,15 @@ def train(make_step: Callable[[], Callable],
   step_context.set_num_input_pipelines(replicator.num_pipelines)
   with replicator.scope():
     step = make_step()
-  check_owners(step)
-  check_supported(step, replicator.name, replicator.num_replicas)
-  if _substitute:
-    return _substitute(replicator, step, inputs, context, before_call)
+  replicator.check(step)
+  training = Training(replicator, step, inputs, context, evaluate, before_call)
+  observer.current().prepared(training)
   facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
            "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
            "seed": seed, "precision": precision, "steps": steps}
   schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
-  course = loop.Loop(replicator, step, schedule, evaluate, before_call, pathlib.Path(workdir),
-                     facts, guard)
-  course.run(lambda first: loop.iterator(inputs, context, first, steps_per_call))
+  loop.Loop(training, schedule, guard, pathlib.Path(workdir), facts, observer.current()).run()
   return step
-
-
-Substitute = Callable[
-    [Replicator, Callable, inputs_lib.Inputs | None, inputs_lib.InputContext,
-     Callable[[Any, int], None] | None], Any]
-_substitute: Substitute | None = None
-
-
-@contextlib.contextmanager
-def instead_of_training(substitute: Substitute) -> Iterator[None]:
-  """Inside, `train` prepares all as ever, then calls `substitute` in place of the training loop.
-
-  It gets the replicator, the step, the inputs, their context and `before_call`;
-  `replicator.doctor` records with it what the step computes.
-  """
-  global _substitute
-  _substitute = substitute
-  try:
-    yield
-  finally:
-    _substitute = None
 
 
 def _check_settings(**settings: int) -> None:

@@ -208,11 +208,11 @@ def history(**values: list[float]) -> dict[str, np.ndarray]:
 
 def test_a_limit_is_the_highest_value_that_passes():
   guard = Guard(limits={"d": 2.0, "grad_norm/g": 10})
-  assert guard.failure_in(1, history(d=[2.0, -9.0], grad_norm__g=[10.0, 1.0])) is None
-  failure = guard.failure_in(3, history(d=[1.0, 2.5, 3.0], grad_norm__g=[1.0, 99.0, np.nan]))
-  assert str(failure) == "step 4: d is 2.5, over its limit of 2 (and 1 more)"
-  assert failure.offending == {"d": 2.5, "grad_norm/g": 99.0}
-  assert failure.recent["d"].tolist() == [2.0, -9.0, 1.0, 2.5]
+  assert guard.divergence_in(1, history(d=[2.0, -9.0], grad_norm__g=[10.0, 1.0])) is None
+  divergence = guard.divergence_in(3, history(d=[1.0, 2.5, 3.0], grad_norm__g=[1.0, 99.0, np.nan]))
+  assert str(divergence) == "step 4: d is 2.5, over its limit of 2 (and 1 more)"
+  assert divergence.offending == {"d": 2.5, "grad_norm/g": 99.0}
+  assert divergence.recent["d"].tolist() == [2.0, -9.0, 1.0, 2.5]
   assert guard.is_sound is False  # Of its last step, a gradient is NaN.
 
 
@@ -225,7 +225,7 @@ def test_a_limit_is_the_highest_value_that_passes():
      "grad_norm/generator")])
 def test_a_limit_of_what_is_not_logged_is_refused(kwargs, message):
   with pytest.raises(UsageError) as caught:
-    Guard(**kwargs).failure_in(1, history(d=[1.0], grad_norm__generator=[1.0]))
+    Guard(**kwargs).divergence_in(1, history(d=[1.0], grad_norm__generator=[1.0]))
   assert str(caught.value) == message
 
 
@@ -247,21 +247,31 @@ def test_settings_that_cannot_work_are_refused(kwargs, told):
     Guard(**kwargs)
 
 
+MAY_COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
+
+
 @pytest.mark.parametrize("sample, data, collapse, warned", [
     (0.01, 1.0, 0.05, True), (0.06, 1.0, 0.05, False), (0.0, 1.0, 0.0, False),
     (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
-def test_samples_that_hardly_vary_are_told_of(sample, data, collapse, warned):
+def test_samples_that_hardly_vary_are_warned_of(sample, data, collapse, warned):
   means = {"sample_variance": sample, "data_variance": data}
-  warning = Guard(collapse=collapse).at_log_point(50, means)
-  assert warning == ("warning: step 50: mode collapse? sample_variance is 0.01, and data_variance "
-                     "1: less than Guard.collapse = 0.05 of it" if warned else None)
-  assert Guard().at_log_point(50, {"loss": 1.0}) is None
+  warnings = Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE)
+  assert warnings == (["warning: step 50: mode collapse? sample_variance is 0.01, and "
+                       "data_variance 1: less than Guard.collapse = 0.05 of it"] if warned else [])
 
 
-def test_a_collapse_is_told_once_until_the_samples_recover(tmp_path, capsys):
+def test_a_scalar_that_may_collapse_must_be_logged():
+  with pytest.raises(UsageError, match=(
+      r"^the step's may_collapse\['mode collapse'\]: the step logs no 'data_variance'. Did you "
+      r"mean 'data_varianc'\? It logs: sample_variance, data_varianc$")):
+    Guard().at_log_point(1, {"sample_variance": 1.0, "data_varianc": 1.0}, MAY_COLLAPSE)
+
+
+def test_a_collapse_is_logged_once_until_the_samples_recover(tmp_path, capsys):
   def step():
     recovered = tf.cast(replicator.step_number() // 3 == 1, tf.float32)  # Steps 4 to 6.
     return {"sample_variance": 1e-3 + recovered, "data_variance": 0.5}
+  step.may_collapse = MAY_COLLAPSE
   train(tmp_path, inputs=None, step=lambda: step)
   told = [line for line in capsys.readouterr().out.splitlines() if "mode collapse" in line]
   assert [line.split(":")[1] for line in told] == [" step 1", " step 7"]
