@@ -49,6 +49,9 @@ class SNGAN(tf.Module):
       it to regress the codes of generated images.
   """
 
+  may_collapse = {"mode collapse": ("sample_variance", "data_variance")}
+  """The guard warns when the samples vary far less than the images; see `Guard.collapse`."""
+
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
