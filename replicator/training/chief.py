@@ -67,8 +67,9 @@ class SilentChief:
     """Writes the report."""
 
 
-class Chief(SilentChief):
-  """Evaluates, writes the workdir, and shows the progress on standard output.
+def make_chief(workdir: pathlib.Path, facts: dict, first_step: int,
+               evaluate: Callable[[], Evaluation] | None) -> SilentChief:
+  """The chief, which evaluates, writes the workdir, and shows the progress on standard output.
 
   Args:
     workdir: where the run leaves its files.
@@ -76,14 +77,17 @@ class Chief(SilentChief):
     first_step: where the run resumes.
     evaluate: called without arguments; None if nothing is evaluated.
   """
+  return _Chief(workdir, facts, first_step, evaluate)
 
+
+class _Chief(SilentChief):
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
                evaluate: Callable[[], Evaluation] | None):
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
     self._progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self._evaluate = evaluate
 
-  def __enter__(self) -> "Chief":
+  def __enter__(self) -> "_Chief":
     self._progress.__enter__()
     return self
 

@@ -27,7 +27,7 @@ from replicator.atomic import disk_fault
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.training import inputs as inputs_lib
-from replicator.training.chief import Chief, SilentChief
+from replicator.training.chief import SilentChief, make_chief
 from replicator.training.guard import Guard
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
@@ -83,8 +83,8 @@ class Loop:
       self._checkpoints.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._state = RunState(replicator, self._checkpoints, self._recovery)
-    self._chief = Chief(workdir, facts, self._state.step, (lambda: evaluate(step))
-                        if evaluate else None) if is_chief else SilentChief()
+    self._chief = make_chief(workdir, facts, self._state.step, (lambda: evaluate(step))
+                             if evaluate else None) if is_chief else SilentChief()
     self._was_called = False
 
   def run(self) -> None:

@@ -280,10 +280,11 @@ def test_a_collapse_is_logged_once_until_the_samples_recover(tmp_path, capsys):
 # ---- Several processes --------------------------------------------------------------------------
 
 
-def launch(workdir: pathlib.Path, arguments: list[str], *bindings: str) -> tuple[int, str]:
+def launch(workdir: pathlib.Path, arguments: list[str], *bindings: str, program: str = "fragile"
+           ) -> tuple[int, str]:
   done = subprocess.run(
       [sys.executable, "-m", "replicator.launch", *arguments, "--", sys.executable, "-m",
-       "tests.programs.fragile", f"--workdir={workdir}",
+       f"tests.programs.{program}", f"--workdir={workdir}",
        *(f"--gin_param={binding}" for binding in [*SETTINGS, *bindings])],
       cwd=pathlib.Path(__file__).parents[3], capture_output=True, text=True, timeout=300,
       check=False)
@@ -311,6 +312,15 @@ def test_all_workers_go_back_together(tmp_path):
   assert status == 0, told
   for row, expected in zip(rows(tmp_path / "two"), rows(tmp_path / "one process"), strict=True):
     assert row == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_all_workers_go_back_to_a_checkpoint_that_is_still_being_written(tmp_path):
+  status, printed = launch(tmp_path, ["--workers=2"], MULTI_WORKER, ROLL_BACK,
+                           program="slow_writer")
+  assert status == 0, printed
+  assert "rolled back to step 4" in printed
+  assert [row["step"] for row in rows(tmp_path)] == list(range(1, 13))
 
 
 @pytest.mark.slow
