@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable
+from typing import ClassVar
 
 import gin
 import keras
@@ -49,7 +50,7 @@ class SNGAN(tf.Module):
       it to regress the codes of generated images.
   """
 
-  may_collapse = {"mode collapse": ("sample_variance", "data_variance")}
+  may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
   """The guard warns when the samples vary far less than the images; see `Guard.collapse`."""
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,

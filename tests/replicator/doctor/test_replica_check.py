@@ -128,7 +128,7 @@ def test_the_experiment_is_neither_evaluated_nor_written_nor_finished():
     folders.append(workdir)
     replicator.train(planted_bugs.Regression, planted_bugs.Points(),
                      evaluate=lambda step: pytest.fail("evaluated"), workdir=workdir)
-    pytest.fail("went on after the training")
+    pytest.fail("continued after the training")
 
   assert next(examine(main=main).results()).verdict == AGREES
   assert len(folders) == 2 and not any(os.path.exists(folder) for folder in folders)
