@@ -75,14 +75,14 @@ def changed(recording: ResumeRecording, **fields) -> ResumeRecording:
   return ResumeRecording(**{**vars(recording), **fields})
 
 
-def batches_from(step: int) -> dict[int, str]:
+def batches(step: int) -> dict[int, str]:
   return {4: f"batch {step}", 5: f"batch {step + 1}", 6: f"batch {step + 2}"}
 
 
 @pytest.mark.parametrize(("unbroken", "resumed", "cause"), [
-    ({}, {"batches": batches_from(1)}, "the input starts over: step 4 gets the batch of step 1; load("),
-    ({}, {"batches": batches_from(9)}, "the input: step 4 gets another batch than in the uninterrupted"),
-    ({"source": "function", "changed": ["inputs.position"]}, {"batches": batches_from(9)},
+    ({}, {"batches": batches(1)}, "the input starts over: step 4 gets the batch of step 1; load("),
+    ({}, {"batches": batches(9)}, "the input: step 4 gets another batch than in the uninterrupted"),
+    ({"source": "function", "changed": ["inputs.position"]}, {"batches": batches(9)},
      "the input: step 4 gets another batch than in the uninterrupted run; the data set must"),
     ({"changed": ["count"]}, {}, "Python values that change from step to step and are in no check"),
     ({"draws": ["a tf.random draw at my_step.py:3"]}, {}, "a tf.random draw at my_step.py:3: the"),

@@ -332,7 +332,8 @@ class Assigned(tf.Module):
     self.value = tf.Variable(-1.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
   def __call__(self) -> dict[str, tf.Tensor]:
-    return {"value": self.value.read_value(), "share": tf.constant(replicator.batch_size(), tf.int32)}
+    share = tf.constant(replicator.batch_size(), tf.int32)
+    return {"value": self.value.read_value(), "share": share}
 
   def assign(self, step: int) -> None:
     self.value.assign(10.0 + step)
