@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable
+from typing import ClassVar
 
 import gin
 import keras
@@ -48,6 +49,9 @@ class SNGAN(tf.Module):
     bigan: True trains the encoder against a discriminator of (image, code) pairs; False trains
       it to regress the codes of generated images.
   """
+
+  may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
+  """The guard warns when the samples vary far less than the images; see `Guard.collapse`."""
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,

@@ -89,7 +89,8 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
     def evaluate(agent: Agent) -> replicator.Evaluation:
       found = evaluator(agent)
       steps = float(agent.actor.environment_steps.numpy())
-      return dataclasses.replace(found, scalars={**found.scalars, "environment_steps": steps})
+      return dataclasses.replace(found, scalars={**found.scalars, "environment_steps": steps},
+                                 axes=("environment_steps",))
 
     return replicator.train(lambda: make_agent(acted_in), evaluate=evaluate, before_call=act,
                             workdir=workdir)

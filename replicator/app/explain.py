@@ -28,16 +28,11 @@ from replicator.configuration.gin_internals import (
 )
 from replicator.configuration.statements import MACRO, Binding
 from replicator.errors import UsageError, first_line
-from replicator.strategies.replicator import Replicator
 from replicator.training import inputs
-from replicator.training.train import instead_of_training
+from replicator.training.observer import Observer, Training, observed_by
 
 _REPLICATOR = "replicator.Replicator"
 _LIBRARIES = ("gin.", "keras.", "tf.")
-
-
-class _Traced(BaseException):
-  """Ends a program after its step was traced; its own `except Exception` does not catch it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,32 +77,40 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
   alone = (f"Replicator.strategy = '{'default' if devices == 1 else 'mirrored'}'",
            f"Replicator.logical_cpus = {None if devices == 1 else devices}")
   config.parse(files, [*params, *alone])
-  problems: list[str] = []
-  try:
-    with instead_of_training(lambda *prepared: _trace_step(problems, *prepared)):
-      main(workdir)
-  except _Traced:
-    pass
+  tracer = _Tracer()
+  with observed_by(tracer):
+    main(workdir)
   called = {key: dict(used) for key, used in operative_config().items()}
   config.parse(files, params)
   for key, used in called.items():
     # The strategy is the user's, not the one of this trace.
     bound = operative.values_of_call(*key) if key[1] == _REPLICATOR else {}
     operative_config()[key] = {**used, **bound}
-  return problems[0] if problems else None
+  return tracer.problem
 
 
-def _trace_step(problems: list[str], replicator: Replicator, step: Callable,
-                source: inputs.Inputs | None, context: inputs.InputContext, _: Any) -> None:
-  try:
-    arguments = () if source is None else (
-        replicator.distribute(next(iter(inputs.batches(source, context)))),)
-    compiled = replicator.compile(lambda number, arguments: replicator.on_replicas(
-        step, number, arguments))
-    compiled.get_concrete_function(tf.constant(0, tf.int64), arguments)
-  except Exception as error:
-    problems.append(f"the step cannot be traced: {first_line(error)}")
-  raise _Traced
+class _Tracer(Observer):
+  """Traces the step of a prepared training, and stops the training before its loop."""
+
+  problem: str | None = None
+
+  def prepared(self, training: Training) -> None:
+    try:
+      _trace_step(training)
+    except Exception as error:
+      self.problem = f"the step cannot be traced: {first_line(error)}"
+    self.stop()
+
+
+def _trace_step(training: Training) -> None:
+  replicator = training.replicator
+  arguments: tuple = ()
+  if training.inputs is not None:
+    batch = next(iter(inputs.batches(training.inputs, training.input_context)))
+    arguments = (replicator.distribute(batch),)
+  compiled = replicator.compile(lambda number, arguments: replicator.on_replicas(
+      training.step, number, arguments))
+  compiled.get_concrete_function(tf.constant(0, tf.int64), arguments)
 
 
 def explain(problem: str | None) -> Explanation:

@@ -1,4 +1,4 @@
-"""Whether two recordings of a step agree, where they part first, and the likely cause."""
+"""Whether two recordings of a step agree, where they first differ, and the likely cause."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -6,23 +6,31 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from replicator.doctor.inspection import Evidence
-from replicator.doctor.replica_recording import GRADIENT, LOSS, RAW, VARIABLE, Key, Recording
+from replicator.doctor.replica_recording import (
+  GRADIENT,
+  LOSS,
+  RAW,
+  VARIABLE,
+  Key,
+  ReplicaRecording,
+)
+from replicator.doctor.verdict import listed
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
-"""The largest relative difference that is rounding. In float32 the first 5 steps of a GAN stay
-below it by far, but for a few entries of gradients and weights, hence the norms."""
+"""The largest relative difference that counts as rounding. In float32 the first 5 steps of a GAN
+stay far below it, except for a few entries of gradients and weights, hence the norms."""
 
 Quantities = Mapping[Key, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class Deviation:
   """How far one quantity is from the reference.
 
   Attributes:
     key: step, kind and name of the quantity.
-    relative: the Euclidean norm of the difference, by that of the reference.
-    values: of the reference and of the variant; their norms, unless they are scalars.
+    relative: the Euclidean norm of the difference, divided by that of the reference.
+    values: the value in the reference and in the variant; norms, unless they are scalars.
   """
 
   key: Key
@@ -31,13 +39,14 @@ class Difference:
 
 
 def compare(reference: Quantities, other: Quantities, tolerance: float
-            ) -> tuple[Difference, Difference | None]:
+            ) -> tuple[Deviation, Deviation | None]:
   """The largest difference, and the first that is above the tolerance.
 
-  What is nothing but rounding, as the gradient of a bias before a batch norm is, has no relative
-  precision. So the norm that a difference is divided by is at least the root of the tolerance
-  times the largest among its kin: the losses of the step, the gradients of the update. Adam makes
-  large updates of small gradients: a variable's is at least the largest in its network.
+  A quantity that is pure rounding, such as the gradient of a bias before a batch norm, has no
+  relative precision. So the norm that a difference is divided by is at least the root of the
+  tolerance times the largest norm among its kin: the losses of the step, or the gradients of the
+  update. Adam makes large updates of small gradients, so for a variable it is at least the largest
+  norm in its network.
   """
   largest: dict[tuple, float] = {}
   for key, value in reference.items():
@@ -62,17 +71,17 @@ def _norm(value: np.ndarray) -> float:
   return float(np.linalg.norm(np.nan_to_num(value, posinf=0.0, neginf=0.0)))
 
 
-def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: float) -> Difference:
+def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: float) -> Deviation:
   if a is None or b is None or a.shape != b.shape:
-    return Difference(key, np.inf, (np.nan, np.nan))
+    return Deviation(key, np.inf, (np.nan, np.nan))
   is_whole = a.dtype.kind != "f"
   a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
   values = (float(a), float(b)) if a.ndim == 0 else (_norm(a), _norm(b))
   if np.array_equal(a, b, equal_nan=True):
-    return Difference(key, 0.0, values)
+    return Deviation(key, 0.0, values)
   with np.errstate(all="ignore"):
     relative = float(np.linalg.norm(a - b) / max(np.linalg.norm(a), 0.0 if is_whole else floor))
-  return Difference(key, np.inf if np.isnan(relative) else relative, values)
+  return Deviation(key, np.inf if np.isnan(relative) else relative, values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,23 +90,23 @@ class Case:
 
   Attributes:
     reference: the recording that it differs from.
-    other: what the variant computed.
+    other: the quantities of the variant.
     first: the first difference.
-    parts: into how many the variant divides what the reference computes at once.
-    microbatches: whether those are micro-batches, and not replicas.
-    tolerance: what passes for equal.
+    parts: into how many parts the variant divides the batch of the reference.
+    microbatches: whether the parts are micro-batches, and not replicas.
+    tolerance: the largest relative difference that counts as rounding.
   """
 
-  reference: Recording
+  reference: ReplicaRecording
   other: Quantities
-  first: Difference
+  first: Deviation
   parts: int
   microbatches: bool
   tolerance: float
 
   @property
   def evidence(self) -> Evidence:
-    """What was seen in the reference's step."""
+    """What was seen in the step of the reference."""
     return self.reference.evidence
 
   def place(self) -> str:
@@ -111,23 +120,23 @@ class Case:
             f"relative difference {self.first.relative:.1e}")
 
   def cause(self) -> str:
-    """In words, with the remedy; surer evidence goes before."""
+    """The likely cause and its remedy, in words; more certain evidence comes first."""
     if self.first.key[0] == 0:
       return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
               "initializers, or NumPy's global generator, which train seeds")
-    for look in (self._of_a_sum, self._of_clipping, self._of_batch_norm_or_draws):
+    for look in (self._sum_instead_of_mean, self._clipping, self._batch_norm_or_draws):
       found = look()
       if found:
         return found
     part = "micro-batch" if self.microbatches else "replica"
     if self.first.key[1] == VARIABLE:
-      return (f"a variable is assigned what one {part} computed of its own examples; average it "
-              "with replicator.all_mean before")
+      return (f"a variable is assigned what one {part} computed from its own examples; average it "
+              "first with replicator.all_mean")
     return (f"a batch-dependent op: something mixes the examples of a batch, and each {part} has "
             "its own; compute it over all replicas with replicator.all_mean or all_gather")
 
-  def _of_a_sum(self) -> str:
-    """Sums over n examples shrink by the number of parts, exactly, and means do not."""
+  def _sum_instead_of_mean(self) -> str:
+    """A sum over a part's examples is smaller by exactly the number of parts; a mean is not."""
     _, kind, name = self.first.key
     if kind not in (LOSS, GRADIENT):
       return ""
@@ -140,7 +149,7 @@ class Case:
               "reference's; write the mean over the examples that the step is given")
     if self._in_ratio(keys, self.parts):
       return (f"a sum over replicas: {what} exactly {self.parts} times as large; Optimizer.apply "
-              "averages over replicas, and the step must not add anything up")
+              "averages over replicas, and the step must not sum over them")
     return ""
 
   def _in_ratio(self, keys: list[Key], ratio: float) -> bool:
@@ -148,13 +157,13 @@ class Case:
     others = {key: self.other[key] for key in keys if key in self.other}
     return compare(scaled, others, self.tolerance)[1] is None
 
-  def _of_clipping(self) -> str:
-    """Gradients that agree as the tape gave them, and no longer when the optimizer got them."""
+  def _clipping(self) -> str:
+    """Gradients agree as the tape gave them, and differ as the optimizer got them."""
     step, kind, _ = self.first.key
     if kind != GRADIENT:
       return ""
     clips, changes = self.evidence.clips, self.evidence.changes
-    # Micro-batches have gradients of the tape of their own, which were not recorded.
+    # Each micro-batch has its own gradients from the tape, which were not recorded.
     if not (self._raw_gradients_agree(step) or (self.microbatches and (clips or changes))):
       return ""
     remedy = "set wrap_optimizer's clip_norm, which clips the mean over replicas"
@@ -164,7 +173,7 @@ class Case:
             f"({', '.join(changes)}), as in clipping; {remedy}")
 
   def _raw_gradients_agree(self, step: int) -> bool:
-    """Of the update that differs first."""
+    """Whether the tape gave equal gradients for the update that differs first."""
     mine = {key: value for key, value in self.reference.quantities.items()
             if key[:2] == (step, RAW) and _kin(key) == (step, RAW, _kin(self.first.key)[2])}
     others = {key: self.other[key] for key in mine if key in self.other}
@@ -172,24 +181,20 @@ class Case:
     return bool(mine) and compare(
         as_gradients(mine), as_gradients(others), self.tolerance)[1] is None
 
-  def _of_batch_norm_or_draws(self) -> str:
-    """What is in the step, and works on every part by itself."""
+  def _batch_norm_or_draws(self) -> str:
+    """Layers and draws of the step that work on every part by itself."""
     causes = []
     norms = [name for name, path in self.evidence.local_batch_norms if self._moved(path)]
     if norms:
       causes.append("local batch norm: Keras BatchNormalization takes the statistics of each "
                     f"{'micro-batch' if self.microbatches else 'replica'} by itself "
-                    f"({_few(norms)}); use replicator.GlobalBatchNorm")
+                    f"({listed(norms)}); use replicator.GlobalBatchNorm")
     if self.evidence.draws:
-      causes.append(f"{_few(self.evidence.draws)}: what an example draws depends on how the batch "
-                    "is divided; draw with replicator.random or replicator.Dropout")
+      causes.append(f"{listed(self.evidence.draws)}: what an example draws depends on how the "
+                    "batch is divided; draw with replicator.random or replicator.Dropout")
     return "; or ".join(causes)
 
   def _moved(self, path: str) -> bool:
-    """Whether a moving mean moved in the first step: the layer ran in training mode."""
+    """Whether a moving mean changed in the first step, so that the layer ran in training mode."""
     values = [self.reference.quantities.get((step, VARIABLE, path)) for step in (0, 1)]
     return not np.array_equal(*values)  # type: ignore[arg-type]
-
-
-def _few(names: list[str]) -> str:
-  return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,4 +1,4 @@
-"""What a step holds and calls that may make it compute otherwise on several replicas."""
+"""What a step holds and calls that may make it compute differently on several replicas."""
 
 import inspect
 import os
@@ -28,7 +28,7 @@ _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncated
                     r"(?!GetKey|GetAlg|UniformFullInt)")
 _NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
                "Square", "Tanh"}
-_LIBRARY = str(pathlib.Path(replicator.__file__).parent)
+_LIBRARY = str(pathlib.Path(replicator.__file__).parent) + os.sep
 _OWN_STREAMS = {module.__file__ for module in (random, random_bits)}
 _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
 
@@ -37,12 +37,15 @@ class Evidence:
   """What was seen in a step while it was traced on one replica.
 
   Attributes:
-    draws: random draws that are not of `replicator.random`, each in words with its place.
-    stateful_draws: those of them whose state is the operation's own, and so in no checkpoint.
+    draws: random draws that are not from `replicator.random`, each in words with its place.
+    stateful_draws: the draws whose state belongs to the operation, and so is in no checkpoint.
     python_code: calls of Python functions by the compiled step, each in words with its place.
     clips: clipping between the tape and an optimizer, each in words with its place.
-    changes: all such operations that are not linear, each in words with its place.
+    changes: nonlinear operations in that place, each in words with its place.
     microbatched: whether the step divides its batch as `microbatch.n` says.
+    labels: Keras' names of the variables, by path.
+    local_batch_norms: the Keras batch normalizations: their names, and the paths of their moving
+      means.
   """
 
   def __init__(self, step: Any):
@@ -62,12 +65,10 @@ class Evidence:
     variables = variables_of(step)
     self.labels = {path: v.name.removesuffix(":0") for path, v in variables.items()
                    if isinstance(v, tf.Variable)}
-    """Keras' names of the variables, by path."""
     paths = {id(v): path for path, v in variables.items()}
     self.local_batch_norms = [
         (layer.path, paths.get(id(layer.moving_mean.value), "")) for layer in self._layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized]
-    """Keras batch normalizations: their names, and the paths of their moving means."""
 
   @property
   def has_global_batch_norm(self) -> bool:
@@ -79,7 +80,7 @@ class Evidence:
     return self._paths.get(id(optimizer), str(optimizer.name))
 
   def look_at_graph(self, graph: Any) -> None:
-    """Collects random draws from the graph that the step was traced into, and those it calls."""
+    """Collects random draws and calls of Python from a step's graph and the graphs it calls."""
     for called in graphs_called_by(graph):
       self.look_at_graph(called)
     for operation in graph.get_operations():
@@ -102,7 +103,7 @@ class Evidence:
     return "a keras.random draw" if in_keras else "a tf.random draw"
 
   def gradients_of_tape(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """What the tape gave, of gradients that were clipped or otherwise changed since; or nothing."""
+    """What the tape gave for gradients that were clipped or changed since; empty if unchanged."""
     if tf.executing_eagerly():
       return []
     found: list[tf.Tensor] = []

@@ -1,12 +1,11 @@
-"""What a step computes on its way, recorded step by step for `replicator.doctor`."""
+"""What a step computes, recorded step by step for the doctor's check of replicas."""
 
-import contextlib
 import dataclasses
 import itertools
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from replicator.console import quiet
@@ -20,89 +19,71 @@ import tensorflow as tf
 from replicator.configuration.gin_internals import operative_config
 from replicator.doctor import inspection
 from replicator.errors import UsageError
-from replicator.optimizers import optimizer as optimizers
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import collectives, context
-from replicator.step.variables import variables_of
-from replicator.strategies.replicator import Replicator
-from replicator.training import inputs as inputs_lib
+from replicator.step.variables import held_by, variables_of
+from replicator.training import inputs
+from replicator.training.observer import Observer, Training, observed_by
 from replicator.training.scalars import checked_scalars
-from replicator.training.train import instead_of_training
 
 Key = tuple[int, str, str]
 """Step (0: before the first), kind, and name; the kinds are those below."""
 
 VARIABLE, LOSS, GRADIENT = "variable", "loss", "gradient"
 RAW = "gradient as the tape gave it"
-"""Before the step changed it and gave it to an optimizer; of itself no quantity to agree on."""
+"""Before the step changed it and passed it to an optimizer; not a quantity that must agree."""
 
 
 @dataclasses.dataclass
-class Recording:
-  """One variant's first steps.
+class ReplicaRecording:
+  """The first steps of one variant.
 
   Attributes:
     quantities: the mean over replicas of each loss and gradient, and each variable after the
-      step; float64, or whole numbers as they are; in the order in which a step makes them.
-    replicas: how many made the steps.
-    chief: whether this process is the one that keeps what a cluster records.
-    batch_size: of the global batch.
+      step; float64, or whole numbers as they are; in the order in which a step computes them.
+    is_chief: whether this process keeps what a cluster records.
+    batch_size: the global batch size.
     evidence: what was seen in the step while it was traced.
   """
 
   quantities: dict[Key, np.ndarray]
-  replicas: int
-  chief: bool
+  is_chief: bool
   batch_size: int
   evidence: inspection.Evidence
 
-  def save(self, path: str) -> None:
+  def write(self, path: str) -> None:
     """Writes the quantities to a file for `load`."""
     np.savez(path, **{"|".join(map(str, key)): value  # type: ignore[arg-type]
                       for key, value in self.quantities.items()})
 
 
 def load(path: str) -> dict[Key, np.ndarray]:
-  """The quantities that `Recording.save` wrote."""
+  """The quantities that `ReplicaRecording.write` wrote."""
   with np.load(path) as file:
     return {(int(step), kind, name): file[key] for key in file.files
             for step, kind, name in [key.split("|", 2)]}
 
 
-class _Recorded(BaseException):
-  """Ends the experiment when all is recorded, past its own handlers."""
-
-
-def record(main: Callable[[str], None], steps: int, precision: str) -> Recording:
+def record(main: Callable[[str], None], steps: int, precision: str) -> ReplicaRecording:
   """Runs an experiment, already configured, until `steps` steps of its `train` are recorded.
 
-  It is not evaluated, and leaves nothing on the disk.
+  The experiment is not evaluated, and leaves nothing on the disk.
 
   Raises:
-    UsageError: it does not call `replicator.train`, or fixes another precision; or as it raises.
+    UsageError: it does not call `replicator.train`, or fixes another precision; or what the
+      experiment raises.
   """
   keras.backend.clear_session()  # Names and seeds as in a new process.
-  recorder = _Recorder(steps, precision)
-  with (tempfile.TemporaryDirectory(prefix="replicator-") as workdir,
-        instead_of_training(recorder), _observed(recorder.observe),
-        contextlib.suppress(_Recorded)):
+  recorder = _ReplicaRecorder(steps, precision)
+  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(recorder):
     main(workdir)
   if recorder.recording is None:
     raise UsageError("the experiment did not call replicator.train, so there is no step to examine")
   return recorder.recording
 
 
-@contextlib.contextmanager
-def _observed(observer: Callable) -> Iterator[None]:
-  optimizers.observer = observer
-  try:
-    yield
-  finally:
-    optimizers.observer = None
-
-
 class _Taps(threading.local):
-  """What the step that this thread traces has made so far; every replica has its thread."""
+  """What the step that this thread traces has computed so far; every replica has its thread."""
 
   def __init__(self):
     self.clear()
@@ -117,42 +98,46 @@ class _Taps(threading.local):
     self.tensors.append(tf.cast(value, tf.float64))
 
 
-class _Recorder:
-  """Takes the place of the training loop."""
+class _ReplicaRecorder(Observer):
+  """Runs the steps of a prepared training itself, and stops the training before its loop."""
 
   def __init__(self, steps: int, precision: str):
-    self.recording: Recording | None = None
+    self.recording: ReplicaRecording | None = None
     self._steps = steps
     self._precision = precision
     self._taps = _Taps()
     self._names: list[tuple[str, str]] = []
+    self._reported: set[int] = set()  # By id.
 
-  def __call__(self, replicator: Replicator, step: Callable,
-               inputs: inputs_lib.Inputs | None, input_context: inputs_lib.InputContext,
-               before_call: Callable[[Any, int], None] | None) -> None:
+  def prepared(self, training: Training) -> None:
     if keras.config.dtype_policy().name != self._precision:
       raise UsageError(f"the experiment passes precision = '{keras.config.dtype_policy().name}' to "
                        "train itself; leave train.precision to gin")
-    self._step = step
-    self._variables = variables_of(step)
+    self._step = training.step
+    self._variables = variables_of(training.step)
     self._paths = {id(v): path for path, v in self._variables.items()}
-    self._evidence = inspection.Evidence(step)
-    quantities = self._read(0)
-    batches = (itertools.repeat(None) if inputs is None
-               else iter(inputs_lib.batches(inputs, input_context)))
-    for number, batch in zip(range(1, self._steps + 1), batches, strict=False):
-      if before_call:
-        before_call(step, number - 1)
-      outputs = replicator.run(self._one_step, batch)[0]
-      quantities.update({(number, kind, name): value.numpy() for (kind, name), value
-                         in zip(self._names, outputs, strict=True)})
-      quantities.update(self._read(number))
+    self._evidence = inspection.Evidence(training.step)
+    quantities = self._run(training)
+    self._check_updates_were_reported()
     self._evidence.microbatched = any(
         selector == "replicator.microbatch" and "n" in values
         for (_, selector), values in operative_config().items())
-    self.recording = Recording(quantities, replicator.num_replicas, replicator.worker_id == 0,
-                               input_context.global_batch_size, self._evidence)
-    raise _Recorded
+    self.recording = ReplicaRecording(quantities, training.replicator.worker_id == 0,
+                                      training.input_context.global_batch_size, self._evidence)
+    self.stop()
+
+  def _run(self, training: Training) -> dict[Key, np.ndarray]:
+    quantities = self._read(0)
+    batches = (itertools.repeat(None) if training.inputs is None
+               else iter(inputs.batches(training.inputs, training.input_context)))
+    for number, batch in zip(range(1, self._steps + 1), batches, strict=False):
+      if training.before_call:
+        training.before_call(self._step, number - 1)
+      outputs = training.replicator.run(self._one_step, batch)[0]
+      quantities.update({(number, kind, name): value.numpy() for (kind, name), value
+                         in zip(self._names, outputs, strict=True)})
+      quantities.update(self._read(number))
+    return quantities
 
   def _read(self, number: int) -> dict[Key, np.ndarray]:
     values = {path: v.numpy() for path, v in self._variables.items() if isinstance(v, tf.Variable)}
@@ -160,9 +145,10 @@ class _Recorder:
             np.asarray(value, np.float64) for path, value in values.items()}
 
   def _one_step(self, *batch: Any) -> list[tf.Tensor]:
-    """The losses and gradients of one step, averaged over replicas; `_names` says which."""
+    """The losses and gradients of one step, averaged over replicas; `_names` are their names."""
     taps = self._taps
     taps.clear()
+    context.current().on_update = self._record_update
     losses = checked_scalars(self._step(*batch))
     applied = taps.names, taps.tensors
     taps.clear()
@@ -173,18 +159,25 @@ class _Recorder:
     self._names = taps.names + applied[0]
     return collectives.all_mean(taps.tensors + applied[1])
 
-  def observe(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
-              averaged: list[tf.Tensor]) -> None:
-    """Takes down the gradients of one update."""
-    graph = tf.compat.v1.get_default_graph()
-    if graph is not context.current().graph:
-      return  # In a loop or a branch, whose tensors are not to be had outside.
+  def _record_update(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
+                     averaged: list[tf.Tensor]) -> None:
     path = self._evidence.path_of(optimizer)
+    self._reported.add(id(optimizer))
+    if context.in_inner_graph():
+      return  # The tensors of a loop or a branch cannot be used outside it.
     self._taps.updates[path] += 1
     update = f"{path}, update {self._taps.updates[path]}"
-    # As the tape gave them, where the step changed them before it gave them to the optimizer.
+    # As the tape gave them, if the step changed them before it passed them to the optimizer.
     for number, gradient in enumerate(self._evidence.gradients_of_tape(local)):
       self._taps.add(RAW, f"{update}: {number}", gradient)
     for variable, gradient in zip(variables, averaged, strict=True):
       name = self._paths.get(id(variable.value), variable.path)
       self._taps.add(GRADIENT, f"{update}: {name}", gradient)
+
+  def _check_updates_were_reported(self) -> None:
+    """Without this check, a comparison of no gradients would pass for agreement."""
+    made = lambda optimizer: int(optimizer.keras_optimizer.iterations.numpy())
+    unseen = [path for path, optimizer in held_by(self._step, (Optimizer,))
+              if made(optimizer) and id(optimizer) not in self._reported]
+    if unseen:
+      raise RuntimeError(f"the doctor saw no gradients of {', '.join(unseen)}, which made updates")

@@ -1,8 +1,8 @@
-"""What a process of `replicator.doctor --check_resume` sees while it trains.
+"""What a process of `replicator.doctor --check_resume` records while it trains.
 
-The process trains as ever, into a workdir, and ends after a given step as if it were killed there.
-Beside the run's own files it leaves what the doctor needs to say why a resumed run differs: digests
-of the batches, and what in the step has a state that no checkpoint holds.
+The process trains normally, into a workdir, and exits after a given step as if it were killed
+there. Beside the run's own files it leaves what the doctor needs to say why a resumed run differs:
+digests of the batches, and what in the step has a state that no checkpoint holds.
 """
 
 import collections
@@ -15,7 +15,7 @@ import pathlib
 import pickle
 import random as python_random
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from replicator.console import quiet
@@ -28,36 +28,33 @@ import tensorflow as tf
 import tree
 
 from replicator import atomic
-from replicator.checkpoints import checkpoint
+from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.doctor import inspection
 from replicator.errors import UsageError
 from replicator.step import variables
-from replicator.training import loop
 from replicator.training.inputs import ExampleSource
-from replicator.training.training_function import TrainingFunction
+from replicator.training.observer import Observer, Training, observed_by
 
 _MOST = 10_000       # Python values that are looked at.
 _LARGEST = 2 ** 20   # Bytes of an array that may be a state; a larger one is data.
 
 
 @dataclasses.dataclass
-class Watched:
-  """What one process saw of its steps.
+class ResumeRecording:
+  """What one process recorded of its steps.
 
   Attributes:
-    first_step: where it began.
-    source: 'source', 'function' or 'none': what its examples came from.
+    source: 'source', 'function' or 'none': the kind of its inputs.
     batches: a digest of the batch of each step.
-    changed: paths of Python values that the steps after the first changed.
+    changed: paths of Python values that changed after the first step.
     draws: random draws whose state is in the operation, in words with their places.
     python_code: Python functions that the compiled step calls, in words with their places.
     labels: Keras' names of the variables, by path.
-    batch_size: of the global batch.
-    replicas: how many made the steps.
-    strategy: its name.
+    batch_size: the global batch size.
+    replicas: how many replicas trained.
+    strategy: the strategy's name.
   """
 
-  first_step: int = 0
   source: str = "none"
   batches: dict[int, str] = dataclasses.field(default_factory=dict)
   changed: list[str] = dataclasses.field(default_factory=list)
@@ -69,122 +66,92 @@ class Watched:
   strategy: str = ""
 
   def write(self, path: pathlib.Path) -> None:
-    """Writes it for `load`."""
+    """Writes the recording to a file for `load`."""
     atomic.write_whole(path, json.dumps(dataclasses.asdict(self)))
 
 
-def load(path: pathlib.Path) -> Watched:
-  """What `Watched.write` wrote."""
+def load(path: pathlib.Path) -> ResumeRecording:
+  """The recording that `ResumeRecording.write` wrote."""
   fields = json.loads(path.read_text())
   fields["batches"] = {int(step): digest for step, digest in fields["batches"].items()}
-  return Watched(**fields)
+  return ResumeRecording(**fields)
 
 
-class _Enough(BaseException):
-  """Ends the experiment after the step, past its own handlers."""
-
-
-def train(main: Callable[[str], None], workdir: str, until: int, path: str) -> None:
+def record(main: Callable[[str], None], workdir: str, until: int, path: str) -> None:
   """Runs an experiment, already configured, until step `until` is saved in `workdir`.
 
   Args:
-    main: of the experiment.
-    workdir: where it resumes, too.
+    main: the experiment.
+    workdir: where it trains, or resumes.
     until: the last step.
-    path: where the chief writes what was `Watched`.
+    path: where the chief writes the `ResumeRecording`.
 
   Raises:
-    UsageError: the experiment does not save that step; or as it raises.
+    UsageError: the experiment does not save that step; or what the experiment raises.
   """
-  watcher = _Watcher(until)
-  with watcher.installed(), contextlib.suppress(_Enough):
+  recorder = _ResumeRecorder(until)
+  with observed_by(recorder):
     main(workdir)
     raise UsageError(f"the experiment ended before step {until}: write at least train.steps = "
                      f"{until}, and leave it to gin")
-  if watcher.is_chief:
-    watcher.conclude().write(pathlib.Path(path))
+  if recorder.is_chief:
+    recorder.conclude().write(pathlib.Path(path))
 
 
-class _Watcher:
-  """Stands in for parts of the training loop, which work as ever."""
+class _ResumeRecorder(Observer):
+  """Records while the training runs, and stops it when its last step is saved."""
 
   def __init__(self, until: int):
-    self.watched = Watched()
-    self.is_chief = False
+    self._recording = ResumeRecording()
     self._until = until
-    self._step: Any = None
-    self._inputs: Any = None
-    self._evidence: inspection.Evidence | None = None
-    self._python: dict[str, str] = {}
+    self._traced = False
+    self._python: dict[str, str] | None = None
 
-  @contextlib.contextmanager
-  def installed(self) -> Iterator[None]:
-    """Inside, the loop of this process is watched."""
-    before = loop.TrainingFunction, loop.iterator, checkpoint.Checkpoints.save
-    save = before[2]
-    iterator = before[1]
+  def prepared(self, training: Training) -> None:
+    self._training = training
+    self._evidence = inspection.Evidence(training.step)
+    self.is_chief = training.replicator.worker_id == 0
+    found = self._recording
+    found.replicas, found.strategy = training.replicator.num_replicas, training.replicator.name
+    found.labels, found.batch_size = self._evidence.labels, training.input_context.global_batch_size
+    if training.inputs is not None:
+      found.source = "source" if isinstance(training.inputs, ExampleSource) else "function"
 
-    def watched_save(checkpoints: checkpoint.Checkpoints, step: int, *state: Any) -> None:
-      save(checkpoints, step, *state)
-      if step == self._until:
-        checkpoints.wait()
-        raise _Enough
+  def run_step(self, step: Callable, *batch: Any) -> Any:
+    outputs = step(*batch)
+    self._traced = True
+    self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
+    return outputs
 
-    loop.TrainingFunction = self._function  # type: ignore[misc, assignment]
-    loop.iterator = lambda *arguments: self._batches(iterator, *arguments)
-    checkpoint.Checkpoints.save = watched_save  # type: ignore[method-assign, assignment]
-    try:
-      yield
-    finally:
-      loop.TrainingFunction, loop.iterator, checkpoint.Checkpoints.save = (  # type: ignore
-          before)
+  def batch(self, step: int, batch: Any) -> None:
+    # Every process traces the first call, so what that changed in Python is no difference.
+    if self._recording.batches and self._python is None:
+      self._python = self._python_state()
+    if step == self._until:
+      raise UsageError(f"step {step} was not saved, because its numbers are not finite")
+    self._recording.batches[step + 1] = _digest(batch)
 
-  def _function(self, replicator: Any, step: Callable, *settings: Any) -> TrainingFunction:
-    self.is_chief = replicator.worker_id == 0
-    self._step = step
-    self._evidence = seen = inspection.Evidence(step)
-    self.watched.replicas, self.watched.strategy = replicator.num_replicas, replicator.name
-    self.watched.labels = seen.labels
+  def saved(self, step: int, checkpoints: Checkpoints) -> None:
+    if step == self._until:
+      checkpoints.wait()
+      self.stop()
 
-    def looked_at(*batch: Any) -> Any:
-      outputs = step(*batch)
-      if not tf.executing_eagerly():
-        seen.look_at_graph(tf.compat.v1.get_default_graph())
-      return outputs
-
-    function = TrainingFunction(replicator, step, *settings)
-    function._step_fn = looked_at
-    return function
-
-  def _batches(self, iterator: Callable[..., Iterator], inputs: Any, context: Any, first_step: int,
-               *settings: Any) -> Iterator:
-    self._inputs = inputs
-    self.watched.first_step, self.watched.batch_size = first_step, context.global_batch_size
-    if inputs is not None:
-      self.watched.source = "source" if isinstance(inputs, ExampleSource) else "function"
-    batches = iterator(inputs, context, first_step, *settings)
-    for number, batch in enumerate(batches, first_step + 1):
-      if number == first_step + 2:  # What the trace of the first call changed, every process does.
-        self._python = self._python_state()
-      if number > self._until:
-        raise UsageError(f"step {self._until} was not saved, as its numbers are not finite")
-      self.watched.batches[number] = _digest(batch)
-      yield batch
-
-  def conclude(self) -> Watched:
-    """All that was seen, after the last step."""
-    after = self._python_state()
-    self.watched.changed = [path for path, digest in self._python.items()
-                            if after.get(path, digest) != digest]
-    if self._evidence:
-      self.watched.draws = self._evidence.stateful_draws
-      self.watched.python_code = self._evidence.python_code
-    return self.watched
+  def conclude(self) -> ResumeRecording:
+    """The recording, complete after the last step."""
+    if not (self._traced and self._recording.batches):
+      raise RuntimeError("the training did not report its batches and its step to the doctor")
+    before, after = self._python or {}, self._python_state()
+    self._recording.changed = [path for path, digest in before.items()
+                               if after.get(path, digest) != digest]
+    self._recording.draws = self._evidence.stateful_draws
+    self._recording.python_code = self._evidence.python_code
+    return self._recording
 
   def _python_state(self) -> dict[str, str]:
-    # Drawn by name, and not by reference to what a checkpoint restores.
+    # The step reaches these by their names, not through references.
     legacy = {"np.random": np.random.get_state(), "random": python_random.getstate()}
-    return {**python_state("", self._step), **python_state("inputs", self._inputs),
+    return {**python_state("", self._training.step),
+            **python_state("inputs", self._training.inputs),
             **{f"the generator of {name}": _digest_of(value) for name, value in legacy.items()}}
 
 
@@ -203,7 +170,7 @@ _NONE_OF_PYTHON = (tf.Variable, tf.Tensor, keras.Variable, keras.optimizers.Opti
 
 
 def python_state(name: str, root: Any) -> dict[str, str]:
-  """Digests of the Python values that hang off an object, by path; none of TensorFlow's."""
+  """Digests of the Python values that an object holds, by path, without those of TensorFlow."""
   found: dict[str, str] = {}
   seen: set[int] = set()
   waiting = collections.deque([(name, root)])

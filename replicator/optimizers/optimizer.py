@@ -24,10 +24,6 @@ from replicator.optimizers.schedules import LinearDecay  # noqa: F401  (for gin)
 from replicator.step import collectives, context
 from replicator.step.variables import held_by
 
-observer: Callable[["Optimizer", list, list[tf.Tensor], list[tf.Tensor]], None] | None = None
-"""Called in every `apply`, on every replica, when it is traced, where `replicator.doctor` records:
-with the optimizer, the variables, and their gradients before and after the mean over replicas."""
-
 
 class Optimizer(tf.Module):
   """A Keras optimizer that owns the variables of some networks; made by `wrap_optimizer`.
@@ -168,8 +164,8 @@ class Optimizer(tf.Module):
     own = self._unscaled([flat.pack([gradient_of.get(id(v)) for v in flat.variables])
                           for flat in flats])
     averaged = collectives.all_mean(own)
-    if observer:
-      self._show(observer, flats, averaged, gradient_of)
+    if on_update := context.current().on_update:
+      self._report(on_update, flats, averaged, gradient_of)
     clipped, finite = self._clip(averaged, flats, self._networks)
     context.signal(self, lambda: self._norms(averaged, flats, finite))
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
@@ -191,12 +187,12 @@ class Optimizer(tf.Module):
     scaled_for.remove(self)  # The next update may have another scale.
     return self.loss_scale.unscale(gradients)
 
-  def _show(self, observe: Callable, flats: list[FlatVariable], averaged: list[tf.Tensor],
-            gradient_of: dict[int, tf.Tensor]) -> None:
+  def _report(self, on_update: Callable, flats: list[FlatVariable], averaged: list[tf.Tensor],
+              gradient_of: dict[int, tf.Tensor]) -> None:
     updates = [(v, gradient_of[id(v)], mean) for flat, vector in zip(flats, averaged, strict=True)
                for v, mean in zip(flat.variables, flat.unpack(vector), strict=True)
                if id(v) in gradient_of]
-    observe(self, *map(list, zip(*updates, strict=True)))
+    on_update(self, *map(list, zip(*updates, strict=True)))
 
   def _norms(self, gradients: list[tf.Tensor], flats: list[FlatVariable], finite: tf.Tensor
              ) -> dict[str, tf.Tensor]:

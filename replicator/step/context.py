@@ -51,6 +51,8 @@ class StepContext:
     collectives: a description of each collective that the step has called so far.
     scaled_for: the optimizers that have scaled a loss in this step since their last update.
     signals: what `signal` recorded, or None if the caller of the step did not ask for signals.
+    on_update: called at each update of an optimizer, while it is traced, with the optimizer, its
+      variables, and their gradients before and after the mean over replicas; or None.
   """
 
   def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True):
@@ -63,6 +65,7 @@ class StepContext:
     self.collectives: list[str] = []
     self.scaled_for: set[Any] = set()
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None
+    self.on_update: Callable[[Any, list, list[tf.Tensor], list[tf.Tensor]], None] | None = None
 
 
 @dataclasses.dataclass

@@ -135,8 +135,7 @@ class Replicator:
       raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
                        "call the function itself, or run it after the step")
     if step_fn not in self._compiled:
-      check_owners(step_fn)
-      unsupported.check_supported(step_fn, self.name, self.num_replicas)
+      self.check(step_fn)
       self._compiled[step_fn] = self.compile(
           lambda step, arguments: self.on_replicas(step_fn, step, arguments))
     arguments = () if inputs is None else (self.distribute(inputs),)
@@ -144,6 +143,11 @@ class Replicator:
     self._steps_run += 1
     outputs = self.start(self._compiled[step_fn], step, arguments)
     return [outputs] if self.is_async else self.local_results(outputs)
+
+  def check(self, step_fn: Step) -> None:
+    """Raises a UsageError if two optimizers own a variable, or the strategy cannot run a layer."""
+    check_owners(step_fn)
+    unsupported.check_supported(step_fn, self.name, self.num_replicas)
 
   def join(self) -> None:
     """Waits for all scheduled steps; does nothing under a synchronous strategy."""

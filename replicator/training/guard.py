@@ -1,4 +1,4 @@
-"""The divergence guard: looks at the numbers of every step, and says which must not pass."""
+"""The divergence guard: looks at the numbers of every step, and finds those that must not pass."""
 
 import collections
 import dataclasses
@@ -14,20 +14,20 @@ from replicator.training.signals import PREFIXES
 
 ACTIONS = ("stop", "warn", "roll_back", "off")
 RECENT = 20
-"""So many steps are told of when one fails."""
+"""How many steps a `Divergence` remembers."""
 
 History = dict[str, np.ndarray]  # {name: [steps]}
 
 
 @dataclasses.dataclass(frozen=True)
-class Failure:
-  """A step with a number that is not finite, or past its limit.
+class Divergence:
+  """A step with a number that is not finite, or above its limit.
 
   Attributes:
     step: its number, counted from 1 as in the log.
     offending: the first such scalars, by name.
-    recent: all scalars of this step and of those before it, `[steps]`, the oldest first.
-    limits: the limits of the offending ones, where they are finite.
+    recent: all scalars of this step and of the steps before it, `[steps]`, the oldest first.
+    limits: the limits of the offending scalars that have one.
   """
 
   step: int
@@ -36,33 +36,34 @@ class Failure:
   limits: dict[str, float]
 
   def __str__(self) -> str:
-    told = [f"{name} is {format_number(value)}" + (
+    numbers = [f"{name} is {format_number(value)}" + (
         f", over its limit of {format_number(self.limits[name])}" if name in self.limits else "")
-            for name, value in self.offending.items()]
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    return f"step {self.step}: {told[0]}{more}"
+               for name, value in self.offending.items()]
+    more = f" (and {len(numbers) - 1} more)" if len(numbers) > 1 else ""
+    return f"step {self.step}: {numbers[0]}{more}"
 
 
 @gin.configurable(module="replicator")
 class Guard:
-  """What to do about a step whose numbers are not finite, or past a limit.
+  """Decides what to do about a step whose numbers are not finite, or above a limit.
 
   The numbers are the scalars that the step returns and its signals, averaged over replicas, so
   that all workers decide alike. Gradients that are not finite show in `grad_norm/...`, unless
   their update is skipped by design. No checkpoint is saved of a step that was not finite.
 
-  A step that returns `sample_variance` and `data_variance`, the variance over the batch of what
-  it generates and of what it learns from, is also looked at for mode collapse.
+  A step can also name scalars that may collapse: an attribute `may_collapse`, such as
+  `{"mode collapse": ("sample_variance", "data_variance")}`. The guard warns when the first of the
+  two falls far below the second.
 
   Args:
-    action: 'stop' ends the run with status 1; 'warn' tells of it, once for each log point;
-      'roll_back' goes back to the last checkpoint, and on with other random draws and with
+    action: 'stop' ends the run with status 1; 'warn' logs a warning, once for each log point;
+      'roll_back' returns to the last checkpoint, and continues with other random draws and with
       the data after those that were used; 'off' looks at nothing. A stop and a rollback leave
       `failures/step-NNNNNNNN/` behind, with the batch and the numbers.
     limits: the highest value that each of some scalars may have, `{'grad_norm/generator': 1e4}`.
-    max_rollbacks: so many times a run is rolled back; then it is stopped.
-    collapse: warns when the mean `sample_variance` since the last log point falls below this
-      fraction of the mean `data_variance`; 0 for never.
+    max_rollbacks: how many times a run is rolled back before it is stopped.
+    collapse: warns when the mean of a scalar that may collapse, since the last log point, falls
+      below this fraction of the mean of the other one; 0 for never.
     signals: whether the gradient norms and singular values of `training.signals` are logged.
 
   Raises:
@@ -77,32 +78,32 @@ class Guard:
     self.collapse = collapse
     self.signals = signals
     self.is_sound = True
-    """Whether the last step that was looked at was finite, or nobody looks."""
+    """Whether the last step that was looked at was finite, or the guard is off."""
     self._limits = {name: float(value) for name, value in (limits or {}).items()}
     self._recent: collections.deque[History] = collections.deque(maxlen=RECENT)
     self._warned = False
-    self._collapsed = False
+    self._collapsed: set[str] = set()
 
   def check_supported(self, strategy: str) -> None:
-    """Raises a UsageError if a strategy of that name cannot go back to a checkpoint."""
+    """Raises a UsageError if a strategy of that name cannot return to a checkpoint."""
     if self.action == "roll_back" and strategy == "parameter_server":
       raise UsageError("Guard.action = 'roll_back': under 'parameter_server' steps overtake each "
                        "other, so that none is the last good one; write 'stop' or 'warn'")
 
-  def failure_in(self, first_step: int, values: History) -> Failure | None:
-    """The first among the steps `first_step`, `first_step + 1`, ... (from 1) of one call, if any.
+  def divergence_in(self, first_step: int, values: History) -> Divergence | None:
+    """The first divergence among the steps of one call, if any.
 
     Args:
-      first_step: the number of the first.
-      values: what all of them logged.
+      first_step: the number of the first step of the call, counted from 1.
+      values: what the steps logged.
 
     Raises:
-      UsageError: a limit is set for what is not logged.
+      UsageError: a limit is set for a scalar that is not logged.
     """
     if self.action == "off":
       return None
     if not self._recent:
-      self._check_names(list(values))
+      self._check_limits(list(values))
     self._recent.append(values)
     table = np.stack(list(values.values()))  # [names, steps]
     finite = np.isfinite(table)
@@ -114,47 +115,61 @@ class Guard:
     i = int(failed.any(0).argmax())
     offending = {name: float(series[i]) for (name, series), bad
                  in zip(values.items(), failed[:, i], strict=True) if bad}
-    return Failure(first_step + i, offending, self._recent_to(i), {
+    return Divergence(first_step + i, offending, self._recent_until(i), {
         name: self._limits[name] for name, value in offending.items() if math.isfinite(value)})
 
-  def warning(self, failure: Failure) -> str | None:
-    """One line about a failure, or None if there was one since the last log point."""
+  def warning(self, divergence: Divergence) -> str | None:
+    """One line about a divergence, or None if there was one since the last log point."""
     if self._warned:
       return None
     self._warned = True
-    return f"warning: {failure}"
+    return f"warning: {divergence}"
 
-  def at_log_point(self, step: int, means: Mapping[str, float]) -> str | None:
-    """One line when samples have collapsed, once until they recover.
+  def at_log_point(self, step: int, means: Mapping[str, float],
+                   may_collapse: Mapping[str, tuple[str, str]]) -> list[str]:
+    """A line for each collapse that began since the last log point.
 
     Args:
       step: the number of the last step.
-      means: of the scalars since the last log point.
+      means: the means of the scalars since the last log point.
+      may_collapse: the step's attribute of this name.
+
+    Raises:
+      UsageError: `may_collapse` names a scalar that is not logged.
     """
     self._warned = False
-    if self.action == "off" or not {"sample_variance", "data_variance"} <= set(means):
-      return None
-    sample, data = means["sample_variance"], means["data_variance"]
-    was_collapsed, self._collapsed = self._collapsed, sample < self.collapse * data
-    if was_collapsed or not self._collapsed:
-      return None
-    return (f"warning: step {step}: mode collapse? sample_variance is {format_number(sample)}, and "
-            f"data_variance {format_number(data)}: less than Guard.collapse = {self.collapse} "
-            "of it")
+    if self.action == "off":
+      return []
+    lines = []
+    for what, names in may_collapse.items():
+      for name in names:
+        if name not in means:
+          raise UsageError(f"the step's may_collapse[{what!r}]: the step logs no '{name}'."
+                           f"{nearest(name, means)} It logs: {', '.join(means)}")
+      value, reference = (means[name] for name in names)
+      if not value < self.collapse * reference:
+        self._collapsed.discard(what)
+      elif what not in self._collapsed:
+        self._collapsed.add(what)
+        lines.append(
+            f"warning: step {step}: {what}? {names[0]} is {format_number(value)}, and {names[1]} "
+            f"{format_number(reference)}: less than Guard.collapse = {self.collapse} of it")
+    return lines
 
   def rolled_back(self) -> None:
     """Forgets the steps that are undone."""
     self._recent.clear()
-    self._warned = self._collapsed = False
+    self._warned = False
+    self._collapsed.clear()
     self.is_sound = True
 
-  def _recent_to(self, last: int) -> History:
-    """The recent steps up to the one of that place in the newest call."""
+  def _recent_until(self, last: int) -> History:
+    """The recent steps, up to number `last` of the newest call."""
     *earlier, newest = self._recent
     return {name: np.concatenate([*(call[name] for call in earlier), series[:last + 1]])[-RECENT:]
             for name, series in newest.items()}
 
-  def _check_names(self, names: list[str]) -> None:
+  def _check_limits(self, names: list[str]) -> None:
     for name in self._limits:
       if name not in names:
         remedy = (" Set Guard.signals = True." if name.startswith(PREFIXES) and not self.signals

@@ -1,15 +1,15 @@
 """The input contract: the global batch of step s is the same however it is divided.
 
-Two kinds of input are understood.
+There are two kinds of input.
 
 *An example source* has random access: `size` examples and `load(index)`. The library shuffles,
-repeats, batches and divides it. Position p of the endless stream of examples is a pure
+repeats, batches and divides them. Position p of the endless stream of examples is a pure
 function of (seed, p), and step s takes positions `[s * B, (s + 1) * B)` for a global batch of
-B: a resumed run continues at its step, on any number of replicas, with nothing else to save.
+B. So a resumed run continues at its step, on any number of replicas, and nothing else is saved.
 
 *An input function* is called with an `InputContext` and returns a `tf.data.Dataset` of batches,
-each the pipeline's part of a global batch, beginning with step 0. A resumed run skips to its
-step, which takes time but is exact if the data set is deterministic.
+each the pipeline's part of a global batch, from step 0 on. A resumed run skips to its step,
+which takes time but is exact if the data set is deterministic.
 """
 
 import dataclasses
@@ -43,14 +43,14 @@ class ExampleSource(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class InputContext:
-  """What an input function needs to know of the run (as in the Replicator RFC).
+  """What an input function needs to know about the run (as in the Replicator RFC).
 
   Attributes:
     global_batch_size: examples of one step over all replicas.
-    input_pipeline_id: which of the pipelines this is; each worker has one.
-    num_input_pipelines: how many there are.
-    num_replicas_in_sync: replicas that make a step together.
-    seed: of the run, for shuffling.
+    input_pipeline_id: the number of this pipeline; each worker has one.
+    num_input_pipelines: how many pipelines there are.
+    num_replicas_in_sync: how many replicas make a step together.
+    seed: the seed of the run, for shuffling.
   """
 
   global_batch_size: int
@@ -65,7 +65,7 @@ class InputContext:
     return self.global_batch_size // self.num_input_pipelines
 
   def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-    """Examples of one step that one replica sees; UsageError if it does not divide."""
+    """Examples of one step that one replica sees; raises a UsageError if it does not divide."""
     replicas = self.num_replicas_in_sync
     if global_batch_size < 1 or global_batch_size % replicas:
       lower = max(1, global_batch_size // replicas) * replicas

@@ -4,11 +4,11 @@ import signal
 
 
 class StopSignal:
-  """Turns the first SIGTERM or SIGINT into a wish to stop; a second SIGINT interrupts at once.
+  """Turns the first SIGTERM or SIGINT into a request to stop; a second SIGINT interrupts.
 
   Attributes:
-    received: whether this process was asked.
-    agreed: whether all workers know, so that all stop at the same step.
+    received: whether this process was asked to stop.
+    agreed: whether all workers know of a request, so that all stop at the same step.
   """
 
   def __init__(self):

@@ -9,10 +9,10 @@ from replicator.errors import UsageError
 
 
 class RunningMeans:
-  """Sums of scalars over steps.
+  """Means of scalars over steps.
 
   Args:
-    state: of an earlier one, to go on from.
+    state: the `state()` of earlier means, to continue from.
   """
 
   def __init__(self, state: dict | None = None):
@@ -26,21 +26,21 @@ class RunningMeans:
     self._count += len(next(iter(values.values())))
 
   def take(self) -> dict[str, float]:
-    """The means; the window starts anew."""
+    """Returns the means, and starts over."""
     means = {name: total / self._count for name, total in self._sums.items()}
     self._sums, self._count = {}, 0
     return means
 
   def state(self) -> dict:
-    """What a checkpoint keeps; JSON-able."""
+    """What a checkpoint keeps, as JSON."""
     return {"sums": dict(self._sums), "count": self._count}
 
 
 def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
-  """What a step returned, a dict of scalars to log.
+  """Returns the outputs of a step, which must be a dict of scalars to log.
 
   Raises:
-    UsageError: it is not.
+    UsageError: they are not.
   """
   if not isinstance(outputs, dict) or not outputs:
     raise UsageError("the step must return a non-empty dict of scalars to log, such as "

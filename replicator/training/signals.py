@@ -1,11 +1,11 @@
-"""Cheap numbers that tell how a training goes, of the networks and optimizers of a step.
+"""Cheap numbers about the networks and optimizers of a step, which show how a training goes.
 
     grad_norm/OPTIMIZER            norm of the averaged gradients, before clipping
     grad_norm/OPTIMIZER/NETWORK    the same, where an optimizer has networks by name
     sigma/NETWORK                  largest singular value of its `SpectralNorm` layers' kernels
 
-OPTIMIZER and NETWORK are the step's attributes: their last part where that is unambiguous.
-All replicas find the same numbers, so that there is nothing to exchange.
+OPTIMIZER and NETWORK are the step's attributes: the last part of their path if that is unambiguous.
+All replicas compute the same numbers, so nothing is exchanged.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ class Signals:
   """The signals of one step object, by name.
 
   Args:
-    step: holds networks and optimizers.
+    step: the object that holds networks and optimizers.
   """
 
   def __init__(self, step: Callable):
@@ -41,13 +41,13 @@ class Signals:
         self._names.update((id(part), name) for part in parts)
 
   def added_to(self, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The scalars that `run`, a step, returns on a replica, and its signals after them.
+    """The scalars that `run`, a step, returns on a replica, followed by its signals.
 
-    An optimizer that makes several updates in the step gives the mean of their norms, a layer
-    that is called several times its last singular value.
+    An optimizer that makes several updates in the step reports the mean of their norms; a layer
+    that is called several times reports its last singular value.
 
     Raises:
-      UsageError: the step returns a scalar of the name of a signal.
+      UsageError: the step returns a scalar with the name of a signal.
     """
     recorded = context.current().signals = []
     outputs = run()
@@ -73,7 +73,7 @@ class Signals:
 
 
 def _shortest(by_path: dict[str, Any]) -> dict[str, Any]:
-  """The last parts of paths in place of the paths, where they tell the items apart."""
+  """Replaces each path by its last part, if no other path has the same last part."""
   last = {path: path.rpartition("/")[2] for path in by_path}
   count = Counter(last.values())
   return {last[path] if count[last[path]] == 1 and not last[path].isdigit() else path: item

@@ -1,8 +1,7 @@
-"""`train`: makes the strategy, the step and its inputs as gin says, and runs the loop."""
+"""`train`: makes the strategy, the step and its inputs as configured, and runs the loop."""
 
-import contextlib
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -11,14 +10,13 @@ import tensorflow as tf
 
 from replicator import random
 from replicator.errors import UsageError, nearest
-from replicator.optimizers.optimizer import check_owners
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
-from replicator.strategies.unsupported import check_supported
 from replicator.training import inputs as inputs_lib
-from replicator.training import loop
+from replicator.training import loop, observer
 from replicator.training.chief import Evaluation
 from replicator.training.guard import Guard
+from replicator.training.observer import Training
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
@@ -44,15 +42,15 @@ def train(make_step: Callable[[], Callable],
 
   Args:
     make_step: called once, in the strategy's scope; returns the step. The step is called on
-      every replica with its part of a batch (with nothing if there are no `inputs`) and returns
-      a dict of scalars, which are averaged over replicas and logged. What must survive a
-      restart hangs off its attributes: make it a `tf.Module`.
+      every replica with its part of a batch (without arguments if there are no `inputs`) and
+      returns a dict of scalars, which are averaged over replicas and logged. Everything that must
+      survive a restart is an attribute of the step: make it a `tf.Module`.
     inputs: an example source or an input function, see `training.inputs`; None for a step
       that makes its own examples.
     evaluate: called with the step, before the first step and every `eval_every` steps.
     before_call: called in Python with the step and its number before every call of
-      `steps_per_call` steps, on every worker, to change variables of the step: to act in an
-      environment and fill a replay, say. What it keeps hangs off the step, too.
+      `steps_per_call` steps, on every worker, to change variables of the step: for example, to
+      act in an environment and fill a replay. What it keeps is an attribute of the step, too.
     workdir: where the run leaves its files, and where it resumes from.
     steps: how many training steps.
     global_batch_size: examples of one step over all replicas.
@@ -60,9 +58,9 @@ def train(make_step: Callable[[], Callable],
     precision: a Keras dtype policy: 'float32', 'float64', 'mixed_bfloat16' or 'mixed_float16',
       under which a step must call each optimizer's `scale_loss`.
     deterministic: use TensorFlow's deterministic operations, so that a resumed run equals the
-      unbroken one bit for bit. Not so with asynchronous workers, whose steps overtake each other.
-      Holds for the whole process, and for later trainings in it.
-    steps_per_call: steps that run between two looks of Python at the loop.
+      uninterrupted one bit for bit. Asynchronous workers are an exception: their steps overtake
+      each other. The setting applies to the whole process, and to later trainings in it.
+    steps_per_call: steps that one compiled call makes, without Python in between.
     log_every: steps between log points.
     eval_every: steps between evaluations; 0 for none.
     checkpoint_every: steps between checkpoints; 0 for none.
@@ -71,15 +69,15 @@ def train(make_step: Callable[[], Callable],
     the trained step.
 
   Raises:
-    UsageError: a setting cannot work; the message says which and what to write.
+    UsageError: a setting cannot work; the message says which one, and what to write.
     Preempted: SIGTERM or SIGINT arrived; the state is saved.
-    RunFailed: the workdir cannot be written any more.
+    RunFailed: a step diverged, or the workdir cannot be written any more.
   """
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed)
   _check_precision(precision)
-  if deterministic:  # Before anything is computed.
+  if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
   guard = Guard()
@@ -96,39 +94,15 @@ def train(make_step: Callable[[], Callable],
   step_context.run.num_input_pipelines = replicator.num_pipelines
   with replicator.scope():
     step = make_step()
-  check_owners(step)
-  check_supported(step, replicator.name, replicator.num_replicas)
-  if _substitute:
-    return _substitute(replicator, step, inputs, context, before_call)
+  replicator.check(step)
+  training = Training(replicator, step, inputs, context, evaluate, before_call)
+  observer.current().prepared(training)
   facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
            "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
            "seed": seed, "precision": precision, "steps": steps}
   schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
-  course = loop.Loop(replicator, step, schedule, evaluate, before_call, pathlib.Path(workdir),
-                     facts, guard)
-  course.run(lambda first: loop.iterator(inputs, context, first, steps_per_call))
+  loop.Loop(training, schedule, guard, pathlib.Path(workdir), facts, observer.current()).run()
   return step
-
-
-Substitute = Callable[
-    [Replicator, Callable, inputs_lib.Inputs | None, inputs_lib.InputContext,
-     Callable[[Any, int], None] | None], Any]
-_substitute: Substitute | None = None
-
-
-@contextlib.contextmanager
-def instead_of_training(substitute: Substitute) -> Iterator[None]:
-  """Inside, `train` prepares all as ever, then calls `substitute` in place of the training loop.
-
-  It gets the replicator, the step, the inputs, their context and `before_call`;
-  `replicator.doctor` records with it what the step computes.
-  """
-  global _substitute
-  _substitute = substitute
-  try:
-    yield
-  finally:
-    _substitute = None
 
 
 def _check_settings(**settings: int) -> None:

@@ -9,6 +9,7 @@ import tree
 
 from replicator.step import collectives
 from replicator.strategies.replicator import Nest, Replicator, Step
+from replicator.training.observer import Observer
 from replicator.training.scalars import checked_scalars
 from replicator.training.signals import Signals
 
@@ -19,14 +20,16 @@ class TrainingFunction:
   Args:
     replicator: runs the step.
     step_fn: returns a dict of scalars.
-    steps_per_call: how many steps a call takes.
-    signals: whether to add to the scalars those of `replicator.training.signals`.
+    steps_per_call: how many steps a call makes.
+    signals: whether to add the scalars of `replicator.training.signals`.
+    observer: watches the step.
   """
 
   def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,
-               signals: bool = False):
+               signals: bool = False, observer: Observer | None = None):
     self._replicator = replicator
     self._step_fn = step_fn
+    self._observer = observer or Observer()
     self._steps_per_call = steps_per_call
     self._signals = Signals(step_fn) if signals else None
     self._names: list[str] = []
@@ -37,9 +40,9 @@ class TrainingFunction:
     """Starts the steps `first_step`, `first_step + 1`, ...
 
     Args:
-      first_step: the number of the first of them.
+      first_step: the number of the first step of the call.
       inputs: None, or a nest of `[steps_per_call, n, ...]`, this worker's part of the batches.
-      stop: whether this worker wishes to stop.
+      stop: whether this worker asks all workers to stop.
     """
     distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
     arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), distributed)
@@ -57,7 +60,7 @@ class TrainingFunction:
     return [v for v in used if not (servers and v.handle is servers.updates.handle)]
 
   def _steps(self, first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple) -> tf.Tensor:
-    """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the wish to stop."""
+    """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the request to stop."""
     floatx = keras.config.floatx()
     if self._steps_per_call == 1:
       history = self._one_step(first_step, 0, arguments)[tf.newaxis]
@@ -76,7 +79,8 @@ class TrainingFunction:
   def _one_step(self, step: tf.Tensor, i: tf.Tensor | int, arguments: tuple) -> tf.Tensor:
     """The scalars of step `step`, the i-th of this call, averaged over this process's replicas."""
     def scalars(*stacked):
-      run = lambda: checked_scalars(self._step_fn(*tree.map_structure(lambda x: x[i], stacked)))
+      batch = tree.map_structure(lambda x: x[i], stacked)
+      run = lambda: checked_scalars(self._observer.run_step(self._step_fn, *batch))
       outputs = self._signals.added_to(run) if self._signals else run()
       self._names[:] = list(outputs)
       # One vector: one tensor to carry, and one collective to average.
@@ -95,14 +99,18 @@ class TrainingFunction:
 
 
 class Result:
-  """The outcome of a call of a `TrainingFunction`, perhaps still being computed."""
+  """The scalars of one call of a `TrainingFunction`, which may still be being computed."""
 
   def __init__(self, names: list[str], history: Any):
     self._names = names
     self._history = history
 
   def fetch(self) -> tuple[dict[str, np.ndarray], bool]:
-    """Waits for it: `{name: [steps_per_call]}`, averaged over replicas; and any worker's `stop`."""
+    """Waits for the call, and returns its scalars and whether any worker asked to stop.
+
+    Returns:
+      `{name: [steps_per_call]}`, averaged over replicas; and the `stop` of the workers, combined.
+    """
     history = self._history
     values = history.fetch() if hasattr(history, "fetch") else history.numpy()
     return dict(zip(self._names, values.T[1:], strict=True)), bool(values[0, 0] > 0)

@@ -143,6 +143,7 @@ def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
 def test_evaluations_are_logged_with_their_spread_and_a_picture(tmp_path):
   rows = train("d4pg", tmp_path, "train.eval_every = 10")
   assert [row["eval/environment_steps"] for row in (rows[0], rows[-1])] == [0, 96]
+  assert json.loads((tmp_path / "run.json").read_text())["axes"] == ["eval/environment_steps"]
   for row in (rows[0], rows[-1]):
     assert row["eval/return_min"] <= row["eval/return"] <= row["eval/return_max"] <= 0.0
   assert [row["environment_steps"] for row in rows[1:]] == [60 + 4 * i for i in range(10)]

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -27,7 +27,7 @@ from replicator.app import config
 from replicator.errors import first_line
 from replicator.strategies import strategy as strategies
 from replicator.training.inputs import batches
-from replicator.training.train import instead_of_training
+from replicator.training.observer import Observer, Training, observed_by
 from replicator.training.training_function import TrainingFunction
 from tests.programs.features import FEATURES, Feature
 from tests.programs.planted_bugs import Points
@@ -57,21 +57,27 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
       f"Replicator.logical_cpus = {cpus}", *bindings])
   keras.backend.clear_session()  # Keras names start again, as in a new process.
   maybe_eagerly = eagerly() if feature.eager else contextlib.nullcontext()
-  with instead_of_training(losses), maybe_eagerly:
-    return replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
+  recorder = LossRecorder()
+  with observed_by(recorder), maybe_eagerly:
+    replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
+  return recorder.losses
 
 
-def losses(cluster: Replicator, step: Callable, inputs: Points, context: replicator.InputContext,
-           _: None) -> list[float]:
-  """The function that `replicator.train` calls in place of its loop."""
-  steps_per_call = gin.query_parameter("train.steps_per_call")
-  function = TrainingFunction(cluster, step, steps_per_call)
-  calls = zip(range(0, STEPS, steps_per_call), batches(inputs, context).batch(steps_per_call),
-              strict=False)
-  running = [function(first, batch) for first, batch in calls]
-  values = [result.fetch()[0] for result in running]
-  return [float(x) for by_name in values for name in sorted(by_name) if name != "staleness"
-          for x in by_name[name]]
+class LossRecorder(Observer):
+  """Runs the steps of a prepared training in place of the training loop, which writes files."""
+
+  losses: list[float]
+
+  def prepared(self, training: Training) -> None:
+    steps_per_call = gin.query_parameter("train.steps_per_call")
+    function = TrainingFunction(training.replicator, training.step, steps_per_call)
+    examples = batches(training.inputs, training.input_context)
+    calls = zip(range(0, STEPS, steps_per_call), examples.batch(steps_per_call), strict=False)
+    running = [function(first, batch) for first, batch in calls]
+    values = [result.fetch()[0] for result in running]
+    self.losses = [float(x) for by_name in values for name in sorted(by_name)
+                   if name != "staleness" for x in by_name[name]]
+    self.stop()
 
 
 @contextlib.contextmanager

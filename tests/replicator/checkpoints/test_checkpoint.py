@@ -25,7 +25,7 @@ from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed
 from replicator.step.variables import variables_of
-from replicator.training import loop
+from replicator.training import run_state
 from tests.programs.two_networks import Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
@@ -187,8 +187,8 @@ def test_a_worker_that_is_not_chief_writes_nothing_and_reads_from_the_chief(tmp_
     ([40, 20, 40, 0, 40], "worker 1 restored step 20, worker 3 restored step 0, the others")])
 def test_workers_that_restored_different_steps_are_named(steps, message):
   with pytest.raises(UsageError, match=f"^--workdir: {message}"):
-    loop.check_agreement(steps)
-  loop.check_agreement([40] * 3)
+    run_state.check_agreement(steps)
+  run_state.check_agreement([40] * 3)
 
 
 # ---- Which checkpoints stay ---------------------------------------------------------------------

@@ -13,7 +13,8 @@ import replicator
 from replicator import UsageError
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import diagnosis, inspection, replica_check, replica_recording
-from replicator.doctor.replica_check import AGREES, DIFFERS, FAILED, SKIPPED
+from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
+from replicator.optimizers.optimizer import Optimizer
 from tests.programs import planted_bugs
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -28,8 +29,8 @@ def restored(set_precision, seed, monkeypatch):
   gin.clear_config()
 
 
-def examine(*params: str, main=planted_bugs.main, **settings) -> replica_check.Examination:
-  found = replica_check.Examination(main, [], [*SMALL, *params], **{"steps": 2, **settings})
+def examine(*params: str, main=planted_bugs.main, **settings) -> replica_check.ReplicaCheck:
+  found = replica_check.ReplicaCheck(main, [], [*SMALL, *params], **{"steps": 2, **settings})
   found.prepare()
   return found
 
@@ -38,7 +39,7 @@ def planted(bug: str) -> str:
   return f"Regression.bug = '{bug}'"
 
 
-def largest(row: replica_check.Row) -> float:
+def largest(row: CheckResult) -> float:
   return float(row.detail.split()[0])
 
 
@@ -69,7 +70,7 @@ GRADIENT = "first: gradient 'optimizer, update 1: network/000'"
     ("unseeded", LOSS, "the step is not deterministic"),
 ])
 def test_a_planted_bug_is_found_on_two_replicas_and_named(bug, first, cause):
-  row = next(examine(planted(bug), steps=1).rows())
+  row = next(examine(planted(bug), steps=1).results())
   assert row.verdict == DIFFERS and largest(row) > 1e-4
   found_first, found_cause = row.notes
   assert found_first.startswith(first)
@@ -82,39 +83,39 @@ def test_a_planted_bug_is_found_on_two_replicas_and_named(bug, first, cause):
     ("clipping", "clipping before aggregation: tf.clip_by_global_norm"),
 ])
 def test_a_planted_bug_is_found_in_micro_batches_and_named(bug, cause):
-  row = examine(planted(bug), steps=1)._microbatch_row()
+  row = examine(planted(bug), steps=1)._microbatch_result()
   assert row.verdict == DIFFERS
   assert row.notes[1].startswith(f"likely cause: {cause}")
 
 
 def test_clipping_that_never_changes_a_gradient_is_no_bug():
-  assert next(examine(planted("clipping_of_nothing"), steps=1).rows()).verdict == AGREES
+  assert next(examine(planted("clipping_of_nothing"), steps=1).results()).verdict == AGREES
 
 
 def test_batch_statistics_are_compared_in_the_same_micro_batches():
-  rows = list(examine("Regression.norm = 'global'").rows())
+  rows = list(examine("Regression.norm = 'global'").results())
   assert [row.verdict for row in rows] == [AGREES] * 3
   assert "compared on 2 replicas with 2 micro-batches on 1" in rows[2].notes[0]
 
 
 def test_what_cannot_be_divided_is_skipped_and_says_why():
-  rows = list(examine("train.global_batch_size = 6", "Regression.accumulates = False").rows())
+  rows = list(examine("train.global_batch_size = 6", "Regression.accumulates = False").results())
   assert [row.verdict for row in rows] == [AGREES, SKIPPED, SKIPPED]
   assert "6: does not divide by the 4 replicas" in rows[1].detail
   assert rows[2].detail == "the step does not call replicator.microbatch"
 
 
 def test_a_variant_that_fails_says_where_and_why():
-  row = next(examine(planted("global_generator"), steps=1).rows())
+  row = next(examine(planted("global_generator"), steps=1).results())
   assert row.verdict == FAILED and "planted_bugs.py" in row.detail
   assert "likely cause: a keras.random draw at tests/programs/planted_bugs.py:" in row.notes[0]
 
 
 def test_in_float32_a_sound_step_agrees_loosely_and_a_bug_does_not():
   found = examine(precision="float32")
-  row = next(found.rows())
+  row = next(found.results())
   assert row.verdict == AGREES and 1e-9 < largest(row) < 1e-5
-  assert next(examine(planted("sum"), precision="float32").rows()).verdict == DIFFERS
+  assert next(examine(planted("sum"), precision="float32").results()).verdict == DIFFERS
 
 
 # ---- What is run --------------------------------------------------------------------------------
@@ -127,10 +128,26 @@ def test_the_experiment_is_neither_evaluated_nor_written_nor_finished():
     folders.append(workdir)
     replicator.train(planted_bugs.Regression, planted_bugs.Points(),
                      evaluate=lambda step: pytest.fail("evaluated"), workdir=workdir)
-    pytest.fail("went on after the training")
+    pytest.fail("continued after the training")
 
-  assert next(examine(main=main).rows()).verdict == AGREES
+  assert next(examine(main=main).results()).verdict == AGREES
   assert len(folders) == 2 and not any(os.path.exists(folder) for folder in folders)
+
+
+def test_every_gradient_of_every_step_is_compared():
+  recorded = examine(main=planted_bugs.main).reference.quantities
+  learned = {path for step, kind, path in recorded if kind == "variable" and step == 0
+             and path.startswith("network/")}
+  assert len(learned) == 4
+  for step in (1, 2):
+    assert {name for s, kind, name in recorded if (s, kind) == (step, "gradient")} == {
+        f"optimizer, update 1: {path}" for path in learned}
+
+
+def test_gradients_that_the_optimizer_does_not_report_are_noticed(monkeypatch):
+  monkeypatch.setattr(Optimizer, "_report", lambda *update: None)
+  with pytest.raises(RuntimeError, match="saw no gradients of optimizer, which made updates"):
+    examine(steps=1)
 
 
 def test_an_experiment_that_cannot_be_examined_says_why():
@@ -201,7 +218,7 @@ def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, cau
   seen = inspection.Evidence(lambda: None)
   seen.clips.append("tf.clip_by_norm at my_step.py:3")
   first = diagnosis.compare(one, other, 1e-9)[1]
-  reference = replica_recording.Recording(one, 1, True, 8, seen)
+  reference = replica_recording.ReplicaRecording(one, True, 8, seen)
   case = diagnosis.Case(reference, other, first, 2, False, 1e-9)
   assert case.cause().startswith(cause)
 
@@ -210,7 +227,7 @@ def test_a_recording_comes_back_from_its_file_in_order(tmp_path):
   found = quantities("loss", b=1.5) | quantities("gradient", optimizer__network_0=[1.0, 2.0])
   found |= quantities("variable", a=np.int64(3))
   path = str(tmp_path / "recording.npz")
-  replica_recording.Recording(found, 1, True, 8, inspection.Evidence(lambda: None)).save(path)
+  replica_recording.ReplicaRecording(found, True, 8, inspection.Evidence(lambda: None)).write(path)
   loaded = replica_recording.load(path)
   assert list(loaded) == list(found)
   assert all(np.array_equal(loaded[key], found[key]) for key in found)
@@ -241,11 +258,11 @@ def examine_planted(monkeypatch, capsys):
   """The command on the planted bugs, in this process and so without two others."""
   def run(*words: str) -> tuple[int, str]:
     monkeypatch.setattr(doctor, "load", lambda experiment: planted_bugs.main)
-    monkeypatch.setattr(replica_check.Examination, "rows", first_row)
+    monkeypatch.setattr(replica_check.ReplicaCheck, "results", first_row)
     status = doctor.main(["--experiment=x", "--steps=1", f"--gin_param={SMALL[0]}", *words])
     return status, "".join(capsys.readouterr())
 
-  every_row = replica_check.Examination.rows
+  every_row = replica_check.ReplicaCheck.results
 
   def first_row(self, words):
     yield next(every_row(self))

@@ -1,4 +1,4 @@
-"""The proof of exact resume: where two courses part, the likely cause, and real processes."""
+"""The proof of exact resume: the first mismatch of two runs, its cause, and real processes."""
 
 import collections
 import itertools
@@ -16,30 +16,32 @@ import tensorflow as tf
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import resume_check, resume_recording
 from replicator.doctor.inspection import Evidence
-from replicator.doctor.replica_check import AGREES, DIFFERS, Row
-from replicator.doctor.resume_check import Course, Difference, cause_after, cause_before
-from replicator.doctor.resume_recording import Watched, python_state
+from replicator.doctor.resume_check import Mismatch, Trajectory, cause_after, cause_before
+from replicator.doctor.resume_recording import ResumeRecording, python_state
+from replicator.doctor.verdict import AGREES, DIFFERS, CheckResult
+from replicator.errors import UsageError
+from replicator.training.observer import Observer
 from tests.programs import planted_bugs
 
 ROOT = pathlib.Path(__file__).parents[3]
 STEPS = range(1, 3)
 
 
-# ---- Where two courses part ---------------------------------------------------------------------
+# ---- The first mismatch -------------------------------------------------------------------------
 
 
-def course(**changes) -> Course:
+def trajectory(**changes) -> Trajectory:
   """Two steps of two scalars and two variables; `changes` are those of the second."""
   scalars, variables = {"d": 1.0, "g": 2.0}, {"net/000": np.float32([1, 2]), "net/001": np.int64(3)}
   later = {name.replace("__", "/"): value for name, value in changes.items()}
-  return Course({1: scalars, 2: {n: later.get(n, v) for n, v in scalars.items()}},
+  return Trajectory({1: scalars, 2: {n: later.get(n, v) for n, v in scalars.items()}},
                 {1: variables, 2: {n: later.get(n, v) for n, v in variables.items()}})
 
 
-def test_equal_courses_have_no_first_difference():
-  assert resume_check.first_difference(course(), course(), STEPS) is None
-  lost = course(d="NaN", net__000=np.float32([np.nan, 1]))
-  assert resume_check.first_difference(lost, lost, STEPS) is None
+def test_equal_trajectories_have_no_mismatch():
+  assert resume_check.first_mismatch(trajectory(), trajectory(), STEPS) is None
+  lost = trajectory(d="NaN", net__000=np.float32([np.nan, 1]))
+  assert resume_check.first_mismatch(lost, lost, STEPS) is None
 
 
 @pytest.mark.parametrize(("changes", "kind", "name", "words"), [
@@ -49,39 +51,39 @@ def test_equal_courses_have_no_first_difference():
      "net/000", "1 of 2 numbers differ, the first is [2.0000002] instead of [2.]"),
     ({"net__001": np.int64(4)}, "variable", "net/001", "1 of 1 numbers differ"),
     ({"net__000": np.float64([1, 2])}, "variable", "net/000", "float64 [2] instead of float32"),
-    ({"net__000": None}, "variable", "net/000", "is saved in one of the runs alone"),
+    ({"net__000": None}, "variable", "net/000", "is saved in only one of the runs"),
 ])
-def test_a_single_bit_is_a_difference(changes, kind, name, words):
-  found = resume_check.first_difference(course(), course(**changes), STEPS)
+def test_a_single_bit_is_a_mismatch(changes, kind, name, words):
+  found = resume_check.first_mismatch(trajectory(), trajectory(**changes), STEPS)
   assert (found.step, found.kind, found.name) == (2, kind, name)
   assert found.words.startswith(words)
 
 
-def test_steps_that_are_not_asked_for_may_differ():
-  assert resume_check.first_difference(course(), course(d=9.0), range(1, 2)) is None
+def test_steps_that_are_not_compared_may_differ():
+  assert resume_check.first_mismatch(trajectory(), trajectory(d=9.0), range(1, 2)) is None
 
 
 # ---- The likely cause ---------------------------------------------------------------------------
 
 
-UNBROKEN = Watched(batches={step: f"batch {step}" for step in range(1, 7)}, source="source")
-RESUMED = Watched(first_step=3, batches={step: f"batch {step}" for step in range(4, 7)})
-AT_4 = Difference(4, "scalar", "loss", "")
+UNBROKEN = ResumeRecording(batches={step: f"batch {step}" for step in range(1, 7)}, source="source")
+RESUMED = ResumeRecording(batches={step: f"batch {step}" for step in range(4, 7)})
+AT_4 = Mismatch(4, "scalar", "loss", "")
 
 
-def changed(watched: Watched, **fields) -> Watched:
-  return Watched(**{**vars(watched), **fields})
+def changed(recording: ResumeRecording, **fields) -> ResumeRecording:
+  return ResumeRecording(**{**vars(recording), **fields})
 
 
-def anew(step: int) -> dict[int, str]:
+def batches(step: int) -> dict[int, str]:
   return {4: f"batch {step}", 5: f"batch {step + 1}", 6: f"batch {step + 2}"}
 
 
 @pytest.mark.parametrize(("unbroken", "resumed", "cause"), [
-    ({}, {"batches": anew(1)}, "the input begins anew: step 4 gets the batch of step 1; load("),
-    ({}, {"batches": anew(9)}, "the input: step 4 gets another batch than in the unbroken run; lo"),
-    ({"source": "function", "changed": ["inputs.position"]}, {"batches": anew(9)},
-     "the input: step 4 gets another batch than in the unbroken run; the data set must be"),
+    ({}, {"batches": batches(1)}, "the input starts over: step 4 gets the batch of step 1; load("),
+    ({}, {"batches": batches(9)}, "the input: step 4 gets another batch than in the uninterrupted"),
+    ({"source": "function", "changed": ["inputs.position"]}, {"batches": batches(9)},
+     "the input: step 4 gets another batch than in the uninterrupted run; the data set must"),
     ({"changed": ["count"]}, {}, "Python values that change from step to step and are in no check"),
     ({"draws": ["a tf.random draw at my_step.py:3"]}, {}, "a tf.random draw at my_step.py:3: the"),
     ({"python_code": ["a call of Python code at a.py:1"]}, {}, "a call of Python code at a.py:1: "),
@@ -98,15 +100,15 @@ def test_a_batch_that_differs_later_is_not_the_cause():
 
 
 def test_the_cause_before_the_interruption():
-  first = Difference(2, "scalar", "loss", "")
+  first = Mismatch(2, "scalar", "loss", "")
   assert cause_before(first, UNBROKEN, UNBROKEN).startswith("two processes with the same seed")
   other = changed(UNBROKEN, batches={1: "batch 1", 2: "another"})
-  assert "the batch of step 2 is another one in each process" in cause_before(
+  assert "each process gets another batch at step 2" in cause_before(
       first, UNBROKEN, other)
   assert "train.deterministic = False" in cause_before(first, UNBROKEN, other, False)
 
 
-# ---- What is watched ----------------------------------------------------------------------------
+# ---- What is recorded ---------------------------------------------------------------------------
 
 
 class Step(tf.Module):
@@ -151,7 +153,7 @@ def test_python_values_that_change_are_found_and_no_others():
 _calls = {"made": 0}
 
 
-def test_the_globals_of_a_plain_function_are_watched():
+def test_the_globals_of_a_plain_function_are_recorded():
   step = lambda batch: _calls
   before = python_state("", step)
   _calls["made"] += 1
@@ -177,9 +179,9 @@ def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
       f"a call of Python code at {here}"]
 
 
-def test_what_was_watched_comes_back_from_its_file(tmp_path):
-  UNBROKEN.write(tmp_path / "watched.json")
-  assert resume_recording.load(tmp_path / "watched.json") == UNBROKEN
+def test_a_recording_comes_back_from_its_file(tmp_path):
+  UNBROKEN.write(tmp_path / "recording.json")
+  assert resume_recording.load(tmp_path / "recording.json") == UNBROKEN
 
 
 # ---- A step and its bugs ------------------------------------------------------------------------
@@ -188,7 +190,7 @@ def test_what_was_watched_comes_back_from_its_file(tmp_path):
 @pytest.fixture
 def rows(restored, monkeypatch, tmp_path):
   """A function that examines a planted bug, with new step objects in place of new processes."""
-  def examine(*params: str) -> list[Row]:
+  def examine(*params: str) -> list[CheckResult]:
     params = ("train.global_batch_size = 8", *params)
 
     def train(check, workdir, until):
@@ -197,7 +199,7 @@ def rows(restored, monkeypatch, tmp_path):
       return resume_recording.load(path)
 
     monkeypatch.setattr(resume_check.ResumeCheck, "_train", train)
-    return list(resume_check.ResumeCheck([], [], params, 4).rows())
+    return list(resume_check.ResumeCheck([], [], params, 4).results())
   return examine
 
 
@@ -220,7 +222,7 @@ def test_draws_without_a_saved_state_are_found(rows):
 def test_an_input_that_ignores_its_position_is_found(rows):
   _, before, after = rows("inputs.bug = 'position'")
   assert (before.verdict, after.verdict) == (AGREES, DIFFERS)
-  assert "the input begins anew: step 3 gets the batch of step 1; load(i" in after.notes[1]
+  assert "the input starts over: step 3 gets the batch of step 1; load(i" in after.notes[1]
 
 
 # ---- The command line ---------------------------------------------------------------------------
@@ -230,7 +232,8 @@ def test_an_input_that_ignores_its_position_is_found(rows):
     (["--steps=1"], "--steps=1: must be at least 2"),
     (["--gin_param=Replicator.strategy = 'parameter_server'"], "overtake each other"),
 ])
-def test_what_cannot_be_proved_is_told_in_one_line(words, message, capsys, restored, monkeypatch):
+def test_what_cannot_be_proved_is_a_single_error_line(words, message, capsys, restored,
+                                                      monkeypatch):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   assert doctor.main(["--experiment=x", "--check_resume", *words]) == 2
   output = capsys.readouterr()
@@ -244,6 +247,17 @@ def check(*params: str) -> tuple[int, str]:
        *(f"--gin_param={param}" for param in params)], cwd=ROOT, capture_output=True, text=True)
   assert done.stderr == ""
   return done.returncode, re.sub(r"\s+", " ", done.stdout)
+
+
+def test_a_training_that_reports_nothing_is_noticed(restored, monkeypatch, tmp_path):
+  params = ["train.global_batch_size = 8"]
+  for name, error in [("saved", "the experiment ended before step 2"),
+                      ("run_step", "did not report its batches and its step"),
+                      ("batch", "did not report its batches and its step")]:
+    with monkeypatch.context() as patched, pytest.raises((UsageError, RuntimeError), match=error):
+      patched.setattr(resume_recording._ResumeRecorder, name, getattr(Observer, name))
+      resume_check.train(planted_bugs.main, [], params, str(tmp_path / name), 2,
+                         str(tmp_path / "recording.json"), 2)
 
 
 @pytest.mark.slow
@@ -261,7 +275,7 @@ def test_two_processes_resume_exactly():
     ("Regression.bug = 'counter'", "after the resume DIFFERS steps 3 to 4 first: scalar 'loss' at "
      "step 3", "Python values that change from step to step and are in no checkpoint: count;"),
     ("inputs.bug = 'unseeded'", "in a new process DIFFERS steps 1 to 2",
-     "the input: the batch of step 1 is another one in each process"),
+     "the input: each process gets another batch at step 1"),
 ])
 def test_a_bug_of_a_new_process_is_found_and_named(bug, first, cause):
   status, printed = check(bug)

@@ -64,12 +64,12 @@ def test_a_run_stops_at_the_first_step_that_is_not_finite(bindings, where, offen
   with np.load(folder / "batch.npz") as batch:
     assert batch.files == ["x"]
     np.testing.assert_array_equal(batch["x"], [20, 21, 22, 23])
-  told = json.loads((folder / "failure.json").read_text())
-  assert {name: told[name] for name in ("step", "seed", "rollbacks", "data_positions")} == {
+  facts = json.loads((folder / "failure.json").read_text())
+  assert {name: facts[name] for name in ("step", "seed", "rollbacks", "data_positions")} == {
       "step": 6, "seed": 0, "rollbacks": 0, "data_positions": [20, 24]}
-  assert told["offending"] == {offending: "NaN"}
-  assert list(told["recent"]) == ["loss", "noise", "x", "grad_norm/optimizer"]
-  assert told["recent"]["x"] == [1.5, 5.5, 9.5, 13.5, 17.5, 21.5]
+  assert facts["offending"] == {offending: "NaN"}
+  assert list(facts["recent"]) == ["loss", "noise", "x", "grad_norm/optimizer"]
+  assert facts["recent"]["x"] == [1.5, 5.5, 9.5, 13.5, 17.5, 21.5]
   # What is logged and saved is from before.
   assert saved_steps(tmp_path) == [4]
   assert all(np.isfinite(value) for row in rows(tmp_path) for value in row.values())
@@ -109,21 +109,21 @@ def test_overflows_of_float16_pass(tmp_path):
 
 
 @pytest.mark.parametrize("binding", ["Guard.action = 'off'", "Guard.action = 'warn'"])
-def test_a_run_goes_on_where_that_is_wished(binding, tmp_path, capsys):
+def test_a_run_continues_if_that_is_configured(binding, tmp_path, capsys):
   train(tmp_path, binding, "train.log_every = 6")
   assert column(tmp_path, "loss")[0] == "NaN" and np.isfinite(column(tmp_path, "loss")[1])
   assert not (tmp_path / "failures").exists()
-  told = capsys.readouterr().out
-  assert told.count("warning: step 6: loss is nan") == ("warn" in binding)
+  printed = capsys.readouterr().out
+  assert printed.count("warning: step 6: loss is nan") == ("warn" in binding)
   assert saved_steps(tmp_path) == [4, 8, 12]  # The weights are sound.
 
 
 def test_a_warned_run_keeps_its_last_good_checkpoint(tmp_path, capsys):
   train(tmp_path, "Guard.action = 'warn'", "train.log_every = 12",
         step=lambda: Fragile("gradients"))
-  told = capsys.readouterr().out
-  assert told.count("warning: step 6: grad_norm/optimizer is nan") == 1
-  assert "warning: step 8: not saved, since its numbers are not finite" in told
+  printed = capsys.readouterr().out
+  assert printed.count("warning: step 6: grad_norm/optimizer is nan") == 1
+  assert "warning: step 8: not saved, since its numbers are not finite" in printed
   assert saved_steps(tmp_path) == [4]
 
 
@@ -137,8 +137,8 @@ ROLL_BACK = "Guard.action = 'roll_back'"
 def test_a_run_goes_back_and_on_with_other_draws_and_data(bindings, tmp_path, capsys):
   train(tmp_path / "untroubled", "train.steps = 4", *bindings)
   train(tmp_path / "rolled back", ROLL_BACK, *bindings)
-  assert "step 6: loss is nan; its batch and numbers are in" in (told := capsys.readouterr().out)
-  assert "rolled back to step 4, 1 of at most 3 times" in told
+  assert "step 6: loss is nan; its batch and numbers are in" in (printed := capsys.readouterr().out)
+  assert "rolled back to step 4, 1 of at most 3 times" in printed
   logged, untroubled = rows(tmp_path / "rolled back"), rows(tmp_path / "untroubled")
   every = logged[0]["step"]
   assert [row["step"] for row in logged] == list(range(every, 13, every))
@@ -162,7 +162,7 @@ def test_after_a_rollback_the_draws_are_new(tmp_path):
 
 @pytest.mark.parametrize("steps", [8, 5])
 def test_a_rolled_back_run_resumes_exactly(steps, tmp_path):
-  # Of 5 steps: in the course that is to be given up.
+  # 5 steps end in the part of the run that is undone later.
   train(tmp_path / "whole", ROLL_BACK)
   train(tmp_path / "resumed", ROLL_BACK, f"train.steps = {steps}")
   step = train(tmp_path / "resumed", ROLL_BACK)
@@ -208,11 +208,11 @@ def history(**values: list[float]) -> dict[str, np.ndarray]:
 
 def test_a_limit_is_the_highest_value_that_passes():
   guard = Guard(limits={"d": 2.0, "grad_norm/g": 10})
-  assert guard.failure_in(1, history(d=[2.0, -9.0], grad_norm__g=[10.0, 1.0])) is None
-  failure = guard.failure_in(3, history(d=[1.0, 2.5, 3.0], grad_norm__g=[1.0, 99.0, np.nan]))
-  assert str(failure) == "step 4: d is 2.5, over its limit of 2 (and 1 more)"
-  assert failure.offending == {"d": 2.5, "grad_norm/g": 99.0}
-  assert failure.recent["d"].tolist() == [2.0, -9.0, 1.0, 2.5]
+  assert guard.divergence_in(1, history(d=[2.0, -9.0], grad_norm__g=[10.0, 1.0])) is None
+  divergence = guard.divergence_in(3, history(d=[1.0, 2.5, 3.0], grad_norm__g=[1.0, 99.0, np.nan]))
+  assert str(divergence) == "step 4: d is 2.5, over its limit of 2 (and 1 more)"
+  assert divergence.offending == {"d": 2.5, "grad_norm/g": 99.0}
+  assert divergence.recent["d"].tolist() == [2.0, -9.0, 1.0, 2.5]
   assert guard.is_sound is False  # Of its last step, a gradient is NaN.
 
 
@@ -225,7 +225,7 @@ def test_a_limit_is_the_highest_value_that_passes():
      "grad_norm/generator")])
 def test_a_limit_of_what_is_not_logged_is_refused(kwargs, message):
   with pytest.raises(UsageError) as caught:
-    Guard(**kwargs).failure_in(1, history(d=[1.0], grad_norm__generator=[1.0]))
+    Guard(**kwargs).divergence_in(1, history(d=[1.0], grad_norm__generator=[1.0]))
   assert str(caught.value) == message
 
 
@@ -234,7 +234,7 @@ def test_a_limit_stops_a_run(tmp_path):
     train(tmp_path, "Guard.limits = {'x': 9}")
 
 
-@pytest.mark.parametrize("kwargs, told", [
+@pytest.mark.parametrize("kwargs, message", [
     ({"action": "stopp"}, "'stopp': no such action. Did you mean 'stop'?"),
     ({"limits": ["d"]}, r"Guard.limits = \['d'\]: must be a dict"),
     ({"limits": {"d": "50"}}, r"\{'d': '50'\}: must be a number"),
@@ -242,38 +242,49 @@ def test_a_limit_stops_a_run(tmp_path):
     ({"max_rollbacks": -1}, "max_rollbacks = -1: must be a whole number"),
     ({"max_rollbacks": 1.5}, "max_rollbacks = 1.5: must be a whole number"),
     ({"collapse": 5}, r"collapse = 5: must be a fraction in \[0, 1\)")])
-def test_settings_that_cannot_work_are_refused(kwargs, told):
-  with pytest.raises(UsageError, match=told):
+def test_settings_that_cannot_work_are_refused(kwargs, message):
+  with pytest.raises(UsageError, match=message):
     Guard(**kwargs)
+
+
+MAY_COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
 
 
 @pytest.mark.parametrize("sample, data, collapse, warned", [
     (0.01, 1.0, 0.05, True), (0.06, 1.0, 0.05, False), (0.0, 1.0, 0.0, False),
     (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
-def test_samples_that_hardly_vary_are_told_of(sample, data, collapse, warned):
+def test_samples_that_hardly_vary_are_warned_of(sample, data, collapse, warned):
   means = {"sample_variance": sample, "data_variance": data}
-  warning = Guard(collapse=collapse).at_log_point(50, means)
-  assert warning == ("warning: step 50: mode collapse? sample_variance is 0.01, and data_variance "
-                     "1: less than Guard.collapse = 0.05 of it" if warned else None)
-  assert Guard().at_log_point(50, {"loss": 1.0}) is None
+  warnings = Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE)
+  assert warnings == (["warning: step 50: mode collapse? sample_variance is 0.01, and "
+                       "data_variance 1: less than Guard.collapse = 0.05 of it"] if warned else [])
 
 
-def test_a_collapse_is_told_once_until_the_samples_recover(tmp_path, capsys):
+def test_a_scalar_that_may_collapse_must_be_logged():
+  with pytest.raises(UsageError, match=(
+      r"^the step's may_collapse\['mode collapse'\]: the step logs no 'data_variance'. Did you "
+      r"mean 'data_varianc'\? It logs: sample_variance, data_varianc$")):
+    Guard().at_log_point(1, {"sample_variance": 1.0, "data_varianc": 1.0}, MAY_COLLAPSE)
+
+
+def test_a_collapse_is_logged_once_until_the_samples_recover(tmp_path, capsys):
   def step():
     recovered = tf.cast(replicator.step_number() // 3 == 1, tf.float32)  # Steps 4 to 6.
     return {"sample_variance": 1e-3 + recovered, "data_variance": 0.5}
+  step.may_collapse = MAY_COLLAPSE
   train(tmp_path, inputs=None, step=lambda: step)
-  told = [line for line in capsys.readouterr().out.splitlines() if "mode collapse" in line]
-  assert [line.split(":")[1] for line in told] == [" step 1", " step 7"]
+  lines = [line for line in capsys.readouterr().out.splitlines() if "mode collapse" in line]
+  assert [line.split(":")[1] for line in lines] == [" step 1", " step 7"]
 
 
 # ---- Several processes --------------------------------------------------------------------------
 
 
-def launch(workdir: pathlib.Path, arguments: list[str], *bindings: str) -> tuple[int, str]:
+def launch(workdir: pathlib.Path, arguments: list[str], *bindings: str, program: str = "fragile"
+           ) -> tuple[int, str]:
   done = subprocess.run(
       [sys.executable, "-m", "replicator.launch", *arguments, "--", sys.executable, "-m",
-       "tests.programs.fragile", f"--workdir={workdir}",
+       f"tests.programs.{program}", f"--workdir={workdir}",
        *(f"--gin_param={binding}" for binding in [*SETTINGS, *bindings])],
       cwd=pathlib.Path(__file__).parents[3], capture_output=True, text=True, timeout=300,
       check=False)
@@ -285,10 +296,10 @@ MULTI_WORKER = "Replicator.strategy = 'multi_worker_mirrored'"
 
 @pytest.mark.slow
 def test_all_workers_stop_at_the_same_step_and_leave_their_part_of_the_batch(tmp_path):
-  status, told = launch(tmp_path, ["--workers=2"], MULTI_WORKER)
+  status, printed = launch(tmp_path, ["--workers=2"], MULTI_WORKER)
   assert status == 1
   for worker in (0, 1):
-    assert f"[worker {worker}] error: step 6: loss is nan; its batch and numbers are in" in told
+    assert f"[worker {worker}] error: step 6: loss is nan; its batch and numbers are in" in printed
     with np.load(tmp_path / "failures" / "step-00000006" / f"batch-worker-{worker}.npz") as batch:
       assert batch["x"].tolist() == [20 + 2 * worker, 21 + 2 * worker]
   assert saved_steps(tmp_path) == [4]
@@ -297,25 +308,34 @@ def test_all_workers_stop_at_the_same_step_and_leave_their_part_of_the_batch(tmp
 @pytest.mark.slow
 def test_all_workers_go_back_together(tmp_path):
   train(tmp_path / "one process", ROLL_BACK)
-  status, told = launch(tmp_path / "two", ["--workers=2"], MULTI_WORKER, ROLL_BACK)
-  assert status == 0, told
+  status, printed = launch(tmp_path / "two", ["--workers=2"], MULTI_WORKER, ROLL_BACK)
+  assert status == 0, printed
   for row, expected in zip(rows(tmp_path / "two"), rows(tmp_path / "one process"), strict=True):
     assert row == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
+def test_all_workers_go_back_to_a_checkpoint_that_is_still_being_written(tmp_path):
+  status, printed = launch(tmp_path, ["--workers=2"], MULTI_WORKER, ROLL_BACK,
+                           program="slow_writer")
+  assert status == 0, printed
+  assert "rolled back to step 4" in printed
+  assert [row["step"] for row in rows(tmp_path)] == list(range(1, 13))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["stop", "warn", "roll_back"])
 def test_asynchronous_steps_are_looked_at(action, tmp_path):
-  status, told = launch(tmp_path, ["--workers=2", "--ps=1"], f"Guard.action = '{action}'",
+  status, printed = launch(tmp_path, ["--workers=2", "--ps=1"], f"Guard.action = '{action}'",
                         "Replicator.strategy = 'parameter_server'")
   if action == "stop":
     assert status == 1
-    assert "error: step 6: loss is nan; its batch and numbers are in" in told
+    assert "error: step 6: loss is nan; its batch and numbers are in" in printed
     with np.load(tmp_path / "failures" / "step-00000006" / "batch.npz") as batch:
       assert batch["x"].tolist() == [20, 21, 22, 23]
   elif action == "warn":
     assert status == 0
-    assert told.count("warning: step 6: loss is nan") == 1
+    assert printed.count("warning: step 6: loss is nan") == 1
   else:
     assert status == 2
-    assert "error: Guard.action = 'roll_back': under 'parameter_server' steps overtake" in told
+    assert "error: Guard.action = 'roll_back': under 'parameter_server' steps overtake" in printed

@@ -39,7 +39,7 @@ def column(workdir: pathlib.Path, name: str) -> dict[int, float]:
 
 
 class Counter(tf.Module):
-  """Counts its steps: values that one can tell in advance. Takes no inputs."""
+  """Counts its steps: values that are known in advance. Takes no inputs."""
 
   def __init__(self):
     super().__init__()
@@ -84,10 +84,10 @@ def test_a_run_trains_and_leaves_its_files(tmp_path):
   facts = json.loads((tmp_path / "run.json").read_text())
   assert {"command", "experiment", "started", "git_commit", "versions", "machine"} < set(facts)
   assert {"python", "tensorflow", "keras", "numpy"} <= set(facts["versions"])
-  told = {"strategy": "default", "num_replicas": 1, "num_workers": 1, "global_batch_size": 8,
+  expected = {"strategy": "default", "num_replicas": 1, "num_workers": 1, "global_batch_size": 8,
           "seed": 3, "precision": "float32", "steps": 10, "resumed": [],
           "evaluation": "mean of 8 samples"}
-  assert {name: facts[name] for name in told} == told
+  assert {name: facts[name] for name in expected} == expected
   assert checkpoint.steps_of(tmp_path / "checkpoints") == [5, 10]
   assert list(tmp_path.glob("events.out.tfevents.*"))
   assert "finished at step 10" in (tmp_path / "report.html").read_text()
@@ -242,7 +242,7 @@ def test_an_input_function_provides_the_batches(strategy, replicas, tmp_path):
       num_replicas_in_sync=replicas, seed=5)
 
 
-def test_a_data_set_that_ends_early_is_told(tmp_path):
+def test_a_data_set_that_ends_early_is_an_error(tmp_path):
   def short(context):
     return tf.data.Dataset.range(5).map(lambda s: tf.zeros([context.batch_size]))
   with pytest.raises(UsageError, match=r"ended before train.steps; make it repeat\(\)"):
@@ -259,7 +259,7 @@ def test_a_data_set_that_ends_early_is_told(tmp_path):
     # `metrics.jsonl` has these two itself.
     (lambda x: {"loss": x[0], "step": x[0]}, "'step'"),
     (lambda x: {"loss": x[0], "seconds": x[0]}, "'seconds'")])
-def test_a_step_that_returns_what_cannot_be_logged_is_told(outputs, message, tmp_path):
+def test_a_step_that_returns_what_cannot_be_logged_is_refused(outputs, message, tmp_path):
   def zeros(context):
     return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
   with pytest.raises(UsageError, match=message):
@@ -294,7 +294,7 @@ def test_a_step_that_returns_what_cannot_be_logged_is_told(outputs, message, tmp
     ("train.precision = 64", "train.precision = "),
     ("Replicator.strategy = 'mirored'", "'mirored': no such strategy. Did you mean 'mirrored'"),
 ])
-def test_a_setting_that_cannot_work_is_told_in_one_line(binding, message, tmp_path):
+def test_a_setting_that_cannot_work_is_an_error_of_one_line(binding, message, tmp_path):
   with pytest.raises(UsageError, match=message) as raised:
     train(tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
   # gin adds lines of its own, which the command line does not show.
@@ -302,7 +302,7 @@ def test_a_setting_that_cannot_work_is_told_in_one_line(binding, message, tmp_pa
   assert not (tmp_path / "run").exists()
 
 
-def test_a_batch_that_does_not_divide_is_told(tmp_path):
+def test_a_batch_that_does_not_divide_is_refused(tmp_path):
   with pytest.raises(UsageError, match="= 9: does not divide by the 2 replicas; write 8 or 10"):
     train(tmp_path, "train.steps = 1", "train.global_batch_size = 9", *MIRRORED_2,
           step=pytest.fail)
@@ -324,31 +324,32 @@ def test_precision_is_that_of_the_whole_step(tmp_path):
 # ---- Between calls ------------------------------------------------------------------------------
 
 
-class Told(tf.Module):
-  """Returns what it was told before the call, and its share of the global batch."""
+class Assigned(tf.Module):
+  """Returns what was assigned before the call, and its share of the global batch."""
 
   def __init__(self):
     super().__init__()
-    self.told = tf.Variable(-1.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    self.value = tf.Variable(-1.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
   def __call__(self) -> dict[str, tf.Tensor]:
-    return {"told": self.told.read_value(), "share": tf.constant(replicator.batch_size(), tf.int32)}
+    share = tf.constant(replicator.batch_size(), tf.int32)
+    return {"value": self.value.read_value(), "share": share}
 
-  def tell(self, step: int) -> None:
-    self.told.assign(10.0 + step)
+  def assign(self, step: int) -> None:
+    self.value.assign(10.0 + step)
 
 
 @pytest.mark.parametrize("strategy, share", [([], 8), (MIRRORED_2, 4)])
-def test_before_every_call_the_step_can_be_told_more(tmp_path, strategy, share):
+def test_before_every_call_variables_can_be_assigned(tmp_path, strategy, share):
   config.parse([], [*SMALL, "train.steps = 6", "train.steps_per_call = 2", "train.log_every = 2",
                     *strategy])
-  replicator.train(Told, before_call=Told.tell, workdir=str(tmp_path))
-  assert column(tmp_path, "told") == {2: 10.0, 4: 12.0, 6: 14.0}
+  replicator.train(Assigned, before_call=Assigned.assign, workdir=str(tmp_path))
+  assert column(tmp_path, "value") == {2: 10.0, 4: 12.0, 6: 14.0}
   assert set(column(tmp_path, "share").values()) == {share}
 
 
-def test_a_resumed_run_is_told_from_where_it_goes_on(tmp_path):
+def test_a_resumed_run_calls_before_call_from_its_step_on(tmp_path):
   for steps in (2, 4):
     config.parse([], [*SMALL, f"train.steps = {steps}", "train.checkpoint_every = 2"])
-    replicator.train(Told, before_call=Told.tell, workdir=str(tmp_path))
-  assert column(tmp_path, "told") == {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}
+    replicator.train(Assigned, before_call=Assigned.assign, workdir=str(tmp_path))
+  assert column(tmp_path, "value") == {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}

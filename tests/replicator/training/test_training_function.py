@@ -112,10 +112,10 @@ def test_nan_is_reported(synchronous):
 
 @pytest.mark.parametrize("stop", [False, True])
 @pytest.mark.parametrize("steps_per_call", [1, 3])
-def test_the_wish_to_stop_comes_back(synchronous, stop, steps_per_call):
+def test_the_request_to_stop_comes_back(synchronous, stop, steps_per_call):
   function = TrainingFunction(synchronous, lambda: {"loss": 0.0}, steps_per_call)
-  for wish in (False, stop, False):
-    assert function(0, None, wish).fetch()[1] is wish
+  for request in (False, stop, False):
+    assert function(0, None, request).fetch()[1] is request
 
 
 def test_a_function_knows_the_variables_it_uses():

@@ -1,0 +1,70 @@
+"""The experiment that the doctor examines: its `main`, its configuration, and new processes of it.
+
+Loads no TensorFlow by itself: the doctor chooses the devices first.
+"""
+
+import importlib.util
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+
+from replicator.errors import UsageError
+
+
+def load(experiment: str) -> Callable[[str], None]:
+  """The `main` that an experiment, a module's name or a file, passes to `replicator.app.run`.
+
+  Raises:
+    UsageError: there is no such module, or it does not call `app.run`.
+  """
+  from replicator.app.experiment import main_of  # It loads TensorFlow.
+  is_file = experiment.endswith(".py")
+  try:
+    found = os.path.isfile(experiment) if is_file else importlib.util.find_spec(experiment)
+  except (ImportError, ValueError):
+    found = False
+  if not found:
+    raise UsageError(f"--experiment={experiment}: no such {'file' if is_file else 'module'}; write "
+                     "experiments.NAME or path/to/file.py")
+  arguments, sys.argv = sys.argv, [experiment]
+  try:
+    if is_file:
+      sys.path.insert(0, os.path.dirname(os.path.abspath(experiment)))
+      main = main_of(lambda: runpy.run_path(experiment, run_name="__main__"))
+    else:
+      main = main_of(lambda: runpy.run_module(experiment, run_name="__main__", alter_sys=True))
+  finally:
+    sys.argv = arguments
+  if main is None:
+    raise UsageError(f"--experiment={experiment}: it does not call replicator.app.run(main) when "
+                     "it is run, as an experiment does")
+  return main
+
+
+def bound(name: str, default: Any) -> Any:
+  """What the configuration that was parsed last binds to a gin parameter, or `default`."""
+  try:
+    return gin.query_parameter(name)
+  except ValueError:
+    return default
+
+
+def run_doctor(words: Sequence[str], workers: int = 1) -> None:
+  """Runs the doctor's command line `words` in a new process, or in a cluster of `workers`.
+
+  Raises:
+    UsageError: it failed; the message is the first error that it printed.
+  """
+  command = [sys.executable, "-m", "replicator.doctor", *words]
+  if workers > 1:
+    command = [sys.executable, "-m", "replicator.launch", f"--workers={workers}", "--", *command]
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  if done.returncode:
+    lines = (done.stdout + done.stderr).splitlines()
+    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+    raise UsageError((errors or lines or ["no output"])[0])

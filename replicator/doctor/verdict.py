@@ -1,0 +1,38 @@
+"""What the doctor concludes from one comparison, as a row of its table."""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+
+AGREES, DIFFERS, FAILED, SKIPPED = "agrees", "DIFFERS", "FAILED", "--"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckResult:
+  """A row of the table.
+
+  Attributes:
+    check: what was compared: a variant with one replica, or a part of a run with the same part
+      of the uninterrupted run.
+    verdict: one of the four above, or another word for a row that compares nothing.
+    detail: how much was compared or how far it differs, or why nothing was compared.
+    notes: further lines: the first difference, and the likely cause.
+  """
+
+  check: str
+  verdict: str
+  detail: str
+  notes: tuple[str, ...] = ()
+
+  def __str__(self) -> str:
+    lines = [f"  {self.check:16}  {self.verdict:8}  {self.detail}"]
+    for note in self.notes:
+      lines += textwrap.wrap(note, 100, initial_indent=" " * 4, subsequent_indent=" " * 6,
+                             break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+  """The first names, and how many more there are."""
+  rest = f" and {len(names) - most} more" if len(names) > most else ""
+  return ", ".join(names[:most]) + rest

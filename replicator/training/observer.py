@@ -1,0 +1,92 @@
+"""Watches a training from outside the user's program.
+
+The user's `main` calls `train` itself, so an observer cannot be an argument. It is installed around
+the program instead:
+
+    with observed_by(observer):
+      main(workdir)
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.strategies.replicator import Replicator
+from replicator.training.chief import Evaluation
+from replicator.training.inputs import InputContext, Inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+  """A training that is prepared: the step is built, and nothing has run.
+
+  Attributes:
+    replicator: runs the step.
+    step: the step object, which returns a dict of scalars.
+    inputs: an example source, an input function, or None.
+    input_context: what an input function is called with.
+    evaluate: called with the step; or None.
+    before_call: called with the step and its number before each call; or None.
+  """
+
+  replicator: Replicator
+  step: Callable
+  inputs: Inputs | None
+  input_context: InputContext
+  evaluate: Callable[[Any], Evaluation] | None = None
+  before_call: Callable[[Any, int], None] | None = None
+
+
+class Observer:
+  """Watches a training. This one does nothing; others override what they need.
+
+  To see what optimizers do, set `on_update` of the step's context: see `step.context.StepContext`.
+  """
+
+  def prepared(self, training: Training) -> None:
+    """Receives the training before it reads or writes its workdir."""
+
+  def run_step(self, step: Callable, *batch: Any) -> Any:
+    """Runs the step on a replica, where it is traced, and returns what it returned."""
+    return step(*batch)
+
+  def batch(self, step: int, batch: Any) -> None:
+    """Receives this worker's part of a batch before it is used.
+
+    Args:
+      step: how many steps were made before.
+      batch: a nest of `[steps_per_call, n, ...]`; or None.
+    """
+
+  def saved(self, step: int, checkpoints: Checkpoints) -> None:
+    """Is called on every worker when a checkpoint was taken; it may still be being written."""
+
+  def stop(self) -> NoReturn:
+    """Ends the training and the user's program, past their handlers; `observed_by` returns."""
+    raise _Stop
+
+
+class _Stop(BaseException):
+  """No `except Exception` catches it."""
+
+
+_observer = Observer()
+
+
+@contextlib.contextmanager
+def observed_by(observer: Observer) -> Iterator[None]:
+  """Inside, `train` reports to `observer`, which may end the block with `stop`."""
+  global _observer
+  previous, _observer = _observer, observer
+  try:
+    with contextlib.suppress(_Stop):
+      yield
+  finally:
+    _observer = previous
+
+
+def current() -> Observer:
+  """The observer of the trainings of this process; one that does nothing by default."""
+  return _observer

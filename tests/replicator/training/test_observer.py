@@ -1,0 +1,63 @@
+"""An observer that is installed around a program sees its training, and can end the program."""
+
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator.app import config
+from replicator.training.observer import Observer, current, observed_by
+
+SETTINGS = ["train.steps = 4", "train.steps_per_call = 2", "train.log_every = 2",
+            "train.eval_every = 0", "train.checkpoint_every = 2", "train.global_batch_size = 2"]
+
+
+class Recorder(Observer):
+  """Keeps the order of what it receives."""
+
+  def __init__(self):
+    self.events: list[object] = []
+
+  def prepared(self, training):
+    self.events.append(training.step)
+
+  def run_step(self, step, *batch):
+    self.events.append([part.shape.as_list() for part in batch])
+    return step(*batch)
+
+  def batch(self, step, batch):
+    self.events.append((step, batch.shape.as_list()))
+
+  def saved(self, step, checkpoints):
+    self.events.append(f"saved {step}")
+
+
+def test_an_observer_sees_the_training(restored, tmp_path):
+  config.parse([], SETTINGS)
+  recorder = Recorder()
+  with observed_by(recorder):
+    step = replicator.train(lambda: lambda x: {"mean": tf.reduce_mean(x)}, numbers,
+                            workdir=str(tmp_path))
+  assert recorder.events == [step, (0, [2, 2]), [[2]], "saved 2", (2, [2, 2]), "saved 4"]
+  assert type(current()) is Observer
+
+
+def numbers(context):
+  return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
+
+
+def test_stop_passes_the_handlers_of_the_program():
+  observer = Observer()
+  with observed_by(observer):
+    try:
+      current().stop()
+    except Exception:
+      pytest.fail("the program continued")
+    pytest.fail("the program continued")
+  assert current() is not observer
+
+
+def test_an_error_of_the_program_ends_the_observation():
+  observer = Observer()
+  with pytest.raises(ValueError, match="of the program"), observed_by(observer):
+    raise ValueError("of the program")
+  assert current() is not observer

@@ -1,0 +1,60 @@
+"""What a worker waits for before it returns to a checkpoint. Two processes are in test_guard."""
+
+import numpy as np
+import pytest
+
+from replicator.errors import RunFailed
+from replicator.training.guard import Divergence, Guard
+from replicator.training.recovery import Diverged, Recovery
+from replicator.training.run_state import RunState
+
+DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}, {}), "its numbers are here")
+
+
+class Cluster:
+  """One of two workers, and its checkpoints; keeps the order of what it does."""
+
+  num_pipelines = 2
+  num_local_replicas = 1
+
+  def __init__(self, fails_to_write: bool = False):
+    self.events: list[str] = []
+    self.fails_to_write = fails_to_write
+
+  def run(self, function):
+    self.events.append("meet")
+
+    class Gathered:
+      numpy = staticmethod(lambda: np.array([4, 4]))
+    return [Gathered]
+
+  def wait(self):
+    self.events.append("wait")
+    if self.fails_to_write:
+      raise RunFailed("the disk is full")
+
+  def restore(self):
+    self.events.append("restore")
+    return {"step": 4, "seconds": 1.0, "window": {"sums": {}, "count": 0}, "rollbacks": 0,
+            "skipped": 0}
+
+
+@pytest.mark.parametrize("fails_to_write", [False, True])
+def test_all_workers_wait_for_the_writer_before_they_restore(fails_to_write, tmp_path, seed):
+  cluster = Cluster(fails_to_write)
+  recovery = Recovery(Guard("roll_back"), cluster, tmp_path, {"seed": 0})
+  state = RunState(cluster, cluster, recovery)
+  cluster.events.clear()
+  state.step = 6
+  assert state.roll_back(DIVERGED).endswith("rolled back to step 4, 1 of at most 3 times")
+  assert cluster.events == ["wait", "meet", "restore", "meet"]
+  assert (state.step, recovery.rollbacks, recovery.skipped) == (4, 1, 2)
+
+
+def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
+  cluster = Cluster()
+  state = RunState(cluster, cluster, Recovery(Guard("stop"), cluster, tmp_path, {"seed": 0}))
+  cluster.events.clear()
+  with pytest.raises(RunFailed, match="step 6: loss is nan; its numbers are here"):
+    state.roll_back(DIVERGED)
+  assert cluster.events == ["wait", "meet"]
