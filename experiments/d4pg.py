@@ -89,13 +89,13 @@ class D4PG(tf.Module):
                         ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The critic's gradients towards the n-step returns, and the loss of each example [n]."""
     target = self.returns.target(batch.reward, batch.discount, self._following(batch))
-    variables = self.critic.trainable_variables
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch([v.value for v in variables])
+
+    def loss():
       losses = self.returns.losses(target, self.critic(observations, batch.action))
-      loss = tf.reduce_mean(batch.weight * losses)
-      scaled = self.optimizers["critic"].scale_loss(loss)
-    return tape.gradient(scaled, variables), losses
+      return tf.reduce_mean(batch.weight * losses), losses
+
+    (_, losses), gradients = self.optimizers["critic"].loss_and_gradients(loss)
+    return gradients, losses
 
   def _following(self, batch: Transitions) -> tf.Tensor:
     """The target critic's outputs for the target policy after the n steps: `[n, outputs]`."""
@@ -107,15 +107,14 @@ class D4PG(tf.Module):
 
   def _policy_gradients(self, observations: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The policy's gradients up the critic's mean return, and the mean of these returns []."""
-    variables = self.policy.trainable_variables
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch([v.value for v in variables])
+    def loss():
       actions = self._action(observations)
-      # The loss is an inner product with a constant, so the critic gets no gradient.
+      # As if the loss were the inner product with a constant: the critic's own weights stay.
       ascent, values = self._ascent(observations, tf.stop_gradient(actions))
-      loss = -tf.reduce_mean(tf.reduce_sum(ascent * actions, 1))
-      scaled = self.optimizers["policy"].scale_loss(loss)
-    return tape.gradient(scaled, variables), tf.reduce_mean(values)
+      return -tf.reduce_mean(tf.reduce_sum(ascent * actions, 1)), tf.reduce_mean(values)
+
+    (_, value), gradients = self.optimizers["policy"].loss_and_gradients(loss)
+    return gradients, value
 
   def _ascent(self, observations: tf.Tensor, actions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The clipped dq/da of each example: `[n, *shape], [n, a] -> [n, a]`; and its value q [n]."""

@@ -112,7 +112,7 @@ class SAC(tf.Module):
       squares = tf.reduce_sum(tf.square(errors), 1)
       return 0.5 * tf.reduce_mean(batch.weight * squares), tf.reduce_mean(tf.abs(errors), 1)
 
-    return self._update("critics", loss)
+    return self.optimizers["critics"].minimize(loss)[1]
 
   def _update_policy(self, observations: tf.Tensor, noise: tf.Tensor
                      ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -123,22 +123,12 @@ class SAC(tf.Module):
       entropy = -tf.reduce_mean(density)
       return -value - tf.exp(self.log_temperature.value) * entropy, (value, entropy)
 
-    return self._update("policy", loss)
+    return self.optimizers["policy"].minimize(loss)[1]
 
   def _update_temperature(self, entropy: tf.Tensor) -> None:
     """Raises the temperature if the entropy is below its target, else lowers it."""
-    self._update("temperature", lambda: (
-        self.log_temperature.value * (entropy - self.target_entropy), None))
-
-  def _update(self, name: str, loss_fn: Callable[[], tuple]):
-    """Minimizes `loss_fn()[0]` with the optimizer of that name; returns `loss_fn()[1]`."""
-    variables, optimizer = self.variables_of[name], self.optimizers[name]
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch([v.value for v in variables])
-      loss, found = loss_fn()
-      scaled = optimizer.scale_loss(loss)
-    optimizer.apply(tape.gradient(scaled, variables), variables)
-    return found
+    self.optimizers["temperature"].minimize(
+        lambda: self.log_temperature.value * (entropy - self.target_entropy))
 
 
 @gin.configurable

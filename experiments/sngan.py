@@ -156,19 +156,10 @@ class SNGAN(tf.Module):
 
   def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
     """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
-    variables = getattr(self, name).trainable_variables
     optimizer = self.optimizers[name]
-
-    def loss_and_gradients(batch):
-      # The tape records only this network. The others just run.
-      with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch([v.value for v in variables])
-        means = loss_fn(*batch)
-        scaled = optimizer.scale_loss(means[0])
-      return means, tape.gradient(scaled, variables)
-
-    means, gradients = replicator.microbatch(loss_and_gradients, batch)
-    optimizer.apply(gradients, variables)
+    means, gradients = replicator.microbatch(
+        lambda part: optimizer.loss_and_gradients(loss_fn, *part), batch)
+    optimizer.apply(gradients, getattr(self, name).trainable_variables)
     return means
 
 

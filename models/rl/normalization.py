@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator.step.replicated import copies_of
+from replicator.step import replicated
 
 
 @gin.configurable(denylist=["shape"])
@@ -25,8 +25,7 @@ class Normalizer(tf.Module):
     self.limit = limit
     self.enabled = enabled
     self.count, self.mean, self.sum_of_squares = [
-        tf.Variable(np.zeros(s), trainable=False, dtype=tf.float64, name=name,
-                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        replicated.variable(np.zeros(s), name=name)
         for name, s in (("count", ()), ("mean", shape), ("sum_of_squares", shape))]
 
   def __call__(self, observations: tf.Tensor) -> tf.Tensor:
@@ -45,11 +44,11 @@ class Normalizer(tf.Module):
     if not self.enabled or not len(observations):
       return
     new = np.asarray(observations, np.float64)
-    count, mean, squares = (copies_of(v)[0].numpy()
+    count, mean, squares = (replicated.read(v)
                             for v in (self.count, self.mean, self.sum_of_squares))
     total, difference = count + len(new), new.mean(0) - mean
     squares = squares + np.square(new - new.mean(0)).sum(0) + (
         np.square(difference) * count * len(new) / total)
-    self.count.assign(total)
-    self.mean.assign(mean + difference * len(new) / total)
-    self.sum_of_squares.assign(squares)
+    replicated.assign(self.count, total)
+    replicated.assign(self.mean, mean + difference * len(new) / total)
+    replicated.assign(self.sum_of_squares, squares)

@@ -18,7 +18,6 @@ from models.rl.replay_writer import ReplayWriter
 from models.rl.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from replicator import UsageError
 from replicator.step import replicated
-from replicator.step.replicated import copies_of
 
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 
@@ -104,7 +103,7 @@ class Replay(tf.Module):
 
   def size(self) -> int:
     """How many transitions can be sampled now."""
-    return int(copies_of(self.drawable)[0])
+    return int(replicated.read(self.drawable))
 
   # ---- Writing, on the host, between calls of the step ------------------------------------------
 
@@ -116,7 +115,7 @@ class Replay(tf.Module):
     """
     timesteps = checked(timesteps, *self._format)
     capacity, stream = self.stream_capacity, timesteps.stream
-    number, written = numbered(stream, copies_of(self.written)[0].numpy())
+    number, written = numbered(stream, replicated.read(self.written))
     kept = number >= written[stream] - capacity  # Only the newest fit.
     timesteps, number = Timesteps(*(part[kept] for part in timesteps)), number[kept]
     stream = timesteps.stream
@@ -223,8 +222,7 @@ class Replay(tf.Module):
 
 def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
   try:
-    return tf.Variable(lambda: tf.fill(shape, tf.constant(value, dtype)), trainable=False,
-                       aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    return replicated.variable(lambda: tf.fill(shape, tf.constant(value, dtype)))
   except tf.errors.InvalidArgumentError as error:
     if dtype != tf.uint8:
       raise

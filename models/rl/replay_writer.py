@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from models.rl import sum_tree
 from models.rl.timesteps import END
-from replicator.step.replicated import copies_of
+from replicator.step import replicated
 
 
 class ReplayWriter:
@@ -43,18 +43,21 @@ class ReplayWriter:
           tf.TensorSpec(self._others[0].shape, tf.int64))
     self._compiled(*map(tf.constant, arrays))
 
-  def _write(self, index: tf.Tensor, *arguments: tf.Tensor) -> None:
-    *parts, complete, total = arguments
-    for copies in zip(*map(copies_of, [*self._contents, *self._others]), strict=True):
-      *contents, written, drawable, largest = copies[:7]
-      levels = copies[7:]
-      for variable, part in zip(contents, parts, strict=True):
-        variable.scatter_update(tf.IndexedSlices(part, index))
-      written.assign(total)
-      lost = tf.math.count_nonzero(sum_tree.numbers_at(levels, index))
-      is_transition = tf.not_equal(tf.gather(contents[-1], complete), END)
-      drawable.assign_add(tf.math.count_nonzero(is_transition) - lost)
-      # New timesteps get the priority 0, unless they are among the complete ones.
-      numbers = tf.where(is_transition, largest, 0.0)
-      sum_tree.assign(levels, tf.concat([index, complete], 0),
-                      tf.concat([tf.zeros_like(index, tf.float32), numbers], 0))
+  def _write(self, *arguments: tf.Tensor) -> None:
+    replicated.update([*self._contents, *self._others], _write_copies, *arguments)
+
+
+def _write_copies(copies: list[tf.Variable], index: tf.Tensor, *arguments: tf.Tensor) -> None:
+  *parts, complete, total = arguments
+  *contents, written, drawable, largest = copies[:7]
+  levels = copies[7:]
+  for variable, part in zip(contents, parts, strict=True):
+    variable.scatter_update(tf.IndexedSlices(part, index))
+  written.assign(total)
+  lost = tf.math.count_nonzero(sum_tree.numbers_at(levels, index))
+  is_transition = tf.not_equal(tf.gather(contents[-1], complete), END)
+  drawable.assign_add(tf.math.count_nonzero(is_transition) - lost)
+  # New timesteps get the priority 0, unless they are among the complete ones.
+  numbers = tf.where(is_transition, largest, 0.0)
+  sum_tree.assign(levels, tf.concat([index, complete], 0),
+                  tf.concat([tf.zeros_like(index, tf.float32), numbers], 0))

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator.step.replicated import copies_of
+from replicator.step import replicated
 
 S = TypeVar("S")
 RECENT = 10
@@ -28,19 +28,20 @@ class SavedState(tf.Module, Generic[S]):
   def __init__(self, start: S):
     super().__init__()
     self._kind = type(start)
-    self.fields = {name: _variable(name, value) for name, value in vars(start).items()}
+    self.fields = {name: replicated.variable(value, name=name)
+                   for name, value in vars(start).items()}
 
   def read(self) -> S:
     """The present values. Arrays are copies that the caller may change."""
     values: dict[str, Any] = {}
     for name, variable in self.fields.items():
-      value = _value_of(variable)
+      value = replicated.read(variable)
       values[name] = value if value.ndim else int(value)
     return self._kind(**values)
 
   def holds(self, state: S, *names: str) -> bool:
     """Whether some fields equal those of `state`. After a restored checkpoint they do not."""
-    return all(np.array_equal(_value_of(self.fields[name]), getattr(state, name))
+    return all(np.array_equal(replicated.read(self.fields[name]), getattr(state, name))
                for name in names)
 
   def write(self, state: S, changed: Mapping[str, np.ndarray] | None = None) -> None:
@@ -51,14 +52,8 @@ class SavedState(tf.Module, Generic[S]):
       changed: for large fields, a mask of the field's shape: True where the value is new.
     """
     for name, variable in self.fields.items():
-      value = getattr(state, name)
-      if changed and name in changed:
-        where, value = np.argwhere(changed[name]), value[changed[name]]
-        for copy in copies_of(variable):
-          _scatter(copy, where, value)
-      else:
-        for copy in copies_of(variable):
-          copy.assign(value)
+      where = changed.get(name) if changed else None
+      replicated.assign(variable, getattr(state, name), where)
 
   @property
   def episode_return(self) -> tf.Tensor:
@@ -73,17 +68,3 @@ class SavedState(tf.Module, Generic[S]):
     counts = {name: tf.cast(self.fields[name], keras.config.floatx()) for name in names}
     return {**counts, "episode_return": self.episode_return}
 
-
-def _variable(name: str, value: Any) -> tf.Variable:
-  return tf.Variable(value, trainable=False, dtype=np.asarray(value).dtype, name=name,
-                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-
-def _value_of(variable: tf.Variable) -> np.ndarray:
-  return np.array(copies_of(variable)[0].read_value())
-
-
-@tf.function(autograph=False, reduce_retracing=True)
-def _scatter(variable: tf.Variable, where: tf.Tensor, values: tf.Tensor) -> None:
-  # Compiled, because TensorFlow cannot scatter eagerly into a variable of a parameter server.
-  variable.scatter_nd_update(where, values)

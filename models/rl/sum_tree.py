@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from replicator.step import replicated
+
 # How many sums a draw looks at in each level. Smaller numbers are slower without XLA, and larger
 # ones are slower with it: for 256 draws from a million, 16 is the best in both.
 _FAN_OUT = 16
@@ -97,5 +99,4 @@ def _places(index: tf.Tensor) -> tf.Tensor:
 
 def _zeros(size: int, dtype: tf.DType) -> tf.Variable:
   shape = [-(-size // _FAN_OUT), _FAN_OUT]
-  return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False,
-                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+  return replicated.variable(lambda: tf.zeros(shape, dtype))
