@@ -16,11 +16,11 @@ import tensorflow as tf
 
 import replicator
 from replicator.errors import is_foreign
+from replicator.internals.keras_internals import layers_in
+from replicator.internals.tensorflow_internals import graphs_called_by
 from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import random, random_bits
-from replicator.step.keras_internals import layers_in
-from replicator.step.tensorflow_internals import graphs_called_by
 from replicator.step.variables import held_by, variables_of
 from replicator.strategies import unsupported
 

@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
+from replicator.internals.keras_internals import layers_in
 from replicator.layers.batch_norm import GlobalBatchNorm
-from replicator.step.keras_internals import layers_in
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator.step.keras_internals import decays_weights_of, iterations_read, slot_key
+from replicator.internals.keras_internals import decays_weights_of, iterations_read, slot_key
 
 _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
     "SGD", "RMSprop", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "Lion"))

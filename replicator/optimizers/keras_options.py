@@ -3,7 +3,7 @@
 import keras
 
 from replicator.errors import UsageError
-from replicator.step.keras_internals import unsupported_update
+from replicator.internals.keras_internals import unsupported_update
 
 _CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
 _REMEDIES = {

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from replicator.internals.tensorflow_internals import wrapped_variable
 from replicator.step import context
-from replicator.step.tensorflow_internals import wrapped_variable
 
 
 def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Variable:

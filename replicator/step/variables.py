@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import keras
 import tensorflow as tf
 
-from replicator.step.tensorflow_internals import is_trackable
+from replicator.internals.tensorflow_internals import is_trackable
 
 _KERAS_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.step.tensorflow_internals import cluster_sizes, is_fetched
+from replicator.internals.tensorflow_internals import cluster_sizes, is_fetched
 
 
 def serve(resolver: Any) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from replicator.errors import UsageError, nearest
+from replicator.internals.tensorflow_internals import mirrored
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
-from replicator.step.tensorflow_internals import mirrored
 from replicator.strategies import parameter_server, tf_config
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",

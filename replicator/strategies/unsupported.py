@@ -10,7 +10,7 @@ from collections.abc import Callable
 import keras
 
 from replicator.errors import UsageError
-from replicator.step.keras_internals import layers_in
+from replicator.internals.keras_internals import layers_in
 from replicator.step.variables import held_by
 
 _RATES = ("rate", "dropout", "recurrent_dropout", "stddev")  # If all are 0, a layer draws nothing.

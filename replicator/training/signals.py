@@ -16,9 +16,9 @@ import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
+from replicator.internals.keras_internals import layers_in
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
-from replicator.step.keras_internals import layers_in
 from replicator.step.variables import held_by
 
 PREFIXES = ("grad_norm/", "sigma/")

@@ -19,7 +19,7 @@ from replicator import atomic
 from replicator.configuration import operative
 from replicator.console import flags
 from replicator.errors import UsageError
-from replicator.step.tensorflow_internals import handle
+from replicator.internals.tensorflow_internals import handle
 from replicator.workdir import provenance, reader
 
 

@@ -12,7 +12,8 @@ HOUSE = pathlib.Path(__file__).parents[2] / "replicator"
 FLOORS = [
     {"errors", "atomic", "processes"},
     {"console"},
-    {"step", "configuration", "launch", "ray_cluster"},
+    {"internals", "configuration", "launch", "ray_cluster"},
+    {"step"},
     {"optimizers", "layers", "workdir"},
     {"strategies", "sweeps", "compare", "rerun"},
     {"checkpoints"},

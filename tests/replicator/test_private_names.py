@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from tensorflow.python.distribute.coordinator import values as remote
 
 from replicator import Replicator
-from replicator.step import keras_internals, tensorflow_internals
+from replicator.internals import keras_internals, tensorflow_internals
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The names that each module uses. Those without a class are attributes that only objects have: the
@@ -26,10 +26,10 @@ MODULES = {
         "gin.config:_REGISTRY", "gin.config:_config_str", "gin.config:_parse_context",
         "gin.config:_parse_scope", "gin.config_parser:ConfigParser._current_location",
         "gin.config_parser:ConfigParser._maybe_parse_configurable_reference"]),
-    "keras": ("replicator/step/keras_internals.py", [
+    "keras": ("replicator/internals/keras_internals.py", [
         "keras:Layer._flatten_layers", "keras:Optimizer._backend_update_step",
         "keras:Optimizer._use_weight_decay", "keras:Optimizer._var_key"]),
-    "tensorflow": ("replicator/step/tensorflow_internals.py", [
+    "tensorflow": ("replicator/internals/tensorflow_internals.py", [
         "tensorflow:__internal__", "tensorflow:__internal__.tracking.Trackable",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         "tensorflow.python.distribute.distribute_utils:regroup",

@@ -13,7 +13,7 @@ import tensorflow as tf
 import replicator
 from replicator.app import config, library_names
 from replicator.configuration.gin_internals import registry
-from replicator.step.keras_internals import unsupported_update
+from replicator.internals.keras_internals import unsupported_update
 
 ALL_OPTIMIZERS = [name.lower() for name in library_names._OPTIMIZERS]
 OPTIMIZERS = [name.lower() for name in library_names._OPTIMIZERS  # Muon needs Keras 3.13.
