@@ -14,12 +14,11 @@ class Parser(argparse.ArgumentParser):
 
   Args:
     prog: the words that start the program; default: those that started this one.
-    allow_abbrev: whether flags may be shortened.
     **options: see `argparse.ArgumentParser`; a `usage` is part of the errors.
   """
 
-  def __init__(self, prog: str | None = None, allow_abbrev: bool = False, **options: Any):
-    super().__init__(prog=prog or shlex.join(program()), allow_abbrev=allow_abbrev, **options)
+  def __init__(self, prog: str | None = None, **options: Any):
+    super().__init__(prog=prog or shlex.join(program()), allow_abbrev=False, **options)
 
   def add_configuration(self) -> None:
     """Adds `--gin_file`, `--gin_param` and `--debug`."""

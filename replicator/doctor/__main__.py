@@ -21,37 +21,31 @@ import argparse
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 
 from replicator.console import quiet
+from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.doctor.experiment import load
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
-from replicator.errors import UsageError, first_line, in_one_line
+from replicator.errors import UsageError, in_one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
   words = list(sys.argv[1:] if argv is None else argv)
-  try:
-    flags = _parse(words)
-    if not flags.check_resume:  # It needs several devices of a kind: every machine has CPUs.
-      os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    quiet.import_tensorflow()
+  return exit_status(lambda: _check(words), debug="--debug" in words,
+                     describe=lambda error: f"{in_one_line(error)}{_hint(error)}")
+
+
+def _check(words: list[str]) -> int:
+  flags = _parse(words)
+  if not flags.check_resume:  # It needs several devices of a kind: every machine has CPUs.
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+  quiet.import_tensorflow()
+  from replicator.configuration.checks import missing_values_reported
+  with missing_values_reported():
     return (_check_resume if flags.check_resume else _check_replicas)(flags, words)
-  except UsageError as error:
-    print(f"error: {first_line(error)}", file=sys.stderr)
-    return 2
-  except Exception as error:
-    from replicator.configuration.checks import missing_value
-    if missing := missing_value(error):
-      print(f"error: {missing}", file=sys.stderr)
-      return 2
-    if "--debug" in words:
-      traceback.print_exc()
-    print(f"error: {in_one_line(error)}{_hint(error)}", file=sys.stderr)
-    return 1
 
 
 def _hint(error: Exception) -> str:
@@ -117,19 +111,15 @@ def _print_table(results: Iterator[CheckResult]) -> set[str]:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-  parser = Parser(prog="python -m replicator.doctor", allow_abbrev=False,
-                  description="Proves that a step trains the same on 1 and N replicas.")
+  parser = Parser(description="Proves that a step trains the same on 1 and N replicas.")
   parser.add_argument("--experiment", required=True, metavar="MODULE",
                       help="experiments.sngan, or path/to/file.py")
-  parser.add_argument("--gin_file", action="append", default=[], metavar="F", help="a gin file")
-  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
-                      help="a gin binding; overrides the files")
+  parser.add_configuration()
   parser.add_argument("--check_resume", action="store_true",
                       help="prove that an interrupted run resumes exactly")
   parser.add_argument("--steps", type=int, help="how many steps to compare")
   parser.add_argument("--precision", choices=["float64", "float32"],
                       help="float64 to prove, float32 to compare loosely")
-  parser.add_argument("--debug", action="store_true", help="show tracebacks")
   for name, kind in (("record", str), ("train_in", str), ("train_until", int)):
     parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)  # For its processes.
   flags = parser.parse_args(argv)
@@ -141,6 +131,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 if __name__ == "__main__":
   quiet.drop_native_log()
-  exit_status = main()
+  status = main()
   quiet.finish()
-  sys.exit(exit_status)
+  sys.exit(status)

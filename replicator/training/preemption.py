@@ -2,6 +2,8 @@
 
 import signal
 
+from replicator.processes import stop_signals
+
 
 class StopSignal:
   """Turns the first SIGTERM or SIGINT into a request to stop; a second SIGINT interrupts.
@@ -15,15 +17,15 @@ class StopSignal:
     self.received = False
     self.agreed = False
 
-  def _receive(self, number, frame):
+  def _receive(self, number: int) -> None:
     if self.received and number == signal.SIGINT:
       raise KeyboardInterrupt
     self.received = True
 
   def __enter__(self):
-    self._previous = {n: signal.signal(n, self._receive) for n in (signal.SIGTERM, signal.SIGINT)}
+    self._handlers = stop_signals(self._receive)
+    self._handlers.__enter__()
     return self
 
   def __exit__(self, *exception):
-    for number, handler in self._previous.items():
-      signal.signal(number, handler)
+    self._handlers.__exit__(*exception)
