@@ -14,7 +14,7 @@ from tests.programs import capabilities
 from tests.programs.features import FEATURES, Feature, KerasNoisy, Regression
 
 DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "capabilities.md"
-WIDTH = 4  # Of the inputs of a layer.
+WIDTH = 4  # The inputs of a layer.
 
 
 pytestmark = pytest.mark.usefixtures("restored")
@@ -30,7 +30,7 @@ def central_storage():
 
 @pytest.mark.slow
 def test_the_document_says_what_runs():
-  assert capabilities.page() == DOCUMENT.read_text(), f"write it anew: {capabilities.COMMAND}"
+  assert capabilities.page() == DOCUMENT.read_text(), f"write it again: {capabilities.COMMAND}"
 
 
 def test_the_document_has_all_features_and_strategies():
