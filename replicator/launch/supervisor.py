@@ -14,9 +14,9 @@ from replicator.launch.task import Event, Task
 from replicator.processes import stop_signals
 
 GRACE_SECONDS = 10.0
-"""How long the processes may take to end by themselves when the cluster ends."""
+"""The time that the processes have to end by themselves when the cluster ends."""
 SAME_SIGNAL_SECONDS = 1.0
-"""A signal that follows the first one sooner is the same, sent to this process and to its group."""
+"""A signal this soon after the first is the same one, sent to this process and to its group."""
 
 
 def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0) -> int:

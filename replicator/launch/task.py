@@ -28,7 +28,6 @@ class Task:
   Attributes:
     kind: 'chief', 'worker' or 'ps'.
     name: the kind and the index: 'worker 0'.
-    process: the running process.
   """
 
   def __init__(self, command: Sequence[str], tf_config: dict):
