@@ -17,7 +17,7 @@ _STDLIB = sysconfig.get_paths()["stdlib"]
 class UsageError(Exception):
   """Bad input, in one line: what the user wrote, what is wrong, what to write instead.
 
-  The command line prints only the message and ends with exit status 2; `--debug` adds a traceback.
+  The command line prints the message alone and ends with status 2; `--debug` adds a traceback.
   """
 
 
@@ -34,7 +34,7 @@ class Preempted(Exception):
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-  """A hint such as ` Did you mean 'mirrored'?`, or the empty string if nothing is near."""
+  """A hint such as ` Did you mean 'mirrored'?`, or the empty string if no candidate is similar."""
   names = list(candidates)
   near = difflib.get_close_matches(word.lower(), {name.lower() for name in names}, 1, cutoff=0.5)
   # Among names that differ only in their capitals, the one whose capitals are most alike.

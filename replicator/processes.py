@@ -15,13 +15,13 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1,
                     also: Callable[[], None] | None = None) -> Callable[[], None] | None:
-  """A `preexec_fn` after which Linux signals the new process when this one dies, however it dies.
+  """A `preexec_fn` that makes Linux send a signal to the new process when this one dies.
 
   The function makes only system calls, so that it is safe in a fork of a process with threads.
 
   Args:
     number: the signal.
-    exit_status: the status of the new process if this one dies before Linux knows of the wish.
+    exit_status: the status of the new process if this one dies before `preexec_fn` is done.
     also: called in the new process too; it must make only system calls.
 
   Returns:
@@ -42,10 +42,7 @@ def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1,
 
 @contextlib.contextmanager
 def stop_signals(receive: Callable[[int], None]) -> Iterator[None]:
-  """In the body, SIGINT and SIGTERM call `receive` with their number; for the main thread.
-
-  The earlier handlers return afterwards.
-  """
+  """In the body, SIGINT and SIGTERM call `receive` with their number; for the main thread."""
   def handle(number: int, frame: FrameType | None) -> None:
     receive(number)
 

@@ -24,7 +24,7 @@ def connect(needed_by: str, **local: Any) -> Any:
     **local: arguments of `ray.init` for a local cluster.
 
   Returns:
-    The module `ray`.
+    the module `ray`.
 
   Raises:
     UsageError: Ray is not installed, or there is no cluster at the address.
@@ -49,7 +49,7 @@ def connect(needed_by: str, **local: Any) -> Any:
 
 
 def _check_answers(remote: str) -> None:
-  """Raises an OSError if nobody listens at 'host:port'; Ray looks up other addresses itself."""
+  """Raises an OSError if no server listens at 'host:port'; Ray resolves other addresses itself."""
   host, _, port = remote.rpartition("://")[2].rpartition(":")
   if port.isdigit():
     socket.create_connection((host.strip("[]"), int(port)), _SECONDS).close()

@@ -1,9 +1,9 @@
-"""The random numbers of acting: functions of the seed and of the place in the experience alone."""
+"""Random numbers for acting, which depend only on the seed and the place in the experience."""
 
 import numpy as np
 
 _EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
-_BLOCK = 64  # Steps whose numbers are drawn together. To change it changes all numbers.
+_BLOCK = 64  # Steps whose numbers are drawn together. Another value changes all numbers.
 
 
 class ActionNoise:

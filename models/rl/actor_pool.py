@@ -198,7 +198,7 @@ class ActorPool(tf.Module):
     for line in answer.warnings:
       self._warn(f"actor {member.number}: {line}")
 
-  # ---- State, and lives of actors ---------------------------------------------------------------
+  # ---- State, start and end of actors -----------------------------------------------------------
 
   def _make_supervisor(self, act: Act) -> Supervisor:
     e = self.environments
@@ -260,4 +260,4 @@ def _check(environments: Environments, processes: int, where: str, steps_per_ord
                      f"{max_policy_age}: must both be at least 1")
   if context.run.num_input_pipelines > 1:
     raise UsageError(f"make_actor.processes = {processes}: actors in processes feed a learner of "
-                     "one process, and this run has several; write 0, and each of them acts")
+                     "one process, and this run has several; write 0, and each process acts")

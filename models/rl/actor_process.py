@@ -1,4 +1,4 @@
-"""An actor in a process of its own: its orders, its answers, its life and death.
+"""An actor in a process of its own: how it starts, takes orders, answers and ends.
 
 Its policy and environments come as data. It reads no gin file and none of the user's code. It has
 its own way to start, because `multiprocessing` would run the experiment's file again.

@@ -15,9 +15,7 @@ class ReplayWriter:
 
   Args:
     contents: the replay's variables of observations, actions, rewards and flags.
-    written: see `Replay`.
-    drawable: see `Replay`.
-    largest_priority: see `Replay`.
+    written, drawable, largest_priority: see `Replay`.
     priorities: a number for each place: its priority, or 0 where no transition can be sampled.
   """
 

@@ -1,4 +1,4 @@
-"""Parses gin files and bindings of the command line; a mistake becomes one line with a remedy."""
+"""The configuration of a run: gin files and the bindings of the command line."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,9 @@ from replicator.training import train  # noqa: F401
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   """Parses gin files in order, then bindings, which override them.
 
-  A file includes another one by a path relative to itself or to the working directory.
-
   Raises:
-    UsageError: the configuration has a mistake; the message has its file and line, and what to
-      write; see `statements` and `checks`. Bindings that nothing uses are found after the first
-      step.
+    UsageError: the configuration has a mistake. Bindings that nothing uses are found after the
+      first step.
   """
   gin.clear_config()
   checks.check(statements.read(files, bindings))

@@ -78,7 +78,10 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
         _explain(main, arguments)
         return 0
       if arguments.eager:
-        _run_eagerly()
+        import tensorflow as tf
+        # The input pipeline stays compiled, and TensorFlow warns of it at every use.
+        warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
+        tf.config.run_functions_eagerly(True)
       if arguments.allow_partial_restore:
         from replicator.checkpoints import checkpoint
         checkpoint.allow_partial_restore(True)
@@ -101,7 +104,7 @@ def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None
   problem = explain.trace(main, arguments.workdir or "runs/explained", arguments.gin_file,
                           arguments.gin_param)
   if arguments.explain:
-    explain.print_explanation(explain.explain(problem))
+    explain.print_explanation(problem)
   if arguments.diff:
     explain.print_differences(before, arguments.diff)
 
@@ -129,16 +132,8 @@ def _new_workdir() -> str:
 
 
 def _command(argv: list[str], workdir: str | None) -> str:
-  """The command that resumes the run."""
   given = not workdir or any(word.startswith("--workdir") for word in argv)
   return shlex.join([*program(), *argv, *([] if given else [f"--workdir={workdir}"])])
-
-
-def _run_eagerly() -> None:
-  import tensorflow as tf
-  # The input pipeline stays compiled, and TensorFlow warns of it at every use.
-  warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
-  tf.config.run_functions_eagerly(True)
 
 
 def _describe(error: Exception, debug: bool, workdir: str | None) -> str:

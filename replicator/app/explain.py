@@ -1,7 +1,7 @@
 """The values that a run would use, where each comes from, and what differs from an earlier run.
 
-Runs the program up to its training loop and traces its step, on one device and without writing a
-file. Whatever that calls, a run calls too. What an evaluation calls is not known in advance.
+The program runs up to its training loop and its step is traced, on one device and without writing a
+file. A run makes the same calls; those of an evaluation are not known in advance.
 """
 
 import dataclasses
@@ -14,12 +14,7 @@ import tensorflow as tf
 
 from replicator.app import config
 from replicator.configuration import annotations, checks, differences, operative, statements
-from replicator.configuration.configurables import (
-  binding_name,
-  defaults,
-  parameters,
-  short_name,
-)
+from replicator.configuration.configurables import binding_name, defaults, parameters, short_name
 from replicator.configuration.gin_internals import (
   Values,
   current_bindings,
@@ -37,32 +32,11 @@ _LIBRARIES = ("gin.", "keras.", "tf.")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A row of the table.
-
-  Attributes:
-    name: `scope/configurable.parameter`.
-    value: the value as gin text.
-    source: where the value comes from.
-  """
+  """A row of the table: `scope/configurable.parameter`, its value as gin text, and its source."""
 
   name: str
   value: str
   source: str
-
-
-@dataclasses.dataclass
-class Explanation:
-  """The values that a run would use.
-
-  Attributes:
-    used: the values that building the run and tracing its step used.
-    others: the other values that are, or can be, configured.
-    problems: one line for each mistake.
-  """
-
-  used: list[Row]
-  others: list[Row]
-  problems: list[str]
 
 
 def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], params: Sequence[str]
@@ -95,30 +69,22 @@ class _Tracer(Observer):
   problem: str | None = None
 
   def prepared(self, training: Training) -> None:
+    replicator = training.replicator
+    arguments: tuple = ()
     try:
-      _trace_step(training)
+      if training.inputs is not None:
+        batch = next(iter(inputs.batches(training.inputs, training.input_context)))
+        arguments = (replicator.distribute(batch),)
+      compiled = replicator.compile(lambda number, arguments: replicator.on_replicas(
+          training.step, number, arguments))
+      compiled.get_concrete_function(tf.constant(0, tf.int64), arguments)
     except Exception as error:
       self.problem = f"the step cannot be traced: {first_line(error)}"
     self.stop()
 
 
-def _trace_step(training: Training) -> None:
-  replicator = training.replicator
-  arguments: tuple = ()
-  if training.inputs is not None:
-    batch = next(iter(inputs.batches(training.inputs, training.input_context)))
-    arguments = (replicator.distribute(batch),)
-  compiled = replicator.compile(lambda number, arguments: replicator.on_replicas(
-      training.step, number, arguments))
-  compiled.get_concrete_function(tf.constant(0, tf.int64), arguments)
-
-
-def explain(problem: str | None) -> Explanation:
-  """The explanation of the program that was traced last.
-
-  Args:
-    problem: what `trace` returned.
-  """
+def _explanation(problem: str | None) -> tuple[list[Row], list[Row], list[str]]:
+  """The values that the traced program used, the other configurable ones, and the problems."""
   bindings = statements.last_read()
   called = operative_config()
   unused = checks.unused(bindings, called)
@@ -132,7 +98,7 @@ def explain(problem: str | None) -> Explanation:
   for selector, _ in registry().items():
     if selector not in known and not selector.startswith(_LIBRARIES):
       others.setdefault(("", selector), operative.values_of_call("", selector))
-  return Explanation(
+  return (
       _rows({key: {**_functions(key[1], used), **used} for key, used in called.items()}, bindings),
       _rows(others, bindings),
       [*filter(None, [problem]), *(str(each) for each in unused if each.certain)])
@@ -157,7 +123,7 @@ def _rows(values: Values, bindings: Sequence[Binding]) -> list[Row]:
 
 
 def _shown(value: Any) -> str:
-  """A value as gin text; a macro with its value."""
+  """A value as gin text; a macro is shown with its value."""
   if callable(value) and not isinstance(value, gin.config.ConfigurableReference):
     return getattr(value, "__name__", repr(value))
   if isinstance(value, gin.config.ConfigurableReference) and value.configurable.selector == MACRO:
@@ -168,7 +134,8 @@ def _shown(value: Any) -> str:
 def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Binding]) -> str:
   """`configs/a.gin:3, over configs/b.gin:2`, 'command line', or 'default'."""
   for outer in reversed(operative.outer_scopes(scope)):
-    found = [_place(binding) for binding in bindings if binding.key == (outer, selector, parameter)]
+    found = [binding.where if binding.file else "command line" for binding in bindings
+             if binding.key == (outer, selector, parameter)]
     if found:
       return ", over ".join(found[:-3:-1])
     if parameter in current_bindings().get((outer, selector), {}):
@@ -178,25 +145,25 @@ def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Bindin
   return "default" if parameter in used else "default, unless the program gives one"
 
 
-def _place(binding: Binding) -> str:
-  return binding.where if binding.file else "command line"
+def print_explanation(problem: str | None) -> None:
+  """Prints a table of the values of the program that was traced last, and its problems.
 
-
-def print_explanation(explanation: Explanation) -> None:
-  """Prints an aligned table: values that are set in bold on a terminal, plain text elsewhere."""
+  On a terminal, values that are set are bold. `problem` is what `trace` returned.
+  """
   from rich.console import Console
   console = Console(highlight=False, soft_wrap=True)
-  rows = [*explanation.used, *explanation.others]
+  used, others, problems = _explanation(problem)
+  rows = [*used, *others]
   widths = [min(max((len(row.name) for row in rows), default=0), 60),
             min(max((len(row.value) for row in rows), default=0), 40)]
-  _print_rows(console, explanation.used, widths)
-  if explanation.others:
+  _print_rows(console, used, widths)
+  if others:
     console.print("\nNot used to build the run and to trace its step. An evaluation or the "
                   "training loop may use them;\nthose that are set and have no effect end the "
                   "run after its first step:\n")
-    _print_rows(console, explanation.others, widths)
-  for problem in explanation.problems:
-    console.print(f"\nproblem: {problem}", style="bold red", markup=False)
+    _print_rows(console, others, widths)
+  for each in problems:
+    console.print(f"\nproblem: {each}", style="bold red", markup=False)
 
 
 def _print_rows(console: Any, rows: Iterable[Row], widths: list[int]) -> None:
@@ -211,10 +178,7 @@ def _print_rows(console: Any, rows: Iterable[Row], widths: list[int]) -> None:
 
 
 def configuration_of(run: str) -> str:
-  """The text of a run's `config.gin`.
-
-  Args:
-    run: a workdir, or the file itself.
+  """The text of a run's `config.gin`; `run` is a workdir, or the file itself.
 
   Raises:
     UsageError: the file is missing or is not gin.

@@ -30,7 +30,7 @@ _OPTIONAL_NUMBERS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm",
 
 
 def _hint(name: str, default: Any) -> Any:
-  """The type of a parameter that Keras does not annotate, from its default."""
+  """The type of a parameter that Keras does not annotate, by its name and its default."""
   if name == "learning_rate":
     return float | keras.optimizers.schedules.LearningRateSchedule
   if name in _OPTIONAL_NUMBERS:
@@ -46,14 +46,7 @@ def _hint(name: str, default: Any) -> Any:
 
 
 def _register(function: Callable, name: str, module: str, inputs: Sequence[str] = ()) -> None:
-  """Makes a function or class of Keras or TensorFlow configurable, with its named parameters.
-
-  Args:
-    function: the function or class.
-    name: its name in gin files.
-    module: the beginning of its full name.
-    inputs: the parameters that callers pass and gin files do not set.
-  """
+  """Makes `function` configurable; gin files may set its named parameters, except `inputs`."""
   def call(*args, **kwargs):
     return function(*args, **kwargs)
   signature = inspect.signature(function)

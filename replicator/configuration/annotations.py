@@ -30,7 +30,9 @@ def mistake(binding: Binding) -> str | None:
                            and value == parameter.default):
     return None
   remedy = _remedy(value, hint)
-  return (f"{binding.name} = {_shortened(binding.value)}: must be {_words(hint)}, not "
+  written = repr(binding.value)
+  shown = written if len(written) <= 60 else f"{written[:57]}..."
+  return (f"{binding.name} = {shown}: must be {_words(hint)}, not "
           f"{_kind(value, hint)}{'.' * bool(remedy)}{remedy}")
 
 
@@ -108,7 +110,7 @@ def _items_fit(value: dict, arguments: tuple) -> bool:
 def _is_instance(value: Any, wanted: Any) -> bool:
   try:
     return isinstance(value, wanted)
-  except TypeError:  # A protocol that is not checked at run time.
+  except TypeError:  # A protocol that cannot be checked at run time.
     return True
 
 
@@ -126,7 +128,7 @@ def _reference_fits(reference: gin.config.ConfigurableReference, hint: Any, orig
     return any("__call__" in vars(kind) for kind in made.__mro__)
   try:
     return issubclass(made, wanted) or (wanted is float and issubclass(made, int))
-  except TypeError:  # A protocol that is not checked at run time.
+  except TypeError:  # A protocol that cannot be checked at run time.
     return True
 
 
@@ -136,11 +138,6 @@ def _hints(function: Any) -> dict[str, Any]:
     return typing.get_type_hints(function)
   except (NameError, TypeError, AttributeError):
     return {}
-
-
-def _shortened(value: Any) -> str:
-  text = repr(value)
-  return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _words(hint: Any) -> str:
@@ -168,7 +165,6 @@ def _kind(value: Any, hint: Any) -> str:
 
 
 def _remedy(value: Any, hint: Any) -> str:
-  """A hint such as ` Write 3`, or the empty string."""
   if isinstance(value, gin.config.ConfigurableReference):
     other = gin.config.ConfigurableReference(value.scoped_selector, not value.evaluate)
     return f" Write {other!r}" if fits(other, hint) else ""

@@ -42,9 +42,9 @@ def check(bindings: Sequence[Binding]) -> None:
 
 def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
   for reference in binding.references():
-    name = "/".join(reference.scopes)
-    is_macro = reference.configurable.selector == MACRO
-    if is_macro and reference.config_key not in current_bindings():
+    if (reference.configurable.selector == MACRO
+        and reference.config_key not in current_bindings()):
+      name = "/".join(reference.scopes)
       macros = {other.scope for other in bindings if other.is_macro}
       raise UsageError(f"{binding.where}: the macro %{name} has no value."
                        f"{nearest(name, macros)} Write {name} = ...")
@@ -56,7 +56,7 @@ def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
 
 
 def _meant_by_macro(name: str, used: set[str]) -> str:
-  """A hint on what `steps = 100` may mean: a parameter of that name, or a macro of another."""
+  """A hint on what `steps = 100` may mean: a parameter with that name, or another macro."""
   owners = sorted(short_name(selector) for selector, c in registry().items()
                   if name in parameters(c) and not selector.startswith(("keras.", "tf.", "gin.")))
   if owners:
@@ -75,7 +75,6 @@ class Unused:
   """A binding that had no effect so far.
 
   Attributes:
-    binding: the binding.
     reason: why it had no effect, in one line.
     certain: whether it can have none later either: its configurable was called, but in other
       scopes, or with a value that the program passed.
@@ -168,11 +167,7 @@ def missing_values_reported() -> Iterator[None]:
 
 
 def missing_value(error: Exception) -> str | None:
-  """What to write in the configuration, if the error is a call without a value that gin can set.
-
-  Returns:
-    one line, or None for any other error.
-  """
+  """One line on what to write, if the error is a call without a value that gin can set; or None."""
   message = str(error)
   found = (re.search(r"Required bindings for `(?P<name>.+)` not provided in config: "
                      r"(?P<missing>\[.*?\])", message)

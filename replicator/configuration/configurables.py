@@ -10,12 +10,12 @@ from replicator.errors import UsageError, nearest
 
 
 def binding_name(scope: str, selector: str, parameter: str) -> str:
-  """A parameter as a gin file names it, by the shortest name that is not ambiguous."""
+  """A parameter as a gin file names it, by the shortest unambiguous name."""
   return f"{scope}/" * bool(scope) + f"{short_name(selector)}.{parameter}"
 
 
 def short_name(selector: str) -> str:
-  """The shortest name of a configurable that is not ambiguous."""
+  """The shortest unambiguous name of a configurable."""
   return registry().minimal_selector(selector)
 
 
@@ -26,14 +26,10 @@ def configurable_names() -> list[str]:
 
 
 def find(selector: str, parameter: str | None = None) -> gin.config.Configurable:
-  """The configurable that a name in a gin file stands for.
-
-  Args:
-    selector: the name, with as much of its module as was written.
-    parameter: one that the configurable must have.
+  """The configurable that a name in a gin file stands for; it must have the `parameter`, if given.
 
   Raises:
-    UsageError: there is none, or several, or it has no such parameter; with the nearest that is.
+    UsageError: no configurable has the name, several have it, or it has no such parameter.
   """
   try:
     found = match(selector)
@@ -49,8 +45,9 @@ def find(selector: str, parameter: str | None = None) -> gin.config.Configurable
   if parameter in (found.denylist or []) or (found.allowlist and
                                              parameter not in found.allowlist):
     raise UsageError(f"'{name}' gets its '{parameter}' from the program; it cannot be set here")
-  if not _accepts(found, parameter):
-    known = parameters(found)
+  known = parameters(found)
+  takes_any = any(each.kind == inspect.Parameter.VAR_KEYWORD for each in _signature(found).values())
+  if parameter not in known and not takes_any:
     has = f"It has: {', '.join(known)}" if known else "It has none"
     raise UsageError(f"'{name}' has no parameter '{parameter}'.{nearest(parameter, known)} {has}")
   return found
@@ -72,7 +69,7 @@ def defaults(configurable: gin.config.Configurable) -> dict[str, Any]:
 
 
 def constructor(configurable: gin.config.Configurable) -> Any:
-  """The function whose parameters are those of the configurable: of a class, its constructor."""
+  """The function whose parameters gin sets: for a class, its constructor."""
   function = configurable.wrapped
   if isinstance(function, type):
     function = next(getattr(kind, name) for kind in function.__mro__
@@ -84,15 +81,8 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _signature(configurable: gin.config.Configurable) -> dict[str, inspect.Parameter]:
-  """The parameters of the configurable by name, `self` and `**kwargs` included."""
   try:
     return dict(inspect.signature(constructor(configurable)).parameters)
   except ValueError:  # A function in C that does not describe itself may take anything.
     return dict(inspect.signature(lambda **anything: None).parameters)
 
-
-def _accepts(configurable: gin.config.Configurable, name: str) -> bool:
-  signature = _signature(configurable)
-  if any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in signature.values()):
-    return True
-  return name in signature and signature[name].kind not in _VARIADIC

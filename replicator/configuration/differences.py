@@ -11,13 +11,7 @@ from replicator.errors import first_line
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """A value that is not the same in two configurations.
-
-  Attributes:
-    name: `scope/configurable.parameter`.
-    before: the earlier value as gin text; None if the earlier configuration has none.
-    now: the later value, or None.
-  """
+  """A value that differs between two configurations, as gin text; None where it is not set."""
 
   name: str
   before: str | None
@@ -26,12 +20,13 @@ class Difference:
   def __str__(self) -> str:
     if self.before is None:
       return f"{self.name} = {self.now}, new"
-    return f"{self.name} = {self.now}, was {self.before}" if self.now is not None else (
-        f"{self.name} is no longer set, was {self.before}")
+    if self.now is None:
+      return f"{self.name} is no longer set, was {self.before}"
+    return f"{self.name} = {self.now}, was {self.before}"
 
 
 def differences(before: str, now: str) -> list[Difference]:
-  """The differences between the texts of two configurations, by name; macros count as their values.
+  """The differences between the texts of two configurations, by name, with macros replaced.
 
   No name needs to be registered: the earlier text may be from an older version or another program.
 
@@ -103,10 +98,10 @@ def _expanded(value: Any, macros: dict[str, Any]) -> Any:
   return value
 
 
-def leaves(value: Any) -> list:
-  """The values inside nested lists, tuples and dicts, in order."""
+def references_in(value: Any) -> list[Reference]:
+  """The references inside nested lists, tuples and values of dicts, in order."""
   if isinstance(value, dict):
-    return [leaf for element in value.values() for leaf in leaves(element)]
+    return references_in(list(value.values()))
   if isinstance(value, (list, tuple)):
-    return [leaf for element in value for leaf in leaves(element)]
-  return [value]
+    return [reference for element in value for reference in references_in(element)]
+  return [value] if isinstance(value, Reference) else []

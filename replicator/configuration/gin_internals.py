@@ -4,8 +4,8 @@ gin has no public way to list what is configurable, what is bound, and what a pr
 to parse statements one at a time. A test reports every name here that a new version of gin moves.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import gin
@@ -17,11 +17,7 @@ Values = dict[tuple[str, str], dict[str, Any]]
 
 
 def registry() -> SelectorMap:
-  """Everything configurable, a `gin.config.Configurable` for each full name.
-
-  Its `matching_selectors(name)` are the full names that a shorter name may stand for, and its
-  `minimal_selector(full_name)` is the shortest name that is not ambiguous.
-  """
+  """Everything configurable: a `gin.config.Configurable` for each full name."""
   return gin.config._REGISTRY
 
 
@@ -36,15 +32,13 @@ def operative_config() -> Values:
 
 
 def format_config(values: Values) -> str:
-  """The text of a gin file that binds `values`; what gin cannot write down is left out."""
+  """The text of a gin file that binds `values`, without those that gin cannot write."""
   return gin.config._config_str(values)
 
 
-@contextmanager
-def parse_scope() -> Iterator[gin.config.ParseContext]:
+def parse_scope() -> AbstractContextManager[gin.config.ParseContext]:
   """In the body, statements are parsed as those of one file, which has its own imports."""
-  with gin.config._parse_scope() as context:
-    yield context
+  return gin.config._parse_scope()
 
 
 def match(selector: str) -> gin.config.Configurable | None:
@@ -63,10 +57,6 @@ def add_imports(statements: Iterable[config_parser.ImportStatement]) -> None:
 
 class LocatedParser(config_parser.ConfigParser):
   """gin's parser, which also knows the lines of what it parses.
-
-  Args:
-    text: of a gin file.
-    delegate: makes the references.
 
   Attributes:
     line_of_statement: the first line of the current statement, counted from 1.

@@ -1,8 +1,6 @@
-"""The operative configuration of a run, its `config.gin`: every value that the run used.
+"""The operative configuration, `config.gin`: every value of a run, enough to repeat the run."""
 
-It is enough to make the same run again.
-"""
-
+import contextlib
 import pathlib
 from typing import Any
 
@@ -11,13 +9,7 @@ import gin
 from replicator import atomic
 from replicator.configuration import checks, statements
 from replicator.configuration.configurables import defaults
-from replicator.configuration.differences import (
-  NOT_GIN,
-  Reference,
-  bindings_in,
-  differences,
-  leaves,
-)
+from replicator.configuration.differences import NOT_GIN, bindings_in, differences, references_in
 from replicator.configuration.gin_internals import (
   Values,
   current_bindings,
@@ -33,10 +25,8 @@ def text(earlier: str = "") -> str:
   """The text of a gin file with all bindings and the values of all calls so far.
 
   Leaves out the bindings of what only an overridden value referred to, unless it was called.
-
-  Args:
-    earlier: the text of the configuration of a run that went further. What that run called, this
-      one will call too, perhaps only in its next evaluation.
+  `earlier` is the text of the configuration of a run that went further: what that run called, this
+  one will call too, perhaps only in its next evaluation.
   """
   called = {selector for _, selector in operative_config()}
   unused = checks.dropped_by(statements.last_read()) - called
@@ -51,10 +41,9 @@ def text(earlier: str = "") -> str:
 
 
 def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list[str]:
-  """Checks that every binding had an effect, and writes `config.gin`, whole or not at all.
+  """Checks that every binding had an effect, and writes `config.gin` to `path`, atomically.
 
   Args:
-    path: where `config.gin` is written.
     resumed: whether the run resumed from a checkpoint, so that this process has not evaluated yet.
     evaluated: whether the run evaluated before its first step, or never evaluates.
 
@@ -65,7 +54,10 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
   Raises:
     UsageError: nothing used a binding.
   """
-  earlier = _text_of(path) if resumed else ""
+  earlier = ""
+  if resumed:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+      earlier = path.read_text(encoding="utf-8")
   called = calls_in(earlier)
   for key, used in operative_config().items():
     called.setdefault(key, {}).update(used)
@@ -77,23 +69,16 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
     raise UsageError(f"{mistakes[0]}{f' (and {others})' if others else ''}")
   now = text(earlier)
   atomic.write_whole(path, now)
-  changes = differences(earlier, now) if earlier else []
-  recorded = [each.binding for each in found if each.binding.is_record]
-  return ([f"changed: {change}" for change in changes]
-          + [f"warning: {each}" for each in found if not each.binding.is_record]
-          + [f"note: nothing used {len(recorded)} values of {recorded[0].file}, such as "
-             f"{recorded[0].name}" for _ in recorded[:1]])
-
-
-def _text_of(path: pathlib.Path) -> str:
-  try:
-    return path.read_text(encoding="utf-8")
-  except (OSError, UnicodeDecodeError):
-    return ""
+  lines = [f"changed: {change}" for change in differences(earlier, now)] if earlier else []
+  lines += [f"warning: {each}" for each in found if not each.binding.is_record]
+  if recorded := [each.binding for each in found if each.binding.is_record]:
+    lines.append(f"note: nothing used {len(recorded)} values of {recorded[0].file}, such as "
+                 f"{recorded[0].name}")
+  return lines
 
 
 def values_of_call(scope: str, selector: str) -> dict[str, Any]:
-  """The values that a call in a scope would use: bindings, and defaults that gin can write down."""
+  """The values that a call in a scope would use: bindings, and defaults that gin can write."""
   values = {name: value for name, value in defaults(registry()[selector]).items()
             if _is_literal(value)}
   for outer in outer_scopes(scope):
@@ -108,7 +93,6 @@ def outer_scopes(scope: str) -> list[str]:
 
 
 def _is_literal(value: Any) -> bool:
-  """Whether gin can write a value down and read it back."""
   try:
     return gin.config.parse_value(repr(value)) == value
   except SyntaxError:
@@ -116,10 +100,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def calls_in(written: str) -> Values:
-  """The calls in the text of a configuration, as far as their names are configurable now.
-
-  A text that is not gin has none.
-  """
+  """The calls in a configuration's text whose names are configurable now; none if it is not gin."""
   calls: Values = {}
   try:
     bindings = bindings_in(written)
@@ -133,13 +114,9 @@ def calls_in(written: str) -> Values:
 
 
 def _called_by(earlier: str, values: Values) -> Values:
-  """The calls of an earlier run that this one will make too.
-
-  Leaves out what the earlier configuration referred to and this one does not.
-  """
+  """The calls of an earlier run, except of what only the earlier configuration referred to."""
   calls = calls_in(earlier)
-  before = {reference.selector.rpartition(".")[2] for used in calls.values()
-            for reference in leaves(used) if isinstance(reference, Reference)}
+  before = {reference.selector.rpartition(".")[2] for reference in references_in(calls)}
   now = {reference.configurable.name for reference in gin.config.iterate_references(values)}
   called = {selector for _, selector in operative_config()}
   return {key: used for key, used in calls.items() if key not in operative_config()
@@ -147,7 +124,6 @@ def _called_by(earlier: str, values: Values) -> Values:
 
 
 def _without_unused_macros(values: Values) -> Values:
-  """The values, with only those macros that they refer to, directly or through other macros."""
   kept = {key: used for key, used in values.items() if key[1] not in (MACRO, CONSTANT)}
   waiting = list(gin.config.iterate_references(kept))
   while waiting:

@@ -14,12 +14,9 @@ from replicator.configuration.configurables import binding_name, find
 from replicator.configuration.gin_internals import LocatedParser, add_imports, parse_scope
 from replicator.errors import UsageError, first_line
 
-Find = Callable[..., gin.config.Configurable]
-"""Looks up `(selector, parameter=None)`, as `configurables.find` does."""
-MACRO = "gin.macro"
-"""The selector of `NAME = value`, whose scope is the name."""
-CONSTANT = "gin.constant"
-"""The selector of `gin.constant(NAME, value)` in a program, whose scope is the name."""
+Find = Callable[..., gin.config.Configurable]  # Has the parameters of `configurables.find`.
+MACRO = "gin.macro"  # The selector of `NAME = value`, whose scope is the name.
+CONSTANT = "gin.constant"  # The selector of a program's `gin.constant(NAME, value)`, likewise.
 RECORD_HEADER = "# Every value that a run used. Written by replicator."
 """The first line of a `config.gin` in a workdir."""
 
@@ -31,7 +28,6 @@ class Binding:
   Attributes:
     scope: such as 'generator' or 'a/b'; the name of a macro; or ''.
     selector: the full name of the configurable, such as 'replicator.train'.
-    parameter: the parameter that is set.
     value: as gin holds it: references are `gin.config.ConfigurableReference`s.
     file: the gin file; None for the command line.
     line: the first line of the statement; 0 for the command line.
@@ -53,7 +49,7 @@ class Binding:
 
   @property
   def is_macro(self) -> bool:
-    """Whether the statement is `NAME = value`."""
+    """Whether the statement gives a macro its value: `NAME = value`."""
     return self.selector == MACRO
 
   @property
@@ -64,7 +60,7 @@ class Binding:
   @property
   def where(self) -> str:
     """`configs/a.gin:3`, or `--gin_param`."""
-    return f"{self.file}:{self.line}" if self.file else "--gin_param"
+    return _place(self.file, self.line)
 
   def references(self) -> list[gin.config.ConfigurableReference]:
     """All `@name` and `%NAME` in the value."""
@@ -74,12 +70,8 @@ class Binding:
 def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list[Binding]:
   """Binds the values of gin files, in order, and then those of the command line.
 
-  A file includes another one by a path relative to itself or to the working directory.
-
-  Args:
-    files: paths of gin files.
-    params: statements of the command line.
-    find: looks up the names that statements bind and refer to.
+  A file includes another one by a path relative to itself or to the working directory. `find` looks
+  up the names that statements bind and refer to.
 
   Returns:
     every statement, also those that a later one overrides.
@@ -109,8 +101,6 @@ def last_read() -> list[Binding]:
 
 
 class _Reader:
-  """Reads files and single statements into `bindings`."""
-
   def __init__(self, find: Find):
     self._find = find
     self.bindings: list[Binding] = []
@@ -141,7 +131,9 @@ class _Reader:
       except SyntaxError as error:
         raise _not_gin(file, parser, error.lineno or 1, error.msg, (error.text or text).strip()
                        ) from error
-      except _UnknownName as error:
+      except _PlacedError:
+        raise
+      except UsageError as error:  # A reference to an unknown name.
         assert parser is not None
         where = _place(file, parser.line_of_reference)
         raise _PlacedError(f"{where}: {first_line(error)}") from error
@@ -150,8 +142,14 @@ class _Reader:
   def _take(self, statement: Any, file: str | None, context: gin.config.ParseContext,
             lines: dict[tuple, int], is_record: bool) -> None:
     if isinstance(statement, config_parser.BindingStatement):
-      line = statement.location.line_num if file else 0
-      binding = _bind(statement, self._find, file, line, is_record)
+      scope, selector, parameter, value, location = statement
+      if not parameter:
+        scope, selector, parameter = "/".join(filter(None, [scope, selector])), MACRO, "value"
+      else:
+        selector = self._find(selector, parameter).selector
+      gin.bind_parameter((scope, selector, parameter), value)
+      line = location.line_num if file else 0
+      binding = Binding(scope, selector, parameter, value, file, line, is_record)
       if file and binding.key in lines:
         raise UsageError(f"{binding.name} is set here and in line {lines[binding.key]}; keep one")
       lines[binding.key] = line
@@ -175,35 +173,15 @@ class _Reader:
     self.read_file(path)
 
 
-class _UnknownName(Exception):
-  """A reference to a name that nothing has."""
-
-
 class _Delegate(gin.config.ParserDelegate):
-  """Makes gin's references, to known names only."""
 
   def __init__(self, find: Find):
     super().__init__()
     self._find = find
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
-    """The reference that `@scoped_selector` or `@scoped_selector()` stands for."""
-    try:
-      self._find(scoped_selector.rpartition("/")[2])
-    except UsageError as error:
-      raise _UnknownName(str(error)) from error
+    self._find(scoped_selector.rpartition("/")[2])
     return super().configurable_reference(scoped_selector, evaluate)
-
-
-def _bind(statement: config_parser.BindingStatement, find: Find, file: str | None, line: int,
-          is_record: bool) -> Binding:
-  scope, selector, parameter, value, _ = statement
-  if not parameter:
-    scope, selector, parameter = "/".join(filter(None, [scope, selector])), MACRO, "value"
-  else:
-    selector = find(selector, parameter).selector
-  gin.bind_parameter((scope, selector, parameter), value)
-  return Binding(scope, selector, parameter, value, file, line, is_record)
 
 
 @contextlib.contextmanager
@@ -223,7 +201,6 @@ class _PlacedError(UsageError):
 
 def _not_gin(file: str | None, parser: LocatedParser | None, line: int, reason: str, written: str
              ) -> UsageError:
-  """The error for a text that is not gin, from what Python or gin says about it."""
   hint = ""
   if "EOF in multi-line" in reason:
     line = parser.line_of_statement if parser else 1

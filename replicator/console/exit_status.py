@@ -18,29 +18,25 @@ def exit_status(run: Callable[[], int], *, prefix: str = "error", debug: bool = 
 
   Args:
     run: the command.
-    prefix: what the line begins with.
-    debug: prints the traceback too.
+    prefix: the beginning of the line.
+    debug: whether the traceback is printed too.
     describe: returns the line for any other exception; without it such an exception is raised.
   """
   try:
     return run()
   except (Exception, KeyboardInterrupt) as error:
-    line, status = _line_and_status(error, describe)
+    match error:
+      case KeyboardInterrupt():
+        line, status = "interrupted", INTERRUPTED_STATUS
+      case UsageError():
+        line, status = first_line(error), USAGE_STATUS
+      case RunFailed():
+        line, status = first_line(error), 1
+      case _ if describe is None:
+        raise
+      case _:
+        line, status = describe(error), 1
     if debug:
       traceback.print_exc()
     print(f"{prefix}: {line}", file=sys.stderr)
     return status
-
-
-def _line_and_status(error: Exception | KeyboardInterrupt,
-                     describe: Callable[[Exception], str] | None) -> tuple[str, int]:
-  match error:
-    case KeyboardInterrupt():
-      return "interrupted", INTERRUPTED_STATUS
-    case UsageError():
-      return first_line(error), USAGE_STATUS
-    case RunFailed():
-      return first_line(error), 1
-  if describe is None:
-    raise error
-  return describe(error), 1

@@ -12,9 +12,7 @@ from replicator.errors import UsageError, nearest
 class Parser(argparse.ArgumentParser):
   """A parser that raises a UsageError, with a hint, for a bad command line.
 
-  Args:
-    prog: the words that start the program; default: those that started this one.
-    **options: see `argparse.ArgumentParser`; a `usage` is part of the errors.
+  Flags cannot be abbreviated, and a `usage` becomes part of the errors.
   """
 
   def __init__(self, prog: str | None = None, **options: Any):

@@ -8,13 +8,14 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from replicator.console.formatting import format_duration, format_number
-
-if TYPE_CHECKING:
-  from rich.console import Console, RenderableType
-  from rich.live import Live
 
 RATE_SECONDS = 30.0
 """Rates are means over this much of the recent past."""
@@ -31,17 +32,12 @@ class Progress:
       progress.update(200, {"d": 1.234, "g": 0.456})
       progress.note("step 200  eval/classifier_frechet_distance 31.4")
 
-  Args:
-    total_steps: the step at which the training is done.
-    global_batch_size: the number of examples of one step, over all replicas.
-    first_step: the step at which the training resumes.
-    console: where the lines go; default: standard output.
-    clock: returns seconds; default: `time.monotonic`.
+  The training goes from `first_step` to `total_steps`; a step has `global_batch_size` examples over
+  all replicas. The lines go to `console`, or else to standard output.
   """
 
   def __init__(self, total_steps: int, global_batch_size: int, first_step: int = 0, *,
-               console: "Console | None" = None, clock: Callable[[], float] = time.monotonic):
-    from rich.console import Console
+               console: Console | None = None, clock: Callable[[], float] = time.monotonic):
     self._total_steps = total_steps
     self._global_batch_size = global_batch_size
     self._first_step = first_step
@@ -56,7 +52,6 @@ class Progress:
   def __enter__(self) -> "Progress":
     self._begun = self._clock()
     if self._console.is_terminal and not self._console.is_dumb_terminal:
-      from rich.live import Live
       self._live = Live("", console=self._console, auto_refresh=False)
       self._live.start()
     return self
@@ -66,7 +61,7 @@ class Progress:
     if self._live is not None:
       self._live.stop()
     elif self._unseen:
-      self._print(self._unseen)
+      self.note(self._unseen)
 
   def update(self, step: int, scalars: Mapping[str, float]) -> None:
     """Shows that `step` steps are done, with the `scalars` of this log point."""
@@ -85,27 +80,24 @@ class Progress:
       f"step {done}", *rates, _format_scalars(scalars, _PLAIN_WIDTH), time_left]))
     now = self._clock()
     if step >= self._total_steps or now - self._last_line >= PLAIN_SECONDS:
-      self._print(self._unseen)
+      self.note(self._unseen)
       self._unseen, self._last_line = "", now
 
   def note(self, line: str) -> None:
     """Writes one line that stays on the terminal, above the live line."""
-    self._print(line)
+    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
   def _rate(self, step: int) -> float:
-    """Steps per second up to this log point."""
     now = self._clock()
     if self._points and step <= self._points[-1][1]:  # The run was rolled back.
       self._points.clear()
-    if not self._points:
-      self._points.append((now, step))
-      elapsed, steps = now - self._begun, step - self._first_step
-    else:  # Rates count from the first log point: the step is compiled before it.
-      self._points.append((now, step))
+    since, from_step = self._begun, self._first_step
+    self._points.append((now, step))
+    if len(self._points) > 1:  # The step is compiled before the first log point.
       while len(self._points) > 2 and self._points[1][0] <= now - RATE_SECONDS:
         self._points.popleft()
-      elapsed, steps = now - self._points[0][0], step - self._points[0][1]
-    return steps / elapsed if elapsed > 0 else 0.0
+      since, from_step = self._points[0]
+    return (step - from_step) / (now - since) if now > since else 0.0
 
   def _time_left(self, step: int, steps_per_second: float) -> str:
     if step >= self._total_steps:
@@ -114,21 +106,14 @@ class Progress:
       return ""
     return f"{format_duration((self._total_steps - step) / steps_per_second)} left"
 
-  def _with_bar(self, step: int, line: str) -> "RenderableType":
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
+  def _with_bar(self, step: int, line: str) -> RenderableType:
     row = Table.grid(padding=(0, 2))
-    row.add_row(ProgressBar(total=self._total_steps, completed=step,
-                            width=self._bar_width()),
+    row.add_row(ProgressBar(total=self._total_steps, completed=step, width=self._bar_width()),
                 Text(line, no_wrap=True, overflow="ellipsis"))
     return row
 
   def _bar_width(self) -> int:
     return _BAR_WIDTH if self._console.width >= 120 else _NARROW_BAR_WIDTH
-
-  def _print(self, line: str) -> None:
-    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _format_scalars(scalars: Mapping[str, float], width: int) -> str:

@@ -1,7 +1,7 @@
-"""Imports TensorFlow without its start-up log, which is of no use to a user.
+"""Imports TensorFlow without its start-up log, which does not help a user.
 
-Some lines of that log are printed before any log level applies. So what reaches the terminal during
-the import is collected, and shown only if the import fails.
+Some lines of that log are printed before any log level applies. So the standard error of the import
+is collected, and shown only if the import fails.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ def import_tensorflow() -> None:
   """Imports TensorFlow and probes for accelerators, silently unless that raises."""
   if "tensorflow" in sys.modules:
     return
-  # Errors (level 2) stay visible. Who wants to see more sets the variable.
+  # Errors (level 2) stay visible. A user who wants to see more sets the variable.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   with _stderr_kept_for_errors():
     import tensorflow as tf
@@ -63,8 +63,8 @@ _filter: subprocess.Popen | None = None
 def drop_native_log() -> None:
   """Keeps the notes and warnings of TensorFlow's C++ code off the terminal from now on.
 
-  Some of these ignore the log level. A separate process filters them, so that everything else is
-  shown even if this process crashes. Does nothing if the user has set TF_CPP_MIN_LOG_LEVEL.
+  Some of these ignore the log level. A separate process filters them, so that other lines appear
+  even if this process crashes. Does nothing if the user has set TF_CPP_MIN_LOG_LEVEL.
   """
   global _filter
   if _asked_for_log or _filter:

@@ -1,4 +1,4 @@
 """All processes of a cluster on this machine. Loads no TensorFlow."""
 
 from replicator.launch.supervisor import launch as launch
-from replicator.launch.tf_config import tf_configs as tf_configs
+from replicator.launch.supervisor import tf_configs as tf_configs

@@ -5,20 +5,19 @@
 
 Without `--ps` the cluster is `{"worker": [...]}`, for the strategy `multi_worker_mirrored`. With
 `--ps` it is `{"chief": [one], "worker": [...], "ps": [...]}`, for `parameter_server`.
-Each process finds its own place in the environment variable TF_CONFIG, as under a cluster manager.
-Each line that it prints appears here after its name: `[worker 0] step 200/5000`.
+Each process reads its role from TF_CONFIG, as under a cluster manager. Each line that it prints
+appears after its name: `[worker 0] step 200/5000`.
 
-With `--ps`, a worker that dies is started again and joins the run; the chief has given its step to
-another worker. The run ends when the same worker dies for the third time within a minute.
+With `--ps`, a worker that dies is started again and joins the run. The run ends when the same
+worker dies for the third time within a minute.
 
 With `--max_restarts=N`, a run that ends because a process died is started again as a whole, up to N
-times: all processes end, and the same command resumes from the last checkpoint, on new ports.
+times, on new ports; it resumes from the last checkpoint. A run that ends with status 2 or after a
+signal is not started again.
 
 Exit status: 0 when every worker (with `--ps`: the chief) ended with 0; else the first status that
 is not 0, or 128 + n for a process that signal n ended; 2 for a bad command line; 42 when a SIGINT
-or SIGTERM, which is passed on, made the processes save and end. A second signal ends the processes
-that did not end at the first, for example because they wait for each other. A run that ends with
-status 2 is not started again, since the same command would fail again; nor is one after a signal.
+or SIGTERM, which is passed on, made the processes save and end. A second signal ends the rest.
 """
 
 import shutil

@@ -1,20 +1,22 @@
-"""The cluster as one: it starts together, ends together, and has one exit status."""
+"""The processes of a cluster start together, end together, and have one exit status."""
 
+import contextlib
 import queue
+import random
 import signal
+import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 from replicator.launch.task import Event, Task
-from replicator.launch.tf_config import tf_configs
 from replicator.processes import stop_signals
 
 GRACE_SECONDS = 10.0
-"""How long the processes may take to end by themselves when the cluster ends."""
+"""The time that the processes have to end by themselves when the cluster ends."""
 SAME_SIGNAL_SECONDS = 1.0
-"""A signal that follows the first one sooner is the same, sent to this process and to its group."""
+"""A signal this soon after the first is the same one, sent to this process and to its group."""
 
 
 def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0) -> int:
@@ -43,12 +45,36 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
   raise AssertionError("the last run returned")
 
 
+def tf_configs(workers: int, ps: int = 0) -> list[dict]:
+  """The TF_CONFIG of every process, the chief's first, on free ports of 127.0.0.1."""
+  sizes = {"chief": 1, "worker": workers, "ps": ps} if ps else {"worker": workers}
+  ports = _free_ports(sum(sizes.values()))
+  cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for kind, n in sizes.items()}
+  return [{"cluster": cluster, "task": {"type": kind, "index": index}}
+          for kind, addresses in cluster.items() for index in range(len(addresses))]
+
+
+def _free_ports(count: int) -> Iterator[int]:
+  # Linux numbers outgoing connections from 32768 on: one of those could take a higher port in the
+  # seconds that a process needs to import TensorFlow and listen.
+  with contextlib.ExitStack() as held:
+    ports: list[int] = []
+    for port in random.SystemRandom().sample(range(12000, 32768), k=20000):
+      if len(ports) == count:
+        break
+      candidate = held.enter_context(socket.socket())
+      with contextlib.suppress(OSError):
+        candidate.bind(("127.0.0.1", port))
+        ports.append(port)
+  return iter(ports)
+
+
 def _run(command: Sequence[str], workers: int, ps: int, events: "queue.SimpleQueue[Event]"
          ) -> tuple[int, Task | None]:
   """Runs the cluster once; returns its status, and the process whose death ended it."""
   tasks: list[Task] = []
   try:
-    for tf_config in tf_configs(workers, ps):  # All fork before the first thread starts.
+    for tf_config in tf_configs(workers, ps):  # All processes fork before the first thread starts.
       tasks.append(Task(command, tf_config))
     for task in tasks:
       task.watch(events)
@@ -91,7 +117,7 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
       deciding.remove(task)
       if number == PREEMPTED_STATUS:
         preempted = True
-        if not signalled_at:  # Only this one was asked to stop; it cannot go on without the others.
+        if not signalled_at:  # Only this process was asked to stop; the others need it.
           events.put((None, signal.SIGTERM))
   return PREEMPTED_STATUS if preempted else 0, None
 
@@ -102,11 +128,8 @@ def _report(task: Task, status: int, and_then: str = "") -> None:
 
 def _signalled(events: "queue.SimpleQueue[Event]") -> bool:
   """Whether a signal came; drops all events, whose processes have ended."""
-  found = False
-  while not events.empty():
-    task, _ = events.get()
-    found |= task is None
-  return found
+  dropped = [events.get() for _ in range(events.qsize())]
+  return any(task is None for task, _ in dropped)
 
 
 def _end(tasks: list[Task]) -> None:

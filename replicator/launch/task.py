@@ -1,6 +1,7 @@
 """One process of a cluster: started, watched, and its output shown after its name."""
 
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -10,7 +11,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-from replicator.launch.tf_config import environment
 from replicator.processes import end_with_parent
 
 MAX_DEATHS, DEATH_SECONDS = 3, 60.0
@@ -25,15 +25,9 @@ _output_lock = threading.Lock()
 class Task:
   """One process of the cluster, the leader of its own process group.
 
-  Args:
-    command: the program and its arguments.
-    tf_config: the TF_CONFIG of the process.
-
   Attributes:
     kind: 'chief', 'worker' or 'ps'.
     name: the kind and the index: 'worker 0'.
-    process: the running process.
-    waiter: the thread that waits for its end; None before `watch`.
   """
 
   def __init__(self, command: Sequence[str], tf_config: dict):
@@ -42,11 +36,18 @@ class Task:
     self._command, self._tf_config = command, tf_config
     self._deaths: list[float] = []
     self.process = self._start()
-    self.waiter: threading.Thread | None = None
+    self._waiter: threading.Thread | None = None
 
   def _start(self) -> subprocess.Popen:
+    # gRPC would look for 127.0.0.1 behind a proxy that the user has set, and wait without end. It
+    # reads these two names, in lower case.
+    direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112
+    environment = {**os.environ,
+                   "TF_CONFIG": json.dumps(self._tf_config),
+                   "PYTHONUNBUFFERED": "1",
+                   "no_grpc_proxy": f"{direct},127.0.0.1" if direct else "127.0.0.1"}
     return subprocess.Popen(
-      self._command, env=environment(self._tf_config),
+      self._command, env=environment,
       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
       encoding="utf-8", errors="surrogateescape",  # As text, a '\r' ends a line too.
       start_new_session=True, preexec_fn=end_with_parent())
@@ -68,12 +69,12 @@ class Task:
     def wait() -> None:
       status = self.process.wait()
       self.signal_group(signal.SIGKILL)  # Ends what it left running in the background.
-      reader.join(timeout=1)             # Its last lines come before the news of its end.
+      reader.join(timeout=1)             # Its last lines are shown before its end is reported.
       events.put((self, status if status >= 0 else 128 - status))
 
-    self.waiter = threading.Thread(target=wait, daemon=True)
+    self._waiter = threading.Thread(target=wait, daemon=True)
     reader.start()
-    self.waiter.start()
+    self._waiter.start()
 
   def signal_group(self, number: int) -> None:
     """Sends signal `number` to the process and to all processes that it started."""
@@ -87,8 +88,8 @@ class Task:
     except subprocess.TimeoutExpired:
       self.signal_group(signal.SIGKILL)
       self.process.wait()
-    if self.waiter is not None:
-      self.waiter.join()
+    if self._waiter is not None:
+      self._waiter.join()
 
   def _show_output(self) -> None:
     assert self.process.stdout is not None

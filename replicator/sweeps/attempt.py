@@ -1,8 +1,7 @@
 """One process of a trial: it is started, watched, asked to stop, and recorded.
 
-Every runner runs its trials with this class, on any machine. The sweep asks trials to stop by
-files that all machines see: `stop` in the sweep's folder stops all trials, and kills them if it
-says `at once`; `stop` in a trial's folder prunes that trial.
+The sweep asks trials to stop by files that all machines see: `stop` in the sweep's folder stops all
+trials, and kills them if it says `at once`; `stop` in a trial's folder prunes that trial.
 """
 
 import fcntl
@@ -20,27 +19,22 @@ from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Rec
 
 STOP, AT_ONCE = "stop", "at once"
 POLL_SECONDS = 0.1
-LOCK_SECONDS = 120.0
-"""The longest time that a trial waits for an earlier process of its own to save."""
-
+LOCK_SECONDS = 120.0  # The longest time that a trial waits for its earlier process to save.
 _LAST_BYTES = 20_000
 
 
 class Attempt:
   """Runs a trial in `folder/trials/ID`, or resumes the one that an earlier attempt left there.
 
-  Args:
-    trial: the trial.
-    folder: the sweep's folder.
-    cwd: the working directory of the trial's command.
-    cores: the CPU cores that the trial may use; None for all cores of this process.
+  `folder` is the sweep's, and `cwd` is the working directory of the trial's command. The trial uses
+  the CPU cores `cores`, or else all cores of this process.
   """
 
   def __init__(self, trial: Trial, folder: pathlib.Path, cwd: str,
                cores: Sequence[int] | None = None):
     self.trial = trial
-    self._stops = folder / STOP, folder / "trials" / trial.id / STOP
     self._folder = folder / "trials" / trial.id
+    self._stops = folder / STOP, self._folder / STOP
     self._cwd, self._cores = cwd, cores
     self._begun = time.monotonic()
     self._process: subprocess.Popen | None = None
@@ -48,8 +42,7 @@ class Attempt:
     self._asked = ""  # The status to end with, once its process was asked to stop.
     self._log_begin = 0
     self._folder.mkdir(parents=True, exist_ok=True)
-    self._record = (trials.read_record(self._folder)
-                    or Record(trial.id, trial.bindings))
+    self._record = trials.read_record(self._folder) or Record(trial.id, trial.bindings)
     self._record.command = trials.shell_command(trial, self._folder)
     self._lock = (self._folder / ".lock").open("w")
 
@@ -61,8 +54,8 @@ class Attempt:
       return self._end(code)
     if self._is_hurried():
       self._process.kill()
-    elif not self._asked and self._wish():
-      self._asked = self._wish()
+    elif not self._asked and (wish := self._wish()):
+      self._asked = wish
       self._process.terminate()
     return None
 

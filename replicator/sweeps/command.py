@@ -18,6 +18,7 @@ from replicator.errors import PREEMPTED_STATUS, UsageError, in_one_line, nearest
 from replicator.sweeps import explain, results, sweep_file
 from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep, alone
+from replicator.sweeps.trials import FAILED
 from replicator.sweeps.views import page
 from replicator.sweeps.views.table import Table, summary
 
@@ -37,7 +38,10 @@ def _start(words: list[str]) -> int:
   if folder.exists() and not folder.is_dir():
     raise UsageError(f"--workdir={folder}: is a file; write the name of a folder")
   if flags.explain:
-    return _explain(file, folder, flags)
+    sweep = Sweep(file, folder, flags.retry_failed, Table(file.metric))
+    print("\n".join(explain.lines(sweep, flags.retry_failed)), flush=True)
+    _check(sweep)
+    return 0
   return _run(file, folder, flags, shlex.join([*program(), *words]))
 
 
@@ -62,13 +66,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   return flags
 
 
-def _explain(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Namespace) -> int:
-  sweep = Sweep(file, folder, flags.retry_failed, Table(file.metric))
-  print("\n".join(explain.lines(sweep, flags.retry_failed)), flush=True)
-  _check(sweep)
-  return 0
-
-
 def _run(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Namespace,
          command: str) -> int:
   with alone(folder), Table(file.metric) as table:
@@ -81,7 +78,7 @@ def _run(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Names
       sweep.write()
   rows = sweep.current_rows()
   print(f"{summary(rows, sweep.search.count)}: {folder / results.CSV}, {folder / page.FILE}")
-  failed = sweep.failed()
+  failed = [row.record for row in rows if row.record.status == FAILED]
   if failed:
     print(f"failed: {failed[0].id}: {failed[0].message}; --retry_failed runs "
           f"{'it' if len(failed) == 1 else f'the {len(failed)} failed trials'} again")
@@ -92,11 +89,7 @@ def _run(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Names
 
 
 def _check(sweep: Sweep) -> None:
-  """Lets the experiment read the configuration of a trial, before any trial runs.
-
-  Raises:
-    UsageError: the experiment rejects the configuration.
-  """
+  """Raises a UsageError if the experiment rejects the configuration of a trial."""
   trial = sweep.search.probe()
   if trial is None or sweep.is_proven(trial):
     return

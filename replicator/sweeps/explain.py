@@ -8,7 +8,7 @@ from replicator.sweeps.trials import Trial
 
 
 def lines(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
-  """Explains a sweep; runs and writes nothing."""
+  """The lines that explain a sweep; nothing runs, and no file is written."""
   file = sweep.file
   best = "lowest" if file.goal == "min" else "highest"
   yield (f"{sweep.folder}: {sweep.search.count} trials of {file.experiment}; the best has the "

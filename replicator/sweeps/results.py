@@ -22,10 +22,8 @@ class Row:
   """A trial and the metric that it has logged.
 
   Attributes:
-    record: the trial's record.
     series: the values of the sweep's metric, `[(step, value)]`.
-    best: the best value of the metric; nan if there is none.
-    last: the last value of the metric; nan if there is none.
+    best, last: the best and the last value of the metric; nan without a value.
     step: the last step that was logged; None before the first.
     is_current: whether the trial is still in the sweep file.
   """
@@ -58,12 +56,7 @@ def _rank(value: float, goal: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """Trials that differ only in their seed.
-
-  Attributes:
-    bindings: the common bindings.
-    rows: the trials, by seed.
-  """
+  """Trials that differ only in their seed: their common bindings, and their rows by seed."""
 
   bindings: space.Point
   rows: list[Row]
@@ -117,12 +110,7 @@ def write_csv(folder: pathlib.Path, all_rows: Sequence[Row], file: SweepFile) ->
                    f"last {file.metric}", "in_sweep_file", "message"])
   for row in all_rows:
     writer.writerow([
-      row.record.id, row.record.status, *(_cell(row.record.bindings.get(name)) for name in names),
-      _cell(row.step), row.record.seconds, _cell(row.best if row.series else None),
-      _cell(row.last if row.series else None), "yes" if row.is_current else "no",
-      row.record.message])
+      row.record.id, row.record.status, *(row.record.bindings.get(name) for name in names),
+      row.step, row.record.seconds, row.best if row.series else None,
+      row.last if row.series else None, "yes" if row.is_current else "no", row.record.message])
   write_whole(folder / CSV, text.getvalue())
-
-
-def _cell(value: object) -> object:
-  return "" if value is None else value if isinstance(value, int | float | str) else repr(value)

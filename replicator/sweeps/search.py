@@ -3,7 +3,7 @@
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicator.errors import UsageError
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
   import optuna
 
 Series = Sequence[tuple[int, float]]
-_TRIES = 10    # Proposals of points that were tried already, before one is drawn at random.
-_DRAWS = 1000  # Draws of such points, before the space counts as searched.
+_TRIES = 10    # Proposals of known points in a row, before a point is drawn at random.
+_DRAWS = 1000  # Draws of known points in a row, before the space counts as searched.
 _DRAWS_PER_POINT = 100  # The most draws for each point of `random`; equal draws count once.
 
 
@@ -39,15 +39,11 @@ def points(file: SweepFile) -> list[space.Point]:
 def _draw(written: Mapping[str, Any], count: int, seed: int) -> list[space.Point]:
   """Draws `count` different points; the first ones stay the same for a larger `count`."""
   distributions = _distributions_of(written)
-
-  def drawn() -> Iterator[space.Point]:
-    for index in range(_DRAWS_PER_POINT * count):
-      # A source for each name: a name that is added later does not change the others.
-      yield {name: distribution.draw(random.Random(f"{seed}/{name}/{index}"))
-             for name, distribution in distributions.items()}
-
   different: dict[str, space.Point] = {}
-  for point in drawn():
+  for index in range(_DRAWS_PER_POINT * count):
+    # A source for each name: a name that is added later does not change the others.
+    point = {name: distribution.draw(random.Random(f"{seed}/{name}/{index}"))
+             for name, distribution in distributions.items()}
     different.setdefault(space.text_of(point), point)
     if len(different) == count:
       return list(different.values())
@@ -65,7 +61,7 @@ class Listed:
 
   Attributes:
     trials: `{id: trial}` of all trials that are known.
-    count: the number of trials that there will be.
+    count: the number of trials that the sweep will have.
   """
 
   def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool):
@@ -84,7 +80,7 @@ class Listed:
     return self._missing[0] if self._missing else None
 
   def observe(self, trial_id: str, series: Series) -> bool:
-    """Takes the metric of a running trial, as logged; returns whether to prune the trial."""
+    """Takes what a running trial has logged of the metric; returns whether to prune the trial."""
     return False
 
   def ended(self, record: Record, series: Series) -> None:
@@ -92,7 +88,7 @@ class Listed:
 
 
 class Proposed:
-  """The trials that Optuna proposes; it knows the recorded trials of the same space."""
+  """The trials that Optuna proposes; it learns from the recorded trials of the same space."""
 
   def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool,
                series: Mapping[str, Series]):
@@ -141,13 +137,14 @@ class Proposed:
 
   def _proposed(self) -> Trial | None:
     """Asks Optuna for a new point; it may propose a good point again and again."""
+    from optuna.trial import TrialState
     for _ in range(_TRIES):
       asked = self._study.ask(self._distributions())
       trial = Trial.make(self._file, self._point(asked.params))
       if trial.id not in self.trials:
         self._running[trial.id] = asked
         return trial
-      self._study.tell(asked, state=_states().FAIL)
+      self._study.tell(asked, state=TrialState.FAIL)
     return None
 
   def _drawn(self) -> Trial | None:
@@ -169,7 +166,7 @@ class Proposed:
                                    for name, distribution in self._space.items()})
 
   def observe(self, trial_id: str, series: Series) -> bool:
-    """Takes the metric of a running trial, as logged; returns whether to prune the trial."""
+    """Takes what a running trial has logged of the metric; returns whether to prune the trial."""
     running = self._running[trial_id]
     for step, value in series[self._seen.get(trial_id, 0):]:
       if math.isfinite(value):
@@ -179,14 +176,14 @@ class Proposed:
 
   def ended(self, record: Record, series: Series) -> None:
     """Takes the record and the metric of a trial that has ended."""
+    from optuna.trial import TrialState
     running = self._running.pop(record.id)
     value = trials.best_of(series, self._file.goal)
     if record.status == DONE and math.isfinite(value):
       self._study.tell(running, value)
-    elif record.status == PRUNED:
-      self._study.tell(running, state=_states().PRUNED)
     else:
-      self._study.tell(running, state=_states().FAIL)
+      state = TrialState.PRUNED if record.status == PRUNED else TrialState.FAIL
+      self._study.tell(running, state=state)
 
   def _is_own(self, record: Record) -> bool:
     return (sorted(record.bindings) == sorted(self._space)
@@ -199,20 +196,16 @@ class Proposed:
     self._running[trial_id] = self._study.ask(self._distributions())
 
   def _distributions(self) -> dict[str, "optuna.distributions.BaseDistribution"]:
-    from optuna.distributions import (
-      BaseDistribution,
-      CategoricalDistribution,
-      FloatDistribution,
-      IntDistribution,
-    )
-    made: dict[str, BaseDistribution] = {}
+    from optuna import distributions
+    made: dict[str, distributions.BaseDistribution] = {}
     for name, given in self._space.items():
       if given.kind == "choice":  # By index: Optuna takes no lists as values.
-        made[name] = CategoricalDistribution(range(len(given.choices)))
+        made[name] = distributions.CategoricalDistribution(range(len(given.choices)))
       elif given.kind == "int_uniform":
-        made[name] = IntDistribution(int(given.low), int(given.high))
+        made[name] = distributions.IntDistribution(int(given.low), int(given.high))
       else:
-        made[name] = FloatDistribution(given.low, given.high, log=given.kind == "log_uniform")
+        made[name] = distributions.FloatDistribution(given.low, given.high,
+                                                     log=given.kind == "log_uniform")
     return made
 
   def _point(self, params: Mapping[str, Any]) -> space.Point:
@@ -227,11 +220,6 @@ class Proposed:
     if given.kind != "choice":
       return value
     return [space.text_of(choice) for choice in given.choices].index(space.text_of(value))
-
-
-def _states() -> Any:
-  from optuna.trial import TrialState
-  return TrialState
 
 
 def is_ended(record: Record | None, retry_failed: bool) -> bool:

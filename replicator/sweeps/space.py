@@ -104,12 +104,12 @@ def check_values(where: str, name: str, values: Any) -> None:
 
 
 def text_of(value: Any) -> str:
-  """JSON that is the same for equal values in every process."""
+  """The value as JSON, the same for equal values in every process."""
   return json.dumps(value, sort_keys=True, default=repr)
 
 
 def short_text(value: Any) -> str:
-  """The value for a reader: a float with four digits, a string without quotes, else JSON."""
+  """The value for display: a float with four digits, a string without quotes, else JSON."""
   if isinstance(value, float):
     return format_number(value)
   return value if isinstance(value, str) else text_of(value)

@@ -1,4 +1,4 @@
-"""The state of a sweep, on disk and in memory: which trials ran, which run, which are left."""
+"""The state of a sweep, on disk and in memory: the trials that ran, that run, and that are left."""
 
 import contextlib
 import fcntl
@@ -10,24 +10,20 @@ from replicator.errors import UsageError, nearest
 from replicator.processes import stop_signals
 from replicator.sweeps import attempt, results, search, trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import DONE, FAILED, RUNNING, STOPPED, Metrics, Record, Trial
+from replicator.sweeps.trials import DONE, RUNNING, STOPPED, Metrics, Record, Trial
 from replicator.sweeps.views import hparams, page
 from replicator.sweeps.views.table import Table
 
 _LOOK_SECONDS = 0.5   # At least this long between two looks at the metrics of the trials.
-_DRAW_SECONDS = 30.0  # At least this long between two drawings of the page,
-_DRAW_SHARE = 0.05    # which take at most this share of the time.
+_DRAW_SECONDS = 30.0  # At least this long between two drawings of the page.
+_DRAW_SHARE = 0.05    # Drawings take at most this share of the time.
 _ECHO_SECONDS = 0.5   # A signal may arrive twice: at this process, and at its process group.
 
 
 class Sweep:
   """Gives trials to a runner, records their results and shows them.
 
-  Args:
-    file: the sweep file.
-    folder: the sweep's folder. Trials that it records as ended do not run again.
-    retry_failed: run the failed trials again.
-    table: shows the progress.
+  Trials that `folder` records as ended do not run again, except failed ones with `retry_failed`.
   """
 
   def __init__(self, file: SweepFile, folder: pathlib.Path, retry_failed: bool, table: Table):
@@ -92,7 +88,7 @@ class Sweep:
     self._table.show(self.rows(), self.search.count)
 
   def ended(self, trial_id: str) -> None:
-    """Takes the end of a trial from its runner.
+    """Records and shows the end of a trial; its runner calls it.
 
     Raises:
       UsageError: the trial is done and never logged the metric.
@@ -105,12 +101,16 @@ class Sweep:
     self._table.ended(next(row for row in self.rows() if row.record.id == trial_id))
     results.write_csv(self.folder, self.rows(), self.file)
     if record.status == DONE and not series:
-      raise UsageError(self._no_metric(trial_id))
+      names = {name for row in self._metrics_of(trial_id).rows() for name in row}
+      logged = sorted(names - {"step", "seconds"})
+      raise UsageError(f"sweep.metric = '{self.file.metric}': the trials do not log it."
+                       f"{nearest(self.file.metric, logged)} They log: "
+                       f"{', '.join(logged) or 'nothing'}")
     if time.monotonic() > self._draw_at:
       self.write()
 
   def give_up(self, trial_id: str, status: str, message: str = "") -> None:
-    """Records and takes the end of a trial that a cluster has lost or never started."""
+    """Records the end of a trial that a cluster has lost or never started."""
     record = self._read(trial_id)
     record.status, record.message = status, message
     record.write(self.trial_folder(trial_id))
@@ -159,12 +159,8 @@ class Sweep:
     return [row for row in self.rows() if row.is_current]
 
   def running(self) -> list[Record]:
-    """The present records of the trials that the runner has and has not ended."""
+    """The records of the trials that the runner has not ended, read again."""
     return [self._read(trial_id) for trial_id in sorted(self._running)]
-
-  def failed(self) -> list[Record]:
-    """The failed trials that are still in the sweep file."""
-    return [row.record for row in self.current_rows() if row.record.status == FAILED]
 
   def is_complete(self) -> bool:
     """Whether no trial is left to start or to resume."""
@@ -179,12 +175,6 @@ class Sweep:
 
   def _series(self, trial_id: str) -> list[tuple[int, float]]:
     return self._metrics_of(trial_id).series(self.file.metric)
-
-  def _no_metric(self, trial_id: str) -> str:
-    names = {name for row in self._metrics_of(trial_id).rows() for name in row}
-    logged = sorted(names - {"step", "seconds"})
-    return (f"sweep.metric = '{self.file.metric}': the trials do not log it."
-            f"{nearest(self.file.metric, logged)} They log: {', '.join(logged) or 'nothing'}")
 
 
 @contextlib.contextmanager

@@ -99,7 +99,10 @@ def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
     raise UsageError(f"{path}: it must bind {' and '.join(missing)}")
   file = SweepFile(**values)
   try:
-    _check_files(file)
+    _check_experiment(file.experiment)
+    for gin_file in file.gin_files:
+      if not os.path.isfile(gin_file):
+        raise UsageError(f"sweep.gin_files: '{gin_file}': no such file in {os.getcwd()}")
     _check_names(file)
     _check_space(file)
   except UsageError as error:
@@ -127,13 +130,6 @@ def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
                        f"sweep.{binding.parameter}")
   return {binding.parameter: annotations.resolved(binding.value)
           for binding in checks.effective(bindings) if not binding.is_macro}
-
-
-def _check_files(file: SweepFile) -> None:
-  _check_experiment(file.experiment)
-  for gin_file in file.gin_files:
-    if not os.path.isfile(gin_file):
-      raise UsageError(f"sweep.gin_files: '{gin_file}': no such file in {os.getcwd()}")
 
 
 def _check_experiment(experiment: str) -> None:

@@ -21,7 +21,7 @@ from replicator.sweeps.sweep_file import SweepFile
 from replicator.workdir.reader import read
 
 RECORD, LOG = "trial.json", "output.log"
-_NAME_LENGTH = 100  # A file system allows 255; longer names are made from this one.
+_NAME_LENGTH = 100  # A file system allows 255; other file names add to this one.
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
@@ -52,7 +52,8 @@ class Trial:
     flags += [f"--gin_param={binding}" for binding in file.params]
     flags += [f"--gin_param={name} = {gin_text(value)}" for name, value in bindings.items()
               if name != space.GIN_FILE]
-    return cls(_id(file, bindings), bindings, (*_program(file.experiment), *flags))
+    program = [file.experiment] if file.experiment.endswith(".py") else ["-m", file.experiment]
+    return cls(_id(file, bindings), bindings, (*program, *flags))
 
   def command(self, workdir: str | os.PathLike) -> list[str]:
     """The command that starts and resumes the trial in `workdir`."""
@@ -62,10 +63,6 @@ class Trial:
 def gin_text(value: Any) -> str:
   """The value as gin text; a string that begins with @ or % is a reference."""
   return value if isinstance(value, str) and value[:1] in ("@", "%") else repr(value)
-
-
-def _program(experiment: str) -> tuple[str, ...]:
-  return (experiment,) if experiment.endswith(".py") else ("-m", experiment)
 
 
 def _id(file: SweepFile, bindings: space.Point) -> str:
@@ -98,8 +95,6 @@ class Record:
   """The contents of `trial.json`.
 
   Attributes:
-    id: the trial's id.
-    bindings: the trial's bindings.
     status: one of `waiting`, `running`, `done`, `failed`, `stopped`, `pruned`.
     exit_code: the exit status of its last process.
     seconds: the time that its processes took together.
@@ -119,21 +114,20 @@ class Record:
 
   def write(self, folder: pathlib.Path) -> None:
     """Replaces `trial.json`; a crash leaves the old file or the new one."""
-    text = json.dumps(dataclasses.asdict(self), indent=2, default=repr) + "\n"
-    write_whole(folder / RECORD, text)
+    text = json.dumps(dataclasses.asdict(self), indent=2, default=repr)
+    write_whole(folder / RECORD, f"{text}\n")
 
 
 def read_record(folder: pathlib.Path) -> Record | None:
   """Reads the record in a trial's folder; None if it is missing or cannot be read."""
   try:
-    facts = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    return Record(**facts)
+    return Record(**json.loads((folder / RECORD).read_text(encoding="utf-8")))
   except (OSError, ValueError, TypeError):
     return None
 
 
 def shell_command(trial: Trial, workdir: pathlib.Path) -> str:
-  """The trial's command, to be typed in a shell."""
+  """The trial's command, as typed in a shell."""
   return shlex.join(["python", *trial.command(workdir)[1:]])
 
 
@@ -171,4 +165,3 @@ def best_of(series: Sequence[tuple[int, float]], goal: str) -> float:
   """The best value in `[(step, value)]`; nan if no value is finite."""
   finite = [value for _, value in series if math.isfinite(value)]
   return (min if goal == "min" else max)(finite, default=math.nan)
-

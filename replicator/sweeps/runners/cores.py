@@ -30,7 +30,7 @@ def divided(cores: Sequence[int], parts: int) -> list[list[int]]:
 
 @contextlib.contextmanager
 def free(count: int) -> Iterator[list[int]]:
-  """Takes `count` cores of this machine that no other caller of this function has."""
+  """Reserves `count` cores of this machine for the body; trials share cores if too few are free."""
   all_parts = divided(usable(), max(1, len(usable()) // count))
   for part in all_parts:
     name = f"replicator-{os.getuid()}-cores-{'-'.join(map(str, part))}"
@@ -41,4 +41,4 @@ def free(count: int) -> Iterator[list[int]]:
         continue
       yield part
       return
-  yield all_parts[0]  # More trials than parts: they share.
+  yield all_parts[0]

@@ -1,7 +1,7 @@
 """Trials as Ray tasks, on a local cluster or on the one that RAY_ADDRESS names.
 
-Ray places the tasks, and starts a task again when its worker or its machine dies; the trial then
-resumes. All machines must see the sweep's folder and the experiment.
+Ray starts a task again when its worker or its machine dies; the trial then resumes. All machines
+must see the sweep's folder and the experiment.
 """
 
 import os
@@ -38,7 +38,7 @@ def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
                             object_store_memory=_OBJECT_BYTES)
   task = ray.remote(num_cpus=each, max_retries=_MAX_RETRIES)(_run_trial)
   submit = lambda trial: task.remote(trial, sweep.folder.resolve(), cwd, each)
-  # One task more than fits makes a cluster grow that can.
+  # One task more than fits makes an autoscaling cluster grow.
   slots = lambda: jobs or int(ray.cluster_resources().get("CPU", 0)) // each + 1
   try:
     with sweep.stopped_by_signals():
@@ -58,7 +58,7 @@ def _run_tasks(ray: Any, sweep: Sweep, submit: Callable[[Trial], Any],
         return
       for task in ray.wait(list(tasks), timeout=attempt.POLL_SECONDS)[0]:
         _take(ray, sweep, task, tasks.pop(task))
-      if sweep.stopping:  # What Ray has not placed yet is not worth waiting for.
+      if sweep.stopping:  # Trials that Ray has not placed yet need no wait.
         waiting = {record.id for record in sweep.running() if record.status == WAITING}
         for task in [task for task, trial_id in tasks.items() if trial_id in waiting]:
           sweep.give_up(tasks.pop(task), STOPPED)
@@ -70,7 +70,7 @@ def _run_tasks(ray: Any, sweep: Sweep, submit: Callable[[Trial], Any],
 
 
 def _take(ray: Any, sweep: Sweep, task: Any, trial_id: str) -> None:
-  """Takes the end of a task: that of its trial, or that of its worker."""
+  """Records the end of a task's trial, or of its worker."""
   try:
     ray.get(task)
   except ray.exceptions.RayError as error:
@@ -82,6 +82,6 @@ def _take(ray: Any, sweep: Sweep, task: Any, trial_id: str) -> None:
 
 
 def _run_trial(trial: Trial, folder: pathlib.Path, cwd: str, count: int) -> None:
-  """Runs in a worker of Ray: the trial's command, on `count` cores of the machine."""
+  """Runs the trial's command on `count` cores of the machine; Ray calls it in a worker."""
   with cores.free(count) as own:
     Attempt(trial, folder, cwd, own).run()

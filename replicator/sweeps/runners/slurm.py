@@ -1,7 +1,7 @@
 """Trials as a Slurm array, one index for each trial that is left.
 
-The script of the array, `slurm.sh`, stands in the sweep's folder. The sweep hands it to sbatch,
-waits, and shows the progress. All machines must see the folder.
+The sweep writes the script of the array, `slurm.sh`, into its folder, submits it with sbatch, and
+shows the progress until the array ends. All machines must see the folder.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from replicator.sweeps.trials import FAILED, RUNNING, STOPPED, WAITING, Trial
 
 TRIALS = "slurm.json"
 POLL_SECONDS = 2.0
-_QUEUE_SECONDS = 30.0  # Between two questions to squeue.
+_QUEUE_SECONDS = 30.0  # Between two calls of squeue.
 
 
 def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
@@ -86,7 +86,8 @@ def _wait(sweep: Sweep, job: str) -> None:
   asked_queue, canceled = time.monotonic(), False
   while sweep.running():
     if sweep.stopping and not canceled:
-      _scancel("--state=PENDING", job)
+      if shutil.which("scancel"):
+        subprocess.run(["scancel", "--state=PENDING", job], capture_output=True)
       canceled = True
     sweep.look()
     in_queue = True
@@ -104,14 +105,9 @@ def _wait(sweep: Sweep, job: str) -> None:
 
 
 def _in_queue(job: str) -> bool:
-  """Whether the job is in Slurm's queue; True if that is not known."""
+  """Whether the job is in Slurm's queue; True where no squeue can say so."""
   if shutil.which("squeue") is None:
     return True
   process = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True,
                            text=True)
   return bool(process.stdout.strip())
-
-
-def _scancel(*words: str) -> None:
-  if shutil.which("scancel"):
-    subprocess.run(["scancel", *words], capture_output=True)

@@ -1,7 +1,6 @@
 """Events for TensorBoard's HParams plugin, written without TensorFlow.
 
-The events of a trial hold its bindings; those of the sweep name the metrics to show, which are
-tags of the events that the runs write.
+The events of a trial hold its bindings; those of the sweep name the metrics to show.
 """
 
 import io
@@ -54,8 +53,7 @@ def write_sweep(folder: pathlib.Path, file: SweepFile, rows: Sequence[Row]) -> N
               if row.is_current and name in row.record.bindings]
     if values:
       parameters.append(summary_v2.HParam(name, domain=_domain(values)))
-  metrics = [summary_v2.Metric(file.metric)]
-  _write(folder, [summary_v2.hparams_config_pb(parameters, metrics)])
+  _write(folder, [summary_v2.hparams_config_pb(parameters, [summary_v2.Metric(file.metric)])])
 
 
 def _domain(values: Sequence) -> object:
@@ -68,7 +66,6 @@ def _domain(values: Sequence) -> object:
 
 
 def _plain(value: Any) -> bool | int | float | str:
-  """The value as HParams can hold it."""
   return value if isinstance(value, bool | int | float | str) else space.text_of(value)
 
 

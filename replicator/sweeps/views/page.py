@@ -1,4 +1,4 @@
-"""`sweep.html`: one self-contained page about a sweep, the best first."""
+"""`sweep.html`: one self-contained page about a sweep, its best trials first."""
 
 import math
 import pathlib
@@ -21,10 +21,7 @@ _KINDS = {DONE: "good", FAILED: "bad", PRUNED: "warn"}
 
 
 def write(folder: pathlib.Path, rows: Sequence[Row], file: SweepFile, count: int) -> None:
-  """Writes `sweep.html` into the folder of a sweep of `count` trials.
-
-  The page needs no other file and no network.
-  """
+  """Writes `sweep.html`, which needs no other file, for a sweep of `count` trials."""
   current = [row for row in rows if row.is_current]
   settings = results.settings(rows, file.goal)
   best = [row.best for row in current if math.isfinite(row.best)] or [math.nan]

@@ -19,8 +19,8 @@ _MARGIN, _LETTER = 57.6, 7.0  # Points beside the outer axes, and of a letter of
 def coordinates(rows: Sequence[Row], file: SweepFile) -> str:
   """A line for each trial, through an axis for each binding to its best metric, as inline SVG.
 
-  The better a trial, the stronger its line, which links to the element `#ID` of the page. Without
-  a trial that has the metric, the drawing is empty.
+  The better a trial, the stronger its line, which links to the element `#ID` of the page. The
+  drawing is empty if no trial has the metric.
   """
   from matplotlib.figure import Figure
   finite = [row for row in rows if math.isfinite(row.best)]

@@ -2,39 +2,31 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+
+import rich.table
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
 
 from replicator.console.formatting import format_duration, format_number
 from replicator.sweeps import space, trials
 from replicator.sweeps.results import Row
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING
 
-if TYPE_CHECKING:
-  from rich.console import Console
-  from rich.live import Live
-  from rich.table import Table as RichTable
-
 _STYLES = {DONE: "green", FAILED: "red", PRUNED: "yellow", RUNNING: "cyan"}
 _OTHER_LINES = 6  # Lines of a terminal beside the rows: titles, frame, summary, prompt.
 
 
 class Table:
-  """Shows the trials, from entry to exit.
+  """Shows the trials, from entry to exit, on `console` or else on standard output."""
 
-  Args:
-    metric: the name of the sweep's metric.
-    console: the output; default: standard output.
-  """
-
-  def __init__(self, metric: str, console: "Console | None" = None):
-    from rich.console import Console
+  def __init__(self, metric: str, console: Console | None = None):
     self._metric = metric
     self._console = console or Console()
     self._live: Live | None = None
 
   def __enter__(self) -> "Table":
     if self._console.is_terminal and not self._console.is_dumb_terminal:
-      from rich.live import Live
       self._live = Live("", console=self._console, refresh_per_second=2)
       self._live.start()
     return self
@@ -61,13 +53,12 @@ class Table:
     """Writes a line, above the live table if there is one."""
     self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-  def _drawn(self, rows: Sequence[Row], count: int) -> "RichTable":
-    from rich.table import Table as RichTable
+  def _drawn(self, rows: Sequence[Row], count: int) -> rich.table.Table:
     current = [row for row in rows if row.is_current]
     names = sorted({name for row in current for name in row.record.bindings})
     short = trials.short_names(names)
-    table = RichTable(caption=summary(current, count), caption_justify="left", box=None,
-                      pad_edge=False, padding=(0, 2, 0, 0))
+    table = rich.table.Table(caption=summary(current, count), caption_justify="left", box=None,
+                             pad_edge=False, padding=(0, 2, 0, 0))
     for title in (*(short[name] for name in names), "status", "step", f"best {self._metric}",
                   "last", "time"):
       table.add_column(title, no_wrap=True)
@@ -79,18 +70,14 @@ class Table:
     for row in shown[:room]:
       style = _STYLES.get(row.record.status, "")
       table.add_row(
-        *(_text(row.record.bindings, name) for name in names),
+        *(escape(space.short_text(row.record.bindings[name])) if name in row.record.bindings else ""
+          for name in names),
         f"[{style}]{row.record.status}[/]" if style else row.record.status,
         "" if row.step is None else str(row.step),
         format_number(row.best) if row.series else "",
         format_number(row.last) if row.series else "",
         format_duration(row.record.seconds) if row.record.seconds else "")
     return table
-
-
-def _text(bindings: space.Point, name: str) -> str:
-  from rich.markup import escape
-  return escape(space.short_text(bindings[name])) if name in bindings else ""
 
 
 def summary(rows: Sequence[Row], count: int) -> str:
