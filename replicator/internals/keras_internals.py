@@ -16,10 +16,7 @@ def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
-  """Why the engine cannot make the update of an optimizer, or None if it can.
-
-  The update must be `update_step` for each variable, and nothing more. It runs on plain variables.
-  """
+  """Why the engine cannot call `update_step` of an optimizer on plain variables; or None."""
   kind = type(optimizer)
   if kind._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
     return f"{kind.__name__} does more in an update than one variable at a time"
@@ -43,10 +40,7 @@ def slot_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) ->
 @contextlib.contextmanager
 def iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
                     ) -> Iterator[None]:
-  """In the body, an optimizer uses the tensor `iterations` and does not read its own variable.
-
-  It would read its variable for every update, and compute what depends on it every time.
-  """
+  """A context in which an optimizer uses `iterations` and does not read its own count each time."""
   variable = optimizer._iterations
   optimizer._iterations = iterations
   try:

@@ -32,10 +32,7 @@ def cluster_sizes(strategy: tf.distribute.ParameterServerStrategy) -> tuple[int,
 
 
 def is_fetched(value: Any) -> bool:
-  """Whether the coordinator has copied a remote value to this process, or its function failed.
-
-  Waits until the function has run.
-  """
+  """Waits for a remote value; whether the coordinator has copied it here, or it failed."""
   return value._get_error() is not None or value._has_fetched_to_local
 
 

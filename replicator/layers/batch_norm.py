@@ -114,20 +114,13 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
                      groups: collectives.Groups = None) -> tuple[tf.Tensor, _Moments]:
   """Normalizes `x [n, ..., c]` to the mean `offset [c]` and the standard deviation `scale [c]`.
 
-  The moments are taken over all axes but the last, and over the replicas of the group. Their n may
+  The moments are taken over all axes but the last, and over the replicas of the group, whose n may
   differ, and may be 0. It takes one collective, and one more for the gradient. With normalized
   values h, N values per channel in the group, and sums over the group, the gradient is
 
       dx = scale / std (dy - sum dy / N - h sum(dy h) / N)
 
   Automatic differentiation would go back through the combination of the replicas' moments instead.
-
-  Args:
-    x: floating `[n, ..., c]`, the examples of this replica.
-    scale: `[c]`.
-    offset: `[c]`.
-    epsilon: a small number added to the variance.
-    groups: see `GlobalBatchNorm`.
 
   Returns:
     The normalized x; and the mean and the biased variance `[c]` over all replicas, which pass no
@@ -152,16 +145,12 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
   return outputs, tuple(everywhere)
 
 
-def _local_moments(x: tf.Tensor) -> _Moments:
-  axes = list(range(x.shape.rank - 1))
-  mean = tf.reduce_mean(x, axes)
-  return mean, tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
-
-
 def _combined_moments(x: tf.Tensor, groups: collectives.Groups
                       ) -> tuple[_Moments, _Moments, tf.Tensor]:
   """The moments of the group, those of all replicas, and the number of the group's examples."""
-  mean, variance = _local_moments(x)
+  axes = list(range(x.shape.rank - 1))
+  mean = tf.reduce_mean(x, axes)
+  variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
   size = x.shape.num_elements()
   if size:
     count = tf.constant(size / x.shape[-1], x.dtype)

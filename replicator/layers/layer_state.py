@@ -7,12 +7,6 @@ def variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Var
   """Makes a Keras variable of which every replica writes its own copy, all with the same value.
 
   A mirrored variable would broadcast the value of the first replica at every write.
-
-  Args:
-    name: the name of the variable.
-    shape: its shape.
-    initializer: the name of a Keras initializer.
-    dtype: its dtype.
   """
   return keras.Variable(keras.initializers.get(initializer), shape=shape, dtype=dtype,
                         trainable=False, autocast=False, name=name,

@@ -66,7 +66,7 @@ class SpectralNorm(keras.layers.Wrapper):
     return norm
 
   def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Moves u towards the leading right singular vector; returns it and the left one as rows."""
+    """Moves u toward the leading right singular vector; returns it and the left one as rows."""
     u = self.u.value
     v = self._unit(tf.matmul(u, matrix, transpose_b=True))
     for _ in range(self.power_iterations):

@@ -39,25 +39,16 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
                      "GlobalBatchNorm layers; it needs at least one of each")
   # A scope hides what an enclosing one replaces, unless it is passed on.
   weights = [(v, v.value) for v in network.variables]
-  totals = [0.0] * (2 * len(layers))
+  moving = [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
+  shares = [1 - layer.momentum for layer in layers for _ in range(2)]
+  zeros = [(v, tf.zeros_like(v.value)) for v in moving]
+  totals = [0.0] * len(moving)
   for i in range(passes):
-    totals = [total + x for total, x in zip(totals, _one_pass(layers, weights, forward, i),
-                                            strict=True)]
-  statistics = [(v, total / passes) for v, total in zip(_moving(layers), totals, strict=True)]
+    # From zero, one pass moves the statistics by their share of its moments.
+    with keras.StatelessScope([*weights, *zeros], initialize_variables=False) as scope:
+      forward(i)
+    totals = [total + scope.get_current_value(v) / share
+              for total, v, share in zip(totals, moving, shares, strict=True)]
+  statistics = [(v, total / passes) for v, total in zip(moving, totals, strict=True)]
   with keras.StatelessScope([*weights, *statistics], initialize_variables=False):
     yield
-
-
-def _one_pass(layers: list[GlobalBatchNorm], weights: list, forward: Callable[[int], Any],
-              index: int) -> list[tf.Tensor]:
-  """The moments of one pass, from moving statistics that begin at zero."""
-  zeros = [(v, tf.zeros_like(v.value)) for v in _moving(layers)]
-  with keras.StatelessScope([*weights, *zeros], initialize_variables=False) as scope:
-    forward(index)
-  shares = [1 - layer.momentum for layer in layers for _ in range(2)]
-  return [scope.get_current_value(v) / share
-          for v, share in zip(_moving(layers), shares, strict=True)]
-
-
-def _moving(layers: list[GlobalBatchNorm]) -> list[keras.Variable]:
-  return [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]

@@ -13,8 +13,6 @@ def clip(gradients: list[tf.Tensor], flats: list[FlatVariable], networks: Networ
 
   Args:
     gradients: the gradient of each flat variable, averaged over the replicas.
-    flats: the flat variables.
-    networks: says which network each variable belongs to.
     clip_norm: the largest norm; None clips nothing.
     each_network: whether |g| is the norm of one network's gradients, or that of all.
 
@@ -27,31 +25,27 @@ def clip(gradients: list[tf.Tensor], flats: list[FlatVariable], networks: Networ
     clipped, norm = tf.clip_by_global_norm(gradients, clip_norm)
     return clipped, tf.math.is_finite(norm)
   clipped, norms = list(gradients), []
-  for owned in networks.by_name.values():
-    places = _places(flats, owned)
-    if places:
-      of_network, norm = tf.clip_by_global_norm([gradients[i] for i in places], clip_norm)
-      for i, gradient in zip(places, of_network, strict=True):
-        clipped[i] = gradient
-      norms.append(norm)
+  for places in _places(flats, networks).values():
+    of_network, norm = tf.clip_by_global_norm([gradients[i] for i in places], clip_norm)
+    for i, gradient in zip(places, of_network, strict=True):
+      clipped[i] = gradient
+    norms.append(norm)
   return clipped, _all_finite(norms)
 
 
 def norms(gradients: list[tf.Tensor], flats: list[FlatVariable], networks: Networks
           ) -> dict[str, tf.Tensor]:
   """The norm [] of the gradients of each network, by the network's name."""
-  found = {}
-  for name, owned in networks.by_name.items():
-    squares = [tf.cast(tf.nn.l2_loss(gradients[i]), keras.config.floatx())
-               for i in _places(flats, owned)]
-    if squares:
-      found[name] = tf.sqrt(2.0 * tf.add_n(squares))
-  return found
+  squares = [tf.cast(tf.nn.l2_loss(gradient), keras.config.floatx()) for gradient in gradients]
+  return {name: tf.sqrt(2.0 * tf.add_n([squares[i] for i in places]))
+          for name, places in _places(flats, networks).items()}
 
 
-def _places(flats: list[FlatVariable], owned: list) -> list[int]:
-  """The positions of the flat variables that belong to the network with the variables `owned`."""
-  return [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
+def _places(flats: list[FlatVariable], networks: Networks) -> dict[str, list[int]]:
+  """The positions of each network's flat variables, for the networks that have any."""
+  places = {name: [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
+            for name, owned in networks.by_name.items()}
+  return {name: found for name, found in places.items() if found}
 
 
 def _all_finite(values: list[tf.Tensor]) -> tf.Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.internals.keras_internals import decays_weights_of, iterations_read, slot_key
+from replicator.step.replicated import copies_of
 
 _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
     "SGD", "RMSprop", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "Lion"))
@@ -22,14 +23,10 @@ of cores. XLA computes one number at a time if the cores cannot share a vector e
 class FlatVariable(keras.Variable):
   """Variables laid end to end, which a Keras optimizer sees as one variable with slots as long.
 
-  It holds no values of its own. If it has a single variable, the optimizer sees that variable, in
-  its own shape.
+  It holds no values of its own. A single variable is seen itself, in its own shape.
 
   Args:
-    variables: variables of one network, one dtype and one device.
-
-  Attributes:
-    variables: the same variables.
+    variables: variables of one network, one dtype and one device; also an attribute.
   """
 
   def __init__(self, variables: Sequence[keras.Variable]):
@@ -45,7 +42,7 @@ class FlatVariable(keras.Variable):
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """The shape of the flat vector, padding included."""
+    """The shape of the vector, padding included."""
     return (sum(self._sizes) + self._padding,)
 
   @property
@@ -87,9 +84,8 @@ class FlatCopies:
   """One device's copies of the variables of a `FlatVariable`, for a Keras optimizer to update.
 
   Args:
-    flat: the variables.
     copies: the copy of each variable on one device.
-    changing: for each variable, whether it is updated.
+    changing: whether each variable is updated.
     key: the key of the slots in the optimizer.
   """
 
@@ -100,15 +96,15 @@ class FlatCopies:
     self.dtype, self.shape = flat.dtype, flat.shape
 
   def assign_add(self, change: tf.Tensor) -> None:
-    """Adds to each copy its part of `change`, a tensor of `shape`."""
+    """Adds a tensor of `shape`."""
     self._assign("assign_add", change)
 
   def assign_sub(self, change: tf.Tensor) -> None:
-    """Subtracts from each copy its part of `change`, a tensor of `shape`."""
+    """Subtracts a tensor of `shape`."""
     self._assign("assign_sub", change)
 
   def assign(self, value: tf.Tensor) -> None:
-    """Assigns to each copy its part of `value`, a tensor of `shape`."""
+    """Assigns a tensor of `shape`."""
     self._assign("assign", value)
 
   def _assign(self, method: str, value: tf.Tensor) -> None:
@@ -122,15 +118,15 @@ def flatten(optimizer: keras.optimizers.Optimizer, networks: Sequence[Sequence[k
             ) -> list[FlatVariable]:
   """Joins the variables of each network that share a dtype and devices, if the update allows it.
 
-  Variables are joined only for optimizers that are known to look at one number at a time. Others
-  may look at the norm of a variable, or at its rows and columns.
+  It does if the optimizer is known to look at one number at a time, not at norms, rows or columns.
   """
   if type(optimizer) not in _ELEMENTWISE:
     return [FlatVariable([variable]) for network in networks for variable in network]
   groups: dict[tuple, list[keras.Variable]] = {}
   for number, network in enumerate(networks):
     for variable in network:
-      groups.setdefault((number, variable.dtype, _devices(variable.value)), []).append(variable)
+      devices = tuple(copy.device for copy in copies_of(variable.value))
+      groups.setdefault((number, variable.dtype, devices), []).append(variable)
   return [FlatVariable(group) for group in groups.values()]
 
 
@@ -138,13 +134,6 @@ def layout(flats: Sequence[FlatVariable]) -> str:
   """A hash of the layout of the slots. Slots with another hash belong to other variables."""
   shapes = [[tuple(v.shape) for v in flat.variables] for flat in flats]
   return hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
-
-
-def _devices(variable: tf.Variable) -> tuple[str, ...]:
-  copies = getattr(variable, "values", None)
-  if isinstance(copies, tuple):  # One for each replica of a synchronous strategy.
-    return tuple(copy.device for copy in copies)
-  return (variable.device,)
 
 
 @contextlib.contextmanager
@@ -176,19 +165,15 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
                   iterations: tf.Tensor, learning_rate: tf.Tensor,
                   optimizer: keras.optimizers.Optimizer, flat: FlatVariable,
                   changing: Sequence[bool]) -> None:
-  """Updates one device's copies of the variables of a `FlatVariable`.
-
-  The result is that of one Keras update for each variable.
+  """Updates one device's copies of the variables, as one Keras update per variable would.
 
   Args:
-    first: the first copy.
-    copies: the copy of each variable.
-    gradient: the gradient, of the flat variable's shape.
+    first: the first of `copies`.
+    gradient: of the shape of `flat`.
     iterations: the number of updates before this one, int64 [].
     learning_rate: float32 [].
-    optimizer: the optimizer, built with `flat.seen_by_optimizer()`.
-    flat: the variables.
-    changing: for each variable, whether it is updated.
+    optimizer: built with `flat.seen_by_optimizer()`.
+    changing: whether each variable is updated.
   """
   for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
     if changes and optimizer.weight_decay and decays_weights_of(optimizer, variable):

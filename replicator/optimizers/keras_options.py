@@ -17,8 +17,7 @@ def check_options(optimizer: keras.optimizers.Optimizer) -> None:
   """Checks that an optimizer is new, and has no option that breaks replication.
 
   Raises:
-    UsageError: it is built already, scales losses itself, updates several variables at a time, or
-      has an option that `wrap_optimizer` replaces.
+    UsageError: it is built, updates several variables at a time, or has such an option.
   """
   if optimizer.built:
     raise UsageError(f"{optimizer.name}: has variables already; make an optimizer for each network")

@@ -19,8 +19,7 @@ class LossScale(tf.Module):
 
   Attributes:
     factor: float32 [].
-    finite_updates: int64 [], the number of updates in a row, up to the latest, whose gradients
-      were finite.
+    finite_updates: int64 [], the number of latest updates in a row with finite gradients.
   """
 
   def __init__(self):
@@ -33,15 +32,11 @@ class LossScale(tf.Module):
     return tf.cast(loss, tf.float32) * self.factor.value
 
   def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """The gradients of the loss, given those of the scaled loss; of the same shapes and dtypes."""
+    """The gradients of the loss, given those of the scaled loss."""
     return [gradient / tf.cast(self.factor.value, gradient.dtype) for gradient in gradients]
 
   def adapt(self, finite: tf.Tensor) -> None:
-    """Adapts the factor after an update; a cross-replica function.
-
-    Args:
-      finite: whether all gradients of the update were finite, bool [].
-    """
+    """Adapts the factor after an update with `finite` gradients, bool []; cross-replica."""
     updates = tf.where(finite, self.finite_updates.value + 1, 0)
     doubles = tf.equal(updates, _DOUBLE_AFTER)
     factor = tf.convert_to_tensor(self.factor.value)

@@ -13,7 +13,6 @@ class MovingAverages(tf.Module):
   See Polyak and Juditsky (1992), and for GANs Yazici et al. (2019).
 
   Args:
-    variables: the variables to average.
     decay: the share of an average that each of its updates keeps; 0 makes it a copy.
     start: the number of updates of the variables during which the averages are copies.
     every: the number of updates of the variables per update of the averages.
@@ -22,19 +21,13 @@ class MovingAverages(tf.Module):
     values: the average of each variable.
   """
 
-  def __init__(self, variables: Sequence[keras.Variable], decay: float, start: int,
-               every: int = 1):
+  def __init__(self, variables: Sequence[keras.Variable], decay: float, start: int, every: int):
     super().__init__(name="averages")
     self._variables, self._decay, self._start, self._every = variables, decay, start, every
     self.values = [_copy_of(variable) for variable in variables]
 
   def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor) -> None:
-    """Moves every replica's copies of the averages; a cross-replica function.
-
-    Args:
-      strategy: the strategy of the variables.
-      updates: the number of updates of the variables, this one included, int64 [].
-    """
+    """Moves the averages after update number `updates`, int64 []; a cross-replica function."""
     keep = tf.where(updates > self._start, tf.constant(self._decay, tf.float64), 0.0)
     due = updates % self._every == 0
 

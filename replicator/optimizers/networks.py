@@ -19,8 +19,7 @@ class Networks:
     variables: Keras variables in a list, or in a dict with a list for each network.
 
   Attributes:
-    by_name: the variables of each network, sorted by the network's name. A plain list belongs to
-      one network whose name is empty.
+    by_name: the variables of each network, sorted by its name, which is empty for a plain list.
     variables: all variables, in the same order.
 
   Raises:

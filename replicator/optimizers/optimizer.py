@@ -220,7 +220,7 @@ class Optimizer(tf.Module):
       update()
 
   def _update_variables(self, strategy, gradients, flats, changing, iterations, learning_rate):
-    """Does what Keras' `apply` does, which would add up the gradients of the replicas again."""
+    """Replaces Keras' `apply`, which would add up the gradients of the replicas again."""
     for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
       strategy.extended.update(
           flat.value, update_copies,
@@ -295,20 +295,14 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
     raise UsageError(f"wrap_optimizer({optimizer.name}): clip_each_network needs a clip_norm, "
                      "and variables in a dict of networks, {'generator': [...], 'encoder': "
                      "[...]}")
-  clip = functools.partial(
-      clipping.clip, clip_norm=clip_norm, each_network=clip_each_network)
+  clip = functools.partial(clipping.clip, clip_norm=clip_norm, each_network=clip_each_network)
   average = (None if ema_decay is None else functools.partial(
       MovingAverages, decay=ema_decay, start=ema_start, every=ema_every))
   return Optimizer(optimizer, networks, clip, skip_nonfinite, average)
 
 
 def check_owners(step: Callable) -> None:
-  """Checks that no variable of a step is updated by two of its optimizers.
-
-  Raises:
-    UsageError: two optimizers own a variable; the message has the paths of attributes that lead
-      to both.
-  """
+  """Raises a UsageError if two optimizers of a step own a variable."""
   owners: dict[int, str] = {}
   for path, optimizer in held_by(step, (Optimizer,)):
     for variable in optimizer.variables_updated:

@@ -1,7 +1,4 @@
-"""What all collectives share: one all-reduce per dtype, groups of replicas, and checked calls.
-
-The public functions are in `replicator.step.collectives`.
-"""
+"""What all collectives share: one all-reduce per dtype, groups of replicas, and checked calls."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,8 +22,7 @@ class Group:
   """The group of this replica, and the replica's place in it.
 
   Args:
-    groups: disjoint lists of replicas, of equal size, that together hold all replicas; None for one
-      group of all.
+    groups: see `replicator.step.collectives`.
 
   Attributes:
     is_whole: whether the group is all replicas.
@@ -64,13 +60,11 @@ class Group:
 
 
 def checked_call(call: str, values: Nest, groups: Groups,
-          check: Callable[[str, tf.Tensor], None] | None = None) -> tuple[Nest, Group]:
+                 check: Callable[[str, tf.Tensor], None] | None = None) -> tuple[Nest, Group]:
   """Checks a call on all replicas; returns its nest as tensors, and the group of this replica.
 
   Args:
     call: the name of the collective, and its other arguments.
-    values: any nest of tensors, numbers and None.
-    groups: see `Group`.
     check: called with `call` and each tensor; raises a UsageError if the tensor does not fit.
 
   Raises:
@@ -94,8 +88,7 @@ def checked_call(call: str, values: Nest, groups: Groups,
 def _agree(call: str) -> None:
   """Records the call, and checks that the replicas of this process make the same one."""
   now = context.current()
-  graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-  if now.is_step and graph is not now.graph:
+  if now.is_step and context.in_inner_graph():
     raise UsageError(
         f"{call}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
         "replicas cannot meet; call it in the step itself, and loop over a Python range")
@@ -112,7 +105,7 @@ def _compare(strategy: tf.distribute.Strategy, call: Any) -> None:
 
 
 def _describe(values: Nest) -> str:
-  """The structure, with dtypes and shapes in place of tensors: `{'a': float32 [2, 3]}`."""
+  """The nest with dtypes and shapes in place of tensors: `{'a': float32 [2, 3]}`."""
   class _Words(str):
     __repr__ = str.__str__
   return repr(tree.map_structure(
@@ -155,7 +148,6 @@ def _in_slot(x: tf.Tensor, number: int | tf.Tensor, slots: int) -> tf.Tensor:
 
 
 def _all_reduce(values: Nest, divisor: int = 1) -> Nest:
-  """The sum of each tensor over all replicas, in one collective per dtype."""
   if context.num_replicas() == 1:
     return values
   flat = tree.flatten(values)

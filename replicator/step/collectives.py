@@ -7,16 +7,15 @@ A call must stand in the step itself, not in a `tf.while_loop`, `tf.cond` or `tf
 it. Under 'parameter_server' a step sees one replica, its own.
 
 `groups` are disjoint lists of replicas, of equal size, that together hold all replicas, such as
-`[[0, 1], [2, 3]]`. Each group then acts as if it were alone. The default is one group of all. The
-sums of all groups travel in one collective, which grows with the number of groups.
+`[[0, 1], [2, 3]]`; None is one group of all. Each group acts as if it were alone. The sums of all
+groups travel in one collective, which grows with the number of groups.
 
-Gradients follow the convention of the whole library: the loss of a replica is the mean over its
-own examples, and the optimizer averages gradients over the replicas. The gradients below make that
-average the gradient of the same program on one replica. In the formulas, r is a replica, s runs
-over the replicas of r's group, x is the input, y the output, and dy the gradient that arrives.
+The loss of a replica is the mean over its own examples, and the optimizer averages gradients over
+the replicas. The gradients below make that average the gradient of the same program on one replica:
+r is a replica, s runs over the replicas of r's group, and dy is the gradient that arrives.
 
-What a function returns has the structure and the dtypes of its arguments. Sums of float16, bfloat16
-and small integers are computed in 32 bits.
+What a function returns has the structure and the dtypes of its arguments. float16, bfloat16 and
+small integers are added up in 32 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -217,18 +216,16 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   Raises:
     UsageError: the op is unknown, or there are no items.
   """
-  reductions = {"min": tf.reduce_min, "max": tf.reduce_max}
-  if op not in ("sum", "mean", *reductions):
+  reductions = {"sum": tf.add_n, "mean": lambda x: tf.add_n(x) / len(items),
+                "min": lambda x: tf.reduce_min(x, axis=0),
+                "max": lambda x: tf.reduce_max(x, axis=0)}
+  if op not in reductions:
     raise UsageError(f"map_reduce: op = {op!r}: write 'sum', 'mean', 'min' or 'max'")
   results, group = _divide_among_replicas(f"map_reduce, {op}", items, fn, groups)
-  if op in reductions:
-    return tree.map_structure(
-        lambda *x: None if x[0] is None else reductions[op](tf.stack(x), axis=0),
-        *all_reduce.group_all_reduce(results, group))
-  scale = len(items) if op == "mean" else 1
-  return all_reduce.group_all_reduce(tree.map_structure(
-      lambda *x: None if x[0] is None else tf.add_n(x) / scale if op == "mean" else tf.add_n(x),
-      *results), group)
+  if op in ("min", "max"):
+    results = all_reduce.group_all_reduce(results, group)
+  reduced = tree.map_structure(lambda *x: None if x[0] is None else reductions[op](x), *results)
+  return reduced if op in ("min", "max") else all_reduce.group_all_reduce(reduced, group)
 
 
 # ---- Items divided among replicas ---------------------------------------------------------------

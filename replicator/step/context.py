@@ -1,15 +1,12 @@
 """Where the code runs: which run, which step, and which replica out of how many.
 
-The replica's number comes from `tf.distribute`. This module adds what `tf.distribute` does not
-know. `RunContext` holds what is fixed for a whole run: its seed and its global batch size.
-`StepContext` holds what one replica knows of its step: the step's number, the micro-batch, how
-often each random stream was drawn, and which collectives were called. Outside of any step, code
-runs as replica 0 of 1 at step 0.
+The replica's number comes from `tf.distribute`; this module adds what `tf.distribute` does not
+know. Outside of any step, code runs as replica 0 of 1 at step 0.
 """
 
 import contextlib
+import contextvars
 import dataclasses
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -44,13 +41,13 @@ class StepContext:
   Attributes:
     step: the number of the training step, int64 [].
     xla: whether XLA compiles the step.
-    is_step: False for code outside of any step.
+    is_step: False for `RunContext.outside`.
     graph: the graph that the step is traced into, or None if the step runs eagerly.
     draws: how many times the step has drawn from each random stream so far, by name.
     microbatch: the part of the batch that is being computed, or None if the batch is not divided.
     collectives: a description of each collective that the step has called so far.
-    scaled_for: the optimizers that have scaled a loss in this step since their last update.
-    signals: what `signal` recorded, or None if the caller of the step did not ask for signals.
+    scaled_for: the optimizers that have scaled a loss since their last update.
+    signals: what `signal` recorded, or None if nobody asked for signals.
     on_update: called at each update of an optimizer, while it is traced, with the optimizer, its
       variables, and their gradients before and after the mean over replicas; or None.
   """
@@ -73,14 +70,11 @@ class RunContext:
   """What is fixed for a whole run, in this process.
 
   Attributes:
-    seed: the seed of all random streams.
-    rollbacks: how many times the run has rolled back to a checkpoint. Every rollback gives the
-      random streams other draws.
+    seed, rollbacks: see `random_bits.set_seed`.
     global_batch_size: the number of examples of one step over all replicas.
     num_input_pipelines: the number of processes that read inputs or act in environments, each for
       its part of the global batch.
-    strategy: the strategy of the newest `Replicator`, whose devices count outside of steps and
-      scopes; or None.
+    strategy: the strategy of the newest `Replicator`, for code outside of steps and scopes.
     outside: the context of code outside of any step.
   """
 
@@ -97,29 +91,24 @@ run = RunContext()
 """The run of this process. `replicator.train` sets its attributes."""
 
 
-class _Local(threading.local):
-  """One stack for each thread: under MirroredStrategy every replica is traced in its own."""
-
-  def __init__(self):
-    self.stack: list[StepContext] = []
-
-
-_local = _Local()
+# Each thread has its own value: under MirroredStrategy a thread traces each replica.
+_current: contextvars.ContextVar[StepContext] = contextvars.ContextVar("step")
 
 
 def current() -> StepContext:
-  """The context of the running step, or that of the process outside of any step."""
-  return _local.stack[-1] if _local.stack else run.outside
+  """The context of the running step, or `run.outside`."""
+  return _current.get(run.outside)
 
 
 @contextlib.contextmanager
 def entered(step: tf.Tensor, xla: bool = False) -> Iterator[StepContext]:
   """Runs the body as one replica's step number `step` (int64 [])."""
-  _local.stack.append(StepContext(step, xla))
+  entered_step = StepContext(step, xla)
+  token = _current.set(entered_step)
   try:
-    yield _local.stack[-1]
+    yield entered_step
   finally:
-    _local.stack.pop()
+    _current.reset(token)
 
 
 def once(compute: Callable[[], _T]) -> _T:
@@ -138,11 +127,7 @@ def once(compute: Callable[[], _T]) -> _T:
 
 
 def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
-  """Records diagnostic scalars [] of `owner`, a layer or an optimizer.
-
-  `compute` returns them by name. It is called only if the caller of the step wants signals; see
-  `training.signals`.
-  """
+  """Records scalars [] of a layer or an optimizer, by name, if `training.signals` asks for them."""
   now = current()
   # Tensors of a loop's body, such as that of later micro-batches, cannot be used outside of it.
   is_later_part = now.microbatch is not None and not now.microbatch.is_first

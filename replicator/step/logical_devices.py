@@ -23,7 +23,6 @@ class MultiDeviceMirroredStrategy(tf.distribute.MirroredStrategy):
 
   Args:
     devices: the names of the devices of each replica, `[num_replicas][devices_per_replica]`.
-    cross_device_ops: the argument of MirroredStrategy.
 
   Attributes:
     columns: the i-th devices of all replicas, `[devices_per_replica][num_replicas]`.
@@ -98,8 +97,7 @@ def logical_device(index: int) -> Iterator[None]:
 def gradients_placed() -> Iterator[None]:
   """Runs the backward pass of the body, a compiled step, on the devices of the forward pass.
 
-  A tape computes the gradient of an operation under that operation's name scope, but on the
-  device on which the tape is asked for the gradient.
+  A tape keeps the name scope of each operation for its gradient, but not the device.
   """
   columns = _columns()
   graph = context.current().graph
@@ -113,17 +111,14 @@ def gradients_placed() -> Iterator[None]:
     if scopes and not operation.device:
       return columns[int(scopes[-1])][replica]
     # The sum of several gradients of one tensor has no scope; it goes where they are.
-    if operation.type == "AddN" and all(_is_gradient(x.op) for x in operation.inputs):
+    if operation.type == "AddN" and all(
+        x.op.name.startswith("gradient_tape/") for x in operation.inputs):
       devices = {x.device for x in operation.inputs}
       return devices.pop() if len(devices) == 1 else operation.device
     return operation.device
 
   with graph.device(place):
     yield
-
-
-def _is_gradient(operation: tf.Operation) -> bool:
-  return operation.name.startswith("gradient_tape/")
 
 
 def _columns() -> list[_Column]:

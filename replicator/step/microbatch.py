@@ -48,11 +48,9 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
   if n == 1:
     return fn(batch)
   step = context.current()
-  part = context.Microbatch(count=n)
-  parts = _Parts(fn, batch, step, part)
-  step.microbatch = part
+  step.microbatch = part = context.Microbatch(count=n)
   try:
-    return parts.mean()
+    return _mean(fn, batch, step, part)
   finally:
     step.microbatch = None
 
@@ -82,71 +80,53 @@ def split(batch: Nest, parts: int) -> list[Nest]:
   return [tree.map_structure(lambda x, j=j: x[j::parts], batch) for j in range(parts)]
 
 
-class _Parts:
-  """The micro-batches of one call of `microbatch`."""
+def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
+          part: context.Microbatch) -> Nest:
+  """The mean of what `fn` returns over the micro-batches; `part` is each in turn."""
+  # [b, ...] -> [b / n, n, ...]: row i of micro-batch j is example i n + j.
+  rows = all_reduce.map_tensors(
+      lambda x: tf.reshape(x, [x.shape[0] // part.count, part.count, *x.shape[1:]]), batch)
+  draws, outside, collectives_before = step.draws.copy(), step.graph, len(step.collectives)
 
-  def __init__(self, fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
-               part: context.Microbatch):
-    self._fn = fn
-    self._step = step
-    self._part = part
-    self._draws = step.draws.copy()
-    # [b, ...] -> [b / n, n, ...]: row i of micro-batch j is example i n + j.
-    self._batch = all_reduce.map_tensors(
-        lambda x: tf.reshape(x, [x.shape[0] // part.count, part.count, *x.shape[1:]]), batch)
-    self._structure: Nest = None
+  def outputs_of(index: int | tf.Tensor) -> Nest:
+    part.index, part.replayed = index, 0
+    part.is_first = isinstance(index, int) and index == 0
+    step.draws = draws.copy()  # Every micro-batch makes the same draws, other rows.
+    own = all_reduce.map_tensors(lambda x: tf.gather(x, index, axis=1), rows)
+    return all_reduce.map_tensors(tf.convert_to_tensor, fn(own))
 
-  def mean(self) -> Nest:
-    """The mean over the micro-batches of what `fn` returns."""
-    collectives_before = len(self._step.collectives)
-    sums = self._outputs(0)
-    dtypes = self._dtypes
-    has_collectives = len(self._step.collectives) > collectives_before
-    if has_collectives or tf.executing_eagerly():
-      sums = self._add_unrolled(sums)
-    else:
-      sums = self._add_in_loop(sums)
-    means = iter([tf.cast(total / self._part.count, dtype)
-                  for total, dtype in zip(sums, dtypes, strict=True)])
-    return all_reduce.map_tensors(lambda x: next(means), self._structure)
+  def add(index: int | tf.Tensor, sums: list[tf.Tensor]) -> list[tf.Tensor]:
+    return [total + x for total, x in zip(sums, _summands(outputs_of(index)), strict=True)]
 
-  def _add_unrolled(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
-    for index in range(1, self._part.count):
+  def body(index: tf.Tensor, sums: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    step.graph = tf.compat.v1.get_default_graph()
+    return index + 1, add(index, sums)
+
+  first = outputs_of(0)
+  sums = _summands(first)
+  if len(step.collectives) > collectives_before or tf.executing_eagerly():
+    for index in range(1, part.count):
       # In sequence: in parallel, they would need the memory of the full batch.
       with tf.control_dependencies(sums):
-        outputs = self._outputs(index)
-        sums = [total + x for total, x in zip(sums, outputs, strict=True)]
-    return sums
-
-  def _add_in_loop(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
-    outside = self._step.graph
-
-    def body(index: tf.Tensor, sums: list[tf.Tensor]):
-      self._step.graph = tf.compat.v1.get_default_graph()
-      outputs = self._outputs(index)
-      return index + 1, [total + x for total, x in zip(sums, outputs, strict=True)]
-
+        sums = add(index, sums)
+  else:
     try:
-      return tf.while_loop(lambda index, _: index < self._part.count, body, [1, sums],
+      sums = tf.while_loop(lambda index, _: index < part.count, body, [1, sums],
                            parallel_iterations=1)[1]
     finally:
-      self._step.graph = outside
+      step.graph = outside
+  means = iter([total / part.count for total in sums])
+  return all_reduce.map_tensors(lambda x: tf.cast(next(means), x.dtype), first)
 
-  def _outputs(self, index: int | tf.Tensor) -> list[tf.Tensor]:
-    """The tensors that `fn` returns for micro-batch `index`; float16 and bfloat16 as float32."""
-    self._part.index = index
-    self._part.is_first = isinstance(index, int) and index == 0
-    self._part.replayed = 0
-    self._step.draws = self._draws.copy()  # Every micro-batch makes the same draws, other rows.
-    self._structure = self._fn(all_reduce.map_tensors(
-        lambda x: tf.gather(x, index, axis=1), self._batch))
-    outputs = [tf.convert_to_tensor(x) for x in tree.flatten(self._structure) if x is not None]
-    self._dtypes = [x.dtype for x in outputs]
-    for x in outputs:
-      if not x.dtype.is_floating:
-        raise UsageError(f"microbatch: fn returned a tensor of {x.dtype.name}, {x.shape}; return "
-                         "means over examples, which are floating numbers")
-    return [tf.cast(x, tf.float32) if x.dtype.size < 4 else x for x in outputs]
+
+def _summands(outputs: Nest) -> list[tf.Tensor]:
+  """The tensors of a nest; float16 and bfloat16 as float32."""
+  flat = [x for x in tree.flatten(outputs) if x is not None]
+  for x in flat:
+    if not x.dtype.is_floating:
+      raise UsageError(f"microbatch: fn returned a tensor of {x.dtype.name}, {x.shape}; return "
+                       "means over examples, which are floating numbers")
+  return [tf.cast(x, tf.float32) if x.dtype.size < 4 else x for x in flat]
 
 
 def _check(batch: Nest, n: int) -> None:

@@ -178,9 +178,9 @@ _VECTOR = 64
 def _erfinv_of_symmetric(name: str, shape: Sequence[int], dtype: tf.DType,
                          bound: float) -> tf.Tensor:
   """`sqrt(2) erfinv(u)` for u uniform in (-bound, bound): N(0, 1), truncated if bound < 1."""
-  unit_dtype = tf.float64 if dtype == tf.float64 else tf.float32
-  # Moves points off -1 and 1.
-  half_a_spacing = 2.0 ** -52 if dtype == tf.float64 else 2.0 ** -23
+  # Half a spacing moves points off -1 and 1.
+  unit_dtype, half_a_spacing = ((tf.float64, 2.0 ** -52) if dtype == tf.float64
+                                else (tf.float32, 2.0 ** -23))
   unit = tf.reshape(_unit(name, shape, unit_dtype), [-1])
   padded = tf.pad(unit, [[0, -unit.shape[0] % _VECTOR]])
   draws = math.sqrt(2.0) * tf.math.erfinv(bound * (2.0 * padded - 1.0 + half_a_spacing))

@@ -26,8 +26,7 @@ def set_seed(seed: int, rollbacks: int = 0) -> None:
 
   Args:
     seed: the seed of the run.
-    rollbacks: how many times the run has rolled back to a checkpoint. Every rollback gives all
-      streams other draws.
+    rollbacks: how many times the run has rolled back to a checkpoint; changes all draws.
   """
   context.run.seed, context.run.rollbacks = seed, rollbacks
   context.run.outside.draws.clear()
@@ -42,7 +41,6 @@ def seed_of(name: str) -> int:
 
 
 def _digest(text: str) -> bytes:
-  """A hash of `text`, the seed of the run and its rollbacks."""
   run = context.run
   seed = f"{run.seed}+{run.rollbacks}" if run.rollbacks else f"{run.seed}"
   return hashlib.sha256(f"{seed}/{text}".encode()).digest()
@@ -57,11 +55,7 @@ def bits(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
 
 def integers(name: str, shape: Sequence[int], minval: float, maxval: float,
              dtype: tf.DType) -> tf.Tensor:
-  """Random integers `[n, ...]` in `[minval, maxval)` from the stream `name`, int32 or int64.
-
-  Raises:
-    UsageError: another dtype, or a draw that `bits` refuses.
-  """
+  """Random integers `[n, ...]` in `[minval, maxval)` from the stream `name`, int32 or int64."""
   if dtype not in (tf.int32, tf.int64):
     raise UsageError(f"random stream '{name}': does not draw {dtype.name}; write 'int32' and cast")
   return _own_rows(name, shape, dtype, lambda count, key, counter: (

@@ -22,8 +22,7 @@ def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Varia
   Args:
     value: the initial value: a number, an array, or a function that returns a tensor. TensorFlow
       calls the function on each device, so that a large value is not copied from device to device.
-    dtype: the dtype of a number or an array; None keeps the dtype of the array.
-    name: the name of the variable.
+    dtype: None keeps the dtype of an array.
   """
   if not callable(value) and dtype is None:
     dtype = np.asarray(value).dtype
@@ -53,10 +52,9 @@ def assign(variable: tf.Variable, value: Any, where: np.ndarray | None = None) -
   Every process must write the same value.
 
   Args:
-    variable: a replicated variable.
     value: a number or an array of the variable's shape.
-    where: None to write all elements, or a bool mask of the variable's shape: True for those to
-      write. It saves time if few elements of a large variable change.
+    where: which elements to write, bool, of the variable's shape; None writes all. It saves time
+      if few elements of a large variable change.
   """
   if where is None:
     for copy in copies_of(variable):
@@ -81,11 +79,6 @@ def update(variables: Sequence[tf.Variable], function: Callable[..., None], *arg
   to or to scatter into. In a step, all replicas must call `update` with equal tensors, such as
   those that `all_concat` returns; then all copies stay equal. If the replicas share the variables,
   `function` is called once. Outside of a step, it is called for each replica of this process.
-
-  Args:
-    variables: made by `variable`.
-    function: changes the variables, and returns nothing.
-    args: tensors.
   """
   of_replicas = list(zip(*map(copies_of, variables), strict=True))
   if not context.current().is_step:

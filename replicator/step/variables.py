@@ -30,9 +30,9 @@ class SavesParts(Protocol):
 def variables_of(step: Callable) -> dict[str, Any]:
   """The variables of a step, by the path of attributes that leads to each, sorted by path.
 
-  Paths are the same in every process that builds the same step, because they hold no names that
-  Keras makes up. A variable that several paths lead to appears once. Other checkpointable objects,
-  such as a `tf.random.Generator`, appear as themselves.
+  Paths are the same in every process, because they hold no names that Keras makes up. A variable
+  with several paths appears once. Other checkpointable objects, such as a `tf.random.Generator`,
+  appear as themselves.
   """
   found: dict[str, Any] = {}
   seen: set[int] = set()
@@ -45,10 +45,7 @@ def variables_of(step: Callable) -> dict[str, Any]:
 
 
 def held_by(step: Callable, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
-  """The objects of some types that a step holds, each with the first path that leads to it.
-
-  The search does not look inside the objects that it finds.
-  """
+  """The outermost objects of some types that a step holds, each with the first path to it."""
   return _walk(step, lambda value: isinstance(value, kinds))
 
 
@@ -78,7 +75,6 @@ def children_of(value: Any) -> dict | None:
 
 def _walk(value: Any, is_wanted: Callable[[Any], bool], path: str = "",
           seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-  """Yields `(path, object)` for the wanted objects at and below `value`, each once."""
   seen = set() if seen is None else seen
   if id(value) in seen:
     return
@@ -96,7 +92,6 @@ def _is_saved(value: Any) -> bool:
 
 
 def _saved_of(value: Any, path: str) -> list[tuple[str, Any]]:
-  """The variables of an object for which `_is_saved`, each with its path."""
   if isinstance(value, _KERAS_OWNERS):
     return [(f"{path}/{i:03d}", variable.value) for i, variable in enumerate(value.variables)]
   return [(path, value.value if isinstance(value, keras.Variable) else value)]

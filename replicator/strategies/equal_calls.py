@@ -7,15 +7,13 @@ import numpy as np
 from replicator.errors import UsageError
 
 _REMEDY = "must make the same calls in the same order"
+_COMPARED = 256  # The number of calls of a step that workers compare.
 
 
 def check_replicas(calls: list[list[str]]) -> None:
   """Checks that the replicas of this process made the same number of calls.
 
   That the calls are equal is checked at each call; see `replicator.step.all_reduce`.
-
-  Args:
-    calls: the description of each call, for each replica.
 
   Raises:
     UsageError: a replica made more calls than another.
@@ -29,10 +27,11 @@ def check_replicas(calls: list[list[str]]) -> None:
                      f"has ended its step after {made} collectives; every replica {_REMEDY}")
 
 
-def codes(calls: list[str], length: int = 256) -> np.ndarray:
-  """A hash of each of the first calls, to compare workers: int64 [length], padded with zeros."""
-  numbers = [int.from_bytes(hashlib.sha256(c.encode()).digest()[:7], "little") for c in calls]
-  return np.pad(np.array(numbers[:length], np.int64), (0, max(0, length - len(numbers))))
+def codes(calls: list[str]) -> np.ndarray:
+  """A hash of each of the first 256 calls, to compare workers: int64 [256], padded with zeros."""
+  numbers = [int.from_bytes(hashlib.sha256(call.encode()).digest()[:7], "little")
+             for call in calls[:_COMPARED]]
+  return np.array(numbers + [0] * (_COMPARED - len(numbers)), np.int64)
 
 
 def check_workers(worker: int, calls: list[str], codes_of_replicas: np.ndarray) -> None:
@@ -40,8 +39,8 @@ def check_workers(worker: int, calls: list[str], codes_of_replicas: np.ndarray) 
 
   Args:
     worker: the number of this worker.
-    calls: the description of each call of this worker.
-    codes_of_replicas: the `codes` of every replica of every worker, int64 [replicas, length].
+    calls: the calls of this worker.
+    codes_of_replicas: the `codes` of every replica of every worker, int64 [replicas, 256].
 
   Raises:
     UsageError: the calls differ.

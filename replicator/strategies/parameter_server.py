@@ -4,6 +4,11 @@ Each variable is on one parameter server. TensorFlow can also split a variable a
 (`variable_partitioner`), and Keras layers compute with the parts, but a GradientTape gives no
 gradient for them. So a variable must fit on one server.
 
+TF-Replicator's hybrid strategy has groups of replicas: synchronous inside a group, asynchronous
+between groups. Here a group is one worker, with one replica on each of its GPUs, or one on its CPU.
+Groups of several workers are not possible, because workers do not see each other. (Tested with two
+CPUs in place of a worker's GPUs; not yet run with GPUs.)
+
 Any free worker takes the next step. If a worker dies during a step, the step is run again from its
 start, by another worker or by the same one once it has joined again. The log gets exactly one
 outcome per step. But what the lost attempt had applied stays applied: a step that is run again may
@@ -31,9 +36,6 @@ def serve(resolver: Any) -> None:
 
   A SIGTERM ends the process only once the chief is gone. If all processes of a run are asked to
   stop, the chief still needs the servers: they hold the variables that it saves.
-
-  Args:
-    resolver: a `tf.distribute.cluster_resolver.ClusterResolver`.
   """
   asked: list[int] = []
   signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -59,18 +61,15 @@ def _listens(address: str) -> bool:
 class ParameterServers:
   """The workers and the parameter servers of a cluster, as the chief sees them.
 
-  Args:
-    strategy: a `tf.distribute.ParameterServerStrategy`.
-
   Attributes:
     num_workers: the number of processes that run steps.
     num_servers: the number of processes that hold variables.
     num_replicas: the number of replicas that run a step: one for each GPU of a worker, or one.
-    updates: int64 [], the number of steps that were run, on the first parameter server. It is not
-      saved: only differences of it are used.
+    updates: int64 [], the number of steps that were run. It is not saved: only differences of it
+      are used.
   """
 
-  def __init__(self, strategy: Any):
+  def __init__(self, strategy: tf.distribute.ParameterServerStrategy):
     self.num_workers, self.num_servers = cluster_sizes(strategy)
     self.num_replicas: int = strategy.num_replicas_in_sync
     tf.get_logger().addFilter(_report_lost_workers)
@@ -98,8 +97,7 @@ class ParameterServers:
   def spread(self) -> Iterator[None]:
     """A context that places each new variable on the server with the fewest bytes.
 
-    Enter it before the strategy's scope. An optimizer's slot of a variable goes where the variable
-    is. The same program places its variables in the same way every time.
+    Enter it before the strategy's scope. An optimizer's slot goes where its variable is.
     """
     def create(next_creator, **kwargs):
       fewest = self._bytes.index(min(self._bytes))
@@ -114,11 +112,7 @@ class ParameterServers:
       yield
 
   def measured(self, step: Callable[[], Any]) -> tuple[Any, tf.Tensor]:
-    """Runs `step()` and measures its staleness.
-
-    Returns:
-      What `step` returned; and the number of other steps that ended while it ran, int64 [].
-    """
+    """Runs `step()`; returns its outputs and how many other steps ended meanwhile, int64 []."""
     graph = tf.compat.v1.get_default_graph()
     begun = self.updates.read_value()
     before = len(graph.get_operations())
@@ -146,7 +140,7 @@ class RemoteValue:
     self._value = value
 
   def fetch(self) -> Any:
-    """Waits for the outcome, and returns it as a nest of NumPy arrays.
+    """Waits for the outcome, a nest of NumPy arrays.
 
     Raises:
       tf.errors.OpError: the function failed, or a parameter server is gone.

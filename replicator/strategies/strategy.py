@@ -25,19 +25,11 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   """Makes the strategy `name`, or returns the one that this process already has.
 
   A process needs one strategy for each set of arguments: the collectives of two
-  MirroredStrategy objects over the same devices would collide.
+  MirroredStrategy objects over the same devices would collide. In a worker or parameter server
+  process of a 'parameter_server' cluster the call never returns: the process serves the chief
+  until it is killed.
 
-  Args:
-    name: one of `NAMES`.
-    logical_cpus: the number of devices that the CPU is split into; the strategy uses them all.
-      None uses the GPUs, or the CPU as one device if there are none.
-    tpu: the name or address of the TPU, for the strategy 'tpu'; 'local' on a TPU machine.
-    devices_per_replica: the number of devices that each replica spans; see
-      `replicator.step.logical_devices`.
-
-  Returns:
-    The strategy. In a worker or parameter server process of a 'parameter_server' cluster the
-    call never returns: the process serves the chief until it is killed.
+  The arguments are those of `Replicator`.
 
   Raises:
     UsageError: the name is unknown, TF_CONFIG is not usable, there is no TPU, or the devices
@@ -54,7 +46,10 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
       raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
                        "each process on CPUs; start more workers instead")
     if name == "parameter_server":
-      return _parameter_server(cluster)
+      resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+      if cluster["task"]["type"] in ("worker", "ps"):
+        parameter_server.serve(resolver)
+      return tf.distribute.ParameterServerStrategy(resolver)
     return tf.distribute.MultiWorkerMirroredStrategy()
   if name == "tpu":
     return _tpu(tpu)
@@ -118,21 +113,6 @@ def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None
   return SumOnEveryDevice() if "cpu" in devices[0] else None
 
 
-def _parameter_server(cluster: dict[str, Any]) -> tf.distribute.Strategy:
-  """The chief's strategy; in a worker or parameter server process, serves until killed.
-
-  TF-Replicator's hybrid strategy has groups of replicas: synchronous inside a group, asynchronous
-  between groups. Here a group is one worker. TensorFlow runs one synchronous replica on each GPU
-  of the worker, or one replica on its CPU, however many logical devices the CPU has. Groups of
-  several workers are not possible, because workers do not see each other under this strategy.
-  (Tested with two CPUs in place of a worker's GPUs; not yet run with GPUs.)
-  """
-  resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-  if cluster["task"]["type"] in ("worker", "ps"):
-    parameter_server.serve(resolver)
-  return tf.distribute.ParameterServerStrategy(resolver)
-
-
 def _tpu(name: str | None) -> tf.distribute.Strategy:
   try:
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name or "")
@@ -155,13 +135,13 @@ class SumOnEveryDevice(tf.distribute.ReductionToOneDevice):
 
   def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any,
                                   options: Any) -> list:
-    """The sum of each value; see `tf.distribute.CrossDeviceOps.batch_reduce_implementation`."""
+    """The sum of each value; see `tf.distribute.CrossDeviceOps`."""
     return [self.reduce_implementation(reduce_op, value, destinations, options)
             for value, destinations in value_destination_pairs]
 
   def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any,
                             options: Any) -> Any:
-    """The sum of a value; see `tf.distribute.CrossDeviceOps.reduce_implementation`."""
+    """The sum of a value; see `tf.distribute.CrossDeviceOps`."""
     if destinations is not per_replica_value or any(
         not isinstance(x, tf.Tensor) for x in per_replica_value.values):
       return super().reduce_implementation(reduce_op, per_replica_value, destinations, options)

@@ -91,10 +91,5 @@ def worker_number(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -
   """The number of a 'chief' or 'worker' task among those that train; 0 is the chief's.
 
   A chief, if the cluster has one, comes before the workers, as TensorFlow numbers the replicas.
-
-  Args:
-    cluster: `{job: [address]}`.
-    kind: the task's job.
-    index: the task's index in the job.
   """
   return index + (len(cluster.get("chief", ())) if kind == "worker" else 0)

@@ -1,8 +1,7 @@
 """A step that a strategy cannot run is refused before the first step.
 
 `docs/capabilities.md` lists what runs. Only 'central_storage' has a limit: it cannot run Keras
-layers that write a variable inside a step. TensorFlow needs an aggregation for such a variable, to
-combine the values of the replicas, and Keras sets none.
+layers that write a variable inside a step, for which TensorFlow needs an aggregation.
 """
 
 from collections.abc import Callable
@@ -20,11 +19,6 @@ def check_supported(step: Callable, strategy: str, num_replicas: int) -> None:
   """Checks that a strategy can run every layer of a step.
 
   A layer that is not `trainable` passes: it is assumed to run in inference only.
-
-  Args:
-    step: the step, with all its networks.
-    strategy: one of `replicator.strategies.strategy.NAMES`.
-    num_replicas: the number of replicas that run the step together.
 
   Raises:
     UsageError: the strategy cannot run a layer; the message names the layer and the remedy.

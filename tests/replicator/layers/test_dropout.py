@@ -8,7 +8,7 @@ import tensorflow as tf
 from replicator import Dropout, Replicator, UsageError, microbatch, random
 from replicator.step import collectives
 
-ROWS = 8  # Of the global batch.
+ROWS = 8  # In the global batch.
 RATE = 0.25
 X = np.random.default_rng(0).normal(1.0, 1.0, [ROWS, 3, 5])
 
@@ -134,7 +134,7 @@ def test_micro_batches_are_the_full_batch(float64, strategy, devices, with_colle
 
 
 def masks(*layers: Dropout) -> list[bytes]:
-  """Of one step."""
+  """The mask of each layer in one step."""
   step = lambda: [layer(tf.ones([4, 50]), training=True) == 0 for layer in layers]
   return [mask.numpy().tobytes() for mask in Replicator("one_device").run(step)[0]]
 

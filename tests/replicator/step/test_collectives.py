@@ -31,7 +31,7 @@ from tests.programs import every_collective
 PAIRS = pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
 
 # The two-replica example of the Replicator RFC (tensorflow/community, commit 6a4e31d,
-# rfcs/20181016-replicator.md): what replicas 0 and 1 pass in, and what each of them gets. The
+# rfcs/20181016-replicator.md): what replicas 0 and 1 pass in, and what each of the two gets. The
 # means are half the sums.
 RFC_INPUTS = {"a": np.array([1, 3]), "b": np.array([[40, 1], [2, 98]])}
 RFC_RESULTS = [(all_sum, np.int32, {"a": 4, "b": [42, 99]}),
@@ -214,7 +214,7 @@ def test_leaves_of_one_dtype_travel_together(monkeypatch):
     floats = [tf.zeros([2]), tf.zeros([3, 4]), tf.zeros([])]
     return all_sum([*floats, tf.zeros([2], tf.int32), tf.zeros([2], tf.float64)])
   Replicator("mirrored", logical_cpus=2).run(step)
-  assert sorted(calls) == ["float32"] * 2 + ["float64"] * 2 + ["int32"] * 2  # Of two replicas.
+  assert sorted(calls) == ["float32"] * 2 + ["float64"] * 2 + ["int32"] * 2  # By two replicas.
 
 
 # ---- Gradients ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_collectives_know_the_number_of_replicas_eagerly(run_eagerly, synchronou
 
 # ---- Items divided among replicas ---------------------------------------------------------------
 
-ITEMS = [np.random.default_rng(i).normal(size=[1 + i, 3]) for i in range(3)]  # Of many shapes.
+ITEMS = [np.random.default_rng(i).normal(size=[1 + i, 3]) for i in range(3)]  # Shapes differ.
 WEIGHTS = np.array([0.3, -0.8, 1.1])
 
 

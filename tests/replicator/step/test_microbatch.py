@@ -174,7 +174,7 @@ def test_collectives_of_batch_norm_are_unrolled(float64):
   assert four > two
   gathers = [sum(call.startswith("all_gather") for call in calls)
              for calls in (collectives, more_collectives)]
-  assert gathers == [2 * 2, 2 * 4]  # Of two phases.
+  assert gathers == [2 * 2, 2 * 4]  # In each of two phases.
 
 
 # ---- Any results, any batch ---------------------------------------------------------------------

@@ -17,7 +17,7 @@ from replicator.app import config
 from replicator.errors import UsageError
 from replicator.step import collectives, random_bits
 
-ROWS = 8  # Of the global batch.
+ROWS = 8  # In the global batch.
 
 
 def all_kinds(rows: int) -> dict[str, tf.Tensor]:
@@ -99,7 +99,7 @@ def two_kinds(rows: int) -> dict[str, tf.Tensor]:
 
 def in_parts(replicator: Replicator, n: int, draws=all_kinds, with_collective: bool = False,
              ) -> dict[str, np.ndarray]:
-  """Of one step, what n micro-batches draw for the global batch: name -> [ROWS, ...]."""
+  """What n micro-batches draw for the global batch in one step: name -> [ROWS, ...]."""
   def part(is_example):  # [b, ROWS], rows of the identity
     if with_collective:
       collectives.all_mean(tf.zeros([]))
@@ -293,7 +293,7 @@ def test_permutations_are_independent_and_equally_likely(seed):
   drawn = random.permutation("p", [20_000, 2, 3]).numpy()
   assert drawn.dtype == np.int32
   np.testing.assert_array_equal(np.sort(drawn), np.broadcast_to(range(3), drawn.shape))
-  # Of two permutations of an example, 36 pairs.
+  # Two permutations of an example make 36 possible pairs.
   _, counts = np.unique(drawn.reshape(-1, 6), axis=0, return_counts=True)
   assert len(counts) == 36 and scipy.stats.chisquare(counts).pvalue > SMALLEST_P
   assert len(np.unique(random.permutation("p", [50, 1000]), axis=0)) == 50

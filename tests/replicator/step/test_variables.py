@@ -156,7 +156,7 @@ def test_a_variable_with_two_owners_is_refused_with_both_paths(tmp_path):
 def test_one_owner_on_several_paths_is_one():
   net = network(1)
   optimizer = optimizer_of(net)
-  optimizer_of(net)  # Of another program.
+  optimizer_of(net)  # It belongs to another program.
   check_owners(Holder(net=net, a=optimizer, b=[optimizer], c=optimizer_of(network(1))))
 
 
