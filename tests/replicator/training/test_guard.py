@@ -213,7 +213,7 @@ def test_a_limit_is_the_highest_value_that_passes():
   assert str(divergence) == "step 4: d is 2.5, over its limit of 2 (and 1 more)"
   assert divergence.offending == {"d": 2.5, "grad_norm/g": 99.0}
   assert divergence.recent["d"].tolist() == [2.0, -9.0, 1.0, 2.5]
-  assert guard.is_sound is False  # Of its last step, a gradient is NaN.
+  assert guard.is_sound is False  # In its last step, a gradient is NaN.
 
 
 @pytest.mark.parametrize("kwargs, message", [
