@@ -68,12 +68,11 @@ def _tiles(run: Run) -> dict[str, str]:
 
 
 def _metrics(run: Run) -> dict[str, list[float]]:
-  """The last, first, lowest and highest value of each metric."""
   rows = {}
   for name, (_, values) in run.series().items():
     finite = values[np.isfinite(values)]
-    rows[name] = [values[-1], values[0], min(finite, default=math.nan),
-                  max(finite, default=math.nan)]
+    rows[name] = [values[-1], values[0],
+                  min(finite, default=math.nan), max(finite, default=math.nan)]
   return rows
 
 
@@ -89,7 +88,6 @@ def _text(value: object) -> str:
 
 
 def _some(pictures: list[pathlib.Path]) -> list[pathlib.Path]:
-  """A few pictures at equal distances."""
   chosen = np.linspace(0, len(pictures) - 1, min(_STRIP, len(pictures))).round().astype(int)
   return [pictures[number] for number in chosen]
 
@@ -129,7 +127,7 @@ def _panel(name: str, points: Series, band: tuple[Series, Series] | None,
 
 
 def _moved(points: Series, value_at: Mapping[int, float]) -> Series:
-  """A curve against another quantity, of which `value_at` has the value at each step."""
+  """A curve against another quantity, whose value at each step is in `value_at`."""
   return np.array([value_at[step] for step in points[0]], float), points[1]
 
 
