@@ -26,7 +26,7 @@ class Divergence:
   step: int  # Counted from 1, as in the log.
   offending: dict[str, float]  # The scalars that diverged.
   recent: History  # All scalars of this step and of the steps before it, the oldest first.
-  limits: dict[str, float]  # Of the offending scalars that have one.
+  limits: dict[str, float]  # The limits of the offending scalars.
 
   def __str__(self) -> str:
     numbers = [f"{name} is {format_number(value)}" + (

@@ -32,12 +32,9 @@ class TrainingFunction:
     self._arguments: tuple = ()
 
   def __call__(self, first_step: int, inputs: Nest | None, stop: bool = False) -> "Result":
-    """Starts the steps `first_step`, `first_step + 1`, ...
+    """Starts the steps `first_step`, `first_step + 1`, ...; with `stop`, asks all workers to stop.
 
-    Args:
-      first_step: counted from 0.
-      inputs: None, or a nest of `[steps_per_call, n, ...]`, this worker's part of the batches.
-      stop: whether this worker asks all workers to stop.
+    `inputs` is this worker's part of the batches, a nest of `[steps_per_call, n, ...]`, or None.
     """
     distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
     arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), distributed)

@@ -1,4 +1,4 @@
-"""The divergence guard: what a run does about a step whose numbers must not pass."""
+"""The divergence guard: what a run does about numbers that are not finite, or above a limit."""
 
 import json
 import pathlib
@@ -253,7 +253,7 @@ MAY_COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
 @pytest.mark.parametrize("sample, data, collapse, warned", [
     (0.01, 1.0, 0.05, True), (0.06, 1.0, 0.05, False), (0.0, 1.0, 0.0, False),
     (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
-def test_samples_that_hardly_vary_are_warned_of(sample, data, collapse, warned):
+def test_the_guard_warns_of_samples_that_hardly_vary(sample, data, collapse, warned):
   means = {"sample_variance": sample, "data_variance": data}
   warnings = Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE)
   assert warnings == (["warning: step 50: mode collapse? sample_variance is 0.01, and "
