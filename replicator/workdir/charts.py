@@ -1,7 +1,6 @@
 """Curves as inline SVG.
 
-The charts take the colors of the page around them: its style sheet has one set of CSS variables for
-light screens and one for dark screens.
+The charts take the colors of the page around them, which are CSS variables of its style sheet.
 """
 
 import io

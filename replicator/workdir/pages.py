@@ -71,8 +71,8 @@ def render(template: str, folder: pathlib.Path = TEMPLATES, **values: object) ->
   """Renders a page.
 
   Args:
-    template: the file name of a template that extends `layout.html`.
-    folder: where the template is. Templates of this package are found from any folder.
+    template: the name of a file that extends `layout.html`.
+    folder: where the file is; it may use the templates of this package, too.
     **values: what the template uses. `layout.html` needs `title`, `what` (the sort of page) and
       `badges` (a list of `Badge`).
 

@@ -111,9 +111,8 @@ def _version(*names: str) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-  """The host, the processor, and the number of cores that this process may use."""
-  cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
-           else os.cpu_count())
+  """The host, the processor, and how many cores this process may use."""
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
   return {"host": platform.node(), "processor": _processor(), "cores": cores}
 
 

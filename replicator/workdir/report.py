@@ -21,8 +21,7 @@ _IN_COMMAND = ("command", "program", "program_file", "argv")
 def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   """Writes `report.html` into the workdir of a run; returns its path.
 
-  Reads `metrics.jsonl`, `run.json`, `config.gin` and `samples/step-NNNNNNNN.png`. The page says
-  which files are missing or unreadable.
+  The page says which files of the workdir are missing or unreadable.
 
   Scalars that were logged with their lowest and highest values, `NAME_min` and `NAME_max`, are also
   drawn against the time and against other axes: the scalars that `run.json` names as "axes" or, if
