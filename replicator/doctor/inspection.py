@@ -71,6 +71,7 @@ class Evidence:
 
   @property
   def has_global_batch_norm(self) -> bool:
+    """Whether the step holds a `GlobalBatchNorm`."""
     return any(isinstance(layer, GlobalBatchNorm) for layer in self._layers)
 
   def path_of(self, optimizer: Optimizer) -> str:
