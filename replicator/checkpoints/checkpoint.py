@@ -58,7 +58,7 @@ class Checkpoints:
   def __init__(self, folder: pathlib.Path, step: Any, replicator: Replicator | None = None,
                keep_last: int = 3, keep_every: int = 0, keep_best: str | None = None,
                best_is: str = "min"):
-    self._retention = Retention(keep_last, keep_every, keep_best, best_is)
+    self.retention = Retention(keep_last, keep_every, keep_best, best_is)
     self._folder = folder
     self._variables = Variables(variables_of(step), replicator)
     self._writes = replicator is None or replicator.worker_id == 0
@@ -101,7 +101,7 @@ class Checkpoints:
     try:
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
       steps = steps_of(self._folder)
-      for step in self._retention.obsolete(steps, facts["step"], self._scalars_at):
+      for step in self.retention.obsolete(steps, facts["step"], self._scalars_at):
         atomic.remove(_folder_of(self._folder, step))
     except (OSError, tf.errors.OpError) as error:
       reason = atomic.disk_fault(error) or str(error).splitlines()[0]
@@ -113,10 +113,6 @@ class Checkpoints:
       return atomic.facts_of(_folder_of(self._folder, step))["scalars"]
     except atomic.Corrupt:
       return {}
-
-  def check_logged(self, names: list[str], evaluated: bool) -> None:
-    """See `Retention.check_logged`."""
-    self._retention.check_logged(names, evaluated)
 
   # ---- Restoring --------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ class Loop:
     self._observer = observer
     self._checkpoints = Checkpoints(workdir / "checkpoints", step, replicator)
     if not (evaluate and schedule.eval_every):
-      self._checkpoints.check_logged([], evaluated=True)
+      self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._state = RunState(replicator, self._checkpoints, self._recovery)
     self._chief = Chief(workdir, facts, self._state.step, (lambda: evaluate(step))
@@ -167,14 +167,14 @@ class Loop:
     scalars: dict[str, float] = {}
     if state.step and s.due(s.log_every, state.step):
       scalars = state.means.take()
-      self._checkpoints.check_logged(list(scalars), evaluated=False)
+      self._checkpoints.retention.check_logged(list(scalars), evaluated=False)
       if chief:
         chief.progress.update(state.step, scalars)
       for warning in self._guard.at_log_point(
           state.step, scalars, getattr(self._training.step, "may_collapse", {})):
         self._note(warning)
     if chief and s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
-      self._checkpoints.check_logged(list(found), evaluated=True)
+      self._checkpoints.retention.check_logged(list(found), evaluated=True)
       scalars = {**scalars, **found}
     if chief:
       chief.log(state.step, state.seconds, scalars)
