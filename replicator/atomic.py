@@ -30,12 +30,12 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
 
   Args:
     folder: appears when all of its content is on the disk.
-    write: a function that receives a temporary folder and writes the files into it.
-    facts: JSON-able; kept in the manifest, with the size and the SHA-256 of each file.
+    write: receives a temporary folder.
+    facts: JSON-able; kept in the manifest.
 
   Raises:
-    OSError: the disk is full or fails; an earlier folder is as it was. The same holds for any
-      error that `write` raises.
+    OSError: the disk is full or fails. After this or any error of `write`, an earlier folder is
+      as it was.
   """
   temporary, replaced = _beside(folder, _TEMPORARY), _beside(folder, _REPLACED)
   _put_back(replaced)
@@ -77,11 +77,7 @@ def write_whole(path: pathlib.Path, content: str | bytes) -> None:
 
 
 def check(folder: pathlib.Path) -> dict:
-  """Reads every file of a published folder; returns its facts.
-
-  Raises:
-    Corrupt: a file is missing or differs from what was published.
-  """
+  """Reads every file of a published folder, and returns its facts; raises `Corrupt`."""
   manifest = _manifest(folder)
   for name, expected in manifest["files"].items():
     path = folder / name
@@ -95,16 +91,12 @@ def check(folder: pathlib.Path) -> dict:
 
 
 def facts_of(folder: pathlib.Path) -> dict:
-  """The facts of a published folder; does not check its other files.
-
-  Raises:
-    Corrupt: the manifest is missing or corrupt.
-  """
+  """The facts of a published folder; raises `Corrupt`, but does not check its other files."""
   return _manifest(folder)["facts"]
 
 
 def disk_fault(error: Exception) -> str | None:
-  """What is wrong with the disk, if an error of Python or TensorFlow says so; else None."""
+  """The fault of the disk, if an error of Python or TensorFlow names one."""
   return next((words for words in map(os.strerror, _FAULTS) if words in str(error)), None)
 
 
@@ -115,7 +107,7 @@ def remove(folder: pathlib.Path) -> None:
 
 
 def repair(parent: pathlib.Path) -> None:
-  """Puts back folders of `parent` whose replacement was interrupted by a crash.
+  """Puts back the folders whose replacement a crash interrupted.
 
   Any number of processes may call it together, as long as no process publishes.
   """
@@ -124,7 +116,7 @@ def repair(parent: pathlib.Path) -> None:
 
 
 def clean(parent: pathlib.Path) -> None:
-  """Repairs `parent`, and removes everything else that a crash left behind in it."""
+  """Repairs `parent`, and removes what else a crash left in it."""
   repair(parent)
   for leftover in parent.glob(f"{_REPLACED}*"):
     _discard(leftover)
@@ -144,7 +136,7 @@ def _put_back(replaced: pathlib.Path) -> None:
 
 
 def _discard(folder: pathlib.Path) -> None:
-  """Removes a folder under another name, so that none of its own name is ever incomplete."""
+  """Renames a folder and removes it, so that no folder of its name is ever incomplete."""
   if folder.exists():
     temporary = _beside(folder, f"{_TEMPORARY}old-")
     shutil.rmtree(temporary, ignore_errors=True)

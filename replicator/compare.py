@@ -57,7 +57,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def read(folders: Sequence[str]) -> dict[str, Run]:
-  """Reads runs. Their labels are the names of the folders, or paths where two names are the same.
+  """Reads runs, by the name of the folder, or by the path where two names are the same.
 
   Raises:
     UsageError: a folder holds no run, or is named twice.
@@ -136,8 +136,9 @@ def _values(run: Run) -> dict[str, str]:
 
 def lines(found: Mapping[str, Run], width: int) -> Iterator[str]:
   """The lines of the tables; runs that do not fit `width` characters come below the others."""
-  tables: dict[str, Table] = {"": facts(found), "last (lowest to highest)": metrics(found),
-            "configuration that differs": configuration(found)}
+  tables: dict[str, Table] = {
+      "": facts(found), "last (lowest to highest)": metrics(found),
+      "configuration that differs": configuration(found)}
   first = max(len(name) for table in tables.values() for name in ("", *table))
   labels = list(found)
   cells = [labels, *itertools.chain(*(table.values() for table in tables.values()))]

@@ -35,13 +35,7 @@ _NEEDED = ("program", "program_file", "argv", "working_directory")
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-  """A command that starts a run.
-
-  Attributes:
-    words: the program and its arguments.
-    folder: the working directory.
-    environment: all environment variables.
-  """
+  """A command that starts a run: its words, its working directory, all its variables."""
 
   words: list[str]
   folder: str
@@ -82,7 +76,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def read_facts(run: pathlib.Path) -> dict[str, Any]:
-  """The content of `run.json`, with everything that a new run needs.
+  """The content of `run.json`.
 
   Raises:
     UsageError: the file is missing, corrupt or from an earlier version, or `config.gin` is missing.
@@ -112,7 +106,10 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.P
     UsageError: the program is missing, or `workdir` holds another run.
   """
   config = f"--gin_file={run / 'config.gin'}"
-  _check_workdir(run, workdir, config)
+  if workdir == run:
+    raise UsageError(f"--workdir={workdir}: is the folder of the run itself; write another")
+  if config not in reader.read_facts(workdir).get("argv", [config]):
+    raise UsageError(f"--workdir={workdir}: holds another run; write another folder")
   folder = facts["working_directory"]
   if not os.path.isdir(folder):
     folder = os.getcwd()
@@ -132,15 +129,8 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.P
   return Command(words, folder, {**kept, **facts.get("environment", {})})
 
 
-def _check_workdir(run: pathlib.Path, workdir: pathlib.Path, config: str) -> None:
-  if workdir == run:
-    raise UsageError(f"--workdir={workdir}: is the folder of the run itself; write another")
-  if config not in reader.read_facts(workdir).get("argv", [config]):
-    raise UsageError(f"--workdir={workdir}: holds another run; write another folder")
-
-
 def _other_flags(argv: Sequence[str]) -> list[str]:
-  """The flags that `config.gin` and the new workdir do not replace."""
+  """The flags that a rerun keeps: `config.gin` and the new workdir replace the others."""
   kept, words = [], iter(argv)
   for word in words:
     if word in _FROM_FILES:
@@ -155,7 +145,7 @@ def _cluster(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def now(facts: Mapping[str, Any]) -> dict[str, Any]:
-  """The current values of the facts that `run.json` has about the program."""
+  """The current values of the facts of `run.json` that `differences` compares."""
   quiet.import_tensorflow()
   code = provenance.code_of_program(facts["program_file"])
   return {"git_commit": code.commit, "diff": code.diff, "versions": provenance.versions(),
@@ -163,7 +153,7 @@ def now(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.Path) -> list[str]:
-  """Differences that may change the numbers of the run, one line each."""
+  """A line for each difference that may change the numbers of the run."""
   lines = [*_of_code(then, today, run), *_of_values("version of ", then, today, "versions"),
            *_of_values("", then, today, "machine", ("processor", "cores", "accelerators"))]
   hosts = {address.rpartition(":")[0] for tasks in _cluster(then).values() for address in tasks}

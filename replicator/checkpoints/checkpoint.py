@@ -29,14 +29,14 @@ _partial_allowed = False
 
 
 def allow_partial_restore(allowed: bool) -> None:
-  """Sets whether the part of a checkpoint that fits the step may be restored without the rest."""
+  """Sets whether a checkpoint may be restored although only a part of it fits the step."""
   global _partial_allowed
   _partial_allowed = allowed
 
 
 @gin.configurable(module="replicator", denylist=["folder", "step", "replicator"])
 class Checkpoints:
-  """Saves and restores everything that hangs off a step, and the loop's own state.
+  """Saves and restores all variables that a step holds, and the state of the loop.
 
   The training thread copies the values to the host, and another thread writes them. In a cluster
   the chief writes, and every worker restores what the chief wrote.
@@ -58,7 +58,7 @@ class Checkpoints:
   def __init__(self, folder: pathlib.Path, step: Any, replicator: Replicator | None = None,
                keep_last: int = 3, keep_every: int = 0, keep_best: str | None = None,
                best_is: str = "min"):
-    self._retention = Retention(keep_last, keep_every, keep_best, best_is)
+    self.retention = Retention(keep_last, keep_every, keep_best, best_is)
     self._folder = folder
     self._variables = Variables(variables_of(step), replicator)
     self._writes = replicator is None or replicator.worker_id == 0
@@ -68,15 +68,11 @@ class Checkpoints:
   # ---- Saving -----------------------------------------------------------------------------------
 
   def save(self, step: int, loop_state: dict, scalars: dict[str, float] | None = None) -> None:
-    """Saves the current values of the step; returns before they are on the disk.
+    """Saves the current values after `step` steps; returns before they are on the disk.
 
     All workers must call it at the same step. It replaces an earlier checkpoint of this step and
-    removes those of later steps, which a rollback has made obsolete.
-
-    Args:
-      step: the number of completed steps.
-      loop_state: JSON-able; `restore` returns it.
-      scalars: what was logged at this step.
+    removes those of later steps, which a rollback has made obsolete. `restore` returns the
+    `loop_state`, which is JSON-able; `scalars` are those logged at this step.
 
     Raises:
       RunFailed: the previous checkpoint could not be written.
@@ -90,11 +86,7 @@ class Checkpoints:
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
   def wait(self) -> None:
-    """Waits until the last checkpoint is on the disk.
-
-    Raises:
-      RunFailed: it could not be written. Earlier checkpoints are as they were.
-    """
+    """Waits until the last checkpoint is on the disk; raises a RunFailed if that failed."""
     saving, self._saving = self._saving, None
     if saving:
       saving.result()
@@ -109,11 +101,12 @@ class Checkpoints:
     try:
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
       steps = steps_of(self._folder)
-      for step in self._retention.obsolete(steps, facts["step"], self._scalars_at):
+      for step in self.retention.obsolete(steps, facts["step"], self._scalars_at):
         atomic.remove(_folder_of(self._folder, step))
     except (OSError, tf.errors.OpError) as error:
-      raise RunFailed(f"{folder}: could not be saved ({_reason(error)}); the checkpoints of "
-                      "earlier steps are as they were") from error
+      reason = atomic.disk_fault(error) or str(error).splitlines()[0]
+      raise RunFailed(f"{folder}: could not be saved ({reason}); the checkpoints of earlier steps "
+                      "are as they were") from error
 
   def _scalars_at(self, step: int) -> dict[str, float]:
     try:
@@ -121,19 +114,12 @@ class Checkpoints:
     except atomic.Corrupt:
       return {}
 
-  def check_logged(self, names: list[str], evaluated: bool) -> None:
-    """Checks that the scalar of `keep_best` is logged; see `Retention.check_logged`."""
-    self._retention.check_logged(names, evaluated)
-
   # ---- Restoring --------------------------------------------------------------------------------
 
   def restore(self, newest: int | None = None) -> dict | None:
     """Restores the newest checkpoint that is not corrupt.
 
     A corrupt checkpoint is reported on stderr and skipped. All workers must call it together.
-
-    Args:
-      newest: checkpoints of later steps are ignored.
 
     Returns:
       the `loop_state` that was given to `save`, and the "step"; None if there is no checkpoint.
@@ -161,11 +147,7 @@ class Checkpoints:
     return {**facts["loop"], "step": facts["step"]}
 
   def check_complete(self, used: list) -> None:
-    """Checks that all variables that a step uses are saved.
-
-    Raises:
-      UsageError: a restart would lose some of these variables.
-    """
+    """Raises a UsageError if a restart would lose some of the variables that a step uses."""
     lost = [v.name for v in used if not self._variables.covers(v)]
     if lost:
       raise UsageError(
@@ -175,13 +157,9 @@ class Checkpoints:
 
 
 def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarray]:
-  """The values of the newest good checkpoint in `folder`, by path.
+  """The values of the newest good checkpoint in `folder` up to step `newest`, by path.
 
   Where each replica has a value of its own, their shape is `[num_replicas, ...]`.
-
-  Args:
-    folder: the folder of the checkpoints.
-    newest: checkpoints of later steps are ignored.
 
   Raises:
     UsageError: there is no checkpoint, or all checkpoints are corrupt.
@@ -193,7 +171,7 @@ def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarra
 
 
 def steps_of(folder: pathlib.Path) -> list[int]:
-  """The steps of the checkpoints in `folder`, corrupt ones included, in ascending order."""
+  """The steps of all checkpoints in `folder`, even corrupt ones, in ascending order."""
   names = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
   return sorted(int(name[1]) for name in names if name)
 
@@ -204,7 +182,6 @@ def _folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
 
 def _newest_good(folder: pathlib.Path, newest: int | None = None
                  ) -> tuple[pathlib.Path, dict] | None:
-  """The folder of a checkpoint and its facts; None if there is no checkpoint at all."""
   corrupt = []
   for step in reversed(steps_of(folder)):
     if newest is not None and step > newest:
@@ -243,7 +220,7 @@ def _read_bundle(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _report(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
-  """Raises an error about the mismatches, or prints warnings if a partial restore is allowed."""
+  """Warns about the mismatches if a partial restore is allowed; else raises a UsageError."""
   if _partial_allowed:
     for path, what in mismatches.items():
       print(f"warning: --allow_partial_restore: '{path}' {what}; it is not restored",
@@ -255,8 +232,3 @@ def _report(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
       f"{folder}: {len(mismatches)} variables do not fit this step: "
       f"{', '.join([*named, *more])}; use the configuration it was saved with, another --workdir, "
       "or --allow_partial_restore")
-
-
-def _reason(error: Exception) -> str:
-  """The reason of a failed write, in a few words."""
-  return atomic.disk_fault(error) or str(error).splitlines()[0]

@@ -39,8 +39,8 @@ class Retention:
 
     Args:
       steps: the steps of all checkpoints, in ascending order.
-      newest: the step of the checkpoint that was just written; later ones are always obsolete.
-      scalars_at: returns the scalars that were logged at the step of a checkpoint.
+      newest: the step that was just saved; the checkpoints of later steps are always obsolete.
+      scalars_at: returns the scalars that were logged at a step.
     """
     valid = [step for step in steps if step <= newest]
     kept = {*valid[-self.keep_last:], *self._best(valid, scalars_at)}
@@ -50,23 +50,22 @@ class Retention:
 
   def _best(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]) -> list[int]:
     """The step of the best checkpoint, the earliest of equals, in a list of at most one."""
-    sign = 1 if self.best_is == "min" else -1
-    found = []
-    for step in steps if self.keep_best else []:
-      value = scalars_at(step).get(self.keep_best or "", math.nan)
-      if not math.isnan(value):
-        found.append((sign * value, step))
-    return [min(found)[1]] if found else []
+    if not self.keep_best:
+      return []
+    values = {step: scalars_at(step).get(self.keep_best, math.nan) for step in steps}
+    found = [step for step in steps if not math.isnan(values[step])]
+    best = min if self.best_is == "min" else max
+    return [best(found, key=values.__getitem__)] if found else []
 
   def check_logged(self, names: list[str], evaluated: bool) -> None:
-    """Checks that the scalar of `keep_best` is among the names that are logged.
+    """Checks that the scalar of `keep_best` is logged, if it belongs to these names.
 
     Args:
       names: the names of the scalars of a log point or of an evaluation.
       evaluated: whether they come from an evaluation.
 
     Raises:
-      UsageError: the scalar belongs to them and is missing.
+      UsageError: it is missing.
     """
     metric = self.keep_best
     if metric and metric not in names and metric.startswith("eval/") == evaluated:

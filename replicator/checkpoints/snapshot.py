@@ -1,8 +1,8 @@
 """Snapshots: the values of variables, copied to the host and put back, under any strategy.
 
 If the replicas' copies of a variable may differ (`ON_READ`), the snapshot holds every copy. When
-they are put back on another number of replicas, the variable's aggregation combines them. Of any
-other variable, the snapshot holds one value.
+they are put back on another number of replicas, the variable's aggregation combines them. Any other
+variable has one value in the snapshot.
 """
 
 import dataclasses
@@ -23,23 +23,18 @@ _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 @dataclasses.dataclass
 class Snapshot:
-  """The values of variables at one moment.
-
-  Attributes:
-    values: the values by path. They are copies, so training does not change them.
-    by_replica: the paths whose value is `[num_replicas, ...]`, one value for each replica.
-  """
+  """The values of variables at one moment, by path; training does not change these copies."""
 
   values: dict[str, np.ndarray]
   by_replica: list[str]
+  """The paths whose value is `[num_replicas, ...]`, one value for each replica."""
 
 
 class Variables:
   """Takes snapshots of the variables of a step, and puts them back.
 
-  Args:
-    variables: the variables by path; see `step.variables.variables_of`.
-    replicator: the replicator that runs the step; None for a single process.
+  `variables` are those of `step.variables.variables_of`, by path. A single process needs no
+  replicator.
 
   Raises:
     UsageError: something is not a variable and cannot be saved.
@@ -68,8 +63,7 @@ class Variables:
   def mismatches(self, shapes: dict[str, tuple[Any, list[int]]]) -> dict[str, str]:
     """Descriptions of the differences from what was saved, by path.
 
-    Args:
-      shapes: the dtype and the shape of each saved value, without the axis of replicas.
+    `shapes` has the dtype and the shape of each saved value, without the axis of replicas.
     """
     found = {path: "is not in the checkpoint" for path in self._variables if path not in shapes}
     for path, (dtype, shape) in shapes.items():
@@ -116,7 +110,7 @@ class Variables:
       return []
     return [value.numpy() for value in self._replicator.run(self._gather_step)[0]]
 
-  def _gather_step(self) -> list[tf.Tensor]:
+  def _gather_step(self) -> list[tf.Tensor]:  # A method, so that `run` compiles it once.
     return collectives.all_gather(
         [self._variables[path].read_value() for path in self._gathered])
 

@@ -1,7 +1,7 @@
 """Whether two recordings of a step agree, where they first differ, and the likely cause."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -25,17 +25,13 @@ Quantities = Mapping[Key, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-  """How far one quantity is from the reference.
-
-  Attributes:
-    key: step, kind and name of the quantity.
-    relative: the Euclidean norm of the difference, divided by that of the reference.
-    values: the value in the reference and in the variant; norms, unless they are scalars.
-  """
+  """How far one quantity is from the reference."""
 
   key: Key
   relative: float
+  """The Euclidean norm of the difference, divided by that of the reference."""
   values: tuple[float, float]
+  """The value in the reference and in the variant; norms, unless they are scalars."""
 
 
 def compare(reference: Quantities, other: Quantities, tolerance: float
@@ -86,15 +82,9 @@ def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: flo
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One variant that differs.
+  """One variant whose first difference from the reference is above the tolerance.
 
-  Attributes:
-    reference: the recording that it differs from.
-    other: the quantities of the variant.
-    first: the first difference.
-    parts: into how many parts the variant divides the batch of the reference.
-    microbatches: whether the parts are micro-batches, and not replicas.
-    tolerance: the largest relative difference that counts as rounding.
+  The variant divides the batch of the reference into `parts`, replicas or micro-batches.
   """
 
   reference: ReplicaRecording
@@ -110,7 +100,7 @@ class Case:
     return self.reference.evidence
 
   def place(self) -> str:
-    """Step, kind, name and values of the first difference, in words."""
+    """The first difference, in words."""
     step, kind, name = self.first.key
     label = self.evidence.labels.get(name.rpartition(": ")[2])
     expected, found = self.first.values
@@ -174,15 +164,14 @@ class Case:
 
   def _raw_gradients_agree(self, step: int) -> bool:
     """Whether the tape gave equal gradients for the update that differs first."""
-    mine = {key: value for key, value in self.reference.quantities.items()
-            if key[:2] == (step, RAW) and _kin(key) == (step, RAW, _kin(self.first.key)[2])}
-    others = {key: self.other[key] for key in mine if key in self.other}
-    as_gradients: Callable = lambda found: {(s, GRADIENT, n): v for (s, _, n), v in found.items()}
-    return bool(mine) and compare(
-        as_gradients(mine), as_gradients(others), self.tolerance)[1] is None
+    kin = step, RAW, _kin(self.first.key)[2]
+    mine = {(step, GRADIENT, key[2]): value for key, value in self.reference.quantities.items()
+            if _kin(key) == kin}
+    others = {key: self.other[step, RAW, key[2]] for key in mine
+              if (step, RAW, key[2]) in self.other}
+    return bool(mine) and compare(mine, others, self.tolerance)[1] is None
 
   def _batch_norm_or_draws(self) -> str:
-    """Layers and draws of the step that work on every part by itself."""
     causes = []
     norms = [name for name, path in self.evidence.local_batch_norms if self._moved(path)]
     if norms:

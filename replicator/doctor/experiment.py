@@ -47,7 +47,7 @@ def load(experiment: str) -> Callable[[str], None]:
 
 
 def bound(name: str, default: Any) -> Any:
-  """What the configuration that was parsed last binds to a gin parameter, or `default`."""
+  """The value that the configuration binds to a gin parameter, or `default`."""
   try:
     return gin.query_parameter(name)
   except ValueError:

@@ -34,18 +34,17 @@ _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-m
 
 
 class Evidence:
-  """What was seen in a step while it was traced on one replica.
+  """What was seen in a step while it was traced on one replica; operations in words with places.
 
   Attributes:
-    draws: random draws that are not from `replicator.random`, each in words with its place.
+    draws: random draws that are not from `replicator.random`.
     stateful_draws: the draws whose state belongs to the operation, and so is in no checkpoint.
-    python_code: calls of Python functions by the compiled step, each in words with its place.
-    clips: clipping between the tape and an optimizer, each in words with its place.
-    changes: nonlinear operations in that place, each in words with its place.
+    python_code: calls of Python functions by the compiled step.
+    clips: clipping between the tape and an optimizer.
+    changes: nonlinear operations between the tape and an optimizer.
     microbatched: whether the step divides its batch as `microbatch.n` says.
     labels: Keras' names of the variables, by path.
-    local_batch_norms: the Keras batch normalizations: their names, and the paths of their moving
-      means.
+    local_batch_norms: the names of Keras batch normalizations, and the paths of their moving means.
   """
 
   def __init__(self, step: Any):
@@ -76,7 +75,7 @@ class Evidence:
     return any(isinstance(layer, GlobalBatchNorm) for layer in self._layers)
 
   def path_of(self, optimizer: Optimizer) -> str:
-    """The path of attributes that leads to an optimizer, or its name."""
+    """The path of attributes to an optimizer, or its name."""
     return self._paths.get(id(optimizer), str(optimizer.name))
 
   def look_at_graph(self, graph: Any) -> None:
@@ -103,7 +102,7 @@ class Evidence:
     return "a keras.random draw" if in_keras else "a tf.random draw"
 
   def gradients_of_tape(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """What the tape gave for gradients that were clipped or changed since; empty if unchanged."""
+    """The gradients of the tape, if they were clipped or changed since; else empty."""
     if tf.executing_eagerly():
       return []
     found: list[tf.Tensor] = []

@@ -16,15 +16,7 @@ from replicator.strategies import strategy
 
 
 class ReplicaCheck:
-  """Records the variants of an experiment, and compares them with one replica.
-
-  Args:
-    main: the experiment.
-    files: gin files.
-    params: gin bindings.
-    steps: how many are compared.
-    precision: 'float64' or 'float32'.
-  """
+  """Records the variants of an experiment, and compares them with one replica."""
 
   reference: ReplicaRecording
 
@@ -35,7 +27,6 @@ class ReplicaCheck:
     self._params = list(params)
     self._steps = steps
     self._precision = precision
-    self._is_deterministic: bool | None = None
     self.tolerance = diagnosis.TOLERANCES[precision]
 
   def prepare(self) -> None:
@@ -55,8 +46,7 @@ class ReplicaCheck:
   def results(self, words: Sequence[str] | None = None) -> Iterator[CheckResult]:
     """Yields each row of the table as soon as it is known.
 
-    Args:
-      words: the doctor's command line, which the cluster of 2 processes gets; None for no cluster.
+    The cluster of 2 processes gets the doctor's command line `words`; None for no cluster.
     """
     for replicas in (2, 4):
       yield self._result(f"{replicas} replicas", replicas,
@@ -116,7 +106,7 @@ class ReplicaCheck:
     if first is None:
       return CheckResult(name, AGREES, detail)
     case = diagnosis.Case(reference, other, first, parts, microbatches, self.tolerance)
-    cause = case.cause() if first.key[0] == 0 or self._deterministic() else (
+    cause = case.cause() if first.key[0] == 0 or self._is_deterministic else (
         "the step is not deterministic: two runs on one replica differ as well; draw random "
         "numbers with replicator.random, and weights with Keras initializers")
     return CheckResult(name, DIFFERS, detail, (f"first: {case.place()}", f"likely cause: {cause}"))
@@ -132,13 +122,11 @@ class ReplicaCheck:
     return CheckResult(name, FAILED, reason, tuple(
         f"likely cause: {draw}; draw with replicator.random" for draw in draws))
 
-  def _deterministic(self) -> bool:
-    """Whether one replica agrees with itself; found out only when something differs."""
-    if self._is_deterministic is None:
-      again = self._record(1).quantities
-      first = diagnosis.compare(self.reference.quantities, again, self.tolerance)[1]
-      self._is_deterministic = first is None
-    return self._is_deterministic
+  @functools.cached_property
+  def _is_deterministic(self) -> bool:
+    """Whether one replica agrees with itself; computed only when something differs."""
+    again = self._record(1).quantities
+    return diagnosis.compare(self.reference.quantities, again, self.tolerance)[1] is None
 
 
 def _record_processes(words: Sequence[str]) -> diagnosis.Quantities:

@@ -36,29 +36,23 @@ RAW = "gradient as the tape gave it"
 
 @dataclasses.dataclass
 class ReplicaRecording:
-  """The first steps of one variant.
-
-  Attributes:
-    quantities: the mean over replicas of each loss and gradient, and each variable after the
-      step; float64, or whole numbers as they are; in the order in which a step computes them.
-    is_chief: whether this process keeps what a cluster records.
-    batch_size: the global batch size.
-    evidence: what was seen in the step while it was traced.
-  """
+  """The first steps of one variant."""
 
   quantities: dict[Key, np.ndarray]
+  """The mean over replicas of each loss and gradient, and each variable after the step, in the
+  order in which a step computes them; float64, or whole numbers as they are."""
   is_chief: bool
-  batch_size: int
+  batch_size: int  # The global one.
   evidence: inspection.Evidence
 
   def write(self, path: str) -> None:
-    """Writes the quantities to a file for `load`."""
+    """Writes the quantities to an `.npz` file for `load`."""
     np.savez(path, **{"|".join(map(str, key)): value  # type: ignore[arg-type]
                       for key, value in self.quantities.items()})
 
 
 def load(path: str) -> dict[Key, np.ndarray]:
-  """The quantities that `ReplicaRecording.write` wrote."""
+  """Reads the quantities that `ReplicaRecording.write` wrote."""
   with np.load(path) as file:
     return {(int(step), kind, name): file[key] for key in file.files
             for step, kind, name in [key.split("|", 2)]}
@@ -83,19 +77,14 @@ def record(main: Callable[[str], None], steps: int, precision: str) -> ReplicaRe
 
 
 class _Taps(threading.local):
-  """What the step that this thread traces has computed so far; every replica has its thread."""
+  """The updates of the step that this thread traces; every replica has its thread."""
 
   def __init__(self):
     self.clear()
 
   def clear(self) -> None:
-    self.names: list[tuple[str, str]] = []
-    self.tensors: list[tf.Tensor] = []
+    self.gradients: list[tuple[str, str, tf.Tensor]] = []  # (kind, name, value)
     self.updates: Counter[str] = Counter()
-
-  def add(self, kind: str, name: str, value: tf.Tensor) -> None:
-    self.names.append((kind, name))
-    self.tensors.append(tf.cast(value, tf.float64))
 
 
 class _ReplicaRecorder(Observer):
@@ -145,19 +134,15 @@ class _ReplicaRecorder(Observer):
             np.asarray(value, np.float64) for path, value in values.items()}
 
   def _one_step(self, *batch: Any) -> list[tf.Tensor]:
-    """The losses and gradients of one step, averaged over replicas; `_names` are their names."""
-    taps = self._taps
-    taps.clear()
+    """The losses and gradients of one step, averaged over replicas, in the order of `_names`."""
+    self._taps.clear()
     context.current().on_update = self._record_update
     losses = checked_scalars(self._step(*batch))
-    applied = taps.names, taps.tensors
-    taps.clear()
-    for name, loss in losses.items():
-      taps.add(LOSS, name, loss)
     if context.num_replicas() == 1:
       self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
-    self._names = taps.names + applied[0]
-    return collectives.all_mean(taps.tensors + applied[1])
+    found = [*((LOSS, name, loss) for name, loss in losses.items()), *self._taps.gradients]
+    self._names = [(kind, name) for kind, name, _ in found]
+    return collectives.all_mean([tf.cast(value, tf.float64) for _, _, value in found])
 
   def _record_update(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
                      averaged: list[tf.Tensor]) -> None:
@@ -169,13 +154,13 @@ class _ReplicaRecorder(Observer):
     update = f"{path}, update {self._taps.updates[path]}"
     # As the tape gave them, if the step changed them before it passed them to the optimizer.
     for number, gradient in enumerate(self._evidence.gradients_of_tape(local)):
-      self._taps.add(RAW, f"{update}: {number}", gradient)
+      self._taps.gradients.append((RAW, f"{update}: {number}", gradient))
     for variable, gradient in zip(variables, averaged, strict=True):
       name = self._paths.get(id(variable.value), variable.path)
-      self._taps.add(GRADIENT, f"{update}: {name}", gradient)
+      self._taps.gradients.append((GRADIENT, f"{update}: {name}", gradient))
 
   def _check_updates_were_reported(self) -> None:
-    """Without this check, a comparison of no gradients would pass for agreement."""
+    # Without this check, a comparison of no gradients would pass for agreement.
     made = lambda optimizer: int(optimizer.keras_optimizer.iterations.numpy())
     unseen = [path for path, optimizer in held_by(self._step, (Optimizer,))
               if made(optimizer) and id(optimizer) not in self._reported]

@@ -23,25 +23,18 @@ from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult, list
 from replicator.errors import UsageError
 
 SCALAR, VARIABLE = "scalar", "variable"
-WORKERS = {"multi_worker_mirrored": 2}
-"""How many processes train under a strategy; one under all others."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-  """What the files of a workdir hold of its steps.
-
-  Attributes:
-    scalars: by step and name, as in `metrics.jsonl`.
-    variables: by step and path, as in the checkpoints.
-  """
+  """The logged scalars of a run by step and name, and its saved variables by step and path."""
 
   scalars: Mapping[int, Mapping[str, object]]
   variables: Mapping[int, Mapping[str, np.ndarray]]
 
 
 def read(workdir: pathlib.Path, steps: Sequence[int]) -> Trajectory:
-  """Reads some steps of a run, each of which it logged and saved."""
+  """Reads steps that a run logged and saved."""
   lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
   scalars = {row["step"]: {name: value for name, value in row.items()
                            if name not in ("step", "seconds")} for row in lines}
@@ -51,23 +44,17 @@ def read(workdir: pathlib.Path, steps: Sequence[int]) -> Trajectory:
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-  """The first quantity that is not the same in two trajectories.
-
-  Attributes:
-    step: the step after which it differs.
-    kind: `SCALAR` or `VARIABLE`.
-    name: of the scalar, or the path of the variable.
-    words: how it differs.
-  """
+  """The first quantity that is not the same in two trajectories."""
 
   step: int
-  kind: str
+  kind: str  # `SCALAR` or `VARIABLE`.
   name: str
   words: str
+  """How it differs."""
 
 
 def first_mismatch(one: Trajectory, other: Trajectory, steps: Sequence[int]) -> Mismatch | None:
-  """Looks step by step, at scalars before variables, which are computed later; None if equal."""
+  """Compares step by step, scalars before variables, which are computed later; None if equal."""
   for step in steps:
     a, b = one.scalars[step], other.scalars[step]
     for name in {**a, **b}:
@@ -99,14 +86,7 @@ def _how_values_differ(a: np.ndarray | None, b: np.ndarray | None) -> str:
 
 def cause_before(first: Mismatch, unbroken: ResumeRecording, again: ResumeRecording,
                  deterministic: bool = True) -> str:
-  """Why two processes differ that both began at step 0.
-
-  Args:
-    first: the first mismatch.
-    unbroken: the recording of one process.
-    again: the recording of the other.
-    deterministic: the value of `train.deterministic`.
-  """
+  """Why two processes that began at step 0 differ; `deterministic` is the setting of `train`."""
   if not deterministic:
     return ("train.deterministic = False: operations may add up in another order each time; set "
             "it to True")
@@ -165,13 +145,9 @@ def _first_other_batch(until: int, one: ResumeRecording, other: ResumeRecording)
 
 
 class ResumeCheck:
-  """Trains with and without an interruption, and compares.
+  """Trains with and without an interruption in the middle, and compares.
 
-  Args:
-    words: the doctor's command line, which its processes get too.
-    files: gin files.
-    params: gin bindings.
-    steps: how many are trained; the interruption is in the middle.
+  The processes that it starts get the doctor's command line `words`.
 
   Raises:
     UsageError: under the strategy of the configuration no two runs are the same.
@@ -214,10 +190,10 @@ class ResumeCheck:
                     cause_after(first, self._saved, unbroken, resumed) if first else "")
 
   def _train(self, workdir: pathlib.Path, until: int) -> ResumeRecording:
-    """Trains in new processes, from where `workdir` is, until a step is saved."""
+    """Trains in new processes, from the newest step of `workdir`, until a step is saved."""
     path = workdir.with_name(f"{workdir.name}-{until}.json")
     run_doctor([*self._words, f"--train_in={workdir}", f"--train_until={until}",
-                f"--record={path}"], WORKERS.get(self.strategy, 1))
+                f"--record={path}"], 2 if self.strategy == "multi_worker_mirrored" else 1)
     return resume_recording.load(path)
 
 
@@ -236,10 +212,10 @@ def _result(check: str, steps: range, trajectory: Trajectory, first: Mismatch | 
 
 def train(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], workdir: str,
           until: int, path: str, steps: int) -> None:
-  """Trains an experiment in this process until a step is saved; see `resume_recording.record`.
+  """Configures an experiment so that it logs and saves every step, and records it up to `until`.
 
   Raises:
-    UsageError: as `resume_recording.record`.
+    UsageError: see `resume_recording.record`.
   """
   config.parse(files, params)
   total = [] if bound("train.steps", None) else [f"train.steps = {steps}"]

@@ -1,8 +1,8 @@
 """What a process of `replicator.doctor --check_resume` records while it trains.
 
 The process trains normally, into a workdir, and exits after a given step as if it were killed
-there. Beside the run's own files it leaves what the doctor needs to say why a resumed run differs:
-digests of the batches, and what in the step has a state that no checkpoint holds.
+there. It also writes what shows why a resumed run differs: digests of the batches, and what in the
+step has a state that no checkpoint holds.
 """
 
 import collections
@@ -44,15 +44,10 @@ class ResumeRecording:
   """What one process recorded of its steps.
 
   Attributes:
-    source: 'source', 'function' or 'none': the kind of its inputs.
+    source: the kind of its inputs: 'source', 'function' or 'none'.
     batches: a digest of the batch of each step.
     changed: paths of Python values that changed after the first step.
-    draws: random draws whose state is in the operation, in words with their places.
-    python_code: Python functions that the compiled step calls, in words with their places.
-    labels: Keras' names of the variables, by path.
-    batch_size: the global batch size.
-    replicas: how many replicas trained.
-    strategy: the strategy's name.
+    draws, python_code, labels: see `inspection.Evidence`; only draws that have a state.
   """
 
   source: str = "none"
@@ -66,12 +61,12 @@ class ResumeRecording:
   strategy: str = ""
 
   def write(self, path: pathlib.Path) -> None:
-    """Writes the recording to a file for `load`."""
+    """Writes the recording to a JSON file for `load`."""
     atomic.write_whole(path, json.dumps(dataclasses.asdict(self)))
 
 
 def load(path: pathlib.Path) -> ResumeRecording:
-  """The recording that `ResumeRecording.write` wrote."""
+  """Reads the recording that `ResumeRecording.write` wrote."""
   fields = json.loads(path.read_text())
   fields["batches"] = {int(step): digest for step, digest in fields["batches"].items()}
   return ResumeRecording(**fields)
@@ -80,11 +75,7 @@ def load(path: pathlib.Path) -> ResumeRecording:
 def record(main: Callable[[str], None], workdir: str, until: int, path: str) -> None:
   """Runs an experiment, already configured, until step `until` is saved in `workdir`.
 
-  Args:
-    main: the experiment.
-    workdir: where it trains, or resumes.
-    until: the last step.
-    path: where the chief writes the `ResumeRecording`.
+  The chief writes the `ResumeRecording` to `path`.
 
   Raises:
     UsageError: the experiment does not save that step; or what the experiment raises.
@@ -137,7 +128,7 @@ class _ResumeRecorder(Observer):
       self.stop()
 
   def conclude(self) -> ResumeRecording:
-    """The recording, complete after the last step."""
+    """Completes the recording after the last step, and returns it."""
     if not (self._traced and self._recording.batches):
       raise RuntimeError("the training did not report its batches and its step to the doctor")
     before, after = self._python or {}, self._python_state()

@@ -12,8 +12,7 @@ class CheckResult:
   """A row of the table.
 
   Attributes:
-    check: what was compared: a variant with one replica, or a part of a run with the same part
-      of the uninterrupted run.
+    check: the variant, or the part of a run, that was compared.
     verdict: one of the four above, or another word for a row that compares nothing.
     detail: how much was compared or how far it differs, or why nothing was compared.
     notes: further lines: the first difference, and the likely cause.

@@ -1,4 +1,4 @@
-"""The divergence guard: looks at the numbers of every step, and finds those that must not pass."""
+"""The divergence guard: finds the steps whose numbers are not finite, or above a limit."""
 
 import collections
 import dataclasses
@@ -21,19 +21,12 @@ History = dict[str, np.ndarray]  # {name: [steps]}
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
-  """A step with a number that is not finite, or above its limit.
+  """A step with a number that is not finite, or above its limit."""
 
-  Attributes:
-    step: its number, counted from 1 as in the log.
-    offending: the first such scalars, by name.
-    recent: all scalars of this step and of the steps before it, `[steps]`, the oldest first.
-    limits: the limits of the offending scalars that have one.
-  """
-
-  step: int
-  offending: dict[str, float]
-  recent: History
-  limits: dict[str, float]
+  step: int  # Counted from 1, as in the log.
+  offending: dict[str, float]  # The scalars that diverged.
+  recent: History  # All scalars of this step and of the steps before it, the oldest first.
+  limits: dict[str, float]  # The limits of the offending scalars.
 
   def __str__(self) -> str:
     numbers = [f"{name} is {format_number(value)}" + (
@@ -72,13 +65,26 @@ class Guard:
 
   def __init__(self, action: str = "stop", limits: Mapping[str, float] | None = None,
                max_rollbacks: int = 3, collapse: float = 0.05, signals: bool = True):
-    _check(action, limits, max_rollbacks, collapse)
+    if action not in ACTIONS:
+      raise UsageError(f"Guard.action = {action!r}: no such action.{nearest(str(action), ACTIONS)} "
+                       f"Write one of: {', '.join(ACTIONS)}")
+    if limits is not None and not isinstance(limits, Mapping):
+      raise UsageError(f"Guard.limits = {limits!r}: must be a dict, such as {{'generator': 50.0}}")
+    for name, value in (limits or {}).items():
+      if not _is_number(value) or math.isnan(value):
+        raise UsageError(f"Guard.limits = {{{name!r}: {value!r}}}: must be a number, the highest "
+                         "that the scalar may be")
+    if not isinstance(max_rollbacks, int) or isinstance(max_rollbacks, bool) or max_rollbacks < 0:
+      raise UsageError(f"Guard.max_rollbacks = {max_rollbacks!r}: must be a whole number of at "
+                       "least 0")
+    if not _is_number(collapse) or not 0 <= collapse < 1:
+      raise UsageError(f"Guard.collapse = {collapse!r}: must be a fraction in [0, 1)")
     self.action = action
     self.max_rollbacks = max_rollbacks
     self.collapse = collapse
     self.signals = signals
     self.is_sound = True
-    """Whether the last step that was looked at was finite, or the guard is off."""
+    """Whether the newest step was finite; True if the guard is off."""
     self._limits = {name: float(value) for name, value in (limits or {}).items()}
     self._recent: collections.deque[History] = collections.deque(maxlen=RECENT)
     self._warned = False
@@ -91,11 +97,7 @@ class Guard:
                        "other, so that none is the last good one; write 'stop' or 'warn'")
 
   def divergence_in(self, first_step: int, values: History) -> Divergence | None:
-    """The first divergence among the steps of one call, if any.
-
-    Args:
-      first_step: the number of the first step of the call, counted from 1.
-      values: what the steps logged.
+    """The first divergence among the steps of one call; `first_step` is counted from 1.
 
     Raises:
       UsageError: a limit is set for a scalar that is not logged.
@@ -127,12 +129,7 @@ class Guard:
 
   def at_log_point(self, step: int, means: Mapping[str, float],
                    may_collapse: Mapping[str, tuple[str, str]]) -> list[str]:
-    """A line for each collapse that began since the last log point.
-
-    Args:
-      step: the number of the last step.
-      means: the means of the scalars since the last log point.
-      may_collapse: the step's attribute of this name.
+    """A line for each collapse that began since the last log point, from the `means` since then.
 
     Raises:
       UsageError: `may_collapse` names a scalar that is not logged.
@@ -164,7 +161,6 @@ class Guard:
     self.is_sound = True
 
   def _recent_until(self, last: int) -> History:
-    """The recent steps, up to number `last` of the newest call."""
     *earlier, newest = self._recent
     return {name: np.concatenate([*(call[name] for call in earlier), series[:last + 1]])[-RECENT:]
             for name, series in newest.items()}
@@ -176,24 +172,6 @@ class Guard:
                   else nearest(name, names))
         raise UsageError(f"Guard.limits: the step logs no '{name}'.{remedy} It logs: "
                          f"{', '.join(names)}")
-
-
-def _check(action: str, limits: Mapping[str, float] | None, max_rollbacks: int,
-           collapse: float) -> None:
-  if action not in ACTIONS:
-    raise UsageError(f"Guard.action = {action!r}: no such action.{nearest(str(action), ACTIONS)} "
-                     f"Write one of: {', '.join(ACTIONS)}")
-  if limits is not None and not isinstance(limits, Mapping):
-    raise UsageError(f"Guard.limits = {limits!r}: must be a dict, such as {{'generator': 50.0}}")
-  for name, value in (limits or {}).items():
-    if not _is_number(value) or math.isnan(value):
-      raise UsageError(f"Guard.limits = {{{name!r}: {value!r}}}: must be a number, the highest "
-                       "that the scalar may be")
-  if not isinstance(max_rollbacks, int) or isinstance(max_rollbacks, bool) or max_rollbacks < 0:
-    raise UsageError(f"Guard.max_rollbacks = {max_rollbacks!r}: must be a whole number of at least "
-                     "0")
-  if not _is_number(collapse) or not 0 <= collapse < 1:
-    raise UsageError(f"Guard.collapse = {collapse!r}: must be a fraction in [0, 1)")
 
 
 def _is_number(value: object) -> bool:

@@ -26,13 +26,10 @@ Nest = Any
 
 @runtime_checkable
 class ExampleSource(Protocol):
-  """Examples with random access.
-
-  Attributes:
-    size: the number of distinct examples.
-  """
+  """Examples with random access."""
 
   size: int
+  """The number of distinct examples."""
 
   def load(self, index: tf.Tensor) -> Nest:
     """One example, a nest of tensors of static shape, for a scalar int64 in `[0, size)`.

@@ -6,7 +6,7 @@
         every eval_every steps        evaluate, draw a picture
         every checkpoint_every steps  save
         on SIGTERM or SIGINT          save and stop
-        on numbers that are not finite  do what `guard.Guard` is set to
+        on numbers that are not finite  do what `Guard.action` says
 
 A checkpoint holds all that the next step depends on: variables, the step number, which determines
 the data and every random stream, and the sums since the last log point. With deterministic
@@ -27,7 +27,7 @@ from replicator.atomic import disk_fault
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.training import inputs as inputs_lib
-from replicator.training.chief import SilentChief, make_chief
+from replicator.training.chief import Chief
 from replicator.training.guard import Guard
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
@@ -39,7 +39,7 @@ from replicator.workdir.writer import check_workdir
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """At which steps what is due; each number is that of `replicator.train`."""
+  """When to log, evaluate, save and end; the numbers are those of `replicator.train`."""
 
   steps: int
   steps_per_call: int
@@ -51,17 +51,14 @@ class Schedule:
     """Whether what happens every `every` steps is due after step `step`."""
     return every > 0 and (step % every == 0 or step == self.steps)
 
+  def is_boundary(self, step: int) -> bool:
+    """Whether anything is due after step `step`."""
+    return any(self.due(every, step)
+               for every in (self.log_every, self.eval_every, self.checkpoint_every))
+
 
 class Loop:
-  """One process's part in a run.
-
-  Args:
-    training: the step and its inputs.
-    schedule: when to log, evaluate, save and end.
-    guard: looks at the scalars of every step.
-    workdir: where the run leaves its files, and where it resumes from.
-    facts: for `run.json`.
-    observer: watches the training.
+  """One process's part in a run, which resumes from `workdir`; `facts` are for `run.json`.
 
   Raises:
     UsageError: the workdir or its checkpoints do not fit the step.
@@ -80,11 +77,11 @@ class Loop:
     self._observer = observer
     self._checkpoints = Checkpoints(workdir / "checkpoints", step, replicator)
     if not (evaluate and schedule.eval_every):
-      self._checkpoints.check_logged([], evaluated=True)
+      self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._state = RunState(replicator, self._checkpoints, self._recovery)
-    self._chief = make_chief(workdir, facts, self._state.step, (lambda: evaluate(step))
-                             if evaluate else None) if is_chief else SilentChief()
+    self._chief = Chief(workdir, facts, self._state.step, (lambda: evaluate(step))
+                        if evaluate else None) if is_chief else None
     self._was_called = False
 
   def run(self) -> None:
@@ -94,7 +91,8 @@ class Loop:
       Preempted: a signal asked the run to stop; its state is saved.
       RunFailed: a step diverged, or the workdir cannot be written any more.
     """
-    with self._chief, StopSignal() as stop:
+    shown = self._chief.progress if self._chief else contextlib.nullcontext()
+    with shown, StopSignal() as stop:
       try:
         self._run(stop)
         self._checkpoints.wait()
@@ -105,14 +103,19 @@ class Loop:
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
                           "are as they were") from error
         raise
-      self._chief.finish()
+      if self._chief:
+        self._chief.finish()
+
+  def _note(self, line: str) -> None:
+    if self._chief:
+      self._chief.progress.note(line)
 
   def _run(self, stop: StopSignal) -> None:
     state, replicator = self._state, self._training.replicator
     if state.step:
-      self._chief.note(f"resumed at step {state.step}")
+      self._note(f"resumed at step {state.step}")
     if replicator.servers:
-      self._chief.note(replicator.servers.describe())
+      self._note(replicator.servers.describe())
     if state.step == 0:
       self._at_boundary()
       # Several workers agree in the first call.
@@ -129,11 +132,10 @@ class Loop:
         return self._train(function, stop, started)
       except Diverged as diverged:
         line = state.roll_back(diverged)
-        self._chief.roll_back(state.step)
-        self._chief.note(line)
+        if self._chief:
+          self._chief.roll_back(state.step, line)
 
   def _train(self, function: TrainingFunction, stop: StopSignal, started: float) -> None:
-    """Trains up to the last step, or until a step diverges."""
     state, training, steps_per_call = self._state, self._training, self._schedule.steps_per_call
     iterator = batches(training.inputs, training.input_context,
                        state.step + self._recovery.skipped, steps_per_call)
@@ -145,11 +147,11 @@ class Loop:
         training.before_call(training.step, state.step)
       running.append((state.step, batch, function(state.step, batch, stop.received)))
       state.step += steps_per_call
-      all_done = self._is_boundary() or stop.received or not self._was_called
+      all_done = self._schedule.is_boundary(state.step) or stop.received or not self._was_called
       while running and (all_done or len(running) > training.replicator.max_running):
         first_step, batch, result = running.popleft()
         values, agreed = result.fetch()
-        self._recovery.check(first_step, values, batch, self._chief.note)
+        self._recovery.check(first_step, values, batch, self._note)
         state.means.add(values)
         stop.agreed |= agreed
       state.seconds = time.monotonic() - started
@@ -159,31 +161,28 @@ class Loop:
       if stop.agreed:
         self._stop()
 
-  def _is_boundary(self) -> bool:
-    s = self._schedule
-    return any(s.due(every, self._state.step)
-               for every in (s.log_every, s.eval_every, s.checkpoint_every))
-
   def _at_boundary(self) -> None:
     """Logs, evaluates and saves what is due at this step."""
     s, state, chief = self._schedule, self._state, self._chief
     scalars: dict[str, float] = {}
     if state.step and s.due(s.log_every, state.step):
       scalars = state.means.take()
-      self._checkpoints.check_logged(list(scalars), evaluated=False)
-      chief.show(state.step, scalars)
+      self._checkpoints.retention.check_logged(list(scalars), evaluated=False)
+      if chief:
+        chief.progress.update(state.step, scalars)
       for warning in self._guard.at_log_point(
           state.step, scalars, getattr(self._training.step, "may_collapse", {})):
-        chief.note(warning)
-    if s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
-      self._checkpoints.check_logged(list(found), evaluated=True)
+        self._note(warning)
+    if chief and s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
+      self._checkpoints.retention.check_logged(list(found), evaluated=True)
       scalars = {**scalars, **found}
-    chief.log(state.step, state.seconds, scalars)
+    if chief:
+      chief.log(state.step, state.seconds, scalars)
     if state.step and s.due(s.checkpoint_every, state.step):
       if self._guard.is_sound:
         self._save(scalars)
       else:
-        chief.note(f"warning: step {state.step}: not saved, since its numbers are not finite")
+        self._note(f"warning: step {state.step}: not saved, since its numbers are not finite")
     self._checkpoints.check_written()
 
   def _save(self, scalars: dict[str, float]) -> None:
@@ -205,13 +204,14 @@ class Loop:
     self._was_called = True
     if not tf.config.functions_run_eagerly():
       self._checkpoints.check_complete(function.variables())
-    self._chief.write_config(
-        evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)
+    if self._chief:
+      self._chief.write_config(
+          evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)
 
 
 def batches(inputs: inputs_lib.Inputs | None, context: inputs_lib.InputContext,
             first_step: int, steps_per_call: int) -> Iterator:
-  """This worker's batches, those of `steps_per_call` steps at a time, from step `first_step` on."""
+  """Yields this worker's batches, those of `steps_per_call` steps together."""
   if inputs is None:
     while True:
       yield None

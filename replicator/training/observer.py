@@ -20,16 +20,7 @@ from replicator.training.inputs import InputContext, Inputs
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """A training that is prepared: the step is built, and nothing has run.
-
-  Attributes:
-    replicator: runs the step.
-    step: the step object, which returns a dict of scalars.
-    inputs: an example source, an input function, or None.
-    input_context: what an input function is called with.
-    evaluate: called with the step; or None.
-    before_call: called with the step and its number before each call; or None.
-  """
+  """A training that is prepared: the step is built, and nothing has run; see `train`."""
 
   replicator: Replicator
   step: Callable
@@ -53,11 +44,9 @@ class Observer:
     return step(*batch)
 
   def batch(self, step: int, batch: Any) -> None:
-    """Receives this worker's part of a batch before it is used.
+    """Receives this worker's part of a batch, a nest of `[steps_per_call, n, ...]`, or None.
 
-    Args:
-      step: how many steps were made before.
-      batch: a nest of `[steps_per_call, n, ...]`; or None.
+    `step` steps were made before.
     """
 
   def saved(self, step: int, checkpoints: Checkpoints) -> None:

@@ -6,16 +6,11 @@ from replicator.processes import stop_signals
 
 
 class StopSignal:
-  """Turns the first SIGTERM or SIGINT into a request to stop; a second SIGINT interrupts.
-
-  Attributes:
-    received: whether this process was asked to stop.
-    agreed: whether all workers know of a request, so that all stop at the same step.
-  """
+  """Turns the first SIGTERM or SIGINT into a request to stop; a second SIGINT interrupts."""
 
   def __init__(self):
-    self.received = False
-    self.agreed = False
+    self.received = False  # Whether this process was asked to stop.
+    self.agreed = False    # Whether all workers know of it, so that all stop at the same step.
 
   def _receive(self, number: int) -> None:
     if self.received and number == signal.SIGINT:

@@ -17,7 +17,7 @@ from replicator.workdir.reader import as_json
 
 
 class Diverged(Exception):
-  """The training cannot continue from this step; carries the divergence and what was written."""
+  """The training cannot continue from this step; `where` says what was written about it."""
 
   def __init__(self, divergence: Divergence, where: str):
     super().__init__(f"{divergence}; {where}")
@@ -28,20 +28,12 @@ class Diverged(Exception):
 class Recovery:
   """Has a guard look at every step of a run, and counts the rollbacks.
 
-  Args:
-    guard: finds divergences, and says what to do about them.
-    replicator: runs the steps.
-    workdir: of the run.
-    facts: of the run: its `seed` and `global_batch_size`.
-
-  Attributes:
-    rollbacks: how many times the run returned to a checkpoint.
-    skipped: how many batches it has skipped because of that.
+  `facts` holds the `seed` and the `global_batch_size` of the run.
   """
 
   def __init__(self, guard: Guard, replicator: Replicator, workdir: pathlib.Path, facts: dict):
     self.rollbacks = 0
-    self.skipped = 0
+    self.skipped = 0  # Batches that the rollbacks skipped.
     self._guard = guard
     self._replicator = replicator
     self._workdir = workdir
@@ -49,13 +41,9 @@ class Recovery:
 
   def check(self, first_step: int, values: History, batches: Any, warn: Callable[[str], None]
             ) -> None:
-    """Looks at the steps of one call.
+    """Looks at what the steps of one call logged; `first_step` steps were made before.
 
-    Args:
-      first_step: how many steps were made before.
-      values: what the steps logged.
-      batches: this worker's part of their batches, a nest of `[steps, n, ...]`; or None.
-      warn: shows the user a line.
+    `batches` is this worker's part of their batches, a nest of `[steps, n, ...]`, or None.
 
     Raises:
       Diverged: a step diverged, and the guard does not let it pass.
@@ -79,21 +67,19 @@ class Recovery:
     raise RunFailed(f"{diverged.divergence}{after}; {diverged.where}; {self.last_checkpoint()}")
 
   def last_checkpoint(self) -> str:
-    """Words about where one can continue."""
+    """Says where one can continue."""
     steps = checkpoint.steps_of(self._workdir / "checkpoints")
     if not steps:
       return "no checkpoint was saved before"
-    hint = ", from which Guard.action = 'roll_back' would go on"
-    return f"the last good checkpoint is of step {max(steps)}" + (
-        "" if self._guard.action == "roll_back" else hint)
+    found = f"the last good checkpoint is of step {max(steps)}"
+    if self._guard.action == "roll_back":
+      return found
+    return f"{found}, from which Guard.action = 'roll_back' would go on"
 
   def roll_back(self, diverged: Diverged, step: int, counted: dict[str, int]) -> str:
-    """Continues from a checkpoint with other draws and data; returns one line about it.
+    """Continues from the checkpoint of a step with other draws and data; returns one line about it.
 
-    Args:
-      diverged: why.
-      step: the step of the checkpoint.
-      counted: the `state` before the checkpoint was restored.
+    `counted` is the `state` before the checkpoint was restored.
     """
     most = self._guard.max_rollbacks
     # The batch after the one that diverged comes next.

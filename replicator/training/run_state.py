@@ -15,17 +15,6 @@ from replicator.training.scalars import RunningMeans
 class RunState:
   """The position of a run, which begins at its newest checkpoint, if there is one.
 
-  Args:
-    replicator: runs the step.
-    checkpoints: of the run.
-    recovery: counts the rollbacks, which a checkpoint keeps, too.
-
-  Attributes:
-    step: how many steps are done.
-    seconds: how long they took.
-    means: the means of the scalars since the last log point.
-    saved_step: the step of the last checkpoint of this process, or None.
-
   Raises:
     UsageError: the checkpoints do not fit the step, or the workers restored different steps.
   """
@@ -36,8 +25,8 @@ class RunState:
     self._recovery = recovery
     self.step = 0
     self.seconds = 0.0
-    self.means = RunningMeans()
-    self.saved_step: int | None = None
+    self.means = RunningMeans()  # Since the last log point.
+    self.saved_step: int | None = None  # The last one that this process saved.
     self._restore()
 
   def save(self, scalars: dict[str, float]) -> None:
@@ -55,20 +44,14 @@ class RunState:
     """
     with contextlib.suppress(RunFailed):  # It would hide the divergence.
       self._checkpoints.wait()
-    self._wait_for_other_workers()
+    if self._replicator.num_pipelines > 1:
+      # Waits until the chief has written its checkpoint, and every worker its failed batch. Else a
+      # worker could restore an older checkpoint, or end the run while others still write.
+      self._replicator.run(lambda: collectives.all_sum(tf.constant(1)))
     self._recovery.check_may_roll_back(diverged)
     counted = self._recovery.state()
     self._restore()
     return self._recovery.roll_back(diverged, self.step, counted)
-
-  def _wait_for_other_workers(self) -> None:
-    """Returns when the chief has written its checkpoint, and every worker its failed batch.
-
-    Without it a worker could restore an older checkpoint than the chief, or end the run while
-    others still write.
-    """
-    if self._replicator.num_pipelines > 1:
-      self._replicator.run(lambda: collectives.all_sum(tf.constant(1)))
 
   def _restore(self) -> None:
     state = self._checkpoints.restore()
@@ -83,11 +66,7 @@ class RunState:
 
 
 def check_agreement(steps: list[int]) -> None:
-  """Checks that all workers have restored the same step; `steps` has that of each worker.
-
-  Raises:
-    UsageError: they have not; the message names the workers that differ from most.
-  """
+  """Raises a UsageError unless all workers restored the same step; `steps` has one per worker."""
   most = max(steps, key=lambda step: (steps.count(step), step))
   others = [f"worker {i} restored step {step}" for i, step in enumerate(steps) if step != most]
   if others:

@@ -9,11 +9,7 @@ from replicator.errors import UsageError
 
 
 class RunningMeans:
-  """Means of scalars over steps.
-
-  Args:
-    state: the `state()` of earlier means, to continue from.
-  """
+  """Means of scalars over steps; they continue from the `state` of earlier means."""
 
   def __init__(self, state: dict | None = None):
     self._sums: dict[str, float] = dict(state["sums"]) if state else {}
@@ -37,11 +33,7 @@ class RunningMeans:
 
 
 def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
-  """Returns the outputs of a step, which must be a dict of scalars to log.
-
-  Raises:
-    UsageError: they are not.
-  """
+  """Returns the outputs of a step; raises a UsageError unless they are scalars to log."""
   if not isinstance(outputs, dict) or not outputs:
     raise UsageError("the step must return a non-empty dict of scalars to log, such as "
                      f"{{'loss': loss}}, not {type(outputs).__name__}")

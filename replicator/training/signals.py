@@ -25,11 +25,7 @@ PREFIXES = ("grad_norm/", "sigma/")
 
 
 class Signals:
-  """The signals of one step object, by name.
-
-  Args:
-    step: the object that holds networks and optimizers.
-  """
+  """The signals of one step object, which holds networks and optimizers."""
 
   def __init__(self, step: Callable):
     held = list(held_by(step, (Optimizer, keras.layers.Layer)))

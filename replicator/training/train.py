@@ -76,7 +76,9 @@ def train(make_step: Callable[[], Callable],
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed)
-  _check_precision(precision)
+  if precision not in PRECISIONS:
+    raise UsageError(f"train.precision = {precision!r}: no such precision."
+                     f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
@@ -117,9 +119,3 @@ def _check_settings(**settings: int) -> None:
     if value % settings["steps_per_call"]:
       raise UsageError(f"train.{name} = {value}: must be a multiple of train.steps_per_call = "
                        f"{settings['steps_per_call']}")
-
-
-def _check_precision(precision: str) -> None:
-  if precision not in PRECISIONS:
-    raise UsageError(f"train.precision = {precision!r}: no such precision."
-                     f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")

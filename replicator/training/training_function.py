@@ -17,12 +17,7 @@ from replicator.training.signals import Signals
 class TrainingFunction:
   """Compiles `steps_per_call` calls of a step on all replicas into one.
 
-  Args:
-    replicator: runs the step.
-    step_fn: returns a dict of scalars.
-    steps_per_call: how many steps a call makes.
-    signals: whether to add the scalars of `replicator.training.signals`.
-    observer: watches the step.
+  With `signals`, it adds the scalars of `replicator.training.signals` to those of the step.
   """
 
   def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,
@@ -37,12 +32,9 @@ class TrainingFunction:
     self._arguments: tuple = ()
 
   def __call__(self, first_step: int, inputs: Nest | None, stop: bool = False) -> "Result":
-    """Starts the steps `first_step`, `first_step + 1`, ...
+    """Starts the steps `first_step`, `first_step + 1`, ...; with `stop`, asks all workers to stop.
 
-    Args:
-      first_step: the number of the first step of the call.
-      inputs: None, or a nest of `[steps_per_call, n, ...]`, this worker's part of the batches.
-      stop: whether this worker asks all workers to stop.
+    `inputs` is this worker's part of the batches, a nest of `[steps_per_call, n, ...]`, or None.
     """
     distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
     arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), distributed)
@@ -77,7 +69,7 @@ class TrainingFunction:
     return history
 
   def _one_step(self, step: tf.Tensor, i: tf.Tensor | int, arguments: tuple) -> tf.Tensor:
-    """The scalars of step `step`, the i-th of this call, averaged over this process's replicas."""
+    """The scalars of the i-th step of this call, averaged over this process's replicas."""
     def scalars(*stacked):
       batch = tree.map_structure(lambda x: x[i], stacked)
       run = lambda: checked_scalars(self._observer.run_step(self._step_fn, *batch))
@@ -108,8 +100,7 @@ class Result:
   def fetch(self) -> tuple[dict[str, np.ndarray], bool]:
     """Waits for the call, and returns its scalars and whether any worker asked to stop.
 
-    Returns:
-      `{name: [steps_per_call]}`, averaged over replicas; and the `stop` of the workers, combined.
+    The scalars are `{name: [steps_per_call]}`, averaged over replicas.
     """
     history = self._history
     values = history.fetch() if hasattr(history, "fetch") else history.numpy()

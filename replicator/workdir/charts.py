@@ -1,7 +1,6 @@
 """Curves as inline SVG.
 
-The charts take the colors of the page around them: its style sheet has one set of CSS variables for
-light screens and one for dark screens.
+The charts take the colors of the page around them, which are CSS variables of its style sheet.
 """
 
 import io
@@ -21,7 +20,7 @@ Series = tuple[np.ndarray, np.ndarray]
 
 _SMOOTH_FROM = 40  # Shorter curves are drawn as they are.
 _LOG_FROM = 30.0   # A curve that falls by this factor gets a logarithmic axis.
-_NUM_COLORS = 8    # Of the curves in `templates/style.css`.
+_NUM_COLORS = 8    # As in `templates/style.css`.
 _DASHES = ("", "6 3", "2 2", "8 2 2 2")  # In points; they change when the colors are used up.
 _VARIABLES = ("faint", "line", "ink", "card", "training", "evaluation",
               *(f"curve{i}" for i in range(_NUM_COLORS)))
@@ -30,15 +29,14 @@ _VARIABLES = ("faint", "line", "ink", "card", "training", "evaluation",
 def color(variable: str) -> str:
   """The color to draw with in matplotlib so that `as_svg` writes the CSS variable `--variable`.
 
-  Args:
-    variable: 'faint' (text), 'line' (grid), 'ink' (a single curve), 'card' (the background),
-      'training', 'evaluation', or 'curve0' to 'curve7'.
+  There are 'faint' (text), 'line' (grid), 'ink' (a single curve), 'card' (the background),
+  'training', 'evaluation', and 'curve0' to 'curve7'.
   """
   return f"#0400{_VARIABLES.index(variable):02x}"
 
 
 def as_svg(figure: "Figure") -> str:
-  """A matplotlib figure as inline SVG, in the font and the colors of the page around it."""
+  """A figure as inline SVG, in the font and the colors of the page around it."""
   from matplotlib import rc_context
   file = io.StringIO()
   with rc_context({"svg.fonttype": "none"}):
@@ -51,17 +49,16 @@ def as_svg(figure: "Figure") -> str:
 
 def curve(steps: np.ndarray, values: np.ndarray, span: tuple[float, float] | None = None,
           marker: str = "", band: tuple[Series, Series] | None = None) -> str:
-  """Draws one curve in the color `--ink` of the element around it.
+  """Draws one curve, as inline SVG, in the color `--ink` of the element around it.
+
+  Values that are not finite are left out; the SVG is empty if none is finite.
 
   Args:
     steps: `[n]`.
-    values: `[n]`; those that are not finite are left out.
+    values: `[n]`.
     span: the first and last step of the axis; None for those of the curve.
     marker: the matplotlib marker of every point.
     band: two finite curves at the same steps; the area between them is shaded.
-
-  Returns:
-    inline SVG; empty if no value is finite.
   """
   return _draw([(steps, values)], [color("ink")], span, marker, band)
 
@@ -71,9 +68,6 @@ def curves(series: Mapping[str, Series], span: tuple[float, float] | None = None
   """Draws labeled curves into one chart; the legend of a page shows the same colors.
 
   A curve without points is an empty series, so that the other labels keep their colors.
-
-  Returns:
-    inline SVG; empty if no value is finite.
   """
   colors = [color(f"curve{number % _NUM_COLORS}") for number in range(len(series))]
   return _draw(list(series.values()), colors, span, marker)
@@ -102,9 +96,16 @@ def _draw(series: Sequence[Series], colors: Sequence[str], span: tuple[float, fl
     figure = Figure(figsize=(3.6, 1.9))
     axes = figure.add_axes((0.16, 0.12, 0.81, 0.83))  # The same place in every chart.
     for number, ((steps, values), its_color) in enumerate(zip(series, colors, strict=True)):
-      if len(values):
-        smooth = smoothed(values, longest)
-        _add(axes, steps, values, smooth, its_color, number // _NUM_COLORS, marker)
+      if not len(values):
+        continue
+      smooth = smoothed(values, longest)
+      if smooth is not values:  # Outliers are clipped, because they would flatten the curve.
+        raw = np.clip(values, *np.percentile(values, [1, 99]))
+        axes.plot(steps, raw, color=its_color, linewidth=0.8, alpha=0.3)
+      dashes = _DASHES[number // _NUM_COLORS % len(_DASHES)]
+      style = (0, [float(length) / 2 for length in dashes.split()]) if dashes else "-"
+      axes.plot(steps, smooth, color=its_color, linewidth=1.5, linestyle=style,
+                marker=marker or ("o" if len(values) == 1 else ""), markersize=4, clip_on=False)
     if band:
       (at, lowest), (_, highest) = band
       axes.fill_between(at, lowest, highest, color=colors[0], alpha=0.15, linewidth=0)
@@ -112,17 +113,6 @@ def _draw(series: Sequence[Series], colors: Sequence[str], span: tuple[float, fl
     _set_axes(axes, np.concatenate([values for _, values in drawn]))
     axes.set_xlim(first, max(last, first + 1))
     return as_svg(figure)
-
-
-def _add(axes: "Axes", steps: np.ndarray, values: np.ndarray, smooth: np.ndarray, its_color: str,
-         dash: int, marker: str) -> None:
-  if smooth is not values:  # Outliers are clipped, because they would flatten the curve.
-    raw = np.clip(values, *np.percentile(values, [1, 99]))
-    axes.plot(steps, raw, color=its_color, linewidth=0.8, alpha=0.3)
-  dashes = _DASHES[dash % len(_DASHES)]
-  style = (0, [float(length) / 2 for length in dashes.split()]) if dashes else "-"
-  axes.plot(steps, smooth, color=its_color, linewidth=1.5, linestyle=style,
-            marker=marker or ("o" if len(values) == 1 else ""), markersize=4, clip_on=False)
 
 
 def _set_axes(axes: "Axes", values: np.ndarray) -> None:
@@ -141,14 +131,10 @@ def _set_axes(axes: "Axes", values: np.ndarray) -> None:
 
 
 def smoothed(values: np.ndarray, longest: int | None = None) -> np.ndarray:
-  """A centered moving average over 1/25 of the curve, `[n] -> [n]`.
+  """A centered moving average over 1/25 of the longest curve in the chart, `[n] -> [n]`.
 
-  Curves of fewer than 40 points are returned as they are.
-
-  Args:
-    values: the values of the curve.
-    longest: the number of points of the longest curve in the chart, from which the window of every
-      curve is computed; None for `n`.
+  If that curve has fewer than 40 points, `values` is returned as it is. `longest` is the number of
+  its points; None for `n`.
   """
   longest = longest or len(values)
   width = max(3, longest // 25 | 1)

@@ -21,12 +21,7 @@ TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 @dataclasses.dataclass(frozen=True)
 class Badge:
-  """A short text beside the title of a page.
-
-  Attributes:
-    text: what it says.
-    kind: 'good', 'warn' or 'bad', which give it a color, or ''.
-  """
+  """A short text beside the title of a page; `kind` is 'good', 'warn', 'bad' or ''."""
 
   text: str
   kind: str = ""
@@ -37,12 +32,11 @@ class Panel:
   """A chart in a frame; the macro `panels` lays out several.
 
   Attributes:
-    caption: the title above the chart.
     chart: inline SVG of `charts`.
     kind: 'training' or 'evaluation'; colors a single curve.
     note: a short text beside the caption.
     warning: the same, in the color of errors.
-    labels: the labels of the curves, for a legend; none for a single curve.
+    labels: of the curves, for a legend; none for a single curve.
   """
 
   caption: str
@@ -55,12 +49,9 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A PNG file inside the page; the macro `picture` draws it.
+  """A PNG file inside the page, as a data URL; the macro `picture` draws it.
 
-  Attributes:
-    caption: the text below it.
-    url: a data URL that holds the file.
-    is_coarse: whether the picture is so small that its pixels show when it is enlarged.
+  A coarse picture is so small that its pixels show when it is enlarged.
   """
 
   caption: str
@@ -80,8 +71,8 @@ def render(template: str, folder: pathlib.Path = TEMPLATES, **values: object) ->
   """Renders a page.
 
   Args:
-    template: the file name of a template that extends `layout.html`.
-    folder: where the template is. Templates of this package are found from any folder.
+    template: the name of a file that extends `layout.html`.
+    folder: where the file is; it may use the templates of this package, too.
     **values: what the template uses. `layout.html` needs `title`, `what` (the sort of page) and
       `badges` (a list of `Badge`).
 

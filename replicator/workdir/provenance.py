@@ -33,11 +33,11 @@ _LEFT_OUT = ("TF_CONFIG", "TF_CPP_", "TPU_ML_PLATFORM", "CUDA_HOME", "CUDA_PATH"
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-  """The state of the repository that a file belongs to.
+  """The state of the repository that a file belongs to; outside a repository, all is empty.
 
   Attributes:
-    root: the folder of the repository; None outside a repository.
-    commit: the commit, with `+` if files were changed or added since; None outside a repository.
+    root: the folder of the repository.
+    commit: the commit, with `+` if files were changed or added since.
     diff: the patch from the commit to the code, for `git apply`; empty if it is too large to keep.
     note: `DIFF` if there is a diff, or the reason why changed code has none.
   """
@@ -95,7 +95,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def versions() -> dict[str, str | None]:
-  """Versions of Python and of the numerical packages; None if not installed."""
+  """The versions of Python and of the numerical packages; None if not installed."""
   return {"python": platform.python_version(),
           "tensorflow": _version("tensorflow", "tensorflow-cpu", "tensorflow-macos"),
           **{name: _version(name) for name in ("keras", "numpy", "gin-config", "replicator")}}
@@ -111,9 +111,8 @@ def _version(*names: str) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-  """The host, the processor, and the number of cores that this process may use."""
-  cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
-           else os.cpu_count())
+  """The host, the processor, and how many cores this process may use."""
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
   return {"host": platform.node(), "processor": _processor(), "cores": cores}
 
 

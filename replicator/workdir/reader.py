@@ -30,7 +30,6 @@ class Run:
   """The files of a workdir; a file that is missing or unreadable counts as empty.
 
   Attributes:
-    folder: the workdir.
     rows: the readable lines of `metrics.jsonl`, with numbers that are not finite as floats.
     num_corrupt: the number of its other lines.
     facts: the content of `run.json`.
@@ -69,11 +68,7 @@ class Run:
 
 
 def read(workdir: str | os.PathLike) -> Run:
-  """Reads a workdir.
-
-  Raises:
-    UsageError: there is no such folder.
-  """
+  """Reads a workdir; raises a UsageError if there is no such folder."""
   folder = pathlib.Path(workdir)
   if not folder.is_dir():
     raise UsageError(f"'{workdir}': no such folder; write the workdir of a run")
@@ -105,5 +100,5 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def kind(name: str) -> str:
-  """Returns 'evaluation' or 'training': where a metric comes from."""
+  """Where a metric comes from: 'evaluation' or 'training'."""
   return "evaluation" if name.startswith("eval/") else "training"

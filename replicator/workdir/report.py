@@ -21,8 +21,7 @@ _IN_COMMAND = ("command", "program", "program_file", "argv")
 def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   """Writes `report.html` into the workdir of a run; returns its path.
 
-  Reads `metrics.jsonl`, `run.json`, `config.gin` and `samples/step-NNNNNNNN.png`. The page says
-  which files are missing or unreadable.
+  The page says which files of the workdir are missing or unreadable.
 
   Scalars that were logged with their lowest and highest values, `NAME_min` and `NAME_max`, are also
   drawn against the time and against other axes: the scalars that `run.json` names as "axes" or, if
@@ -68,12 +67,11 @@ def _tiles(run: Run) -> dict[str, str]:
 
 
 def _metrics(run: Run) -> dict[str, list[float]]:
-  """The last, first, lowest and highest value of each metric."""
   rows = {}
   for name, (_, values) in run.series().items():
     finite = values[np.isfinite(values)]
-    rows[name] = [values[-1], values[0], min(finite, default=math.nan),
-                  max(finite, default=math.nan)]
+    rows[name] = [values[-1], values[0],
+                  min(finite, default=math.nan), max(finite, default=math.nan)]
   return rows
 
 
@@ -89,7 +87,6 @@ def _text(value: object) -> str:
 
 
 def _some(pictures: list[pathlib.Path]) -> list[pathlib.Path]:
-  """A few pictures at equal distances."""
   chosen = np.linspace(0, len(pictures) - 1, min(_STRIP, len(pictures))).round().astype(int)
   return [pictures[number] for number in chosen]
 
@@ -129,7 +126,7 @@ def _panel(name: str, points: Series, band: tuple[Series, Series] | None,
 
 
 def _moved(points: Series, value_at: Mapping[int, float]) -> Series:
-  """A curve against another quantity, of which `value_at` has the value at each step."""
+  """A curve against another quantity, whose value at each step is in `value_at`."""
   return np.array([value_at[step] for step in points[0]], float), points[1]
 
 

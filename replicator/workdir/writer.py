@@ -28,7 +28,7 @@ class WorkdirWriter:
 
   Args:
     workdir: created if missing.
-    facts: what `run.json` holds besides the command, the code, the versions and the machine.
+    facts: for `run.json`, besides the command, the code, the versions and the machine.
     first_step: the step from which the run resumes. Everything that was logged after it is
       removed, so that the files read as those of an uninterrupted run.
   """
@@ -77,7 +77,7 @@ class WorkdirWriter:
     return operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
 
   def take_back(self, first_step: int) -> None:
-    """Drops lines of `metrics.jsonl`, pictures and events after the step where the run resumes."""
+    """Drops the metrics, pictures and events after the step where the run resumes."""
     for picture in (self.workdir / "samples").glob("step-*.png"):
       if int(picture.stem.removeprefix("step-")) > first_step:
         picture.unlink()
@@ -108,13 +108,9 @@ class WorkdirWriter:
     return {**notes, **now, "resumed": resumed}
 
   def _keep_diff(self, resumed: int) -> str | None:
-    """Writes the uncommitted changes of the code; keeps other changes of an earlier start.
+    """Writes the uncommitted changes of the code, if any, and returns the name of the file.
 
-    Args:
-      resumed: how many times the run was resumed; 0 for a new run.
-
-    Returns:
-      the name of the file; None if the code has no changes.
+    When a run is resumed, for the `resumed`-th time, it keeps other changes of an earlier start.
     """
     diff = provenance.code_of_program(provenance.program_file()).diff
     if not diff:

@@ -1,4 +1,4 @@
-"""Values of variables of which every replica has its own, taken and put back."""
+"""Variables with a value for each replica, saved and restored."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ AGGREGATIONS = tf.VariableAggregation
 
 
 class Own(tf.Module):
-  """Holds a variable of which every replica keeps its own copy."""
+  """Holds a variable with a copy on every replica."""
 
   def __init__(self, aggregation: tf.VariableAggregation, dtype: tf.DType):
     super().__init__()

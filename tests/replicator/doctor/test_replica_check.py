@@ -1,4 +1,4 @@
-"""The doctor finds planted bugs, names them, and leaves sound steps in peace."""
+"""The doctor finds planted bugs and names their causes, and finds none in sound steps."""
 
 import os
 import pathlib
@@ -191,7 +191,7 @@ def test_rounding_noise_beside_gradients_of_the_same_update_agrees():
   assert diagnosis.compare(*alone, 1e-9)[1] is not None
 
 
-def test_whole_numbers_do_not_hide_the_differences_of_their_neighbours():
+def test_whole_numbers_do_not_hide_the_differences_of_their_neighbors():
   one = quantities("variable", seeds=np.int64(10 ** 9), w=[1.0])
   assert diagnosis.compare(one, {**one, **quantities("variable", w=[1.1])}, 1e-9)[1]
   other = {**one, **quantities("variable", seeds=np.int64(10 ** 9 + 5))}

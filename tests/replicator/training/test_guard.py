@@ -1,4 +1,4 @@
-"""The divergence guard: what a run does about a step whose numbers must not pass."""
+"""The divergence guard: what a run does about numbers that are not finite, or above a limit."""
 
 import json
 import pathlib
@@ -213,7 +213,7 @@ def test_a_limit_is_the_highest_value_that_passes():
   assert str(divergence) == "step 4: d is 2.5, over its limit of 2 (and 1 more)"
   assert divergence.offending == {"d": 2.5, "grad_norm/g": 99.0}
   assert divergence.recent["d"].tolist() == [2.0, -9.0, 1.0, 2.5]
-  assert guard.is_sound is False  # Of its last step, a gradient is NaN.
+  assert guard.is_sound is False  # In its last step, a gradient is NaN.
 
 
 @pytest.mark.parametrize("kwargs, message", [
@@ -253,7 +253,7 @@ MAY_COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
 @pytest.mark.parametrize("sample, data, collapse, warned", [
     (0.01, 1.0, 0.05, True), (0.06, 1.0, 0.05, False), (0.0, 1.0, 0.0, False),
     (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
-def test_samples_that_hardly_vary_are_warned_of(sample, data, collapse, warned):
+def test_the_guard_warns_of_samples_that_hardly_vary(sample, data, collapse, warned):
   means = {"sample_variance": sample, "data_variance": data}
   warnings = Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE)
   assert warnings == (["warning: step 50: mode collapse? sample_variance is 0.01, and "

@@ -33,7 +33,7 @@ def test_each_epoch_is_a_permutation(size):
   epochs = 6
   stream = read(Numbers(size), epochs * size, global_batch_size=1).reshape(epochs, size)
   np.testing.assert_array_equal(np.sort(stream, axis=1), [np.arange(size)] * epochs)
-  if size >= 7:  # They differ, by all odds.
+  if size >= 7:  # They almost surely differ.
     assert len({tuple(epoch) for epoch in stream}) == epochs
 
 

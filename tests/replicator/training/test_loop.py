@@ -117,7 +117,7 @@ def test_a_log_point_has_the_mean_since_the_last_one(steps_per_call, strategy, r
   counter = train(tmp_path, "train.steps = 10", "train.log_every = 4", *strategy,
                   f"train.steps_per_call = {steps_per_call}", step=Counter)
   assert column(tmp_path, "count") == {4: 2.5, 8: 6.5, 10: 9.5}
-  assert column(tmp_path, "number") == {4: 1.5, 8: 5.5, 10: 8.5}  # Of the step, from 0.
+  assert column(tmp_path, "number") == {4: 1.5, 8: 5.5, 10: 8.5}  # The steps count from 0.
   assert set(column(tmp_path, "replica").values()) == {(replicas - 1) / 2}
   assert counter.count.numpy() == 10
 

@@ -136,7 +136,7 @@ def test_curves_take_the_colors_of_the_page(workdir):
   page = report.write_report(workdir).read_text()
   assert "var(--ink)" in page and "prefers-color-scheme: dark" in page
   svg = page[page.index("<svg"):page.rindex("</svg>")]
-  assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#000000"}  # Of defaults that draw nothing.
+  assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#000000"}  # Defaults that draw nothing.
 
 
 def test_the_first_and_the_last_picture_come_first(workdir):
