@@ -31,7 +31,7 @@ _LIBRARIES = ("gin.", "keras.", "tf.")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ValueRow:
   """A row of the table: `scope/configurable.parameter`, its value as gin text, and its source."""
 
   name: str
@@ -83,7 +83,7 @@ class _Tracer(Observer):
     self.stop()
 
 
-def _explanation(problem: str | None) -> tuple[list[Row], list[Row], list[str]]:
+def _explanation(problem: str | None) -> tuple[list[ValueRow], list[ValueRow], list[str]]:
   """The values that the traced program used, the other configurable ones, and the problems."""
   bindings = statements.last_read()
   called = operative_config()
@@ -110,14 +110,14 @@ def _functions(selector: str, used: dict[str, Any]) -> dict[str, Any]:
           if name not in used and callable(default)}
 
 
-def _rows(values: Values, bindings: Sequence[Binding]) -> list[Row]:
+def _rows(values: Values, bindings: Sequence[Binding]) -> list[ValueRow]:
   ordered = sorted((key for key in values if not key[1].startswith("gin.")),
                    key=lambda key: (short_name(key[1]).lower(), key[0]))
   rows = []
   for scope, selector in ordered:
     used = values[scope, selector]
     in_order = [*filter(used.__contains__, parameters(registry()[selector])), *used]
-    rows += [Row(binding_name(scope, selector, name), _shown(used[name]),
+    rows += [ValueRow(binding_name(scope, selector, name), _shown(used[name]),
                  _source(scope, selector, name, bindings)) for name in dict.fromkeys(in_order)]
   return rows
 
@@ -166,7 +166,7 @@ def print_explanation(problem: str | None) -> None:
     console.print(f"\nproblem: {each}", style="bold red", markup=False)
 
 
-def _print_rows(console: Any, rows: Iterable[Row], widths: list[int]) -> None:
+def _print_rows(console: Any, rows: Iterable[ValueRow], widths: list[int]) -> None:
   group = ""
   for row in rows:
     configurable = row.name.rpartition(".")[0]

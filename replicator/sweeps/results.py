@@ -18,7 +18,7 @@ CSV = "sweep.csv"
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class TrialRow:
   """A trial and the metric that it has logged.
 
   Attributes:
@@ -37,13 +37,13 @@ class Row:
 
 
 def rows(file: SweepFile, records: Iterable[Record], current: set[str],
-         metrics_of: Callable[[str], Metrics]) -> list[Row]:
+         metrics_of: Callable[[str], Metrics]) -> list[TrialRow]:
   """A row for each record: the best first, then those without a metric, then not current ones."""
   made = []
   for record in records:
     metrics = metrics_of(record.id)
     series = metrics.series(file.metric)
-    made.append(Row(record, series, trials.best_of(series, file.goal),
+    made.append(TrialRow(record, series, trials.best_of(series, file.goal),
                     series[-1][1] if series else math.nan, metrics.step(), record.id in current))
   return sorted(made, key=lambda row: (not row.is_current, _rank(row.best, file.goal),
                                        row.record.order))
@@ -59,7 +59,7 @@ class Setting:
   """Trials that differ only in their seed: their common bindings, and their rows by seed."""
 
   bindings: space.Point
-  rows: list[Row]
+  rows: list[TrialRow]
 
   def values(self) -> np.ndarray:
     """The best metric of each seed that has one, `[n]`."""
@@ -88,7 +88,7 @@ class Setting:
             np.array([np.mean([table[step] for table in tables]) for step in steps]))
 
 
-def settings(all_rows: Sequence[Row], goal: str) -> list[Setting]:
+def settings(all_rows: Sequence[TrialRow], goal: str) -> list[Setting]:
   """The settings of the current trials, the best mean first."""
   groups: dict[str, Setting] = {}
   for row in all_rows:
@@ -101,7 +101,7 @@ def settings(all_rows: Sequence[Row], goal: str) -> list[Setting]:
   return sorted(groups.values(), key=lambda group: _rank(group.mean(), goal))
 
 
-def write_csv(folder: pathlib.Path, all_rows: Sequence[Row], file: SweepFile) -> None:
+def write_csv(folder: pathlib.Path, all_rows: Sequence[TrialRow], file: SweepFile) -> None:
   """Writes `sweep.csv`: a row for each recorded trial, the best first."""
   names = sorted({name for row in all_rows for name in row.record.bindings})
   text = io.StringIO()

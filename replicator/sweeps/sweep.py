@@ -149,12 +149,12 @@ class Sweep:
     now = time.monotonic()
     self._draw_at = now + max(_DRAW_SECONDS, (now - begun) / _DRAW_SHARE)
 
-  def rows(self) -> list[results.Row]:
+  def rows(self) -> list[results.TrialRow]:
     """A row for each recorded trial, the best first."""
     return results.rows(self.file, self.records.values(), set(self.search.trials),
                         self._metrics_of)
 
-  def current_rows(self) -> list[results.Row]:
+  def current_rows(self) -> list[results.TrialRow]:
     """The rows of the trials that are still in the sweep file."""
     return [row for row in self.rows() if row.is_current]
 

@@ -76,6 +76,15 @@ def test_gin_tf_is_never_imported(path):
   assert not any(name.startswith("gin.tf") for name in imports(parsed(path)))
 
 
+def test_no_two_classes_share_a_name():
+  homes: dict[str, list[str]] = {}
+  for path in MODULES:
+    for node in ast.walk(parsed(path)):
+      if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+  assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
+
+
 # ---- The facade ---------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from replicator.atomic import write_whole
 from replicator.sweeps import space
-from replicator.sweeps.results import Row
+from replicator.sweeps.results import TrialRow
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record
 
@@ -44,7 +44,7 @@ def _end(status: int) -> Any:
   return summary
 
 
-def write_sweep(folder: pathlib.Path, file: SweepFile, rows: Sequence[Row]) -> None:
+def write_sweep(folder: pathlib.Path, file: SweepFile, rows: Sequence[TrialRow]) -> None:
   """Writes the names of the trials' bindings and of their metric."""
   from tensorboard.plugins.hparams import summary_v2
   parameters = []

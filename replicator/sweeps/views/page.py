@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from replicator.atomic import write_whole
 from replicator.console.formatting import format_duration
 from replicator.sweeps import results, space, trials
-from replicator.sweeps.results import Row, Setting
+from replicator.sweeps.results import Setting, TrialRow
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED
 from replicator.sweeps.views import parallel
@@ -20,7 +20,7 @@ _TOGETHER = 8  # Curves in one chart: one for each color.
 _KINDS = {DONE: "good", FAILED: "bad", PRUNED: "warn"}
 
 
-def write(folder: pathlib.Path, rows: Sequence[Row], file: SweepFile, count: int) -> None:
+def write(folder: pathlib.Path, rows: Sequence[TrialRow], file: SweepFile, count: int) -> None:
   """Writes `sweep.html`, which needs no other file, for a sweep of `count` trials."""
   current = [row for row in rows if row.is_current]
   settings = results.settings(rows, file.goal)
@@ -38,7 +38,7 @@ def write(folder: pathlib.Path, rows: Sequence[Row], file: SweepFile, count: int
   write_whole(folder / FILE, page)
 
 
-def _badges(current: Sequence[Row], file: SweepFile, count: int) -> list[pages.Badge]:
+def _badges(current: Sequence[TrialRow], file: SweepFile, count: int) -> list[pages.Badge]:
   is_bad = any(row.record.status == FAILED for row in current)
   best = "lowest" if file.goal == "min" else "highest"
   seconds = sum(row.record.seconds for row in current)

@@ -8,7 +8,7 @@ import numpy as np
 
 from replicator.console.formatting import format_number
 from replicator.sweeps import space, trials
-from replicator.sweeps.results import Row
+from replicator.sweeps.results import TrialRow
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.workdir.charts import as_svg, color
 
@@ -16,7 +16,7 @@ _LOG_FROM = 20.0  # Values that span this factor get a logarithmic axis.
 _MARGIN, _LETTER = 57.6, 7.0  # Points beside the outer axes, and of a letter of a title at most.
 
 
-def coordinates(rows: Sequence[Row], file: SweepFile) -> str:
+def coordinates(rows: Sequence[TrialRow], file: SweepFile) -> str:
   """A line for each trial, through an axis for each binding to its best metric, as inline SVG.
 
   The better a trial, the stronger its line, which links to the element `#ID` of the page. The

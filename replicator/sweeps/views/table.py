@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from replicator.console.formatting import format_duration, format_number
 from replicator.sweeps import space, trials
-from replicator.sweeps.results import Row
+from replicator.sweeps.results import TrialRow
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING
 
 _STYLES = {DONE: "green", FAILED: "red", PRUNED: "yellow", RUNNING: "cyan"}
@@ -36,12 +36,12 @@ class Table:
     if self._live:
       self._live.stop()
 
-  def show(self, rows: Sequence[Row], count: int) -> None:
+  def show(self, rows: Sequence[TrialRow], count: int) -> None:
     """Draws the table again; the sweep has `count` trials."""
     if self._live:
       self._live.update(self._drawn(rows, count))
 
-  def ended(self, row: Row) -> None:
+  def ended(self, row: TrialRow) -> None:
     """Writes a line for the end of a trial if there is no live table."""
     if not self._live:
       value = f"  {self._metric} {format_number(row.best)}" if row.series else ""
@@ -53,7 +53,7 @@ class Table:
     """Writes a line, above the live table if there is one."""
     self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-  def _drawn(self, rows: Sequence[Row], count: int) -> rich.table.Table:
+  def _drawn(self, rows: Sequence[TrialRow], count: int) -> rich.table.Table:
     current = [row for row in rows if row.is_current]
     names = sorted({name for row in current for name in row.record.bindings})
     short = trials.short_names(names)
@@ -80,7 +80,7 @@ class Table:
     return table
 
 
-def summary(rows: Sequence[Row], count: int) -> str:
+def summary(rows: Sequence[TrialRow], count: int) -> str:
   """`7 of 12 done, 2 running, 1 failed`."""
   numbers = {status: sum(row.record.status == status for row in rows)
              for status in (RUNNING, PRUNED, trials.STOPPED, FAILED)}
