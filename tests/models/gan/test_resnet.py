@@ -222,6 +222,7 @@ def test_precisions(policy, tolerance, request):
       np.testing.assert_allclose(a, e, atol=tolerance * np.abs(e).max())
 
 
+@pytest.mark.slow  # By default the whole SN-GAN step compiles.
 def test_forward_and_gradient_compile_under_xla():
   generator = Generator(8, latent_dim=5, width=1 / 16, num_classes=2)
   discriminator = Discriminator(8, width=1 / 16, num_classes=2, code_dim=5)

@@ -34,6 +34,7 @@ def start(workdir: pathlib.Path, cluster: dict, kind: str) -> subprocess.Popen:
       env={**os.environ, "TF_CONFIG": tf_config, "no_grpc_proxy": "127.0.0.1"})
 
 
+@pytest.mark.slow
 def test_a_chief_and_a_worker_train_as_one_process_does(restored, tmp_path):
   addresses = launch.tf_configs(workers=3)[0]["cluster"]["worker"]
   cluster = {kind: [address] for kind, address in

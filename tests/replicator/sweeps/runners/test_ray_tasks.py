@@ -15,6 +15,7 @@ def no_cluster(monkeypatch):
   monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
+@pytest.mark.slow
 def test_a_trial_resumes_when_its_worker_dies_and_all_save_on_ctrl_c(sweep):
   sweep.write(params=[f"hold = '{sweep.hold}'"])
   sweep.hold.touch()
