@@ -7,10 +7,8 @@ import sysconfig
 import traceback
 from collections.abc import Iterable
 
-USAGE_STATUS = 2
-"""The exit status after a bad command line or configuration."""
-PREEMPTED_STATUS = 42
-"""The exit status of a run that was asked to stop, and saved."""
+USAGE_STATUS = 2  # The exit status after a bad command line or configuration.
+PREEMPTED_STATUS = 42  # The exit status of a run that was asked to stop, and saved.
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 

@@ -17,15 +17,9 @@ def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1,
                     also: Callable[[], None] | None = None) -> Callable[[], None] | None:
   """A `preexec_fn` that makes Linux send a signal to the new process when this one dies.
 
-  The function makes only system calls, so that it is safe in a fork of a process with threads.
-
-  Args:
-    number: the signal.
-    exit_status: the status of the new process if this one dies before `preexec_fn` is done.
-    also: called in the new process too; it must make only system calls.
-
-  Returns:
-    the function, or None on systems other than Linux.
+  It is None on other systems. It makes only system calls, so that it is safe in a fork of a process
+  with threads; `also`, which is called in the new process too, must do the same. `exit_status` is
+  the status of the new process if this one dies before `preexec_fn` is done.
   """
   if _libc is None:
     return None

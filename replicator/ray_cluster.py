@@ -17,14 +17,9 @@ def address() -> str | None:
 
 
 def connect(needed_by: str, **local: Any) -> Any:
-  """Connects Ray to its cluster, unless it is connected already.
+  """Connects Ray to its cluster, unless it is connected already; returns the module `ray`.
 
-  Args:
-    needed_by: what the user wrote that needs Ray.
-    **local: arguments of `ray.init` for a local cluster.
-
-  Returns:
-    the module `ray`.
+  `needed_by` is what the user wrote that needs Ray; `local` goes to `ray.init` of a local cluster.
 
   Raises:
     UsageError: Ray is not installed, or there is no cluster at the address.

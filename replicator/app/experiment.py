@@ -137,7 +137,6 @@ def _command(argv: list[str], workdir: str | None) -> str:
 
 
 def _describe(error: Exception, debug: bool, workdir: str | None) -> str:
-  """Says where in the user's own code a run failed; the workdir keeps the traceback."""
   line = in_one_line(error)
   if debug:
     return line

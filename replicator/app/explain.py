@@ -43,8 +43,7 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
           ) -> str | None:
   """Runs a program up to its training loop and traces its step, so that gin knows what it calls.
 
-  Returns:
-    one line on why the step could not be traced, or None.
+  Returns one line on why the step could not be traced, or None.
   """
   config.parse(files, params)
   devices = current_bindings().get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
@@ -64,8 +63,6 @@ def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], param
 
 
 class _Tracer(Observer):
-  """Traces the step of a prepared training, and stops the training before its loop."""
-
   problem: str | None = None
 
   def prepared(self, training: Training) -> None:
@@ -123,7 +120,6 @@ def _rows(values: Values, bindings: Sequence[Binding]) -> list[ValueRow]:
 
 
 def _shown(value: Any) -> str:
-  """A value as gin text; a macro is shown with its value."""
   if callable(value) and not isinstance(value, gin.config.ConfigurableReference):
     return getattr(value, "__name__", repr(value))
   if isinstance(value, gin.config.ConfigurableReference) and value.configurable.selector == MACRO:
@@ -146,10 +142,7 @@ def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Bindin
 
 
 def print_explanation(problem: str | None) -> None:
-  """Prints a table of the values of the program that was traced last, and its problems.
-
-  On a terminal, values that are set are bold. `problem` is what `trace` returned.
-  """
+  """Prints the values of the program traced last, and its problems; `trace` returned `problem`."""
   from rich.console import Console
   console = Console(highlight=False, soft_wrap=True)
   used, others, problems = _explanation(problem)

@@ -141,7 +141,6 @@ def _hints(function: Any) -> dict[str, Any]:
 
 
 def _words(hint: Any) -> str:
-  """An annotation in the words of a reader of gin files."""
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if hint in (None, type(None)):
     return "None"

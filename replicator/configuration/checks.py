@@ -72,16 +72,12 @@ def effective(bindings: Sequence[Binding]) -> list[Binding]:
 
 @dataclasses.dataclass(frozen=True)
 class Unused:
-  """A binding that had no effect so far.
-
-  Attributes:
-    reason: why it had no effect, in one line.
-    certain: whether it can have none later either: its configurable was called, but in other
-      scopes, or with a value that the program passed.
-  """
+  """A binding that had no effect so far."""
 
   binding: Binding
-  reason: str
+  reason: str  # Why it had no effect, in one line.
+  # Whether it can have none later either: its configurable was called, but in other scopes, or with
+  # a value that the program passed.
   certain: bool
 
   def __str__(self) -> str:
@@ -135,10 +131,7 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
 
 
 def dropped_by(bindings: Sequence[Binding]) -> set[str]:
-  """The configurables that overridden values refer to, directly or through other bindings.
-
-  Some of these may still be in use.
-  """
+  """The configurables that overridden values refer to, also indirectly; some may be in use."""
   kept = set(map(id, effective(bindings)))
   refers: dict[str, set[str]] = {}
   for binding in bindings:

@@ -28,8 +28,6 @@ class Difference:
 def differences(before: str, now: str) -> list[Difference]:
   """The differences between the texts of two configurations, by name, with macros replaced.
 
-  No name needs to be registered: the earlier text may be from an older version or another program.
-
   Raises:
     ValueError: a text is not gin.
   """
@@ -83,7 +81,7 @@ class _Delegate(config_parser.ParserDelegate):
 
 
 def bindings_in(written: str) -> list[tuple[str, str, str, Any]]:
-  """The bindings as (scope, selector, parameter, value), with names that need not exist."""
+  """The bindings as (scope, selector, parameter, value), with names that need not be registered."""
   return [statement[:4] for statement in config_parser.ConfigParser(written, _Delegate())
           if isinstance(statement, config_parser.BindingStatement)]
 

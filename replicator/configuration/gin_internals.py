@@ -12,8 +12,7 @@ import gin
 from gin import config_parser
 from gin.selector_map import SelectorMap
 
-Values = dict[tuple[str, str], dict[str, Any]]
-"""`{(scope, selector): {parameter: value}}`, as gin keeps bindings and calls."""
+Values = dict[tuple[str, str], dict[str, Any]]  # `{(scope, selector): {parameter: value}}`
 
 
 def registry() -> SelectorMap:
@@ -56,12 +55,7 @@ def add_imports(statements: Iterable[config_parser.ImportStatement]) -> None:
 
 
 class LocatedParser(config_parser.ConfigParser):
-  """gin's parser, which also knows the lines of what it parses.
-
-  Attributes:
-    line_of_statement: the first line of the current statement, counted from 1.
-    line_of_reference: the line of the newest `@name`.
-  """
+  """gin's parser, with the lines of the current statement and of the newest `@name`, from 1."""
 
   def __init__(self, text: str, delegate: config_parser.ParserDelegate):
     self.line_of_statement = self.line_of_reference = 1

@@ -43,13 +43,10 @@ def text(earlier: str = "") -> str:
 def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list[str]:
   """Checks that every binding had an effect, and writes `config.gin` to `path`, atomically.
 
-  Args:
-    resumed: whether the run resumed from a checkpoint, so that this process has not evaluated yet.
-    evaluated: whether the run evaluated before its first step, or never evaluates.
-
-  Returns:
-    lines for the user: what a resumed run has changed, and which bindings nothing used so far
-    because they are of an earlier run's `config.gin`, or may serve a later evaluation.
+  A `resumed` run continues a checkpoint, so that this process has not evaluated yet; a run has
+  `evaluated` if it did so before its first step, or never does. Returns lines for the user: what a
+  resumed run has changed, and which bindings nothing used so far because they are of an earlier
+  run's `config.gin`, or may serve a later evaluation.
 
   Raises:
     UsageError: nothing used a binding.

@@ -17,30 +17,20 @@ from replicator.errors import UsageError, first_line
 Find = Callable[..., gin.config.Configurable]  # Has the parameters of `configurables.find`.
 MACRO = "gin.macro"  # The selector of `NAME = value`, whose scope is the name.
 CONSTANT = "gin.constant"  # The selector of a program's `gin.constant(NAME, value)`, likewise.
-RECORD_HEADER = "# Every value that a run used. Written by replicator."
-"""The first line of a `config.gin` in a workdir."""
+RECORD_HEADER = "# Every value that a run used. Written by replicator."  # Begins a `config.gin`.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Binding:
-  """One statement `scope/configurable.parameter = value`.
+  """One statement `scope/configurable.parameter = value`."""
 
-  Attributes:
-    scope: such as 'generator' or 'a/b'; the name of a macro; or ''.
-    selector: the full name of the configurable, such as 'replicator.train'.
-    value: as gin holds it: references are `gin.config.ConfigurableReference`s.
-    file: the gin file; None for the command line.
-    line: the first line of the statement; 0 for the command line.
-    is_record: whether the file is the `config.gin` of a run, which nobody wrote by hand.
-  """
-
-  scope: str
-  selector: str
+  scope: str  # Such as 'generator' or 'a/b'; the name of a macro; or ''.
+  selector: str  # The full name of the configurable, such as 'replicator.train'.
   parameter: str
-  value: Any
-  file: str | None = None
-  line: int = 0
-  is_record: bool = False
+  value: Any  # As gin holds it: references are `gin.config.ConfigurableReference`s.
+  file: str | None = None  # None for the command line.
+  line: int = 0  # The first line of the statement; 0 for the command line.
+  is_record: bool = False  # Whether the file is the `config.gin` of a run, not written by hand.
 
   @property
   def key(self) -> tuple[str, str, str]:
@@ -71,10 +61,7 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list
   """Binds the values of gin files, in order, and then those of the command line.
 
   A file includes another one by a path relative to itself or to the working directory. `find` looks
-  up the names that statements bind and refer to.
-
-  Returns:
-    every statement, also those that a later one overrides.
+  up the names that statements bind and refer to. Returns all statements, also overridden ones.
 
   Raises:
     UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.

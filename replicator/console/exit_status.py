@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from replicator.errors import USAGE_STATUS, RunFailed, UsageError, first_line
 
-INTERRUPTED_STATUS = 130
-"""128 + SIGINT, as shells report a program that Ctrl-C ended."""
+INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report a program that Ctrl-C ended.
 
 
 def exit_status(run: Callable[[], int], *, prefix: str = "error", debug: bool = False,
@@ -15,12 +14,8 @@ def exit_status(run: Callable[[], int], *, prefix: str = "error", debug: bool = 
   """Calls `run`; returns its status, or prints `error: LINE` and returns that of its error.
 
   The status is 2 for a UsageError, 1 for a RunFailed or any other exception, 130 for Ctrl-C.
-
-  Args:
-    run: the command.
-    prefix: the beginning of the line.
-    debug: whether the traceback is printed too.
-    describe: returns the line for any other exception; without it such an exception is raised.
+  `prefix` begins the line; with `debug` the traceback is printed too. `describe` returns the line
+  for any other exception; without it such an exception is raised.
   """
   try:
     return run()

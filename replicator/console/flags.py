@@ -10,10 +10,7 @@ from replicator.errors import UsageError, nearest
 
 
 class Parser(argparse.ArgumentParser):
-  """A parser that raises a UsageError, with a hint, for a bad command line.
-
-  Flags cannot be abbreviated, and a `usage` becomes part of the errors.
-  """
+  """Raises a UsageError, with a hint or the `usage`, for a bad command line; no abbreviations."""
 
   def __init__(self, prog: str | None = None, **options: Any):
     super().__init__(prog=prog or shlex.join(program()), allow_abbrev=False, **options)

@@ -17,10 +17,8 @@ from rich.text import Text
 
 from replicator.console.formatting import format_duration, format_number
 
-RATE_SECONDS = 30.0
-"""Rates are means over this much of the recent past."""
-PLAIN_SECONDS = 5.0
-"""The least time between two plain lines."""
+RATE_SECONDS = 30.0  # Rates are means over this much of the recent past.
+PLAIN_SECONDS = 5.0  # The least time between two plain lines.
 _PLAIN_WIDTH = 60  # Characters for the scalars of a plain line.
 _BAR_WIDTH, _NARROW_BAR_WIDTH = 20, 8  # The narrow bar is for fewer than 120 columns.
 

@@ -1,15 +1,12 @@
 """Starts all processes of a cluster on this machine: `python -m replicator.launch`.
 
-  python -m replicator.launch --workers=2 -- python -m experiments.sngan ...
-  python -m replicator.launch --workers=2 --ps=1 -- python -m experiments.sngan ...
+  python -m replicator.launch --workers=2 [--ps=1] -- python -m experiments.sngan ...
 
-Without `--ps` the cluster is `{"worker": [...]}`, for the strategy `multi_worker_mirrored`. With
-`--ps` it is `{"chief": [one], "worker": [...], "ps": [...]}`, for `parameter_server`.
 Each process reads its role from TF_CONFIG, as under a cluster manager. Each line that it prints
-appears after its name: `[worker 0] step 200/5000`.
-
-With `--ps`, a worker that dies is started again and joins the run. The run ends when the same
-worker dies for the third time within a minute.
+appears after its name: `[worker 0] step 200/5000`. Without `--ps` the cluster is `{"worker":
+[...]}`, for the strategy `multi_worker_mirrored`. With `--ps` it is `{"chief": [one], "worker":
+[...], "ps": [...]}`, for `parameter_server`; a worker that dies is started again and joins the run,
+which ends when the same worker dies for the third time within a minute.
 
 With `--max_restarts=N`, a run that ends because a process died is started again as a whole, up to N
 times, on new ports; it resumes from the last checkpoint. A run that ends with status 2 or after a

@@ -13,10 +13,9 @@ from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 from replicator.launch.task import Event, Task
 from replicator.processes import stop_signals
 
-GRACE_SECONDS = 10.0
-"""The time that the processes have to end by themselves when the cluster ends."""
+GRACE_SECONDS = 10.0  # The time that processes have to end by themselves when the cluster ends.
+# A signal this soon after the first is the same one, sent to this process and to its group.
 SAME_SIGNAL_SECONDS = 1.0
-"""A signal this soon after the first is the same one, sent to this process and to its group."""
 
 
 def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0) -> int:

@@ -13,26 +13,18 @@ from collections.abc import Sequence
 
 from replicator.processes import end_with_parent
 
+# This many deaths of one worker within this many seconds are a crash loop, which ends the run.
 MAX_DEATHS, DEATH_SECONDS = 3, 60.0
-"""This many deaths of one worker within this many seconds are a crash loop, which ends the run."""
-
-Event = tuple["Task | None", int]
-"""A process that ended and its exit status, or None and a signal that this process received."""
-
+Event = tuple["Task | None", int]  # An ended process, its exit status; or None, a signal received.
 _output_lock = threading.Lock()
 
 
 class Task:
-  """One process of the cluster, the leader of its own process group.
-
-  Attributes:
-    kind: 'chief', 'worker' or 'ps'.
-    name: the kind and the index: 'worker 0'.
-  """
+  """One process of the cluster, the leader of its own process group."""
 
   def __init__(self, command: Sequence[str], tf_config: dict):
-    self.kind: str = tf_config["task"]["type"]
-    self.name = f"{self.kind} {tf_config['task']['index']}"
+    self.kind: str = tf_config["task"]["type"]  # 'chief', 'worker' or 'ps'.
+    self.name = f"{self.kind} {tf_config['task']['index']}"  # 'worker 0'
     self._command, self._tf_config = command, tf_config
     self._deaths: list[float] = []
     self.process = self._start()

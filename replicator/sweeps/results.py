@@ -19,21 +19,14 @@ CSV = "sweep.csv"
 
 @dataclasses.dataclass(frozen=True)
 class TrialRow:
-  """A trial and the metric that it has logged.
-
-  Attributes:
-    series: the values of the sweep's metric, `[(step, value)]`.
-    best, last: the best and the last value of the metric; nan without a value.
-    step: the last step that was logged; None before the first.
-    is_current: whether the trial is still in the sweep file.
-  """
+  """A trial and the metric that it has logged."""
 
   record: Record
-  series: list[tuple[int, float]]
-  best: float
-  last: float
-  step: int | None
-  is_current: bool
+  series: list[tuple[int, float]]  # The values of the sweep's metric, `[(step, value)]`.
+  best: float  # The best value of the metric; nan without a value.
+  last: float  # The last value of the metric; nan without a value.
+  step: int | None  # The last step that was logged; None before the first.
+  is_current: bool  # Whether the trial is still in the sweep file.
 
 
 def rows(file: SweepFile, records: Iterable[Record], current: set[str],

@@ -57,17 +57,12 @@ def _distributions_of(written: Mapping[str, Any]) -> dict[str, space.Distributio
 
 
 class Listed:
-  """The trials at all points of `grid`, `zip`, `random` and `seeds`, in order.
-
-  Attributes:
-    trials: `{id: trial}` of all trials that are known.
-    count: the number of trials that the sweep will have.
-  """
+  """The trials at all points of `grid`, `zip`, `random` and `seeds`, in order."""
 
   def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool):
     listed = [Trial.make(file, point) for point in points(file)]
-    self.trials = {trial.id: trial for trial in listed}
-    self.count = len(self.trials)
+    self.trials = {trial.id: trial for trial in listed}  # All trials that are known.
+    self.count = len(self.trials)  # The number of trials that the sweep will have.
     self._missing = [trial for trial in self.trials.values()
                      if not is_ended(records.get(trial.id), retry_failed)]
 

@@ -14,8 +14,7 @@ from replicator.errors import UsageError, nearest
 Point = dict[str, Any]
 
 SEED = "train.seed"
-GIN_FILE = "gin_file"
-"""The name that stands for gin files; its values are a path or a list of paths."""
+GIN_FILE = "gin_file"  # Stands for gin files; its values are a path or a list of paths.
 _KINDS = ("uniform", "log_uniform", "int_uniform", "choice")
 
 

@@ -34,40 +34,31 @@ class SweepFile:
   """The contents of a sweep file.
 
   Attributes:
-    experiment: a module, such as `experiments.sngan`, or a file, such as `my_step.py`.
-    metric: the name in `metrics.jsonl` by which trials are compared.
-    goal: whether low ('min') or high ('max') values of the metric are good.
-    gin_files: gin files of all trials, in order.
-    params: bindings of all trials; they override the files.
     grid: `{name: [values]}`; every combination is a trial.
     zip: `{name: [values]}` with lists of equal length; the i-th values go together.
     random: `{name: distribution}`, see `space.Distribution`; `trials` points are drawn.
     optuna: `{name: distribution}`; Optuna's TPE sampler proposes `trials` points.
-    trials: the number of points of `random` or `optuna`.
-    seeds: values of `train.seed`; every point is tried with each.
-    search_seed: the seed of `random` and `optuna`.
     startup_trials: for `optuna`: the number of points that are drawn at random before the sampler
       uses earlier results, and the number of trials that end before one is pruned.
     prune_after: for `optuna`: from this training step on, a trial is stopped when its best metric
       is worse than the median of the earlier trials at the same step; None prunes nothing.
-    slurm: options for sbatch, such as '--partition=gpu'.
   """
 
-  experiment: str
-  metric: str
-  goal: Literal["min", "max"] = "min"
-  gin_files: Sequence[str] = ()
-  params: Sequence[str] = ()
+  experiment: str  # A module, such as `experiments.sngan`, or a file, such as `my_step.py`.
+  metric: str  # The name in `metrics.jsonl` by which trials are compared.
+  goal: Literal["min", "max"] = "min"  # Whether low or high values of the metric are good.
+  gin_files: Sequence[str] = ()  # The gin files of all trials, in order.
+  params: Sequence[str] = ()  # Bindings of all trials; they override the files.
   grid: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   zip: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   random: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   optuna: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  trials: int | None = None
-  seeds: Sequence[int] = ()
-  search_seed: int = 0
+  trials: int | None = None  # The number of points of `random` or `optuna`.
+  seeds: Sequence[int] = ()  # Values of `train.seed`; every point is tried with each.
+  search_seed: int = 0  # The seed of `random` and `optuna`.
   startup_trials: int = 5
   prune_after: int | None = None
-  slurm: Sequence[str] = ()
+  slurm: Sequence[str] = ()  # Options for sbatch, such as '--partition=gpu'.
 
   def names(self) -> list[str]:
     """The names that differ between trials, sorted."""

@@ -25,23 +25,16 @@ _NAME_LENGTH = 100  # A file system allows 255; other file names add to this one
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
-ENDED = (DONE, PRUNED, FAILED)
-"""Trials that a resumed sweep does not run again; failed ones run again on request."""
+ENDED = (DONE, PRUNED, FAILED)  # A resumed sweep runs only failed ones again, on request.
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-  """One run of a sweep.
+  """One run of a sweep."""
 
-  Attributes:
-    id: a readable name, also of its folder; the same for equal bindings in every process.
-    bindings: `{name: value}`, by which it differs from the other trials.
-    words: the words of its command after `python`, without `--workdir`.
-  """
-
-  id: str
-  bindings: space.Point
-  words: tuple[str, ...]
+  id: str  # A readable name, also of its folder; the same for equal bindings in every process.
+  bindings: space.Point  # `{name: value}`, by which it differs from the other trials.
+  words: tuple[str, ...]  # The words of its command after `python`, without `--workdir`.
 
   @classmethod
   def make(cls, file: SweepFile, point: space.Point) -> "Trial":
@@ -92,25 +85,16 @@ def _readable(value: Any) -> str:
 
 @dataclasses.dataclass
 class Record:
-  """The contents of `trial.json`.
-
-  Attributes:
-    status: one of `waiting`, `running`, `done`, `failed`, `stopped`, `pruned`.
-    exit_code: the exit status of its last process.
-    seconds: the time that its processes took together.
-    message: the reason of a failure: the last line of its output.
-    command: its command, as typed in a shell.
-    order: its place in the order in which the sweep's trials began.
-  """
+  """The contents of `trial.json`."""
 
   id: str
   bindings: space.Point
-  status: str = WAITING
-  exit_code: int | None = None
-  seconds: float = 0.0
-  message: str = ""
-  command: str = ""
-  order: int = 0
+  status: str = WAITING  # `waiting`, `running`, `done`, `failed`, `stopped` or `pruned`.
+  exit_code: int | None = None  # The exit status of its last process.
+  seconds: float = 0.0  # The time that its processes took together.
+  message: str = ""  # The reason of a failure: the last line of its output.
+  command: str = ""  # Its command, as typed in a shell.
+  order: int = 0  # Its place in the order in which the sweep's trials began.
 
   def write(self, folder: pathlib.Path) -> None:
     """Replaces `trial.json`; a crash leaves the old file or the new one."""

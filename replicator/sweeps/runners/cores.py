@@ -6,8 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 
-FOR_EACH = 2
-"""The number of cores of a trial, unless the command line says how many trials run at a time."""
+FOR_EACH = 2  # Cores of a trial, unless the command line says how many trials run at a time.
 
 
 def usable() -> list[int]:

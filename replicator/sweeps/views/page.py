@@ -48,7 +48,6 @@ def _badges(current: Sequence[TrialRow], file: SweepFile, count: int) -> list[pa
 
 
 def _panel(setting: Setting) -> pages.Panel:
-  """A curve for each seed of a setting."""
   series = setting.series()
   return pages.Panel(_label(setting.bindings), charts.curves(series), "evaluation",
                      labels=list(series) if len(series) > 1 else ())
