@@ -28,14 +28,11 @@ class Corrupt(Exception):
 def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: dict) -> None:
   """Publishes the files that `write` writes as `folder`; replaces an earlier folder of that name.
 
-  Args:
-    folder: appears when all of its content is on the disk.
-    write: receives a temporary folder.
-    facts: JSON-able; kept in the manifest.
+  `write` receives a temporary folder; `folder` appears when all of its content is on the disk. The
+  manifest keeps the `facts`, which are JSON-able.
 
   Raises:
-    OSError: the disk is full or fails. After this or any error of `write`, an earlier folder is
-      as it was.
+    OSError: the disk is full or fails. After any error, an earlier folder is as it was.
   """
   temporary, replaced = _beside(folder, _TEMPORARY), _beside(folder, _REPLACED)
   _put_back(replaced)
@@ -107,10 +104,7 @@ def remove(folder: pathlib.Path) -> None:
 
 
 def repair(parent: pathlib.Path) -> None:
-  """Puts back the folders whose replacement a crash interrupted.
-
-  Any number of processes may call it together, as long as no process publishes.
-  """
+  """Puts back what a crash interrupted; many processes may call it, while none publishes."""
   for replaced in parent.glob(f"{_REPLACED}*"):
     _put_back(replaced)
 

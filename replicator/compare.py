@@ -24,8 +24,7 @@ from replicator.errors import UsageError
 from replicator.workdir import charts, pages, reader
 from replicator.workdir.reader import Run
 
-Table = dict[str, list[str]]
-"""The name of a row, and its text for each run."""
+Table = dict[str, list[str]]  # The name of a row, and its text for each run.
 
 _MOST = 40   # Rows of a table on the terminal; the page has all rows.
 _WIDTH = 30  # Characters of the widest column on the terminal; longer texts are cut.
@@ -59,8 +58,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def read(folders: Sequence[str]) -> dict[str, Run]:
   """Reads runs, by the name of the folder, or by the path where two names are the same.
 
-  Raises:
-    UsageError: a folder holds no run, or is named twice.
+  Raises a UsageError if a folder holds no run, or is named twice.
   """
   found = [reader.read(folder) for folder in folders]
   for folder, run in zip(folders, found, strict=True):

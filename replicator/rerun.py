@@ -6,9 +6,8 @@ The new run takes the command, the environment and the number of processes from 
 and the configuration from RUN's `config.gin`, because the gin files may have changed or be gone.
 It runs the code that is there now; `run.json` has the commit of RUN, and `changes.diff` the changes
 on top of that commit. Differences in the code, the versions or the machine are printed before the
-run starts; with `--exact`, it starts only if there are none.
-
-The default workdir of the new run is `RUN-rerun`, beside the old one. The same command resumes it.
+run starts; with `--exact`, it starts only if there are none. The default workdir of the new run is
+`RUN-rerun`, beside the old one. The same command resumes it.
 
 Exit status: that of the run; 1 if `--exact` finds a difference; 2 for a bad command line, or for
 files that are missing or corrupt.
@@ -78,8 +77,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def read_facts(run: pathlib.Path) -> dict[str, Any]:
   """The content of `run.json`.
 
-  Raises:
-    UsageError: the file is missing, corrupt or from an earlier version, or `config.gin` is missing.
+  Raises a UsageError if it is missing, corrupt or from an earlier version, or `config.gin` is
+  missing.
   """
   if not run.is_dir():
     raise UsageError(f"{run}: no such folder; write the workdir of a run")
@@ -102,8 +101,7 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.P
                  variables: Mapping[str, str]) -> Command:
   """The command that repeats a run in `workdir`, under the environment `variables`.
 
-  Raises:
-    UsageError: the program is missing, or `workdir` holds another run.
+  Raises a UsageError if the program is missing, or `workdir` holds another run.
   """
   config = f"--gin_file={run / 'config.gin'}"
   if workdir == run:

@@ -72,10 +72,8 @@ class Checkpoints:
 
     All workers must call it at the same step. It replaces an earlier checkpoint of this step and
     removes those of later steps, which a rollback has made obsolete. `restore` returns the
-    `loop_state`, which is JSON-able; `scalars` are those logged at this step.
-
-    Raises:
-      RunFailed: the previous checkpoint could not be written.
+    `loop_state`, which is JSON-able; `scalars` are those logged at this step. Raises a RunFailed if
+    the previous checkpoint could not be written.
     """
     self.wait()
     snapshot = self._variables.take()
@@ -117,12 +115,10 @@ class Checkpoints:
   # ---- Restoring --------------------------------------------------------------------------------
 
   def restore(self, newest: int | None = None) -> dict | None:
-    """Restores the newest checkpoint that is not corrupt.
+    """Restores the newest checkpoint that is not corrupt; reports corrupt ones on stderr.
 
-    A corrupt checkpoint is reported on stderr and skipped. All workers must call it together.
-
-    Returns:
-      the `loop_state` that was given to `save`, and the "step"; None if there is no checkpoint.
+    All workers must call it together. It returns the `loop_state` that was given to `save`, and the
+    "step"; None if there is no checkpoint.
 
     Raises:
       UsageError: all checkpoints are corrupt, or the newest good one does not have the variables
@@ -159,10 +155,8 @@ class Checkpoints:
 def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarray]:
   """The values of the newest good checkpoint in `folder` up to step `newest`, by path.
 
-  Where each replica has a value of its own, their shape is `[num_replicas, ...]`.
-
-  Raises:
-    UsageError: there is no checkpoint, or all checkpoints are corrupt.
+  Where each replica has a value of its own, their shape is `[num_replicas, ...]`. Raises a
+  UsageError if there is no checkpoint, or all checkpoints are corrupt.
   """
   found = _newest_good(folder, newest)
   if found is None:

@@ -9,11 +9,7 @@ from replicator.errors import UsageError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-  """The settings of `Checkpoints` by which old checkpoints are removed.
-
-  Raises:
-    UsageError: a setting is invalid.
-  """
+  """The settings of `Checkpoints` on what to remove; raises a UsageError if one is invalid."""
 
   keep_last: int
   keep_every: int
@@ -35,12 +31,10 @@ class Retention:
 
   def obsolete(self, steps: list[int], newest: int,
                scalars_at: Callable[[int], Mapping[str, float]]) -> list[int]:
-    """The steps whose checkpoints can be removed.
+    """The steps whose checkpoints can be removed; `steps` are those of all, in ascending order.
 
-    Args:
-      steps: the steps of all checkpoints, in ascending order.
-      newest: the step that was just saved; the checkpoints of later steps are always obsolete.
-      scalars_at: returns the scalars that were logged at a step.
+    The checkpoints of steps after `newest`, which was just saved, are always obsolete. `scalars_at`
+    returns the scalars that were logged at a step.
     """
     valid = [step for step in steps if step <= newest]
     kept = {*valid[-self.keep_last:], *self._best(valid, scalars_at)}
@@ -58,14 +52,9 @@ class Retention:
     return [best(found, key=values.__getitem__)] if found else []
 
   def check_logged(self, names: list[str], evaluated: bool) -> None:
-    """Checks that the scalar of `keep_best` is logged, if it belongs to these names.
+    """Raises a UsageError if the scalar of `keep_best` should be among these names, and is not.
 
-    Args:
-      names: the names of the scalars of a log point or of an evaluation.
-      evaluated: whether they come from an evaluation.
-
-    Raises:
-      UsageError: it is missing.
+    `names` are the scalars of an evaluation if `evaluated`, else those of a log point.
     """
     metric = self.keep_best
     if metric and metric not in names and metric.startswith("eval/") == evaluated:

@@ -26,18 +26,14 @@ class Snapshot:
   """The values of variables at one moment, by path; training does not change these copies."""
 
   values: dict[str, np.ndarray]
-  by_replica: list[str]
-  """The paths whose value is `[num_replicas, ...]`, one value for each replica."""
+  by_replica: list[str]  # The paths of values `[num_replicas, ...]`, one for each replica.
 
 
 class Variables:
   """Takes snapshots of the variables of a step, and puts them back.
 
   `variables` are those of `step.variables.variables_of`, by path. A single process needs no
-  replicator.
-
-  Raises:
-    UsageError: something is not a variable and cannot be saved.
+  replicator. Raises a UsageError if something is not a variable and cannot be saved.
   """
 
   def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):
@@ -78,9 +74,8 @@ class Variables:
   def put(self, snapshot: Snapshot) -> None:
     """Assigns to each variable the value at its path, if there is one.
 
-    Raises:
-      UsageError: a variable without an aggregation has a value for each replica, and the number
-        of replicas has changed.
+    Raises a UsageError if a variable without an aggregation has a value for each replica, and the
+    number of replicas has changed.
     """
     for path, value in snapshot.values.items():
       variable = self._variables[path]

@@ -28,10 +28,8 @@ class Deviation:
   """How far one quantity is from the reference."""
 
   key: Key
-  relative: float
-  """The Euclidean norm of the difference, divided by that of the reference."""
-  values: tuple[float, float]
-  """The value in the reference and in the variant; norms, unless they are scalars."""
+  relative: float  # The Euclidean norm of the difference, divided by that of the reference.
+  values: tuple[float, float]  # In the reference and in the variant; norms, unless scalars.
 
 
 def compare(reference: Quantities, other: Quantities, tolerance: float
@@ -82,10 +80,7 @@ def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: flo
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One variant whose first difference from the reference is above the tolerance.
-
-  The variant divides the batch of the reference into `parts`, replicas or micro-batches.
-  """
+  """A variant that differs from the reference; `parts` are its replicas or micro-batches."""
 
   reference: ReplicaRecording
   other: Quantities

@@ -19,8 +19,7 @@ from replicator.errors import UsageError
 def load(experiment: str) -> Callable[[str], None]:
   """The `main` that an experiment, a module's name or a file, passes to `replicator.app.run`.
 
-  Raises:
-    UsageError: there is no such module, or it does not call `app.run`.
+  Raises a UsageError if there is no such module, or it does not call `app.run`.
   """
   from replicator.app.experiment import main_of  # It loads TensorFlow.
   is_file = experiment.endswith(".py")
@@ -57,8 +56,7 @@ def bound(name: str, default: Any) -> Any:
 def run_doctor(words: Sequence[str], workers: int = 1) -> None:
   """Runs the doctor's command line `words` in a new process, or in a cluster of `workers`.
 
-  Raises:
-    UsageError: it failed; the message is the first error that it printed.
+  Raises a UsageError with the first error that it printed, if it failed.
   """
   command = [sys.executable, "-m", "replicator.doctor", *words]
   if workers > 1:

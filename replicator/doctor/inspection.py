@@ -34,26 +34,15 @@ _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-m
 
 
 class Evidence:
-  """What was seen in a step while it was traced on one replica; operations in words with places.
-
-  Attributes:
-    draws: random draws that are not from `replicator.random`.
-    stateful_draws: the draws whose state belongs to the operation, and so is in no checkpoint.
-    python_code: calls of Python functions by the compiled step.
-    clips: clipping between the tape and an optimizer.
-    changes: nonlinear operations between the tape and an optimizer.
-    microbatched: whether the step divides its batch as `microbatch.n` says.
-    labels: Keras' names of the variables, by path.
-    local_batch_norms: the names of Keras batch normalizations, and the paths of their moving means.
-  """
+  """What was seen in a step while it was traced on one replica; operations in words with places."""
 
   def __init__(self, step: Any):
-    self.draws: list[str] = []
-    self.stateful_draws: list[str] = []
-    self.python_code: list[str] = []
-    self.clips: list[str] = []
-    self.changes: list[str] = []
-    self.microbatched = False
+    self.draws: list[str] = []  # Random draws that are not from `replicator.random`.
+    self.stateful_draws: list[str] = []  # Those whose state is the operation's, in no checkpoint.
+    self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
+    self.clips: list[str] = []  # Clipping between the tape and an optimizer.
+    self.changes: list[str] = []  # Nonlinear operations between the tape and an optimizer.
+    self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.
     self._paths: dict[int, str] = {}
     self._layers: list[keras.layers.Layer] = []
     for path, item in held_by(step, (Optimizer, keras.layers.Layer)):
@@ -63,9 +52,9 @@ class Evidence:
         self._layers.extend(layers_in(item))
     variables = variables_of(step)
     self.labels = {path: v.name.removesuffix(":0") for path, v in variables.items()
-                   if isinstance(v, tf.Variable)}
+                   if isinstance(v, tf.Variable)}  # Keras' names of the variables, by path.
     paths = {id(v): path for path, v in variables.items()}
-    self.local_batch_norms = [
+    self.local_batch_norms = [  # Keras' own: their names, and the paths of their moving means.
         (layer.path, paths.get(id(layer.moving_mean.value), "")) for layer in self._layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized]
 

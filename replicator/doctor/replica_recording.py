@@ -26,12 +26,10 @@ from replicator.training import inputs
 from replicator.training.observer import Observer, Training, observed_by
 from replicator.training.scalars import checked_scalars
 
-Key = tuple[int, str, str]
-"""Step (0: before the first), kind, and name; the kinds are those below."""
+Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the kinds are those below.
 
 VARIABLE, LOSS, GRADIENT = "variable", "loss", "gradient"
-RAW = "gradient as the tape gave it"
-"""Before the step changed it and passed it to an optimizer; not a quantity that must agree."""
+RAW = "gradient as the tape gave it"  # Before the step changed it; it need not agree.
 
 
 @dataclasses.dataclass
@@ -61,11 +59,8 @@ def load(path: str) -> dict[Key, np.ndarray]:
 def record(main: Callable[[str], None], steps: int, precision: str) -> ReplicaRecording:
   """Runs an experiment, already configured, until `steps` steps of its `train` are recorded.
 
-  The experiment is not evaluated, and leaves nothing on the disk.
-
-  Raises:
-    UsageError: it does not call `replicator.train`, or fixes another precision; or what the
-      experiment raises.
+  The experiment is not evaluated, and leaves nothing on the disk. Raises a UsageError if it does
+  not call `replicator.train` or fixes another precision, and what the experiment raises.
   """
   keras.backend.clear_session()  # Names and seeds as in a new process.
   recorder = _ReplicaRecorder(steps, precision)

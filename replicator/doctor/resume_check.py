@@ -1,8 +1,7 @@
 """Whether an interrupted run equals, bit for bit, the run that was not interrupted.
 
-`python -m replicator.doctor --check_resume` runs this check. Three processes train: one without
-interruption, one that ends half-way, and one that resumes from there. Each saves every step. A
-difference before the interruption is not the fault of the resume.
+Three processes train and save every step: one without interruption, one that ends half-way, and one
+that resumes from there. A difference before the interruption is not the fault of the resume.
 """
 
 import dataclasses
@@ -49,8 +48,7 @@ class Mismatch:
   step: int
   kind: str  # `SCALAR` or `VARIABLE`.
   name: str
-  words: str
-  """How it differs."""
+  words: str  # How it differs.
 
 
 def first_mismatch(one: Trajectory, other: Trajectory, steps: Sequence[int]) -> Mismatch | None:
@@ -147,10 +145,8 @@ def _first_other_batch(until: int, one: ResumeRecording, other: ResumeRecording)
 class ResumeCheck:
   """Trains with and without an interruption in the middle, and compares.
 
-  The processes that it starts get the doctor's command line `words`.
-
-  Raises:
-    UsageError: under the strategy of the configuration no two runs are the same.
+  The processes that it starts get the doctor's command line `words`. Raises a UsageError if no two
+  runs under the configured strategy are the same.
   """
 
   def __init__(self, words: Sequence[str], files: Sequence[str], params: Sequence[str], steps: int):
@@ -214,8 +210,7 @@ def train(main: Callable[[str], None], files: Sequence[str], params: Sequence[st
           until: int, path: str, steps: int) -> None:
   """Configures an experiment so that it logs and saves every step, and records it up to `until`.
 
-  Raises:
-    UsageError: see `resume_recording.record`.
+  Raises a UsageError as `resume_recording.record` does.
   """
   config.parse(files, params)
   total = [] if bound("train.steps", None) else [f"train.steps = {steps}"]

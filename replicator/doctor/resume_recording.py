@@ -41,19 +41,12 @@ _LARGEST = 2 ** 20   # Bytes of an array that may be a state; a larger one is da
 
 @dataclasses.dataclass
 class ResumeRecording:
-  """What one process recorded of its steps.
+  """What one process recorded of its steps."""
 
-  Attributes:
-    source: the kind of its inputs: 'source', 'function' or 'none'.
-    batches: a digest of the batch of each step.
-    changed: paths of Python values that changed after the first step.
-    draws, python_code, labels: see `inspection.Evidence`; only draws that have a state.
-  """
-
-  source: str = "none"
-  batches: dict[int, str] = dataclasses.field(default_factory=dict)
-  changed: list[str] = dataclasses.field(default_factory=list)
-  draws: list[str] = dataclasses.field(default_factory=list)
+  source: str = "none"  # The kind of its inputs: 'source', 'function' or 'none'.
+  batches: dict[int, str] = dataclasses.field(default_factory=dict)  # A digest by step.
+  changed: list[str] = dataclasses.field(default_factory=list)  # Paths of Python values.
+  draws: list[str] = dataclasses.field(default_factory=list)  # Only those that have a state.
   python_code: list[str] = dataclasses.field(default_factory=list)
   labels: dict[str, str] = dataclasses.field(default_factory=dict)
   batch_size: int = 0
@@ -75,10 +68,8 @@ def load(path: pathlib.Path) -> ResumeRecording:
 def record(main: Callable[[str], None], workdir: str, until: int, path: str) -> None:
   """Runs an experiment, already configured, until step `until` is saved in `workdir`.
 
-  The chief writes the `ResumeRecording` to `path`.
-
-  Raises:
-    UsageError: the experiment does not save that step; or what the experiment raises.
+  The chief writes the `ResumeRecording` to `path`. Raises a UsageError if the experiment does not
+  save that step, and what the experiment raises.
   """
   recorder = _ResumeRecorder(until)
   with observed_by(recorder):

@@ -9,19 +9,12 @@ AGREES, DIFFERS, FAILED, SKIPPED = "agrees", "DIFFERS", "FAILED", "--"
 
 @dataclasses.dataclass(frozen=True)
 class CheckResult:
-  """A row of the table.
+  """A row of the table."""
 
-  Attributes:
-    check: the variant, or the part of a run, that was compared.
-    verdict: one of the four above, or another word for a row that compares nothing.
-    detail: how much was compared or how far it differs, or why nothing was compared.
-    notes: further lines: the first difference, and the likely cause.
-  """
-
-  check: str
-  verdict: str
-  detail: str
-  notes: tuple[str, ...] = ()
+  check: str  # The variant, or the part of a run, that was compared.
+  verdict: str  # One of the four above, or another word for a row that compares nothing.
+  detail: str  # How much was compared or how far it differs, or why nothing was compared.
+  notes: tuple[str, ...] = ()  # Further lines: the first difference, and the likely cause.
 
   def __str__(self) -> str:
     lines = [f"  {self.check:16}  {self.verdict:8}  {self.detail}"]

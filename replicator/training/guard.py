@@ -13,8 +13,7 @@ from replicator.errors import UsageError, nearest
 from replicator.training.signals import PREFIXES
 
 ACTIONS = ("stop", "warn", "roll_back", "off")
-RECENT = 20
-"""How many steps a `Divergence` remembers."""
+RECENT = 20  # How many steps a `Divergence` remembers.
 
 History = dict[str, np.ndarray]  # {name: [steps]}
 
@@ -83,8 +82,7 @@ class Guard:
     self.max_rollbacks = max_rollbacks
     self.collapse = collapse
     self.signals = signals
-    self.is_sound = True
-    """Whether the newest step was finite; True if the guard is off."""
+    self.is_sound = True  # Whether the newest step was finite; True if the guard is off.
     self._limits = {name: float(value) for name, value in (limits or {}).items()}
     self._recent: collections.deque[History] = collections.deque(maxlen=RECENT)
     self._warned = False
@@ -99,8 +97,7 @@ class Guard:
   def divergence_in(self, first_step: int, values: History) -> Divergence | None:
     """The first divergence among the steps of one call; `first_step` is counted from 1.
 
-    Raises:
-      UsageError: a limit is set for a scalar that is not logged.
+    Raises a UsageError if a limit is set for a scalar that is not logged.
     """
     if self.action == "off":
       return None
@@ -131,8 +128,7 @@ class Guard:
                    may_collapse: Mapping[str, tuple[str, str]]) -> list[str]:
     """A line for each collapse that began since the last log point, from the `means` since then.
 
-    Raises:
-      UsageError: `may_collapse` names a scalar that is not logged.
+    Raises a UsageError if `may_collapse` names a scalar that is not logged.
     """
     self._warned = False
     if self.action == "off":

@@ -1,15 +1,13 @@
 """The input contract: the global batch of step s is the same however it is divided.
 
-There are two kinds of input.
-
 *An example source* has random access: `size` examples and `load(index)`. The library shuffles,
-repeats, batches and divides them. Position p of the endless stream of examples is a pure
-function of (seed, p), and step s takes positions `[s * B, (s + 1) * B)` for a global batch of
-B. So a resumed run continues at its step, on any number of replicas, and nothing else is saved.
+repeats, batches and divides them. Position p of the endless stream of examples is a pure function
+of (seed, p), and step s takes positions `[s * B, (s + 1) * B)` for a global batch of B. So a
+resumed run continues at its step, on any number of replicas, and nothing else is saved.
 
 *An input function* is called with an `InputContext` and returns a `tf.data.Dataset` of batches,
-each the pipeline's part of a global batch, from step 0 on. A resumed run skips to its step,
-which takes time but is exact if the data set is deterministic.
+each the pipeline's part of a global batch, from step 0 on. A resumed run skips to its step, which
+takes time but is exact if the data set is deterministic.
 """
 
 import dataclasses
@@ -28,8 +26,7 @@ Nest = Any
 class ExampleSource(Protocol):
   """Examples with random access."""
 
-  size: int
-  """The number of distinct examples."""
+  size: int  # The number of distinct examples.
 
   def load(self, index: tf.Tensor) -> Nest:
     """One example, a nest of tensors of static shape, for a scalar int64 in `[0, size)`.

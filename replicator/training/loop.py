@@ -60,8 +60,7 @@ class Schedule:
 class Loop:
   """One process's part in a run, which resumes from `workdir`; `facts` are for `run.json`.
 
-  Raises:
-    UsageError: the workdir or its checkpoints do not fit the step.
+  Raises a UsageError if the workdir or its checkpoints do not fit the step.
   """
 
   def __init__(self, training: Training, schedule: Schedule, guard: Guard, workdir: pathlib.Path,

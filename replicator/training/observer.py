@@ -1,10 +1,7 @@
 """Watches a training from outside the user's program.
 
 The user's `main` calls `train` itself, so an observer cannot be an argument. It is installed around
-the program instead:
-
-    with observed_by(observer):
-      main(workdir)
+the program instead: `with observed_by(observer): main(workdir)`.
 """
 
 import contextlib

@@ -41,12 +41,10 @@ class Recovery:
 
   def check(self, first_step: int, values: History, batches: Any, warn: Callable[[str], None]
             ) -> None:
-    """Looks at what the steps of one call logged; `first_step` steps were made before.
+    """Raises a `Diverged` if a step of one call diverged, and the guard does not let it pass.
 
-    `batches` is this worker's part of their batches, a nest of `[steps, n, ...]`, or None.
-
-    Raises:
-      Diverged: a step diverged, and the guard does not let it pass.
+    `first_step` steps were made before the call, which logged `values`; `batches` is this worker's
+    part of its batches, a nest of `[steps, n, ...]`, or None.
     """
     divergence = self._guard.divergence_in(first_step + 1, values)
     if divergence is None:
@@ -100,8 +98,7 @@ class Recovery:
   def _write(self, divergence: Divergence, batch: Any | None) -> str:
     """Writes `failures/step-NNNNNNNN/`; returns one line on where it is, or why it is not.
 
-    Every worker writes its part of the batch; the arrays are named after their places in the
-    nest. The first worker writes the rest. After a rollback the name ends in `-rollback-1`.
+    Every worker writes its part of the batch; the first worker writes the rest.
     """
     folder = self._workdir / "failures" / (
         f"step-{divergence.step:08d}" + (f"-rollback-{self.rollbacks}" if self.rollbacks else ""))

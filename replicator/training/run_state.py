@@ -15,8 +15,7 @@ from replicator.training.scalars import RunningMeans
 class RunState:
   """The position of a run, which begins at its newest checkpoint, if there is one.
 
-  Raises:
-    UsageError: the checkpoints do not fit the step, or the workers restored different steps.
+  Raises a UsageError if the checkpoints do not fit the step, or workers restored different steps.
   """
 
   def __init__(self, replicator: Replicator, checkpoints: Checkpoints, recovery: Recovery):
@@ -39,8 +38,7 @@ class RunState:
   def roll_back(self, diverged: Diverged) -> str:
     """Returns to the last checkpoint on all workers; the result is one line about it.
 
-    Raises:
-      RunFailed: the guard says that the run must stop instead.
+    Raises a RunFailed if the guard says that the run must stop instead.
     """
     with contextlib.suppress(RunFailed):  # It would hide the divergence.
       self._checkpoints.wait()

@@ -40,10 +40,8 @@ class Signals:
     """The scalars that `run`, a step, returns on a replica, followed by its signals.
 
     An optimizer that makes several updates in the step reports the mean of their norms; a layer
-    that is called several times reports its last singular value.
-
-    Raises:
-      UsageError: the step returns a scalar with the name of a signal.
+    that is called several times reports its last singular value. Raises a UsageError if the step
+    returns a scalar with the name of a signal.
     """
     recorded = context.current().signals = []
     outputs = run()

@@ -1,7 +1,4 @@
-"""Curves as inline SVG.
-
-The charts take the colors of the page around them, which are CSS variables of its style sheet.
-"""
+"""Curves as inline SVG, in the colors of the page around them: CSS variables of its style sheet."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -15,8 +12,7 @@ if TYPE_CHECKING:  # Slow to import; only a process that draws needs it.
   from matplotlib.axes import Axes
   from matplotlib.figure import Figure
 
-Series = tuple[np.ndarray, np.ndarray]
-"""Steps `[n]` and values `[n]`."""
+Series = tuple[np.ndarray, np.ndarray]  # Steps `[n]` and values `[n]`.
 
 _SMOOTH_FROM = 40  # Shorter curves are drawn as they are.
 _LOG_FROM = 30.0   # A curve that falls by this factor gets a logarithmic axis.
@@ -51,14 +47,10 @@ def curve(steps: np.ndarray, values: np.ndarray, span: tuple[float, float] | Non
           marker: str = "", band: tuple[Series, Series] | None = None) -> str:
   """Draws one curve, as inline SVG, in the color `--ink` of the element around it.
 
-  Values that are not finite are left out; the SVG is empty if none is finite.
-
-  Args:
-    steps: `[n]`.
-    values: `[n]`.
-    span: the first and last step of the axis; None for those of the curve.
-    marker: the matplotlib marker of every point.
-    band: two finite curves at the same steps; the area between them is shaded.
+  The `steps` and `values` are `[n]`. Values that are not finite are left out; the SVG is empty if
+  none is finite. The axis goes from the first to the last step of `span`, by default those of the
+  curve. Every point has the matplotlib `marker`. The area between the two finite curves of `band`,
+  which are at the same steps, is shaded.
   """
   return _draw([(steps, values)], [color("ink")], span, marker, band)
 
@@ -133,8 +125,7 @@ def _set_axes(axes: "Axes", values: np.ndarray) -> None:
 def smoothed(values: np.ndarray, longest: int | None = None) -> np.ndarray:
   """A centered moving average over 1/25 of the longest curve in the chart, `[n] -> [n]`.
 
-  If that curve has fewer than 40 points, `values` is returned as it is. `longest` is the number of
-  its points; None for `n`.
+  That curve has `longest` points (by default `n`); if fewer than 40, `values` is returned as it is.
   """
   longest = longest or len(values)
   width = max(3, longest // 25 | 1)

@@ -29,34 +29,23 @@ class Badge:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """A chart in a frame; the macro `panels` lays out several.
-
-  Attributes:
-    chart: inline SVG of `charts`.
-    kind: 'training' or 'evaluation'; colors a single curve.
-    note: a short text beside the caption.
-    warning: the same, in the color of errors.
-    labels: of the curves, for a legend; none for a single curve.
-  """
+  """A chart in a frame; the macro `panels` lays out several."""
 
   caption: str
-  chart: str
-  kind: str = "training"
-  note: str = ""
-  warning: str = ""
-  labels: Sequence[str] = ()
+  chart: str  # Inline SVG of `charts`.
+  kind: str = "training"  # Or 'evaluation'; colors a single curve.
+  note: str = ""  # A short text beside the caption.
+  warning: str = ""  # The same, in the color of errors.
+  labels: Sequence[str] = ()  # The curves' names, for a legend; none for a single curve.
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A PNG file inside the page, as a data URL; the macro `picture` draws it.
-
-  A coarse picture is so small that its pixels show when it is enlarged.
-  """
+  """A PNG file inside the page, as a data URL; the macro `picture` draws it."""
 
   caption: str
   url: str
-  is_coarse: bool
+  is_coarse: bool  # So small that its pixels show when it is enlarged.
 
 
 def picture(path: pathlib.Path, caption: str) -> Picture:
@@ -68,16 +57,10 @@ def picture(path: pathlib.Path, caption: str) -> Picture:
 
 
 def render(template: str, folder: pathlib.Path = TEMPLATES, **values: object) -> str:
-  """Renders a page.
+  """Renders `template`, a file of `folder` that extends `layout.html`, with the `values` it uses.
 
-  Args:
-    template: the name of a file that extends `layout.html`.
-    folder: where the file is; it may use the templates of this package, too.
-    **values: what the template uses. `layout.html` needs `title`, `what` (the sort of page) and
-      `badges` (a list of `Badge`).
-
-  Raises:
-    jinja2.UndefinedError: the template uses a value that is missing.
+  It may use the templates of this package, too. `layout.html` needs `title`, `what` (the sort of
+  page) and `badges` (a list of `Badge`). Raises jinja2.UndefinedError if a value is missing.
   """
   return _environment(folder).get_template(template).render(values)
 

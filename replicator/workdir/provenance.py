@@ -17,8 +17,7 @@ from typing import Any
 
 from replicator.console.flags import experiment, program
 
-DIFF = "changes.diff"
-"""The file of a workdir with the uncommitted changes of the code."""
+DIFF = "changes.diff"  # The file of a workdir with the uncommitted changes of the code.
 MAX_DIFF = 2 ** 20  # Bytes.
 _MAX_NEW = 200  # New Python files; more are an environment that git does not ignore.
 _GIT_SECONDS = 20.0
@@ -33,19 +32,12 @@ _LEFT_OUT = ("TF_CONFIG", "TF_CPP_", "TPU_ML_PLATFORM", "CUDA_HOME", "CUDA_PATH"
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-  """The state of the repository that a file belongs to; outside a repository, all is empty.
+  """The state of the repository that a file belongs to; outside a repository, all is empty."""
 
-  Attributes:
-    root: the folder of the repository.
-    commit: the commit, with `+` if files were changed or added since.
-    diff: the patch from the commit to the code, for `git apply`; empty if it is too large to keep.
-    note: `DIFF` if there is a diff, or the reason why changed code has none.
-  """
-
-  root: str | None = None
-  commit: str | None = None
-  diff: bytes = b""
-  note: str | None = None
+  root: str | None = None  # The folder of the repository.
+  commit: str | None = None  # With `+` if files were changed or added since.
+  diff: bytes = b""  # The patch from the commit, for `git apply`; empty if it is too large to keep.
+  note: str | None = None  # `DIFF` if there is a diff, or the reason why changed code has none.
 
 
 def of_this_process() -> dict[str, Any]:

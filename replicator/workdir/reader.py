@@ -1,7 +1,4 @@
-"""Reads the files of a workdir, complete or not.
-
-This module does not load TensorFlow, so that tables and pages about runs appear quickly.
-"""
+"""Reads the files of a workdir, complete or not, without TensorFlow, so that pages appear fast."""
 
 import dataclasses
 import json
@@ -27,22 +24,14 @@ def as_json(value: float) -> float | str:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The files of a workdir; a file that is missing or unreadable counts as empty.
-
-  Attributes:
-    rows: the readable lines of `metrics.jsonl`, with numbers that are not finite as floats.
-    num_corrupt: the number of its other lines.
-    facts: the content of `run.json`.
-    config: the text of `config.gin`.
-    samples: the pictures, in the order of their steps.
-  """
+  """The files of a workdir; a file that is missing or unreadable counts as empty."""
 
   folder: pathlib.Path
-  rows: list[dict[str, Any]]
-  num_corrupt: int
-  facts: dict[str, Any]
-  config: str
-  samples: list[pathlib.Path]
+  rows: list[dict[str, Any]]  # The readable lines of `metrics.jsonl`; NaN and infinity are floats.
+  num_corrupt: int  # The number of its other lines.
+  facts: dict[str, Any]  # The content of `run.json`.
+  config: str  # The text of `config.gin`.
+  samples: list[pathlib.Path]  # The pictures, in the order of their steps.
 
   def series(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """`{name: (steps [n], values [n])}`, evaluations first."""

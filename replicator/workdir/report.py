@@ -21,14 +21,11 @@ _IN_COMMAND = ("command", "program", "program_file", "argv")
 def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   """Writes `report.html` into the workdir of a run; returns its path.
 
-  The page says which files of the workdir are missing or unreadable.
-
-  Scalars that were logged with their lowest and highest values, `NAME_min` and `NAME_max`, are also
-  drawn against the time and against other axes: the scalars that `run.json` names as "axes" or, if
-  it names none, each evaluated count of steps, such as `eval/environment_steps`.
-
-  Raises:
-    UsageError: `workdir` is not a folder.
+  The page says which files of the workdir are missing or unreadable. Scalars that were logged with
+  their lowest and highest values, `NAME_min` and `NAME_max`, are also drawn against the time and
+  against other axes: the scalars that `run.json` names as "axes" or, if it names none, each
+  evaluated count of steps, such as `eval/environment_steps`. Raises a UsageError if `workdir` is
+  not a folder.
   """
   run = reader.read(workdir)
   pictures = run.samples

@@ -24,13 +24,11 @@ from replicator.workdir import provenance, reader
 
 
 class WorkdirWriter:
-  """Writes the files of a workdir; only one process of a run does.
+  """Writes the files of a workdir, which it creates if missing; only one process of a run does.
 
-  Args:
-    workdir: created if missing.
-    facts: for `run.json`, besides the command, the code, the versions and the machine.
-    first_step: the step from which the run resumes. Everything that was logged after it is
-      removed, so that the files read as those of an uninterrupted run.
+  `facts` are for `run.json`, besides the command, the code, the versions and the machine. The run
+  resumes from `first_step`: everything that was logged after it is removed, so that the files read
+  as those of an uninterrupted run.
   """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int = 0):
@@ -108,9 +106,9 @@ class WorkdirWriter:
     return {**notes, **now, "resumed": resumed}
 
   def _keep_diff(self, resumed: int) -> str | None:
-    """Writes the uncommitted changes of the code, if any, and returns the name of the file.
+    """Writes the uncommitted changes of the code, if any; returns the name of the file.
 
-    When a run is resumed, for the `resumed`-th time, it keeps other changes of an earlier start.
+    The `resumed`-th start keeps other changes of an earlier one.
     """
     diff = provenance.code_of_program(provenance.program_file()).diff
     if not diff:
@@ -128,8 +126,7 @@ class WorkdirWriter:
 def check_workdir(workdir: pathlib.Path) -> None:
   """Creates the folder of a run if it is missing, and checks that it can be written.
 
-  Raises:
-    UsageError: the folder belongs to another experiment, or cannot be written.
+  Raises a UsageError if it belongs to another experiment, or cannot be written.
   """
   experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
   if experiment != flags.experiment():
