@@ -1,7 +1,4 @@
-"""The private names of Keras that the engine needs. No other file uses one.
-
-A test reports every name here that a new version of Keras moves.
-"""
+"""Private names of Keras that the engine needs. A test checks them; no other file uses one."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""The private names of TensorFlow that the engine needs. No other file uses one.
-
-A test reports every name here that a new version of TensorFlow moves.
-"""
+"""Private names of TensorFlow that the engine needs. A test checks them; no other file uses one."""
 
 from collections.abc import Sequence
 from typing import Any

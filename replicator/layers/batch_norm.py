@@ -114,18 +114,15 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
                      groups: collectives.Groups = None) -> tuple[tf.Tensor, _Moments]:
   """Normalizes `x [n, ..., c]` to the mean `offset [c]` and the standard deviation `scale [c]`.
 
-  The moments are taken over all axes but the last, and over the replicas of the group, whose n may
-  differ, and may be 0. It takes one collective, and one more for the gradient. With normalized
-  values h, N values per channel in the group, and sums over the group, the gradient is
+  The moments are over all axes but the last and over the group's replicas, whose n may differ or be
+  0. It takes one collective, and one for the gradient: with normalized values h, N values per
+  channel in the group, and sums over the group,
 
       dx = scale / std (dy - sum dy / N - h sum(dy h) / N)
 
-  Automatic differentiation would go back through the combination of the replicas' moments instead.
-
-  Returns:
-    The normalized x; and the mean and the biased variance `[c]` over all replicas, which pass no
-    gradient.
+  Also returns the mean and biased variance `[c]` over all replicas, which pass no gradient.
   """
+  # Automatic differentiation would go back through the combination of the replicas' moments.
   @tf.custom_gradient
   def normalize(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
     (mean, variance), everywhere, count = _combined_moments(x, groups)

@@ -11,13 +11,8 @@ def clip(gradients: list[tf.Tensor], flats: list[FlatVariable], networks: Networ
          clip_norm: float | None, each_network: bool) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Clips gradients to a norm: `g min(1, clip_norm / |g|)` (Pascanu et al. 2013).
 
-  Args:
-    gradients: the gradient of each flat variable, averaged over the replicas.
-    clip_norm: the largest norm; None clips nothing.
-    each_network: whether |g| is the norm of one network's gradients, or that of all.
-
-  Returns:
-    The clipped gradients; and whether all gradients are finite, bool [].
+  The gradients are those of the flat variables, averaged over the replicas; |g| is the norm of all,
+  or of one network's. None clips nothing. Also returns whether all are finite: bool [].
   """
   if clip_norm is None:
     return gradients, _all_finite(gradients)
@@ -42,16 +37,13 @@ def norms(gradients: list[tf.Tensor], flats: list[FlatVariable], networks: Netwo
 
 
 def _places(flats: list[FlatVariable], networks: Networks) -> dict[str, list[int]]:
-  """The positions of each network's flat variables, for the networks that have any."""
   places = {name: [i for i, flat in enumerate(flats) if any(flat.variables[0] is v for v in owned)]
             for name, owned in networks.by_name.items()}
   return {name: found for name, found in places.items() if found}
 
 
 def _all_finite(values: list[tf.Tensor]) -> tf.Tensor:
-  """Whether neither the tensors nor their sum has an infinity or NaN: bool [].
-
-  It takes one operation per tensor, in a third of the time of a test of every number.
-  """
+  """Whether neither the tensors nor their sum has an infinity or NaN: bool []."""
+  # One operation per tensor takes a third of the time of a test of every number.
   widest = tf.float64 if any(v.dtype == tf.float64 for v in values) else tf.float32
   return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.cast(v, widest)) for v in values]))

@@ -15,18 +15,16 @@ _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
     "SGD", "RMSprop", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "Lion"))
 """Optimizers that update each number of a variable independently of the others."""
 
+# Vectors are padded with zeros to a multiple of this length, and so of most numbers of cores. XLA
+# computes one number at a time if the cores cannot share a vector evenly.
 _MULTIPLE = 768
-"""Vectors are padded with zeros to a multiple of this length, and so to a multiple of most numbers
-of cores. XLA computes one number at a time if the cores cannot share a vector evenly."""
 
 
 class FlatVariable(keras.Variable):
   """Variables laid end to end, which a Keras optimizer sees as one variable with slots as long.
 
-  It holds no values of its own. A single variable is seen itself, in its own shape.
-
-  Args:
-    variables: variables of one network, one dtype and one device; also an attribute.
+  The variables are of one network, dtype and device. It holds no values of its own. A single one
+  is seen itself, in its own shape.
   """
 
   def __init__(self, variables: Sequence[keras.Variable]):
@@ -83,10 +81,7 @@ class FlatVariable(keras.Variable):
 class FlatCopies:
   """One device's copies of the variables of a `FlatVariable`, for a Keras optimizer to update.
 
-  Args:
-    copies: the copy of each variable on one device.
-    changing: whether each variable is updated.
-    key: the key of the slots in the optimizer.
+  `changing` says whether each variable is updated, `key` is that of the optimizer's slots.
   """
 
   def __init__(self, flat: FlatVariable, copies: Sequence[tf.Variable], changing: Sequence[bool],
@@ -116,10 +111,7 @@ class FlatCopies:
 
 def flatten(optimizer: keras.optimizers.Optimizer, networks: Sequence[Sequence[keras.Variable]]
             ) -> list[FlatVariable]:
-  """Joins the variables of each network that share a dtype and devices, if the update allows it.
-
-  It does if the optimizer is known to look at one number at a time, not at norms, rows or columns.
-  """
+  """Joins each network's variables that share a dtype and devices, for an elementwise optimizer."""
   if type(optimizer) not in _ELEMENTWISE:
     return [FlatVariable([variable]) for network in networks for variable in network]
   groups: dict[tuple, list[keras.Variable]] = {}
@@ -167,13 +159,9 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
                   changing: Sequence[bool]) -> None:
   """Updates one device's copies of the variables, as one Keras update per variable would.
 
-  Args:
-    first: the first of `copies`.
-    gradient: of the shape of `flat`.
-    iterations: the number of updates before this one, int64 [].
-    learning_rate: float32 [].
-    optimizer: built with `flat.seen_by_optimizer()`.
-    changing: whether each variable is updated.
+  `first` is the first copy, and `gradient` has the shape of `flat`. `iterations` is the number of
+  updates before this one, int64 []; `learning_rate` is float32 []. The optimizer is built with
+  `flat.seen_by_optimizer()`.
   """
   for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
     if changes and optimizer.weight_decay and decays_weights_of(optimizer, variable):

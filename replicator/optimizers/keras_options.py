@@ -16,8 +16,7 @@ _REMEDIES = {
 def check_options(optimizer: keras.optimizers.Optimizer) -> None:
   """Checks that an optimizer is new, and has no option that breaks replication.
 
-  Raises:
-    UsageError: it is built, updates several variables at a time, or has such an option.
+  Raises a UsageError if it is built, updates several variables at a time, or has such an option.
   """
   if optimizer.built:
     raise UsageError(f"{optimizer.name}: has variables already; make an optimizer for each network")

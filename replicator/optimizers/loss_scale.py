@@ -16,16 +16,12 @@ class LossScale(tf.Module):
   by it again, without rounding. As in section 3.2 of arXiv:1710.03740, the factor doubles after
   2,000 updates in a row with finite gradients, up to 2^24. It halves, down to 1, at an update
   whose gradients are not finite; that update must then be skipped.
-
-  Attributes:
-    factor: float32 [].
-    finite_updates: int64 [], the number of latest updates in a row with finite gradients.
   """
 
   def __init__(self):
     super().__init__(name="loss_scale")
     self.factor = _scalar(_INITIAL, "float32", "factor")
-    self.finite_updates = _scalar(0, "int64", "finite_updates")
+    self.finite_updates = _scalar(0, "int64", "finite_updates")  # The latest, in a row.
 
   def scale(self, loss: tf.Tensor) -> tf.Tensor:
     """The loss [] times the factor, as float32, because a float16 loss would overflow."""

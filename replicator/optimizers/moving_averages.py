@@ -10,15 +10,8 @@ import tensorflow as tf
 class MovingAverages(tf.Module):
   """Exponential moving averages: `average = decay average + (1 - decay) variable`.
 
-  See Polyak and Juditsky (1992), and for GANs Yazici et al. (2019).
-
-  Args:
-    decay: the share of an average that each of its updates keeps; 0 makes it a copy.
-    start: the number of updates of the variables during which the averages are copies.
-    every: the number of updates of the variables per update of the averages.
-
-  Attributes:
-    values: the average of each variable.
+  See Polyak and Juditsky (1992), and for GANs Yazici et al. (2019). They are copies for `start`
+  updates of the variables, and then move once per `every` updates. `values` are the averages.
   """
 
   def __init__(self, variables: Sequence[keras.Variable], decay: float, start: int, every: int):

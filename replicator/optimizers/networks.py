@@ -12,15 +12,10 @@ Nest = Sequence | Mapping[str, Sequence]
 
 
 class Networks:
-  """The variables of one optimizer.
+  """The variables of one optimizer, whose `name` is for errors.
 
-  Args:
-    name: the name of the optimizer, for errors.
-    variables: Keras variables in a list, or in a dict with a list for each network.
-
-  Attributes:
-    by_name: the variables of each network, sorted by its name, which is empty for a plain list.
-    variables: all variables, in the same order.
+  `by_name` holds those of each network, sorted by its name, which is empty for a plain list;
+  `variables` holds all, in the same order.
 
   Raises:
     UsageError: a network has no variables, or a variable is not a Keras variable or comes twice.
@@ -48,14 +43,9 @@ class Networks:
     return nested.get("", nested)
 
   def match(self, gradients: Nest, variables: Nest | None) -> dict[int, tf.Tensor]:
-    """Finds the variable of each gradient.
+    """The gradients by the id of their variable, without None and those of frozen variables.
 
-    Args:
-      gradients: one for each variable; None for a variable to leave alone.
-      variables: None, or the owned variables again. Frozen variables may be left out.
-
-    Returns:
-      The gradients by the id of their variable, without those of frozen variables.
+    `variables` are None, or the owned variables again, possibly without those that are frozen.
 
     Raises:
       UsageError: the variables are not the owned ones, the number of gradients does not match, or

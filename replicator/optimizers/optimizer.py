@@ -78,9 +78,7 @@ class Optimizer(tf.Module):
     self.averages = self._averages.values if self._averages else []
 
   def minimize(self, loss_fn: Callable, *args: Any) -> Any:
-    """Makes one update that reduces a loss.
-
-    The same as `loss_and_gradients`, then `apply`.
+    """Makes one update that reduces a loss: `loss_and_gradients`, then `apply`.
 
     Returns:
       What `loss_fn(*args)` returned.

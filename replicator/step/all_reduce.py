@@ -21,16 +21,9 @@ WIRE = {tf.float32: tf.float32, tf.float64: tf.float64, tf.int32: tf.int32, tf.i
 class Group:
   """The group of this replica, and the replica's place in it.
 
-  Args:
-    groups: see `replicator.step.collectives`.
-
-  Attributes:
-    is_whole: whether the group is all replicas.
-    count, number: the number of groups, and which one is this replica's; int or int32 [].
-    size, position: the number of replicas in a group, and this replica's place; int or int32 [].
-
-  Raises:
-    UsageError: the groups do not hold each replica once, or differ in size.
+  There are `count` groups of `size` replicas. This is replica `position` (int or int32 []) of group
+  `number` (int or int32 []). Raises a UsageError if the groups differ in size, or do not hold each
+  replica once.
   """
 
   def __init__(self, groups: Groups):
@@ -63,9 +56,7 @@ def checked_call(call: str, values: Nest, groups: Groups,
                  check: Callable[[str, tf.Tensor], None] | None = None) -> tuple[Nest, Group]:
   """Checks a call on all replicas; returns its nest as tensors, and the group of this replica.
 
-  Args:
-    call: the name of the collective, and its other arguments.
-    check: called with `call` and each tensor; raises a UsageError if the tensor does not fit.
+  `call` is the collective's name and other arguments; `check(call, tensor)` may raise a UsageError.
 
   Raises:
     UsageError: a tensor or the groups do not fit, another replica makes another call, or the call
@@ -126,8 +117,8 @@ def group_all_reduce(values: Nest, group: Group, divisor: int = 1) -> Nest:
 def group_all_gather(values: Nest, group: Group) -> Nest:
   """The tensors of the group's replicas, stacked in the group's order: `[...] -> [size, ...]`.
 
-  They are summed with zeros in the slots of the other replicas. The result has a static shape under
-  every strategy and any number of processes, and is differentiable to any order.
+  They are summed with zeros in the other slots: the shape of the result is static under every
+  strategy, and it is differentiable to any order.
   """
   replicas = group.count * group.size
   stacked = _all_reduce(map_tensors(lambda x: _in_slot(x, context.replica_id(), replicas), values))

@@ -1,7 +1,6 @@
 """Where the code runs: which run, which step, and which replica out of how many.
 
-The replica's number comes from `tf.distribute`; this module adds what `tf.distribute` does not
-know. Outside of any step, code runs as replica 0 of 1 at step 0.
+Outside of any step, code runs as replica 0 of 1 at step 0.
 """
 
 import contextlib
@@ -18,77 +17,47 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass
 class Microbatch:
-  """The part of the replica's batch that is being computed; see `replicator.microbatch`.
+  """The part of the replica's batch that is being computed; see `replicator.microbatch`."""
 
-  Attributes:
-    count: the number of parts.
-    index: the number of this part: an int, or in a compiled loop an int32 [].
-    is_first: whether this is part 0.
-    first_values: what `once` computed in part 0, in the order of its calls.
-    replayed: how many of `first_values` this part has used.
-  """
-
-  count: int
-  index: int | tf.Tensor = 0
+  count: int  # The number of parts.
+  index: int | tf.Tensor = 0  # The number of this part; in a compiled loop an int32 [].
   is_first: bool = True
-  first_values: list[Any] = dataclasses.field(default_factory=list)
-  replayed: int = 0
+  first_values: list[Any] = dataclasses.field(default_factory=list)  # Those of `once` in part 0.
+  replayed: int = 0  # How many of `first_values` this part has used.
 
 
 class StepContext:
-  """What one replica knows of the step that it traces or runs.
-
-  Attributes:
-    step: the number of the training step, int64 [].
-    xla: whether XLA compiles the step.
-    is_step: False for `RunContext.outside`.
-    graph: the graph that the step is traced into, or None if the step runs eagerly.
-    draws: how many times the step has drawn from each random stream so far, by name.
-    microbatch: the part of the batch that is being computed, or None if the batch is not divided.
-    collectives: a description of each collective that the step has called so far.
-    scaled_for: the optimizers that have scaled a loss since their last update.
-    signals: what `signal` recorded, or None if nobody asked for signals.
-    on_update: called at each update of an optimizer, while it is traced, with the optimizer, its
-      variables, and their gradients before and after the mean over replicas; or None.
-  """
+  """What one replica knows of the step that it traces or runs."""
 
   def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True):
-    self.is_step = is_step
-    self.step = step
-    self.xla = xla
+    self.is_step = is_step  # False for `RunContext.outside`.
+    self.step = step  # The number of the training step, int64 [].
+    self.xla = xla  # Whether XLA compiles the step.
     self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    self.draws: Counter[str] = Counter()
-    self.microbatch: Microbatch | None = None
-    self.collectives: list[str] = []
-    self.scaled_for: set[Any] = set()
-    self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None
+    self.draws: Counter[str] = Counter()  # The draws so far from each random stream, by name.
+    self.microbatch: Microbatch | None = None  # None if the batch is not divided.
+    self.collectives: list[str] = []  # A description of each that the step has called so far.
+    self.scaled_for: set[Any] = set()  # Optimizers that scaled a loss since their last update.
+    self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.
+    # Called at each update of an optimizer, while it is traced, with the optimizer, its variables,
+    # and their gradients before and after the mean over replicas.
     self.on_update: Callable[[Any, list, list[tf.Tensor], list[tf.Tensor]], None] | None = None
 
 
 @dataclasses.dataclass
 class RunContext:
-  """What is fixed for a whole run, in this process.
-
-  Attributes:
-    seed, rollbacks: see `random_bits.set_seed`.
-    global_batch_size: the number of examples of one step over all replicas.
-    num_input_pipelines: the number of processes that read inputs or act in environments, each for
-      its part of the global batch.
-    strategy: the strategy of the newest `Replicator`, for code outside of steps and scopes.
-    outside: the context of code outside of any step.
-  """
+  """What is fixed for a whole run, in this process; for the seed see `random_bits.set_seed`."""
 
   seed: int = 0
   rollbacks: int = 0
-  global_batch_size: int = 1
-  num_input_pipelines: int = 1
-  strategy: tf.distribute.Strategy | None = None
+  global_batch_size: int = 1  # The examples of one step over all replicas.
+  num_input_pipelines: int = 1  # The processes that read inputs or act in environments.
+  strategy: tf.distribute.Strategy | None = None  # That of the newest `Replicator`.
   outside: StepContext = dataclasses.field(
       default_factory=lambda: StepContext(step=0, is_step=False))
 
 
-run = RunContext()
-"""The run of this process. `replicator.train` sets its attributes."""
+run = RunContext()  # The run of this process. `replicator.train` sets its attributes.
 
 
 # Each thread has its own value: under MirroredStrategy a thread traces each replica.
@@ -112,10 +81,7 @@ def entered(step: tf.Tensor, xla: bool = False) -> Iterator[StepContext]:
 
 
 def once(compute: Callable[[], _T]) -> _T:
-  """`compute()`, for what happens once per batch: later micro-batches reuse the first's value.
-
-  An example is a state that advances with every batch, such as the vector of a power iteration.
-  """
+  """`compute()`, for what happens once per batch: later micro-batches reuse the first's value."""
   part = current().microbatch
   if part is None:
     return compute()

@@ -1,7 +1,6 @@
 """Model parallelism: a replica may span several devices, and a step says what goes where.
 
-`Replicator.devices_per_replica = 2` divides the devices into replicas of two. They are the logical
-devices 0 and 1 of their replica, on every replica alike. A step does not know the other devices.
+A step sees the devices of its own replica only, as the logical devices 0, 1, ...
 """
 
 import contextlib
@@ -21,11 +20,8 @@ _IN_SCOPE = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:_\d+)?/")
 class MultiDeviceMirroredStrategy(tf.distribute.MirroredStrategy):
   """A MirroredStrategy whose replicas span several devices; TensorFlow knows the first of each.
 
-  Args:
-    devices: the names of the devices of each replica, `[num_replicas][devices_per_replica]`.
-
-  Attributes:
-    columns: the i-th devices of all replicas, `[devices_per_replica][num_replicas]`.
+  `devices` are names, `[num_replicas][devices_per_replica]`. `columns` are the i-th devices of all
+  replicas, `[devices_per_replica][num_replicas]`.
   """
 
   def __init__(self, devices: Sequence[Sequence[str]],
@@ -95,10 +91,8 @@ def logical_device(index: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gradients_placed() -> Iterator[None]:
-  """Runs the backward pass of the body, a compiled step, on the devices of the forward pass.
-
-  A tape keeps the name scope of each operation for its gradient, but not the device.
-  """
+  """Runs the backward pass of the body, a compiled step, on the devices of the forward pass."""
+  # A tape keeps the name scope of each operation for its gradient, but not the device.
   columns = _columns()
   graph = context.current().graph
   if not columns or graph is None:

@@ -44,8 +44,7 @@ def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1
     dtype: a floating dtype; None is float64 in a float64 run and float32 otherwise.
 
   Raises:
-    UsageError: the draw stands in a branch or loop of the step, or the shape has no axis of
-      examples.
+    UsageError: the draw stands in a branch or loop of the step, or the shape is empty.
   """
   result = _floating(name, dtype)
   return tf.cast(mean + stddev * _erfinv_of_symmetric(name, shape, result, 1.0), result)
@@ -160,10 +159,8 @@ def _floating(name: str, dtype: str | tf.DType | None) -> tf.DType:
 
 
 def _unit(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-  """Draws from [0, 1) that `dtype` represents exactly, as float64 or else as float32.
-
-  They are made from random bits: XLA and all devices agree on bits, but not on random floats.
-  """
+  """Draws from [0, 1) that `dtype` represents exactly, as float64 or else as float32."""
+  # From random bits: XLA and all devices agree on bits, but not on random floats.
   kind, floats = (tf.uint64, tf.float64) if dtype == tf.float64 else (tf.uint32, tf.float32)
   dropped = _DROPPED_BITS[dtype]
   kept = tf.bitwise.right_shift(random_bits.bits(name, shape, kind), tf.cast(dropped, kind))

@@ -86,11 +86,8 @@ def _own_rows(name: str, shape: Sequence[int], dtype: tf.DType, draw: _Draw) -> 
 
 def _chunk(index: int | tf.Tensor, count: int, dtype: tf.DType, key: tf.Tensor,
            counter: tf.Tensor, draw: _Draw) -> tf.Tensor:
-  """The elements `[index * count, (index + 1) * count)` of a draw.
-
-  Philox makes 128 bits from each value of its counter, so a chunk costs no more than its size.
-  """
-  group = 16 // dtype.size
+  """The elements `[index * count, (index + 1) * count)` of a draw."""
+  group = 16 // dtype.size  # Philox makes 128 bits from each value of its counter.
   first = tf.cast(index, tf.int64) * count
   counter += tf.stack([tf.cast(first // group, tf.uint64), tf.constant(0, tf.uint64)])
   if count % group == 0:

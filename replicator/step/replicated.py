@@ -1,7 +1,7 @@
 """State that every replica keeps a copy of: variables that hold the same value everywhere.
 
 Python code reads and writes them between steps, with `read` and `assign`; a step changes them in
-place, with `update`. No caller needs to know how a strategy stores the copies.
+place, with `update`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,9 @@ from replicator.step import context
 def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Variable:
   """Makes a variable that is not trained, and of which every replica has a copy.
 
-  Call it in the strategy's scope, such as in the constructor of a step.
-
-  Args:
-    value: the initial value: a number, an array, or a function that returns a tensor. TensorFlow
-      calls the function on each device, so that a large value is not copied from device to device.
-    dtype: None keeps the dtype of an array.
+  Call it in the strategy's scope. `value` is a number, an array, or a function that returns a
+  tensor, which TensorFlow calls on each device, so that a large value is not copied from device to
+  device. A `dtype` of None keeps the dtype of an array.
   """
   if not callable(value) and dtype is None:
     dtype = np.asarray(value).dtype
@@ -31,10 +28,7 @@ def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Varia
 
 
 def copies_of(variable: Any) -> list[Any]:
-  """The plain variables of this process behind a distributed variable, one for each replica.
-
-  A variable that the replicas share, as under 'central_storage', is a list of one.
-  """
+  """The plain variables of this process behind a distributed one; one if the replicas share it."""
   values = getattr(variable, "values", None)
   if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
     return list(values)
@@ -47,14 +41,10 @@ def read(variable: tf.Variable) -> np.ndarray:
 
 
 def assign(variable: tf.Variable, value: Any, where: np.ndarray | None = None) -> None:
-  """Writes a value into all copies of this process, from Python code between steps.
+  """Writes a value, the same in every process, into all copies; for Python code between steps.
 
-  Every process must write the same value.
-
-  Args:
-    value: a number or an array of the variable's shape.
-    where: which elements to write, bool, of the variable's shape; None writes all. It saves time
-      if few elements of a large variable change.
+  `value` has the variable's shape. `where`, bool of that shape or None for all, says which elements
+  to write; it saves time if few elements of a large variable change.
   """
   if where is None:
     for copy in copies_of(variable):
@@ -76,9 +66,9 @@ def update(variables: Sequence[tf.Variable], function: Callable[..., None], *arg
   """Changes replicated variables in place: calls `function(copies, *args)` for every replica.
 
   `copies` are the replica's plain variables, in the order of `variables`, for `function` to assign
-  to or to scatter into. In a step, all replicas must call `update` with equal tensors, such as
-  those that `all_concat` returns; then all copies stay equal. If the replicas share the variables,
-  `function` is called once. Outside of a step, it is called for each replica of this process.
+  to or to scatter into. In a step, all replicas must pass equal tensors, such as those of
+  `all_concat`, so that all copies stay equal. For variables that replicas share, `function` is
+  called once. Outside of a step, it is called for each replica of this process.
   """
   of_replicas = list(zip(*map(copies_of, variables), strict=True))
   if not context.current().is_step:

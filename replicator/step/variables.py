@@ -30,9 +30,8 @@ class SavesParts(Protocol):
 def variables_of(step: Callable) -> dict[str, Any]:
   """The variables of a step, by the path of attributes that leads to each, sorted by path.
 
-  Paths are the same in every process, because they hold no names that Keras makes up. A variable
-  with several paths appears once. Other checkpointable objects, such as a `tf.random.Generator`,
-  appear as themselves.
+  Paths are the same in every process, without names that Keras makes up. A variable with several
+  paths appears once. Other checkpointable objects appear as themselves.
   """
   found: dict[str, Any] = {}
   seen: set[int] = set()

@@ -11,12 +11,9 @@ _COMPARED = 256  # The number of calls of a step that workers compare.
 
 
 def check_replicas(calls: list[list[str]]) -> None:
-  """Checks that the replicas of this process made the same number of calls.
+  """Raises a UsageError if a replica of this process made more calls than another.
 
   That the calls are equal is checked at each call; see `replicator.step.all_reduce`.
-
-  Raises:
-    UsageError: a replica made more calls than another.
   """
   replicas = range(len(calls))
   shortest = min(replicas, key=lambda r: len(calls[r]))
@@ -35,15 +32,9 @@ def codes(calls: list[str]) -> np.ndarray:
 
 
 def check_workers(worker: int, calls: list[str], codes_of_replicas: np.ndarray) -> None:
-  """Checks that all workers made the same calls.
+  """Raises a UsageError if this worker's calls are not those of the others.
 
-  Args:
-    worker: the number of this worker.
-    calls: the calls of this worker.
-    codes_of_replicas: the `codes` of every replica of every worker, int64 [replicas, 256].
-
-  Raises:
-    UsageError: the calls differ.
+  `codes_of_replicas` are the `codes` of every replica of every worker, int64 [replicas, 256].
   """
   differs = (codes_of_replicas != codes_of_replicas[0]).any(axis=0)
   if differs.any():

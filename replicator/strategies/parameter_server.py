@@ -1,18 +1,15 @@
 """Asynchronous training: a chief gives steps to workers, which share variables on servers.
 
-Each variable is on one parameter server. TensorFlow can also split a variable along its first axis
-(`variable_partitioner`), and Keras layers compute with the parts, but a GradientTape gives no
-gradient for them. So a variable must fit on one server.
+A variable must fit on one server: a GradientTape gives no gradient for the parts of a variable
+that TensorFlow's `variable_partitioner` splits.
 
-TF-Replicator's hybrid strategy has groups of replicas: synchronous inside a group, asynchronous
-between groups. Here a group is one worker, with one replica on each of its GPUs, or one on its CPU.
-Groups of several workers are not possible, because workers do not see each other. (Tested with two
-CPUs in place of a worker's GPUs; not yet run with GPUs.)
+Where TF-Replicator's hybrid strategy has groups of replicas, synchronous inside and asynchronous
+between groups, here a group is one worker, with one replica on each of its GPUs, or one on its CPU.
+(Tested with two CPUs in place of a worker's GPUs; not yet run with GPUs.)
 
 Any free worker takes the next step. If a worker dies during a step, the step is run again from its
-start, by another worker or by the same one once it has joined again. The log gets exactly one
-outcome per step. But what the lost attempt had applied stays applied: a step that is run again may
-update some of its networks twice.
+start. The log gets exactly one outcome per step, but what the lost attempt had applied stays
+applied: a step that is run again may update some of its networks twice.
 """
 
 import contextlib
@@ -34,8 +31,8 @@ from replicator.internals.tensorflow_internals import cluster_sizes, is_fetched
 def serve(resolver: Any) -> None:
   """Serves the chief, in the process of a worker or a parameter server, until it is killed.
 
-  A SIGTERM ends the process only once the chief is gone. If all processes of a run are asked to
-  stop, the chief still needs the servers: they hold the variables that it saves.
+  A SIGTERM ends the process only once the chief is gone: the servers hold the variables that the
+  chief still saves when all processes of a run are asked to stop.
   """
   asked: list[int] = []
   signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -59,22 +56,15 @@ def _listens(address: str) -> bool:
 
 
 class ParameterServers:
-  """The workers and the parameter servers of a cluster, as the chief sees them.
-
-  Attributes:
-    num_workers: the number of processes that run steps.
-    num_servers: the number of processes that hold variables.
-    num_replicas: the number of replicas that run a step: one for each GPU of a worker, or one.
-    updates: int64 [], the number of steps that were run. It is not saved: only differences of it
-      are used.
-  """
+  """The workers and the parameter servers of a cluster, as the chief sees them."""
 
   def __init__(self, strategy: tf.distribute.ParameterServerStrategy):
     self.num_workers, self.num_servers = cluster_sizes(strategy)
-    self.num_replicas: int = strategy.num_replicas_in_sync
+    self.num_replicas: int = strategy.num_replicas_in_sync  # One for each GPU of a worker, or one.
     tf.get_logger().addFilter(_report_lost_workers)
     self._coordinator = _Coordinator(strategy)
     self._bytes = [0] * self.num_servers
+    # The number of steps that were run. It is not saved: only differences of it are used.
     with tf.device(_device(0)):
       self.updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
 
@@ -142,8 +132,7 @@ class RemoteValue:
   def fetch(self) -> Any:
     """Waits for the outcome, a nest of NumPy arrays.
 
-    Raises:
-      tf.errors.OpError: the function failed, or a parameter server is gone.
+    Raises a `tf.errors.OpError` if the function failed, or a parameter server is gone.
     """
     # The coordinator's thread copies the value to this process; if the worker dies meanwhile, it
     # has the value computed again. TensorFlow's `fetch` would copy the value itself, and fail.

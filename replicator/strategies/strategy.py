@@ -1,8 +1,4 @@
-"""Makes the `tf.distribute.Strategy` that a gin file names, once per process.
-
-`logical_cpus = N` splits the CPU into N devices, so replication can be tried and tested on any
-machine.
-"""
+"""Makes the `tf.distribute.Strategy` that a gin file names, once per process."""
 
 import functools
 from typing import Any
@@ -24,12 +20,9 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
          devices_per_replica: int = 1) -> tf.distribute.Strategy:
   """Makes the strategy `name`, or returns the one that this process already has.
 
-  A process needs one strategy for each set of arguments: the collectives of two
-  MirroredStrategy objects over the same devices would collide. In a worker or parameter server
-  process of a 'parameter_server' cluster the call never returns: the process serves the chief
-  until it is killed.
-
-  The arguments are those of `Replicator`.
+  The collectives of two MirroredStrategy objects over the same devices would collide. In a worker
+  or parameter server process of a 'parameter_server' cluster the call never returns: the process
+  serves the chief until it is killed. The arguments are those of `Replicator`.
 
   Raises:
     UsageError: the name is unknown, TF_CONFIG is not usable, there is no TPU, or the devices
@@ -65,7 +58,6 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
 
 
 def _devices(logical_cpus: int | None) -> list[str]:
-  """The names of the devices to replicate over."""
   if logical_cpus is None:
     gpus = tf.config.list_logical_devices("GPU")
     return [f"/gpu:{i}" for i in range(len(gpus))] or ["/cpu:0"]
@@ -128,9 +120,8 @@ def _tpu(name: str | None) -> tf.distribute.Strategy:
 class SumOnEveryDevice(tf.distribute.ReductionToOneDevice):
   """An all-reduce for devices that share memory: each device adds up the tensors of all replicas.
 
-  Every device adds in the same order, in one operation, so that all sums are equal bit for bit.
-  TensorFlow's HierarchicalCopyAllReduce takes several operations per device, and leaves the last
-  of an odd number of devices out of the sum.
+  Every device adds in the same order, in one operation, so that all sums are equal bit for bit;
+  TensorFlow's HierarchicalCopyAllReduce leaves the last of an odd number of devices out.
   """
 
   def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any,

@@ -19,8 +19,7 @@ _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
 def read(strategy: str) -> dict[str, Any]:
   """Reads and checks TF_CONFIG for 'multi_worker_mirrored' or 'parameter_server'.
 
-  Returns:
-    `{"cluster": {job: [address]}, "task": {"type": str, "index": int}}`
+  Returns `{"cluster": {job: [address]}, "task": {"type": str, "index": int}}`.
 
   Raises:
     UsageError: TF_CONFIG is missing, is not JSON, is inconsistent, or gives this process a task
@@ -88,8 +87,5 @@ def _check_task(cluster: dict[str, list[str]], kind: Any, index: Any, strategy: 
 
 
 def worker_number(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> int:
-  """The number of a 'chief' or 'worker' task among those that train; 0 is the chief's.
-
-  A chief, if the cluster has one, comes before the workers, as TensorFlow numbers the replicas.
-  """
+  """The number of a 'chief' or 'worker' task among those that train; any chief comes first."""
   return index + (len(cluster.get("chief", ())) if kind == "worker" else 0)

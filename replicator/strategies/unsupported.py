@@ -1,7 +1,7 @@
-"""A step that a strategy cannot run is refused before the first step.
+"""A step that a strategy cannot run is refused before the first step; see `docs/capabilities.md`.
 
-`docs/capabilities.md` lists what runs. Only 'central_storage' has a limit: it cannot run Keras
-layers that write a variable inside a step, for which TensorFlow needs an aggregation.
+Only 'central_storage' has a limit: it cannot run Keras layers that write a variable inside a step,
+for which TensorFlow needs an aggregation.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,9 @@ _RATES = ("rate", "dropout", "recurrent_dropout", "stddev")  # If all are 0, a l
 
 
 def check_supported(step: Callable, strategy: str, num_replicas: int) -> None:
-  """Checks that a strategy can run every layer of a step.
+  """Raises a UsageError that names a layer of the step that a strategy cannot run, and the remedy.
 
   A layer that is not `trainable` passes: it is assumed to run in inference only.
-
-  Raises:
-    UsageError: the strategy cannot run a layer; the message names the layer and the remedy.
   """
   if strategy != "central_storage" or num_replicas == 1:  # One replica needs no aggregation.
     return
