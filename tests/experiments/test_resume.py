@@ -167,4 +167,4 @@ def test_a_read_only_disk_is_reported_before_training(tmp_path):
     done = subprocess.run(tiny(workdir, 10), capture_output=True, text=True, timeout=HANG_SECONDS)
   assert (done.returncode, done.stdout) == (2, "")
   assert done.stderr == (f"error: --workdir={workdir}: cannot be written (Read-only file system); "
-                         "write another\n")
+                         "write another folder\n")
