@@ -1,10 +1,12 @@
 """A sweep of a tiny experiment in a folder of its own, and rows of a sweep that has run."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -17,6 +19,7 @@ TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
 ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = """
 import sys
+import threading
 from replicator.sweeps import command
 status = command.main()
 assert "tensorflow" not in sys.modules, "the sweep has loaded TensorFlow"
@@ -61,6 +64,18 @@ class SweepCommand:
     while not condition():
       assert time.monotonic() < deadline
       time.sleep(0.02)
+
+  def run_stopped(self, when, number: int, *flags: str) -> int:
+    """Runs the sweep, sends it a signal once `when()` is true, and returns its exit status."""
+    def stop():
+      self.wait_for(when)
+      os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    status = self.run(*flags)
+    thread.join()
+    return status
 
   def steps(self, name: str) -> list[int]:
     """The steps that a trial has logged."""

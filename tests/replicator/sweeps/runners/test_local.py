@@ -86,14 +86,7 @@ def test_a_stopped_sweep_saves_and_the_same_command_resumes(sweep):
   sweep.write(params=[f"hold = '{sweep.hold}'"])
   sweep.hold.touch()
 
-  def interrupt():
-    sweep.wait_for(lambda: sweep.is_held(2))
-    os.kill(os.getpid(), signal.SIGINT)
-
-  thread = threading.Thread(target=interrupt)
-  thread.start()
-  assert sweep.run() == 42
-  thread.join()
+  assert sweep.run_stopped(lambda: sweep.is_held(2), signal.SIGINT) == 42
   assert "to resume: python" in sweep.out and f"--workdir={sweep.folder}" in sweep.out
   assert sweep.statuses() == ["stopped", "stopped"]
   begun = set(sweep.logs())

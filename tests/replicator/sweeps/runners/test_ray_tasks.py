@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import types
 
 import pytest
@@ -53,14 +52,7 @@ def pretend(monkeypatch):
 def test_a_stopped_sweep_does_not_wait_for_room_on_the_cluster(sweep, pretend):
   pretend(wait=lambda tasks, **_: ([], tasks))
 
-  def interrupt():
-    sweep.wait_for(lambda: len(sweep.statuses()) == 2)
-    os.kill(os.getpid(), signal.SIGINT)
-
-  thread = threading.Thread(target=interrupt)
-  thread.start()
-  assert sweep.run("--runner=ray") == 42
-  thread.join()
+  assert sweep.run_stopped(lambda: len(sweep.statuses()) == 2, signal.SIGINT, "--runner=ray") == 42
   assert "0 of 4 done, 2 stopped" in sweep.out
 
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -63,14 +62,7 @@ def test_a_stopped_sweep_stops_the_array(sweep, cluster):
   sweep.write(params=[f"hold = '{sweep.hold}'"])
   sweep.hold.touch()
 
-  def interrupt():
-    sweep.wait_for(lambda: sweep.is_held(2))
-    os.kill(os.getpid(), signal.SIGTERM)
-
-  thread = threading.Thread(target=interrupt)
-  thread.start()
-  assert sweep.run("--runner=slurm") == 42
-  thread.join()
+  assert sweep.run_stopped(lambda: sweep.is_held(2), signal.SIGTERM, "--runner=slurm") == 42
   assert "0 of 4 done, 4 stopped" in sweep.out
   assert (cluster / "cancelled").read_text() == "--state=PENDING 4711\n"
   # An index that starts nevertheless ends immediately.
