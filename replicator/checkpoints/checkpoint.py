@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import atomic
+from replicator.checkpoints.copies import AssignedAt
 from replicator.checkpoints.retention import Retention
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError
@@ -62,6 +63,7 @@ class Checkpoints:
     self._folder = folder
     self._variables = Variables(variables_of(step), replicator)
     self._writes = replicator is None or replicator.worker_id == 0
+    self._assigned_at: AssignedAt = lambda variable: ""
     self._thread: concurrent.futures.ThreadPoolExecutor | None = None
     self._saving: concurrent.futures.Future | None = None
 
@@ -72,11 +74,14 @@ class Checkpoints:
 
     All workers must call it at the same step. It replaces an earlier checkpoint of this step and
     removes those of later steps, which a rollback has made obsolete. `restore` returns the
-    `loop_state`, which is JSON-able; `scalars` are those logged at this step. Raises a RunFailed if
-    the previous checkpoint could not be written.
+    `loop_state`, which is JSON-able; `scalars` are those logged at this step.
+
+    Raises:
+      RunFailed: the previous checkpoint could not be written.
+      UsageError: the replicas' copies of a variable, which must be equal, have parted.
     """
     self.wait()
-    snapshot = self._variables.take()
+    snapshot = self._variables.take(self._assigned_at)
     if self._writes:
       facts = {"step": step, "loop": loop_state, "by_replica": snapshot.by_replica,
                "scalars": scalars or {}}
@@ -142,14 +147,20 @@ class Checkpoints:
         {path: value for path, value in values.items() if path not in mismatches}, by_replica))
     return {**facts["loop"], "step": facts["step"]}
 
-  def check_complete(self, used: list) -> None:
-    """Raises a UsageError if a restart would lose some of the variables that a step uses."""
+  def check_complete(self, used: list, assigned_at: AssignedAt) -> None:
+    """Raises a UsageError if a restart would lose variables that a step uses, or their copies.
+
+    All workers must call it after the same step. `assigned_at` returns where the step assigns a
+    variable, for this error and those of `save`.
+    """
+    self._assigned_at = assigned_at
     lost = [v.name for v in used if not self._variables.covers(v)]
     if lost:
       raise UsageError(
           f"the step uses {len(lost)} variables that are not reached through its attributes, such "
           f"as '{lost[0]}': a restart would lose them; make the step a tf.Module and assign its "
           "networks and optimizers to attributes")
+    self._variables.by_replica(assigned_at)
 
 
 def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarray]:

@@ -202,7 +202,7 @@ class Loop:
   def _after_first_call(self, function: TrainingFunction) -> None:
     self._was_called = True
     if not tf.config.functions_run_eagerly():
-      self._checkpoints.check_complete(function.variables())
+      self._checkpoints.check_complete(function.variables(), function.assigned_at)
     if self._chief:
       self._chief.write_config(
           evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)

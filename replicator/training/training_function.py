@@ -9,6 +9,7 @@ import tree
 
 from replicator.step import collectives
 from replicator.strategies.replicator import Nest, Replicator, Step
+from replicator.tracing import graphs
 from replicator.training.observer import Observer
 from replicator.training.scalars import checked_scalars
 from replicator.training.signals import Signals
@@ -47,9 +48,17 @@ class TrainingFunction:
 
   def variables(self) -> list[tf.Variable]:
     """The variables that the steps use; valid after the first call."""
-    used = self._function.get_concrete_function(*self._arguments).graph.variables
     servers = self._replicator.servers
-    return [v for v in used if not (servers and v.handle is servers.updates.handle)]
+    return [v for v in self._graph.variables
+            if not (servers and v.handle is servers.updates.handle)]
+
+  def assigned_at(self, variable: tf.Variable) -> str:
+    """` at file:line`, where the steps assign a variable, if that can be had; after a call."""
+    return graphs.assigned_at(self._graph, variable)
+
+  @property
+  def _graph(self) -> tf.Graph:
+    return self._function.get_concrete_function(*self._arguments).graph
 
   def _steps(self, first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple) -> tf.Tensor:
     """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the request to stop."""
