@@ -23,6 +23,7 @@ from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError
 from replicator.step.variables import variables_of
 from replicator.strategies.replicator import Replicator
+from replicator.tracing.trainable import Trainable
 
 _BUNDLE = "variables"
 _NAMED = 3  # Variables that an error names; there may be thousands.
@@ -37,7 +38,7 @@ def allow_partial_restore(allowed: bool) -> None:
 
 @gin.configurable(module="replicator", denylist=["folder", "step", "replicator"])
 class Checkpoints:
-  """Saves and restores all variables that a step holds, and the state of the loop.
+  """Saves and restores all variables that a step holds, what is `trainable`, and the loop's state.
 
   The training thread copies the values to the host, and another thread writes them. In a cluster
   the chief writes, and every worker restores what the chief wrote.
@@ -63,6 +64,7 @@ class Checkpoints:
     self._folder = folder
     self._variables = Variables(variables_of(step), replicator)
     self._writes = replicator is None or replicator.worker_id == 0
+    self._trainable = Trainable(step)
     self._assigned_at: AssignedAt = lambda variable: ""
     self._thread: concurrent.futures.ThreadPoolExecutor | None = None
     self._saving: concurrent.futures.Future | None = None
@@ -84,7 +86,7 @@ class Checkpoints:
     snapshot = self._variables.take(self._assigned_at)
     if self._writes:
       facts = {"step": step, "loop": loop_state, "by_replica": snapshot.by_replica,
-               "scalars": scalars or {}}
+               "trainable": self._trainable.changes(), "scalars": scalars or {}}
       self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
@@ -145,6 +147,7 @@ class Checkpoints:
       _report(folder, mismatches)
     self._variables.put(Snapshot(
         {path: value for path, value in values.items() if path not in mismatches}, by_replica))
+    self._trainable.restore(facts.get("trainable", {}))
     return {**facts["loop"], "step": facts["step"]}
 
   def check_complete(self, used: list, assigned_at: AssignedAt) -> None:
