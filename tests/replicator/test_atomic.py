@@ -175,3 +175,18 @@ def test_an_error_at_any_moment_leaves_a_whole_folder(failing, tmp_path, monkeyp
     assert atomic.check(folder)["value"] in ("old", "new")  # Without any repair.
     assert set(found(folder.parent)) == {"earlier", "the same"}
   assert moment > 1
+
+
+def test_two_machines_may_write_a_file_at_once(tmp_path, monkeypatch):
+  to_disk = os.fsync
+
+  def while_another_writes(descriptor):
+    monkeypatch.setattr(os, "fsync", to_disk)
+    atomic.write_whole(tmp_path / "file", "other")
+    to_disk(descriptor)
+
+  monkeypatch.setattr(os, "getpid", lambda: 4711)  # The same number on both.
+  monkeypatch.setattr(os, "fsync", while_another_writes)
+  atomic.write_whole(tmp_path / "file", "mine")
+  assert (tmp_path / "file").read_text() == "mine"
+  assert [path.name for path in tmp_path.iterdir()] == ["file"]
