@@ -86,6 +86,7 @@ def test_a_run_ends_with_0_and_leaves_all_files_in_a_new_workdir(unbroken):
   assert any(line.startswith("step 10/10  ") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_prints_the_command_that_resumes_it(unbroken_rows, tmp_path):
   stopped = run_program("-m", "tests.programs.two_networks", *flags("two_networks.stop_at = 5"),
                         cwd=tmp_path)
