@@ -38,7 +38,8 @@ def test_each_epoch_is_a_permutation(size):
 
 
 KEY = tf.constant([3, 5], tf.uint32)  # The seed, and the epoch.
-AROUND_POWERS_OF_TWO = sorted({2 ** power + more for power in range(1, 20) for more in (-1, 0, 1, 2)})
+AROUND_POWERS_OF_TWO = sorted({2 ** power + more
+                               for power in range(1, 20) for more in (-1, 0, 1, 2)})
 
 
 def order(size: int) -> np.ndarray:
