@@ -94,6 +94,15 @@ def facts_of(folder: pathlib.Path) -> dict:
   return _manifest(folder)["facts"]
 
 
+def published(parent: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Where the published folders of `parent` are, by name; changes nothing.
+
+  Where a replacement was interrupted, that is the place where the earlier folder was set aside.
+  """
+  aside = {path.name.removeprefix(_REPLACED): path for path in parent.glob(f"{_REPLACED}*")}
+  return {**aside, **{path.name: path for path in parent.glob("[!.]*")}}
+
+
 def disk_fault(error: Exception) -> str | None:
   """The fault of the disk, if an error of Python or TensorFlow names one."""
   return next((words for words in map(os.strerror, _FAULTS) if words in str(error)), None)

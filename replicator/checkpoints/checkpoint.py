@@ -171,8 +171,13 @@ def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarra
 
 def steps_of(folder: pathlib.Path) -> list[int]:
   """The steps of all checkpoints in `folder`, even corrupt ones, in ascending order."""
-  names = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
-  return sorted(int(name[1]) for name in names if name)
+  return sorted(_places(folder))
+
+
+def _places(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+  """Where the checkpoint of each step is."""
+  return {int(match[1]): path for name, path in atomic.published(folder).items()
+          if (match := re.fullmatch(r"step-(\d{8,})", name))}
 
 
 def _folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
@@ -182,10 +187,9 @@ def _folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
 def _newest_good(folder: pathlib.Path, newest: int | None = None
                  ) -> tuple[pathlib.Path, dict] | None:
   corrupt = []
-  for step in reversed(steps_of(folder)):
+  for step, found in sorted(_places(folder).items(), reverse=True):
     if newest is not None and step > newest:
       continue
-    found = _folder_of(folder, step)
     try:
       facts = atomic.check(found)
     except (atomic.Corrupt, OSError) as error:

@@ -1,9 +1,9 @@
 """Who may write a workdir: one process at a time, of one experiment.
 
-The owner holds a lock on the file `.owner`, which says who it is. The lock belongs to the open file,
-so the system releases it when the process ends, even by a crash: a file that is left behind locks
-nobody out. On NFS the server keeps the lock, so that it holds between machines; a server that lost
-its client releases the lock when the lease ends, in about 90 s. Reading takes no lock.
+The owner holds a lock on the file `.owner`, which says who it is. The lock belongs to the open
+file, so the system releases it when the process ends, even by a crash: a file that is left behind
+locks nobody out. On NFS the server keeps the lock, so that it holds between machines; a server that
+lost a client releases its locks after the lease, about 90 s. Reading takes no lock.
 """
 
 import contextlib

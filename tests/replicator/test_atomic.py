@@ -118,6 +118,44 @@ def test_a_kill_at_any_moment_leaves_whole_folders(name, tmp_path):
   assert survived == [old] * first + [{**old, name: "new"}] * (moment - first)
 
 
+@pytest.fixture
+def on_the_disk(tmp_path, monkeypatch) -> list[str]:
+  """What is forced to the disk, and what gets another name then, in order."""
+  events, sync = [], os.fsync
+
+  def record_sync(descriptor):
+    same = lambda path: os.path.samestat(path.stat(), os.fstat(descriptor))
+    found = next(path for path in (tmp_path, *tmp_path.rglob("*")) if same(path))
+    events.append(f"{found.relative_to(tmp_path)}, {found.stat().st_size} bytes"
+                  if found.is_file() else str(found.relative_to(tmp_path)))
+    sync(descriptor)
+
+  def recording(move):
+    def instead(path, target):
+      move(path, target)  # If it fails, nothing has happened.
+      events.append(f"{path.name} -> {target.name}")
+    return instead
+
+  monkeypatch.setattr(os, "fsync", record_sync)
+  for name in ("rename", "replace"):
+    monkeypatch.setattr(pathlib.Path, name, recording(getattr(pathlib.Path, name)))
+  return events
+
+
+def test_a_folder_is_on_the_disk_before_it_gets_its_name_and_its_name_is_too(tmp_path, on_the_disk):
+  publish(tmp_path / "new", "content")
+  size = (tmp_path / "new" / "manifest.json").stat().st_size
+  assert on_the_disk == [
+      ".tmp-new/a, 7 bytes", ".tmp-new/b, 7 bytes", f".tmp-new/manifest.json, {size} bytes",
+      ".tmp-new", ".tmp-new -> new", "."]
+
+
+def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path, on_the_disk):
+  atomic.write_whole(tmp_path / "file", "content")
+  temporary = f".file.{os.getpid()}"
+  assert on_the_disk == [f"{temporary}, 7 bytes", f"{temporary} -> file"]
+
+
 def test_a_kill_of_a_removal_leaves_the_folder_or_nothing(tmp_path, monkeypatch):
   survived = [found(parent) for parent in interrupted(tmp_path, monkeypatch, atomic.remove)]
   assert survived[0] == {"earlier": "old", "the same": "old"}

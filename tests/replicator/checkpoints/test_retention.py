@@ -32,5 +32,12 @@ def test_the_best_one_is_kept(settings, expected):
   assert kept(**settings) == expected
 
 
+@pytest.mark.parametrize("best_is", ["min", "max"])
+def test_a_nan_is_not_the_best_even_if_it_comes_first(best_is):
+  values = {1: math.nan, 2: 3.0, 3: 3.0, 4: math.nan}
+  retention = Retention(1, 0, "loss", best_is)
+  assert retention.obsolete([1, 2, 3, 4], lambda step: {"loss": values[step]}) == [1, 3]
+
+
 def test_all_rules_keep_together():
   assert kept(keep_last=2, keep_every=5, keep_best="loss") == [4, 5, 9, 10]

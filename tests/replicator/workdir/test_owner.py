@@ -87,8 +87,8 @@ def test_a_training_that_has_ended_or_failed_owns_nothing(tmp_path, monkeypatch)
     monkeypatch.setattr(fragile, "BAD", bad)
     with contextlib.suppress(Exception):
       train(fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
-    with another_owner(tmp_path):
-      pass
+    with another_owner(tmp_path) as process:
+      process.kill()
 
 
 @pytest.mark.usefixtures("no_patience")
@@ -113,9 +113,9 @@ def test_a_killed_owner_owns_nothing_although_its_fork_lives(tmp_path):
     "os.fork() or os._exit(0); os.wait()",
     "subprocess.run(['true'], check=True, close_fds=False)"])
 def test_what_the_owner_does_loses_nothing(code, tmp_path):
-  with another_owner(tmp_path, code):
-    with pytest.raises(UsageError, match="is in use by process"), owner.owned(tmp_path):
-      pass
+  with (another_owner(tmp_path, code),
+        pytest.raises(UsageError, match="is in use by process")):
+    owner.check_free(tmp_path)
 
 
 def test_an_owner_that_ends_is_waited_for(tmp_path, monkeypatch, capsys):
