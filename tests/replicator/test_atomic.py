@@ -3,6 +3,7 @@
 import itertools
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import subprocess
@@ -150,10 +151,11 @@ def test_a_folder_is_on_the_disk_before_it_gets_its_name_and_its_name_is_too(tmp
       ".tmp-new", ".tmp-new -> new", "."]
 
 
-def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path, on_the_disk):
+def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path, on_the_disk,
+                                                               monkeypatch):
+  monkeypatch.setattr(secrets, "token_hex", lambda size: "random")
   atomic.write_whole(tmp_path / "file", "content")
-  temporary = f".file.{os.getpid()}"
-  assert on_the_disk == [f"{temporary}, 7 bytes", f"{temporary} -> file"]
+  assert on_the_disk == [".file.random, 7 bytes", ".file.random -> file"]
 
 
 def test_a_kill_of_a_removal_leaves_the_folder_or_nothing(tmp_path, monkeypatch):
