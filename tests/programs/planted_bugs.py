@@ -4,7 +4,7 @@
       --gin_param="Regression.bug = 'local_batch_norm'" --workdir=DIR
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import gin
 import keras
@@ -59,7 +59,7 @@ def inputs(bug: str = "") -> replicator.training.inputs.Inputs:
 
 @gin.configurable
 class Regression(tf.Module):
-  """Learns a function of noisy points by least squares.
+  """Learns a function of noisy points by least squares, one layer of which `between` may freeze.
 
   Args:
     bug: the bug that is planted; none if empty.
@@ -87,7 +87,9 @@ class Regression(tf.Module):
     self.seeds = keras.random.SeedGenerator(1) if bug == "keras_random" else None
     self.variables_learned = self.network.trainable_variables
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
+    self.noise = 0.1
     self.count = 0
+    self.own = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False)
     self.latest = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False,
                               synchronization=tf.VariableSynchronization.ON_READ,
                               aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -99,6 +101,8 @@ class Regression(tf.Module):
       loss, gradients = self.loss_and_gradients(batch)
     if self.bug == "unaveraged_variable":
       self.latest.assign(tf.reduce_mean(batch["x"]))
+    if self.bug == "parted_variable":
+      self.own.assign(tf.reduce_mean(batch["x"]))
     if self.bug == "added_gradients":
       gradients = replicator.all_sum(gradients)
     self.optimizer.apply(gradients, self.variables_learned)
@@ -106,7 +110,7 @@ class Regression(tf.Module):
 
   def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss `[]`, and its gradient by every variable; `microbatch` averages both."""
-    x = batch["x"] + 0.1 * random.normal("noise", batch["x"].shape)
+    x = batch["x"] + self.noise * random.normal("noise", batch["x"].shape)
     if self.bug == "keras_random":
       x += 0.1 * keras.random.normal(x.shape, seed=self.seeds)
     if self.bug == "global_generator":
@@ -137,9 +141,28 @@ class Regression(tf.Module):
     return np.array(0.01 * self.count, keras.config.floatx())
 
 
+@gin.configurable
+def between(bug: str = "") -> Callable[[Regression, int], None] | None:
+  """What `before_call` does after two steps, with one bug, or none.
+
+  'freeze' freezes a layer, which is no bug; 'freeze_by_count' counts the calls in Python to know
+  when; 'attribute' sets a number that the compiled step has read.
+  """
+  calls: list[int] = []
+
+  def before_call(step: Regression, number: int) -> None:
+    calls.append(number)
+    if (bug == "freeze" and number == 1) or (bug == "freeze_by_count" and len(calls) == 3):
+      step.network.layers[0].trainable = False
+    if bug == "attribute" and number >= 2:
+      step.noise = 0.2
+
+  return before_call if bug else None
+
+
 def main(workdir: str) -> Regression:
   """Trains."""
-  return replicator.train(Regression, inputs(), workdir=workdir)
+  return replicator.train(Regression, inputs(), before_call=between(), workdir=workdir)
 
 
 if __name__ == "__main__":

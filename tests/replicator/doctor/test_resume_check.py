@@ -176,7 +176,7 @@ def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
       f"a tf.random draw at {here}"]
   assert len(seen.draws) == 2
   assert [text.rpartition(":")[0] + ":" for text in seen.python_code] == [
-      f"a call of Python code at {here}"]
+      f"tf.numpy_function at {here}"]
 
 
 def test_a_recording_comes_back_from_its_file(tmp_path):
