@@ -165,7 +165,8 @@ def python_state(name: str, root: Any) -> dict[str, str]:
     elif id(value) not in seen and not isinstance(value, _NONE_OF_PYTHON):
       seen.add(id(value))
       if isinstance(value, list | dict | collections.deque):
-        found[f"len({path})"] = str(len(value))
+        parent, _, last = path.rpartition(".")
+        found[f"{parent}.len({last})".lstrip(".")] = str(len(value))
       waiting.extend((f"{path}.{child_name}" if path else str(child_name), child)
                      for child_name, child in _held_by(value).items())
   return found

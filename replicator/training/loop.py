@@ -153,6 +153,8 @@ class Loop:
       state.seconds = time.monotonic() - started
       if not self._was_called:
         self._after_first_call(function)
+      for warning in function.warnings() if all_done else ():
+        self._note(warning)
       self._at_boundary()
       if stop.agreed:
         self._stop()

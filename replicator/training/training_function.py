@@ -1,5 +1,6 @@
 """Several training steps in one compiled call."""
 
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -12,6 +13,7 @@ import tree
 from replicator.step import collectives
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.tracing import graphs
+from replicator.tracing.attributes import FrozenAttributes
 from replicator.tracing.trainable import Trainable
 from replicator.training.observer import Observer
 from replicator.training.scalars import checked_scalars
@@ -24,11 +26,16 @@ class _Compiled:
 
   function: Any  # A tf.function.
   names: list[str]  # Of the scalars of a step; filled in while the function is traced.
+  attributes: FrozenAttributes  # The same.
   arguments: tuple  # Of the first call.
 
   @functools.cached_property
   def graph(self) -> tf.Graph:
     return self.function.get_concrete_function(*self.arguments).graph
+
+  @functools.cached_property
+  def python_calls(self) -> list[str]:
+    return graphs.python_calls(self.graph)
 
 
 class TrainingFunction:
@@ -47,6 +54,7 @@ class TrainingFunction:
     self._signals = Signals(step_fn) if signals else None
     self._trainable = Trainable(step_fn)
     self._compiled: dict[tuple[bool, ...], _Compiled] = {}
+    self._warned: set[str] = set()
 
   def __call__(self, first_step: int, inputs: Nest | None, stop: bool = False) -> "Result":
     """Starts the steps `first_step`, `first_step + 1`, ...; with `stop`, asks all workers to stop.
@@ -71,10 +79,30 @@ class TrainingFunction:
     """` at file:line`, where the steps assign a variable, if that can be had; after a call."""
     return graphs.assigned_at(self._newest.graph, variable)
 
+  def warnings(self) -> list[str]:
+    """A line for each thing in Python that the newest call lost sight of; each thing once."""
+    if tf.config.functions_run_eagerly():
+      return []
+    lines = {call: f"warning: {call}: what its Python code keeps is in no checkpoint; compute with "
+                   "TensorFlow, and keep it in a tf.Variable that is an attribute of the step"
+             for call in self._newest.python_calls}
+    lines |= {name: f"warning: the attribute '{name}' was {then} when the step was compiled and is "
+                    f"{now} now: the compiled step goes on with {then}, and no checkpoint keeps "
+                    f"{now}; make it a tf.Variable, and assign to it"
+              for name, (then, now) in self._newest.attributes.changed().items()}
+    new = {what: line for what, line in lines.items() if what not in self._warned}
+    self._warned.update(new)
+    return list(new.values())
+
   def _compile(self, arguments: tuple) -> _Compiled:
     names: list[str] = []
-    steps = lambda *arguments: self._steps(names, *arguments)
-    compiled = _Compiled(self._replicator.compile(steps), names, arguments)
+    attributes = FrozenAttributes(self._step_fn)
+
+    def steps(*arguments) -> tf.Tensor:
+      with contextlib.nullcontext() if tf.executing_eagerly() else attributes.recorded():
+        return self._steps(names, *arguments)
+
+    compiled = _Compiled(self._replicator.compile(steps), names, attributes, arguments)
     if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
       compiled.function.get_concrete_function(*arguments)
       self._replicator.check_workers_agree()

@@ -88,7 +88,7 @@ class Regression(tf.Module):
     self.variables_learned = self.network.trainable_variables
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
     self.noise = 0.1
-    self.count = 0
+    self.count, self.seen = 0, []
     self.own = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False)
     self.latest = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False,
                               synchronization=tf.VariableSynchronization.ON_READ,
@@ -117,6 +117,8 @@ class Regression(tf.Module):
       x += 0.1 * keras.random.normal(x.shape)
     if self.bug == "counter":
       x += tf.reshape(tf.numpy_function(self.counted, [], x.dtype), [])
+    if self.bug == "list":
+      x += tf.reshape(tf.numpy_function(self.listed, [], x.dtype), [])
     if self.bug == "tf_random":
       x += 0.1 * tf.random.normal(x.shape, dtype=x.dtype)
     if self.bug == "unseeded":
@@ -140,6 +142,11 @@ class Regression(tf.Module):
     self.count += 1
     return np.array(0.01 * self.count, keras.config.floatx())
 
+  def listed(self) -> np.ndarray:
+    """The same number, from the length of a list."""
+    self.seen.append(0)
+    return np.array(0.01 * len(self.seen), keras.config.floatx())
+
 
 @gin.configurable
 def between(bug: str = "") -> Callable[[Regression, int], None] | None:
@@ -151,8 +158,9 @@ def between(bug: str = "") -> Callable[[Regression, int], None] | None:
   calls: list[int] = []
 
   def before_call(step: Regression, number: int) -> None:
-    calls.append(number)
-    if (bug == "freeze" and number == 1) or (bug == "freeze_by_count" and len(calls) == 3):
+    if bug == "freeze_by_count":
+      calls.append(number)
+    if (bug == "freeze" and number == 1) or len(calls) == 3:
       step.network.layers[0].trainable = False
     if bug == "attribute" and number >= 2:
       step.noise = 0.2

@@ -18,7 +18,7 @@ from replicator.doctor import resume_check, resume_recording
 from replicator.doctor.inspection import Evidence
 from replicator.doctor.resume_check import Mismatch, Trajectory, cause_after, cause_before
 from replicator.doctor.resume_recording import ResumeRecording, python_state
-from replicator.doctor.verdict import AGREES, DIFFERS, CheckResult
+from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from replicator.errors import UsageError
 from replicator.training.observer import Observer
 from tests.programs import planted_bugs
@@ -223,6 +223,33 @@ def test_an_input_that_ignores_its_position_is_found(rows):
   _, before, after = rows("inputs.bug = 'position'")
   assert (before.verdict, after.verdict) == (AGREES, DIFFERS)
   assert "the input starts over: step 3 gets the batch of step 1; load(i" in after.notes[1]
+
+
+def test_a_layer_that_freezes_in_between_resumes_exactly(rows):
+  _, before, after = rows("between.bug = 'freeze'")
+  assert (before.verdict, after.verdict) == (AGREES, AGREES)
+
+
+@pytest.mark.parametrize("param, cause", [
+    ("between.bug = 'attribute'", "Python values that change from step to step and are in no "
+     "checkpoint: noise; keep them in tf.Variables"),
+    pytest.param("between.bug = 'freeze_by_count'", "Python values that change from step to step "
+                 "and are in no checkpoint: before_call.len(calls);", marks=pytest.mark.slow),
+    pytest.param("Regression.bug = 'list'", "Python values that change from step to step and are "
+                 "in no checkpoint: len(seen);", marks=pytest.mark.slow)])
+def test_python_state_that_the_step_depends_on_is_found(param, cause, rows):
+  _, before, after = rows(param)
+  assert (before.verdict, after.verdict) == (AGREES, DIFFERS)
+  assert " at step 3: " in after.notes[0]
+  assert after.notes[1].startswith(f"likely cause: {cause}")
+
+
+def test_a_variable_that_parts_is_found(rows):
+  (training,) = rows("Regression.bug = 'parted_variable'", "Replicator.strategy = 'mirrored'",
+                     "Replicator.logical_cpus = 2")
+  assert training.verdict == FAILED
+  assert re.match(r"the variable 'own' \(.*\) has another value on each replica, .* at "
+                  r"tests/programs/planted_bugs.py:\d+; average it first", training.detail)
 
 
 # ---- The command line ---------------------------------------------------------------------------
