@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pathlib
+import secrets
 import shutil
 from collections.abc import Callable
 
@@ -61,7 +62,8 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:
   """Replaces a file; a crash leaves the old one or the new one, never a part."""
-  temporary = path.with_name(f".{path.name}.{os.getpid()}")
+  # Several machines may write to a shared folder, and their processes may have the same number.
+  temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
   try:
     with temporary.open("wb") as file:
       file.write(content.encode() if isinstance(content, str) else content)

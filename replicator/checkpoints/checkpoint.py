@@ -10,6 +10,7 @@ import contextlib
 import pathlib
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import gin
@@ -97,14 +98,18 @@ class Checkpoints:
   def _write(self, values: dict[str, np.ndarray], facts: dict) -> None:
     folder = _folder_of(self._folder, facts["step"])
     try:
+      # First those that a rollback left behind: a crash in between must not resume from one.
+      self._remove(step for step in steps_of(self._folder) if step > facts["step"])
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
-      steps = steps_of(self._folder)
-      for step in self.retention.obsolete(steps, facts["step"], self._scalars_at):
-        atomic.remove(_folder_of(self._folder, step))
+      self._remove(self.retention.obsolete(steps_of(self._folder), self._scalars_at))
     except (OSError, tf.errors.OpError) as error:
       reason = atomic.disk_fault(error) or str(error).splitlines()[0]
       raise RunFailed(f"{folder}: could not be saved ({reason}); the checkpoints of earlier steps "
                       "are as they were") from error
+
+  def _remove(self, steps: Iterable[int]) -> None:
+    for step in steps:
+      atomic.remove(_folder_of(self._folder, step))
 
   def _scalars_at(self, step: int) -> dict[str, float]:
     try:

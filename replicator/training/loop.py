@@ -34,7 +34,6 @@ from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
 from replicator.training.training_function import TrainingFunction
-from replicator.workdir.writer import check_workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +66,6 @@ class Loop:
                facts: dict, observer: Observer):
     replicator, step, evaluate = training.replicator, training.step, training.evaluate
     is_chief = replicator.worker_id == 0
-    if is_chief:
-      check_workdir(workdir)
     self._training = training
     self._schedule = schedule
     self._guard = guard

@@ -3,6 +3,7 @@
 import itertools
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import subprocess
@@ -150,10 +151,11 @@ def test_a_folder_is_on_the_disk_before_it_gets_its_name_and_its_name_is_too(tmp
       ".tmp-new", ".tmp-new -> new", "."]
 
 
-def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path, on_the_disk):
+def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path, on_the_disk,
+                                                               monkeypatch):
+  monkeypatch.setattr(secrets, "token_hex", lambda size: "random")
   atomic.write_whole(tmp_path / "file", "content")
-  temporary = f".file.{os.getpid()}"
-  assert on_the_disk == [f"{temporary}, 7 bytes", f"{temporary} -> file"]
+  assert on_the_disk == [".file.random, 7 bytes", ".file.random -> file"]
 
 
 def test_a_kill_of_a_removal_leaves_the_folder_or_nothing(tmp_path, monkeypatch):
@@ -213,3 +215,18 @@ def test_an_error_at_any_moment_leaves_a_whole_folder(failing, tmp_path, monkeyp
     assert atomic.check(folder)["value"] in ("old", "new")  # Without any repair.
     assert set(found(folder.parent)) == {"earlier", "the same"}
   assert moment > 1
+
+
+def test_two_machines_may_write_a_file_at_once(tmp_path, monkeypatch):
+  to_disk = os.fsync
+
+  def while_another_writes(descriptor):
+    monkeypatch.setattr(os, "fsync", to_disk)
+    atomic.write_whole(tmp_path / "file", "other")
+    to_disk(descriptor)
+
+  monkeypatch.setattr(os, "getpid", lambda: 4711)  # The same number on both.
+  monkeypatch.setattr(os, "fsync", while_another_writes)
+  atomic.write_whole(tmp_path / "file", "mine")
+  assert (tmp_path / "file").read_text() == "mine"
+  assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -244,6 +244,19 @@ def test_a_rollback_forgets_later_checkpoints(tmp_path):
   assert checkpoint.read(tmp_path)["count"] == 50.0
 
 
+def test_a_crash_after_a_rollback_does_not_resume_what_was_abandoned(tmp_path, monkeypatch):
+  checkpoints = save(tmp_path, Counter(), 2, 4, 6)
+  assert checkpoints.restore(newest=5)["step"] == 4
+
+  def crash(*arguments):
+    raise RuntimeError("crash")
+  monkeypatch.setattr(atomic, "publish", crash)
+  checkpoints.save(5, {})
+  with pytest.raises(RuntimeError, match="crash"):
+    checkpoints.wait()
+  assert Checkpoints(tmp_path, Counter()).restore()["step"] == 4
+
+
 # ---- Faults of the disk -------------------------------------------------------------------------
 
 
