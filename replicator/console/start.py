@@ -34,6 +34,9 @@ def begin(argv: Sequence[str]) -> None:
   global _status, _workdir
   if _status or not _is_chief() or any(w.partition("=")[0] in _OTHER_OUTPUT for w in argv):
     return
+  if threading.current_thread() is threading.main_thread():
+    stderr = os.dup(2)  # That of the import of TensorFlow is kept back.
+    signal.signal(signal.SIGINT, lambda number, frame: _end_at_once(stderr))
   _status = Status().__enter__()
   flags = _parsed(argv)
   _status.note(labeled("experiment", ", ".join(filter(None, [experiment(), *flags.gin_file]))))
@@ -42,9 +45,6 @@ def begin(argv: Sequence[str]) -> None:
   if where := flags.workdir or _workdir:
     _status.note(labeled("workdir", where))
   _status.doing("loading TensorFlow")
-  if threading.current_thread() is threading.main_thread():
-    stderr = os.dup(2)  # That of the import of TensorFlow is kept back.
-    signal.signal(signal.SIGINT, lambda number, frame: _end_at_once(stderr))
 
 
 def loaded() -> None:

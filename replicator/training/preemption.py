@@ -41,13 +41,14 @@ class StopSignal:
       self._asked = self._clock()
       self._say("stopping after this step; Ctrl-C "
                 f"{'once more ' if number == signal.SIGINT else ''}to stop at once")
-    elif (number == signal.SIGINT and not self._is_hurried
-          and self._clock() - self._asked >= SAME_PRESS_SECONDS):
+    elif number == signal.SIGINT and self._clock() - self._asked >= SAME_PRESS_SECONDS:
       self._is_hurried = True
-      # A real signal, which also ends a wait.
-      signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+      while self._is_hurried:  # A signal that comes just before a wait does not end it.
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        time.sleep(0.1)
 
   def _receive(self, number: int) -> None:
     self.received = True
     if self._is_hurried:
+      self._is_hurried = False
       raise KeyboardInterrupt
