@@ -90,6 +90,10 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
       workdir = arguments.workdir or _new_workdir()
       if os.path.exists(workdir) and not os.path.isdir(workdir):
         raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
+      from replicator.strategies import tf_config
+      from replicator.workdir import owner
+      if tf_config.may_be_chief():
+        owner.check_free(pathlib.Path(workdir))
       try:
         main(workdir)
       except Preempted as stopped:

@@ -26,16 +26,15 @@ import tensorflow as tf
 from replicator.atomic import disk_fault
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.console import start
+from replicator.divergence.guard import Guard
+from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.training import inputs as inputs_lib
 from replicator.training.chief import Chief
-from replicator.training.guard import Guard
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
-from replicator.training.recovery import Diverged, Recovery
 from replicator.training.run_state import RunState
 from replicator.training.training_function import TrainingFunction
-from replicator.workdir.writer import check_workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +67,6 @@ class Loop:
                facts: dict, observer: Observer):
     replicator, step, evaluate = training.replicator, training.step, training.evaluate
     is_chief = replicator.worker_id == 0
-    if is_chief:
-      check_workdir(workdir)
     self._training = training
     self._schedule = schedule
     self._guard = guard

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import pathlib
-import tempfile
 import time
 
 from replicator.console import quiet
@@ -17,8 +16,6 @@ import tensorflow as tf
 
 from replicator import atomic
 from replicator.configuration import operative
-from replicator.console import flags
-from replicator.errors import UsageError
 from replicator.internals.tensorflow_internals import handle
 from replicator.workdir import provenance, reader
 
@@ -121,24 +118,6 @@ class WorkdirWriter:
 
   def _write_facts(self) -> None:
     atomic.write_whole(self.workdir / "run.json", json.dumps(self.facts, indent=2) + "\n")
-
-
-def check_workdir(workdir: pathlib.Path) -> None:
-  """Creates the folder of a run if it is missing, and checks that it can be written.
-
-  Raises a UsageError if it belongs to another experiment, or cannot be written.
-  """
-  experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
-  if experiment != flags.experiment():
-    raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
-                     f"'{flags.experiment()}'; write another folder")
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=workdir) as file:
-      file.write(b"x")
-  except OSError as error:
-    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another "
-                     "folder") from error
 
 
 def _step_of(line: str) -> float:

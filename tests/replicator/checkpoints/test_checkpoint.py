@@ -245,6 +245,19 @@ def test_a_rollback_forgets_later_checkpoints(tmp_path):
   assert checkpoint.read(tmp_path)["count"] == 50.0
 
 
+def test_a_crash_after_a_rollback_does_not_resume_what_was_abandoned(tmp_path, monkeypatch):
+  checkpoints = save(tmp_path, Counter(), 2, 4, 6)
+  assert checkpoints.restore(newest=5)["step"] == 4
+
+  def crash(*arguments):
+    raise RuntimeError("crash")
+  monkeypatch.setattr(atomic, "publish", crash)
+  checkpoints.save(5, {})
+  with pytest.raises(RuntimeError, match="crash"):
+    checkpoints.wait()
+  assert Checkpoints(tmp_path, Counter()).restore()["step"] == 4
+
+
 # ---- Faults of the disk -------------------------------------------------------------------------
 
 
@@ -324,6 +337,19 @@ def test_a_save_that_fails_leaves_the_earlier_ones_and_nothing_else(fails, tmp_p
   assert checkpoint.steps_of(tmp_path) == [1, 3]
 
 
+def test_a_save_first_reports_that_the_one_before_it_failed(tmp_path, monkeypatch):
+  def full(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  checkpoints = save(tmp_path, Counter(), 1)
+  with monkeypatch.context() as patched:
+    patched.setattr(checkpoint, "_write_bundle", full)
+    checkpoints.save(2, {})
+    with pytest.raises(RunFailed, match="step-00000002: could not be saved"):
+      checkpoints.save(3, {})
+  assert checkpoint.steps_of(tmp_path) == [1]
+
+
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_checkpoint_whose_replacement_was_interrupted_is_restored(worker, tmp_path):
   class Worker(Replicator):
@@ -348,7 +374,11 @@ def test_a_checkpoint_whose_replacement_was_interrupted_is_restored(worker, tmp_
     checkpoints.save(2, {})
     with pytest.raises(SystemExit):
       checkpoints.wait()
-  assert killed.is_set() and checkpoint.steps_of(tmp_path) == [1]
+  assert killed.is_set() and not (tmp_path / "step-00000002").exists()
+  left = sorted(path.name for path in tmp_path.iterdir())
+  assert checkpoint.read(tmp_path)["count"] == 2.0  # A reader finds it, and changes nothing:
+  assert sorted(path.name for path in tmp_path.iterdir()) == left  # a run may be at work there.
+  assert checkpoint.steps_of(tmp_path) == [1, 2]
   restored = Counter()
   assert Checkpoints(tmp_path, restored, Worker()).restore()["step"] == 2
   assert restored.count.numpy() == 2.0
