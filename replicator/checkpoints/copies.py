@@ -78,7 +78,7 @@ def refusal(path: str, variable: Any, assigned_at: AssignedAt) -> str:
   remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
             "average it first with replicator.all_mean or join it with all_concat, or make the "
             "variable with aggregation=tf.VariableAggregation.MEAN, or with "
-            "synchronization=tf.VariableSynchronization.ON_READ if each replica shall keep its own")
+            "synchronization=tf.VariableSynchronization.ON_READ if each replica keeps its own")
   return (f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
           f"replica, and a checkpoint keeps one: each replica assigns what it computed from its "
           f"own examples{assigned_at(variable)}; {remedy}")

@@ -1,4 +1,4 @@
-"""What a compiled step keeps of Python from the moment it was traced, and where its graph came from."""
+"""What a compiled step keeps of Python since it was traced, and the lines of its operations."""
 
 from replicator.console import quiet
 

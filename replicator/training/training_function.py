@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from replicator.divergence.signals import Signals
 from replicator.step import collectives
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.tracing import graphs
@@ -17,7 +18,6 @@ from replicator.tracing.attributes import FrozenAttributes
 from replicator.tracing.trainable import Trainable
 from replicator.training.observer import Observer
 from replicator.training.scalars import checked_scalars
-from replicator.training.signals import Signals
 
 
 @dataclasses.dataclass
@@ -25,9 +25,9 @@ class _Compiled:
   """The steps, compiled for what is `trainable` in the step."""
 
   function: Any  # A tf.function.
-  names: list[str]  # Of the scalars of a step; filled in while the function is traced.
-  attributes: FrozenAttributes  # The same.
-  arguments: tuple  # Of the first call.
+  names: list[str]  # The step's scalars; known, like `attributes`, when the function is traced.
+  attributes: FrozenAttributes
+  arguments: tuple  # What it was first called with.
 
   @functools.cached_property
   def graph(self) -> tf.Graph:
@@ -42,7 +42,7 @@ class TrainingFunction:
   """Compiles `steps_per_call` calls of a step on all replicas into one.
 
   It is compiled again when another part of the step is `trainable`. With `signals`, it adds the
-  scalars of `replicator.training.signals` to those of the step.
+  scalars of `replicator.divergence.signals` to those of the step.
   """
 
   def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,

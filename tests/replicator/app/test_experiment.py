@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import UsageError, app
-from replicator.console import quiet
+from replicator.console import quiet, start
 from replicator.errors import Preempted
 from replicator.workdir import owner
 from tests.programs import two_networks
@@ -117,6 +117,7 @@ def test_a_failed_run_ends_with_1_and_one_line(tmp_path):
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
   """A function: runs `main` with some flags; returns status, stdout and stderr."""
+  monkeypatch.setattr(start, "begin", lambda argv: None)  # The first lines have their own tests.
   monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
   monkeypatch.setattr(quiet, "finish", lambda: None)
   monkeypatch.chdir(tmp_path)

@@ -136,7 +136,7 @@ def test_a_variable_that_parts_is_refused_with_its_line(tmp_path):
 
 def test_a_variable_that_parts_later_is_refused_when_it_is_saved(tmp_path):
   late = lambda own, value: own.assign(tf.where(replicator.step_number() < 2, 0.0, value))
-  with pytest.raises(UsageError, match="the variable 'own' .* at tests/replicator/checkpoints/"):
+  with pytest.raises(UsageError, match=r"the variable 'own' .* at tests/replicator/checkpoints/"):
     train(tmp_path, lambda: Assigning(late), "train.steps = 4")
   assert checkpoint.steps_of(tmp_path / "checkpoints") == [2]
 

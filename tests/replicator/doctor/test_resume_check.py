@@ -86,7 +86,7 @@ def batches(step: int) -> dict[int, str]:
      "the input: step 4 gets another batch than in the uninterrupted run; the data set must"),
     ({"changed": ["count"]}, {}, "Python values that change from step to step and are in no check"),
     ({"draws": ["a tf.random draw at my_step.py:3"]}, {}, "a tf.random draw at my_step.py:3: the"),
-    ({"python_code": ["a call of Python code at a.py:1"]}, {}, "a call of Python code at a.py:1: "),
+    ({"python_code": ["tf.py_function at a.py:1"]}, {}, "tf.py_function at a.py:1: "),
     ({}, {}, "something the step depends on is in no checkpoint"),
 ])
 def test_the_cause_after_a_resume(unbroken, resumed, cause):

@@ -1,4 +1,4 @@
-"""Python attributes that a compiled step keeps: found when they change, and only if it read them."""
+"""Python attributes that a compiled step keeps are found when they change, if it read them."""
 
 import keras
 import numpy as np
@@ -62,7 +62,8 @@ def set_to(step: Step, name: str, value: object) -> None:
                                                       "{'a': [1.0, 2.0, 5], 'b': (3, 4)}")}),
     (lambda s: s.table.fill(1), {"table": ("array([0., 1., 2.])", "array([1., 1., 1.])")}),
     (lambda s: set_to(s.settings, "rate", 0.1), {"settings.rate": ("0.5", "0.1")}),
-    (lambda s: set_to(s.layers[0].layers[0], "rate", 0.1), {"layers.0.dropout.rate": ("0.5", "0.1")})])
+    (lambda s: set_to(s.layers[0].layers[0], "rate", 0.1),
+     {"layers.0.dropout.rate": ("0.5", "0.1")})])
 def test_an_attribute_that_was_read_and_changed_is_named(change, expected):
   keras.backend.clear_session()
   step = Step()
@@ -125,16 +126,16 @@ def warnings(capsys, tmp_path, step: Loss, before_call=None, *bindings: str) -> 
 def anneal(step: Loss, number: int) -> None:
   step.steps += 1
   if number > 1:
-    step.scale = 1.0 / number
+    step.scale = 1.0 / 2 ** (number // 2)
 
 
 @pytest.mark.parametrize("bindings", [[], ["Replicator.strategy = 'mirrored'",
                                            "Replicator.logical_cpus = 2"]], ids=["one", "mirrored"])
 def test_a_training_warns_once_of_an_attribute(bindings, capsys, tmp_path):
   assert warnings(capsys, tmp_path, Loss(), anneal, *bindings) == [
-      "warning: the attribute 'scale' was 1.0 when the step was compiled and is 0.3333333333333333 "
-      "now: the compiled step goes on with 1.0, and no checkpoint keeps 0.3333333333333333; make it "
-      "a tf.Variable, and assign to it"]
+      "warning: the attribute 'scale' was 1.0 when the step was compiled and is 0.5 now: the "
+      "compiled step goes on with 1.0, and no checkpoint keeps 0.5; make it a tf.Variable, and "
+      "assign to it"]
 
 
 def test_an_eager_step_sees_what_changed(capsys, tmp_path, run_eagerly):

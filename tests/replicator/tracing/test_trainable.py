@@ -1,5 +1,6 @@
 """Freezing between calls: obeyed by the compiled step, and restored with a checkpoint."""
 
+import itertools
 import json
 
 import keras
@@ -80,10 +81,10 @@ def test_a_running_step_obeys_every_change(strategy, devices):
       layer.trainable = flag
     running.append(function(0, BATCH))  # The results of all calls are fetched afterwards.
     history.append(values(step))
-  found = [moved(*pair) & (first | second) for pair in zip(history, history[1:], strict=False)]
+  found = [moved(*pair) & (first | second) for pair in itertools.pairwise(history)]
   assert found == [first | second, second, first | second, set()]
-  assert [list(result.fetch()[0]) for result in running] == [["loss", "grad_norm/optimizer"]] * 3 + [
-      ["loss"]]
+  assert [list(result.fetch()[0]) for result in running] == [
+      *[["loss", "grad_norm/optimizer"]] * 3, ["loss"]]
   assert step.optimizer.keras_optimizer.iterations.numpy() == 3
 
 
