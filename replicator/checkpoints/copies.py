@@ -11,7 +11,7 @@ from replicator.step import collectives
 from replicator.step.replicated import copies_of
 from replicator.strategies.replicator import Replicator
 
-_CHUNK = 2 ** 18  # Numbers that are summed at once, which bounds the memory that a checksum takes.
+_CHUNK = 2 ** 18  # Words of 32 bits that are summed at once, which bounds the memory it takes.
 
 Group = tuple[str, ...]  # The paths of variables that share a checksum.
 AssignedAt = Callable[[Any], str]
@@ -92,19 +92,22 @@ def _weights() -> np.ndarray:
 
 @functools.cache
 def _checksum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
-  """A compiled function: a weighted sum of the bits of a vector modulo 2^64, `[n] -> int64 []`."""
-  hashed = {tf.bool: lambda x: tf.cast(x, tf.uint8),
-            tf.string: lambda x: tf.strings.to_hash_bucket_fast(x, 2 ** 62)}.get(dtype, tf.identity)
+  """A compiled function: a weighted sum of the words of a vector modulo 2^64, `[n] -> int64 []`."""
+  size = 8 if dtype == tf.string else dtype.size
+  chunk = 4 * _CHUNK // size
 
   def words_of(part: tf.Tensor) -> tf.Tensor:
-    part = hashed(part)
-    word = {1: tf.uint8, 2: tf.int16}.get(part.dtype.size, tf.int32)
+    if dtype == tf.string:
+      part = tf.strings.to_hash_bucket_fast(part, 2 ** 62)
+    if dtype == tf.bool:
+      part = tf.cast(part, tf.uint8)
+    if size < 4:
+      part = tf.reshape(tf.pad(part, [[0, -tf.size(part) % (4 // size)]]), [-1, 4 // size])
     # Widened at once: TensorFlow computes with int32 in the memory of the host.
-    return tf.reshape(tf.cast(tf.bitcast(part, word), tf.int64), [-1])
+    return tf.reshape(tf.cast(tf.bitcast(part, tf.int32), tf.int64), [-1])
 
   def checksum(x: tf.Tensor) -> tf.Tensor:
     weights = tf.constant(_weights())
-    chunk = _CHUNK // max(1, dtype.size // 4)
 
     def add(first: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
       words = words_of(x[first:first + chunk])

@@ -20,6 +20,7 @@ from replicator.internals.keras_internals import layers_in
 from replicator.step.variables import children_of
 
 _LARGEST = 2 ** 16  # Bytes of a value that is compared; a larger one is data.
+_LONGEST = 1000     # Its elements.
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic, types.NoneType)
 _KERAS_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer)
 
@@ -58,6 +59,8 @@ def _is_own(owner: Any, name: str) -> bool:
 
 def _digest_of(value: Any) -> bytes:
   """The bits of a number, a string, or a small array or container of them; else nothing."""
+  if isinstance(value, dict | list | tuple) and len(value) > _LONGEST:
+    return b""
   if isinstance(value, np.ndarray):
     simple = value.dtype != object
   elif isinstance(value, dict):
@@ -93,7 +96,9 @@ def _objects(step: Any) -> Iterator[tuple[str, Any]]:
     if id(value) in seen or isinstance(value, (*_SCALARS, tf.Variable, keras.Variable, type)):
       continue
     seen.add(id(value))
-    children = (children_of(value) or {}).items()
+    is_long = isinstance(value, dict | list | tuple) and len(value) > _LONGEST
+    children: list[tuple[Any, Any]] = (
+        [] if is_long else list((children_of(value) or {}).items()))
     if isinstance(value, (tf.Module, *_KERAS_OWNERS)) or _is_of_user(value):
       yield path, value
       children = [(name, child) for name, child in vars(value).items() if _is_own(value, name)]
@@ -120,17 +125,18 @@ def _reads_recorded(classes: set[type]) -> Iterator[set[tuple[int, str]]]:
 
 @contextlib.contextmanager
 def _replaced(kind: type, reads: set[tuple[int, str]]) -> Iterator[None]:
-  original, own = kind.__getattribute__, "__getattribute__" in vars(kind)
+  own = "__getattribute__" in vars(kind)
+  original: Callable[[Any, str], Any] = kind.__getattribute__
 
   def recording(self: Any, name: str) -> Any:
     reads.add((id(self), name))
     return original(self, name)
 
-  kind.__getattribute__ = recording  # type: ignore[method-assign]
+  kind.__getattribute__ = recording  # type: ignore[assignment, method-assign]
   try:
     yield
   finally:
     if own:
-      kind.__getattribute__ = original  # type: ignore[method-assign]
+      kind.__getattribute__ = original  # type: ignore[assignment, method-assign]
     else:
       del kind.__getattribute__

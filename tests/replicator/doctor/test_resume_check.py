@@ -298,6 +298,22 @@ def test_two_processes_resume_exactly():
 
 
 @pytest.mark.slow
+def test_two_processes_find_a_variable_that_parts():
+  status, printed = check("Replicator.strategy = 'multi_worker_mirrored'",
+                          "Regression.bug = 'parted_variable'")
+  assert status == 1
+  assert re.search(r"training FAILED the variable 'own' \(.*\) has another value on each replica, "
+                   r".* at tests/programs/planted_bugs.py:\d+; average", printed), printed
+
+
+@pytest.mark.slow
+def test_two_processes_keep_what_each_replica_has_on_purpose():
+  status, printed = check("Replicator.strategy = 'multi_worker_mirrored'",
+                          "Regression.bug = 'unaveraged_variable'")
+  assert status == 0, printed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("bug", "first", "cause"), [
     ("Regression.bug = 'counter'", "after the resume DIFFERS steps 3 to 4 first: scalar 'loss' at "
      "step 3", "Python values that change from step to step and are in no checkpoint: count;"),
