@@ -38,6 +38,7 @@ class StepContext:
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
     self.collectives: list[str] = []  # A description of each that the step has called so far.
     self.scaled_for: set[Any] = set()  # Optimizers that scaled a loss since their last update.
+    self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.
     # Called at each update of an optimizer, while it is traced, with the optimizer, its variables,
     # and their gradients before and after the mean over replicas.
