@@ -80,7 +80,7 @@ def checked_concat(call: str, values: Nest, axis: int, groups: Groups,
     return values, group, False
   lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
   equal = _agree(_in_words(call, values, groups, axis), lengths)
-  if equal:  # Of this process. Workers compare the words.
+  if equal:  # In this process; what all workers compare are the words.
     context.current().collectives[-1] += f", lengths {lengths}"
   return values, group, not equal
 

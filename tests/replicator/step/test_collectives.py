@@ -233,7 +233,7 @@ def test_all_gather_keeps_nan_and_infinity_in_their_slots(strategy):
 
 # ---- Lengths that differ, or are not known before the step runs ---------------------------------
 
-LENGTHS = [3, 0, 1, 2]  # Of each replica's part of the examples below.
+LENGTHS = [3, 0, 1, 2]  # How many examples each replica has.
 UNEQUAL = np.split(np.random.default_rng(1).normal(size=[sum(LENGTHS), 2]), np.cumsum(LENGTHS)[:-1])
 
 
