@@ -26,8 +26,9 @@ class Pool(tf.Module):
   there before the step. So the pool holds and gives the same on any number of replicas and in any
   micro-batches, and a resumed run continues it exactly. No gradient passes through it.
 
-  Every replica has a copy. A step costs a collective that carries the new examples, and writes the
-  pool once. Workers of 'parameter_server' share one pool; entries of steps that overlap may be lost.
+  Every replica has a copy. A call costs a collective that carries the new examples, and writes the
+  whole pool. The workers of 'parameter_server' share one, and steps that overlap may overwrite what
+  the others put in.
 
   Args:
     size: how many examples it holds.
