@@ -98,8 +98,8 @@ def test_a_planted_bug_is_found_in_micro_batches_and_named(bug, cause):
 def test_the_cause_of_joined_batches_says_where_and_what_to_do():
   cause = next(examine(planted("joined"), steps=1).results()).notes[1]
   line = r"at tests/programs/planted_bugs\.py:\d+"
-  assert re.search(rf"draws {line} on batches that are joined {line}: on each replica their rows are "
-                   "in another order; draw, or call the network, once for each batch$", cause)
+  assert re.search(rf"draws {line} on batches that are joined {line}: on each replica their rows "
+                   "are in another order; draw, or call the network, once for each batch$", cause)
   assert "Dropout layer at" not in cause  # As a Keras layer is named.
 
 
