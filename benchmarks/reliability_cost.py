@@ -1,8 +1,4 @@
-"""The cost of reliability in the digits job: checkpoints, determinism, signals, checks.
-"""The cost of reliability in the digits job: checkpoints, deterministic operations, signals, checks.
-=======
-"""The cost of reliability in the digits job: checkpoints, deterministic operations, the guard.
->>>>>>> main
+"""The cost of reliability in the digits job: checkpoints, determinism, the guard, checks.
 
   python -m benchmarks.reliability_cost [--turns=7]
 
@@ -10,13 +6,10 @@
 Saving: interleaved turns of a few steps, with and without a checkpoint at their beginning, which is
 written while they run. The cost of a checkpoint is the difference of the medians; its share is
 relative to the time between two checkpoints of the job. `Guard.signals`: the same turns of the step
-<<<<<<< HEAD
-with and without them. Checks: what is `trainable`, at each call; the attributes that the compiled
-step has read, at each log point; and, of 2 replicas, the copies of each variable, at each save.
-=======
 with and without them. The guard: the time of what it does with the numbers of a turn, and of what
-it adds to a checkpoint; that is too little for a difference of turns.
->>>>>>> main
+it adds to a checkpoint; that is too little for a difference of turns. Checks: what is `trainable`,
+at each call; the attributes that the compiled step has read, at each log point; and the copies of
+each variable on 2 replicas, at each save.
 """
 
 import json

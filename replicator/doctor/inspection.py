@@ -13,12 +13,9 @@ quiet.import_tensorflow()
 import keras
 import tensorflow as tf
 
+from replicator.errors import is_foreign
 from replicator.internals.keras_internals import layers_in
-<<<<<<< HEAD
-=======
-from replicator.internals.tensorflow_internals import graphs_called_by
 from replicator.layers import dropout
->>>>>>> main
 from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import random, random_bits
@@ -76,7 +73,7 @@ class Evidence:
     frames = traceback.extract_stack()
     is_dropout = any(frame.filename == dropout.__file__ for frame in frames)
     what = "a replicator.Dropout layer draws" if is_dropout else f"random stream '{stream}' draws"
-    self._streams.setdefault(f"{what}{_place(frames)}", rows)
+    self._streams.setdefault(f"{what}{graphs.place(frames)}", rows)
 
   def draws_for_joined_batches(self) -> list[tuple[str, str]]:
     """Draws of as many rows as batches that are joined along axis 0 have, and where these are."""
@@ -85,7 +82,7 @@ class Evidence:
 
   def look_at_update(self, path: str) -> None:
     """Notes an update whose gradients cannot be compared; called where it is made."""
-    _add(self.uncompared, f"{path}{_place(traceback.extract_stack())}")
+    _add(self.uncompared, f"{path}{graphs.place(traceback.extract_stack())}")
 
   def look_at_graph(self, graph: Any) -> None:
     """Collects random draws and calls of Python from a step's graph and the graphs it calls."""
@@ -99,21 +96,16 @@ class Evidence:
           _add(self.draws, draw)
           if not operation.type.startswith("Stateless"):
             _add(self.stateful_draws, draw)
-<<<<<<< HEAD
-=======
       elif operation.type == "ConcatV2" and "gradient_tape" not in operation.name:
         self._look_at_concat(operation)
-      elif "PyFunc" in operation.type:
-        _add(self.python_code, f"a call of Python code{_place(operation.traceback)}")
->>>>>>> main
 
   def _look_at_concat(self, operation: tf.Operation) -> None:
     """Notes where the user's own code joins tensors along axis 0."""
     own = [frame for frame in operation.traceback if not is_foreign(frame.filename)]
     shape = operation.outputs[0].shape
     if (shape.rank and shape[0] and tf.get_static_value(operation.inputs[-1]) == 0
-        and own and not own[-1].filename.startswith(_LIBRARY)):
-      self._joined.setdefault(shape[0], _place(operation.traceback).removeprefix(" at "))
+        and own and not own[-1].filename.startswith(graphs.LIBRARY)):
+      self._joined.setdefault(shape[0], graphs.place(operation.traceback).removeprefix(" at "))
 
   def _kind_of_draw(self, frames: Sequence) -> str:
     files = {frame.filename for frame in frames}

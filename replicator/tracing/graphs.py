@@ -10,13 +10,13 @@ from replicator.errors import is_foreign
 from replicator.internals.tensorflow_internals import graphs_called_by
 from replicator.step.replicated import copies_of
 
-_LIBRARY = str(pathlib.Path(replicator.__file__).parent) + os.sep
+LIBRARY = str(pathlib.Path(replicator.__file__).parent) + os.sep
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
 
 
 def place(frames: Sequence) -> str:
   """` at file:line`, the innermost line of the user's own code in a traceback; or nothing."""
-  own = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(_LIBRARY)
+  own = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(LIBRARY)
          and not is_foreign(f.filename)]
   return f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
