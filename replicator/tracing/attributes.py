@@ -126,7 +126,7 @@ def _reads_recorded(classes: set[type]) -> Iterator[set[tuple[int, str]]]:
 @contextlib.contextmanager
 def _replaced(kind: type, reads: set[tuple[int, str]]) -> Iterator[None]:
   own = "__getattribute__" in vars(kind)
-  original: Callable[[Any, str], Any] = kind.__getattribute__
+  original: Any = kind.__getattribute__
 
   def recording(self: Any, name: str) -> Any:
     reads.add((id(self), name))

@@ -18,7 +18,7 @@ from replicator.step.replicated import copies_of
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
-DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.int64, tf.uint8, tf.complex128)
+DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.int64)
 
 
 # ---- The checksum -------------------------------------------------------------------------------
@@ -98,11 +98,11 @@ class Assigning(tf.Module):
 
 
 class Layers(tf.Module):
-  """Runs a layer in training mode."""
+  """Runs layers in training mode."""
 
-  def __init__(self, layer: keras.Layer):
+  def __init__(self, *layers: keras.Layer):
     super().__init__()
-    self.network = keras.Sequential([keras.Input([1]), layer])
+    self.network = keras.Sequential([keras.Input([1]), *layers])
 
   def __call__(self, batch):
     outputs = self.network(tf.cast(batch, tf.float32)[:, tf.newaxis], training=True)
@@ -142,13 +142,12 @@ def test_a_variable_that_parts_later_is_refused_when_it_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize("make", [
-    lambda: Assigning(value=lambda x: replicator.all_mean(tf.reduce_mean(x))),
     lambda: Assigning(aggregation=tf.VariableAggregation.MEAN),
     lambda: Assigning(synchronization=tf.VariableSynchronization.ON_READ),
     lambda: Assigning(synchronization=tf.VariableSynchronization.ON_READ,
                       aggregation=tf.VariableAggregation.SUM),
-    lambda: Layers(GlobalBatchNorm()), lambda: Layers(SpectralNorm(keras.layers.Dense(2)))],
-    ids=["all_mean", "mean", "own", "own sum", "GlobalBatchNorm", "SpectralNorm"])
+    lambda: Layers(SpectralNorm(keras.layers.Dense(2)), GlobalBatchNorm())],
+    ids=["mean", "own", "own sum", "layers"])
 def test_what_the_remedy_says_is_saved(make, tmp_path):
   train(tmp_path, make)
   assert checkpoint.steps_of(tmp_path / "checkpoints") == [2]

@@ -225,6 +225,7 @@ def test_an_input_that_ignores_its_position_is_found(rows):
   assert "the input starts over: step 3 gets the batch of step 1; load(i" in after.notes[1]
 
 
+@pytest.mark.slow
 def test_a_layer_that_freezes_in_between_resumes_exactly(rows):
   _, before, after = rows("between.bug = 'freeze'")
   assert (before.verdict, after.verdict) == (AGREES, AGREES)
