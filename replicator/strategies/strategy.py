@@ -1,6 +1,7 @@
 """Makes the `tf.distribute.Strategy` that a gin file names, once per process."""
 
 import functools
+import sys
 from typing import Any
 
 import tensorflow as tf
@@ -38,6 +39,9 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
     if logical_cpus is not None:
       raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
                        "each process on CPUs; start more workers instead")
+    if tf_config.may_be_chief():
+      print("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
+            "without a password; see docs/guide/security.md", file=sys.stderr, flush=True)
     if name == "parameter_server":
       resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
       if cluster["task"]["type"] in ("worker", "ps"):
