@@ -25,13 +25,13 @@ import tensorflow as tf
 
 from replicator.atomic import disk_fault
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.divergence.guard import Guard
+from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.training import inputs as inputs_lib
 from replicator.training.chief import Chief
-from replicator.training.guard import Guard
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
-from replicator.training.recovery import Diverged, Recovery
 from replicator.training.run_state import RunState
 from replicator.training.training_function import TrainingFunction
 

@@ -10,13 +10,13 @@ import keras
 import tensorflow as tf
 
 from replicator import random
+from replicator.divergence.guard import Guard
 from replicator.errors import UsageError, nearest
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
 from replicator.training import inputs as inputs_lib
 from replicator.training import loop, observer
 from replicator.training.chief import Evaluation
-from replicator.training.guard import Guard
 from replicator.training.observer import Training
 from replicator.workdir.owner import owned
 

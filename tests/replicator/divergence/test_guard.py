@@ -13,8 +13,8 @@ import replicator
 from replicator import UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
+from replicator.divergence.guard import Guard
 from replicator.errors import RunFailed, first_line
-from replicator.training.guard import Guard
 from tests.programs.fragile import Fragile, numbers
 
 MIRRORED_2 = ("Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")
