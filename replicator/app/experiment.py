@@ -8,11 +8,13 @@ Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted
 """
 
 import argparse
+import atexit
 import contextlib
 import datetime
 import os
 import pathlib
 import shlex
+import signal
 import sys
 import traceback
 import warnings
@@ -35,6 +37,8 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
     raise _Handed(main)
   quiet.drop_native_log()
   status = _run(main, list(sys.argv[1:] if argv is None else argv))
+  # TensorFlow takes a while to end. A signal in that time must not change the status.
+  atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
   quiet.finish()
   sys.exit(status)
 

@@ -1,7 +1,11 @@
 """Makes the `tf.distribute.Strategy` that a gin file names, once per process."""
 
+import contextlib
 import functools
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -47,7 +51,8 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
       if cluster["task"]["type"] in ("worker", "ps"):
         parameter_server.serve(resolver)
       return tf.distribute.ParameterServerStrategy(resolver)
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    with _sigterm_kept():
+      return tf.distribute.MultiWorkerMirroredStrategy()
   if name == "tpu":
     return _tpu(tpu)
   devices = _devices(logical_cpus)
@@ -59,6 +64,15 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   if name == "central_storage":
     return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
   return tf.distribute.MirroredStrategy(devices, cross_device_ops=_cross_device_ops(devices))
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+  """Takes back the handler of SIGTERM that TensorFlow installs in the body, and that drops it."""
+  before = signal.getsignal(signal.SIGTERM)
+  yield
+  if threading.current_thread() is threading.main_thread():  # Python's handlers run only there.
+    signal.signal(signal.SIGTERM, before)
 
 
 def _devices(logical_cpus: int | None) -> list[str]:

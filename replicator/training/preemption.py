@@ -1,6 +1,9 @@
 """An orderly end when somebody asks for one."""
 
+import contextlib
+import os
 import signal
+from collections.abc import Callable, Iterator
 
 from replicator.processes import stop_signals
 
@@ -24,3 +27,22 @@ class StopSignal:
 
   def __exit__(self, *exception):
     self._handlers.__exit__(*exception)
+
+
+@contextlib.contextmanager
+def sigterm_held() -> Iterator[Callable[[], None]]:
+  """In the body, a SIGTERM waits until the function that this yields is called, or is dropped.
+
+  So it finds a run that can save, or one whose outcome is known.
+  """
+  held: list[int] = []
+
+  def release() -> None:
+    if held:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  previous = signal.signal(signal.SIGTERM, lambda number, frame: held.append(number))
+  try:
+    yield release
+  finally:
+    signal.signal(signal.SIGTERM, previous)
