@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from replicator.console import start
 from replicator.errors import UsageError, nearest
 from replicator.internals.tensorflow_internals import mirrored
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
@@ -43,7 +44,7 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
     if logical_cpus is not None:
       raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
                        "each process on CPUs; start more workers instead")
-    if tf_config.may_be_chief():
+    if start.is_chief():
       print("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
             "without a password; see docs/guide/security.md", file=sys.stderr, flush=True)
     if name == "parameter_server":

@@ -35,7 +35,7 @@ class WorkdirWriter:
     self._metrics = workdir / "metrics.jsonl"
     self._events = tf.summary.create_file_writer(str(workdir))
     self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
-    self._facts = self._all_facts(facts, first_step)
+    self.facts = self._all_facts(facts, first_step)  # Those of `run.json`.
     self._write_facts()
 
   def metrics(self, step: int, seconds: float, values: dict[str, float]) -> None:
@@ -61,9 +61,9 @@ class WorkdirWriter:
 
   def note(self, name: str, fact: str | list[str]) -> bool:
     """Adds a fact to `run.json`; returns whether the fact is new."""
-    if self._facts.get(name) == fact:
+    if self.facts.get(name) == fact:
       return False
-    self._facts[name] = fact
+    self.facts[name] = fact
     self._write_facts()
     return True
 
@@ -117,7 +117,7 @@ class WorkdirWriter:
     return path.name
 
   def _write_facts(self) -> None:
-    atomic.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
+    atomic.write_whole(self.workdir / "run.json", json.dumps(self.facts, indent=2) + "\n")
 
 
 def _step_of(line: str) -> float:

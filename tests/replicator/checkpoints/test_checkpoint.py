@@ -3,6 +3,7 @@
 import errno
 import functools
 import json
+import math
 import os
 import pathlib
 import re
@@ -25,7 +26,7 @@ from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed
 from replicator.step.variables import variables_of
-from replicator.training import run_state
+from replicator.training import preemption, run_state
 from tests.programs.two_networks import Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
@@ -687,11 +688,27 @@ def test_a_stop_between_two_log_points_loses_nothing(tmp_path):
   assert rows(tmp_path) == [{"step": done + 10, "count": (done + 11) / 2}]
 
 
-def test_a_second_interrupt_does_not_wait(tmp_path):
+def test_the_same_press_of_ctrl_c_may_arrive_twice(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", math.inf)
   def ask_twice(counter):
     if counter.count.numpy() == 5:
       os.kill(os.getpid(), signal.SIGINT)
       os.kill(os.getpid(), signal.SIGINT)
+    return Evaluation({})
+  with pytest.raises(Preempted, match="stopped at step 6, which is saved"):
+    train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
+  assert capsys.readouterr().out.splitlines().count(
+      "stopping after this step; Ctrl-C once more to stop at once") == 1
+
+
+def test_a_second_press_of_ctrl_c_does_not_wait(tmp_path, monkeypatch):
+  monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", 0.0)
+  def ask_twice(counter):
+    if counter.count.numpy() == 5:
+      os.kill(os.getpid(), signal.SIGINT)
+      os.kill(os.getpid(), signal.SIGINT)
+      threading.Event().wait(60)
+      pytest.fail("the second signal did not end the wait")
     return Evaluation({})
   with pytest.raises(KeyboardInterrupt):
     train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)

@@ -114,15 +114,3 @@ def test_a_task_that_takes_no_part(monkeypatch, name, cluster, kind, message):
   monkeypatch.setenv("TF_CONFIG", json.dumps(
       {"cluster": cluster, "task": {"type": kind, "index": 0}}))
   assert refusal(name) == message
-
-
-@pytest.mark.parametrize("text, expected", [
-    (None, True), ("", True), ("[]", True), ("{", True), ('{"cluster": {}}', True),
-    (json.dumps(config(index=0)), True), (json.dumps(config(index=1)), False),
-    (json.dumps(config(SERVERS, "chief")), True), (json.dumps(config(SERVERS, "worker")), False),
-    (json.dumps(config(SERVERS, "ps")), False)])
-def test_one_process_of_a_cluster_may_be_the_chief(monkeypatch, text, expected):
-  monkeypatch.delenv("TF_CONFIG", raising=False)
-  if text is not None:
-    monkeypatch.setenv("TF_CONFIG", text)
-  assert tf_config.may_be_chief() == expected

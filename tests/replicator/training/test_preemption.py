@@ -36,7 +36,7 @@ def test_a_held_signal_comes_when_it_is_released(received):
   with preemption.sigterm_held() as release:
     release()
     os.kill(os.getpid(), signal.SIGTERM)
-    with preemption.StopSignal() as stop:
+    with preemption.StopSignal(lambda line: None) as stop:
       assert not stop.received
       release()
       assert stop.received
