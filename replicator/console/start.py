@@ -76,8 +76,9 @@ def new_workdir() -> str:
 
 
 def is_chief() -> bool:
-  """Whether this process is the chief of its run, as far as TF_CONFIG shows before it is checked."""
-  with contextlib.suppress(ValueError, AttributeError, TypeError):  # Who reads it later reports a mistake.
+  """Whether this process is the chief of its run, by a TF_CONFIG that is not checked yet."""
+  # Who reads it later reports a mistake.
+  with contextlib.suppress(ValueError, AttributeError, TypeError):
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     task, has_chief = config.get("task", {}), "chief" in config.get("cluster", {})
     return task.get("type", "chief") == "chief" or (
