@@ -20,9 +20,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from replicator.console import quiet
+from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, experiment, program
-from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line, in_one_line
+from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -70,8 +71,11 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
   def run_it() -> int:
     nonlocal workdir
     arguments = _parse(argv)
+    import keras
+
     from replicator.app import config
     from replicator.configuration.checks import missing_values_reported
+    keras.config.disable_traceback_filtering()  # It hides the cause of an error in a layer.
     config.parse(arguments.gin_file, arguments.gin_param)
     with missing_values_reported():
       if arguments.explain or arguments.diff:

@@ -24,11 +24,12 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from replicator.console import quiet
+from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.doctor.experiment import load
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
-from replicator.errors import UsageError, in_one_line
+from replicator.errors import UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +44,8 @@ def _check(words: list[str]) -> int:
   if not flags.check_resume:  # It needs several devices of a kind: every machine has CPUs.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
   quiet.import_tensorflow()
+  import keras
+  keras.config.disable_traceback_filtering()  # It hides the cause of an error in a layer.
   from replicator.configuration.checks import missing_values_reported
   with missing_values_reported():
     return (_check_resume if flags.check_resume else _check_replicas)(flags, words)

@@ -8,6 +8,7 @@ import gin
 import tensorflow as tf
 import tree
 
+from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import check_owners
 from replicator.step import collectives, context, logical_devices
@@ -202,7 +203,8 @@ class Replicator:
       xla = self.jit_compile or self.name == "tpu"
       with context.entered(step, xla) as replica, logical_devices.gradients_placed():
         replicas.append(replica)
-        outputs = step_fn(*arguments)
+        with located():
+          outputs = step_fn(*arguments)
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
