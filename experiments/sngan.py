@@ -59,6 +59,10 @@ class SNGAN(tf.Module):
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 5,
                generator_batch_ratio: int = 2, bigan: bool = False):
     super().__init__()
+    for name, value in (("latent_dim", latent_dim), ("discriminator_updates", discriminator_updates),
+                        ("generator_batch_ratio", generator_batch_ratio)):
+      if value < 1:
+        raise replicator.UsageError(f"SNGAN.{name} = {value}: must be at least 1")
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
     self.loss = loss()

@@ -38,9 +38,10 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
   near = difflib.get_close_matches(word.lower(), {name.lower() for name in names}, 1, cutoff=0.5)
   # Among names that differ only in their capitals, the one whose capitals are most alike.
   alike = difflib.get_close_matches(word, [name for name in names if name.lower() in near], 1, 0.0)
-  # `lr` is short for `learning_rate`.
-  short = [name for name in names if word == "".join(part[:1] for part in name.split("_"))]
-  return f" Did you mean '{(alike or short)[0]}'?" if alike or short else ""
+  # `lr` means `learning_rate`.
+  short = [name for name in names if "_" in name and word == "".join(
+      part[:1] for part in name.split("_"))]
+  return f" Did you mean '{(short or alike)[0]}'?" if short or alike else ""
 
 
 def chain_of(error: BaseException) -> list[BaseException]:

@@ -116,15 +116,21 @@ def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None
 def _parse(argv: list[str]) -> argparse.Namespace:
   parser = Parser(description="Trains; the same command with the same workdir resumes.")
   parser.add_configuration()
-  parser.add_argument("--workdir", help="where the run leaves its files, and where it resumes")
+  parser.add_argument("--workdir", type=_folder, help="where the run leaves its files, and where it resumes")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
   parser.add_argument("--allow_partial_restore", action="store_true",
                       help="restore what fits of a checkpoint, and report what does not")
   parser.add_argument("--explain", action="store_true",
                       help="print every value that the run would use and its source, and exit")
-  parser.add_argument("--diff", metavar="RUN",
+  parser.add_argument("--diff", metavar="RUN", type=_folder,
                       help="print what differs from the run in this workdir, and exit")
   return parser.parse_args(argv)
+
+
+def _folder(name: str) -> str:
+  if not name:
+    raise argparse.ArgumentTypeError("is empty; write the name of a folder")
+  return os.path.expanduser(name)
 
 
 def _new_workdir() -> str:

@@ -91,8 +91,10 @@ def _reason(error: BaseException, own: list[_Frame]) -> str:
   """The line of an error's message that says most, with a remedy or a hint."""
   lines = [line for line in str(error).splitlines() if line.strip()] or [""]
   reason = lines[0]
-  if "Graph execution error" in reason:  # The reason comes after the places.
-    reason = next((line for line in lines[2:] if not line.startswith("  ")), reason)
+  if "Graph execution error" in reason:  # The reason, or those of several, come after the places.
+    first = re.search(r"^ +\(0\) [A-Z_]+: +(.+)", str(error), re.MULTILINE)
+    reason = first[1] if first else next(
+        (line for line in lines[1:] if not re.match(" |Detected at node", line)), reason)
   for pattern, remedy in _REMEDIES.items():
     if found := re.search(pattern, reason):
       return f"{reason[:found.end()]}; {remedy}"
