@@ -1,5 +1,6 @@
 """`train`: makes the strategy, the step and its inputs as configured, and runs the loop."""
 
+import inspect
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -96,6 +97,7 @@ def train(make_step: Callable[[], Callable],
   step_context.run.num_input_pipelines = replicator.num_pipelines
   with replicator.scope():
     step = make_step()
+  _check_arguments(step, inputs is not None)
   replicator.check(step)
   training = Training(replicator, step, inputs, context, evaluate, before_call)
   observer.current().prepared(training)
@@ -105,6 +107,21 @@ def train(make_step: Callable[[], Callable],
   schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
   loop.Loop(training, schedule, guard, pathlib.Path(workdir), facts, observer.current()).run()
   return step
+
+
+def _check_arguments(step: Callable, has_inputs: bool) -> None:
+  if not callable(step):
+    raise UsageError(f"make_step must return the step, a function or a tf.Module that is called "
+                     f"with a batch, not {type(step).__name__}")
+  try:
+    inspect.signature(step).bind(*[None] * has_inputs)
+  except TypeError as error:
+    raise UsageError("the step is called with a batch, and takes none; write def __call__(self, "
+                     "batch), or give train no inputs" if has_inputs else
+                     "the step takes an argument, and train has no inputs to call it with; give "
+                     "train inputs, or write def __call__(self)") from error
+  except ValueError:  # It does not say what it takes.
+    pass
 
 
 def _check_settings(**settings: int) -> None:
