@@ -77,9 +77,9 @@ def _list(path: str) -> tuple[tuple[str, ...], list[Path], np.ndarray]:
               if folder.is_dir() and not folder.name.startswith(".")}
   by_class = {name: files for name, files in by_class.items() if files}
   if not by_class and (flat := _images_under(root)):
-    raise UsageError(f"ImageFolder.path = {str(path)!r}: its {len(flat):,} images are in no "
-                     f"sub-folder. Expected {layout}; images without classes may all be in one, "
-                     f"such as {root.name}/all.")
+    raise UsageError(f"ImageFolder.path = {str(path)!r}: no image in any sub-folder, but "
+                     f"{len(flat):,} in the folder itself. Expected {layout}; images without "
+                     f"classes may all be in one sub-folder, such as {root.name}/all.")
   if not by_class:
     raise UsageError(f"ImageFolder.path = {str(path)!r}: no image in any sub-folder. Expected "
                      f"{layout} (file types: {' '.join(_SUFFIXES)}).")

@@ -71,13 +71,13 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
   return lines
 
 
-def check_before_evaluation(is_due: bool) -> None:
-  """Raises a UsageError for bindings that no call so far used, and no evaluation will use.
+def check_scopes() -> None:
+  """Raises a UsageError for bindings in a scope that is almost that of a call, and has no calls.
 
-  If an evaluation `is_due`, these are only those in a misspelled scope: it may enter other scopes.
+  A later evaluation may enter other scopes, so only `after_first_step` can refuse all that is unused.
   """
   found = checks.unused(statements.last_read(), operative_config())
-  _refuse(each for each in found if each.misspelled or (each.certain and not is_due))
+  _refuse(each for each in found if each.misspelled)
 
 
 def _refuse(mistakes: Iterable[checks.Unused]) -> None:

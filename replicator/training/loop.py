@@ -119,7 +119,7 @@ class Loop:
       self._note(replicator.servers.describe())
     function, iterator = self._from_here()
     if state.step == 0:
-      if self._can_trace_early():
+      if self._is_traced_early():
         iterator = self._trace(function, iterator)
       self._at_boundary()
       # Several workers agree in the first call.
@@ -145,10 +145,11 @@ class Loop:
     return function, batches(training.inputs, training.input_context,
                              self._state.step + self._recovery.skipped, steps_per_call)
 
-  def _can_trace_early(self) -> bool:
-    """Whether the step can be traced before the first evaluation, and would be traced the same."""
-    return not (self._training.before_call or self._training.replicator.is_async
-                or tf.config.functions_run_eagerly())
+  def _is_traced_early(self) -> bool:
+    """Whether an evaluation comes before the step is traced, and the trace can come before it."""
+    training = self._training
+    return bool(training.evaluate and self._schedule.eval_every) and not (
+        training.before_call or training.replicator.is_async or tf.config.functions_run_eagerly())
 
   def _trace(self, function: TrainingFunction, iterator: Iterator) -> Iterator:
     """Refuses what cannot train, before an evaluation takes minutes; returns the same batches."""
@@ -157,7 +158,7 @@ class Loop:
     self._checkpoints.check_complete(function.variables())
     self._checkpoints.retention.check_logged(names, evaluated=False)
     self._guard.check_limits(names)
-    operative.check_before_evaluation(bool(self._training.evaluate and self._schedule.eval_every))
+    operative.check_scopes()
     return itertools.chain([first], iterator)
 
   def _train(self, function: TrainingFunction, iterator: Iterator, stop: StopSignal,
