@@ -10,7 +10,8 @@ PREEMPTED_STATUS = 42  # The exit status of a run that was asked to stop, and sa
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # So begins an error that Keras or AutoGraph raises in place of the one that it caught.
-_IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:")
+_IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:",
+                        "Could not automatically infer the output shape")
 
 
 class UsageError(Exception):
@@ -58,7 +59,8 @@ def chain_of(error: BaseException) -> list[BaseException]:
 
 def _replaces(error: BaseException, inner: BaseException) -> bool:
   message = str(error).lstrip("'\"")  # A KeyError shows its message in quotes.
-  if message.startswith(_IN_PLACE_OF_ANOTHER):
+  # An error that cannot be made again from a message alone leads to a TypeError about that.
+  if message.startswith((*_IN_PLACE_OF_ANOTHER, f"{type(inner).__name__}.__init__() missing ")):
     return True
   same = type(error).__name__ == type(inner).__name__
   return same and bool(str(inner)) and str(error).startswith(str(inner))

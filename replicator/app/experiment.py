@@ -75,7 +75,9 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
 
     from replicator.app import config
     from replicator.configuration.checks import missing_values_reported
-    keras.config.disable_traceback_filtering()  # It hides the cause of an error in a layer.
+    # Both would hide the cause of an error in a layer, in an evaluation as in a step.
+    keras.config.disable_traceback_filtering()
+    warnings.filterwarnings("ignore", "Layer .* looks like it has unbuilt state")
     config.parse(arguments.gin_file, arguments.gin_param)
     with missing_values_reported():
       if arguments.explain or arguments.diff:

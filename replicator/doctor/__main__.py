@@ -44,8 +44,6 @@ def _check(words: list[str]) -> int:
   if not flags.check_resume:  # It needs several devices of a kind: every machine has CPUs.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
   quiet.import_tensorflow()
-  import keras
-  keras.config.disable_traceback_filtering()  # It hides the cause of an error in a layer.
   from replicator.configuration.checks import missing_values_reported
   with missing_values_reported():
     return (_check_resume if flags.check_resume else _check_replicas)(flags, words)

@@ -110,9 +110,10 @@ def train(make_step: Callable[[], Callable],
 
 
 def _check_arguments(step: Callable, has_inputs: bool) -> None:
-  if not callable(step):
-    raise UsageError(f"make_step must return the step, a function or a tf.Module that is called "
-                     f"with a batch, not {type(step).__name__}")
+  if isinstance(step, type) or not callable(step):
+    name = f"the class {step.__name__}" if isinstance(step, type) else type(step).__name__
+    raise UsageError("train: make_step returned " + name + "; it must return the step, a function "
+                     "or a tf.Module that is called with a batch")
   try:
     inspect.signature(step).bind(*[None] * has_inputs)
   except TypeError as error:
