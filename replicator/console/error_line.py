@@ -49,8 +49,8 @@ def in_one_line(error: BaseException) -> str:
   chain = chain_of(error)
   frames = _frames(chain)
   own = _own(frames)
-  return (f"{_place(own)}{type(chain[-1]).__name__}: {_reason(chain[-1], own)}"
-          f"{_in_layer(frames)}")
+  said = filter(None, [type(chain[-1]).__name__, _reason(chain[-1], own)])
+  return f"{_place(own)}{': '.join(said)}{_in_layer(frames)}"
 
 
 @contextlib.contextmanager

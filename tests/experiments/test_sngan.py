@@ -157,6 +157,7 @@ def test_variants_train(bindings, tmp_path):
   assert losses.shape == (3, len(SCALARS)) and np.isfinite(losses).all()
 
 
+@pytest.mark.slow
 def test_step_compiles_under_xla_with_static_shapes():
   # A TPU runs this. The compiler knows the batch size, so no dimension is dynamic.
   configure("SNGAN.discriminator_updates = 1")

@@ -134,17 +134,12 @@ def imports_in_a_new_process(*modules: str) -> str:
   return f"{done.stdout}{f'status {done.returncode}' if done.returncode else ''}"
 
 
-# `test_house` proves it for the other modules of these rooms: here TensorFlow is the real one.
-@pytest.mark.parametrize("module", ["replicator.training.loop", "replicator.workdir.writer"])
-def test_an_import_prints_nothing(module):
-  assert imports_in_a_new_process(module) == ""
-
-
-def test_commands_import_in_silence():
+def test_imports_print_nothing():
+  # `test_house` proves it for the other modules of these rooms: here TensorFlow is the real one.
   assert imports_in_a_new_process(
       "replicator.launch.__main__", "replicator.compare", "replicator.rerun",
-      "replicator.doctor.__main__", "replicator.sweeps.command",
-      "replicator.configuration.operative") == ""
+      "replicator.sweeps.command", "replicator.configuration.operative",
+      "replicator.workdir.writer", "replicator.training.loop", "replicator.doctor.__main__") == ""
 
 
 # ---- Documentation ------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def test_class_conditional_batch_norm_scales_by_class():
   generator = Generator(8, latent_dim=4, width=1 / 16, num_classes=2)
   z = tf.repeat(normal(1, 4), 2, axis=0)
   same = generator(z, tf.constant([0, 1]))
-  np.testing.assert_array_equal(same[0], same[1])  # all classes start alike
+  np.testing.assert_allclose(same[0], same[1], rtol=1e-4, atol=1e-6)  # All classes start alike.
   generator.blocks[0].norm1.gamma.assign([[1.0] * 16, [2.0] * 16])
   different = generator(z, tf.constant([0, 1]))
   np.testing.assert_array_equal(different[0], same[0])

@@ -41,6 +41,7 @@ def test_loading_changes_nothing_else():
   assert not hasattr(tf, "estimator")
 
 
+@pytest.mark.slow
 def test_importing_our_modules_loads_nothing_heavy():
   # A fresh process, because this one has loaded it. Deprecation warnings are errors there, too.
   code = ("import sys, replicator, tensorflow as tf\n"

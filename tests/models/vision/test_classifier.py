@@ -1,6 +1,7 @@
 """The small classifier: its accuracy, its file, and its independence of global state."""
 
 import random
+import shutil
 
 import keras
 import numpy as np
@@ -15,6 +16,12 @@ from models.vision.shapes import Shapes
 
 def small():
   return Shapes(8, size=200)
+
+
+@pytest.fixture(scope="module")
+def small_folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("small")
+  return folder, load_or_train(small(), folder)
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +61,21 @@ def test_a_saved_classifier_is_loaded_unchanged(digits_folder):
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_classifier_of_another_source_is_replaced(tmp_path):
-  load_or_train(small(), tmp_path)
+def test_the_classifier_of_another_source_is_replaced(small_folder, tmp_path):
+  shutil.copytree(small_folder[0], tmp_path, dirs_exist_ok=True)
   other = load_or_train(Shapes(16, size=100), tmp_path)
   assert other.num_train == 80
   assert other(np.zeros([1, 16, 16, 3], np.uint8))[0].shape == (1, NUM_FEATURES)
 
 
 @pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
-def test_training_does_not_depend_on_the_dtype_policy(tmp_path, policy):
+def test_training_does_not_depend_on_the_dtype_policy(small_folder, tmp_path, policy):
   images, _ = read(small(), np.arange(20))
-  expected = load_or_train(small(), tmp_path / "one")(images)
+  expected = small_folder[1](images)
   before = keras.config.dtype_policy()
   keras.config.set_dtype_policy(policy)
   try:
-    result = load_or_train(small(), tmp_path / "two")(images)
+    result = load_or_train(small(), tmp_path)(images)
   finally:
     keras.config.set_dtype_policy(before)
   for ours, theirs in zip(result, expected, strict=True):

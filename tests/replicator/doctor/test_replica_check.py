@@ -236,6 +236,7 @@ def test_a_recording_comes_back_from_its_file_in_order(tmp_path):
 # ---- The command line ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every_variant(tmp_path):
   source = pathlib.Path(planted_bugs.__file__).read_text()
   (tmp_path / "my_step.py").write_text(source)

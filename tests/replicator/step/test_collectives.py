@@ -70,15 +70,16 @@ GROUPS = {1: [[0]], 2: [[1], [0]], 4: [[0, 3], [2, 1]], 8: [[0, 2, 4, 6], [7, 5,
 
 
 @pytest.mark.parametrize("strategy, replicas, groups", [
-    ("one_device", 1, None), ("mirrored", 2, None), ("mirrored", 4, None), ("mirrored", 8, None),
+    ("one_device", 1, None), ("mirrored", 2, None), ("mirrored", 4, None),
     ("central_storage", 2, None), ("one_device", 1, GROUPS[1]), ("central_storage", 2, GROUPS[2]),
-    ("mirrored", 4, GROUPS[4]), pytest.param("mirrored", 8, GROUPS[8], marks=pytest.mark.slow)])
+    ("mirrored", 4, GROUPS[4]), pytest.param("mirrored", 8, None, marks=pytest.mark.slow),
+    pytest.param("mirrored", 8, GROUPS[8], marks=pytest.mark.slow)])
 def test_values_and_gradients_are_those_of_the_formulas(strategy, replicas, groups):
   every_collective.check(Replicator(strategy, logical_cpus=replicas), groups)
 
 
-@pytest.mark.parametrize("processes", [
-    pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2, 3])
 def test_values_and_gradients_in_several_processes(processes):
   outcome = subprocess.run(
       [sys.executable, "-m", "replicator.launch", f"--workers={processes}", "--",

@@ -77,6 +77,7 @@ except replicator.UsageError as error:
          "start a new one"]
 
 
+@pytest.mark.slow
 def test_a_cpu_that_has_computed_cannot_be_split():
   assert in_a_new_process("""
 import tensorflow as tf
