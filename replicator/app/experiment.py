@@ -130,7 +130,8 @@ def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None
 def _parse(argv: list[str]) -> argparse.Namespace:
   parser = Parser(description="Trains; the same command with the same workdir resumes.")
   parser.add_configuration()
-  parser.add_argument("--workdir", type=_folder, help="where the run leaves its files, and where it resumes")
+  parser.add_argument("--workdir", type=_folder,
+                      help="where the run leaves its files, and where it resumes")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
   parser.add_argument("--allow_partial_restore", action="store_true",
                       help="restore what fits of a checkpoint, and report what does not")

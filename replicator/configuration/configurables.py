@@ -105,7 +105,7 @@ def makers(selector: str, parameter: str) -> list[str]:
 
 
 def _is_a(made: type, kind: type) -> bool:
-  if getattr(kind, "_is_protocol", False):
+  if typing.Protocol in kind.__bases__:
     return all(hasattr(made, name) for name, value in vars(kind).items()
                if inspect.isfunction(value) and not name.startswith("_"))
   return typing.get_origin(kind) is None and issubclass(made, kind)

@@ -74,7 +74,7 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
 def check_scopes() -> None:
   """Raises a UsageError for bindings in a scope that is almost that of a call, and has no calls.
 
-  A later evaluation may enter other scopes, so only `after_first_step` can refuse all that is unused.
+  A later evaluation may enter other scopes, so only `after_first_step` can refuse the others.
   """
   found = checks.unused(statements.last_read(), operative_config())
   _refuse(each for each in found if each.misspelled)

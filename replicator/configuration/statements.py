@@ -164,7 +164,7 @@ class _Reader:
 
 
 class _Delegate(gin.config.ParserDelegate):
-  """Looks up the references in the values of statements; `statement()` is the present one's line."""
+  """Looks up the references in values; `statement()` is the line of the present statement."""
 
   def __init__(self, find: Find, statement: Callable[[], str]):
     super().__init__()

@@ -1,7 +1,7 @@
 """Any error in one line: the user's line of code, the cause, the layer, and the remedy if known.
 
-    step.py:31: ValueError: Dimensions must be equal, but are 4 and 7 with input shapes: [8,4], [8,7]
-    (in the layer generator/blocks/1)
+    step.py:31: ValueError: Dimensions must be equal, but are 4 and 7 with input shapes: [8,4],
+    [8,7] (in the layer generator/blocks/1)
 """
 
 import builtins
