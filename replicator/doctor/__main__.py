@@ -70,6 +70,8 @@ def _check_replicas(flags: argparse.Namespace, words: list[str]) -> int:
   print(f"{flags.experiment}: {steps} steps of {check.reference.batch_size} examples in "
         f"{precision}, against 1 replica\n(the largest relative difference of a loss, a gradient "
         f"or a variable; up to {check.tolerance:g} is rounding)", flush=True)
+  for note in check.notes:
+    print(note, flush=True)
   verdicts = _print_table(check.results(words))
   if verdicts & {DIFFERS, FAILED}:
     print("This step does not train the same however it is divided.")

@@ -37,6 +37,12 @@ class ReplicaCheck:
     strategy.make("mirrored", 4 * self._devices, None, self._devices)
     self.reference = self._record(1)
 
+  @property
+  def notes(self) -> list[str]:
+    """What is not compared."""
+    return [f"not compared: gradients that {update} takes inside a loop or a branch of the step; "
+            "the variables that they change are" for update in self.reference.evidence.uncompared]
+
   def record_process(self, path: str) -> None:
     """Records this process's part in a cluster; the chief writes the file."""
     recording = self._record_with(["Replicator.strategy = 'multi_worker_mirrored'",

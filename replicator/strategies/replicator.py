@@ -133,7 +133,7 @@ class Replicator:
       UsageError: n does not divide by the number of replicas, two optimizers own a variable, the
         strategy cannot run a layer of the step, or `run` is called inside a step.
     """
-    if tf.distribute.has_strategy() and tf.distribute.get_replica_context():
+    if context.current().is_step:
       raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
                        "call the function itself, or run it after the step")
     if step_fn not in self._compiled:
