@@ -31,7 +31,11 @@ class _Compiled:
 
   @functools.cached_property
   def graph(self) -> tf.Graph:
-    return self.function.get_concrete_function(*self.arguments).graph
+    return self.trace().graph
+
+  def trace(self) -> Any:
+    """Traces the function, if that is not done; returns the concrete function."""
+    return self.function.get_concrete_function(*self.arguments)
 
   @functools.cached_property
   def python_calls(self) -> list[str]:
@@ -61,13 +65,19 @@ class TrainingFunction:
 
     `inputs` is this worker's part of the batches, a nest of `[steps_per_call, n, ...]`, or None.
     """
-    distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
-    arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), distributed)
-    flags = self._trainable.flags()
-    if flags not in self._compiled:
-      self._compiled[flags] = self._compile(arguments)
-    self._newest = self._compiled[flags]
+    arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), self._distributed(inputs))
+    self._newest = self._compiled_for(arguments)
     return Result(self._newest.names, self._replicator.start(self._newest.function, *arguments))
+
+  def trace(self, inputs: Nest | None) -> list[str]:
+    """Traces the steps for batches like `inputs`; returns the names of their scalars.
+
+    Raises a UsageError if workers would call other collectives, so that a step would hang.
+    """
+    arguments = (tf.constant(0, tf.int64), tf.constant(False), self._distributed(inputs))
+    self._newest = self._compiled_for(arguments)
+    self._newest.trace()
+    return list(self._newest.names)
 
   def variables(self) -> list[tf.Variable]:
     """The variables that the steps use; valid after the first call."""
@@ -94,7 +104,14 @@ class TrainingFunction:
     self._warned.update(new)
     return list(new.values())
 
-  def _compile(self, arguments: tuple) -> _Compiled:
+  def _distributed(self, inputs: Nest | None) -> tuple:
+    return () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
+
+  def _compiled_for(self, arguments: tuple) -> _Compiled:
+    """The steps for what is `trainable` now, compiled for arguments like these."""
+    flags = self._trainable.flags()
+    if flags in self._compiled:
+      return self._compiled[flags]
     names: list[str] = []
     attributes = FrozenAttributes(self._step_fn)
 
@@ -104,8 +121,9 @@ class TrainingFunction:
 
     compiled = _Compiled(self._replicator.compile(steps), names, attributes, arguments)
     if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
-      compiled.function.get_concrete_function(*arguments)
+      compiled.trace()
       self._replicator.check_workers_agree()
+    self._compiled[flags] = compiled
     return compiled
 
   def _steps(self, names: list[str], first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple
