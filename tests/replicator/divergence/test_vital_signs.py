@@ -68,6 +68,13 @@ def test_if_nothing_learns_any_more_a_loss_of_0_is_no_excuse():
       "300: grad_norm/d for 100 steps in a row: its network does not learn"]
 
 
+def test_if_most_networks_died_a_loss_of_0_is_no_excuse():
+  # The scores of a dead discriminator are 0, and so is the loss of its generator.
+  dead = NOISE * SINCE_200
+  found = told(d=dead + 2.0, g=dead, e=NOISE, g__d=dead, g__g=dead, g__e=NOISE)
+  assert [line.split(" for")[0] for line in found] == ["300: grad_norm/d", "300: grad_norm/g"]
+
+
 def test_a_network_that_never_learned_is_told():
   assert told(loss=NOISE, g__g=0 * NOISE, g__d=NOISE) == [
       "100: grad_norm/g for 100 steps in a row: its network does not learn"]
