@@ -220,3 +220,20 @@ def test_an_exploded_run_says_so_or_goes_back(tmp_path, capsys):
           "Guard.max_rollbacks = 2", steps=10, step=Explodes)
   train(tmp_path / "off", "Guard.action = 'off'", steps=10, step=Explodes)
   assert warnings(capsys) == []
+
+
+class FailsTwice(tf.Module):
+  """Explodes at step 3, and is NaN at step 5."""
+
+  def __call__(self):
+    step = replicator.step_number()
+    return {"loss": tf.where(step == 2, 1e9, tf.where(step == 4, np.nan, 1.0))}
+
+
+@pytest.mark.parametrize("strict, step, warned", [("True", 3, False), ("False", 5, True)])
+def test_the_first_failure_of_a_call_counts(strict, step, warned, tmp_path, capsys):
+  with pytest.raises(RunFailed, match=rf"^step {step}: loss is"):
+    train(tmp_path, f"Guard.strict = {strict}", "train.steps_per_call = 10", steps=10,
+          step=FailsTwice)
+  assert [line.startswith("warning: step 3: loss is 1e+09, and") for line in warnings(capsys)
+          ] == [True] * warned
