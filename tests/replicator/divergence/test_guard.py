@@ -127,6 +127,21 @@ def test_a_warned_run_keeps_its_last_good_checkpoint(tmp_path, capsys):
   assert saved_steps(tmp_path) == [4]
 
 
+class Undefined(tf.Module):
+  """Is NaN at every step."""
+
+  def __call__(self):
+    return {"loss": tf.constant(np.nan)}
+
+
+@pytest.mark.parametrize("bindings", [(), ("train.steps_per_call = 2",)])
+def test_a_warning_is_given_once_for_each_log_point(bindings, tmp_path, capsys):
+  train(tmp_path, "Guard.action = 'warn'", "train.log_every = 4", "train.checkpoint_every = 0",
+        *bindings, step=Undefined, inputs=None)
+  lines = [line for line in capsys.readouterr().out.splitlines() if "is nan" in line]
+  assert lines == [f"warning: step {step}: loss is nan" for step in (1, 5, 9)]
+
+
 # ---- Roll back ----------------------------------------------------------------------------------
 
 ROLL_BACK = "Guard.action = 'roll_back'"
