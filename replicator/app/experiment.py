@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from replicator.console import quiet, start
+from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, program
-from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line, in_one_line
+from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -72,8 +73,13 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
   def train() -> int:
     nonlocal workdir
     arguments = _parse(argv)
+    import keras
+
     from replicator.app import config
     from replicator.configuration.checks import missing_values_reported
+    # Both would hide the cause of an error in a layer, in an evaluation as in a step.
+    keras.config.disable_traceback_filtering()
+    warnings.filterwarnings("ignore", "Layer .* looks like it has unbuilt state")
     config.parse(arguments.gin_file, arguments.gin_param)
     with missing_values_reported():
       if arguments.explain or arguments.diff:
@@ -124,15 +130,22 @@ def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None
 def _parse(argv: list[str]) -> argparse.Namespace:
   parser = Parser(description="Trains; the same command with the same workdir resumes.")
   parser.add_configuration()
-  parser.add_argument("--workdir", help="where the run leaves its files, and where it resumes")
+  parser.add_argument("--workdir", type=_folder,
+                      help="where the run leaves its files, and where it resumes")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
   parser.add_argument("--allow_partial_restore", action="store_true",
                       help="restore what fits of a checkpoint, and report what does not")
   parser.add_argument("--explain", action="store_true",
                       help="print every value that the run would use and its source, and exit")
-  parser.add_argument("--diff", metavar="RUN",
+  parser.add_argument("--diff", metavar="RUN", type=_folder,
                       help="print what differs from the run in this workdir, and exit")
   return parser.parse_args(argv)
+
+
+def _folder(name: str) -> str:
+  if not name:
+    raise argparse.ArgumentTypeError("is empty; write the name of a folder")
+  return os.path.expanduser(name)
 
 
 def _new_workdir() -> str:

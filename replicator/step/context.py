@@ -38,10 +38,14 @@ class StepContext:
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
     self.collectives: list[str] = []  # A description of each that the step has called so far.
     self.scaled_for: set[Any] = set()  # Optimizers that scaled a loss since their last update.
+    self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.
+    # Called at each draw of `random`, while it is traced, with the stream and the number of rows.
+    self.on_draw: Callable[[str, int], None] | None = None
     # Called at each update of an optimizer, while it is traced, with the optimizer, its variables,
-    # and their gradients before and after the mean over replicas.
-    self.on_update: Callable[[Any, list, list[tf.Tensor], list[tf.Tensor]], None] | None = None
+    # and their gradients before and after the mean over replicas; returns those to update with.
+    self.on_update: Callable[
+        [Any, list, list[tf.Tensor], list[tf.Tensor]], list[tf.Tensor]] | None = None
 
 
 @dataclasses.dataclass
