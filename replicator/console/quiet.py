@@ -48,7 +48,7 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_garbage() -> Iterator[None]:
-  """What the body makes stays for ever: the garbage collector never looks at it."""
+  """What the body makes is kept: the garbage collector never looks at it."""
   was_enabled = gc.isenabled()
   gc.disable()
   try:

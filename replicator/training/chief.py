@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from replicator.console.error_line import in_one_line
 from replicator.console.progress import Progress
-from replicator.errors import Preempted, UsageError, in_one_line
+from replicator.errors import Preempted, RunFailed, UsageError, first_line
 from replicator.step import context
 from replicator.workdir import introduction, writer
 from replicator.workdir.live_report import LiveReport
@@ -89,6 +90,8 @@ class Chief:
       return  # It did not begin.
     if error is None:
       self.progress.note(f"done: {self._report.finish('')}")
+    elif isinstance(error, Preempted):
+      self._report.finish("interrupted")
     else:
-      self._report.finish("interrupted" if isinstance(error, Preempted)
-                          else f"failed: {in_one_line(error)}")
+      line = first_line(error) if isinstance(error, RunFailed) else in_one_line(error)
+      self._report.finish(f"failed: {line}")

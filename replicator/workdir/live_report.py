@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from replicator.workdir.writer import WorkdirWriter
 
-_SHARE = 0.01  # Of the time since the last report, that the next one may take.
+_SHARE = 0.01  # A report may take this part of the time until the next one.
 
 
 class LiveReport:

@@ -231,7 +231,7 @@ def test_numbers_that_are_not_finite_are_read_back(workdir):
   assert "not finite at step 1: d, g" in written(workdir).words
 
 
-# ---- While a run goes on, and how it ended --------------------------------------------------------
+# ---- While a run goes on, and how it ended ------------------------------------------------------
 
 
 class Record:
@@ -289,7 +289,7 @@ def test_the_report_says_how_the_run_ended(ended, last, words, workdir):
   assert (str(ended) in shown) == (ended is not None)  # Why it failed stands in the table.
 
 
-# ---- What a user looks for ------------------------------------------------------------------------
+# ---- What a user looks for ----------------------------------------------------------------------
 
 
 def test_the_title_is_the_name_of_the_run(workdir):
