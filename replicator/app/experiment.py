@@ -8,10 +8,12 @@ Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted
 """
 
 import argparse
+import atexit
 import contextlib
 import os
 import pathlib
 import shlex
+import signal
 import sys
 import traceback
 import warnings
@@ -38,6 +40,8 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   start.loaded()
   quiet.drop_native_log()
   status = _run(main, list(argv))
+  # TensorFlow takes a while to end. A signal in that time must not change the status.
+  atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
   quiet.finish()
   sys.exit(status)
 
@@ -96,9 +100,8 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
       workdir = arguments.workdir or _new_workdir()
       if os.path.exists(workdir) and not os.path.isdir(workdir):
         raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-      from replicator.strategies import tf_config
       from replicator.workdir import owner
-      if tf_config.may_be_chief():
+      if start.is_chief():
         owner.check_free(pathlib.Path(workdir))
       try:
         main(workdir)

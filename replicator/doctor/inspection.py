@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pathlib
 import re
 import traceback
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ quiet.import_tensorflow()
 import keras
 import tensorflow as tf
 
+import replicator
 from replicator.errors import is_foreign
 from replicator.internals.keras_internals import layers_in
 from replicator.internals.tensorflow_internals import graphs_called_by
@@ -28,6 +30,7 @@ _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncated
                     r"(?!GetKey|GetAlg|UniformFullInt)")
 _NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
                "Square", "Tanh"}
+_LIBRARY = str(pathlib.Path(replicator.__file__).parent) + os.sep
 _OWN_STREAMS = {module.__file__ for module in (random, random_bits)}
 _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
 
@@ -153,5 +156,6 @@ def _add(found: list[str], text: str) -> None:
 
 def _place(frames: Sequence) -> str:
   """` at file:line`, the innermost line of the user's own code."""
-  own = [f for f in frames if os.path.isfile(f.filename) and not is_foreign(f.filename)]
+  own = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(_LIBRARY)
+         and not is_foreign(f.filename)]
   return f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""

@@ -19,7 +19,7 @@ import dataclasses
 import itertools
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import tensorflow as tf
@@ -85,8 +85,8 @@ class Loop:
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
 
-  def run(self) -> None:
-    """Trains up to the last step.
+  def run(self, ready: Callable[[], None]) -> None:
+    """Trains up to the last step; calls `ready` when signals may come.
 
     Raises:
       Preempted: a signal asked the run to stop; its state is saved.
@@ -95,6 +95,7 @@ class Loop:
     shown = self._chief.progress if self._chief else contextlib.nullcontext()
     start.end()  # The progress is shown from here on.
     with shown, StopSignal(self._say_stopping) as stop:
+      ready()
       try:
         self._run(stop)
         self._checkpoints.wait()
