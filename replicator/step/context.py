@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from replicator.errors import UsageError
+from replicator.internals.tensorflow_internals import in_second_pass_of_recompute_grad
+
 _T = TypeVar("_T")
 
 
@@ -99,6 +102,37 @@ def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
   is_later_part = now.microbatch is not None and not now.microbatch.is_first
   if now.signals is not None and not is_later_part and not in_inner_graph():
     now.signals.append((owner, compute()))
+
+
+def bookmark() -> Callable[[], contextlib.AbstractContextManager[None]]:
+  """Marks this place in the step; the result makes contexts in which the code is there again.
+
+  There, streams draw what they drew after the mark, and nothing is recorded as a signal.
+  """
+  marked = current()
+  draws, microbatch = marked.draws.copy(), _copy(marked.microbatch)
+
+  @contextlib.contextmanager
+  def again() -> Iterator[None]:
+    here = marked.draws, marked.microbatch, marked.signals
+    marked.draws, marked.microbatch, marked.signals = draws.copy(), _copy(microbatch), None
+    try:
+      yield
+    finally:
+      marked.draws, marked.microbatch, marked.signals = here
+
+  return again
+
+
+def _copy(part: Microbatch | None) -> Microbatch | None:
+  return part and dataclasses.replace(part, first_values=list(part.first_values))
+
+
+def check_not_recomputed(what: str) -> None:
+  """Raises a UsageError if TensorFlow or Keras recomputes the caller, where `what` happens again."""
+  if in_second_pass_of_recompute_grad():
+    raise UsageError(f"{what} once more while tf.recompute_grad (keras.remat, keras.RematScope) "
+                     "recomputes it, which makes gradients wrong; use replicator.recompute_grad")
 
 
 def in_inner_graph() -> bool:
