@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.global_state import get_global_attribute
-from keras.src.backend.common.stateless_scope import get_stateless_scope
+from keras.src.backend.common import global_state, stateless_scope
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -41,13 +40,14 @@ class VariableScope(keras.StatelessScope):
 
 def values_of_scope() -> dict[int, tf.Tensor]:
   """The values that a scope gives to Keras variables here, by the id of the variable."""
-  scope = get_stateless_scope()
+  scope = stateless_scope.get_stateless_scope()
   return dict(scope.state_mapping) if scope else {}
 
 
 def has_unbuilt_variables() -> bool:
   """Whether variables were made in a scope that has ended, and hold no value."""
-  return not get_stateless_scope() and bool(get_global_attribute("uninitialized_variables"))
+  return not stateless_scope.in_stateless_scope() and bool(
+      global_state.get_global_attribute("uninitialized_variables"))
 
 
 def is_recomputed(layer: keras.layers.Layer) -> bool:

@@ -61,7 +61,7 @@ class _Call:
 
   def outputs(self) -> Nest:
     """Runs the first pass."""
-    tensors = [tf.convert_to_tensor(x) for x in tree.flatten(self._inputs) if tf.is_tensor(x)]
+    tensors = [tf.convert_to_tensor(x) for x in tree.flatten(self._inputs) if _is_input(x)]
     outputs = iter(tf.custom_gradient(self._first_pass)(*tensors))
     return tree.map_structure(lambda x: next(outputs) if _is_floating(x) else x, self._results)
 
@@ -94,7 +94,7 @@ class _Call:
     """Calls the function in a scope that holds the state that the first pass found."""
     tensors = iter(inputs)
     args, kwargs, replaced = tree.map_structure(
-        lambda x: next(tensors) if tf.is_tensor(x) else x, self._inputs)
+        lambda x: next(tensors) if _is_input(x) else x, self._inputs)
     with keras_internals.VariableScope({**self._before, **replaced}) as scope:
       return self._function(*args, **kwargs), scope
 
@@ -125,6 +125,10 @@ class _Call:
       if op.type.startswith("Rng") or (op.op_def.is_stateful and "seed" in op.node_def.attr):
         self._refuse(f"draws with tf.random ({op.type}), and would draw other numbers for the "
                      "gradient; use replicator.random")
+
+
+def _is_input(x: Any) -> bool:
+  return tf.is_tensor(x) and not isinstance(x, tf.Variable | keras.Variable)
 
 
 def _is_floating(x: Any) -> bool:

@@ -18,7 +18,6 @@ from replicator import (
   random,
   recompute_grad,
 )
-from replicator.step import context
 from tests.programs.closeness import close
 
 X = np.random.default_rng(0).normal(size=[8, 5])
@@ -31,23 +30,20 @@ def seeded(seed, float64):
 
 
 class Network:
-  """Two blocks with all that draws, iterates or moves, each recomputed by `wrap`."""
+  """A block with all that draws, iterates or moves, recomputed by `wrap`."""
 
   def __init__(self, wrap):
     keras.utils.set_random_seed(0)
-    self.blocks = [keras.Sequential([
+    block = keras.Sequential([
         keras.Input([5]), SpectralNorm(L.Dense(5)), GlobalBatchNorm(), L.Activation("tanh"),
-        Dropout(0.3), L.Dropout(0.2), L.BatchNormalization(synchronized=True)]) for _ in range(2)]
-    self.wrap = wrap
-    self.weights = [v for block in self.blocks for v in block.trainable_variables]
-    self.state = [v for block in self.blocks for v in block.non_trainable_variables]
+        Dropout(0.3), L.Dropout(0.2)])
+    self.block, self.weights = wrap(block), block.trainable_variables
+    self.state = block.non_trainable_variables
 
   def loss_and_gradients(self, x):
     with tf.GradientTape() as tape:
       tape.watch(x)
-      outputs = x
-      for block in self.blocks:
-        outputs = self.wrap(block)(outputs + random.normal("z", x.shape), training=True)
+      outputs = self.block(x + random.normal("z", x.shape), training=True)
       loss = tf.reduce_mean(tf.square(outputs - 1))
     return loss, tape.gradient(loss, [x, *(v.value for v in self.weights)])
 
@@ -71,9 +67,10 @@ def trained(wrap, make_replicator, method="loss_and_gradients", n=1):
       loss, (_, *gradients) = microbatch(network.loss_and_gradients, x, n=n)
     else:
       loss, gradients = network.penalized(x)
-    return all_mean([loss, *gradients]), random.normal("dropout", [1]), len(
-        context.current().collectives)
-  results = [replicator.run(step, X)[0] for _ in range(2)]
+    return all_mean([loss, *gradients]), random.normal("dropout", [1])
+  compiled = replicator.compile(
+      lambda x: replicator.on_replicas(step, tf.constant(0, tf.int64), (x,)))
+  results = [replicator.local_results(compiled(replicator.distribute(X)))[0] for _ in range(2)]
   return results, [v.numpy() for v in network.state]
 
 
@@ -97,7 +94,7 @@ def test_gradients_draws_and_states_are_those_without_recomputation(
     run_eagerly()
   expected, expected_state = trained(lambda block: block, make, method, n)
   found, state = trained(recompute_grad, make, method, n)
-  for (values, draw, _), (others, other_draw, _) in zip(found, expected, strict=True):
+  for (values, draw), (others, other_draw) in zip(found, expected, strict=True):
     np.testing.assert_array_equal(draw, other_draw)
     largest = max(np.abs(other).max() for other in others)
     for value, other in zip(values, others, strict=True):
