@@ -1,4 +1,4 @@
-"""The cost of reliability in the digits job: checkpoints, deterministic operations, signals.
+"""The cost of reliability in the digits job: checkpoints, deterministic operations, the guard.
 
   python -m benchmarks.reliability_cost [--turns=7]
 
@@ -6,7 +6,8 @@
 Saving: interleaved turns of a few steps, with and without a checkpoint at their beginning, which is
 written while they run. The cost of a checkpoint is the difference of the medians; its share is
 relative to the time between two checkpoints of the job. `Guard.signals`: the same turns of the step
-with and without them.
+with and without them. The guard: the time of what it does with the numbers of a turn, and of what
+it adds to a checkpoint; that is too little for a difference of turns.
 """
 
 import json
@@ -38,6 +39,7 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
   from replicator import Replicator
   from replicator.app import config
   from replicator.checkpoints.checkpoint import Checkpoints
+  from replicator.divergence.guard import Guard
   from replicator.training import inputs
   from replicator.training.training_function import TrainingFunction
   config.parse([CONFIG], [])
@@ -48,21 +50,31 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
   plain, with_signals = (TrainingFunction(replicator, step, 1, signals)
                          for signals in (False, True))
   batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 1, 0), 0).batch(1))
-  checkpoints = Checkpoints(pathlib.Path(folder), step)
+  checkpoints, guard = Checkpoints(pathlib.Path(folder), step), Guard()
   times: dict[str, list[float]] = {"plain": [], "saving": [], "signals": []}
+  guarding = []
   number = 0
   for turn in range(FLAGS.turns + 1):
     for variant, found in times.items():
       function = with_signals if variant == "signals" else plain
+      logged = []
       started = time.perf_counter()
       if variant == "saving":
         checkpoints.save(number, {})
       for _ in range(STEPS_IN_TURN):
-        function(number, next(batches)).fetch()
+        logged.append(function(number, next(batches)).fetch()[0])
         number += 1
       if turn:  # The first one traces and warms up.
         found.append(time.perf_counter() - started)
       checkpoints.wait()
+    started = time.perf_counter()
+    for values in logged:  # Those with the signals.
+      guard.divergence_in(number, values)
+      guard.suspicions_in(number, values)
+    guarding.append(time.perf_counter() - started)
+  started = time.perf_counter()
+  json.dumps(guard.state())
+  times |= {"guard": guarding[1:], "guard's state": [time.perf_counter() - started]}
   return times, gin.query_parameter("train.checkpoint_every")
 
 
@@ -87,7 +99,11 @@ def main(argv: list[str]) -> None:
     share = (saving - plain) / (every * plain / STEPS_IN_TURN)
     print(f"a checkpoint: {1000 * (saving - plain):.1f} ms; with one every {every} steps, of "
           f"{1000 * plain / STEPS_IN_TURN:.1f} ms, saving takes {share:.2%} of the training time")
-    print(f"Guard.signals = True: {signals / plain:.3f} of the time of a step without", flush=True)
+    print(f"Guard.signals = True: {signals / plain:.3f} of the time of a step without")
+    guard, state = (statistics.median(turns[v]) for v in ("guard", "guard's state"))
+    print(f"the guard looks at the numbers of a step in {1e6 * guard / STEPS_IN_TURN:.0f} us, "
+          f"{guard / plain:.3%} of the step; its part of a checkpoint takes {1e6 * state:.0f} us",
+          flush=True)
     times: dict[bool, list[float]] = {deterministic: [] for deterministic in (True, False)}
     for turn in range(FLAGS.turns):
       for deterministic, found in times.items():

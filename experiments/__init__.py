@@ -2,8 +2,10 @@
 
 import sys
 
-from replicator.console import quiet
+from replicator.console import quiet, start
 
 # A sweep needs no TensorFlow: its trials are processes of their own.
 if "experiments.sweep" not in sys.orig_argv:
+  if sys.argv[:1] == ["-m"]:  # An experiment is the program, and not a part of another one.
+    start.begin(sys.argv[1:])
   quiet.import_tensorflow()

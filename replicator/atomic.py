@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pathlib
+import secrets
 import shutil
 from collections.abc import Callable
 
@@ -61,7 +62,8 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:
   """Replaces a file; a crash leaves the old one or the new one, never a part."""
-  temporary = path.with_name(f".{path.name}.{os.getpid()}")
+  # Several machines may write to a shared folder, and their processes may have the same number.
+  temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
   try:
     with temporary.open("wb") as file:
       file.write(content.encode() if isinstance(content, str) else content)
@@ -90,6 +92,15 @@ def check(folder: pathlib.Path) -> dict:
 def facts_of(folder: pathlib.Path) -> dict:
   """The facts of a published folder; raises `Corrupt`, but does not check its other files."""
   return _manifest(folder)["facts"]
+
+
+def published(parent: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Where the published folders of `parent` are, by name; changes nothing.
+
+  Where a replacement was interrupted, that is the place where the earlier folder was set aside.
+  """
+  aside = {path.name.removeprefix(_REPLACED): path for path in parent.glob(f"{_REPLACED}*")}
+  return {**aside, **{path.name: path for path in parent.glob("[!.]*")}}
 
 
 def disk_fault(error: Exception) -> str | None:

@@ -1,10 +1,11 @@
-"""Child processes that end with their parent, and handlers for the signals that ask to stop."""
+"""Child processes that end with their parent, and what answers the signals that ask to stop."""
 
 import contextlib
 import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -47,3 +48,31 @@ def stop_signals(receive: Callable[[int], None]) -> Iterator[None]:
   finally:
     for number, handler in previous.items():
       signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def signals_heard(hear: Callable[[int], None]) -> Iterator[None]:
+  """In the body, `hear` is called with the number of each SIGINT and SIGTERM, in another thread.
+
+  It is called at once, while a handler waits for the main thread's call into C to return. Both
+  signals must have a handler; for the main thread.
+  """
+  listening, calling = os.pipe()
+
+  def listen() -> None:
+    while number := os.read(listening, 1)[0]:
+      if number in (signal.SIGINT, signal.SIGTERM):
+        hear(number)
+
+  os.set_blocking(calling, False)
+  previous = signal.set_wakeup_fd(calling, warn_on_full_buffer=False)
+  thread = threading.Thread(target=listen, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    signal.set_wakeup_fd(previous)
+    os.write(calling, b"\0")
+    thread.join()
+    os.close(listening)
+    os.close(calling)

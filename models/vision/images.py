@@ -61,7 +61,9 @@ def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarr
   """Images uint8 [n, h, w, c] and labels int32 [n] of the examples at `indices` [n]."""
   examples = tf.data.Dataset.from_tensor_slices(np.asarray(indices, np.int64))
   examples = examples.map(source.load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-  batches = list(examples.batch(256).as_numpy_iterator())
+  options = tf.data.Options()
+  options.autotune.enabled = False  # As in `replicator.training.inputs`: it may stall the end.
+  batches = list(examples.batch(256).with_options(options).as_numpy_iterator())
   return (np.concatenate([batch["image"] for batch in batches]),
           np.concatenate([batch["label"] for batch in batches]))
 

@@ -9,7 +9,6 @@ Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted
 
 import argparse
 import contextlib
-import datetime
 import os
 import pathlib
 import shlex
@@ -19,9 +18,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from replicator.console import quiet
+from replicator.console import quiet, start
 from replicator.console.exit_status import exit_status
-from replicator.console.flags import Parser, experiment, program
+from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line, in_one_line
 
 
@@ -33,8 +32,11 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   """
   if _handing_over:
     raise _Handed(main)
+  argv = sys.argv[1:] if argv is None else argv
+  start.begin(argv)
+  start.loaded()
   quiet.drop_native_log()
-  status = _run(main, list(sys.argv[1:] if argv is None else argv))
+  status = _run(main, list(argv))
   quiet.finish()
   sys.exit(status)
 
@@ -67,7 +69,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
   workdir: str | None = None
   debug = "--debug" in argv
 
-  def run_it() -> int:
+  def train() -> int:
     nonlocal workdir
     arguments = _parse(argv)
     from replicator.app import config
@@ -88,12 +90,22 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
       workdir = arguments.workdir or _new_workdir()
       if os.path.exists(workdir) and not os.path.isdir(workdir):
         raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
+      from replicator.strategies import tf_config
+      from replicator.workdir import owner
+      if tf_config.may_be_chief():
+        owner.check_free(pathlib.Path(workdir))
       try:
         main(workdir)
       except Preempted as stopped:
         print(f"{first_line(stopped)}; to resume: {_command(argv, workdir)}")
         return PREEMPTED_STATUS
       return 0
+
+  def run_it() -> int:
+    try:
+      return train()
+    finally:
+      start.end()
 
   return exit_status(run_it, debug=debug, describe=lambda error: _describe(error, debug, workdir))
 
@@ -127,8 +139,7 @@ def _new_workdir() -> str:
   if os.environ.get("TF_CONFIG"):
     raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; "
                      "every process must see the same folder")
-  now = datetime.datetime.now(datetime.timezone.utc)
-  return f"runs/{experiment()}-{now:%Y%m%d-%H%M%S}"
+  return start.new_workdir()
 
 
 def _command(argv: list[str], workdir: str | None) -> str:

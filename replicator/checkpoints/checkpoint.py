@@ -10,6 +10,7 @@ import contextlib
 import pathlib
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import gin
@@ -97,14 +98,18 @@ class Checkpoints:
   def _write(self, values: dict[str, np.ndarray], facts: dict) -> None:
     folder = _folder_of(self._folder, facts["step"])
     try:
+      # First those that a rollback left behind: a crash in between must not resume from one.
+      self._remove(step for step in steps_of(self._folder) if step > facts["step"])
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
-      steps = steps_of(self._folder)
-      for step in self.retention.obsolete(steps, facts["step"], self._scalars_at):
-        atomic.remove(_folder_of(self._folder, step))
+      self._remove(self.retention.obsolete(steps_of(self._folder), self._scalars_at))
     except (OSError, tf.errors.OpError) as error:
       reason = atomic.disk_fault(error) or str(error).splitlines()[0]
       raise RunFailed(f"{folder}: could not be saved ({reason}); the checkpoints of earlier steps "
                       "are as they were") from error
+
+  def _remove(self, steps: Iterable[int]) -> None:
+    for step in steps:
+      atomic.remove(_folder_of(self._folder, step))
 
   def _scalars_at(self, step: int) -> dict[str, float]:
     try:
@@ -166,8 +171,13 @@ def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarra
 
 def steps_of(folder: pathlib.Path) -> list[int]:
   """The steps of all checkpoints in `folder`, even corrupt ones, in ascending order."""
-  names = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
-  return sorted(int(name[1]) for name in names if name)
+  return sorted(_places(folder))
+
+
+def _places(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+  """Where the checkpoint of each step is."""
+  return {int(match[1]): path for name, path in atomic.published(folder).items()
+          if (match := re.fullmatch(r"step-(\d{8,})", name))}
 
 
 def _folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
@@ -177,10 +187,9 @@ def _folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
 def _newest_good(folder: pathlib.Path, newest: int | None = None
                  ) -> tuple[pathlib.Path, dict] | None:
   corrupt = []
-  for step in reversed(steps_of(folder)):
+  for step, found in sorted(_places(folder).items(), reverse=True):
     if newest is not None and step > newest:
       continue
-    found = _folder_of(folder, step)
     try:
       facts = atomic.check(found)
     except (atomic.Corrupt, OSError) as error:

@@ -29,17 +29,15 @@ class Retention:
     if self.best_is not in ("min", "max"):
       raise UsageError(f"Checkpoints.best_is = {self.best_is!r}: write 'min' or 'max'")
 
-  def obsolete(self, steps: list[int], newest: int,
-               scalars_at: Callable[[int], Mapping[str, float]]) -> list[int]:
+  def obsolete(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]
+               ) -> list[int]:
     """The steps whose checkpoints can be removed; `steps` are those of all, in ascending order.
 
-    The checkpoints of steps after `newest`, which was just saved, are always obsolete. `scalars_at`
-    returns the scalars that were logged at a step.
+    `scalars_at` returns the scalars that were logged at a step.
     """
-    valid = [step for step in steps if step <= newest]
-    kept = {*valid[-self.keep_last:], *self._best(valid, scalars_at)}
+    kept = {*steps[-self.keep_last:], *self._best(steps, scalars_at)}
     if self.keep_every:
-      kept |= {step for step in valid if step % self.keep_every == 0}
+      kept |= {step for step in steps if step % self.keep_every == 0}
     return [step for step in steps if step not in kept]
 
   def _best(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]) -> list[int]:

@@ -18,3 +18,8 @@ def format_duration(seconds: float) -> str:
   if hours:
     return f"{h}h {m:02d}m"
   return f"{m}m {s:02d}s" if minutes else f"{s}s"
+
+
+def labeled(label: str, text: str) -> str:
+  """A line of the list that a run begins with: `strategy    mirrored, 2 replicas`."""
+  return f"{label:<12}{text}"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from rich.console import Console, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from replicator.console.formatting import format_duration, format_number
+from replicator.console.status import Status
 
 RATE_SECONDS = 30.0  # Rates are means over this much of the recent past.
 PLAIN_SECONDS = 5.0  # The least time between two plain lines.
@@ -39,9 +39,8 @@ class Progress:
     self._total_steps = total_steps
     self._global_batch_size = global_batch_size
     self._first_step = first_step
-    self._console = console or Console()
+    self._status = Status(console, clock)
     self._clock = clock
-    self._live: Live | None = None
     self._points: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
     self._begun = 0.0
     self._unseen = ""              # The newest plain line, if it has not been written yet.
@@ -49,17 +48,14 @@ class Progress:
 
   def __enter__(self) -> "Progress":
     self._begun = self._clock()
-    if self._console.is_terminal and not self._console.is_dumb_terminal:
-      self._live = Live("", console=self._console, auto_refresh=False)
-      self._live.start()
+    self._status.__enter__()
     return self
 
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                trace: TracebackType | None) -> None:
-    if self._live is not None:
-      self._live.stop()
-    elif self._unseen:
+    if self._unseen:
       self.note(self._unseen)
+    self._status.__exit__(kind, error, trace)
 
   def update(self, step: int, scalars: Mapping[str, float]) -> None:
     """Shows that `step` steps are done, with the `scalars` of this log point."""
@@ -68,11 +64,12 @@ class Progress:
     rates = (f"{format_number(steps_per_second)} steps/s",
              f"{format_number(steps_per_second * self._global_batch_size)} examples/s")
     time_left = self._time_left(step, steps_per_second)
-    if self._live is not None:
+    self.doing("")
+    if self._status.is_live:
       fixed = "  ".join([done, *rates, time_left])
-      room = self._console.width - len(fixed) - self._bar_width() - 4
+      room = self._status.width - len(fixed) - self._bar_width() - 4
       line = "  ".join(filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
-      self._live.update(self._with_bar(step, line), refresh=True)
+      self._status.show(self._with_bar(step, line))
       return
     self._unseen = "  ".join(filter(None, [
       f"step {done}", *rates, _format_scalars(scalars, _PLAIN_WIDTH), time_left]))
@@ -83,7 +80,11 @@ class Progress:
 
   def note(self, line: str) -> None:
     """Writes one line that stays on the terminal, above the live line."""
-    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+    self._status.note(line)
+
+  def doing(self, what: str) -> None:
+    """Says from now on, until the next `update`, that `what` is being done; see `Status`."""
+    self._status.doing(what)
 
   def _rate(self, step: int) -> float:
     now = self._clock()
@@ -111,7 +112,7 @@ class Progress:
     return row
 
   def _bar_width(self) -> int:
-    return _BAR_WIDTH if self._console.width >= 120 else _NARROW_BAR_WIDTH
+    return _BAR_WIDTH if self._status.width >= 120 else _NARROW_BAR_WIDTH
 
 
 def _format_scalars(scalars: Mapping[str, float], width: int) -> str:

@@ -96,7 +96,7 @@ def once(compute: Callable[[], _T]) -> _T:
 
 
 def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
-  """Records scalars [] of a layer or an optimizer, by name, if `training.signals` asks for them."""
+  """Records scalars [] of a layer or an optimizer, by name, if `divergence.signals` asks."""
   now = current()
   # Tensors of a loop's body, such as that of later micro-batches, cannot be used outside of it.
   is_later_part = now.microbatch is not None and not now.microbatch.is_first

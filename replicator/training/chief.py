@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from replicator.console.progress import Progress
 from replicator.step import context
-from replicator.workdir import writer
+from replicator.workdir import introduction, writer
 
 
 @dataclasses.dataclass
@@ -38,6 +38,11 @@ class Chief:
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
     self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self._evaluate = evaluate
+
+  def introduce(self, data: str, networks: dict[str, int]) -> None:
+    """Says what will be trained, and on what; see `introduction.lines`."""
+    for line in introduction.lines(self._record.facts, data, networks):
+      self.progress.note(line)
 
   def evaluate(self, step: int) -> dict[str, float]:
     """Evaluates, draws the picture, and returns the scalars by the names they are logged under."""

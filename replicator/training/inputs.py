@@ -21,6 +21,10 @@ from replicator.errors import UsageError
 
 Nest = Any
 
+# TensorFlow shuffles with a cipher of an even number of bits, at least 16. It counts two too few
+# for these highest places, 2^16, 2^18, ..., and gives the last place the example of the first.
+_TOO_FEW_BITS = {2 ** bits for bits in range(16, 64, 2)}
+
 
 @runtime_checkable
 class ExampleSource(Protocol):
@@ -80,7 +84,7 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
   """
   context.get_per_replica_batch_size(context.global_batch_size)
   if isinstance(inputs, ExampleSource):
-    dataset = _shuffled(inputs, context, first_step)
+    dataset = _examples(inputs, context, first_step)
   else:
     dataset = inputs(context)
     if not isinstance(dataset, tf.data.Dataset):
@@ -96,7 +100,7 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
   return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def _shuffled(source: ExampleSource, context: InputContext, first_step: int) -> tf.data.Dataset:
+def _examples(source: ExampleSource, context: InputContext, first_step: int) -> tf.data.Dataset:
   own, whole = context.batch_size, context.global_batch_size
 
   @tf.autograph.experimental.do_not_convert
@@ -105,10 +109,26 @@ def _shuffled(source: ExampleSource, context: InputContext, first_step: int) -> 
     position = step * whole + context.input_pipeline_id * own + row
     epoch, within = position // source.size, position % source.size
     key = tf.cast(tf.stack([tf.constant(context.seed, tf.int64), epoch]), tf.uint32)
-    return source.load(tf.random.experimental.index_shuffle(within, key, source.size - 1))
+    return source.load(shuffled(within, key, source.size))
 
   steps = tf.data.Dataset.range(first_step * own, tf.int64.max)
   return steps.map(load, tf.data.AUTOTUNE).batch(own, drop_remainder=True)
+
+
+def shuffled(places: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:
+  """The examples at some places of an epoch: a permutation of `[0, size)`, another for each key.
+
+  Args:
+    places: int64 [] or [n], in `[0, size)`.
+    key: uint32 [2].
+    size: the number of examples.
+  """
+  if size - 1 not in _TOO_FEW_BITS:
+    return tf.random.experimental.index_shuffle(places, key, size - 1)
+  # Shuffles one place more. Whoever draws the example that is too many takes that place's instead.
+  drawn, instead = (tf.random.experimental.index_shuffle(x, key, size)
+                    for x in (places, tf.constant(size, tf.int64)))
+  return tf.where(drawn == size, instead, drawn)
 
 
 def _check_batch_size(dataset: tf.data.Dataset, context: InputContext) -> None:

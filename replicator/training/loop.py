@@ -25,16 +25,16 @@ import tensorflow as tf
 
 from replicator.atomic import disk_fault
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.console import start
+from replicator.divergence.guard import Guard
+from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.training import inputs as inputs_lib
 from replicator.training.chief import Chief
-from replicator.training.guard import Guard
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
-from replicator.training.recovery import Diverged, Recovery
 from replicator.training.run_state import RunState
 from replicator.training.training_function import TrainingFunction
-from replicator.workdir.writer import check_workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +67,6 @@ class Loop:
                facts: dict, observer: Observer):
     replicator, step, evaluate = training.replicator, training.step, training.evaluate
     is_chief = replicator.worker_id == 0
-    if is_chief:
-      check_workdir(workdir)
     self._training = training
     self._schedule = schedule
     self._guard = guard
@@ -91,7 +89,8 @@ class Loop:
       RunFailed: a step diverged, or the workdir cannot be written any more.
     """
     shown = self._chief.progress if self._chief else contextlib.nullcontext()
-    with shown, StopSignal() as stop:
+    start.end()  # The progress is shown from here on.
+    with shown, StopSignal(self._say_stopping) as stop:
       try:
         self._run(stop)
         self._checkpoints.wait()
@@ -109,13 +108,26 @@ class Loop:
     if self._chief:
       self._chief.progress.note(line)
 
+  def _say_stopping(self, line: str) -> None:
+    if self._chief:
+      self._chief.progress.note(line)
+      self._chief.progress.doing("stopping")
+
+  def _doing(self, what: str) -> None:
+    """Says what takes time before the first step."""
+    if self._chief and not self._was_called:
+      self._chief.progress.doing(what)
+
   def _run(self, stop: StopSignal) -> None:
     state, replicator = self._state, self._training.replicator
+    if self._chief and state.step < self._schedule.steps:
+      self._chief.introduce(self._training.data(), self._training.parameters())
     if state.step:
       self._note(f"resumed at step {state.step}")
     if replicator.servers:
       self._note(replicator.servers.describe())
     if state.step == 0:
+      self._doing("evaluating")
       self._at_boundary()
       # Several workers agree in the first call.
       if stop.received and replicator.num_pipelines == 1:
@@ -140,10 +152,12 @@ class Loop:
                        state.step + self._recovery.skipped, steps_per_call)
     running: collections.deque[tuple] = collections.deque()
     while state.step < self._schedule.steps:
+      self._doing("preparing the first batch")
       batch = next(iterator)
       self._observer.batch(state.step, batch)
       if training.before_call:
         training.before_call(training.step, state.step)
+      self._doing("compiling the step")
       running.append((state.step, batch, function(state.step, batch, stop.received)))
       state.step += steps_per_call
       all_done = self._schedule.is_boundary(state.step) or stop.received or not self._was_called
@@ -200,6 +214,7 @@ class Loop:
     raise Preempted(state.step)
 
   def _after_first_call(self, function: TrainingFunction) -> None:
+    self._doing("")
     self._was_called = True
     if not tf.config.functions_run_eagerly():
       self._checkpoints.check_complete(function.variables())

@@ -6,13 +6,17 @@ the program instead: `with observed_by(observer): main(workdir)`.
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+import keras
+
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.step.variables import held_by
 from replicator.strategies.replicator import Replicator
 from replicator.training.chief import Evaluation
-from replicator.training.inputs import InputContext, Inputs
+from replicator.training.inputs import ExampleSource, InputContext, Inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,21 @@ class Training:
   input_context: InputContext
   evaluate: Callable[[Any], Evaluation] | None = None
   before_call: Callable[[Any, int], None] | None = None
+
+  def data(self) -> str:
+    """A few words on where the batches come from."""
+    if self.inputs is None:
+      return "made by the step"
+    name = getattr(self.inputs, "__name__", type(self.inputs).__name__)
+    if isinstance(self.inputs, ExampleSource):
+      return f"{name}, {self.inputs.size:,} examples"
+    return name
+
+  def parameters(self) -> dict[str, int]:
+    """The number of trained parameters of each Keras network of the step, by its path."""
+    counts = {path: sum(math.prod(v.shape) for v in network.trainable_variables)
+              for path, network in held_by(self.step, (keras.layers.Layer,))}
+    return {path: count for path, count in counts.items() if count}
 
 
 class Observer:

@@ -1,26 +1,54 @@
 """An orderly end when somebody asks for one."""
 
+import contextlib
 import signal
+import threading
+import time
+from collections.abc import Callable
 
-from replicator.processes import stop_signals
+from replicator.processes import signals_heard, stop_signals
+
+SAME_PRESS_SECONDS = 1.0  # A launcher hands on the Ctrl-C that its processes get anyway.
 
 
 class StopSignal:
-  """Turns the first SIGTERM or SIGINT into a request to stop; a second SIGINT interrupts."""
+  """Turns the first SIGTERM or SIGINT into a request to stop; a later SIGINT interrupts.
 
-  def __init__(self):
+  `say` is called with a line about it, in a thread of its own: the main thread learns of a signal
+  only after a call into TensorFlow, which may take long.
+  """
+
+  def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
     self.received = False  # Whether this process was asked to stop.
     self.agreed = False    # Whether all workers know of it, so that all stop at the same step.
-
-  def _receive(self, number: int) -> None:
-    if self.received and number == signal.SIGINT:
-      raise KeyboardInterrupt
-    self.received = True
+    self._say = say
+    self._clock = clock
+    self._asked: float | None = None  # When it was asked first.
+    self._is_hurried = False
 
   def __enter__(self):
-    self._handlers = stop_signals(self._receive)
-    self._handlers.__enter__()
+    self._body = contextlib.ExitStack()
+    self._body.enter_context(stop_signals(self._receive))
+    self._body.enter_context(signals_heard(self.hear))
     return self
 
   def __exit__(self, *exception):
-    self._handlers.__exit__(*exception)
+    self._body.__exit__(*exception)
+
+  def hear(self, number: int) -> None:
+    """Answers a signal, in any thread."""
+    if self._asked is None:
+      self._asked = self._clock()
+      self._say("stopping after this step; Ctrl-C "
+                f"{'once more ' if number == signal.SIGINT else ''}to stop at once")
+    elif number == signal.SIGINT and self._clock() - self._asked >= SAME_PRESS_SECONDS:
+      self._is_hurried = True
+      while self._is_hurried:  # A signal that comes just before a wait does not end it.
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        time.sleep(0.1)
+
+  def _receive(self, number: int) -> None:
+    self.received = True
+    if self._is_hurried:
+      self._is_hurried = False
+      raise KeyboardInterrupt

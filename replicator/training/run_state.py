@@ -5,10 +5,10 @@ import contextlib
 import tensorflow as tf
 
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
 from replicator.step import collectives
 from replicator.strategies.replicator import Replicator
-from replicator.training.recovery import Diverged, Recovery
 from replicator.training.scalars import RunningMeans
 
 

@@ -1,5 +1,6 @@
 """`train`: makes the strategy, the step and its inputs as configured, and runs the loop."""
 
+import contextlib
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +10,15 @@ import keras
 import tensorflow as tf
 
 from replicator import random
+from replicator.divergence.guard import Guard
 from replicator.errors import UsageError, nearest
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
 from replicator.training import inputs as inputs_lib
 from replicator.training import loop, observer
 from replicator.training.chief import Evaluation
-from replicator.training.guard import Guard
 from replicator.training.observer import Training
+from replicator.workdir.owner import owned
 
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
@@ -103,7 +105,9 @@ def train(make_step: Callable[[], Callable],
            "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
            "seed": seed, "precision": precision, "steps": steps}
   schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
-  loop.Loop(training, schedule, guard, pathlib.Path(workdir), facts, observer.current()).run()
+  folder = pathlib.Path(workdir)
+  with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
+    loop.Loop(training, schedule, guard, folder, facts, observer.current()).run()
   return step
 
 

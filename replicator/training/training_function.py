@@ -7,17 +7,17 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from replicator.divergence.signals import Signals
 from replicator.step import collectives
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.training.observer import Observer
 from replicator.training.scalars import checked_scalars
-from replicator.training.signals import Signals
 
 
 class TrainingFunction:
   """Compiles `steps_per_call` calls of a step on all replicas into one.
 
-  With `signals`, it adds the scalars of `replicator.training.signals` to those of the step.
+  With `signals`, it adds the scalars of `replicator.divergence.signals` to those of the step.
   """
 
   def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import pathlib
-import tempfile
 import time
 
 from replicator.console import quiet
@@ -17,8 +16,6 @@ import tensorflow as tf
 
 from replicator import atomic
 from replicator.configuration import operative
-from replicator.console import flags
-from replicator.errors import UsageError
 from replicator.internals.tensorflow_internals import handle
 from replicator.workdir import provenance, reader
 
@@ -38,7 +35,7 @@ class WorkdirWriter:
     self._metrics = workdir / "metrics.jsonl"
     self._events = tf.summary.create_file_writer(str(workdir))
     self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
-    self._facts = self._all_facts(facts, first_step)
+    self.facts = self._all_facts(facts, first_step)  # Those of `run.json`.
     self._write_facts()
 
   def metrics(self, step: int, seconds: float, values: dict[str, float]) -> None:
@@ -64,9 +61,9 @@ class WorkdirWriter:
 
   def note(self, name: str, fact: str | list[str]) -> bool:
     """Adds a fact to `run.json`; returns whether the fact is new."""
-    if self._facts.get(name) == fact:
+    if self.facts.get(name) == fact:
       return False
-    self._facts[name] = fact
+    self.facts[name] = fact
     self._write_facts()
     return True
 
@@ -120,25 +117,7 @@ class WorkdirWriter:
     return path.name
 
   def _write_facts(self) -> None:
-    atomic.write_whole(self.workdir / "run.json", json.dumps(self._facts, indent=2) + "\n")
-
-
-def check_workdir(workdir: pathlib.Path) -> None:
-  """Creates the folder of a run if it is missing, and checks that it can be written.
-
-  Raises a UsageError if it belongs to another experiment, or cannot be written.
-  """
-  experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
-  if experiment != flags.experiment():
-    raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
-                     f"'{flags.experiment()}'; write another folder")
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=workdir) as file:
-      file.write(b"x")
-  except OSError as error:
-    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another "
-                     "folder") from error
+    atomic.write_whole(self.workdir / "run.json", json.dumps(self.facts, indent=2) + "\n")
 
 
 def _step_of(line: str) -> float:

@@ -165,6 +165,7 @@ def test_a_read_only_disk_is_reported_before_training(tmp_path):
   workdir = tmp_path / "disk" / "run"
   with small_disk(tmp_path / "disk", "size=1m,ro"):
     done = subprocess.run(tiny(workdir, 10), capture_output=True, text=True, timeout=HANG_SECONDS)
-  assert (done.returncode, done.stdout) == (2, "")
+  assert (done.returncode, done.stdout) == (
+      2, f"experiment  two_networks\nworkdir     {workdir}\n")
   assert done.stderr == (f"error: --workdir={workdir}: cannot be written (Read-only file system); "
                          "write another folder\n")

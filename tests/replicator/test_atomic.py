@@ -3,6 +3,7 @@
 import itertools
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import subprocess
@@ -118,6 +119,45 @@ def test_a_kill_at_any_moment_leaves_whole_folders(name, tmp_path):
   assert survived == [old] * first + [{**old, name: "new"}] * (moment - first)
 
 
+@pytest.fixture
+def on_the_disk(tmp_path, monkeypatch) -> list[str]:
+  """What is forced to the disk, and what gets another name then, in order."""
+  events, sync = [], os.fsync
+
+  def record_sync(descriptor):
+    same = lambda path: os.path.samestat(path.stat(), os.fstat(descriptor))
+    found = next(path for path in (tmp_path, *tmp_path.rglob("*")) if same(path))
+    events.append(f"{found.relative_to(tmp_path)}, {found.stat().st_size} bytes"
+                  if found.is_file() else str(found.relative_to(tmp_path)))
+    sync(descriptor)
+
+  def recording(move):
+    def instead(path, target):
+      move(path, target)  # If it fails, nothing has happened.
+      events.append(f"{path.name} -> {target.name}")
+    return instead
+
+  monkeypatch.setattr(os, "fsync", record_sync)
+  for name in ("rename", "replace"):
+    monkeypatch.setattr(pathlib.Path, name, recording(getattr(pathlib.Path, name)))
+  return events
+
+
+def test_a_folder_is_on_the_disk_before_it_gets_its_name_and_its_name_is_too(tmp_path, on_the_disk):
+  publish(tmp_path / "new", "content")
+  size = (tmp_path / "new" / "manifest.json").stat().st_size
+  assert on_the_disk == [
+      ".tmp-new/a, 7 bytes", ".tmp-new/b, 7 bytes", f".tmp-new/manifest.json, {size} bytes",
+      ".tmp-new", ".tmp-new -> new", "."]
+
+
+def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path, on_the_disk,
+                                                               monkeypatch):
+  monkeypatch.setattr(secrets, "token_hex", lambda size: "random")
+  atomic.write_whole(tmp_path / "file", "content")
+  assert on_the_disk == [".file.random, 7 bytes", ".file.random -> file"]
+
+
 def test_a_kill_of_a_removal_leaves_the_folder_or_nothing(tmp_path, monkeypatch):
   survived = [found(parent) for parent in interrupted(tmp_path, monkeypatch, atomic.remove)]
   assert survived[0] == {"earlier": "old", "the same": "old"}
@@ -175,3 +215,18 @@ def test_an_error_at_any_moment_leaves_a_whole_folder(failing, tmp_path, monkeyp
     assert atomic.check(folder)["value"] in ("old", "new")  # Without any repair.
     assert set(found(folder.parent)) == {"earlier", "the same"}
   assert moment > 1
+
+
+def test_two_machines_may_write_a_file_at_once(tmp_path, monkeypatch):
+  to_disk = os.fsync
+
+  def while_another_writes(descriptor):
+    monkeypatch.setattr(os, "fsync", to_disk)
+    atomic.write_whole(tmp_path / "file", "other")
+    to_disk(descriptor)
+
+  monkeypatch.setattr(os, "getpid", lambda: 4711)  # The same number on both.
+  monkeypatch.setattr(os, "fsync", while_another_writes)
+  atomic.write_whole(tmp_path / "file", "mine")
+  assert (tmp_path / "file").read_text() == "mine"
+  assert [path.name for path in tmp_path.iterdir()] == ["file"]

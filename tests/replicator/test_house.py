@@ -17,6 +17,7 @@ FLOORS = [
     {"optimizers", "layers", "workdir"},
     {"strategies", "sweeps", "compare", "rerun"},
     {"checkpoints"},
+    {"divergence"},
     {"training"},
     {"app"},
     {"doctor"},

@@ -5,8 +5,9 @@ import pytest
 import scipy.linalg
 import tensorflow as tf
 
+from models.gan import evaluation
 from models.gan.evaluation import SampleQuality, frechet_distance
-from models.vision.images import read, to_unit_range
+from models.vision.images import InMemoryImages, read, to_unit_range
 from models.vision.shapes import Shapes
 from replicator.errors import UsageError
 
@@ -88,6 +89,44 @@ def test_missing_classes_are_counted(quality, classes):
   full = quality.measure(lambda n: real(np.arange(n)))
   assert result["classes_covered"] == len(classes)
   assert result["classifier_frechet_distance"] > 10 * full["classifier_frechet_distance"]
+
+
+@pytest.fixture
+def of_pixels(monkeypatch):
+  """Instead of training one, a classifier by the first pixel: 10 is the class 1, 20 the class 2."""
+  class Classifier:
+    accuracy, num_train, num_held_out = 1.0, 1, 1
+
+    def __call__(self, images):
+      return images.reshape(len(images), -1)[:, :2], np.eye(4)[images[:, 0, 0, 0] // 10]
+  monkeypatch.setattr(evaluation, "load_or_train", lambda source, folder: Classifier())
+
+
+def images_of(counts: list[int]) -> np.ndarray:
+  """So many images of each class, uint8 [n, 1, 2, 1]."""
+  return np.repeat(10 * np.repeat(np.arange(len(counts), dtype=np.uint8), counts), 2
+                   ).reshape(-1, 1, 2, 1)
+
+
+@pytest.mark.parametrize("counts, covered", [
+    ([10, 10, 0, 0], 2), ([19, 1, 0, 0], 1), ([15, 5, 0, 0], 2), ([0, 20, 0, 0], 1)])
+def test_a_class_is_covered_from_a_fifth_of_its_share_of_the_real_images(
+    counts, covered, of_pixels, tmp_path):
+  # 20 of 100 images, about 10 of each class: 1 is less than a fifth, and 5 are more.
+  labels = np.repeat([0, 1], 50)
+  source = InMemoryImages(images_of([50, 50]), labels, tuple("abcd"))
+  quality = SampleQuality(source, tmp_path, num_samples=20)
+  result = quality.measure(lambda n: to_unit_range(images_of(counts)).numpy())
+  assert result["classes_covered"] == covered
+
+
+@pytest.mark.parametrize("counts, covered", [
+    ([5, 5, 5, 5], 3), ([7, 7, 6, 0], 3), ([0, 0, 0, 20], 0)])
+def test_a_class_that_no_real_image_has_is_not_covered(counts, covered, of_pixels, tmp_path):
+  source = InMemoryImages(images_of([7, 7, 6]), np.repeat([0, 1, 2], [7, 7, 6]), tuple("abcd"))
+  quality = SampleQuality(source, tmp_path, num_samples=20)
+  result = quality.measure(lambda n: to_unit_range(images_of(counts)).numpy())
+  assert result["classes_covered"] == covered
 
 
 def test_measuring_twice_gives_the_same(quality):

@@ -145,6 +145,7 @@ def test_initial_weights_are_those_of_the_3x3_layer(layer_class):
   np.testing.assert_array_equal(*kernels)
 
 
-def test_odd_sizes_cannot_be_halved():
-  with pytest.raises(ValueError, match="they are 5 and 4"):
-    ConvDownsample2D(2).build((None, 5, 4, 1))
+@pytest.mark.parametrize("height, width", [(5, 4), (4, 5), (5, 5)])
+def test_odd_sizes_cannot_be_halved(height, width):
+  with pytest.raises(ValueError, match=f"they are {height} and {width}"):
+    ConvDownsample2D(2).build((None, height, width, 1))

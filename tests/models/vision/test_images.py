@@ -66,3 +66,14 @@ def test_read_keeps_the_order_of_the_indices():
   read_images, labels = read(source, order)
   np.testing.assert_array_equal(read_images, images[order])
   np.testing.assert_array_equal(labels, np.array([0, 1, 0, 2, 1])[order])
+
+
+def test_read_waits_for_no_thread_that_tunes_its_pipeline(monkeypatch):
+  tuned, iterate = [], tf.data.Dataset.as_numpy_iterator
+
+  def record(dataset):
+    tuned.append(dataset.options().autotune.enabled)
+    return iterate(dataset)
+  monkeypatch.setattr(tf.data.Dataset, "as_numpy_iterator", record)
+  read(small_source()[0], np.arange(3))
+  assert tuned == [False]

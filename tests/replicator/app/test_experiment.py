@@ -18,8 +18,9 @@ import tensorflow as tf
 
 import replicator
 from replicator import UsageError, app
-from replicator.console import quiet
+from replicator.console import quiet, start
 from replicator.errors import Preempted
+from replicator.workdir import owner
 from tests.programs import two_networks
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -74,8 +75,8 @@ def test_a_run_ends_with_0_and_leaves_all_files_in_a_new_workdir(unbroken):
   assert re.fullmatch(r"two_networks-\d{8}-\d{6}", workdir.name)
   left = {path.name for path in workdir.iterdir()
           if "tfevents" not in path.name and path.name != "changes.diff"}
-  assert left == {"checkpoints", "config.gin", "metrics.jsonl", "report.html", "run.json",
-                  "samples"}
+  assert left == {".owner", "checkpoints", "config.gin", "metrics.jsonl", "report.html",
+                  "run.json", "samples"}
   assert len(list(workdir.glob("*tfevents*"))) == 1
   facts = json.loads((workdir / "run.json").read_text())
   assert facts["experiment"] == "two_networks"
@@ -116,6 +117,7 @@ def test_a_failed_run_ends_with_1_and_one_line(tmp_path):
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
   """A function: runs `main` with some flags; returns status, stdout and stderr."""
+  monkeypatch.setattr(start, "begin", lambda argv: None)  # The first lines have their own tests.
   monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
   monkeypatch.setattr(quiet, "finish", lambda: None)
   monkeypatch.chdir(tmp_path)
@@ -142,6 +144,24 @@ def fails_with(error: BaseException):
   def main(workdir):
     raise error
   return main
+
+
+@pytest.mark.parametrize("kind, index, is_chief", [
+    (None, 0, True), ("chief", 0, True), ("worker", 0, False), ("worker", 1, False),
+    ("ps", 0, False)])
+def test_a_workdir_in_use_is_refused_before_any_work(kind, index, is_chief, run, tmp_path,
+                                                     monkeypatch):
+  monkeypatch.setattr(owner, "WAIT_SECONDS", 0.0)
+  if kind:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({
+        "cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]},
+        "task": {"type": kind, "index": index}}))
+  with owner.owned(tmp_path):
+    status, out, err = run([f"--workdir={tmp_path}"],
+                           fails_with(AssertionError("began")) if is_chief else nothing)
+  assert (status, out) == (2 if is_chief else 0, "")
+  assert ("is in use by process" in err) == is_chief
+  assert err.count("\n") == is_chief
 
 
 def test_eager_steps_have_the_same_losses(run, unbroken_rows, tmp_path):

@@ -3,6 +3,7 @@
 import errno
 import functools
 import json
+import math
 import os
 import pathlib
 import re
@@ -25,7 +26,7 @@ from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed
 from replicator.step.variables import variables_of
-from replicator.training import run_state
+from replicator.training import preemption, run_state
 from tests.programs.two_networks import Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
@@ -244,6 +245,19 @@ def test_a_rollback_forgets_later_checkpoints(tmp_path):
   assert checkpoint.read(tmp_path)["count"] == 50.0
 
 
+def test_a_crash_after_a_rollback_does_not_resume_what_was_abandoned(tmp_path, monkeypatch):
+  checkpoints = save(tmp_path, Counter(), 2, 4, 6)
+  assert checkpoints.restore(newest=5)["step"] == 4
+
+  def crash(*arguments):
+    raise RuntimeError("crash")
+  monkeypatch.setattr(atomic, "publish", crash)
+  checkpoints.save(5, {})
+  with pytest.raises(RuntimeError, match="crash"):
+    checkpoints.wait()
+  assert Checkpoints(tmp_path, Counter()).restore()["step"] == 4
+
+
 # ---- Faults of the disk -------------------------------------------------------------------------
 
 
@@ -323,6 +337,19 @@ def test_a_save_that_fails_leaves_the_earlier_ones_and_nothing_else(fails, tmp_p
   assert checkpoint.steps_of(tmp_path) == [1, 3]
 
 
+def test_a_save_first_reports_that_the_one_before_it_failed(tmp_path, monkeypatch):
+  def full(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  checkpoints = save(tmp_path, Counter(), 1)
+  with monkeypatch.context() as patched:
+    patched.setattr(checkpoint, "_write_bundle", full)
+    checkpoints.save(2, {})
+    with pytest.raises(RunFailed, match="step-00000002: could not be saved"):
+      checkpoints.save(3, {})
+  assert checkpoint.steps_of(tmp_path) == [1]
+
+
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_checkpoint_whose_replacement_was_interrupted_is_restored(worker, tmp_path):
   class Worker(Replicator):
@@ -347,7 +374,11 @@ def test_a_checkpoint_whose_replacement_was_interrupted_is_restored(worker, tmp_
     checkpoints.save(2, {})
     with pytest.raises(SystemExit):
       checkpoints.wait()
-  assert killed.is_set() and checkpoint.steps_of(tmp_path) == [1]
+  assert killed.is_set() and not (tmp_path / "step-00000002").exists()
+  left = sorted(path.name for path in tmp_path.iterdir())
+  assert checkpoint.read(tmp_path)["count"] == 2.0  # A reader finds it, and changes nothing:
+  assert sorted(path.name for path in tmp_path.iterdir()) == left  # a run may be at work there.
+  assert checkpoint.steps_of(tmp_path) == [1, 2]
   restored = Counter()
   assert Checkpoints(tmp_path, restored, Worker()).restore()["step"] == 2
   assert restored.count.numpy() == 2.0
@@ -657,11 +688,27 @@ def test_a_stop_between_two_log_points_loses_nothing(tmp_path):
   assert rows(tmp_path) == [{"step": done + 10, "count": (done + 11) / 2}]
 
 
-def test_a_second_interrupt_does_not_wait(tmp_path):
+def test_the_same_press_of_ctrl_c_may_arrive_twice(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", math.inf)
   def ask_twice(counter):
     if counter.count.numpy() == 5:
       os.kill(os.getpid(), signal.SIGINT)
       os.kill(os.getpid(), signal.SIGINT)
+    return Evaluation({})
+  with pytest.raises(Preempted, match="stopped at step 6, which is saved"):
+    train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
+  assert capsys.readouterr().out.splitlines().count(
+      "stopping after this step; Ctrl-C once more to stop at once") == 1
+
+
+def test_a_second_press_of_ctrl_c_does_not_wait(tmp_path, monkeypatch):
+  monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", 0.0)
+  def ask_twice(counter):
+    if counter.count.numpy() == 5:
+      os.kill(os.getpid(), signal.SIGINT)
+      os.kill(os.getpid(), signal.SIGINT)
+      threading.Event().wait(60)
+      pytest.fail("the second signal did not end the wait")
     return Evaluation({})
   with pytest.raises(KeyboardInterrupt):
     train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)

@@ -9,12 +9,12 @@ from replicator.checkpoints.retention import Retention
 LOSSES = {2: {"loss": 3.0}, 4: {"loss": 1.0}, 6: {"loss": math.nan}, 8: {"loss": 1.0}}
 
 
-def kept(newest: int = 10, keep_last: int = 1, keep_every: int = 0, keep_best: str | None = None,
+def kept(keep_last: int = 1, keep_every: int = 0, keep_best: str | None = None,
          best_is: str = "min") -> list[int]:
-  """The steps of 1, 2, ..., 10 whose checkpoints stay after that of `newest` was written."""
+  """The steps of 1, 2, ..., 10 whose checkpoints stay."""
   steps = list(range(1, 11))
   retention = Retention(keep_last, keep_every, keep_best, best_is)
-  removed = retention.obsolete(steps, newest, lambda step: LOSSES.get(step, {}))
+  removed = retention.obsolete(steps, lambda step: LOSSES.get(step, {}))
   return [step for step in steps if step not in removed]
 
 
@@ -32,5 +32,12 @@ def test_the_best_one_is_kept(settings, expected):
   assert kept(**settings) == expected
 
 
-def test_later_ones_are_removed_after_a_rollback():
-  assert kept(newest=7, keep_last=2, keep_every=5, keep_best="loss") == [4, 5, 6, 7]
+@pytest.mark.parametrize("best_is", ["min", "max"])
+def test_a_nan_is_not_the_best_even_if_it_comes_first(best_is):
+  values = {1: math.nan, 2: 3.0, 3: 3.0, 4: math.nan}
+  retention = Retention(1, 0, "loss", best_is)
+  assert retention.obsolete([1, 2, 3, 4], lambda step: {"loss": values[step]}) == [1, 3]
+
+
+def test_all_rules_keep_together():
+  assert kept(keep_last=2, keep_every=5, keep_best="loss") == [4, 5, 9, 10]

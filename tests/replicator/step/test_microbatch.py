@@ -196,6 +196,15 @@ def test_nests_keep_their_structure_and_dtypes():
   assert [v.dtype for v in values] == ["float32", "bfloat16", "float16"]
 
 
+@pytest.mark.parametrize("dtype, large, mean", [("bfloat16", 256.0, 65.0),
+                                                ("float16", 2048.0, 513.0)])
+def test_half_precision_is_added_up_in_single_precision(dtype, large, mean):
+  # One more is lost in a half precision sum: large + 1 is rounded to large.
+  parts = tf.constant([large, 1.0, 1.0, 1.0], dtype)
+  result = microbatch(lambda part: part[0], parts, 4)
+  assert result.dtype == dtype and float(result) == mean
+
+
 def test_gradients_of_embeddings_are_added_up():
   table = tf.Variable(tf.ones([5, 2]))
   indices = tf.constant([0, 1, 0, 4])

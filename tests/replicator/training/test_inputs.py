@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from replicator import InputContext, split
 from replicator.errors import UsageError
-from replicator.training.inputs import ExampleSource, batches
+from replicator.training.inputs import ExampleSource, batches, shuffled
 
 
 class Numbers:
@@ -35,6 +35,39 @@ def test_each_epoch_is_a_permutation(size):
   np.testing.assert_array_equal(np.sort(stream, axis=1), [np.arange(size)] * epochs)
   if size >= 7:  # They almost surely differ.
     assert len({tuple(epoch) for epoch in stream}) == epochs
+
+
+KEY = tf.constant([3, 5], tf.uint32)  # The seed, and the epoch.
+AROUND_POWERS_OF_TWO = sorted({2 ** power + more
+                               for power in range(1, 20) for more in (-1, 0, 1, 2)})
+
+
+def order(size: int) -> np.ndarray:
+  return shuffled(tf.range(size, dtype=tf.int64), KEY, size).numpy()
+
+
+# TensorFlow's own shuffle repeats an example of 2^16 + 1, 2^18 + 1 and 2^20 + 1.
+@pytest.mark.parametrize("sizes", [range(1, 40), AROUND_POWERS_OF_TWO, [2 ** 20 + 1]],
+                         ids=["small", "around powers of two", "large"])
+def test_an_epoch_of_any_size_has_each_example_once(sizes):
+  wrong = [size for size in sizes if not (np.bincount(order(size), minlength=size) == 1).all()]
+  assert not wrong
+
+
+def test_the_pipeline_gives_the_last_place_an_example_of_its_own():
+  size = 2 ** 16 + 1
+  first, last = (read(Numbers(size), 1, step, global_batch_size=1) for step in (0, size - 1))
+  assert first != last
+
+
+def test_the_order_is_what_it_always_was():
+  # A run that was started with an earlier version resumes in the middle of its epoch.
+  assert read(Numbers(10), 2, 3, global_batch_size=10, seed=7).ravel().tolist() == [
+      0, 2, 7, 3, 6, 9, 5, 1, 4, 8, 2, 1, 7, 0, 4, 6, 5, 9, 3, 8]
+  for size in (7, 1000, 2 ** 16, 2 ** 16 + 2, 2 ** 17 + 1):
+    places = tf.range(size - 5, size, dtype=tf.int64)
+    np.testing.assert_array_equal(
+        shuffled(places, KEY, size), tf.random.experimental.index_shuffle(places, KEY, size - 1))
 
 
 def test_a_batch_may_span_epochs():

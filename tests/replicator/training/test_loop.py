@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import time
 
 import keras
 import numpy as np
@@ -353,3 +354,13 @@ def test_a_resumed_run_calls_before_call_from_its_step_on(tmp_path):
     config.parse([], [*SMALL, f"train.steps = {steps}", "train.checkpoint_every = 2"])
     replicator.train(Assigned, before_call=Assigned.assign, workdir=str(tmp_path))
   assert column(tmp_path, "value") == {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}
+
+
+def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch):
+  now, calls = time.monotonic, []  # Each call seems to take 1,000 seconds.
+  monkeypatch.setattr(time, "monotonic", lambda: now() + 1000 * len(calls))
+  for steps in (2, 4):
+    config.parse([], [*SMALL, f"train.steps = {steps}", "train.checkpoint_every = 2"])
+    replicator.train(Assigned, before_call=lambda *call: calls.append(call), workdir=str(tmp_path))
+  assert {step: seconds // 1000 for step, seconds in column(tmp_path, "seconds").items()} == {
+      1: 1, 2: 2, 3: 3, 4: 4}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from replicator.divergence.guard import Divergence, Guard
+from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed
-from replicator.training.guard import Divergence, Guard
-from replicator.training.recovery import Diverged, Recovery
 from replicator.training.run_state import RunState
 
 DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}, {}), "its numbers are here")

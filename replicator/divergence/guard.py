@@ -1,16 +1,18 @@
-"""The divergence guard: finds the steps whose numbers are not finite, or above a limit."""
+"""The divergence guard: finds the steps whose numbers are not finite, above a limit, or dubious."""
 
 import collections
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import gin
 import numpy as np
 
 from replicator.console.formatting import format_number
+from replicator.divergence.signals import PREFIXES
+from replicator.divergence.vital_signs import VitalSigns
 from replicator.errors import UsageError, nearest
-from replicator.training.signals import PREFIXES
 
 ACTIONS = ("stop", "warn", "roll_back", "off")
 RECENT = 20  # How many steps a `Divergence` remembers.
@@ -20,16 +22,15 @@ History = dict[str, np.ndarray]  # {name: [steps]}
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
-  """A step with a number that is not finite, or above its limit."""
+  """A step with a number that is not finite, above its limit, or dubious."""
 
   step: int  # Counted from 1, as in the log.
   offending: dict[str, float]  # The scalars that diverged.
   recent: History  # All scalars of this step and of the steps before it, the oldest first.
-  limits: dict[str, float]  # The limits of the offending scalars.
+  reasons: dict[str, str]  # Words that follow the value of an offending scalar, where it has some.
 
   def __str__(self) -> str:
-    numbers = [f"{name} is {format_number(value)}" + (
-        f", over its limit of {format_number(self.limits[name])}" if name in self.limits else "")
+    numbers = [f"{name} is {format_number(value)}{self.reasons.get(name, '')}"
                for name, value in self.offending.items()]
     more = f" (and {len(numbers) - 1} more)" if len(numbers) > 1 else ""
     return f"step {self.step}: {numbers[0]}{more}"
@@ -42,6 +43,9 @@ class Guard:
   The numbers are the scalars that the step returns and its signals, averaged over replicas, so
   that all workers decide alike. Gradients that are not finite show in `grad_norm/...`, unless
   their update is skipped by design. No checkpoint is saved of a step that was not finite.
+
+  It also warns, once, of a scalar that has exploded and of a network that is dead, as
+  `divergence.vital_signs` says.
 
   A step can also name scalars that may collapse: an attribute `may_collapse`, such as
   `{"mode collapse": ("sample_variance", "data_variance")}`. The guard warns when the first of the
@@ -56,14 +60,17 @@ class Guard:
     max_rollbacks: how many times a run is rolled back before it is stopped.
     collapse: warns when the mean of a scalar that may collapse, since the last log point, falls
       below this fraction of the mean of the other one; 0 for never.
-    signals: whether the gradient norms and singular values of `training.signals` are logged.
+    signals: whether the gradient norms and singular values of `divergence.signals` are logged.
+    strict: whether `action` says, too, what to do about a run that has exploded or is dead,
+      instead of a warning.
 
   Raises:
     UsageError: a setting cannot work.
   """
 
   def __init__(self, action: str = "stop", limits: Mapping[str, float] | None = None,
-               max_rollbacks: int = 3, collapse: float = 0.05, signals: bool = True):
+               max_rollbacks: int = 3, collapse: float = 0.05, signals: bool = True,
+               strict: bool = False):
     if action not in ACTIONS:
       raise UsageError(f"Guard.action = {action!r}: no such action.{nearest(str(action), ACTIONS)} "
                        f"Write one of: {', '.join(ACTIONS)}")
@@ -82,11 +89,13 @@ class Guard:
     self.max_rollbacks = max_rollbacks
     self.collapse = collapse
     self.signals = signals
+    self.strict = strict
     self.is_sound = True  # Whether the newest step was finite; True if the guard is off.
     self._limits = {name: float(value) for name, value in (limits or {}).items()}
     self._recent: collections.deque[History] = collections.deque(maxlen=RECENT)
     self._warned = False
     self._collapsed: set[str] = set()
+    self._vital_signs = VitalSigns()
 
   def check_supported(self, strategy: str) -> None:
     """Raises a UsageError if a strategy of that name cannot return to a checkpoint."""
@@ -112,10 +121,17 @@ class Guard:
     if not failed.any():
       return None
     i = int(failed.any(0).argmax())
-    offending = {name: float(series[i]) for (name, series), bad
-                 in zip(values.items(), failed[:, i], strict=True) if bad}
-    return Divergence(first_step + i, offending, self._recent_until(i), {
-        name: self._limits[name] for name, value in offending.items() if math.isfinite(value)})
+    offending = [name for name, bad in zip(values, failed[:, i], strict=True) if bad]
+    return self._divergence(first_step, i, offending, {
+        name: f", over its limit of {format_number(self._limits[name])}"
+        for name in offending if math.isfinite(values[name][i])})
+
+  def suspicions_in(self, first_step: int, values: History) -> list[Divergence]:
+    """The steps of the call that `divergence_in` was given at which something exploded or died."""
+    if self.action == "off":
+      return []
+    return [self._divergence(first_step, i, list(reasons), reasons)
+            for i, reasons in enumerate(self._vital_signs.alarms(values)) if reasons]
 
   def warning(self, divergence: Divergence) -> str | None:
     """One line about a divergence, or None if there was one since the last log point."""
@@ -149,12 +165,24 @@ class Guard:
             f"{format_number(reference)}: less than Guard.collapse = {self.collapse} of it")
     return lines
 
-  def rolled_back(self) -> None:
-    """Forgets the steps that are undone."""
+  def state(self) -> dict[str, Any]:
+    """What a checkpoint keeps, as JSON, so that a resumed run warns as the unbroken one."""
+    return {"warned": self._warned, "collapsed": sorted(self._collapsed),
+            "vital_signs": self._vital_signs.state()}
+
+  def restore(self, state: Mapping[str, Any]) -> None:
+    """Continues from a `state`, which may be empty, and forgets the steps after it."""
     self._recent.clear()
-    self._warned = False
-    self._collapsed.clear()
     self.is_sound = True
+    self._warned = state.get("warned", False)
+    self._collapsed = set(state.get("collapsed", ()))
+    self._vital_signs = VitalSigns(state.get("vital_signs"))
+
+  def _divergence(self, first_step: int, i: int, offending: list[str], reasons: dict[str, str]
+                  ) -> Divergence:
+    newest = self._recent[-1]
+    return Divergence(first_step + i, {name: float(newest[name][i]) for name in offending},
+                      self._recent_until(i), reasons)
 
   def _recent_until(self, last: int) -> History:
     *earlier, newest = self._recent

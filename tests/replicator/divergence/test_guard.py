@@ -13,8 +13,8 @@ import replicator
 from replicator import UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
+from replicator.divergence.guard import Guard
 from replicator.errors import RunFailed, first_line
-from replicator.training.guard import Guard
 from tests.programs.fragile import Fragile, numbers
 
 MIRRORED_2 = ("Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")
@@ -125,6 +125,21 @@ def test_a_warned_run_keeps_its_last_good_checkpoint(tmp_path, capsys):
   assert printed.count("warning: step 6: grad_norm/optimizer is nan") == 1
   assert "warning: step 8: not saved, since its numbers are not finite" in printed
   assert saved_steps(tmp_path) == [4]
+
+
+class Undefined(tf.Module):
+  """Is NaN at every step."""
+
+  def __call__(self):
+    return {"loss": tf.constant(np.nan)}
+
+
+@pytest.mark.parametrize("bindings", [(), ("train.steps_per_call = 2",)])
+def test_a_warning_is_given_once_for_each_log_point(bindings, tmp_path, capsys):
+  train(tmp_path, "Guard.action = 'warn'", "train.log_every = 4", "train.checkpoint_every = 0",
+        *bindings, step=Undefined, inputs=None)
+  lines = [line for line in capsys.readouterr().out.splitlines() if "is nan" in line]
+  assert lines == [f"warning: step {step}: loss is nan" for step in (1, 5, 9)]
 
 
 # ---- Roll back ----------------------------------------------------------------------------------

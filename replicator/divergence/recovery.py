@@ -10,9 +10,9 @@ import tree
 
 from replicator import random
 from replicator.checkpoints import checkpoint
+from replicator.divergence.guard import Divergence, Guard, History
 from replicator.errors import RunFailed
 from replicator.strategies.replicator import Replicator
-from replicator.training.guard import Divergence, Guard, History
 from replicator.workdir.reader import as_json
 
 
@@ -47,6 +47,13 @@ class Recovery:
     part of its batches, a nest of `[steps, n, ...]`, or None.
     """
     divergence = self._guard.divergence_in(first_step + 1, values)
+    suspicions = self._guard.suspicions_in(first_step + 1, values)
+    if self._guard.strict:
+      divergence = min(filter(None, [divergence, *suspicions]), key=lambda found: found.step,
+                       default=None)
+    else:
+      for suspicion in suspicions:
+        warn(f"warning: {suspicion}; Guard.strict = True makes Guard.action apply")
     if divergence is None:
       return
     if self._guard.action == "warn":
@@ -74,26 +81,28 @@ class Recovery:
       return found
     return f"{found}, from which Guard.action = 'roll_back' would go on"
 
-  def roll_back(self, diverged: Diverged, step: int, counted: dict[str, int]) -> str:
+  def roll_back(self, diverged: Diverged, step: int, counted: dict[str, Any]) -> str:
     """Continues from the checkpoint of a step with other draws and data; returns one line about it.
 
     `counted` is the `state` before the checkpoint was restored.
     """
     most = self._guard.max_rollbacks
     # The batch after the one that diverged comes next.
-    self.restore({"rollbacks": counted["rollbacks"] + 1,
-                  "skipped": counted["skipped"] + diverged.divergence.step - step})
-    self._guard.rolled_back()
+    self._go_on(counted["rollbacks"] + 1, counted["skipped"] + diverged.divergence.step - step)
     return f"{diverged}; rolled back to step {step}, {self.rollbacks} of at most {most} times"
 
-  def state(self) -> dict[str, int]:
-    """What a checkpoint keeps."""
-    return {"rollbacks": self.rollbacks, "skipped": self.skipped}
+  def state(self) -> dict[str, Any]:
+    """What a checkpoint keeps, as JSON."""
+    return {"rollbacks": self.rollbacks, "skipped": self.skipped, "guard": self._guard.state()}
 
-  def restore(self, state: dict[str, int]) -> None:
+  def restore(self, state: dict[str, Any]) -> None:
     """Continues from a `state`. A compiled step must be traced again: it contains the old draws."""
-    self.rollbacks, self.skipped = state["rollbacks"], state["skipped"]
-    random.set_seed(self._facts["seed"], self.rollbacks)
+    self._guard.restore(state.get("guard", {}))  # Checkpoints of earlier versions have none.
+    self._go_on(state["rollbacks"], state["skipped"])
+
+  def _go_on(self, rollbacks: int, skipped: int) -> None:
+    self.rollbacks, self.skipped = rollbacks, skipped
+    random.set_seed(self._facts["seed"], rollbacks)
 
   def _write(self, divergence: Divergence, batch: Any | None) -> str:
     """Writes `failures/step-NNNNNNNN/`; returns one line on where it is, or why it is not.

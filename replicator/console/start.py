@@ -1,0 +1,98 @@
+"""What the command of an experiment says at once, and until its training takes over.
+
+    experiment  sngan, configs/sngan_digits.gin
+    workdir     runs/sngan-20260203-101112
+    loading TensorFlow: 4s
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import signal
+import threading
+from collections.abc import Sequence
+
+from replicator.console.exit_status import INTERRUPTED_STATUS
+from replicator.console.flags import experiment
+from replicator.console.formatting import labeled
+from replicator.console.status import Status
+
+_OTHER_OUTPUT = ("--explain", "--diff", "--help", "-h")  # Flags of commands that train nothing.
+
+_status: Status | None = None
+_workdir: str | None = None  # The one that was announced, if the command line names none.
+
+
+def begin(argv: Sequence[str]) -> None:
+  """Announces the experiment and its workdir, if the command line `argv` trains one.
+
+  Only the chief of a cluster says anything. Until `loaded` is called, Ctrl-C ends the process at
+  once: an exception would cut through the imports. The second call does nothing.
+  """
+  global _status, _workdir
+  if _status or not _is_chief() or any(w.partition("=")[0] in _OTHER_OUTPUT for w in argv):
+    return
+  if threading.current_thread() is threading.main_thread():
+    stderr = os.dup(2)  # That of the import of TensorFlow is kept back.
+    signal.signal(signal.SIGINT, lambda number, frame: _end_at_once(stderr))
+  _status = Status().__enter__()
+  flags = _parsed(argv)
+  _status.note(labeled("experiment", ", ".join(filter(None, [experiment(), *flags.gin_file]))))
+  if not flags.workdir and not os.environ.get("TF_CONFIG"):
+    _workdir = new_workdir()
+  if where := flags.workdir or _workdir:
+    _status.note(labeled("workdir", where))
+  _status.doing("loading TensorFlow")
+
+
+def loaded() -> None:
+  """Says that all modules are imported: what takes time now is the work of the program."""
+  if _status:
+    doing("preparing data and networks")
+    if threading.current_thread() is threading.main_thread():
+      signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def doing(what: str) -> None:
+  """Says from now on, with the seconds, that `what` is being done."""
+  if _status:
+    _status.doing(what)
+
+
+def end() -> None:
+  """Says nothing more."""
+  global _status, _workdir
+  if _status:
+    _status.__exit__(None, None, None)
+  _status = _workdir = None
+
+
+def new_workdir() -> str:
+  """The workdir that was announced, or a new name."""
+  now = datetime.datetime.now(datetime.timezone.utc)
+  return _workdir or f"runs/{experiment()}-{now:%Y%m%d-%H%M%S}"
+
+
+def _is_chief() -> bool:
+  with contextlib.suppress(ValueError, AttributeError):  # Who reads it later reports a mistake.
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    task, has_chief = config.get("task", {}), "chief" in config.get("cluster", {})
+    return task.get("type", "chief") == "chief" or (
+        not has_chief and task["type"] == "worker" and task.get("index") == 0)
+  return True
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+  """The flags that are announced; who reads the command line later reports its mistakes."""
+  parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  parser.add_argument("--gin_file", action="append", nargs="?", default=[])
+  parser.add_argument("--workdir", nargs="?")
+  return parser.parse_known_args(argv)[0]
+
+
+def _end_at_once(stderr: int) -> None:
+  end()
+  os.write(stderr, b"error: interrupted\n")
+  os._exit(INTERRUPTED_STATUS)

@@ -1,0 +1,103 @@
+"""What a program is doing, so that it is never silent for long.
+
+  loading TensorFlow: 4s
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from replicator.console.formatting import format_duration
+
+SILENT_SECONDS = 4.0  # The longest time without a plain line while something is being done.
+_BEAT_SECONDS = 0.5
+
+
+class Status:
+  """Writes lines that stay, and says what is being done, from entry to exit.
+
+    with Status() as status:
+      status.note("data  Digits: 1,797 examples")
+      status.doing("compiling the step")
+
+  On a terminal, a live line below the others says what is being done, and for how long. Elsewhere a
+  plain line says so whenever nothing was written for `SILENT_SECONDS`. All goes to `console`, or
+  else to standard output.
+  """
+
+  def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic):
+    self._console = console or Console()
+    self._clock = clock
+    self._live: Live | None = None
+    self._what = ""
+    self._since = 0.0
+    self._last_line = -math.inf  # When the last plain line was written.
+    self._lock = threading.RLock()
+    self._is_idle: threading.Event | None = None  # Ends the thread that beats.
+
+  def __enter__(self) -> "Status":
+    self._last_line = self._clock()
+    if self._console.is_terminal and not self._console.is_dumb_terminal:
+      self._live = Live("", console=self._console, auto_refresh=False)
+      self._live.start()
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+               trace: TracebackType | None) -> None:
+    self.doing("")
+    if self._live is not None:
+      self._live.stop()
+
+  @property
+  def is_live(self) -> bool:
+    """Whether there is a live line."""
+    return self._live is not None
+
+  @property
+  def width(self) -> int:
+    """The columns of the console."""
+    return self._console.width
+
+  def note(self, line: str) -> None:
+    """Writes one line that stays on the terminal, above the live line."""
+    with self._lock:
+      self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+      self._last_line = self._clock()
+
+  def show(self, line: RenderableType) -> None:
+    """Replaces the live line, if there is one."""
+    if self._live is not None:
+      self._live.update(line, refresh=True)
+
+  def doing(self, what: str) -> None:
+    """Says from now on that `what` is being done; nothing if it is empty."""
+    with self._lock:
+      if self._what and not what:
+        self.show("")
+      self._what, self._since = what, self._clock()
+      if what and self._is_idle is None:
+        self._is_idle = threading.Event()
+        threading.Thread(target=self._beats, args=(self._is_idle,), daemon=True).start()
+      elif not what and self._is_idle is not None:
+        self._is_idle.set()
+        self._is_idle = None
+      self.beat()
+
+  def beat(self) -> None:
+    """Says what is being done if it is time to; a thread calls it twice a second."""
+    with self._lock:
+      now = self._clock()
+      if self._what and self._live is not None:
+        self.show(Text(f"{self._what}  {format_duration(now - self._since)}"))
+      elif self._what and now - self._last_line >= SILENT_SECONDS:
+        self.note(f"{self._what}: {format_duration(now - self._since)}")
+
+  def _beats(self, is_idle: threading.Event) -> None:
+    while not is_idle.wait(_BEAT_SECONDS):
+      self.beat()

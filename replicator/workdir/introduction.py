@@ -1,0 +1,59 @@
+"""What a run says of itself before its first step: devices, strategy, data and networks."""
+
+import collections
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from replicator.console.formatting import labeled
+
+_NVIDIA = pathlib.Path("/proc/driver/nvidia/gpus")  # The driver's list: a folder for each GPU.
+_MOST_NETWORKS = 8
+
+
+def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> Iterator[str]:
+  """A line for each subject.
+
+  Args:
+    facts: those of `run.json`.
+    data: what the batches come from.
+    networks: the number of trained parameters of each network.
+  """
+  yield labeled("devices", _devices(facts["machine"]))
+  yield labeled("strategy", _strategy(facts))
+  yield labeled("data", f"{data}, batches of {facts['global_batch_size']}")
+  if networks:
+    counts = [f"{name} {count:,}" for name, count in networks.items()]
+    if len(counts) > _MOST_NETWORKS:
+      counts[_MOST_NETWORKS:] = [f"and {len(counts) - _MOST_NETWORKS} more"]
+    yield labeled("networks", f"{', '.join(counts)} parameters")
+
+
+def _devices(machine: Mapping[str, Any]) -> str:
+  if machine["accelerators"]:
+    models = collections.Counter(machine["accelerators"])
+    return ", ".join(f"{count} x {model}" for model, count in models.items())
+  cores, parts = machine["cores"], len(machine["devices"])
+  text = f"CPU, {cores} core{'s' if cores != 1 else ''}"
+  text += f", as {parts} devices" if parts > 1 else ""
+  if unused := gpus():
+    text += (f". The GPU ({unused[0]}) is not used: TensorFlow was installed without its CUDA "
+             "libraries; pip install 'tensorflow[and-cuda]'")
+  return text
+
+
+def gpus(driver: pathlib.Path = _NVIDIA) -> list[str]:
+  """The models of the NVIDIA GPUs of this machine, unless the user hides them."""
+  if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
+    return []
+  texts = [path.read_text() for path in sorted(driver.glob("*/information"))]
+  return [model.strip() for text in texts for model in re.findall(r"Model:(.*)", text)]
+
+
+def _strategy(facts: Mapping[str, Any]) -> str:
+  replicas, workers = facts["num_replicas"], facts["num_workers"]
+  parts = [f"{replicas} replica{'s' if replicas != 1 else ''}"]
+  parts += [f"{workers} workers"] if workers > 1 else []
+  return f"{facts['strategy']}, {', '.join([*parts, facts['precision']])}, seed {facts['seed']}"

@@ -1,0 +1,87 @@
+"""The first lines of an experiment, in this process and as a user starts it."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from replicator.console import start
+
+ROOT = pathlib.Path(__file__).parents[3]
+IN_CLUSTER = {"worker": ["a:1", "b:1"], "chief": ["c:1"]}
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+  """A function: what `begin` says for a command line; and its environment."""
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  before = signal.getsignal(signal.SIGINT)
+
+  def said(*argv: str) -> list[str]:
+    start.begin(argv)
+    start.begin(argv)
+    start.loaded()
+    start.end()
+    return capsys.readouterr().out.splitlines()
+
+  yield said
+  signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_lines_are_the_experiment_and_its_workdir(said):
+  assert said("--gin_file=a.gin", "--workdir=w", "--gin_file", "b.gin", "--eager")[1:] == [
+      "workdir     w"]
+  first, second = said("--gin_file=a.gin", "--gin_file", "b.gin")
+  assert re.fullmatch(r"experiment  \w+, a.gin, b.gin", first)
+  assert re.fullmatch(r"workdir     runs/\w+-\d{8}-\d{6}", second)
+
+
+def test_the_announced_workdir_is_the_one_of_the_run(monkeypatch, capsys):
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  start.begin([])
+  start.loaded()
+  announced = capsys.readouterr().out.split()[-1]
+  assert start.new_workdir() == announced
+  start.end()
+
+
+@pytest.mark.parametrize("flag", ["--explain", "--diff=runs/a", "--help", "-h"])
+def test_a_command_that_prints_something_else_is_not_announced(flag, said):
+  assert said(flag, "--workdir=w") == []
+
+
+@pytest.mark.parametrize("kind, index, cluster, speaks", [
+    ("chief", 0, IN_CLUSTER, True), ("worker", 0, IN_CLUSTER, False),
+    ("worker", 0, {"worker": ["a:1", "b:1"]}, True),
+    ("worker", 1, {"worker": ["a:1", "b:1"]}, False), ("ps", 0, {"ps": ["a:1"]}, False)])
+def test_only_the_chief_of_a_cluster_speaks(kind, index, cluster, speaks, said, monkeypatch):
+  config = {"cluster": cluster, "task": {"type": kind, "index": index}}
+  monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+  assert bool(said("--workdir=w")) == speaks
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"task": 3}'])
+def test_a_bad_cluster_is_left_to_who_reads_it(text, said, monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", text)
+  assert len(said("--workdir=w")) == 2
+
+
+def test_an_experiment_speaks_before_tensorflow_and_ends_at_once_at_ctrl_c(tmp_path):
+  # A TensorFlow that never gets ready: only what comes before it is said.
+  (tmp_path / "tensorflow").mkdir()
+  (tmp_path / "tensorflow" / "__init__.py").write_text("import time\ntime.sleep(600)\n")
+  with subprocess.Popen(
+      [sys.executable, "-m", "experiments.sngan", "--workdir=w"], cwd=ROOT, text=True,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+      env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}) as process:
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [
+        "experiment  sngan\n", "workdir     w\n"]
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+  assert (process.returncode, out, err) == (130, "", "error: interrupted\n")

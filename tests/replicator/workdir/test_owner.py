@@ -1,0 +1,144 @@
+"""A workdir has one owner, until that process ends, however it ends."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from replicator import train
+from replicator.app import config
+from replicator.errors import UsageError
+from replicator.workdir import owner
+from tests.programs import fragile
+
+# Owns a folder until its standard input ends, after some more code.
+OWNER = """
+import os, pathlib, signal, subprocess, sys
+from replicator.console import flags
+from replicator.workdir.owner import FILE, owned
+flags.experiment = lambda: sys.argv[2]
+folder = pathlib.Path(sys.argv[1])
+with owned(folder):
+  {code}
+  print("owned", flush=True)
+  sys.stdin.read()
+"""
+# Outlives the owner, until the test kills it.
+FORKS = """
+  child = os.fork()
+  if not child:
+    signal.alarm(600)
+    signal.pause()
+  (folder / "child").write_text(str(child))
+"""
+
+
+@contextlib.contextmanager
+def another_owner(folder: pathlib.Path, code: str = "pass") -> Iterator[subprocess.Popen]:
+  """Another process that owns a folder."""
+  with subprocess.Popen([sys.executable, "-c", OWNER.format(code=code), str(folder),
+                         owner.flags.experiment()],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    try:
+      assert process.stdout is not None
+      assert process.stdout.readline() == "owned\n"
+      yield process
+    finally:
+      process.kill()
+
+
+@pytest.fixture
+def no_patience(monkeypatch):
+  """Nobody waits for an owner to end."""
+  monkeypatch.setattr(owner, "WAIT_SECONDS", 0.0)
+
+
+def content(folder: pathlib.Path) -> dict[str, tuple[int, bytes]]:
+  return {str(path): (path.stat().st_mtime_ns, path.read_bytes())
+          for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.usefixtures("restored", "no_patience")
+def test_a_second_process_is_refused_before_it_touches_a_file(tmp_path):
+  config.parse([], ["train.steps = 1"])
+  with another_owner(tmp_path) as process:
+    before = content(tmp_path)
+    with pytest.raises(UsageError) as refused:
+      train(fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
+    assert content(tmp_path) == before
+  assert re.fullmatch(
+      rf"--workdir={tmp_path}: is in use by process {process.pid} on {platform.node()} since "
+      r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; let it end or stop it, or write another folder",
+      str(refused.value).splitlines()[0])  # gin adds a line.
+
+
+@pytest.mark.usefixtures("restored", "without_curves")
+def test_a_training_that_has_ended_or_failed_owns_nothing(tmp_path, monkeypatch):
+  config.parse([], ["train.steps = 6", "train.global_batch_size = 4", "train.eval_every = 0"])
+  for bad in (22.0, -1.0):
+    monkeypatch.setattr(fragile, "BAD", bad)
+    with contextlib.suppress(Exception):
+      train(fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
+    with another_owner(tmp_path) as process:
+      process.kill()
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_killed_owner_owns_nothing_although_its_fork_lives(tmp_path):
+  with another_owner(tmp_path, FORKS) as process:
+    child = int((tmp_path / "child").read_text())
+    with pytest.raises(UsageError, match=f"in use by process {process.pid}"):
+      owner.check_free(tmp_path)
+    process.kill()
+    process.wait()
+    try:
+      with owner.owned(tmp_path):
+        assert f"process {os.getpid()} on" in (tmp_path / owner.FILE).read_text()
+      os.kill(child, 0)  # It lives.
+    finally:
+      os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("code", [
+    "(folder / FILE).read_text()",            # With another kind of lock, closing it would unlock.
+    "os.fork() or os._exit(0); os.wait()",
+    "subprocess.run(['true'], check=True, close_fds=False)"])
+def test_what_the_owner_does_loses_nothing(code, tmp_path):
+  with (another_owner(tmp_path, code),
+        pytest.raises(UsageError, match="is in use by process")):
+    owner.check_free(tmp_path)
+
+
+def test_an_owner_that_ends_is_waited_for(tmp_path, monkeypatch, capsys):
+  with another_owner(tmp_path) as process:
+    monkeypatch.setattr(owner.time, "sleep", lambda seconds: process.communicate())
+    with owner.owned(tmp_path):
+      pass
+  assert re.fullmatch(rf"waiting up to 30 s for {tmp_path}, which is in use by process "
+                      rf"{process.pid} on .* UTC\n", capsys.readouterr().err)
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, capsys):
+  def flock(file, operation):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+  monkeypatch.setattr(owner.fcntl, "flock", flock)
+  with owner.owned(tmp_path):
+    pass
+  assert capsys.readouterr().err == (
+      f"note: {tmp_path}: its file system has no locks (No locks available); see to it that no "
+      "other process trains there\n")
+
+
+def test_a_check_leaves_no_folder_behind(tmp_path):
+  owner.check_free(tmp_path / "new")
+  assert not list(tmp_path.iterdir())
