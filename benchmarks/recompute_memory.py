@@ -1,11 +1,11 @@
 """Peak memory and time of a training step whose network is recomputed for the gradient.
 
-  python -m benchmarks.recompute_memory [--batch_size=64]
+  python -m benchmarks.recompute_memory [--batch_size=32]
 
-The network is a chain of SN-GAN's residual blocks of 64 x 64 pixels and 16 channels, with spectral
-normalization, or with batch normalization (`--norm=batch`). `replicator.recompute_grad` is around
-every `part` blocks, or around none; each runs in one process. Peak memory is the highest resident
-size of the process while it trains, minus its size before the first step.
+The network is a chain of SN-GAN's residual blocks of 64 x 64 pixels and 16 channels, with batch
+normalization, or with spectral normalization (`--norm=spectral`). `replicator.recompute_grad` is
+around every `part` blocks, or around none; each runs in one process. Peak memory is the highest
+resident size of the process while it trains, minus its size before the first step.
 """
 
 import resource
@@ -19,10 +19,10 @@ from replicator.console.quiet import import_tensorflow
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("part", ["0", "1", "2", "4"], "Blocks that are recomputed together; 0 for none.")
-flags.DEFINE_integer("batch_size", 64, "Images of a step.", lower_bound=1)
-flags.DEFINE_integer("blocks", 12, "Blocks of the network.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Images of a step.", lower_bound=1)
+flags.DEFINE_integer("blocks", 16, "Blocks of the network.", lower_bound=1)
 flags.DEFINE_integer("steps", 3, "Timed steps.", lower_bound=1)
-flags.DEFINE_enum("norm", "spectral", ["spectral", "batch"], "The blocks' normalization.")
+flags.DEFINE_enum("norm", "batch", ["batch", "spectral"], "The blocks' normalization.")
 flags.DEFINE_boolean("jit_compile", False, "Compile the step with XLA.")
 flags.DEFINE_boolean("alone", False, "Measure in this process, for the one part given.")
 

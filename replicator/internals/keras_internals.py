@@ -17,8 +17,8 @@ class VariableScope(keras.StatelessScope):
   """A context in which Keras variables have the given values, and assignments change no variable.
 
   `values` are tensors by the id of their variable. To keep what an enclosing scope replaces, which
-  `keras.StatelessScope` alone would hide, add `values_of_scope()`. After the context, `assigned` are
-  the variables that were assigned in it, and `losses` those that layers added.
+  `keras.StatelessScope` alone would hide, add `values_of_scope()`. After the context, `assigned`
+  are the variables that were assigned in it, and `losses` those that layers added.
   """
 
   def __init__(self, values: dict[int, tf.Tensor]):

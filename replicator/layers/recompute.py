@@ -86,9 +86,14 @@ class _Call:
       tape.watch(_floating(inputs))
       results, _ = self._run(inputs)
     self._check_second_pass(_operations(name))
-    gradients = iter(tape.gradient(_floating(results), [*_floating(inputs), *variables],
-                                   output_gradients=list(dy)))
-    return [next(gradients) if _is_floating(x) else None for x in inputs] + list(gradients)
+    gradients = tape.gradient(_floating(results), [*_floating(inputs), *variables],
+                              output_gradients=list(dy))
+    # Those by the variables first: while one is missing, the activations are kept.
+    with tf.control_dependencies([x for x in tree.flatten(gradients) if tf.is_tensor(x)]):
+      of_inputs = iter([x if x is None else tf.identity(x)
+                        for x in gradients[:len(_floating(inputs))]])
+    return [next(of_inputs) if _is_floating(x) else None for x in inputs] + (
+        gradients[len(_floating(inputs)):])
 
   def _run(self, inputs: Sequence[tf.Tensor]) -> tuple[Nest, keras_internals.VariableScope]:
     """Calls the function in a scope that holds the state that the first pass found."""

@@ -129,12 +129,12 @@ def _output_axes(layer: keras.layers.Layer) -> tuple[int, ...]:
   if isinstance(layer, _DEPTHWISE):
     return (-2, -1)
   if isinstance(layer, keras.layers.EinsumDense):
-    raise UsageError(f"SpectralNorm: the kernel of EinsumDense '{layer.name}' is a matrix only with "
-                     "its equation; use keras.layers.Dense")
+    raise UsageError(f"SpectralNorm: the kernel of EinsumDense '{layer.name}' is a matrix only "
+                     "with its equation; use keras.layers.Dense")
   return (-1,)
 
 
-# A factor for vectors whose squares a float32 may not hold. Being a power of 2, it rounds nothing.
+# A factor for vectors whose squares a float32 may not hold. A power of 2 rounds nothing.
 _FAR = 2.0 ** 64
 
 

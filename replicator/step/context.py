@@ -129,7 +129,7 @@ def _copy(part: Microbatch | None) -> Microbatch | None:
 
 
 def check_not_recomputed(what: str) -> None:
-  """Raises a UsageError if TensorFlow or Keras recomputes the caller, where `what` happens again."""
+  """Raises a UsageError if TensorFlow or Keras recomputes the caller: `what` happens again."""
   if in_second_pass_of_recompute_grad():
     raise UsageError(f"{what} once more while tf.recompute_grad (keras.remat, keras.RematScope) "
                      "recomputes it, which makes gradients wrong; use replicator.recompute_grad")

@@ -145,7 +145,7 @@ def trains_recomputing(recompute_grad):
 
 
 def test_a_recomputation_that_would_be_wrong_everywhere_alike_is_refused():
-  with pytest.raises(UsageError, match="once more while tf.recompute_grad .* recomputes it"):
+  with pytest.raises(UsageError, match=r"once more while tf.recompute_grad .* recomputes it"):
     examine(main=trains_recomputing(tf.recompute_grad))
 
 

@@ -123,8 +123,8 @@ def test_a_recomputed_function_inside_another():
     layer.u.assign(tf.ones([1, 5]))
     inner = wrap(lambda x: dropout(layer(x, training=True), training=True))
     outer = wrap(lambda x, inner=inner: inner(inner(x) * weight))
-    results.append([*gradients_of(lambda x, _: outer(x), tf.constant(X), weight), layer.u.numpy(),
-                    random.normal("dropout", [3])])
+    results.append([*gradients_of(lambda x, _, outer=outer: outer(x), tf.constant(X), weight),
+                    layer.u.numpy(), random.normal("dropout", [3])])
   for found, expected in zip(*results, strict=True):
     np.testing.assert_array_equal(found, expected)
 

@@ -49,9 +49,9 @@ def test_averaged_weights_keep_what_an_enclosing_scope_replaces(float64):
   average, statistics = 2 * dense.kernel.numpy(), norm.moving_mean.numpy()
   optimizer.averages[0].assign(average)
   bias = np.arange(3.0)
-  with keras.StatelessScope([(dense.bias, tf.constant(bias))], initialize_variables=False):
-    with optimizer.averaged_weights():
-      np.testing.assert_allclose(dense(X), X @ average + bias, rtol=1e-12)
+  replaced = [(dense.bias, tf.constant(bias))]
+  with keras.StatelessScope(replaced, initialize_variables=False), optimizer.averaged_weights():
+    np.testing.assert_allclose(dense(X), X @ average + bias, rtol=1e-12)
   with optimizer.averaged_weights():
     network(X, training=True)  # Nothing is overwritten.
   np.testing.assert_array_equal(norm.moving_mean, statistics)

@@ -266,7 +266,7 @@ def test_a_layer_without_one_kernel_is_refused(make, shape, message):
 def test_a_layer_that_keras_recomputes_is_refused(options):
   with keras.RematScope(**options):
     layer = L.Dense(2, name="x")
-  with pytest.raises(UsageError, match="'x' was made in a keras.RematScope.*make it outside"):
+  with pytest.raises(UsageError, match=r"'x' was made in a keras.RematScope.*make it outside"):
     SpectralNorm(layer)
   with keras.RematScope(mode="activations"):
     SpectralNorm(L.Dense(2))
