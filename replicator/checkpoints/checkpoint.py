@@ -61,7 +61,10 @@ class Checkpoints:
                best_is: str = "min"):
     self.retention = Retention(keep_last, keep_every, keep_best, best_is)
     self._folder = folder
-    self._variables = Variables(variables_of(step), replicator)
+    self._step = step
+    variables = variables_of(step)
+    self._paths = variables.keys()
+    self._variables = Variables(variables, replicator)
     self._writes = replicator is None or replicator.worker_id == 0
     self._thread: concurrent.futures.ThreadPoolExecutor | None = None
     self._saving: concurrent.futures.Future | None = None
@@ -151,6 +154,12 @@ class Checkpoints:
     """Raises a UsageError if a restart would lose some of the variables that a step uses."""
     lost = [v.name for v in used if not self._variables.covers(v)]
     if lost:
+      late = variables_of(self._step).keys() - self._paths
+      if late:
+        raise UsageError(
+            f"the step makes variables in its first call, such as '{min(late)}' ({lost[0]}): a "
+            "restart would lose them; make them in its constructor: begin a network with "
+            "keras.Input(shape) or build it there, and give an optimizer to wrap_optimizer")
       raise UsageError(
           f"the step uses {len(lost)} variables that are not reached through its attributes, such "
           f"as '{lost[0]}': a restart would lose them; make the step a tf.Module and assign its "

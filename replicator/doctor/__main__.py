@@ -24,11 +24,12 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from replicator.console import quiet
+from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.doctor.experiment import load
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
-from replicator.errors import UsageError, in_one_line
+from replicator.errors import UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,6 +70,8 @@ def _check_replicas(flags: argparse.Namespace, words: list[str]) -> int:
   print(f"{flags.experiment}: {steps} steps of {check.reference.batch_size} examples in "
         f"{precision}, against 1 replica\n(the largest relative difference of a loss, a gradient "
         f"or a variable; up to {check.tolerance:g} is rounding)", flush=True)
+  for note in check.notes:
+    print(note, flush=True)
   verdicts = _print_table(check.results(words))
   if verdicts & {DIFFERS, FAILED}:
     print("This step does not train the same however it is divided.")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -36,29 +37,46 @@ def compare(reference: Quantities, other: Quantities, tolerance: float
             ) -> tuple[Deviation, Deviation | None]:
   """The largest difference, and the first that is above the tolerance.
 
-  A quantity that is pure rounding, such as the gradient of a bias before a batch norm, has no
-  relative precision. So the norm that a difference is divided by is at least the root of the
-  tolerance times the largest norm among its kin: the losses of the step, or the gradients of the
-  update. Adam makes large updates of small gradients, so for a variable it is at least the largest
-  norm in its network.
+  Each quantity is judged by itself: a difference is divided by the quantity's own norm. That norm
+  is at least one that rounding leaves alone:
+
+  - for a loss or a gradient, which may be the small rest of a sum of large numbers: the root of the
+    tolerance times the largest norm among its kin, the losses of the step or the gradients of the
+    update;
+  - for a variable, which may pass through zero: the norm of its own largest change in a step.
   """
-  largest: dict[tuple, float] = {}
-  for key, value in reference.items():
-    if value.dtype.kind == "f":
-      largest[_kin(key)] = max(largest.get(_kin(key), 0.0), _norm(value))
-  differences = [
-      _difference(key, reference.get(key), other.get(key), largest.get(_kin(key), 0.0) * (
-          1.0 if key[1] == VARIABLE else tolerance ** 0.5))
-      for key in {**reference, **other} if key[1] != RAW]
+  floors = _floors(reference, tolerance)
+  differences = [_difference(key, reference.get(key), other.get(key), floors.get(key, 0.0))
+                 for key in {**reference, **other} if key[1] != RAW]
   first = next((d for d in differences if d.relative > tolerance), None)
   return max(differences, key=lambda d: d.relative), first
 
 
+def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
+  """The least norm by which a difference of each floating quantity is divided."""
+  floating = {key: value for key, value in reference.items() if value.dtype.kind == "f"}
+  largest: dict[Any, float] = {}
+  floors = {}
+  for key, value in floating.items():
+    step, kind, name = key
+    if kind == VARIABLE:
+      before = reference.get((step - 1, kind, name), value)
+      largest[name] = floors[key] = max(largest.get(name, 0.0), _norm_of_change(before, value))
+    else:
+      largest[_kin(key)] = max(largest.get(_kin(key), 0.0), _norm(value))
+  return floors | {key: tolerance ** 0.5 * largest[_kin(key)] for key in floating
+                   if key[1] != VARIABLE}
+
+
 def _kin(key: Key) -> tuple:
+  """What the losses of a step have in common, and the gradients of an update."""
   step, kind, name = key
-  if kind == LOSS:
-    return step, kind
-  return step, kind, name.rpartition("/" if kind == VARIABLE else ": ")[0]
+  return (step, kind) if kind == LOSS else (step, kind, name.rpartition(": ")[0])
+
+
+def _norm_of_change(before: np.ndarray, after: np.ndarray) -> float:
+  with np.errstate(all="ignore"):
+    return _norm(after - before) if after.shape == before.shape else 0.0
 
 
 def _norm(value: np.ndarray) -> float:
@@ -109,16 +127,17 @@ class Case:
     if self.first.key[0] == 0:
       return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
               "initializers, or NumPy's global generator, which train seeds")
-    for look in (self._sum_instead_of_mean, self._clipping, self._batch_norm_or_draws):
+    for look in (self._sum_instead_of_mean, self._clipping, self._batch_norm_or_draws,
+                 self._own_pool, self._own_statistic):
       found = look()
       if found:
         return found
-    part = "micro-batch" if self.microbatches else "replica"
-    if self.first.key[1] == VARIABLE:
-      return (f"a variable is assigned what one {part} computed from its own examples; average it "
-              "first with replicator.all_mean")
-    return (f"a batch-dependent op: something mixes the examples of a batch, and each {part} has "
-            "its own; compute it over all replicas with replicator.all_mean or all_gather")
+    return (f"a batch-dependent op: something mixes the examples of a batch, and each {self._part} "
+            "has its own; compute it over all replicas with replicator.all_mean or all_gather")
+
+  @property
+  def _part(self) -> str:
+    return "micro-batch" if self.microbatches else "replica"
 
   def _sum_instead_of_mean(self) -> str:
     """A sum over a part's examples is smaller by exactly the number of parts; a mean is not."""
@@ -171,8 +190,10 @@ class Case:
     norms = [name for name, path in self.evidence.local_batch_norms if self._moved(path)]
     if norms:
       causes.append("local batch norm: Keras BatchNormalization takes the statistics of each "
-                    f"{'micro-batch' if self.microbatches else 'replica'} by itself "
-                    f"({listed(norms)}); use replicator.GlobalBatchNorm")
+                    f"{self._part} by itself ({listed(norms)}); use replicator.GlobalBatchNorm")
+    causes += [f"{draw} on batches that are joined at {place}: on each {self._part} their rows are "
+               "in another order; draw, or call the network, once for each batch"
+               for draw, place in self.evidence.draws_for_joined_batches()]
     if self.evidence.draws:
       causes.append(f"{listed(self.evidence.draws)}: what an example draws depends on how the "
                     "batch is divided; draw with replicator.random or replicator.Dropout")
@@ -182,3 +203,31 @@ class Case:
     """Whether a moving mean changed in the first step, so that the layer ran in training mode."""
     values = [self.reference.quantities.get((step, VARIABLE, path)) for step in (0, 1)]
     return not np.array_equal(*values)  # type: ignore[arg-type]
+
+  def _own_pool(self) -> str:
+    """A variable receives as many more new rows on one replica as there are fewer replicas."""
+    step = self.first.key[0]
+    for key, value in self.reference.quantities.items():
+      before, other = (step - 1, VARIABLE, key[2]), self.other.get(key)
+      if key[:2] != (step, VARIABLE) or value.ndim < 2 or other is None:
+        continue
+      new = _new_rows(self.reference.quantities[before], value)
+      if 0 < new == self.parts * _new_rows(self.other[before], other) and not self.microbatches:
+        return (f"each replica puts only its own examples into '{key[2]}': {new // self.parts} of "
+                f"{new} come in; keep a pool or a queue in a replicator.Pool, or join the examples "
+                "first with replicator.all_concat")
+    return ""
+
+  def _own_statistic(self) -> str:
+    if self.first.key[1] != VARIABLE:
+      return ""
+    remedy = ("return a statistic from microbatch's fn, which averages it, and assign it afterwards"
+              if self.microbatches else "average a statistic first with replicator.all_mean")
+    return (f"a variable is assigned what one {self._part} computed from its own examples; {remedy}"
+            "; keep examples, as in a pool or a queue, in a replicator.Pool")
+
+
+def _new_rows(before: np.ndarray, after: np.ndarray) -> int:
+  """How many rows of a variable were not in it before."""
+  rows = lambda x: {row.tobytes() for row in np.ascontiguousarray(x)}
+  return len(rows(after) - rows(before))

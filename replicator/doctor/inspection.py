@@ -4,6 +4,7 @@ import inspect
 import os
 import pathlib
 import re
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ import replicator
 from replicator.errors import is_foreign
 from replicator.internals.keras_internals import layers_in
 from replicator.internals.tensorflow_internals import graphs_called_by
+from replicator.layers import dropout
 from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import random, random_bits
@@ -42,7 +44,10 @@ class Evidence:
     self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
     self.clips: list[str] = []  # Clipping between the tape and an optimizer.
     self.changes: list[str] = []  # Nonlinear operations between the tape and an optimizer.
+    self.uncompared: list[str] = []  # Updates of optimizers inside a loop or a branch.
     self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.
+    self._streams: dict[str, int] = {}  # Draws of `replicator.random`, with their numbers of rows.
+    self._joined: dict[int, str] = {}  # Where batches are joined along axis 0, by rows in total.
     self._paths: dict[int, str] = {}
     self._layers: list[keras.layers.Layer] = []
     for path, item in held_by(step, (Optimizer, keras.layers.Layer)):
@@ -67,6 +72,22 @@ class Evidence:
     """The path of attributes to an optimizer, or its name."""
     return self._paths.get(id(optimizer), str(optimizer.name))
 
+  def look_at_draw(self, stream: str, rows: int) -> None:
+    """Notes a draw of `replicator.random`; called where it is made."""
+    frames = traceback.extract_stack()
+    is_dropout = any(frame.filename == dropout.__file__ for frame in frames)
+    what = "a replicator.Dropout layer draws" if is_dropout else f"random stream '{stream}' draws"
+    self._streams.setdefault(f"{what}{_place(frames)}", rows)
+
+  def draws_for_joined_batches(self) -> list[tuple[str, str]]:
+    """Draws of as many rows as batches that are joined along axis 0 have, and where these are."""
+    return [(draw, self._joined[rows]) for draw, rows in self._streams.items()
+            if rows in self._joined]
+
+  def look_at_update(self, path: str) -> None:
+    """Notes an update whose gradients cannot be compared; called where it is made."""
+    _add(self.uncompared, f"{path}{_place(traceback.extract_stack())}")
+
   def look_at_graph(self, graph: Any) -> None:
     """Collects random draws and calls of Python from a step's graph and the graphs it calls."""
     for called in graphs_called_by(graph):
@@ -79,8 +100,18 @@ class Evidence:
           _add(self.draws, draw)
           if not operation.type.startswith("Stateless"):
             _add(self.stateful_draws, draw)
+      elif operation.type == "ConcatV2" and "gradient_tape" not in operation.name:
+        self._look_at_concat(operation)
       elif "PyFunc" in operation.type:
         _add(self.python_code, f"a call of Python code{_place(operation.traceback)}")
+
+  def _look_at_concat(self, operation: tf.Operation) -> None:
+    """Notes where the user's own code joins tensors along axis 0."""
+    own = [frame for frame in operation.traceback if not is_foreign(frame.filename)]
+    shape = operation.outputs[0].shape
+    if (shape.rank and shape[0] and tf.get_static_value(operation.inputs[-1]) == 0
+        and own and not own[-1].filename.startswith(_LIBRARY)):
+      self._joined.setdefault(shape[0], _place(operation.traceback).removeprefix(" at "))
 
   def _kind_of_draw(self, frames: Sequence) -> str:
     files = {frame.filename for frame in frames}

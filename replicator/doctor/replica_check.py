@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from replicator.app import config
+from replicator.console.error_line import in_one_line
 from replicator.doctor import diagnosis, replica_recording
 from replicator.doctor.experiment import bound, run_doctor
 from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
-from replicator.errors import UsageError, first_line, in_one_line
+from replicator.errors import UsageError, first_line
 from replicator.strategies import strategy
 
 
@@ -35,6 +36,12 @@ class ReplicaCheck:
     self._devices = bound("Replicator.devices_per_replica", 1)
     strategy.make("mirrored", 4 * self._devices, None, self._devices)
     self.reference = self._record(1)
+
+  @property
+  def notes(self) -> list[str]:
+    """What is not compared."""
+    return [f"not compared: gradients that {update} takes inside a loop or a branch of the step; "
+            "the variables that they change are" for update in self.reference.evidence.uncompared]
 
   def record_process(self, path: str) -> None:
     """Records this process's part in a cluster; the chief writes the file."""

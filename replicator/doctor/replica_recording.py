@@ -31,6 +31,9 @@ Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the ki
 VARIABLE, LOSS, GRADIENT = "variable", "loss", "gradient"
 RAW = "gradient as the tape gave it"  # Before the step changed it; it need not agree.
 
+ROUNDING = {"float64": 2e-14, "float32": 1e-5}
+"""About a hundred roundings: what a sum of large numbers that cancel is wrong by, relative."""
+
 
 @dataclasses.dataclass
 class ReplicaRecording:
@@ -132,6 +135,7 @@ class _ReplicaRecorder(Observer):
     """The losses and gradients of one step, averaged over replicas, in the order of `_names`."""
     self._taps.clear()
     context.current().on_update = self._record_update
+    context.current().on_draw = self._evidence.look_at_draw
     losses = checked_scalars(self._step(*batch))
     if context.num_replicas() == 1:
       self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
@@ -140,19 +144,22 @@ class _ReplicaRecorder(Observer):
     return collectives.all_mean([tf.cast(value, tf.float64) for _, _, value in found])
 
   def _record_update(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
-                     averaged: list[tf.Tensor]) -> None:
+                     averaged: list[tf.Tensor]) -> list[tf.Tensor]:
     path = self._evidence.path_of(optimizer)
     self._reported.add(id(optimizer))
-    if context.in_inner_graph():
-      return  # The tensors of a loop or a branch cannot be used outside it.
+    if context.in_inner_graph():  # The tensors of a loop or a branch cannot be used outside it.
+      self._evidence.look_at_update(path)
+      return averaged
     self._taps.updates[path] += 1
     update = f"{path}, update {self._taps.updates[path]}"
     # As the tape gave them, if the step changed them before it passed them to the optimizer.
     for number, gradient in enumerate(self._evidence.gradients_of_tape(local)):
       self._taps.gradients.append((RAW, f"{update}: {number}", gradient))
-    for variable, gradient in zip(variables, averaged, strict=True):
+    used = _without_rounding(averaged, ROUNDING[self._precision])
+    for variable, gradient in zip(variables, used, strict=True):
       name = self._paths.get(id(variable.value), variable.path)
       self._taps.gradients.append((GRADIENT, f"{update}: {name}", gradient))
+    return used
 
   def _check_updates_were_reported(self) -> None:
     # Without this check, a comparison of no gradients would pass for agreement.
@@ -161,3 +168,16 @@ class _ReplicaRecorder(Observer):
               if made(optimizer) and id(optimizer) not in self._reported]
     if unseen:
       raise RuntimeError(f"the doctor saw no gradients of {', '.join(unseen)}, which made updates")
+
+
+def _without_rounding(gradients: list[tf.Tensor], share: float) -> list[tf.Tensor]:
+  """The gradients of an update, with zeros where there is nothing but rounding.
+
+  The true gradient of a bias before a batch norm is zero, and what comes out is the rounding of a
+  sum that cancels. An optimizer that normalizes, such as Lion, would make of it an update of any
+  sign and full size, another one in each variant. Here, numbers below this share of the largest
+  norm are rounding.
+  """
+  least = share * tf.reduce_max([tf.norm(gradient) for gradient in gradients])
+  return [tf.where(tf.abs(gradient) < least, tf.zeros_like(gradient), gradient)
+          for gradient in gradients]

@@ -80,6 +80,21 @@ def slot_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) ->
 
 
 @contextlib.contextmanager
+def errors_unchanged() -> Iterator[None]:
+  """A context in which Keras raises, in this thread, the errors of layers as they are.
+
+  Otherwise it raises others in their place, and removes calls from their tracebacks.
+  """
+  changes = keras.config.is_traceback_filtering_enabled()
+  keras.config.disable_traceback_filtering()
+  try:
+    yield
+  finally:
+    if changes:
+      keras.config.enable_traceback_filtering()
+
+
+@contextlib.contextmanager
 def iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
                     ) -> Iterator[None]:
   """A context in which an optimizer uses `iterations` and does not read its own count each time."""

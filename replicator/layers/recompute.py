@@ -1,6 +1,8 @@
 """Recomputation of activations in the backward pass, which trades time for memory."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -54,7 +56,7 @@ class _Call:
     self._inputs = [args, kwargs, keras_internals.values_of_scope()]
     self._results: Nest = None  # What the function returned in the first pass.
     self._before: dict[int, tf.Tensor] = {}  # The variables that it assigned, before that.
-    self._again = context.bookmark()
+    self._again = _bookmark()
     if any(isinstance(x, keras.KerasTensor) for x in tree.flatten(self._inputs)):
       self._refuse("is called on a symbolic tensor of Keras; call it in the step, or in the `call` "
                    "of a layer or model of your own")
@@ -130,6 +132,30 @@ class _Call:
       if op.type.startswith("Rng") or (op.op_def.is_stateful and "seed" in op.node_def.attr):
         self._refuse(f"draws with tf.random ({op.type}), and would draw other numbers for the "
                      "gradient; use replicator.random")
+
+
+def _bookmark() -> Callable[[], contextlib.AbstractContextManager[None]]:
+  """Marks this place in the step; the result makes contexts in which the code is there again.
+
+  There, streams draw what they drew after the mark, and nobody is informed of draws and signals.
+  """
+  step = context.current()
+  draws, part = step.draws.copy(), _copy(step.microbatch)
+
+  @contextlib.contextmanager
+  def again() -> Iterator[None]:
+    here = step.draws, step.microbatch, step.signals, step.on_draw
+    step.draws, step.microbatch, step.signals, step.on_draw = draws.copy(), _copy(part), None, None
+    try:
+      yield
+    finally:
+      step.draws, step.microbatch, step.signals, step.on_draw = here
+
+  return again
+
+
+def _copy(part: context.Microbatch | None) -> context.Microbatch | None:
+  return part and dataclasses.replace(part, first_values=list(part.first_values))
 
 
 def _is_input(x: Any) -> bool:

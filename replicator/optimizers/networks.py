@@ -28,7 +28,7 @@ class Networks:
     where = f"wrap_optimizer({name})"
     if not all(self.by_name.values()):
       raise UsageError(f"{where}: no variables; pass the trainable_variables of a network that is "
-                       "already built")
+                       "already built: begin it with keras.Input(shape), or call its build")
     for variable in self.variables:
       if not isinstance(variable, keras.Variable):
         raise UsageError(f"{where}: {getattr(variable, 'name', variable)!r} is a "

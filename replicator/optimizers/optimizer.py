@@ -163,7 +163,7 @@ class Optimizer(tf.Module):
                           for flat in flats])
     averaged = collectives.all_mean(own)
     if on_update := context.current().on_update:
-      self._report(on_update, flats, averaged, gradient_of)
+      averaged = self._reported(on_update, flats, averaged, gradient_of)
     clipped, finite = self._clip(averaged, flats, self._networks)
     context.signal(self, lambda: self._norms(averaged, flats, finite))
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
@@ -185,12 +185,16 @@ class Optimizer(tf.Module):
     scaled_for.remove(self)  # The next update may have another scale.
     return self.loss_scale.unscale(gradients)
 
-  def _report(self, on_update: Callable, flats: list[FlatVariable], averaged: list[tf.Tensor],
-              gradient_of: dict[int, tf.Tensor]) -> None:
+  def _reported(self, on_update: Callable, flats: list[FlatVariable], averaged: list[tf.Tensor],
+                gradient_of: dict[int, tf.Tensor]) -> list[tf.Tensor]:
+    """Reports an update; the averaged gradients to make it with."""
     updates = [(v, gradient_of[id(v)], mean) for flat, vector in zip(flats, averaged, strict=True)
                for v, mean in zip(flat.variables, flat.unpack(vector), strict=True)
                if id(v) in gradient_of]
-    on_update(self, *map(list, zip(*updates, strict=True)))
+    variables, local, means = map(list, zip(*updates, strict=True))
+    used = on_update(self, variables, local, means)
+    used_of = {id(v): gradient for v, gradient in zip(variables, used, strict=True)}
+    return [flat.pack([used_of.get(id(v)) for v in flat.variables]) for flat in flats]
 
   def _norms(self, gradients: list[tf.Tensor], flats: list[FlatVariable], finite: tf.Tensor
              ) -> dict[str, tf.Tensor]:

@@ -14,8 +14,9 @@ The loss of a replica is the mean over its own examples, and the optimizer avera
 the replicas. The gradients below make that average the gradient of the same program on one replica:
 r is a replica, s runs over the replicas of r's group, and dy is the gradient that arrives.
 
-What a function returns has the structure and the dtypes of its arguments. float16, bfloat16 and
-small integers are added up in 32 bits.
+What a function returns has the structure and the dtypes of its arguments, but for one exception:
+sums of 8 and 16 bit integers are int32, and those of uint32 are int64, because they may not fit.
+float16 and bfloat16 are added up in 32 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,14 +33,15 @@ def all_sum(values: Nest, groups: Groups = None) -> Nest:
   """The sum over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`.
 
   Args:
-    values: a nest of tensors of any dtype but bool.
+    values: a nest of tensors of any dtype but bool. As in NumPy, sums of small integers are wider:
+      8 and 16 bits become int32, and uint32 becomes int64.
     groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
     UsageError: a tensor is bool.
   """
   values, group = all_reduce.checked_call("all_sum", values, groups, _numeric)
-  return all_reduce.group_all_reduce(values, group)
+  return all_reduce.group_all_reduce(_widened(values), group)
 
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
@@ -104,7 +106,8 @@ def all_gather(values: Nest, groups: Groups = None) -> Nest:
 def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
   """The tensors of all replicas, joined along `axis`: `[n, ...] -> [replicas * n, ...]`.
 
-  `dx_r` is replica r's part of `sum_s dy_s`.
+  `dx_r` is replica r's part of `sum_s dy_s`. The replicas may differ in n, which need not be known
+  before the step runs, as after `tf.boolean_mask`; then one more collective exchanges it.
 
   Args:
     values: a nest of tensors.
@@ -114,8 +117,10 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor has no such axis.
   """
-  values, group = all_reduce.checked_call(
-      f"all_concat, axis {axis}", values, groups, _has_axis(axis))
+  values, group, lengths_differ = all_reduce.checked_concat(
+      f"all_concat, axis {axis}", values, axis, groups, _has_axis(axis))
+  if lengths_differ:
+    return all_reduce.group_concat(values, axis, group)
   return all_reduce.map_tensors(lambda x: tf.concat(tf.unstack(x), axis),
                                 all_reduce.group_all_gather(values, group))
 
@@ -147,7 +152,7 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
   `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is all `dy_s`, joined.
 
   Args:
-    values: a nest of tensors of any dtype but bool.
+    values: a nest of tensors of any dtype but bool; small integers become wider as in `all_sum`.
     groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
@@ -158,7 +163,7 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
   def own_part(x: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.reshape(x, [group.size, x.shape[0] // group.size, *x.shape[1:]]),
                      group.position)
-  return all_reduce.map_tensors(own_part, all_reduce.group_all_reduce(values, group))
+  return all_reduce.map_tensors(own_part, all_reduce.group_all_reduce(_widened(values), group))
 
 
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
@@ -210,7 +215,7 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   Args:
     items: nests of tensors, the same on every replica.
     fn: as for `map_gather`; it returns the same structure and shapes for every item.
-    op: 'sum', 'mean', 'min' or 'max'.
+    op: 'sum', 'mean', 'min' or 'max'. Sums of small integers are wider, see `all_sum`.
     groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
@@ -224,6 +229,8 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   results, group = _divide_among_replicas(f"map_reduce, {op}", items, fn, groups)
   if op in ("min", "max"):
     results = all_reduce.group_all_reduce(results, group)
+  else:
+    results = _widened(results)
   reduced = tree.map_structure(lambda *x: None if x[0] is None else reductions[op](x), *results)
   return reduced if op in ("min", "max") else all_reduce.group_all_reduce(reduced, group)
 
@@ -269,7 +276,13 @@ def _numeric(call: str, x: tf.Tensor) -> None:
 def _floating(call: str, x: tf.Tensor) -> None:
   if not x.dtype.is_floating:
     raise UsageError(f"{call}: a tensor is {x.dtype.name}, and its mean may not be; cast it to "
-                     "float32, or use all_sum")
+                     f"float32{'' if x.dtype == tf.bool else ', or use all_sum'}")
+
+
+def _widened(values: Nest) -> Nest:
+  """Integers in the dtype in which they travel, which holds the sum over any number of replicas."""
+  return all_reduce.map_tensors(
+      lambda x: tf.cast(x, all_reduce.WIRE[x.dtype]) if x.dtype.is_integer else x, values)
 
 
 def _has_axis(axis: int) -> Callable[[str, tf.Tensor], None]:

@@ -41,10 +41,14 @@ class StepContext:
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
     self.collectives: list[str] = []  # A description of each that the step has called so far.
     self.scaled_for: set[Any] = set()  # Optimizers that scaled a loss since their last update.
+    self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.
+    # Called at each draw of `random`, while it is traced, with the stream and the number of rows.
+    self.on_draw: Callable[[str, int], None] | None = None
     # Called at each update of an optimizer, while it is traced, with the optimizer, its variables,
-    # and their gradients before and after the mean over replicas.
-    self.on_update: Callable[[Any, list, list[tf.Tensor], list[tf.Tensor]], None] | None = None
+    # and their gradients before and after the mean over replicas; returns those to update with.
+    self.on_update: Callable[
+        [Any, list, list[tf.Tensor], list[tf.Tensor]], list[tf.Tensor]] | None = None
 
 
 @dataclasses.dataclass
@@ -102,30 +106,6 @@ def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
   is_later_part = now.microbatch is not None and not now.microbatch.is_first
   if now.signals is not None and not is_later_part and not in_inner_graph():
     now.signals.append((owner, compute()))
-
-
-def bookmark() -> Callable[[], contextlib.AbstractContextManager[None]]:
-  """Marks this place in the step; the result makes contexts in which the code is there again.
-
-  There, streams draw what they drew after the mark, and nothing is recorded as a signal.
-  """
-  marked = current()
-  draws, microbatch = marked.draws.copy(), _copy(marked.microbatch)
-
-  @contextlib.contextmanager
-  def again() -> Iterator[None]:
-    here = marked.draws, marked.microbatch, marked.signals
-    marked.draws, marked.microbatch, marked.signals = draws.copy(), _copy(microbatch), None
-    try:
-      yield
-    finally:
-      marked.draws, marked.microbatch, marked.signals = here
-
-  return again
-
-
-def _copy(part: Microbatch | None) -> Microbatch | None:
-  return part and dataclasses.replace(part, first_values=list(part.first_values))
 
 
 def check_not_recomputed(what: str) -> None:

@@ -68,7 +68,10 @@ def _own_rows(name: str, shape: Sequence[int], dtype: tf.DType, draw: _Draw) -> 
   """The rows of this replica and its micro-batch, from the draw for the whole global batch."""
   size, *rest = _checked(name, shape)
   row = math.prod(rest)
-  part = context.current().microbatch
+  now = context.current()
+  if now.on_draw:
+    now.on_draw(name, size)
+  part = now.microbatch
   parts = part.count if part else 1
   key, counter = _fresh_key(name)
   replica = context.replica_id() if context.num_replicas() > 1 else 0

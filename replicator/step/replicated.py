@@ -71,9 +71,11 @@ def update(variables: Sequence[tf.Variable], function: Callable[..., None], *arg
   called once. Outside of a step, it is called for each replica of this process.
   """
   of_replicas = list(zip(*map(copies_of, variables), strict=True))
-  if not context.current().is_step:
+  # One replica meets no other, so that the step may call this in a loop of micro-batches.
+  if not context.current().is_step or context.num_replicas() == 1:
     for copies in of_replicas:
-      function(copies, *args)
+      with tf.device(copies[0].device):
+        function(copies, *args)
     return
 
   def on_copies(first: tf.Variable, *args: tf.Tensor) -> None:

@@ -8,7 +8,9 @@ import gin
 import tensorflow as tf
 import tree
 
+from replicator.console.error_line import located
 from replicator.errors import UsageError
+from replicator.internals.keras_internals import errors_unchanged
 from replicator.optimizers.optimizer import check_owners
 from replicator.step import collectives, context, logical_devices
 from replicator.strategies import equal_calls, parameter_server, tf_config, unsupported
@@ -131,13 +133,16 @@ class Replicator:
       UsageError: n does not divide by the number of replicas, two optimizers own a variable, the
         strategy cannot run a layer of the step, or `run` is called inside a step.
     """
-    if tf.distribute.has_strategy() and tf.distribute.get_replica_context():
+    if context.current().is_step:
       raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
                        "call the function itself, or run it after the step")
     if step_fn not in self._compiled:
       self.check(step_fn)
-      self._compiled[step_fn] = self.compile(
-          lambda step, arguments: self.on_replicas(step_fn, step, arguments))
+
+      # TensorFlow does not find the lines of a lambda for its errors.
+      def one_step(step: tf.Tensor, arguments: tuple) -> Nest:
+        return self.on_replicas(step_fn, step, arguments)
+      self._compiled[step_fn] = self.compile(one_step)
     arguments = () if inputs is None else (self.distribute(inputs),)
     step = tf.constant(self._steps_run, tf.int64)
     self._steps_run += 1
@@ -202,7 +207,8 @@ class Replicator:
       xla = self.jit_compile or self.name == "tpu"
       with context.entered(step, xla) as replica, logical_devices.gradients_placed():
         replicas.append(replica)
-        outputs = step_fn(*arguments)
+        with located(), errors_unchanged():
+          outputs = step_fn(*arguments)
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)

@@ -1,10 +1,11 @@
 """An orderly end when somebody asks for one."""
 
 import contextlib
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from replicator.processes import signals_heard, stop_signals
 
@@ -52,3 +53,22 @@ class StopSignal:
     if self._is_hurried:
       self._is_hurried = False
       raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def sigterm_held() -> Iterator[Callable[[], None]]:
+  """In the body, a SIGTERM waits until the function that this yields is called, or is dropped.
+
+  So it finds a run that can save, or one whose outcome is known.
+  """
+  held: list[int] = []
+
+  def release() -> None:
+    if held:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  previous = signal.signal(signal.SIGTERM, lambda number, frame: held.append(number))
+  try:
+    yield release
+  finally:
+    signal.signal(signal.SIGTERM, previous)

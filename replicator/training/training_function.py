@@ -36,14 +36,25 @@ class TrainingFunction:
 
     `inputs` is this worker's part of the batches, a nest of `[steps_per_call, n, ...]`, or None.
     """
+    if not self._arguments and self._replicator.num_pipelines > 1 and (
+        not tf.config.functions_run_eagerly()):
+      self.trace(inputs)
     distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
     arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), distributed)
-    if not self._arguments:
-      self._arguments = arguments
-      if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
-        self._function.get_concrete_function(*arguments)
-        self._replicator.check_workers_agree()
+    self._arguments = self._arguments or arguments
     return Result(self._names, self._replicator.start(self._function, *arguments))
+
+  def trace(self, inputs: Nest | None) -> list[str]:
+    """Traces the steps for batches like `inputs`; returns the names of their scalars.
+
+    Raises a UsageError if workers would call other collectives, so that a step would hang.
+    """
+    distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
+    self._arguments = (tf.constant(0, tf.int64), tf.constant(False), distributed)
+    self._function.get_concrete_function(*self._arguments)
+    if self._replicator.num_pipelines > 1:
+      self._replicator.check_workers_agree()
+    return list(self._names)
 
   def variables(self) -> list[tf.Variable]:
     """The variables that the steps use; valid after the first call."""

@@ -117,6 +117,21 @@ def check(replicator_: Replicator, groups: list | None) -> None:
         assert actual.dtype == tf.float64 and actual32.dtype == tf.float32
 
 
+def check_unequal_lengths(workers: Replicator) -> None:
+  """Checks `all_concat` of as many rows as each replica's number, which its graph does not know."""
+  def step() -> tuple[tf.Tensor, tf.Tensor]:
+    number = tf.cast(replicator.replica_id() + 1, tf.float32)
+    # In a process of its own, a replica's number is a constant, and so would be the length.
+    rows = tf.range(tf.cast(workers.num_replicas, tf.float32)) < number
+    own = tf.boolean_mask(tf.fill(rows.shape, number), rows)
+    return tuple(replicator.all_concat([own, own[:-1]]))
+
+  numbers = np.arange(workers.num_replicas)
+  for joined, shorter in workers.run(step):
+    np.testing.assert_array_equal(joined, np.repeat(numbers + 1, numbers + 1))
+    np.testing.assert_array_equal(shorter, np.repeat(numbers + 1, numbers))
+
+
 def check_disagreement(workers: Replicator) -> None:
   """Checks that workers that call different collectives raise an error instead of waiting."""
   def disagreeing_step() -> dict[str, tf.Tensor]:
@@ -135,6 +150,7 @@ if __name__ == "__main__":
   workers = Replicator("multi_worker_mirrored")
   check(workers, None)
   check(workers, [[i] for i in range(workers.num_replicas)])
+  check_unequal_lengths(workers)
   check_disagreement(workers)
   print(f"checked {workers.num_replicas} replicas")
   sys.stdout.flush()

@@ -112,6 +112,22 @@ class Collective(Regression):
     return tf.reduce_mean(tf.square(swapped - y)) + 0.1 * tf.add_n(terms)
 
 
+class Remembering(Regression):
+  """Learns from points of earlier steps, and from its outputs of earlier steps."""
+
+  def __init__(self):
+    super().__init__()
+    self.points, self.outputs = replicator.Pool(20, [WIDTH]), replicator.Pool(40, [1])
+
+  def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    outputs = self.network(x, training=True)
+    past, is_filled = self.outputs.past()
+    self.outputs.append(outputs)
+    shown = self.network(self.points.exchange(x), training=True)
+    differences = shown - tf.transpose(tf.where(is_filled[:, tf.newaxis], past, 0.0))
+    return tf.reduce_mean(tf.square(outputs - y)) + 0.1 * tf.reduce_mean(tf.square(differences))
+
+
 class Placed(keras.layers.Dense):
   """A dense layer on the logical device `device`."""
 
@@ -185,6 +201,8 @@ FEATURES = {
     "`microbatch`": Feature(lambda _: Regression(), ("microbatch.n = 2",)),
     "random streams": Feature(lambda _: Noisy()),
     "collectives": Feature(lambda _: Collective()),
+    "`Pool`": Feature(
+        lambda _: Remembering(), ("train.steps_per_call = 2", "microbatch.n = 2")),
     "`train.steps_per_call`": Feature(lambda _: Regression(), ("train.steps_per_call = 2",)),
     "`Replicator.jit_compile` (XLA)": Feature(
         lambda _: Regression(), ("Replicator.jit_compile = True",)),

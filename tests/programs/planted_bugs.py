@@ -57,6 +57,13 @@ def inputs(bug: str = "") -> replicator.training.inputs.Inputs:
   return {"": Points, "position": CountedPoints, "unseeded": lambda: unseeded_points}[bug]()
 
 
+def own_variable(shape: list[int]) -> tf.Variable:
+  """Zeros, of which every replica writes its own copy."""
+  return tf.Variable(tf.zeros(shape, keras.config.floatx()), trainable=False,
+                     synchronization=tf.VariableSynchronization.ON_READ,
+                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+
 @gin.configurable
 class Regression(tf.Module):
   """Learns a function of noisy points by least squares.
@@ -79,6 +86,8 @@ class Regression(tf.Module):
     layers.append(keras.layers.Activation("tanh"))
     if bug == "dropout":
       layers.append(keras.layers.Dropout(0.5))
+    if bug == "joined":
+      layers.append(replicator.Dropout(0.5))
     if bug == "weights":
       start = np.random.default_rng().standard_normal()
       layers.append(keras.layers.Dense(4, bias_initializer=keras.initializers.Constant(start)))
@@ -88,9 +97,8 @@ class Regression(tf.Module):
     self.variables_learned = self.network.trainable_variables
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
     self.count = 0
-    self.latest = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False,
-                              synchronization=tf.VariableSynchronization.ON_READ,
-                              aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    self.latest = own_variable([])
+    self.pool = own_variable([20, WIDTH]) if bug == "own_pool" else None
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     if self.accumulates:
@@ -101,7 +109,12 @@ class Regression(tf.Module):
       self.latest.assign(tf.reduce_mean(batch["x"]))
     if self.bug == "added_gradients":
       gradients = replicator.all_sum(gradients)
-    self.optimizer.apply(gradients, self.variables_learned)
+    if self.pool is not None:
+      self.pool.assign(tf.concat([batch["x"], self.pool], 0)[:self.pool.shape[0]])
+    if self.bug == "branch":
+      tf.cond(loss > 0, lambda: self.optimizer.apply(gradients), lambda: None)
+    else:
+      self.optimizer.apply(gradients, self.variables_learned)
     return {"loss": loss}
 
   def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -118,7 +131,11 @@ class Regression(tf.Module):
     if self.bug == "unseeded":
       x += 0.1 * np.random.default_rng().standard_normal()
     with tf.GradientTape() as tape:
-      errors = tf.square(self.network(x, training=True) - batch["y"])
+      if self.bug == "joined":
+        outputs = self.network(tf.concat([x, -x], 0), training=True)
+        errors = tf.square(tf.add_n(tf.split(outputs, 2)) - batch["y"])
+      else:
+        errors = tf.square(self.network(x, training=True) - batch["y"])
       if self.bug == "batch_dependent":
         errors *= tf.nn.softmax(errors, axis=0) * errors.shape[0]
       total = tf.reduce_sum(errors) if "sum" in self.bug else tf.reduce_mean(errors)

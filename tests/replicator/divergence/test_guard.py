@@ -13,7 +13,7 @@ import replicator
 from replicator import UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
-from replicator.divergence.guard import Guard
+from replicator.divergence.guard import Divergence, Guard
 from replicator.errors import RunFailed, first_line
 from tests.programs.fragile import Fragile, numbers
 
@@ -140,6 +140,20 @@ def test_a_warning_is_given_once_for_each_log_point(bindings, tmp_path, capsys):
         *bindings, step=Undefined, inputs=None)
   lines = [line for line in capsys.readouterr().out.splitlines() if "is nan" in line]
   assert lines == [f"warning: step {step}: loss is nan" for step in (1, 5, 9)]
+
+
+def test_a_guard_goes_on_from_its_state():
+  def after(guard: Guard) -> Guard:
+    other = Guard()
+    other.restore(json.loads(json.dumps(guard.state())))
+    return other
+
+  divergence = Divergence(3, {"loss": np.nan}, {}, {})
+  guard = Guard()
+  assert guard.warning(divergence) == "warning: step 3: loss is nan"
+  assert after(guard).warning(divergence) is None
+  guard.at_log_point(4, {}, {})
+  assert after(guard).warning(divergence) == "warning: step 3: loss is nan"
 
 
 # ---- Roll back ----------------------------------------------------------------------------------
@@ -288,6 +302,11 @@ def test_a_collapse_is_logged_once_until_the_samples_recover(tmp_path, capsys):
     return {"sample_variance": 1e-3 + recovered, "data_variance": 0.5}
   step.may_collapse = MAY_COLLAPSE
   train(tmp_path, inputs=None, step=lambda: step)
+  lines = [line for line in capsys.readouterr().out.splitlines() if "mode collapse" in line]
+  assert [line.split(":")[1] for line in lines] == [" step 1", " step 7"]
+  for steps in (4, 8, 10):  # A resumed run knows of it.
+    train(tmp_path / "resumed", f"train.steps = {steps}", "train.checkpoint_every = 2", inputs=None,
+          step=lambda: step)
   lines = [line for line in capsys.readouterr().out.splitlines() if "mode collapse" in line]
   assert [line.split(":")[1] for line in lines] == [" step 1", " step 7"]
 

@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import gin
 import keras
@@ -66,7 +68,11 @@ GRADIENT = "first: gradient 'optimizer, update 1: network/000'"
     ("added_gradients", GRADIENT, "a sum over replicas: all gradients of this update are exactly "
      "2 times as large"),
     ("batch_dependent", LOSS, "a batch-dependent op"),
-    ("unaveraged_variable", "first: variable 'latest' ", "a variable is assigned what one replica"),
+    ("unaveraged_variable", "first: variable 'latest' ", "a variable is assigned what one replica "
+     "computed from its own examples; average a statistic first with replicator.all_mean; keep "),
+    ("own_pool", "first: variable 'pool' ", "each replica puts only its own examples into "
+     "'pool': 4 of 8 come in; keep a pool or a queue in a replicator.Pool, or join the examples"),
+    ("joined", LOSS, "a replicator.Dropout layer draws at tests/programs/planted_bugs.py:"),
     ("weights", "first: variable 'network/003' (sequential/dense_1/bias) before the first step",
      "initial weights differ"),
     ("unseeded", LOSS, "the step is not deterministic"),
@@ -88,6 +94,56 @@ def test_a_planted_bug_is_found_in_micro_batches_and_named(bug, cause):
   row = examine(planted(bug), steps=1)._microbatch_result()
   assert row.verdict == DIFFERS
   assert row.notes[1].startswith(f"likely cause: {cause}")
+
+
+def test_the_cause_of_joined_batches_says_where_and_what_to_do():
+  cause = next(examine(planted("joined"), steps=1).results()).notes[1]
+  line = r"at tests/programs/planted_bugs\.py:\d+"
+  assert re.search(rf"draws {line} on batches that are joined {line}: on each replica their rows "
+                   "are in another order; draw, or call the network, once for each batch$", cause)
+  assert "Dropout layer at" not in cause  # As a Keras layer is named.
+
+
+def test_a_variable_of_one_micro_batch_is_not_to_be_averaged_over_replicas():
+  case = diagnosis.Case(
+      replica_recording.ReplicaRecording({}, True, 8, inspection.Evidence(lambda: None)), {},
+      diagnosis.Deviation((1, "variable", "latest"), 1.0, (1.0, 2.0)), 2, True, 1e-9)
+  assert "return a statistic from microbatch's fn, which averages it" in case.cause()
+
+
+def test_gradients_that_are_not_compared_are_named():
+  found = examine(planted("branch"), "Regression.accumulates = False", steps=1)
+  assert len(found.notes) == 1
+  assert re.match(r"not compared: gradients that optimizer at tests/programs/planted_bugs\.py:\d+ "
+                  "takes inside a loop or a branch of the step; the variables .* are$",
+                  found.notes[0])
+  assert examine(steps=1).notes == []
+
+
+def trained_by(make_optimizer) -> Callable[[str], None]:
+  """Trains with another optimizer, and a bias before a batch norm."""
+  def make_step():
+    step = planted_bugs.Regression(norm="global")
+    step.optimizer = replicator.wrap_optimizer(make_optimizer(), step.variables_learned)
+    return step
+  return lambda workdir: replicator.train(make_step, planted_bugs.Points(), workdir=workdir)
+
+
+@pytest.mark.parametrize("name", ["Lion", pytest.param("Adafactor", marks=pytest.mark.slow)])
+def test_no_optimizer_makes_an_update_of_rounding(name):
+  make = lambda: getattr(keras.optimizers, name)(0.01)
+  found = examine(main=trained_by(make))
+  assert next(found.results()).verdict == AGREES
+  # The true gradient of the bias before the batch norm is zero, and the bias stays there.
+  values = found.reference.quantities
+  assert not any(values[2, "variable", "network/001"])
+  assert all(np.any(values[2, "variable", path]) for path in ("network/000", "network/005"))
+
+
+def test_steps_of_several_in_a_call_are_compared_one_by_one():
+  found = examine("train.steps_per_call = 10", "train.log_every = 10")
+  assert {step for step, *_ in found.reference.quantities} == {0, 1, 2}
+  assert next(found.results()).verdict == AGREES
 
 
 def test_clipping_that_never_changes_a_gradient_is_no_bug():
@@ -182,7 +238,7 @@ def test_every_gradient_of_every_step_is_compared():
 
 
 def test_gradients_that_the_optimizer_does_not_report_are_noticed(monkeypatch):
-  monkeypatch.setattr(Optimizer, "_report", lambda *update: None)
+  monkeypatch.setattr(Optimizer, "_reported", lambda self, report, flats, gradients, _: gradients)
   with pytest.raises(RuntimeError, match="saw no gradients of optimizer, which made updates"):
     examine(steps=1)
 
@@ -218,6 +274,23 @@ def test_the_first_difference_is_not_the_largest():
   other = quantities("loss", 1, a=1.001) | quantities("loss", 2, a=9.0)
   largest, first = diagnosis.compare(one, other, 1e-9)
   assert (first.key[0], largest.key[0]) == (1, 2)
+
+
+def test_every_variable_is_judged_by_itself():
+  beside = quantities("variable", replay=np.full(3_000_000, 200.0), kernel=[3.0, 4.0])
+  one = beside | quantities("variable", scale=1.0)
+  found = diagnosis.compare(one, beside | quantities("variable", scale=1.0001), 1e-9)[1]
+  assert found.key[2] == "scale" and found.relative == pytest.approx(1e-4)
+  assert diagnosis.compare(one, beside | quantities("variable", scale=1 + 1e-10), 1e-9)[1] is None
+
+
+def test_a_variable_that_passes_through_zero_is_judged_by_its_changes():
+  at = lambda step, value: quantities("variable", step, bias=[value, -value])
+  before = at(0, 0.0) | at(1, 0.5)
+  assert diagnosis.compare(before | at(2, 1e-17), before | at(2, -3e-17), 1e-9)[1] is None
+  assert diagnosis.compare(before | at(2, 1e-17), before | at(2, 1e-8), 1e-9)[1] is not None
+  still = at(0, 1e-17) | at(1, 1e-17)
+  assert diagnosis.compare(still, at(0, 1e-17) | at(1, -3e-17), 1e-9)[1] is not None
 
 
 def test_rounding_noise_beside_gradients_of_the_same_update_agrees():

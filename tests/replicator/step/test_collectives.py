@@ -166,16 +166,43 @@ def test_in_plain_code_there_is_one_replica():
                           {"a": np.array([3.0]), "b": (np.array([[1.0, 2.0]]), None)})
 
 
-def test_small_and_boolean_dtypes():
+# As NumPy's sums of them are wider.
+SUMS = {"int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64",
+        "int32": "int32", "int64": "int64"}
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_sums_of_every_integer_dtype_fit_theirs(replicas):
+  def step():
+    largest = {dtype: tf.fill([replicas], tf.as_dtype(dtype).max // (1 if dtype != wide else 8))
+               for dtype, wide in SUMS.items()}
+    return all_sum(largest), reduce_scatter(largest)
+  for result in Replicator("mirrored", logical_cpus=replicas).run(step):
+    for dtype, wide in SUMS.items():
+      value = np.iinfo(dtype).max // (1 if dtype != wide else 8)
+      for summed, shape in zip(result, ([replicas], [1]), strict=True):
+        np.testing.assert_array_equal(
+            summed[dtype], np.full(shape, replicas * value, wide), strict=True)
+
+
+def test_the_sum_of_small_integers_of_items_does_not_wrap():
+  step = lambda: [map_reduce([tf.constant(100, "int8")] * 4, tf.identity, op)
+                  for op in ("sum", "mean", "max")]
+  for replicas in (1, 2):
+    for total, mean, largest in Replicator("mirrored", logical_cpus=replicas).run(step):
+      assert (total.dtype, int(total), float(mean)) == (tf.int32, 400, 100)
+      assert (largest.dtype, int(largest)) == (tf.int8, 100)
+
+
+def test_small_and_boolean_dtypes_are_kept_where_nothing_is_added_up():
   def step():
     first = replica_id() == 0
-    numbers = {dtype: tf.fill([2], own_number(dtype)) for dtype in ("uint8", "int8", "uint32")}
-    return {"sum": all_sum(numbers), "max": all_max(numbers), "any": all_max(first),
-            "all": all_min(first), "gather": all_gather(first), "source": broadcast(first, 1)}
+    numbers = {dtype: tf.fill([2], own_number(dtype)) for dtype in SUMS}
+    return {"max": all_max(numbers), "any": all_max(first), "all": all_min(first),
+            "gather": all_gather(first), "source": broadcast(first, 1)}
   for result in Replicator("mirrored", logical_cpus=4).run(step):
-    for name, values in (("sum", [10, 10]), ("max", [4, 4])):
-      for dtype, value in result[name].items():
-        np.testing.assert_array_equal(value, np.array(values, dtype), strict=True)
+    for dtype, value in result["max"].items():
+      np.testing.assert_array_equal(value, np.array([4, 4], dtype), strict=True)
     assert result["any"].numpy() and not result["all"].numpy() and not result["source"].numpy()
     np.testing.assert_array_equal(result["gather"], [True, False, False, False], strict=True)
 
@@ -202,6 +229,77 @@ def test_all_gather_keeps_nan_and_infinity_in_their_slots(strategy):
   values = np.array([[np.nan, 1.0], [-np.inf, 2.0]])
   for gathered in Replicator(strategy, logical_cpus=2).run(lambda x: all_gather(x[0]), values):
     np.testing.assert_array_equal(gathered, values)
+
+
+# ---- Lengths that differ, or are not known before the step runs ---------------------------------
+
+LENGTHS = [3, 0, 1, 2]  # How many examples each replica has.
+UNEQUAL = np.split(np.random.default_rng(1).normal(size=[sum(LENGTHS), 2]), np.cumsum(LENGTHS)[:-1])
+
+
+def own_rows(is_known: bool) -> tf.Tensor:
+  """The rows of this replica, with a static length or not."""
+  if is_known:
+    return tf.constant(UNEQUAL[static_id()])
+  owners = np.repeat(range(len(LENGTHS)), LENGTHS)
+  return tf.boolean_mask(np.concatenate(UNEQUAL), tf.equal(owners, tf.cast(replica_id(), "int64")))
+
+
+@pytest.mark.parametrize("is_known, eager", [(False, False), (True, False), (True, True)],
+                         ids=["unknown", "static", "eager"])
+@pytest.mark.parametrize("groups", [None, [[0, 3], [2, 1]]])
+def test_tensors_of_other_lengths_are_joined_with_their_gradients(groups, is_known, eager, request):
+  if eager:
+    request.getfixturevalue("run_eagerly")()
+
+  def step():
+    x = own_rows(is_known)
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      joined = all_concat(x, groups=groups)
+      places = tf.cast(tf.range(tf.size(joined)), x.dtype)
+      loss = own_number(x.dtype) * tf.reduce_sum(places * tf.reshape(joined ** 2, [-1]))
+    columns, _, signs = all_concat([tf.transpose(x), None, tf.transpose(x) > 0], -1, groups)
+    assert joined.shape[1:] == [2] and columns.shape[:1] == [2]  # Known where they can be.
+    return joined, columns, signs, tape.gradient(loss, x)
+
+  results = Replicator("mirrored", logical_cpus=4).run(step)
+  for group in groups or [[0, 1, 2, 3]]:
+    expected = np.concatenate([UNEQUAL[r] for r in group])
+    # Each replica r adds (r + 1) times the gradient of the same sum.
+    gradient = sum(r + 1 for r in group) * 2 * expected * np.arange(expected.size).reshape(-1, 2)
+    ends = np.cumsum([0] + [LENGTHS[r] for r in group])
+    for place, replica in enumerate(group):
+      joined, columns, signs, dx = results[replica]
+      np.testing.assert_array_equal(joined, expected)
+      np.testing.assert_array_equal(columns, expected.T)
+      np.testing.assert_array_equal(signs, expected.T > 0, strict=True)
+      np.testing.assert_allclose(dx, gradient[ends[place]:ends[place + 1]], rtol=1e-12)
+
+
+def test_tensors_of_unknown_shapes_travel_together(synchronous):
+  x = np.arange(4.0)
+
+  def step(own):
+    first = tf.boolean_mask(x, x < 3)  # [3], but unknown to the graph, as is the next.
+    second = tf.boolean_mask(tf.stack([x, -x], 1), x < 2)
+    return all_sum([first, second]), all_mean((first, own)), all_max([first, second])
+
+  n = synchronous.num_replicas
+  for sums, (mean, _), largest in synchronous.run(step, np.ones([4])):
+    np.testing.assert_array_equal(sums[0], n * x[:3])
+    np.testing.assert_array_equal(sums[1], n * np.stack([x, -x], 1)[:2])
+    np.testing.assert_array_equal(mean, x[:3])
+    np.testing.assert_array_equal(largest[1], np.stack([x, -x], 1)[:2])
+
+
+def test_equal_lengths_make_no_collective_of_their_own(monkeypatch):
+  calls = []
+  all_reduce = tf.distribute.ReplicaContext.all_reduce
+  monkeypatch.setattr(tf.distribute.ReplicaContext, "all_reduce", lambda self, op, value: (
+      calls.append(value.shape) or all_reduce(self, op, value)))
+  Replicator("mirrored", logical_cpus=2).run(all_concat, np.ones([4, 3]))
+  assert calls == [[2, 2, 3]] * 2  # One by each replica.
 
 
 def test_leaves_of_one_dtype_travel_together(monkeypatch):
@@ -350,6 +448,7 @@ DISAGREEMENTS = {
     "another shape": lambda x: all_sum(x[:1 + static_id()]),
     "another dtype": lambda x: all_sum(tf.cast(x, tf.int32) if static_id() else x),
     "another order": lambda x: [(all_sum, all_max)[i](x) for i in (static_id(), 1 - static_id())],
+    "another width": lambda x: all_concat(x[:, :1 + static_id()]),
     "another source": lambda x: broadcast(x, static_id()),
     "other groups": lambda x: all_sum(x, [[0, 1]] if static_id() else [[1, 0]]),
     "one call more": lambda x: [all_sum(x)] * 2 if static_id() else [all_sum(x), all_max(x)],
@@ -371,7 +470,8 @@ def test_replicas_that_make_different_calls_are_refused(name, eager, request):
     lambda x: tf.cond(x > 0, lambda: all_sum(x), lambda: x),
     lambda x: tf.function(all_sum, autograph=False)(x)], ids=["loop", "branch", "function"])
 def test_a_collective_where_replicas_cannot_meet_is_refused(within):
-  with pytest.raises(UsageError, match=r"^all_sum of float32 \(\): called inside a tf.while_loop"):
+  called = r"py:\d+: all_sum of float32 \(\): called inside a tf.while_loop"
+  with pytest.raises(UsageError, match=called):
     Replicator("mirrored", logical_cpus=2).run(lambda: within(tf.constant(1.0)))
 
 
@@ -383,10 +483,15 @@ REFUSED = {
     "does not divide by the group's 2 replicas": [
         lambda x: reduce_scatter(x[:1]), lambda x: all_to_all(x[0, 0])],
     "has no such axis": [lambda x: all_concat(x, axis=2)],
-    "all_mean: a tensor is int32": [lambda x: all_mean(tf.cast(x, tf.int32))],
+    "all_mean: a tensor is int32, .* or use all_sum": [lambda x: all_mean(tf.cast(x, tf.int32))],
+    "all_mean: a tensor is uint8": [lambda x: all_mean(tf.cast(x, tf.uint8))],
+    "all_mean: a tensor is bool, and its mean may not be; cast it to float32$": [
+        lambda x: all_mean(x > 0)],
     "all_sum: a tensor is bool": [lambda x: all_sum(x > 0)],
     "tensors of string cannot travel": [lambda x: all_gather("a word")],
     "map_gather: there are no items": [lambda x: map_gather([], tf.identity)],
+    "all_concat, axis 0: a tensor has an unknown number of axes; .*ensure_shape": [
+        lambda x: all_concat(tf.py_function(lambda: x, [], tf.float64))],
     "op = 'product': write 'sum'": [lambda x: map_reduce([x], tf.identity, "product")],
 }
 

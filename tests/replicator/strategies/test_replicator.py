@@ -175,9 +175,11 @@ def test_xla_with_any_strategy_of_one_replica(strategy):
     assert [o.numpy().tolist() for o in outputs] == [[expected]]
 
 
-def test_a_run_inside_a_step_is_refused():
-  replicator = mirrored()
-  with pytest.raises(UsageError, match=r"^Replicator.run: called inside a step"):
+@pytest.mark.parametrize("strategy, devices", [
+    ("default", None), ("one_device", None), ("mirrored", 2)])
+def test_a_run_inside_a_step_is_refused(strategy, devices):
+  replicator = Replicator(strategy, logical_cpus=devices)
+  with pytest.raises(UsageError, match=r"py:\d+: Replicator.run: called inside a step"):
     replicator.run(lambda x: replicator.run(lambda: x), np.zeros([2]))
 
 
