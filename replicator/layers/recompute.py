@@ -18,9 +18,9 @@ from replicator.step.all_reduce import Nest
 def recompute_grad(function: Callable[..., Nest]) -> Callable[..., Nest]:
   """Makes a function whose gradient computes it again, and so keeps none of its activations.
 
-  What a network keeps for its gradient falls to the inputs of such functions and the activations
-  of one of them. Each gradient takes one more forward pass (Chen et al. 2016, arXiv:1604.06174).
-  Divide a deep network into a few blocks:
+  What a network keeps for its gradient falls to the inputs of such functions, and the activations
+  inside a single function. Each gradient takes one more forward pass (Chen et al. 2016,
+  arXiv:1604.06174). Divide a deep network into a few blocks:
 
       for block in self.blocks:
         x = replicator.recompute_grad(block)(x, training=True)

@@ -60,7 +60,7 @@ def kernel_of(layer: SpectralNorm) -> np.ndarray:
 
 def with_a_gap(shape: tuple) -> np.ndarray:
   """A kernel whose first singular value is far above the second, whatever its matrix."""
-  directions = [RNG.normal(size=n).reshape([-1] + [1] * (len(shape) - i - 1))
+  directions = [RNG.uniform(1, 2, n).reshape([-1] + [1] * (len(shape) - i - 1))
                 for i, n in enumerate(shape)]
   return 0.1 * RNG.normal(size=shape) + functools.reduce(np.multiply, directions)
 
