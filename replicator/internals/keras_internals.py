@@ -57,6 +57,11 @@ def is_recomputed(layer: keras.layers.Layer) -> bool:
                          or layer.name in (mode.layer_names or ()))
 
 
+def set_trainable(owner: keras.layers.Layer | keras.Variable, value: bool) -> None:
+  """Sets `trainable` of a layer or a variable alone; Keras' own setter changes what is inside."""
+  owner._trainable = value
+
+
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
   """Why the engine cannot call `update_step` of an optimizer on plain variables; or None."""
   kind = type(optimizer)
