@@ -48,6 +48,9 @@ class SNGAN(tf.Module):
     generator_batch_ratio: codes in a generator update for each image in a discriminator update.
     bigan: True trains the encoder against a discriminator of (image, code) pairs; False trains
       it to regress the codes of generated images.
+
+  Raises:
+    UsageError: a number is below 1.
   """
 
   may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
@@ -59,6 +62,11 @@ class SNGAN(tf.Module):
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 5,
                generator_batch_ratio: int = 2, bigan: bool = False):
     super().__init__()
+    counts = {"latent_dim": latent_dim, "discriminator_updates": discriminator_updates,
+              "generator_batch_ratio": generator_batch_ratio}
+    for name, value in counts.items():
+      if value < 1:
+        raise replicator.UsageError(f"SNGAN.{name} = {value}: must be at least 1")
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
     self.loss = loss()
@@ -96,7 +104,7 @@ class SNGAN(tf.Module):
             "encoder": encoder_loss, "d_accuracy": accuracy,
             "sample_variance": sample_variance, "data_variance": data_variance}
 
-  @tf.function(autograph=False)
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
     optimizer = self.optimizers["generator"]

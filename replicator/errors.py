@@ -1,15 +1,15 @@
 """Exceptions that a user reads as one line, and what helps to write such lines."""
 
 import difflib
-import os
-import re
 import sysconfig
-import traceback
 from collections.abc import Iterable
 
 USAGE_STATUS = 2  # The exit status after a bad command line or configuration.
 PREEMPTED_STATUS = 42  # The exit status of a run that was asked to stop, and saved.
 _STDLIB = sysconfig.get_paths()["stdlib"]
+# So begins an error that Keras or AutoGraph raises in place of the one that it caught.
+_IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:",
+                        "Could not automatically infer the output shape")
 
 
 class UsageError(Exception):
@@ -37,27 +37,39 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
   near = difflib.get_close_matches(word.lower(), {name.lower() for name in names}, 1, cutoff=0.5)
   # Among names that differ only in their capitals, the one whose capitals are most alike.
   alike = difflib.get_close_matches(word, [name for name in names if name.lower() in near], 1, 0.0)
-  return f" Did you mean '{alike[0]}'?" if alike else ""
+  # `lr` means `learning_rate`.
+  short = [name for name in names if "_" in name and word == "".join(
+      part[:1] for part in name.split("_"))]
+  return f" Did you mean '{(short or alike)[0]}'?" if short or alike else ""
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+  """The error, the one in place of which it was raised, and so on; the last is the cause.
+
+  gin, Keras and AutoGraph raise such errors, with other messages. An error that a user raises from
+  another one is a cause of its own.
+  """
+  chain = [error]
+  while (inner := chain[-1].__context__) and _replaces(chain[-1], inner):
+    chain.append(inner)
+  return chain
+
+
+def _replaces(error: BaseException, inner: BaseException) -> bool:
+  message = str(error).lstrip("'\"")  # A KeyError shows its message in quotes.
+  # An error that cannot be made again from a message alone leads to a TypeError about that.
+  if message.startswith((*_IN_PLACE_OF_ANOTHER, f"{type(inner).__name__}.__init__() missing ")):
+    return True
+  same = type(error).__name__ == type(inner).__name__
+  return same and bool(str(inner)) and str(error).startswith(str(inner))
 
 
 def first_line(error: BaseException) -> str:
-  """The first line of the error's message; gin appends lines of its own."""
-  return (str(error).strip() or type(error).__name__).splitlines()[0]
+  """The first line of the message of the error's cause; gin appends lines of its own."""
+  cause = chain_of(error)[-1]
+  return (str(cause).strip() or type(cause).__name__).splitlines()[0]
 
 
 def is_foreign(file: str) -> bool:
   """Whether a source file belongs to Python or an installed package, and not to the user."""
   return "site-packages" in file or _STDLIB in file
-
-
-def in_one_line(error: Exception) -> str:
-  """The error's type and message, after the innermost line of the user's own code."""
-  frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-  lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-  reason = lines[0]
-  if "Graph execution error" in reason:  # Compiled code lists its places in the message.
-    frames += re.findall(r'File "(.+?)", line (\d+)', str(error))
-    reason = next((line for line in lines[2:] if not line.startswith("  ")), reason)
-  own = [frame for frame in frames if os.path.isfile(frame[0]) and not is_foreign(frame[0])]
-  where = f"{os.path.relpath(own[-1][0])}:{own[-1][1]}: " if own else ""
-  return f"{where}{type(error).__name__}: {reason}"

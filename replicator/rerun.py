@@ -1,6 +1,6 @@
 """Runs a run again, from the files of its workdir alone: `python -m replicator.rerun RUN`.
 
-    python -m replicator.rerun RUN [--workdir=DIR] [--exact]
+    python -m replicator.rerun RUN [--workdir=DIR] [--exact] [--yes]
 
 The new run takes the command, the environment and the number of processes from RUN's `run.json`,
 and the configuration from RUN's `config.gin`, because the gin files may have changed or be gone.
@@ -9,8 +9,12 @@ on top of that commit. Differences in the code, the versions or the machine are 
 run starts; with `--exact`, it starts only if there are none. The default workdir of the new run is
 `RUN-rerun`, beside the old one. The same command resumes it.
 
-Exit status: that of the run; 1 if `--exact` finds a difference; 2 for a bad command line, or for
-files that are missing or corrupt.
+The command is that of whoever wrote `run.json`, so it is shown, and starts only if the answer is
+yes; `--yes` answers in advance. The environment is today's but for the variables that may change
+numbers: `replicator.workdir.provenance` names them, and no other variable is taken over.
+
+Exit status: that of the run; 1 if `--exact` finds a difference, or the answer is no; 2 for a bad
+command line, or for files that are missing or corrupt.
 """
 
 import argparse
@@ -25,7 +29,7 @@ from typing import Any
 from replicator.console import quiet
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
-from replicator.errors import UsageError
+from replicator.errors import RunFailed, UsageError
 from replicator.workdir import provenance, reader
 
 _FROM_FILES = ("--gin_file", "--gin_param", "--workdir")  # Flags that take a value.
@@ -51,6 +55,10 @@ def _rerun(flags: argparse.Namespace) -> int:
   facts = read_facts(run)
   workdir = pathlib.Path(flags.workdir or f"{run}-rerun").resolve()
   command = make_command(run, facts, workdir, os.environ)
+  shown = _shown(command, os.environ)
+  if not flags.yes and not sys.stdin.isatty():
+    raise UsageError(f"{run}/run.json: its command is not started unseen: {shown}; read it, and "
+                     "write --yes to start it")
   changed = differences(facts, now(facts), run)
   for line in changed:
     print(f"differs now: {line}")
@@ -59,7 +67,9 @@ def _rerun(flags: argparse.Namespace) -> int:
     return 1
   if not changed:
     print("everything that the run recorded is as it was")
-  print(f"running again in {workdir}: {shlex.join(command.words)}", flush=True)
+  print(f"running again in {workdir}: {shown}", flush=True)
+  if not flags.yes and not _is_yes(input("Start this command? [y/N] ")):
+    raise RunFailed("not started, because the answer was not yes")
   os.chdir(command.folder)
   os.execve(command.words[0], command.words, command.environment)
 
@@ -71,6 +81,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
                       help="the workdir of the new run; by default RUN-rerun")
   parser.add_argument("--exact", action="store_true",
                       help="do not start if the code, the versions or the machine differ")
+  parser.add_argument("--yes", action="store_true",
+                      help="start the command without a question, as a script must")
   return parser.parse_args(argv)
 
 
@@ -124,7 +136,24 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.P
     words = [sys.executable, "-m", "replicator.launch", *size, "--", *words]
   kept = {name: value for name, value in variables.items()
           if name not in provenance.environment(variables) and (sizes or name != "TF_CONFIG")}
-  return Command(words, folder, {**kept, **facts.get("environment", {})})
+  return Command(words, folder, {**kept, **provenance.environment(_variables(facts))})
+
+
+def _variables(facts: Mapping[str, Any]) -> dict[str, str]:
+  return {name: str(value) for name, value in facts.get("environment", {}).items()}
+
+
+def _shown(command: Command, variables: Mapping[str, str]) -> str:
+  """The command as typed in a shell, with the variables that it sets, and nothing hidden."""
+  assigned = [f"{name}={shlex.quote(value)}" for name, value in command.environment.items()
+             if variables.get(name) != value]
+  text = " ".join([f"cd {shlex.quote(command.folder)} &&", *assigned, shlex.join(command.words)])
+  # A terminal would obey control characters, which could hide a part.
+  return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _is_yes(answer: str) -> bool:
+  return answer.strip().lower() in ("y", "yes")
 
 
 def _other_flags(argv: Sequence[str]) -> list[str]:
@@ -160,6 +189,9 @@ def differences(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.
   folder = then["working_directory"]
   if not os.path.isdir(folder):
     lines.append(f"working directory: {folder} is missing; runs in {os.getcwd()}")
+  variables = _variables(then)
+  if unknown := sorted(variables.keys() - provenance.environment(variables).keys()):
+    lines.append(f"environment: {', '.join(unknown)} of run.json is not taken over")
   for entry in then.get("resumed", []):
     if entry.get("before"):
       lines.append(f"the run itself: resumed at step {entry['step']} with changes of "

@@ -65,14 +65,21 @@ class ImageFolder(InMemoryImages):
 
 def _list(path: str) -> tuple[tuple[str, ...], list[Path], np.ndarray]:
   """The class names, every image file in order, and the label of each [n]."""
-  root = Path(path)
+  root = Path(path).expanduser()
   layout = "one sub-folder of images per class, such as cats/001.jpg and dogs/001.jpg"
+  if root.is_file():
+    raise UsageError(f"ImageFolder.path = {str(path)!r}: is a file. Unpack it if it is an archive, "
+                     f"and write the path of a folder with {layout}.")
   if not root.is_dir():
     raise UsageError(f"ImageFolder.path = {str(path)!r}: no such folder. Write the path of a "
                      f"folder with {layout}.")
   by_class = {folder.name: _images_under(folder) for folder in sorted(root.iterdir())
               if folder.is_dir() and not folder.name.startswith(".")}
   by_class = {name: files for name, files in by_class.items() if files}
+  if not by_class and (flat := _images_under(root)):
+    raise UsageError(f"ImageFolder.path = {str(path)!r}: no image in any sub-folder, but "
+                     f"{len(flat):,} in the folder itself. Expected {layout}; images without "
+                     f"classes may all be in one sub-folder, such as {root.name}/all.")
   if not by_class:
     raise UsageError(f"ImageFolder.path = {str(path)!r}: no image in any sub-folder. Expected "
                      f"{layout} (file types: {' '.join(_SUFFIXES)}).")

@@ -8,10 +8,12 @@ Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted
 """
 
 import argparse
+import atexit
 import contextlib
 import os
 import pathlib
 import shlex
+import signal
 import sys
 import traceback
 import warnings
@@ -19,9 +21,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from replicator.console import quiet, start
+from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, program
-from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line, in_one_line
+from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -37,6 +40,8 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   start.loaded()
   quiet.drop_native_log()
   status = _run(main, list(argv))
+  # TensorFlow takes a while to end. A signal in that time must not change the status.
+  atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
   quiet.finish()
   sys.exit(status)
 
@@ -72,8 +77,13 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
   def train() -> int:
     nonlocal workdir
     arguments = _parse(argv)
+    import keras
+
     from replicator.app import config
     from replicator.configuration.checks import missing_values_reported
+    # Both would hide the cause of an error in a layer, in an evaluation as in a step.
+    keras.config.disable_traceback_filtering()
+    warnings.filterwarnings("ignore", "Layer .* looks like it has unbuilt state")
     config.parse(arguments.gin_file, arguments.gin_param)
     with missing_values_reported():
       if arguments.explain or arguments.diff:
@@ -90,9 +100,8 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
       workdir = arguments.workdir or _new_workdir()
       if os.path.exists(workdir) and not os.path.isdir(workdir):
         raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-      from replicator.strategies import tf_config
       from replicator.workdir import owner
-      if tf_config.may_be_chief():
+      if start.is_chief():
         owner.check_free(pathlib.Path(workdir))
       try:
         main(workdir)
@@ -124,15 +133,22 @@ def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None
 def _parse(argv: list[str]) -> argparse.Namespace:
   parser = Parser(description="Trains; the same command with the same workdir resumes.")
   parser.add_configuration()
-  parser.add_argument("--workdir", help="where the run leaves its files, and where it resumes")
+  parser.add_argument("--workdir", type=_folder,
+                      help="where the run leaves its files, and where it resumes")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
   parser.add_argument("--allow_partial_restore", action="store_true",
                       help="restore what fits of a checkpoint, and report what does not")
   parser.add_argument("--explain", action="store_true",
                       help="print every value that the run would use and its source, and exit")
-  parser.add_argument("--diff", metavar="RUN",
+  parser.add_argument("--diff", metavar="RUN", type=_folder,
                       help="print what differs from the run in this workdir, and exit")
   return parser.parse_args(argv)
+
+
+def _folder(name: str) -> str:
+  if not name:
+    raise argparse.ArgumentTypeError("is empty; write the name of a folder")
+  return os.path.expanduser(name)
 
 
 def _new_workdir() -> str:

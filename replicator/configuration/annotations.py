@@ -9,7 +9,7 @@ from typing import Any
 
 import gin
 
-from replicator.configuration.configurables import configurable_names, constructor
+from replicator.configuration.configurables import configurable_names, constructor, hints
 from replicator.configuration.gin_internals import current_bindings, registry
 from replicator.configuration.statements import CONSTANT, MACRO, Binding
 from replicator.errors import nearest
@@ -24,7 +24,7 @@ def mistake(binding: Binding) -> str | None:
   """One line on what is wrong with the type of the value, or None."""
   function = constructor(registry()[binding.selector])
   parameter = inspect.signature(function).parameters.get(binding.parameter)
-  hint = _hints(function).get(binding.parameter, Any)
+  hint = hints(function).get(binding.parameter, Any)
   value = resolved(binding.value)
   if fits(value, hint) or (parameter and type(value) is type(parameter.default)
                            and value == parameter.default):
@@ -121,7 +121,7 @@ def _reference_fits(reference: gin.config.ConfigurableReference, hint: Any, orig
   function = reference.configurable.wrapped
   if not reference.evaluate:
     return wanted is type or (wanted not in _LITERALS and _is_instance(function, wanted))
-  made = function if inspect.isclass(function) else _hints(function).get("return", object)
+  made = function if inspect.isclass(function) else hints(function).get("return", object)
   if not inspect.isclass(made) or made in (Any, object):
     return True
   if wanted is collections.abc.Callable:
@@ -130,14 +130,6 @@ def _reference_fits(reference: gin.config.ConfigurableReference, hint: Any, orig
     return issubclass(made, wanted) or (wanted is float and issubclass(made, int))
   except TypeError:  # A protocol that cannot be checked at run time.
     return True
-
-
-def _hints(function: Any) -> dict[str, Any]:
-  """The annotations of a function; none if one has a name that does not exist at run time."""
-  try:
-    return typing.get_type_hints(function)
-  except (NameError, TypeError, AttributeError):
-    return {}
 
 
 def _words(hint: Any) -> str:

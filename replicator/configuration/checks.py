@@ -3,6 +3,8 @@
 import ast
 import contextlib
 import dataclasses
+import difflib
+import glob
 import re
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +14,10 @@ from replicator.configuration import annotations
 from replicator.configuration.configurables import parameters, short_name
 from replicator.configuration.gin_internals import Values, current_bindings, registry
 from replicator.configuration.statements import MACRO, Binding, last_read
+from replicator.console import flags
 from replicator.errors import UsageError, nearest
+
+_MISSPELLED = 0.8  # The similarity of two scopes from which on one is taken for the other.
 
 
 def check(bindings: Sequence[Binding]) -> None:
@@ -29,7 +34,7 @@ def check(bindings: Sequence[Binding]) -> None:
   for binding in bindings:
     if binding.is_macro and binding.scope not in used:
       raise UsageError(f"{binding.where}: the macro {binding.name} is never used."
-                       f"{_meant_by_macro(binding.name, used)}")
+                       f"{_meant_by_macro(binding.name, bindings, used)}")
   for binding in bindings:
     mistake = None if binding.is_macro else annotations.mistake(binding)
     if mistake:
@@ -55,13 +60,20 @@ def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
                      "itself") from error
 
 
-def _meant_by_macro(name: str, used: set[str]) -> str:
+def _meant_by_macro(name: str, bindings: Sequence[Binding], used: set[str]) -> str:
   """A hint on what `steps = 100` may mean: a parameter with that name, or another macro."""
-  owners = sorted(short_name(selector) for selector, c in registry().items()
-                  if name in parameters(c) and not selector.startswith(("keras.", "tf.", "gin.")))
+  scope, _, parameter = name.rpartition("/")
+  referred = {reference.configurable.selector for binding in bindings
+              for reference in binding.references()}
+  known = sorted((short_name(selector), each) for selector, c in registry().items()
+                 if selector in referred or not selector.startswith(("keras.", "tf.", "gin."))
+                 for each in parameters(c))
+  owners = [owner for owner, each in known if each == parameter]
   if owners:
-    return f" Did you mean {' or '.join(f'{owner}.{name}' for owner in owners[:3])}?"
-  return nearest(name, used) or f" Write %{name} where it is the value, or remove it"
+    return " Did you mean " + " or ".join(
+        f"{scope}/" * bool(scope) + f"{owner}.{parameter}" for owner in owners[:3]) + "?"
+  return (nearest(name, used) or nearest(parameter, (".".join(each) for each in known))
+          or f" Write %{name} where it is the value, or remove it")
 
 
 def effective(bindings: Sequence[Binding]) -> list[Binding]:
@@ -79,6 +91,7 @@ class Unused:
   # Whether it can have none later either: its configurable was called, but in other scopes, or with
   # a value that the program passed.
   certain: bool
+  misspelled: bool = False  # Whether its scope is almost that of a call.
 
   def __str__(self) -> str:
     return f"{self.binding.where}: {self.binding.name} is never used: {self.reason}"
@@ -123,8 +136,10 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
     known = sorted(filter(None, own))
     where = f"in the scopes {', '.join(known)}" if known else "outside of any scope"
     problem = "there" if entered else f"in the scope '{binding.scope}'"
+    misspelled = not entered and bool(
+        difflib.get_close_matches(binding.scope, known, cutoff=_MISSPELLED))
     return Unused(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
-                              f"is called {where}", True)
+                              f"is called {where}", True, misspelled)
   hint = nearest(binding.scope, {s for s, _ in called if s}) if not entered else ""
   return Unused(binding, f"{short} is not called by the end of the first step{hint or '; '}"
                             f"{'' if hint else 'remove the line, or refer to it'}", False)
@@ -177,6 +192,10 @@ def missing_value(error: Exception) -> str | None:
   elsewhere = [f"{binding.where} sets {binding.name} only" for binding in effective(last_read())
                if binding.selector == matches[0] and binding.parameter == missing[0]]
   files = [binding.file for binding in last_read() if binding.file and not binding.is_record]
-  place = f" in {files[-1]}, or" if files else ""
-  return (f"the configuration must set: {names}{f' ({elsewhere[-1]})' if elsewhere else ''}; write "
-          f"{found['name']}.{missing[0]} = ...{place} with --gin_param")
+  binding = f"{found['name']}.{missing[0]} = ..."
+  configs = ", ".join(sorted(glob.glob(f"configs/{flags.experiment()}*.gin")))
+  remedy = (f"write {binding} in {files[-1]}, or with --gin_param" if files
+            else f"write --gin_file=F, where F is one of {configs}" if configs
+            else f"write {binding} with --gin_param")
+  return (f"the configuration must set: {names}{f' ({elsewhere[-1]})' if elsewhere else ''}; "
+          f"{remedy}")

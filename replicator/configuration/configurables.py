@@ -1,6 +1,8 @@
 """What gin can configure: the names of configurables, and the parameters that gin files set."""
 
 import inspect
+import typing
+from collections.abc import Sequence
 from typing import Any
 
 import gin
@@ -25,12 +27,15 @@ def configurable_names() -> list[str]:
                  if not selector.startswith("gin.")})
 
 
-def find(selector: str, parameter: str | None = None) -> gin.config.Configurable:
-  """The configurable that a name in a gin file stands for; it must have the `parameter`, if given.
+def find(scoped: str, parameter: str | None = None, fitting: Sequence[str] = ()
+         ) -> gin.config.Configurable:
+  """The configurable that `scope/name` in a gin file stands for; it has the `parameter`, if given.
 
   Raises:
-    UsageError: no configurable has the name, several have it, or it has no such parameter.
+    UsageError: no configurable has the name (those `fitting` in its place are suggested), several
+      have it, or it has no such parameter.
   """
+  scope, _, selector = scoped.rpartition("/")
   try:
     found = match(selector)
   except KeyError as error:
@@ -38,8 +43,10 @@ def find(selector: str, parameter: str | None = None) -> gin.config.Configurable
     raise UsageError(f"'{selector}' may mean any of: {names}; write more of the name") from error
   name = selector.rpartition(".")[2]
   if not found:
-    raise UsageError(
-        f"nothing configurable is called '{name}'.{nearest(name, configurable_names())}")
+    hint = (_with_scopes_first(scope, selector, parameter)
+            or nearest(name, fitting or configurable_names())
+            or (f" Write one of: {', '.join(f'@{each}' for each in fitting)}" if fitting else ""))
+    raise UsageError(f"nothing configurable is called '{selector}'.{hint}")
   if parameter is None:
     return found
   if parameter in (found.denylist or []) or (found.allowlist and
@@ -68,6 +75,50 @@ def defaults(configurable: gin.config.Configurable) -> dict[str, Any]:
           if signature[name].default is not inspect.Parameter.empty}
 
 
+def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:
+  """A hint, if the name of a configurable stands in the place of a scope; or nothing."""
+  *others, last = [*filter(None, scope.split("/")), *selector.split(".")]
+  known = configurable_names()
+  named = last if "." in selector else next((part for part in others if part in known), "")
+  if named not in known:
+    return ""
+  order = [*(part for part in [*others, last] if part != named), named]
+  return f" Scopes come first: write {'/'.join(order)}{f'.{parameter}' if parameter else ''}"
+
+
+def makers(selector: str, parameter: str) -> list[str]:
+  """The names of the configurables that make what a parameter takes, or what its function returns.
+
+  None if the parameter does not exist, or is not annotated with a class.
+  """
+  found = match(selector)
+  hint = hints(constructor(found)).get(parameter) if found else None
+  arguments = typing.get_args(hint)
+  kinds = [kind for kind in (hint, *arguments) if inspect.isclass(kind) and kind not in _PLAIN]
+  names = []
+  for name, configurable in registry().items():
+    made = configurable.wrapped
+    made = made if inspect.isclass(made) else hints(made).get("return")
+    if inspect.isclass(made) and any(_is_a(made, kind) for kind in kinds):
+      names.append(short_name(name))
+  return sorted(names)
+
+
+def _is_a(made: type, kind: type) -> bool:
+  if typing.Protocol in kind.__bases__:
+    return all(hasattr(made, name) for name, value in vars(kind).items()
+               if inspect.isfunction(value) and not name.startswith("_"))
+  return typing.get_origin(kind) is None and issubclass(made, kind)
+
+
+def hints(function: Any) -> dict[str, Any]:
+  """The annotations of a function; none if one has a name that does not exist at run time."""
+  try:
+    return typing.get_type_hints(function)
+  except (NameError, TypeError, AttributeError):
+    return {}
+
+
 def constructor(configurable: gin.config.Configurable) -> Any:
   """The function whose parameters gin sets: for a class, its constructor."""
   function = configurable.wrapped
@@ -77,6 +128,7 @@ def constructor(configurable: gin.config.Configurable) -> Any:
   return inspect.unwrap(function)
 
 
+_PLAIN = (bool, int, float, str, bytes, list, tuple, dict, object, type, type(None))
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import gin
@@ -59,11 +60,7 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
   for key, used in operative_config().items():
     called.setdefault(key, {}).update(used)
   found = checks.unused(statements.last_read(), called)
-  mistakes = [each for each in found if not each.binding.is_record
-              and (each.certain or (evaluated and not resumed))]
-  if mistakes:
-    others = ", ".join(f"{each.binding.where}: {each.binding.name}" for each in mistakes[1:])
-    raise UsageError(f"{mistakes[0]}{f' (and {others})' if others else ''}")
+  _refuse(each for each in found if each.certain or (evaluated and not resumed))
   now = text(earlier)
   atomic.write_whole(path, now)
   lines = [f"changed: {change}" for change in differences(earlier, now)] if earlier else []
@@ -72,6 +69,22 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
     lines.append(f"note: nothing used {len(recorded)} values of {recorded[0].file}, such as "
                  f"{recorded[0].name}")
   return lines
+
+
+def check_scopes() -> None:
+  """Raises a UsageError for bindings in a scope that is almost that of a call, and has no calls.
+
+  A later evaluation may enter other scopes, so only `after_first_step` can refuse the others.
+  """
+  found = checks.unused(statements.last_read(), operative_config())
+  _refuse(each for each in found if each.misspelled)
+
+
+def _refuse(mistakes: Iterable[checks.Unused]) -> None:
+  by_hand = [each for each in mistakes if not each.binding.is_record]
+  if by_hand:
+    others = ", ".join(f"{each.binding.where}: {each.binding.name}" for each in by_hand[1:])
+    raise UsageError(f"{by_hand[0]}{f' (and {others})' if others else ''}")
 
 
 def values_of_call(scope: str, selector: str) -> dict[str, Any]:

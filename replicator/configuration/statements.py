@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import glob
 import os
+import re
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,9 +12,9 @@ from typing import Any
 import gin
 from gin import config_parser
 
-from replicator.configuration.configurables import binding_name, find
+from replicator.configuration.configurables import binding_name, find, makers
 from replicator.configuration.gin_internals import LocatedParser, add_imports, parse_scope
-from replicator.errors import UsageError, first_line
+from replicator.errors import UsageError, first_line, nearest
 
 Find = Callable[..., gin.config.Configurable]  # Has the parameters of `configurables.find`.
 MACRO = "gin.macro"  # The selector of `NAME = value`, whose scope is the name.
@@ -71,7 +73,7 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list
   reader = _Reader(find)
   for file in files:
     if not os.path.isfile(file):
-      raise UsageError(f"--gin_file={file}: no such file")
+      raise UsageError(f"--gin_file={file}: no such file{_similar_file(file)}")
     reader.read_file(file)
   for param in params:
     reader.read(param, None)
@@ -109,7 +111,8 @@ class _Reader:
     lines: dict[tuple, int] = {}
     with parse_scope() as context:
       try:
-        parser = LocatedParser(text, _Delegate(self._find))
+        parser = LocatedParser(text, _Delegate(self._find, lambda: text.splitlines()[
+            parser.line_of_statement - 1]))
         for statement in parser:
           with _located(_place(file, statement.location.line_num)):
             self._take(statement, file, context, lines, text.startswith(RECORD_HEADER))
@@ -133,7 +136,7 @@ class _Reader:
       if not parameter:
         scope, selector, parameter = "/".join(filter(None, [scope, selector])), MACRO, "value"
       else:
-        selector = self._find(selector, parameter).selector
+        selector = self._find("/".join(filter(None, [scope, selector])), parameter).selector
       gin.bind_parameter((scope, selector, parameter), value)
       line = location.line_num if file else 0
       binding = Binding(scope, selector, parameter, value, file, line, is_record)
@@ -161,13 +164,16 @@ class _Reader:
 
 
 class _Delegate(gin.config.ParserDelegate):
+  """Looks up the references in values; `statement()` is the line of the present statement."""
 
-  def __init__(self, find: Find):
+  def __init__(self, find: Find, statement: Callable[[], str]):
     super().__init__()
     self._find = find
+    self._statement = statement
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
-    self._find(scoped_selector.rpartition("/")[2])
+    sets = re.match(r"\s*(?:[\w./]*/)?([\w.]+)\.(\w+)\s*=", self._statement())
+    self._find(scoped_selector, fitting=makers(sets[1], sets[2]) if sets else ())
     return super().configurable_reference(scoped_selector, evaluate)
 
 
@@ -194,11 +200,26 @@ def _not_gin(file: str | None, parser: LocatedParser | None, line: int, reason: 
     lines = written.splitlines()
     written = lines[line - 1].strip() if line <= len(lines) else written
     hint = " (a bracket or a string has no end)"
+  elif word := re.search(r"=\s*(true|false|none|null)\b", written):
+    hint = f" (write {'None' if word[1] in ('none', 'null') else word[1].capitalize()})"
+  elif not re.search("[=:]", written):
+    hint = " (write NAME = VALUE)"
   elif "Failed to parse token" in reason:
     hint = " (a string needs quotes, a function @, a macro %)"
   elif parser and line > parser.line_of_statement:
     hint = f" (in the value that begins in line {parser.line_of_statement})"
   return _PlacedError(f"{_place(file, line)}: not valid gin: {written}{hint}")
+
+
+def _similar_file(path: str) -> str:
+  """`. Did you mean 'configs/sngan.gin'?`, or nothing; looks beside the file and in `configs/`."""
+  found = glob.glob(f"{glob.escape(os.path.dirname(path) or '.')}/*.gin")
+  found += glob.glob("configs/**/*.gin", recursive=True)
+  by_name = {os.path.basename(each): os.path.normpath(each) for each in reversed(found)}
+  hint = nearest(os.path.basename(path), by_name)
+  for name, each in by_name.items():
+    hint = hint.replace(f"'{name}'", f"'{each}'")
+  return f".{hint}" if hint else ""
 
 
 def _place(file: str | None, line: int) -> str:

@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from replicator.errors import USAGE_STATUS, RunFailed, UsageError, first_line
+from replicator.errors import USAGE_STATUS, RunFailed, UsageError, chain_of, first_line
 
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report a program that Ctrl-C ended.
 
@@ -20,7 +20,7 @@ def exit_status(run: Callable[[], int], *, prefix: str = "error", debug: bool = 
   try:
     return run()
   except (Exception, KeyboardInterrupt) as error:
-    match error:
+    match chain_of(error)[-1]:
       case KeyboardInterrupt():
         line, status = "interrupted", INTERRUPTED_STATUS
       case UsageError():

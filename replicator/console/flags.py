@@ -1,7 +1,9 @@
 """Command lines: a parser that raises one-line errors, and the name of the running program."""
 
 import argparse
+import os
 import pathlib
+import re
 import shlex
 import sys
 from typing import Any, NoReturn
@@ -18,6 +20,7 @@ class Parser(argparse.ArgumentParser):
   def add_configuration(self) -> None:
     """Adds `--gin_file`, `--gin_param` and `--debug`."""
     self.add_argument("--gin_file", action="append", default=[], metavar="F",
+                      type=os.path.expanduser,
                       help="a gin file; further ones add to the first and override it")
     self.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a gin binding; overrides the files")
@@ -29,8 +32,23 @@ class Parser(argparse.ArgumentParser):
       usage = self.format_usage().removeprefix("usage: ").strip()
       raise UsageError(f"command line: {message}; usage: {usage}")
     flags = [option for action in self._actions for option in action.option_strings]
-    unknown = message.partition("unrecognized arguments: ")[2].partition("=")[0].split(" ")[0]
-    raise UsageError(f"command line: {message}.{nearest(unknown, flags) if unknown else ''}")
+    unknown = message.partition("unrecognized arguments: ")[2]
+    raise UsageError(f"command line: {message}.{_meant(unknown, flags) if unknown else ''}")
+
+
+def _meant(words: str, flags: list[str]) -> str:
+  """A hint on what words that no flag takes may mean."""
+  first = words.split(" ")[0]
+  binding = re.match(r"-*([\w/]+(?:\.\w+)+)\s*=\s*(\S+)", words)
+  if "--gin_file" in flags and first.endswith(".gin") and not first.startswith("-"):
+    return f" Write --gin_file={first}"
+  if "--gin_param" in flags and binding:
+    return f' Write --gin_param="{binding[1]} = {binding[2]}"'
+  name, _, value = first.lstrip("-").partition("=")
+  hint = nearest(name, [flag.lstrip("-") for flag in flags]).replace("'", "'--", 1)
+  if value and not hint and "--gin_param" in flags:
+    return f' A setting is written as --gin_param="owner.{name} = {value}"'
+  return hint
 
 
 def experiment() -> str:

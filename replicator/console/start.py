@@ -32,7 +32,7 @@ def begin(argv: Sequence[str]) -> None:
   once: an exception would cut through the imports. The second call does nothing.
   """
   global _status, _workdir
-  if _status or not _is_chief() or any(w.partition("=")[0] in _OTHER_OUTPUT for w in argv):
+  if _status or not is_chief() or any(w.partition("=")[0] in _OTHER_OUTPUT for w in argv):
     return
   if threading.current_thread() is threading.main_thread():
     stderr = os.dup(2)  # That of the import of TensorFlow is kept back.
@@ -75,8 +75,10 @@ def new_workdir() -> str:
   return _workdir or f"runs/{experiment()}-{now:%Y%m%d-%H%M%S}"
 
 
-def _is_chief() -> bool:
-  with contextlib.suppress(ValueError, AttributeError):  # Who reads it later reports a mistake.
+def is_chief() -> bool:
+  """Whether this process is the chief of its run, by a TF_CONFIG that is not checked yet."""
+  # Who reads it later reports a mistake.
+  with contextlib.suppress(ValueError, AttributeError, TypeError):
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     task, has_chief = config.get("task", {}), "chief" in config.get("cluster", {})
     return task.get("type", "chief") == "chief" or (

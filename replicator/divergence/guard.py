@@ -103,6 +103,17 @@ class Guard:
       raise UsageError("Guard.action = 'roll_back': under 'parameter_server' steps overtake each "
                        "other, so that none is the last good one; write 'stop' or 'warn'")
 
+  def check_limits(self, names: list[str]) -> None:
+    """Raises a UsageError if a limit is set for a scalar that is not among the logged `names`."""
+    if self.action == "off":
+      return
+    for name in self._limits:
+      if name not in names:
+        remedy = (" Set Guard.signals = True." if name.startswith(PREFIXES) and not self.signals
+                  else nearest(name, names))
+        raise UsageError(f"Guard.limits: the step logs no '{name}'.{remedy} It logs: "
+                         f"{', '.join(names)}")
+
   def divergence_in(self, first_step: int, values: History) -> Divergence | None:
     """The first divergence among the steps of one call; `first_step` is counted from 1.
 
@@ -111,7 +122,7 @@ class Guard:
     if self.action == "off":
       return None
     if not self._recent:
-      self._check_limits(list(values))
+      self.check_limits(list(values))
     self._recent.append(values)
     table = np.stack(list(values.values()))  # [names, steps]
     finite = np.isfinite(table)
@@ -186,16 +197,9 @@ class Guard:
 
   def _recent_until(self, last: int) -> History:
     *earlier, newest = self._recent
-    return {name: np.concatenate([*(call[name] for call in earlier), series[:last + 1]])[-RECENT:]
+    return {name: np.concatenate([*(call[name] for call in earlier if name in call),
+                                  series[:last + 1]])[-RECENT:]
             for name, series in newest.items()}
-
-  def _check_limits(self, names: list[str]) -> None:
-    for name in self._limits:
-      if name not in names:
-        remedy = (" Set Guard.signals = True." if name.startswith(PREFIXES) and not self.signals
-                  else nearest(name, names))
-        raise UsageError(f"Guard.limits: the step logs no '{name}'.{remedy} It logs: "
-                         f"{', '.join(names)}")
 
 
 def _is_number(value: object) -> bool:

@@ -24,11 +24,12 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from replicator.console import quiet
+from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.doctor.experiment import load
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
-from replicator.errors import UsageError, in_one_line
+from replicator.errors import UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from replicator.app import config
+from replicator.console.error_line import in_one_line
 from replicator.doctor import diagnosis, replica_recording
 from replicator.doctor.experiment import bound, run_doctor
 from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
-from replicator.errors import UsageError, first_line, in_one_line
+from replicator.errors import UsageError, first_line
 from replicator.strategies import strategy
 
 

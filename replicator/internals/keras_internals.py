@@ -12,6 +12,11 @@ def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   return list(layer._flatten_layers())
 
 
+def set_trainable(owner: keras.layers.Layer | keras.Variable, value: bool) -> None:
+  """Sets `trainable` of a layer or a variable alone; Keras' own setter changes what is inside."""
+  owner._trainable = value
+
+
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
   """Why the engine cannot call `update_step` of an optimizer on plain variables; or None."""
   kind = type(optimizer)
@@ -32,6 +37,21 @@ def decays_weights_of(optimizer: keras.optimizers.Optimizer, variable: keras.Var
 def slot_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> str:
   """The key by which an optimizer finds the slots of a variable: its `_unique_id`."""
   return optimizer._var_key(variable)
+
+
+@contextlib.contextmanager
+def errors_unchanged() -> Iterator[None]:
+  """A context in which Keras raises, in this thread, the errors of layers as they are.
+
+  Otherwise it raises others in their place, and removes calls from their tracebacks.
+  """
+  changes = keras.config.is_traceback_filtering_enabled()
+  keras.config.disable_traceback_filtering()
+  try:
+    yield
+  finally:
+    if changes:
+      keras.config.enable_traceback_filtering()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 from replicator.launch.task import Event, Task
 from replicator.processes import stop_signals
 
-GRACE_SECONDS = 10.0  # The time that processes have to end by themselves when the cluster ends.
+# The time that processes have to end by themselves when the cluster ends: one may be saving. It is
+# also that of Kubernetes and Slurm.
+GRACE_SECONDS = 30.0
 # A signal this soon after the first is the same one, sent to this process and to its group.
 SAME_SIGNAL_SECONDS = 1.0
 

@@ -1,10 +1,16 @@
 """Makes the `tf.distribute.Strategy` that a gin file names, once per process."""
 
+import contextlib
 import functools
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from replicator.console import start
 from replicator.errors import UsageError, nearest
 from replicator.internals.tensorflow_internals import mirrored
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
@@ -38,12 +44,16 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
     if logical_cpus is not None:
       raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
                        "each process on CPUs; start more workers instead")
+    if start.is_chief():
+      print("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
+            "without a password; see docs/guide/security.md", file=sys.stderr, flush=True)
     if name == "parameter_server":
       resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
       if cluster["task"]["type"] in ("worker", "ps"):
         parameter_server.serve(resolver)
       return tf.distribute.ParameterServerStrategy(resolver)
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    with _sigterm_kept():
+      return tf.distribute.MultiWorkerMirroredStrategy()
   if name == "tpu":
     return _tpu(tpu)
   devices = _devices(logical_cpus)
@@ -55,6 +65,15 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   if name == "central_storage":
     return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
   return tf.distribute.MirroredStrategy(devices, cross_device_ops=_cross_device_ops(devices))
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+  """Takes back the handler of SIGTERM that TensorFlow installs in the body, and that drops it."""
+  before = signal.getsignal(signal.SIGTERM)
+  yield
+  if threading.current_thread() is threading.main_thread():  # Python's handlers run only there.
+    signal.signal(signal.SIGTERM, before)
 
 
 def _devices(logical_cpus: int | None) -> list[str]:

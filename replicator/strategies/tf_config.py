@@ -89,13 +89,3 @@ def _check_task(cluster: dict[str, list[str]], kind: Any, index: Any, strategy: 
 def worker_number(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> int:
   """The number of a 'chief' or 'worker' task among those that train; any chief comes first."""
   return index + (len(cluster.get("chief", ())) if kind == "worker" else 0)
-
-
-def may_be_chief() -> bool:
-  """Whether this process writes the workdir, as far as TF_CONFIG tells before it is checked."""
-  try:
-    config = json.loads(os.environ["TF_CONFIG"])
-    kind, index = config["task"]["type"], config["task"]["index"]
-    return kind in ("chief", "worker") and worker_number(config["cluster"], kind, index) == 0
-  except (KeyError, TypeError, ValueError, AttributeError):  # None, or one that makes no cluster.
-    return True

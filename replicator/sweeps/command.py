@@ -12,9 +12,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, program
-from replicator.errors import PREEMPTED_STATUS, UsageError, in_one_line, nearest
+from replicator.errors import PREEMPTED_STATUS, UsageError, nearest
 from replicator.sweeps import explain, results, sweep_file
 from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep, alone

@@ -101,9 +101,10 @@ def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
   return file
 
 
-def _find(selector: str, parameter: str | None = None) -> gin.config.Configurable:
+def _find(selector: str, parameter: str | None = None, fitting: Sequence[str] = ()
+          ) -> gin.config.Configurable:
   """Looks up `sweep`, the only configurable that a sweep file may name."""
-  if selector == "sweep":
+  if selector.rpartition("/")[2] == "sweep":
     return find(selector, parameter)
   if parameter is None:
     raise UsageError(f"a sweep file configures sweep only; write references of gin in quotes, as "

@@ -16,18 +16,21 @@ operations a run that was killed and started again equals, bit for bit, the run 
 import collections
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import tensorflow as tf
 
 from replicator.atomic import disk_fault
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.configuration import operative
 from replicator.console import start
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
+from replicator.divergence.signals import LearningRates
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.training import inputs as inputs_lib
 from replicator.training.chief import Chief
@@ -79,10 +82,11 @@ class Loop:
     self._state = RunState(replicator, self._checkpoints, self._recovery)
     self._chief = Chief(workdir, facts, self._state.step, (lambda: evaluate(step))
                         if evaluate else None) if is_chief else None
+    self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
 
-  def run(self) -> None:
-    """Trains up to the last step.
+  def run(self, ready: Callable[[], None]) -> None:
+    """Trains up to the last step; calls `ready` when signals may come.
 
     Raises:
       Preempted: a signal asked the run to stop; its state is saved.
@@ -91,6 +95,7 @@ class Loop:
     shown = self._chief.progress if self._chief else contextlib.nullcontext()
     start.end()  # The progress is shown from here on.
     with shown, StopSignal(self._say_stopping) as stop:
+      ready()
       try:
         self._run(stop)
         self._checkpoints.wait()
@@ -100,6 +105,8 @@ class Loop:
         if isinstance(error, (OSError, tf.errors.OpError)) and (fault := disk_fault(error)):
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
                           "are as they were") from error
+        if self._chief and isinstance(error, Exception):
+          self._chief.finish(error)
         raise
       if self._chief:
         self._chief.finish()
@@ -126,7 +133,10 @@ class Loop:
       self._note(f"resumed at step {state.step}")
     if replicator.servers:
       self._note(replicator.servers.describe())
+    function, iterator = self._from_here()
     if state.step == 0:
+      if self._is_traced_early():
+        iterator = self._trace(function, iterator)
       self._doing("evaluating")
       self._at_boundary()
       # Several workers agree in the first call.
@@ -136,20 +146,43 @@ class Loop:
         self._save({})
     started = time.monotonic() - state.seconds
     while True:
-      function = TrainingFunction(
-          replicator, self._training.step, self._schedule.steps_per_call, self._guard.signals,
-          self._observer)
       try:
-        return self._train(function, stop, started)
+        return self._train(function, iterator, stop, started)
       except Diverged as diverged:
         line = state.roll_back(diverged)
         if self._chief:
           self._chief.roll_back(state.step, line)
+        function, iterator = self._from_here()
 
-  def _train(self, function: TrainingFunction, stop: StopSignal, started: float) -> None:
+  def _from_here(self) -> tuple[TrainingFunction, Iterator]:
+    """The function that trains from the present step on, and its batches."""
+    training, steps_per_call = self._training, self._schedule.steps_per_call
+    function = TrainingFunction(training.replicator, training.step, steps_per_call,
+                                self._guard.signals, self._observer)
+    return function, batches(training.inputs, training.input_context,
+                             self._state.step + self._recovery.skipped, steps_per_call)
+
+  def _is_traced_early(self) -> bool:
+    """Whether an evaluation comes before the step is traced, and the trace can come before it."""
+    training = self._training
+    return bool(training.evaluate and self._schedule.eval_every) and not (
+        training.before_call or training.replicator.is_async or tf.config.functions_run_eagerly())
+
+  def _trace(self, function: TrainingFunction, iterator: Iterator) -> Iterator:
+    """Refuses what cannot train, before an evaluation takes minutes; returns the same batches."""
+    self._doing("preparing the first batch")
+    first = next(iterator)
+    self._doing("compiling the step")
+    names = function.trace(first)
+    self._checkpoints.check_complete(function.variables())
+    self._checkpoints.retention.check_logged(names, evaluated=False)
+    self._guard.check_limits(names)
+    operative.check_scopes()
+    return itertools.chain([first], iterator)
+
+  def _train(self, function: TrainingFunction, iterator: Iterator, stop: StopSignal,
+             started: float) -> None:
     state, training, steps_per_call = self._state, self._training, self._schedule.steps_per_call
-    iterator = batches(training.inputs, training.input_context,
-                       state.step + self._recovery.skipped, steps_per_call)
     running: collections.deque[tuple] = collections.deque()
     while state.step < self._schedule.steps:
       self._doing("preparing the first batch")
@@ -170,6 +203,8 @@ class Loop:
       state.seconds = time.monotonic() - started
       if not self._was_called:
         self._after_first_call(function)
+      for warning in function.warnings() if all_done else ():
+        self._note(warning)
       self._at_boundary()
       if stop.agreed:
         self._stop()
@@ -186,6 +221,8 @@ class Loop:
       for warning in self._guard.at_log_point(
           state.step, scalars, getattr(self._training.step, "may_collapse", {})):
         self._note(warning)
+      if self._rates:
+        scalars = {**scalars, **self._rates.now()}
     if chief and s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
       self._checkpoints.retention.check_logged(list(found), evaluated=True)
       scalars = {**scalars, **found}
@@ -197,6 +234,9 @@ class Loop:
       else:
         self._note(f"warning: step {state.step}: not saved, since its numbers are not finite")
     self._checkpoints.check_written()
+    if chief and state.step and (s.due(s.eval_every, state.step)
+                                 or s.due(s.checkpoint_every, state.step)):
+      chief.report()
 
   def _save(self, scalars: dict[str, float]) -> None:
     self._state.save(scalars)
@@ -218,6 +258,7 @@ class Loop:
     self._was_called = True
     if not tf.config.functions_run_eagerly():
       self._checkpoints.check_complete(function.variables())
+      self._checkpoints.check_copies(function.assigned_at)
     if self._chief:
       self._chief.write_config(
           evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)

@@ -1,10 +1,11 @@
 """An orderly end when somebody asks for one."""
 
 import contextlib
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from replicator.processes import signals_heard, stop_signals
 
@@ -25,6 +26,7 @@ class StopSignal:
     self._clock = clock
     self._asked: float | None = None  # When it was asked first.
     self._is_hurried = False
+    self._thread = threading.get_ident()  # The main thread, where handlers run.
 
   def __enter__(self):
     self._body = contextlib.ExitStack()
@@ -44,7 +46,7 @@ class StopSignal:
     elif number == signal.SIGINT and self._clock() - self._asked >= SAME_PRESS_SECONDS:
       self._is_hurried = True
       while self._is_hurried:  # A signal that comes just before a wait does not end it.
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        signal.pthread_kill(self._thread, signal.SIGTERM)
         time.sleep(0.1)
 
   def _receive(self, number: int) -> None:
@@ -52,3 +54,22 @@ class StopSignal:
     if self._is_hurried:
       self._is_hurried = False
       raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def sigterm_held() -> Iterator[Callable[[], None]]:
+  """In the body, a SIGTERM waits until the function that this yields is called, or is dropped.
+
+  So it finds a run that can save, or one whose outcome is known.
+  """
+  held: list[int] = []
+
+  def release() -> None:
+    if held:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  previous = signal.signal(signal.SIGTERM, lambda number, frame: held.append(number))
+  try:
+    yield release
+  finally:
+    signal.signal(signal.SIGTERM, previous)

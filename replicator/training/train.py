@@ -1,6 +1,7 @@
 """`train`: makes the strategy, the step and its inputs as configured, and runs the loop."""
 
 import contextlib
+import inspect
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from replicator.errors import UsageError, nearest
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
 from replicator.training import inputs as inputs_lib
-from replicator.training import loop, observer
+from replicator.training import loop, observer, preemption
 from replicator.training.chief import Evaluation
 from replicator.training.observer import Training
 from replicator.workdir.owner import owned
@@ -96,19 +97,37 @@ def train(make_step: Callable[[], Callable],
   random.set_seed(seed)
   step_context.run.global_batch_size = global_batch_size
   step_context.run.num_input_pipelines = replicator.num_pipelines
-  with replicator.scope():
-    step = make_step()
-  replicator.check(step)
-  training = Training(replicator, step, inputs, context, evaluate, before_call)
-  observer.current().prepared(training)
-  facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
-           "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
-           "seed": seed, "precision": precision, "steps": steps}
-  schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
-  folder = pathlib.Path(workdir)
-  with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
-    loop.Loop(training, schedule, guard, folder, facts, observer.current()).run()
+  with preemption.sigterm_held() as release:
+    with replicator.scope():
+      step = make_step()
+    _check_arguments(step, inputs is not None)
+    replicator.check(step)
+    training = Training(replicator, step, inputs, context, evaluate, before_call)
+    observer.current().prepared(training)
+    facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
+             "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
+             "seed": seed, "precision": precision, "steps": steps}
+    schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
+    folder = pathlib.Path(workdir)
+    with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
+      loop.Loop(training, schedule, guard, folder, facts, observer.current()).run(release)
   return step
+
+
+def _check_arguments(step: Callable, has_inputs: bool) -> None:
+  if isinstance(step, type) or not callable(step):
+    name = f"the class {step.__name__}" if isinstance(step, type) else type(step).__name__
+    raise UsageError("train: make_step returned " + name + "; it must return the step, a function "
+                     "or a tf.Module that is called with a batch")
+  try:
+    inspect.signature(step).bind(*[None] * has_inputs)
+  except TypeError as error:
+    raise UsageError("the step is called with a batch, and takes none; write def __call__(self, "
+                     "batch), or give train no inputs" if has_inputs else
+                     "the step takes an argument, and train has no inputs to call it with; give "
+                     "train inputs, or write def __call__(self)") from error
+  except ValueError:  # It does not say what it takes.
+    pass
 
 
 def _check_settings(**settings: int) -> None:

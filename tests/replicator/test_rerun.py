@@ -110,6 +110,8 @@ def test_nothing_differs_if_everything_is_as_it_was(run):
   ({"machine": {"cores": 2, "accelerators": ["H200"]}}, {}, "accelerators: none then, H200 now"),
   ({}, {"working_directory": "/gone"}, "working directory: /gone is missing"),
   ({}, {"tf_config": {"cluster": {"worker": ["a:1", "b:1"]}}}, "processes: ran on the hosts a, b"),
+  ({}, {"environment": {"TF_X": "1", "LD_PRELOAD": "evil.so", "PATH": "/evil"}},
+   "environment: LD_PRELOAD, PATH of run.json is not taken over"),
   ({}, {"resumed": [{"step": 10, "before": {"num_replicas": 2}}]},
    "the run itself: resumed at step 10 with changes of num replicas"),
 ])
@@ -122,10 +124,63 @@ def test_exact_does_not_start_what_differs(run, monkeypatch, capsys):
   today = {"git_commit": "dead", "diff": b"", "versions": {}, "machine": {}}
   monkeypatch.setattr(rerun, "now", lambda facts: today)
   monkeypatch.setattr(os, "execve", lambda *words: pytest.fail("started"))
-  assert rerun.main([str(run), "--exact"]) == 1
+  assert rerun.main([str(run), "--exact", "--yes"]) == 1
   output = capsys.readouterr()
   assert "differs now: code: commit c0ffee then, dead now" in output.out
   assert output.err == "error: --exact: not started, because the numbers may differ\n"
+
+
+# ---- Whose command it is ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def executed(run, monkeypatch) -> list[tuple]:
+  """What was started in place of this process; everything is as it was then."""
+  calls: list[tuple] = []
+  monkeypatch.setattr(rerun, "now", lambda facts: {**facts, "diff": b""})
+  monkeypatch.setattr(os, "execve", lambda *words: calls.append(words))
+  monkeypatch.chdir(run.parent)
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  return calls
+
+
+@pytest.mark.parametrize(("answer", "starts"), [
+  ("y", True), ("Yes ", True), ("", False), ("n", False), ("what?", False)])
+def test_the_command_is_shown_and_starts_if_the_answer_is_yes(answer, starts, run, executed,
+                                                             monkeypatch, capsys):
+  questions = []
+  monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+  monkeypatch.setattr("builtins.input", lambda words: questions.append(words) or answer)
+  status = rerun.main([str(run)])
+  output = capsys.readouterr()
+  assert questions == ["Start this command? [y/N] "]
+  assert (f"running again in {run}-rerun: cd {run.parent} && XLA_FLAGS=--then {sys.executable} "
+          f"program.py --gin_file={run}/config.gin --eager --workdir={run}-rerun") in output.out
+  assert len(executed) == starts
+  if not starts:
+    assert (status, output.err) == (1, "error: not started, because the answer was not yes\n")
+
+
+def test_without_a_terminal_nothing_starts_unseen(run, executed, monkeypatch, capsys):
+  monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+  assert rerun.main([str(run)]) == 2
+  output = capsys.readouterr()
+  assert output.out == "" and output.err.count("\n") == 1 and not executed
+  assert f"{run}/run.json: its command is not started unseen: cd " in output.err
+  assert "write --yes" in output.err
+  rerun.main([str(run), "--yes"])
+  assert len(executed) == 1
+
+
+def test_only_variables_that_may_change_numbers_are_taken_over(run):
+  write_facts(run, environment={"XLA_FLAGS": "--then", "LD_PRELOAD": "evil.so", "PATH": "/evil"})
+  assert command(run, PATH="/bin").environment == {"PATH": "/bin", "XLA_FLAGS": "--then"}
+
+
+def test_no_part_of_the_command_is_hidden(run, executed, monkeypatch, capsys):
+  write_facts(run, argv=["--flag=\x1b[2K\rharmless"])
+  rerun.main([str(run), "--yes"])
+  assert "'--flag=\\x1b[2K\\rharmless'" in capsys.readouterr().out
 
 
 # ---- Bad input ----------------------------------------------------------------------------------
@@ -141,7 +196,7 @@ def test_exact_does_not_start_what_differs(run, monkeypatch, capsys):
 ])
 def test_a_file_that_is_missing_or_corrupt_is_an_error_of_one_line(spoil, message, run, capsys):
   spoil(run)
-  assert rerun.main([str(run)]) == 2
+  assert rerun.main([str(run), "--yes"]) == 2
   output = capsys.readouterr()
   assert output.out == "" and output.err.count("\n") == 1 and message in output.err
 
@@ -187,7 +242,7 @@ def test_a_repeated_run_has_the_same_numbers(workers, tmp_path):
            *(strategy if workers > 1 else []), "--gin_param=train.seed = 7", "--workdir=run"],
           tmp_path)
   (tmp_path / "base.gin").write_text("train.steps = 99\n")  # Since then.
-  printed = started(["-m", "replicator.rerun", "run", "--workdir=again"], tmp_path)
+  printed = started(["-m", "replicator.rerun", "run", "--workdir=again", "--yes"], tmp_path)
   assert "running again in" in printed
   assert numbers(tmp_path / "again") == numbers(tmp_path / "run")
   assert len(numbers(tmp_path / "again")) == 4

@@ -179,7 +179,7 @@ def test_xla_with_any_strategy_of_one_replica(strategy):
     ("default", None), ("one_device", None), ("mirrored", 2)])
 def test_a_run_inside_a_step_is_refused(strategy, devices):
   replicator = Replicator(strategy, logical_cpus=devices)
-  with pytest.raises(UsageError, match=r"^Replicator.run: called inside a step"):
+  with pytest.raises(UsageError, match=r"py:\d+: Replicator.run: called inside a step"):
     replicator.run(lambda x: replicator.run(lambda: x), np.zeros([2]))
 
 

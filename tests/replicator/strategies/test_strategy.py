@@ -1,7 +1,10 @@
 """From a name to a strategy, and everything that can be wrong with the name."""
 
+import ctypes
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -113,6 +116,35 @@ def test_the_processes_of_a_cluster_are_not_split_further(monkeypatch, name, clu
   assert refusal(strategy.make, name, 2) == (
       f"Replicator.logical_cpus = 2: '{name}' has one replica for each process on CPUs; "
       "start more workers instead")
+
+
+@pytest.fixture(params=[0, 1], ids=["chief", "other"])
+def cluster_of_two(request, monkeypatch) -> int:
+  """The number of this process in a cluster, whose strategy replaces the handler of SIGTERM."""
+  monkeypatch.setenv("TF_CONFIG", json.dumps({
+      "cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": request.param}}))
+  ignore = ctypes.c_void_p(signal.SIG_IGN.value)  # As C code does, past Python.
+  monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy",
+                      lambda: ctypes.CDLL(None).signal(signal.SIGTERM, ignore))
+  return request.param
+
+
+def test_the_chief_notes_that_the_ports_are_open(cluster_of_two, capsys):
+  strategy.make.__wrapped__("multi_worker_mirrored")
+  note = ("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
+          "without a password; see docs/guide/security.md\n")
+  assert capsys.readouterr().err == ("" if cluster_of_two else note)
+
+
+def test_a_strategy_keeps_the_handler_of_sigterm(cluster_of_two):
+  received: list[int] = []
+  previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+  try:
+    strategy.make.__wrapped__("multi_worker_mirrored")
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert received == [signal.SIGTERM]
+  finally:
+    signal.signal(signal.SIGTERM, previous)
 
 
 def test_this_process_has_the_devices_that_the_tests_need():

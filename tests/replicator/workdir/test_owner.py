@@ -19,6 +19,9 @@ from replicator.errors import UsageError
 from replicator.workdir import owner
 from tests.programs import fragile
 
+ROOT = pathlib.Path(__file__).parents[3]
+CLUSTER = "multi_worker_mirrored"
+
 # Owns a folder until its standard input ends, after some more code.
 OWNER = """
 import os, pathlib, signal, subprocess, sys
@@ -142,3 +145,41 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, capsys):
 def test_a_check_leaves_no_folder_behind(tmp_path):
   owner.check_free(tmp_path / "new")
   assert not list(tmp_path.iterdir())
+
+
+# ---- For real -----------------------------------------------------------------------------------
+
+
+def start(workdir: pathlib.Path, strategy: str) -> subprocess.Popen:
+  program = [sys.executable, "-m", "tests.programs.planted_bugs", f"--workdir={workdir}",
+             f"--gin_param=Replicator.strategy = '{strategy}'", "--gin_param=train.steps = 1000000",
+             "--gin_param=train.checkpoint_every = 10", "--gin_param=train.global_batch_size = 8",
+             "--gin_param=train.eval_every = 0"]
+  launcher = [sys.executable, "-m", "replicator.launch", "--workers=2", "--"]
+  return subprocess.Popen([*(launcher if strategy == CLUSTER else []), *program], cwd=ROOT,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for_a_line(process: subprocess.Popen, words: str) -> None:
+  assert process.stdout is not None
+  for line in process.stdout:
+    if words in line:
+      return
+  raise AssertionError(f"it ended before {words!r}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "other"), [("one_device", CLUSTER), (CLUSTER, "one_device")])
+def test_a_second_run_is_refused_and_a_restart_after_a_kill_goes_on(one, other, tmp_path):
+  with start(tmp_path, one) as first:
+    wait_for_a_line(first, "step 100/")
+    with start(tmp_path, other) as second:
+      output, _ = second.communicate()
+    assert second.returncode == 2
+    assert output.count("error:") == 1 and f"{tmp_path}: is in use by process" in output
+    first.kill()
+    with start(tmp_path, other) as again:
+      wait_for_a_line(again, "resumed at step")
+      again.terminate()
+      output, _ = again.communicate()
+    assert again.returncode == 42, output

@@ -1,0 +1,150 @@
+"""Any error in one line: the user's line of code, the cause, the layer, and the remedy if known.
+
+    step.py:31: ValueError: Dimensions must be equal, but are 4 and 7 with input shapes: [8,4],
+    [8,7] (in the layer generator/blocks/1)
+"""
+
+import builtins
+import contextlib
+import linecache
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from replicator.errors import UsageError, chain_of, first_line, is_foreign, nearest
+
+_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# What TensorFlow says of common mistakes in a step, up to where a remedy says more than the rest.
+_REMEDIES = {
+    r"Using a symbolic `tf.Tensor` as a Python `bool` is not allowed":
+        "a compiled step has no Python `if` on tensors; write tf.where or tf.cond",
+    r"Iterating over a symbolic `tf.Tensor` is not allowed":
+        "write tf.unstack(x), or loop over range(x.shape[0])",
+    r"len is not well defined for a symbolic Tensor": "write x.shape[0]",
+    r"'\w*Tensor' object has no attribute 'numpy'":
+        "a tensor of a compiled step has no value yet; compute with tf, or run with --eager",
+    r"Cannot convert a symbolic tf.Tensor \(\S+\) to a numpy array":
+        "a tensor of a compiled step has no value yet; compute with tf instead of NumPy",
+    r"\w+\(\) argument must be .*, not 'SymbolicTensor'":
+        "a tensor of a compiled step has no value yet; write tf.cast",
+    r"'Optimizer' object has no attribute 'apply_gradients'":
+        "write apply(gradients, variables), which takes their mean over the replicas first",
+    r"tf.function only supports singleton tf.Variables created on the first call":
+        "make variables in the constructor of the step, as its attributes",
+    r"(segment_ids|indices)\[.*\] = -?\d+ is (out of range|not in) \[0, \d+\)":
+        "an index, such as a label, is too large or negative",
+}
+
+
+class _Frame(NamedTuple):
+  file: str
+  line: int
+  names: dict[str, Any]  # Its variables and globals; empty if only the place is known.
+
+
+def in_one_line(error: BaseException) -> str:
+  """The type and the message of the error's cause, after the user's line, with a hint."""
+  chain = chain_of(error)
+  frames = _frames(chain)
+  own = _own(frames)
+  said = filter(None, [type(chain[-1]).__name__, _reason(chain[-1], own)])
+  return f"{_place(own)}{': '.join(said)}{_in_layer(frames)}"
+
+
+@contextlib.contextmanager
+def located() -> Iterator[None]:
+  """Adds to a UsageError in the body, the code of a user, the user's line and the layer."""
+  try:
+    yield
+  except Exception as error:
+    chain = chain_of(error)
+    if not isinstance(chain[-1], UsageError):
+      raise
+    frames = _frames(chain)
+    raise UsageError(f"{_place(_own(frames))}{first_line(error)}{_in_layer(frames)}") from error
+
+
+def _frames(chain: list[BaseException]) -> list[_Frame]:
+  """The calls that were running, the innermost last."""
+  found = []
+  for error in chain:
+    found += [_Frame(frame.f_code.co_filename, line, {**frame.f_globals, **frame.f_locals})
+              for frame, line in traceback.walk_tb(error.__traceback__)]
+    if re.search("Graph execution error|^in user code:", str(error)):  # Compiled or made by tf.
+      found += [_Frame(file, int(line), {})
+                for file, line in re.findall(r'File "(.+?)", line (\d+)', str(error))]
+  return found
+
+
+def _own(frames: list[_Frame]) -> list[_Frame]:
+  return [frame for frame in frames if os.path.isfile(frame.file) and not is_foreign(frame.file)
+          and not frame.file.startswith(_ENGINE)
+          and "__autograph_generated_file" not in frame.file]
+
+
+def _place(own: list[_Frame]) -> str:
+  return f"{os.path.relpath(own[-1].file)}:{own[-1].line}: " if own else ""
+
+
+def _reason(error: BaseException, own: list[_Frame]) -> str:
+  """The line of an error's message that says most, with a remedy or a hint."""
+  lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+  reason = lines[0]
+  if "Graph execution error" in reason:  # The reason, or those of several, come after the places.
+    first = re.search(r"^ +\(0\) [A-Z_]+: +(.+)", str(error), re.MULTILINE)
+    reason = first[1] if first else next(
+        (line for line in lines[1:] if not re.match(" |Detected at node", line)), reason)
+  for pattern, remedy in _REMEDIES.items():
+    if found := re.search(pattern, reason):
+      return f"{reason[:found.end()]}; {remedy}"
+  hint = _meant(error, own[-1]) if own else ""
+  reason = re.sub(r" for '\{\{node [^']*'", "", reason).removesuffix(".")
+  return f"{reason}.{hint}" if hint else reason
+
+
+def _meant(error: BaseException, frame: _Frame) -> str:
+  """What a name that does not exist may mean, such as ` Did you mean 'image'?`; or nothing."""
+  if isinstance(error, AttributeError) and error.name:
+    return nearest(error.name, dir(error.obj))
+  if isinstance(error, NameError) and error.name:
+    return nearest(error.name, {*frame.names, *dir(builtins)})
+  if isinstance(error, KeyError):
+    source = linecache.getline(frame.file, frame.line)
+    for name, value in frame.names.items():
+      if isinstance(value, dict) and f"{name}[" in source and error.args[0] not in value:
+        return f" '{name}' has: {', '.join(map(str, value))}"
+  return ""
+
+
+def _in_layer(frames: list[_Frame]) -> str:
+  """` (in the layer generator/blocks/1)`: the path to the innermost layer that was running."""
+  keras = sys.modules.get("keras")
+  owners: list[Any] = []
+  path: list[str] = []
+  for frame in frames:
+    item = frame.names.get("self")
+    if item is None or any(item is owner for owner in owners):
+      continue
+    if keras and isinstance(item, keras.layers.Layer):
+      name = _attribute(owners, item) or item.name
+      if not name.startswith("_"):  # A private part that does a layer's work, as in Sequential.
+        path.append(name)
+    owners.append(item)
+  return f" (in the layer {'/'.join(path)})" if path else ""
+
+
+def _attribute(owners: list[Any], item: Any) -> str:
+  """The attribute, or a public list or dict in one, in which an owner holds an object; or empty."""
+  for owner in reversed(owners):
+    for name, value in getattr(owner, "__dict__", {}).items():
+      if value is item:
+        return name
+      held = (value.items() if isinstance(value, dict)
+              else enumerate(value) if isinstance(value, list | tuple) else ())
+      for key, each in held:
+        if each is item and not name.startswith("_"):
+          return f"{name}/{key}"
+  return ""

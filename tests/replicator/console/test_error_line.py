@@ -1,0 +1,161 @@
+"""The one line of an error of any kind: the cause, the user's line and the layer."""
+
+import functools
+import pathlib
+
+import gin
+import keras
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator
+from replicator.console.error_line import in_one_line
+from replicator.errors import UsageError, chain_of, first_line
+
+FILE = pathlib.Path(__file__)
+
+
+class Failing(keras.layers.Layer):
+  """A layer whose call raises an error."""
+
+  def __init__(self, error: Exception):
+    super().__init__(name="failing")
+    self.error = error
+
+  def call(self, x):
+    raise self.error  # In the layer.
+
+
+class Block(keras.layers.Layer):
+
+  def __init__(self, error: Exception):
+    super().__init__()
+    self.parts = [keras.layers.Identity(), Failing(error)]
+
+  def build(self, shape):  # Otherwise Keras makes a call of its own, and warns if that fails.
+    self.built = True
+
+  def call(self, x):
+    for part in self.parts:
+      x = part(x)
+    return x
+
+
+class Step(tf.Module):
+  """A step with a layer deep inside that fails."""
+
+  def __init__(self, error: Exception):
+    super().__init__()
+    self.network = keras.Sequential([keras.layers.Identity(), Block(error)])
+    self.networks = {"generator": self.network}
+
+  def __call__(self) -> dict:
+    return {"loss": tf.reduce_mean(self.network(tf.zeros([2, 3])))}
+
+
+@pytest.fixture(params=["hidden by Keras", "not hidden"])
+def hidden(request):
+  """Keras wraps the errors of layers, and filters their tracebacks; or it does not."""
+  before = keras.config.is_traceback_filtering_enabled()
+  (keras.config.enable_traceback_filtering if request.param == "hidden by Keras"
+   else keras.config.disable_traceback_filtering)()
+  yield request.param == "hidden by Keras"
+  (keras.config.enable_traceback_filtering if before
+   else keras.config.disable_traceback_filtering)()
+
+
+def raised(function) -> Exception:
+  with pytest.raises(Exception) as caught:
+    function()
+  return caught.value
+
+
+def line_of(code: str) -> str:
+  lines = FILE.read_text().splitlines()
+  return f"{FILE.name}:{1 + next(i for i, line in enumerate(lines) if code in line)}: "
+
+
+@pytest.mark.parametrize("make_error, said", [
+    (lambda: ValueError("of the user\nand more"), "ValueError: of the user"),
+    (ZeroDivisionError, "ZeroDivisionError"),
+    (lambda: KeyError("x"), "KeyError: 'x'"),
+    (lambda: tf.errors.InvalidArgumentError(None, None, "of tf"), "InvalidArgumentError: of tf")])
+def test_an_error_in_a_layer_names_its_cause_its_line_and_the_layer(make_error, said, hidden):
+  step = Step(make_error())
+  line = in_one_line(raised(step))
+  assert line_of("# In the layer.") + said in line
+  assert "\n" not in line and line.endswith("/parts/1)")
+  assert hidden or " (in the layer network/" in line  # Keras removes its own calls.
+
+
+@pytest.mark.parametrize("strategy, devices", [("default", None), ("mirrored", 2)])
+@pytest.mark.usefixtures("hidden")
+def test_a_usage_error_in_a_layer_of_a_step_comes_out_as_itself(strategy, devices):
+  error = raised(lambda: Replicator(strategy, logical_cpus=devices).run(Step(UsageError("say b"))))
+  assert type(error) is UsageError
+  assert line_of("# In the layer.") + "say b (in the layer network/" in first_line(error)
+
+
+def test_a_usage_error_outside_of_a_step_stays_as_it_is():
+  def fails():
+    raise UsageError("say b")
+  assert str(raised(fails)) == "say b"
+
+
+@pytest.mark.usefixtures("hidden")
+def test_the_cause_in_a_function_that_autograph_converts_is_found():
+  step = Step(UsageError("say b"))
+
+  @tf.function
+  def converted():
+    return step()
+
+  error = raised(converted)
+  assert str(error).startswith("in user code:")
+  assert first_line(error) == "say b" and isinstance(chain_of(error)[-1], UsageError)
+
+
+def test_the_users_line_in_a_function_that_autograph_converts_is_found():
+  @tf.function
+  def converted(x):
+    return x + tf.zeros([5])  # With another shape.
+
+  line = in_one_line(raised(lambda: converted(tf.zeros([3]))))
+  assert line.partition("ValueError: ")[0].endswith(line_of("# With another shape."))
+  assert line.endswith("Dimensions must be equal, but are 3 and 5 with input shapes: [3], [5]")
+
+
+def test_the_cause_below_what_gin_adds_is_found(hidden):
+  configured = gin.external_configurable(lambda: Step(ValueError("of the user"))(),
+                                         name=f"a_failing_step_{hidden}")
+  error = raised(configured)
+  assert "In call to configurable" in str(error)
+  assert "ValueError: of the user (in the layer " in in_one_line(error)
+
+
+def test_an_error_that_the_user_raises_from_another_is_a_cause():
+  def fails():
+    try:
+      raise KeyError("x")
+    except KeyError as error:
+      raise ValueError("no such example: 'x'") from error
+  assert in_one_line(raised(fails)).endswith("ValueError: no such example: 'x'")
+
+
+@pytest.mark.parametrize("fails, hint", [
+    (lambda: tf.reduce_meen(1), "Did you mean 'reduce_mean'?"),
+    (lambda: functols, "name 'functols' is not defined. Did you mean 'functools'?"),  # noqa: F821
+    (lambda batch={"image": 1, "label": 2}: batch["img"], "'img'. 'batch' has: image, label"),
+    (lambda batch={"image": 1}: batch["image"]["x"], "not subscriptable")])
+def test_a_name_that_does_not_exist_gets_a_hint(fails, hint):
+  assert hint in in_one_line(raised(fails))
+  assert functools  # It is what the second row means.
+
+
+@pytest.mark.parametrize("strategy, devices", [("default", None), ("mirrored", 2)])
+def test_an_error_of_the_compiled_step_names_the_reason_and_the_line(strategy, devices):
+  def step(x):
+    return tf.debugging.check_numerics(tf.math.log(-x), "too large")  # When it runs.
+  error = raised(lambda: Replicator(strategy, logical_cpus=devices).run(step, tf.ones([4])))
+  line = in_one_line(error)
+  assert line_of("# When it runs.") in line and "too large" in line and "\n" not in line
