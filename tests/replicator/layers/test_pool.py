@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random as random_module
+import re
 import signal
 import subprocess
 import sys
@@ -220,7 +221,8 @@ def test_what_a_pool_holds_is_saved():
 def test_what_a_pool_cannot_take(call, line):
   replicator = Replicator("default")
   pool = pool_in(replicator)
-  assert refusal(replicator.run, lambda: call(pool)) == line
+  where = r"tests/replicator/layers/test_pool\.py:\d+: "
+  assert re.fullmatch(where + re.escape(line), refusal(replicator.run, lambda: call(pool)))
 
 
 # ---- A run that is killed -----------------------------------------------------------------------
