@@ -104,7 +104,7 @@ class SNGAN(tf.Module):
             "encoder": encoder_loss, "d_accuracy": accuracy,
             "sample_variance": sample_variance, "data_variance": data_variance}
 
-  @tf.function(autograph=False)
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
     optimizer = self.optimizers["generator"]

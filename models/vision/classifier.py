@@ -122,7 +122,7 @@ def _train(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> None:
   optimizer.build(model.trainable_variables)
   reach = tf.constant([images.shape[1] // 8, images.shape[2] // 8], tf.float32)
 
-  @tf.function
+  @tf.function(autograph=False)
   def step(images: tf.Tensor, labels: tf.Tensor, number: tf.Tensor) -> None:
     shift = tf.random.stateless_uniform([2], [_SEED, number], -1.0, 1.0, alg="philox")
     shift = tf.cast(tf.round(shift * reach), tf.int32)
@@ -144,7 +144,7 @@ def _predict(model: keras.Model, images: np.ndarray) -> tuple[np.ndarray, np.nda
   return tf.concat(features, 0).numpy(), tf.concat(logits, 0).numpy()
 
 
-@tf.function(reduce_retracing=True)
+@tf.function(autograph=False, reduce_retracing=True)
 def _forward(model: keras.Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   features, logits = model(to_unit_range(images), training=False)
   return features, logits

@@ -1,5 +1,8 @@
 """Handwritten digits that come with scikit-learn, without any download."""
 
+import importlib.util
+import pathlib
+
 import gin
 import numpy as np
 
@@ -16,7 +19,11 @@ class Digits(InMemoryImages):
   """
 
   def __init__(self) -> None:
-    from sklearn.datasets import load_digits
-    digits = load_digits()
-    images = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
-    super().__init__(images, digits.target, tuple(str(name) for name in digits.target_names))
+    # Only the file is read: to import scikit-learn takes a second.
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+      raise ImportError("scikit-learn is not installed: pip install scikit-learn")
+    file = pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(file, np.int32, delimiter=",")  # 64 ink levels and the digit, [1797, 65].
+    images = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    super().__init__(images, table[:, -1], tuple("0123456789"))

@@ -1,28 +1,62 @@
-"""Imports TensorFlow without its start-up log, which does not help a user.
+"""Imports TensorFlow fast, and without its start-up log, which does not help a user.
 
 Some lines of that log are printed before any log level applies. So the standard error of the import
 is collected, and shown only if the import fails.
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 def import_tensorflow() -> None:
-  """Imports TensorFlow and probes for accelerators, silently unless that raises."""
+  """Imports TensorFlow and probes for accelerators, silently unless that raises.
+
+  Keras loads scikit-learn and matplotlib if they are there, which takes a third of the time, for
+  its wrappers for scikit-learn and its galleries of pictures. It does without them here; who needs
+  these imports `sklearn` and `matplotlib.pyplot` first.
+  """
   if "tensorflow" in sys.modules:
     return
   # Errors (level 2) stay visible. A user who wants to see more sets the variable.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  with _stderr_kept_for_errors():
+  with _stderr_kept_for_errors(), _hidden(_OPTIONAL), _no_garbage():
     import tensorflow as tf
     tf.config.list_physical_devices()  # Probing for a GPU that is not there logs an error.
   tf.get_logger().setLevel("ERROR")
+
+
+_OPTIONAL = ("sklearn", "matplotlib")  # What Keras can do without.
+
+
+@contextlib.contextmanager
+def _hidden(packages: Sequence[str]) -> Iterator[None]:
+  """In the body, packages that are not imported yet are as if they were not installed."""
+  hidden = {name: None for name in packages if name not in sys.modules}
+  sys.modules.update(hidden)  # type: ignore[arg-type]
+  try:
+    yield
+  finally:
+    for name in hidden:
+      del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+  """What the body makes is kept: the garbage collector never looks at it."""
+  was_enabled = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    gc.freeze()
+    if was_enabled:
+      gc.enable()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
     grad_norm/OPTIMIZER            norm of the averaged gradients, before clipping
     grad_norm/OPTIMIZER/NETWORK    the same, where an optimizer has networks by name
     sigma/NETWORK                  largest singular value of its `SpectralNorm` layers' kernels
+    learning_rate/OPTIMIZER        at a log point, that of the next update
 
 OPTIMIZER and NETWORK are the step's attributes: the last part of their path if that is unambiguous.
 All replicas compute the same numbers, so nothing is exchanged.
@@ -64,6 +65,19 @@ class Signals:
         raise UsageError(f"the step returned '{name}', which is a signal of the log already; call "
                          "it something else, or set Guard.signals = False")
     return {**outputs, **signals}
+
+
+class LearningRates:
+  """The learning rates of the optimizers that a step holds."""
+
+  def __init__(self, step: Callable):
+    held = _shortest(dict(held_by(step, (Optimizer,))))
+    self._optimizers = {f"learning_rate/{name}": item for name, item in held.items()}
+
+  def now(self) -> dict[str, float]:
+    """The learning rate of the next update, by name: it depends on the updates so far alone."""
+    return {name: float(optimizer.keras_optimizer.learning_rate.numpy())
+            for name, optimizer in self._optimizers.items()}
 
 
 def _shortest(by_path: dict[str, Any]) -> dict[str, Any]:

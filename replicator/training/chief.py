@@ -7,9 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from replicator.console.error_line import in_one_line
 from replicator.console.progress import Progress
+from replicator.errors import Preempted, RunFailed, UsageError, first_line
 from replicator.step import context
 from replicator.workdir import introduction, writer
+from replicator.workdir.live_report import LiveReport
 
 
 @dataclasses.dataclass
@@ -37,6 +40,7 @@ class Chief:
                evaluate: Callable[[], Evaluation] | None):
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
     self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
+    self._report = LiveReport(self._record, self.progress.note)
     self._evaluate = evaluate
 
   def introduce(self, data: str, networks: dict[str, int]) -> None:
@@ -76,7 +80,18 @@ class Chief:
     for line in self._record.config(evaluated):
       self.progress.note(line)
 
-  def finish(self) -> None:
-    """Writes the report."""
-    from replicator.workdir import report  # It takes matplotlib with it.
-    self.progress.note(f"done: {report.write_report(self._record.workdir)}")
+  def report(self) -> None:
+    """Brings the report up to date, if it has been paid for; see `LiveReport`."""
+    self._report.update()
+
+  def finish(self, error: Exception | None = None) -> None:
+    """Writes the last report; `error` is what ended the run before its last step."""
+    if isinstance(error, UsageError):
+      return  # It did not begin.
+    if error is None:
+      self.progress.note(f"done: {self._report.finish('')}")
+    elif isinstance(error, Preempted):
+      self._report.finish("interrupted")
+    else:
+      line = first_line(error) if isinstance(error, RunFailed) else in_one_line(error)
+      self._report.finish(f"failed: {line}")

@@ -30,6 +30,7 @@ from replicator.configuration import operative
 from replicator.console import start
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
+from replicator.divergence.signals import LearningRates
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.training import inputs as inputs_lib
 from replicator.training.chief import Chief
@@ -81,6 +82,7 @@ class Loop:
     self._state = RunState(replicator, self._checkpoints, self._recovery)
     self._chief = Chief(workdir, facts, self._state.step, (lambda: evaluate(step))
                         if evaluate else None) if is_chief else None
+    self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
 
   def run(self, ready: Callable[[], None]) -> None:
@@ -103,6 +105,8 @@ class Loop:
         if isinstance(error, (OSError, tf.errors.OpError)) and (fault := disk_fault(error)):
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
                           "are as they were") from error
+        if self._chief and isinstance(error, Exception):
+          self._chief.finish(error)
         raise
       if self._chief:
         self._chief.finish()
@@ -215,6 +219,8 @@ class Loop:
       for warning in self._guard.at_log_point(
           state.step, scalars, getattr(self._training.step, "may_collapse", {})):
         self._note(warning)
+      if self._rates:
+        scalars = {**scalars, **self._rates.now()}
     if chief and s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
       self._checkpoints.retention.check_logged(list(found), evaluated=True)
       scalars = {**scalars, **found}
@@ -226,6 +232,9 @@ class Loop:
       else:
         self._note(f"warning: step {state.step}: not saved, since its numbers are not finite")
     self._checkpoints.check_written()
+    if chief and state.step and (s.due(s.eval_every, state.step)
+                                 or s.due(s.checkpoint_every, state.step)):
+      chief.report()
 
   def _save(self, scalars: dict[str, float]) -> None:
     self._state.save(scalars)

@@ -16,6 +16,8 @@ Series = tuple[np.ndarray, np.ndarray]  # Steps `[n]` and values `[n]`.
 
 _SMOOTH_FROM = 40  # Shorter curves are drawn as they are.
 _LOG_FROM = 30.0   # A curve that falls by this factor gets a logarithmic axis.
+_SVG_DPI = 72      # The dots of an inch in SVG.
+_MOST_TITLES = 60  # Places of a curve that show their values.
 _NUM_COLORS = 8    # As in `templates/style.css`.
 _DASHES = ("", "6 3", "2 2", "8 2 2 2")  # In points; they change when the colors are used up.
 _VARIABLES = ("faint", "line", "ink", "card", "training", "evaluation",
@@ -85,7 +87,8 @@ def _draw(series: Sequence[Series], colors: Sequence[str], span: tuple[float, fl
                          max(steps.max() for steps, _ in drawn))
   longest = max(len(values) for _, values in drawn)
   with rc_context({"font.size": 8}):
-    figure = Figure(figsize=(3.6, 1.9))
+    figure = Figure(figsize=(3.6, 1.9), dpi=_SVG_DPI)
+    hovered = []
     axes = figure.add_axes((0.16, 0.12, 0.81, 0.83))  # The same place in every chart.
     for number, ((steps, values), its_color) in enumerate(zip(series, colors, strict=True)):
       if not len(values):
@@ -98,13 +101,26 @@ def _draw(series: Sequence[Series], colors: Sequence[str], span: tuple[float, fl
       style = (0, [float(length) / 2 for length in dashes.split()]) if dashes else "-"
       axes.plot(steps, smooth, color=its_color, linewidth=1.5, linestyle=style,
                 marker=marker or ("o" if len(values) == 1 else ""), markersize=4, clip_on=False)
+      hovered.append((steps, smooth, values))
     if band:
       (at, lowest), (_, highest) = band
       axes.fill_between(at, lowest, highest, color=colors[0], alpha=0.15, linewidth=0)
       drawn += band
     _set_axes(axes, np.concatenate([values for _, values in drawn]))
     axes.set_xlim(first, max(last, first + 1))
-    return as_svg(figure)
+    titles = "".join(_titles(axes, *points) for points in hovered)
+    return as_svg(figure).replace("</svg>", f'<g class="values">{titles}</g></svg>')
+
+
+def _titles(axes: "Axes", steps: np.ndarray, heights: np.ndarray, values: np.ndarray) -> str:
+  """Places on a curve that show its values under the pointer: `[n], [n], [n]`, some of the n."""
+  chosen = np.linspace(0, len(steps) - 1, min(_MOST_TITLES, len(steps))).round().astype(int)
+  places = axes.transData.transform(np.stack([steps, heights], 1)[chosen])
+  _, height = axes.figure.bbox.size
+  return "".join(
+      f'<circle cx="{x:.1f}" cy="{height - y:.1f}" r="4"><title>{format_number(step)}: '
+      f"{format_number(value)}</title></circle>"
+      for (x, y), step, value in zip(places, steps[chosen], values[chosen], strict=True))
 
 
 def _set_axes(axes: "Axes", values: np.ndarray) -> None:
@@ -114,6 +130,8 @@ def _set_axes(axes: "Axes", values: np.ndarray) -> None:
     few_decades = max(values) < 1e3 * min(values)
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few_decades else (1,)))
     axes.minorticks_off()
+  elif np.array_equal(values, np.round(values)):  # A count.
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
   axes.yaxis.set_major_formatter(lambda value, _: format_number(value))
   axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
   axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))

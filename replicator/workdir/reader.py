@@ -48,11 +48,14 @@ class Run:
     if not self.rows:
       return "warn", "nothing logged"
     step, steps = self.rows[-1]["step"], self.facts.get("steps")
+    ended = str(self.facts.get("ended") or "").partition(":")[0]  # A word, and why.
     lost = [name for name, (_, values) in self.series().items() if not np.isfinite(values[-1])]
     if lost:
       return "bad", f"not finite at step {step}: {', '.join(lost)}"
+    if ended == "failed":
+      return "bad", f"failed after step {step}"
     if isinstance(steps, int) and step < steps:
-      return "warn", f"step {step} of {steps}"
+      return "warn", " ".join(filter(None, [ended, f"step {step} of {steps}"]))
     return "good", f"finished at step {step}"
 
 
@@ -86,6 +89,11 @@ def _object(text: str) -> dict[str, Any]:
   except ValueError:
     return {}
   return value if isinstance(value, dict) else {}
+
+
+def tensorboard_tag(name: str) -> str:
+  """A metric's name in TensorBoard, which groups by what stands before the slash."""
+  return name if "/" in name else f"train/{name}"
 
 
 def kind(name: str) -> str:

@@ -14,8 +14,9 @@ from replicator.workdir import charts, pages, reader
 from replicator.workdir.charts import Series
 from replicator.workdir.reader import Run, kind
 
+_RATE = "learning_rate/"
 _STRIP = 6  # Pictures between the first one and the last one.
-_IN_COMMAND = ("command", "program", "program_file", "argv")
+_ELSEWHERE = ("command", "program", "program_file", "argv", "settings")  # Facts shown elsewhere.
 
 
 def write_report(workdir: str | os.PathLike) -> pathlib.Path:
@@ -30,12 +31,14 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   run = reader.read(workdir)
   pictures = run.samples
   page = pages.render(
-      "report.html", title=str(run.facts.get("experiment") or run.folder.resolve().name),
-      what="Training report", badges=_badges(run), tiles=_tiles(run), metrics=_metrics(run),
-      kind=kind, num_corrupt=run.num_corrupt, curves=_curves(run),
+      "report.html", title=run.folder.resolve().name,
+      what=f"Training report of {run.facts.get('experiment') or 'an experiment'}",
+      badges=_badges(run), tiles=_tiles(run), metrics=_metrics(run), kind=kind,
+      num_corrupt=run.num_corrupt, curves=_curves(run),
       ends=[_picture(path) for path in dict.fromkeys([*pictures[:1], *pictures[-1:]])],
       between=list(map(_picture, _some(pictures[1:-1]))),
-      config=run.config, command=str(run.facts.get("command", "")), facts=_facts(run))
+      settings=_settings(run), config=run.config, command=str(run.facts.get("command", "")),
+      facts=_facts(run))
   path = run.folder / "report.html"
   atomic.write_whole(path, page)
   return path
@@ -72,9 +75,16 @@ def _metrics(run: Run) -> dict[str, list[float]]:
   return rows
 
 
+def _settings(run: Run) -> list[list[str]]:
+  """What the user set: name, value and place, the command line first."""
+  found = [list(map(str, row)) for row in run.facts.get("settings") or []
+           if isinstance(row, list) and len(row) == 3]
+  return sorted(found, key=lambda row: not row[2].startswith("--"))
+
+
 def _facts(run: Run) -> dict[str, str]:
   return {name.replace("_", " "): _text(value) for name, value in run.facts.items()
-          if name not in _IN_COMMAND and value not in (None, [], {})}
+          if name not in _ELSEWHERE and value not in (None, "", [], {})}
 
 
 def _text(value: object) -> str:
@@ -100,9 +110,14 @@ def _curves(run: Run) -> dict[str, list[pages.Panel]]:
   series = run.series()
   bands = dict(_bands(series))
   inside_others = {f"{name}_{end}" for name in bands for end in ("min", "max")}
-  found = {"step": [
-      _panel(name, points, bands.get(name), (run.rows[0]["step"], run.rows[-1]["step"]))
-      for name, points in series.items() if name not in inside_others]}
+  rates = {name.removeprefix(_RATE): points for name, points in series.items()
+           if name.startswith(_RATE) and points[1].min() != points[1].max()}
+  span = (run.rows[0]["step"], run.rows[-1]["step"]) if run.rows else None
+  found = {"step": [_panel(name, points, bands.get(name), span) for name, points in series.items()
+                    if name not in inside_others and not name.startswith(_RATE)]}
+  if rates:  # Those that change, in one chart.
+    found["step"].append(pages.Panel(
+        "learning_rate", charts.curves(rates, span), labels=list(rates)))
   counts = [name for name in series if re.fullmatch(r"eval/\w*_steps", name)]
   for axis in [*run.facts.get("axes", counts), "seconds"]:
     value_at = {row["step"]: row[axis] for row in run.rows if axis in row}

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import atomic
-from replicator.configuration import operative
+from replicator.configuration import operative, statements
 from replicator.internals.tensorflow_internals import handle
 from replicator.workdir import provenance, reader
 
@@ -47,7 +47,7 @@ class WorkdirWriter:
       file.write(line + "\n")
     with self._events.as_default(step):
       for name, value in values.items():
-        tf.summary.scalar(name, value)
+        tf.summary.scalar(reader.tensorboard_tag(name), value)
     self._events.flush()
 
   def picture(self, step: int, pixels: np.ndarray) -> None:
@@ -59,7 +59,7 @@ class WorkdirWriter:
     with self._events.as_default(step):
       tf.summary.image("samples", pixels[np.newaxis])
 
-  def note(self, name: str, fact: str | list[str]) -> bool:
+  def note(self, name: str, fact: str | list) -> bool:
     """Adds a fact to `run.json`; returns whether the fact is new."""
     if self.facts.get(name) == fact:
       return False
@@ -69,7 +69,12 @@ class WorkdirWriter:
 
   def config(self, evaluated: bool = True) -> list[str]:
     """Writes `config.gin` after the first step; see `operative.after_first_step`."""
-    return operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
+    self.note("settings", _settings())
+    lines = operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
+    with self._events.as_default(0):
+      text = (self.workdir / "config.gin").read_text()
+      tf.summary.text("config", "".join(f"    {line}\n" for line in text.splitlines()))
+    return lines
 
   def take_back(self, first_step: int) -> None:
     """Drops the metrics, pictures and events after the step where the run resumes."""
@@ -89,6 +94,7 @@ class WorkdirWriter:
   def _all_facts(self, facts: dict, first_step: int) -> dict:
     """The facts as they are now; those that a resumed run changes stay under "resumed"."""
     earlier = reader.read_facts(self.workdir)
+    earlier.pop("ended", None)
     resumed = earlier.pop("resumed", [])
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     now = {**provenance.of_this_process(), **facts}
@@ -118,6 +124,12 @@ class WorkdirWriter:
 
   def _write_facts(self) -> None:
     atomic.write_whole(self.workdir / "run.json", json.dumps(self.facts, indent=2) + "\n")
+
+
+def _settings() -> list[list[str]]:
+  """The name, the value and the place of each statement that set a value, the last one of each."""
+  found = {each.key: each for each in statements.last_read() if not each.is_record}
+  return [[each.name, repr(each.value), each.where] for each in found.values()]
 
 
 def _step_of(line: str) -> float:

@@ -14,6 +14,7 @@ from replicator.sweeps import space
 from replicator.sweeps.results import TrialRow
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record
+from replicator.workdir.reader import tensorboard_tag
 
 # Sorts before a run's own events: TensorBoard reads the files of a folder in order.
 _FILE = "events.out.tfevents.0000000000.hparams"
@@ -53,7 +54,8 @@ def write_sweep(folder: pathlib.Path, file: SweepFile, rows: Sequence[TrialRow])
               if row.is_current and name in row.record.bindings]
     if values:
       parameters.append(summary_v2.HParam(name, domain=_domain(values)))
-  _write(folder, [summary_v2.hparams_config_pb(parameters, [summary_v2.Metric(file.metric)])])
+  metric = summary_v2.Metric(tensorboard_tag(file.metric))
+  _write(folder, [summary_v2.hparams_config_pb(parameters, [metric])])
 
 
 def _domain(values: Sequence) -> object:

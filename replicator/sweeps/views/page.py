@@ -33,8 +33,8 @@ def write(folder: pathlib.Path, rows: Sequence[TrialRow], file: SweepFile, count
     names=trials.short_names(sorted({name for row in rows for name in row.record.bindings})),
     span=(min(best), max(best)), coordinates=parallel.coordinates(current, file),
     together=dict(list(curves.items())[:_TOGETHER]), num_curves=len(curves),
-    charts=list(map(_panel, settings)), curves=charts.curves, strip=parallel.strip, label=_label,
-    short_text=space.short_text)
+    reports=_reports(folder, rows), charts=list(map(_panel, settings)), curves=charts.curves,
+    strip=parallel.strip, label=_label, short_text=space.short_text)
   write_whole(folder / FILE, page)
 
 
@@ -45,6 +45,12 @@ def _badges(current: Sequence[TrialRow], file: SweepFile, count: int) -> list[pa
   return [pages.Badge(summary(current, count), "bad" if is_bad else "good"),
           pages.Badge(f"{best} {file.metric} is best"),
           pages.Badge(f"{format_duration(seconds)} in all")]
+
+
+def _reports(folder: pathlib.Path, rows: Sequence[TrialRow]) -> dict[str, str]:
+  """The report of each trial that has one, from the page."""
+  paths = {row.record.id: f"trials/{row.record.id}/report.html" for row in rows}
+  return {trial: path for trial, path in paths.items() if (folder / path).exists()}
 
 
 def _panel(setting: Setting) -> pages.Panel:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -79,3 +80,12 @@ def test_another_reduction_is_refused():
   with pytest.raises(NotImplementedError, match="weighted_sum"):
     tfgan.losses().wasserstein_generator_loss(
         tf.zeros([2], tf.float64), reduction=tf.compat.v1.losses.Reduction.SUM)
+
+
+def test_the_covariance_is_that_of_tensorflow_probability_bit_for_bit():
+  x = tf.constant(np.random.default_rng(0).normal(size=[50, 7]))
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Deprecated names.
+    import tensorflow_probability as tfp
+  np.testing.assert_array_equal(
+      tfgan.classifier_metrics().tfp.stats.covariance(x), tfp.stats.covariance(x))

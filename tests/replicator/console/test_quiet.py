@@ -142,3 +142,26 @@ def test_the_log_level_of_the_user_is_kept(tmp_path):
   level = "quiet.import_tensorflow()\nos.write(2, os.environ['TF_CPP_MIN_LOG_LEVEL'].encode())"
   assert run(level, PYTHONPATH=str(tmp_path)) == (0, "2")
   assert run(level, PYTHONPATH=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="0") == (0, "0")
+
+
+def test_what_keras_can_do_without_is_left_out_but_stays_usable(tmp_path):
+  (tmp_path / "sklearn.py").write_text("loaded = True\n")
+  (tmp_path / "tensorflow.py").write_text(LOUD + """
+import gc
+assert not gc.isenabled()
+try:
+  import sklearn
+except ImportError:
+  sklearn = None
+""")
+  assert run("""
+import gc
+quiet.import_tensorflow()
+assert sys.modules["tensorflow"].sklearn is None and "matplotlib" not in sys.modules
+assert gc.isenabled() and gc.get_freeze_count()
+import sklearn
+assert sklearn.loaded
+""", PYTHONPATH=str(tmp_path)) == (0, "")
+  assert run("import sklearn\nquiet.import_tensorflow()\n"  # The user needs it.
+             "assert sys.modules['tensorflow'].sklearn is sklearn",
+             PYTHONPATH=str(tmp_path)) == (0, "")

@@ -75,7 +75,7 @@ def test_a_run_trains_and_leaves_its_files(tmp_path):
   assert list(first) == ["step", "seconds", "eval/mean"]
   assert [list(row) for row in others] == [
       ["step", "seconds", "critic", "generator", "grad_norm/generator", "grad_norm/critic",
-       "eval/mean"]] * 2
+       "learning_rate/generator", "learning_rate/critic", "eval/mean"]] * 2
   assert [row["step"] for row in [first, *others]] == [0, 5, 10]
   assert 0 <= first["seconds"] < others[0]["seconds"] <= others[1]["seconds"]
   assert all(np.isfinite(value) for row in others for value in row.values())

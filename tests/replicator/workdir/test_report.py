@@ -12,6 +12,8 @@ from PIL import Image
 
 from replicator.errors import UsageError
 from replicator.workdir import charts, reader, report
+from replicator.workdir.live_report import LiveReport
+from tests.replicator.console.test_progress import Clock
 
 CONFIG = "# Parameters for train:\ntrain.steps = 300\nSNGAN.note = '<b>&'\n"
 FACTS = {"command": "python -m experiments.sngan --gin_param='train.steps = 300'",
@@ -90,7 +92,7 @@ def test_each_metric_has_a_panel_and_evaluations_come_first(workdir):
   page = report.write_report(workdir).read_text()
   assert re.findall(r'<figure class="(\w+)"><figcaption>([\w/]+)', page) == [
     ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g")]
-  assert page.count("<svg") == 3
+  assert page.count("<svg") == 3 + 2  # The legend.
 
 
 def test_a_spread_is_drawn_around_its_mean(tmp_path):
@@ -227,3 +229,111 @@ def test_numbers_that_are_not_finite_are_read_back(workdir):
   (row,) = reader.read(workdir).rows
   assert math.isnan(row["d"]) and row["g"] == -math.inf
   assert "not finite at step 1: d, g" in written(workdir).words
+
+
+# ---- While a run goes on, and how it ended ------------------------------------------------------
+
+
+class Record:
+  """The part of a `WorkdirWriter` that a live report uses."""
+
+  def __init__(self, workdir):
+    self.workdir, self.notes = workdir, {}
+
+  def note(self, name, fact):
+    self.notes[name] = fact
+
+
+@pytest.fixture
+def live(workdir, monkeypatch):
+  """A live report whose drawing takes a second, its clock, and the times of its drawings."""
+  clock, drawn = Clock(), []
+
+  def draw(folder):
+    assert folder == workdir
+    clock.now += 1
+    drawn.append(clock.now)
+
+  monkeypatch.setattr(report, "write_report", draw)
+  return LiveReport(Record(workdir), pytest.fail, clock), clock, drawn
+
+
+def test_reports_take_a_hundredth_of_the_time(live):
+  live_report, clock, drawn = live
+  begun = clock.now
+  for _ in range(500):
+    live_report.update()
+    clock.now += 1
+  assert drawn[0] == begun + 1
+  assert len(drawn) == 5 and min(np.diff(drawn)) >= 100
+  live_report.finish("")  # However soon.
+  assert len(drawn) == 6
+
+
+def test_a_report_that_fails_is_a_line(workdir, monkeypatch):
+  monkeypatch.setattr(report, "write_report", lambda folder: 1 / 0)
+  said = []
+  LiveReport(Record(workdir), said.append).finish("")
+  assert said == ["warning: the report cannot be written (ZeroDivisionError: division by zero)"]
+
+
+@pytest.mark.parametrize("ended, last, words", [
+    ("", 300, "finished at step 300"), ("interrupted", 120, "interrupted step 120 of 300"),
+    ("failed: step 121: loss is nan; stop", 120, "failed after step 120"),
+    (None, 120, "step 120 of 300")])
+def test_the_report_says_how_the_run_ended(ended, last, words, workdir):
+  write_metrics(workdir, [{"step": last, "seconds": 1.0, "d": 1.0}])
+  (workdir / "run.json").write_text(json.dumps({**FACTS, "ended": ended}))
+  shown = written(workdir).words
+  assert words in shown
+  assert (str(ended) in shown) == (ended is not None)  # Why it failed stands in the table.
+
+
+# ---- What a user looks for ----------------------------------------------------------------------
+
+
+def test_the_title_is_the_name_of_the_run(workdir):
+  page = report.write_report(workdir).read_text()
+  assert f"<title>{workdir.name}: Training report of sngan</title>" in page
+
+
+def test_what_was_set_comes_before_the_configuration_the_command_line_first(workdir):
+  settings = [["train.steps", "300", "a.gin:3"], ["adam.beta_1", "0.5", "--gin_param"]]
+  (workdir / "run.json").write_text(json.dumps({**FACTS, "settings": settings}))
+  words = written(workdir).words
+  assert words.index("adam.beta_1") < words.index("train.steps") < words.index("Parameters for")
+
+
+def test_the_values_of_a_curve_are_under_the_pointer(workdir):
+  svg = charts.curve(np.array([0.0, 500.0, 1000.0]), np.array([1.0, 4.0, 2.5]))
+  found = re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="4"><title>([^<]+)</title>', svg)
+  assert [text for *_, text in found] == ["0: 1", "500: 4", "1000: 2.5"]
+  # The axes: 259.2 by 136.8 points, with the margins of the drawing.
+  x = [float(x) for x, *_ in found]
+  np.testing.assert_allclose(x, [41.5, 146.4, 251.4], atol=0.1)
+  y = [float(y) for _, y, _ in found]
+  assert y[1] < y[2] < y[0] < 136.8 * 0.88
+  np.testing.assert_allclose((y[0] - y[2]) / (y[0] - y[1]), 0.5, atol=0.01)
+  assert svg.rstrip().endswith("</g></svg>")
+
+
+def test_the_values_of_a_long_curve_are_a_choice():
+  svg = charts.curve(np.arange(5000.0), np.random.default_rng(0).normal(size=5000))
+  assert svg.count("<title>") == 60 and "<title>4999: " in svg
+
+
+@pytest.mark.parametrize("values", [[9.0, 10.0, 9.0], [9.0, 9.0], [0.0, 12345.0]])
+def test_an_axis_of_counts_has_whole_numbers(values):
+  svg = charts.curve(np.arange(len(values)), np.array(values))
+  labels = re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+  assert labels and not any("." in text for text in labels)
+
+
+def test_learning_rates_are_drawn_if_they_change(tmp_path):
+  write_metrics(tmp_path, [{"step": step, "seconds": step, "learning_rate/a": 0.1 * step,
+                            "learning_rate/b": 0.1} for step in range(1, 4)])
+  page = report.write_report(tmp_path).read_text()
+  drawn = page.split("Curves by step")[1]
+  assert drawn.count("<figcaption>") == 1 and "<figcaption>learning_rate" in drawn
+  assert re.findall(r"</svg>(\w)</span>", drawn) == ["a"]  # The legend.
+  assert "learning_rate/b" in page  # In the table.

@@ -76,7 +76,7 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
   events = [value for file in tmp_path.glob("events.out.tfevents.*")
             for event in tf.data.TFRecordDataset(str(file))
             for value in tf.compat.v1.Event.FromString(event.numpy()).summary.value]
-  scalars = [float(tf.make_ndarray(v.tensor)) for v in events if v.tag == "loss"]
+  scalars = [float(tf.make_ndarray(v.tensor)) for v in events if v.tag == "train/loss"]
   np.testing.assert_allclose(scalars, [1 / 2, 1 / 3, 1 / 4], rtol=1e-6)
   assert [v.tag for v in events].count("samples") == 1
 

@@ -27,3 +27,12 @@ def test_the_page_shows_all_and_needs_nothing_else(rows, tmp_path, page_file):
 def test_a_sweep_that_has_not_begun_has_a_page(tmp_path, page_file):
   page.write(tmp_path, [], page_file, 4)
   assert "0 of 4 done" in (tmp_path / "sweep.html").read_text()
+
+
+def test_a_trial_links_to_its_report_if_there_is_one(rows, tmp_path, page_file):
+  path = f"trials/{rows[1].record.id}/report.html"
+  (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+  (tmp_path / path).touch()
+  page.write(tmp_path, rows, page_file, 12)
+  text = (tmp_path / "sweep.html").read_text()
+  assert re.findall(r'<th>(\d) <a href="([^"]+)">report</a>', text) == [("2", path)]
