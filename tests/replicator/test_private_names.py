@@ -28,14 +28,19 @@ MODULES = {
         "gin.config_parser:ConfigParser._maybe_parse_configurable_reference"]),
     "keras": ("replicator/internals/keras_internals.py", [
         "keras:Layer._flatten_layers", "keras:Optimizer._backend_update_step",
-        "keras:Optimizer._use_weight_decay", "keras:Optimizer._var_key"]),
+        "keras:Optimizer._use_weight_decay", "keras:Optimizer._var_key",
+        "keras.src.backend.common.global_state:get_global_attribute",
+        "keras.src.backend.common.stateless_scope:get_stateless_scope",
+        "keras.src.backend.common.stateless_scope:in_stateless_scope"]),
     "tensorflow": ("replicator/internals/tensorflow_internals.py", [
         "tensorflow:__internal__", "tensorflow:__internal__.tracking.Trackable",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         "tensorflow.python.distribute.distribute_utils:regroup",
-        "tensorflow.python.distribute.values:Mirrored"])}
-OF_OBJECTS = {"_iterations", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
-              "_functions", "_resource"}
+        "tensorflow.python.distribute.values:Mirrored",
+        "tensorflow.python.eager.record:should_record_backprop",
+        "tensorflow.python.eager.record:stop_recording"])}
+OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
+              "_functions", "_resource", "_remat_mode"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/tfgan.py"
 FILES = sorted(path for package in ("replicator", "models", "experiments")
@@ -64,6 +69,14 @@ def test_the_iterations_of_an_optimizer_are_replaced():
   with keras_internals.iterations_read(optimizer, tf.constant(7)):
     assert int(optimizer.iterations) == 7
   assert int(optimizer.iterations) == 0
+
+
+def test_what_is_trainable_is_set_alone():
+  layer = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+  for owner in (layer, layer.trainable_variables[0]):
+    keras_internals.set_trainable(owner, False)
+    assert not owner.trainable
+  assert [owner.trainable for owner in (*layer.layers, *layer.variables)] == [True, False, True]
 
 
 def test_the_variable_of_a_wrapper_is_found():
