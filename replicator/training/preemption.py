@@ -44,8 +44,10 @@ class StopSignal:
                 f"{'once more ' if number == signal.SIGINT else ''}to stop at once")
     elif number == signal.SIGINT and self._clock() - self._asked >= SAME_PRESS_SECONDS:
       self._is_hurried = True
+      main = threading.main_thread().ident
+      assert main is not None
       while self._is_hurried:  # A signal that comes just before a wait does not end it.
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        signal.pthread_kill(main, signal.SIGTERM)
         time.sleep(0.1)
 
   def _receive(self, number: int) -> None:
