@@ -1,4 +1,4 @@
-"""The cost of reliability in the digits job: checkpoints, deterministic operations, the guard.
+"""The cost of reliability in the digits job: checkpoints, determinism, the guard, checks.
 
   python -m benchmarks.reliability_cost [--turns=7]
 
@@ -7,7 +7,9 @@ Saving: interleaved turns of a few steps, with and without a checkpoint at their
 written while they run. The cost of a checkpoint is the difference of the medians; its share is
 relative to the time between two checkpoints of the job. `Guard.signals`: the same turns of the step
 with and without them. The guard: the time of what it does with the numbers of a turn, and of what
-it adds to a checkpoint; that is too little for a difference of turns.
+it adds to a checkpoint; that is too little for a difference of turns. Checks: what is `trainable`,
+at each call; the attributes that the compiled step has read, at each log point; and the copies of
+each variable on 2 replicas, at each save.
 """
 
 import json
@@ -78,6 +80,48 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
   return times, gin.query_parameter("train.checkpoint_every")
 
 
+def seconds_of_checks(folder: str) -> dict[str, float]:
+  """The median seconds of each check, of a step of 2 replicas, and of a whole save."""
+  from replicator.console import quiet
+  quiet.import_tensorflow()
+  import gin
+
+  from experiments.sngan import SNGAN
+  from models.vision.digits import Digits
+  from replicator import Replicator
+  from replicator.app import config
+  from replicator.checkpoints.checkpoint import Checkpoints
+  from replicator.checkpoints.copies import Copies
+  from replicator.step.variables import variables_of
+  from replicator.tracing.trainable import Trainable
+  from replicator.training import inputs
+  from replicator.training.training_function import TrainingFunction
+  config.parse([CONFIG], [])
+  size = gin.query_parameter("train.global_batch_size")
+  source, replicator = Digits(), Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    step = SNGAN(source.image_shape, source.num_classes)
+  function = TrainingFunction(replicator, step, 1, True)
+  batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 2, 0), 0).batch(1))
+  trainable, copies = Trainable(step), Copies(variables_of(step), replicator)
+  checkpoints = Checkpoints(pathlib.Path(folder), step, replicator)
+
+  def save() -> None:
+    checkpoints.save(0, {})
+    checkpoints.wait()
+
+  timed = {"step": lambda: function(0, next(batches)).fetch(), "trainable": trainable.flags,
+           "attributes": function.warnings, "copies": copies.parted, "save": save}
+  times: dict[str, list[float]] = {name: [] for name in timed}
+  for turn in range(FLAGS.turns + 1):
+    for name, call in timed.items():
+      started = time.perf_counter()
+      call()
+      if turn:  # The first one traces and warms up.
+        times[name].append(time.perf_counter() - started)
+  return {name: statistics.median(found) for name, found in times.items()}
+
+
 def seconds_of_steps(deterministic: bool, folder: str) -> float:
   """The job's seconds from its first log point to its third."""
   settings = [f"train.steps = {3 * LOG_EVERY}", f"train.log_every = {LOG_EVERY}",
@@ -94,6 +138,13 @@ def seconds_of_steps(deterministic: bool, folder: str) -> float:
 def main(argv: list[str]) -> None:
   del argv
   with tempfile.TemporaryDirectory() as folder:
+    # First, because it splits the CPU.
+    checks = seconds_of_checks(f"{folder}/checks")
+    print(f"checks: what is trainable {checks['trainable'] / checks['step']:.3%} of a step; the "
+          f"attributes {checks['attributes'] / checks['step']:.1%} of a step at each log point; "
+          f"the copies {1000 * checks['copies']:.0f} ms at each save of "
+          f"{1000 * checks['save']:.0f} ms, {checks['copies'] / checks['step']:.2f} steps",
+          flush=True)
     turns, every = in_this_process(folder)
     plain, saving, signals = (statistics.median(turns[v]) for v in ("plain", "saving", "signals"))
     share = (saving - plain) / (every * plain / STEPS_IN_TURN)

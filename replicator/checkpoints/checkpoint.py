@@ -18,11 +18,13 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import atomic
+from replicator.checkpoints.copies import AssignedAt
 from replicator.checkpoints.retention import Retention
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError
 from replicator.step.variables import variables_of
 from replicator.strategies.replicator import Replicator
+from replicator.tracing.trainable import Trainable
 
 _BUNDLE = "variables"
 _NAMED = 3  # Variables that an error names; there may be thousands.
@@ -37,7 +39,7 @@ def allow_partial_restore(allowed: bool) -> None:
 
 @gin.configurable(module="replicator", denylist=["folder", "step", "replicator"])
 class Checkpoints:
-  """Saves and restores all variables that a step holds, and the state of the loop.
+  """Saves and restores all variables that a step holds, what is `trainable`, and the loop's state.
 
   The training thread copies the values to the host, and another thread writes them. In a cluster
   the chief writes, and every worker restores what the chief wrote.
@@ -66,6 +68,8 @@ class Checkpoints:
     self._paths = variables.keys()
     self._variables = Variables(variables, replicator)
     self._writes = replicator is None or replicator.worker_id == 0
+    self._trainable = Trainable(step)
+    self._assigned_at: AssignedAt = lambda variable: ""
     self._thread: concurrent.futures.ThreadPoolExecutor | None = None
     self._saving: concurrent.futures.Future | None = None
 
@@ -76,14 +80,17 @@ class Checkpoints:
 
     All workers must call it at the same step. It replaces an earlier checkpoint of this step and
     removes those of later steps, which a rollback has made obsolete. `restore` returns the
-    `loop_state`, which is JSON-able; `scalars` are those logged at this step. Raises a RunFailed if
-    the previous checkpoint could not be written.
+    `loop_state`, which is JSON-able; `scalars` are those logged at this step.
+
+    Raises:
+      RunFailed: the previous checkpoint could not be written.
+      UsageError: the replicas' copies of a variable, which must be equal, have parted.
     """
     self.wait()
-    snapshot = self._variables.take()
+    snapshot = self._variables.take(self._assigned_at)
     if self._writes:
       facts = {"step": step, "loop": loop_state, "by_replica": snapshot.by_replica,
-               "scalars": scalars or {}}
+               "trainable": self._trainable.changes(), "scalars": scalars or {}}
       self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
@@ -148,6 +155,7 @@ class Checkpoints:
       _report(folder, mismatches)
     self._variables.put(Snapshot(
         {path: value for path, value in values.items() if path not in mismatches}, by_replica))
+    self._trainable.restore(facts.get("trainable", {}))
     return {**facts["loop"], "step": facts["step"]}
 
   def check_complete(self, used: list) -> None:
@@ -164,6 +172,15 @@ class Checkpoints:
           f"the step uses {len(lost)} variables that are not reached through its attributes, such "
           f"as '{lost[0]}': a restart would lose them; make the step a tf.Module and assign its "
           "networks and optimizers to attributes")
+
+  def check_copies(self, assigned_at: AssignedAt) -> None:
+    """Raises a UsageError if the replicas' copies of a variable have parted, as `save` does.
+
+    All workers must call it after the same step. `assigned_at` returns where the step assigns a
+    variable, for this error and those of `save`.
+    """
+    self._assigned_at = assigned_at
+    self._variables.by_replica(assigned_at)
 
 
 def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarray]:

@@ -1,16 +1,19 @@
 """Snapshots: the values of variables, copied to the host and put back, under any strategy.
 
-If the replicas' copies of a variable may differ (`ON_READ`), the snapshot holds every copy. When
-they are put back on another number of replicas, the variable's aggregation combines them. Any other
-variable has one value in the snapshot.
+If the replicas' copies of a variable may differ (`ON_READ`), and do, the snapshot holds every copy.
+When they are put back on another number of replicas, the variable's aggregation combines them. Any
+other variable has one value in the snapshot, and its copies must be equal.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from replicator.checkpoints.copies import AssignedAt, Copies, refusal
 from replicator.errors import UsageError
 from replicator.step import collectives
 from replicator.step.replicated import copies_of
@@ -39,22 +42,37 @@ class Variables:
   def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):
     self._variables = {path: _plain(path, v) for path, v in variables.items()}
     self._replicator = replicator
-    several = replicator is not None and replicator.num_pipelines > 1
-    # Values that are the same on all replicas are not gathered from the other workers.
-    self._gathered = [path for path, v in self._variables.items()
-                      if several and _differs(v) and v.aggregation != _FIRST]
+    self._summed = {path for path, v in self._variables.items()
+                    if _differs(v) and v.aggregation == _SUM}
+    self._copies = Copies({path: v for path, v in self._variables.items()
+                           if path not in self._summed}, replicator)
+    self._gathers: dict[tuple[str, ...], Callable] = {}
 
-  def take(self) -> Snapshot:
-    """Copies all values to the host. All workers must call it at the same step."""
-    values, by_replica = dict(zip(self._gathered, self._gather(), strict=True)), []
+  def take(self, assigned_at: AssignedAt = lambda variable: "") -> Snapshot:
+    """Copies all values to the host. All workers must call it at the same step.
+
+    Raises a UsageError as `by_replica` does.
+    """
+    by_replica = self.by_replica(assigned_at)
+    values = self._gathered(by_replica)
     for path, variable in self._variables.items():
       if path not in values:
-        values[path] = _value_of(variable)
-      if _differs(variable) and (variable.aggregation == _SUM or _several(values[path])):
-        by_replica.append(path)
-      elif _differs(variable):
-        values[path] = values[path][0]
+        copies = copies_of(variable)[:None if path in by_replica else 1]
+        read = [copy.read_value().numpy() for copy in copies]
+        values[path] = np.stack(read) if path in by_replica else read[0]
     return Snapshot(values, by_replica)
+
+  def by_replica(self, assigned_at: AssignedAt = lambda variable: "") -> list[str]:
+    """The paths of the variables of which each replica has another value, as `ON_READ` ones may.
+
+    All workers must call it at the same step. `assigned_at` returns where the step assigns a
+    variable, for the error. Raises a UsageError if the copies of any other variable have parted.
+    """
+    differing = self._copies.parted() | self._summed
+    for path in sorted(differing):
+      if not _differs(self._variables[path]):
+        raise UsageError(refusal(path, self._variables[path], assigned_at))
+    return sorted(differing)
 
   def mismatches(self, shapes: dict[str, tuple[Any, list[int]]]) -> dict[str, str]:
     """Descriptions of the differences from what was saved, by path.
@@ -100,14 +118,17 @@ class Variables:
       return 0, copies
     return self._replicator.worker_id * copies, self._replicator.num_replicas
 
-  def _gather(self) -> list[np.ndarray]:
-    if not self._gathered or self._replicator is None:
-      return []
-    return [value.numpy() for value in self._replicator.run(self._gather_step)[0]]
+  def _gathered(self, paths: list[str]) -> dict[str, np.ndarray]:
+    """The values `[num_replicas, ...]` of all workers' replicas; none in a single process."""
+    if self._replicator is None or self._replicator.num_pipelines == 1 or not paths:
+      return {}
+    gather = self._gathers.setdefault(  # Kept, so that `run` compiles it once.
+        tuple(paths), functools.partial(self._gather, paths))
+    return {path: value.numpy()
+            for path, value in zip(paths, self._replicator.run(gather)[0], strict=True)}
 
-  def _gather_step(self) -> list[tf.Tensor]:  # A method, so that `run` compiles it once.
-    return collectives.all_gather(
-        [self._variables[path].read_value() for path in self._gathered])
+  def _gather(self, paths: list[str]) -> list[tf.Tensor]:
+    return collectives.all_gather([self._variables[path].read_value() for path in paths])
 
 
 def _plain(path: str, variable: Any) -> Any:
@@ -123,19 +144,6 @@ def _differs(variable: Any) -> bool:
   """Whether each replica has a value of its own."""
   return (isinstance(getattr(variable, "values", None), tuple)
           and variable.synchronization == tf.VariableSynchronization.ON_READ)
-
-
-def _value_of(variable: Any) -> np.ndarray:
-  """A copy of the value, or of `[local replicas, ...]` values if each replica has its own."""
-  copies = copies_of(variable)
-  if not _differs(variable):
-    return copies[0].read_value().numpy()
-  return np.stack([copy.read_value().numpy() for copy in copies])
-
-
-def _several(values: np.ndarray) -> bool:
-  """Whether the copies `[replicas, ...]` differ in any bit."""
-  return any(value.tobytes() != values[0].tobytes() for value in values[1:])
 
 
 def _spread(path: str, variable: Any, values: np.ndarray, count: int) -> np.ndarray:

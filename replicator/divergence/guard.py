@@ -197,7 +197,8 @@ class Guard:
 
   def _recent_until(self, last: int) -> History:
     *earlier, newest = self._recent
-    return {name: np.concatenate([*(call[name] for call in earlier), series[:last + 1]])[-RECENT:]
+    return {name: np.concatenate([*(call[name] for call in earlier if name in call),
+                                  series[:last + 1]])[-RECENT:]
             for name, series in newest.items()}
 
 

@@ -4,9 +4,9 @@ A scalar has exploded if it is a million times the median of its first values, a
 jump of that size: a count, or a sum over steps, only grows. Values of 0 are no first values, since
 a loss may begin later; and nothing below a million has exploded, since a loss may begin near 0.
 
-A network is dead if its gradients were 0 for a hundred steps in a row. While others learn, it may
-rest: if a loss became 0 with its gradients, as the hinge loss of a discriminator that is right by
-a margin, nothing is left to learn for now; and if it never learned, its time may still come.
+A network is dead if its gradients were 0 for a hundred steps in a row. While half of the networks
+learn, it may rest: if a loss became 0 with its gradients, as the hinge loss of a discriminator that
+is right by a margin, nothing is left to learn for now. If it never learned, its time may come.
 """
 
 import dataclasses
@@ -90,12 +90,12 @@ def _deaths(scalars: dict[str, _Scalar]) -> dict[str, str]:
     return {}
   norms = {name: scalar for name, scalar in scalars.items() if name.startswith(NORM)}
   others = [scalar for name, scalar in scalars.items() if name not in norms]
-  some_learn = any(norm.zero_for < DEAD for norm in norms.values())
+  half_learn = 2 * sum(norm.zero_for < DEAD for norm in norms.values()) >= len(norms)
   found = {}
   for name in filter(norms.__contains__, silent):
     norm = norms[name]
     with_its_loss = any(other.zero_for == norm.zero_for for other in others)
-    if not with_its_loss or (norm.usual > 0 and not some_learn):
+    if not with_its_loss or (norm.usual > 0 and not half_learn):
       norm.dead = True
       found[name] = f" for {norm.zero_for} steps in a row: its network does not learn"
   return found

@@ -1,8 +1,6 @@
 """What a step holds and calls that may make it compute differently on several replicas."""
 
 import inspect
-import os
-import pathlib
 import re
 import traceback
 from collections.abc import Sequence
@@ -15,22 +13,20 @@ quiet.import_tensorflow()
 import keras
 import tensorflow as tf
 
-import replicator
 from replicator.errors import is_foreign
 from replicator.internals.keras_internals import layers_in
-from replicator.internals.tensorflow_internals import graphs_called_by
 from replicator.layers import dropout
 from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import random, random_bits
 from replicator.step.variables import held_by, variables_of
 from replicator.strategies import unsupported
+from replicator.tracing import graphs
 
 _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"
                     r"(?!GetKey|GetAlg|UniformFullInt)")
 _NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
                "Square", "Tanh"}
-_LIBRARY = str(pathlib.Path(replicator.__file__).parent) + os.sep
 _OWN_STREAMS = {module.__file__ for module in (random, random_bits)}
 _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
 
@@ -77,7 +73,7 @@ class Evidence:
     frames = traceback.extract_stack()
     is_dropout = any(frame.filename == dropout.__file__ for frame in frames)
     what = "a replicator.Dropout layer draws" if is_dropout else f"random stream '{stream}' draws"
-    self._streams.setdefault(f"{what}{_place(frames)}", rows)
+    self._streams.setdefault(f"{what}{graphs.place(frames)}", rows)
 
   def draws_for_joined_batches(self) -> list[tuple[str, str]]:
     """Draws of as many rows as batches that are joined along axis 0 have, and where these are."""
@@ -86,32 +82,30 @@ class Evidence:
 
   def look_at_update(self, path: str) -> None:
     """Notes an update whose gradients cannot be compared; called where it is made."""
-    _add(self.uncompared, f"{path}{_place(traceback.extract_stack())}")
+    _add(self.uncompared, f"{path}{graphs.place(traceback.extract_stack())}")
 
   def look_at_graph(self, graph: Any) -> None:
     """Collects random draws and calls of Python from a step's graph and the graphs it calls."""
-    for called in graphs_called_by(graph):
-      self.look_at_graph(called)
-    for operation in graph.get_operations():
+    for call in graphs.python_calls(graph):
+      _add(self.python_code, call)
+    for operation in graphs.operations(graph):
       if _DRAWS.match(operation.type):
         frames = list(operation.traceback)
         if not any(frame.filename in _OWN_STREAMS for frame in frames):
-          draw = f"{self._kind_of_draw(frames)}{_place(frames)}"
+          draw = f"{self._kind_of_draw(frames)}{graphs.place(frames)}"
           _add(self.draws, draw)
           if not operation.type.startswith("Stateless"):
             _add(self.stateful_draws, draw)
       elif operation.type == "ConcatV2" and "gradient_tape" not in operation.name:
         self._look_at_concat(operation)
-      elif "PyFunc" in operation.type:
-        _add(self.python_code, f"a call of Python code{_place(operation.traceback)}")
 
   def _look_at_concat(self, operation: tf.Operation) -> None:
     """Notes where the user's own code joins tensors along axis 0."""
     own = [frame for frame in operation.traceback if not is_foreign(frame.filename)]
     shape = operation.outputs[0].shape
     if (shape.rank and shape[0] and tf.get_static_value(operation.inputs[-1]) == 0
-        and own and not own[-1].filename.startswith(_LIBRARY)):
-      self._joined.setdefault(shape[0], _place(operation.traceback).removeprefix(" at "))
+        and own and not own[-1].filename.startswith(graphs.LIBRARY)):
+      self._joined.setdefault(shape[0], graphs.place(operation.traceback).removeprefix(" at "))
 
   def _kind_of_draw(self, frames: Sequence) -> str:
     files = {frame.filename for frame in frames}
@@ -143,19 +137,12 @@ class Evidence:
     for operation in between:
       clip = re.search(r"clip_by_(global_norm|average_norm|norm|value)", operation.name)
       if clip:
-        _add(self.clips, f"tf.{clip[0]}{_place(operation.traceback)}")
+        _add(self.clips, f"tf.{clip[0]}{graphs.place(operation.traceback)}")
       if operation.type in _NOT_LINEAR:
-        _add(self.changes, f"{operation.type}{_place(operation.traceback)}")
+        _add(self.changes, f"{operation.type}{graphs.place(operation.traceback)}")
     return found
 
 
 def _add(found: list[str], text: str) -> None:
   if text not in found:
     found.append(text)
-
-
-def _place(frames: Sequence) -> str:
-  """` at file:line`, the innermost line of the user's own code."""
-  own = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(_LIBRARY)
-         and not is_foreign(f.filename)]
-  return f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""

@@ -1,6 +1,7 @@
 """What a step computes, recorded step by step for the doctor's check of replicas."""
 
 import dataclasses
+import functools
 import itertools
 import tempfile
 import threading
@@ -93,7 +94,6 @@ class _ReplicaRecorder(Observer):
     self._steps = steps
     self._precision = precision
     self._taps = _Taps()
-    self._names: list[tuple[str, str]] = []
     self._reported: set[int] = set()  # By id.
 
   def prepared(self, training: Training) -> None:
@@ -117,12 +117,13 @@ class _ReplicaRecorder(Observer):
     quantities = self._read(0)
     batches = (itertools.repeat(None) if training.inputs is None
                else iter(inputs.batches(training.inputs, training.input_context)))
+    one_step = functools.partial(self._one_step, training.step)
     for number, batch in zip(range(1, self._steps + 1), batches, strict=False):
       if training.before_call:
-        training.before_call(self._step, number - 1)
-      outputs = training.replicator.run(self._one_step, batch)[0]
-      quantities.update({(number, kind, name): value.numpy() for (kind, name), value
-                         in zip(self._names, outputs, strict=True)})
+        training.before_call(training.step, number - 1)
+      outputs = training.replicator.run(one_step, batch)[0]
+      quantities.update({(number, kind, name): value.numpy()
+                         for (_, kind, name), value in sorted(outputs.items())})
       quantities.update(self._read(number))
     return quantities
 
@@ -131,17 +132,17 @@ class _ReplicaRecorder(Observer):
     return {(number, VARIABLE, path): value if value.dtype.kind in "biu" else
             np.asarray(value, np.float64) for path, value in values.items()}
 
-  def _one_step(self, *batch: Any) -> list[tf.Tensor]:
-    """The losses and gradients of one step, averaged over replicas, in the order of `_names`."""
+  def _one_step(self, step: Callable, *batch: Any) -> dict[tuple[int, str, str], tf.Tensor]:
+    """The losses and gradients of one step, averaged over replicas: `{(place, kind, name): []}`."""
     self._taps.clear()
     context.current().on_update = self._record_update
     context.current().on_draw = self._evidence.look_at_draw
-    losses = checked_scalars(self._step(*batch))
+    losses = checked_scalars(step(*batch))
     if context.num_replicas() == 1:
       self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
     found = [*((LOSS, name, loss) for name, loss in losses.items()), *self._taps.gradients]
-    self._names = [(kind, name) for kind, name, _ in found]
-    return collectives.all_mean([tf.cast(value, tf.float64) for _, _, value in found])
+    return collectives.all_mean({(place, kind, name): tf.cast(value, tf.float64)
+                                 for place, (kind, name, value) in enumerate(found)})
 
   def _record_update(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
                      averaged: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -134,6 +134,7 @@ class _ResumeRecorder(Observer):
     legacy = {"np.random": np.random.get_state(), "random": python_random.getstate()}
     return {**python_state("", self._training.step),
             **python_state("inputs", self._training.inputs),
+            **python_state("before_call", self._training.before_call),
             **{f"the generator of {name}": _digest_of(value) for name, value in legacy.items()}}
 
 
@@ -163,6 +164,9 @@ def python_state(name: str, root: Any) -> dict[str, str]:
         found[path] = _digest_of(value)
     elif id(value) not in seen and not isinstance(value, _NONE_OF_PYTHON):
       seen.add(id(value))
+      if isinstance(value, list | dict | collections.deque):
+        parent, _, last = path.rpartition(".")
+        found[f"{parent}.len({last})".lstrip(".")] = str(len(value))
       waiting.extend((f"{path}.{child_name}" if path else str(child_name), child)
                      for child_name, child in _held_by(value).items())
   return found

@@ -12,6 +12,11 @@ def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   return list(layer._flatten_layers())
 
 
+def set_trainable(owner: keras.layers.Layer | keras.Variable, value: bool) -> None:
+  """Sets `trainable` of a layer or a variable alone; Keras' own setter changes what is inside."""
+  owner._trainable = value
+
+
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
   """Why the engine cannot call `update_step` of an optimizer on plain variables; or None."""
   kind = type(optimizer)

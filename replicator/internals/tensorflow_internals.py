@@ -33,10 +33,15 @@ def is_fetched(value: Any) -> bool:
   return value._get_error() is not None or value._has_fetched_to_local
 
 
-def graphs_called_by(graph: tf.Graph) -> list[tf.Graph]:
-  """The graphs of the functions that the operations of a graph may call."""
-  return [function.graph for function in graph._functions.values()
-          if getattr(function, "graph", None)]
+def graphs_called_by(graph: tf.Graph, operation: tf.Operation | None = None) -> list[tf.Graph]:
+  """The graphs of the functions that one operation of a graph calls; None for all operations."""
+  names = None
+  if operation is not None:
+    attributes = operation.node_def.attr.values()
+    names = {function.name for attribute in attributes
+             for function in (attribute.func, *attribute.list.func)}
+  return [function.graph for name, function in graph._functions.items()
+          if getattr(function, "graph", None) and (names is None or name in names)]
 
 
 def handle(writer: tf.summary.SummaryWriter) -> tf.Tensor:

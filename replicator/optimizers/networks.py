@@ -52,16 +52,18 @@ class Networks:
         every gradient is None.
     """
     given = _by_name(gradients)
-    expected = self.by_name if variables is None else _by_name(variables)
     unfrozen = {name: [v for v in owned if v.trainable] for name, owned in self.by_name.items()}
+    if variables is not None:
+      expected = _by_name(variables)
+    else:
+      expected = unfrozen if _count(given) == _count(unfrozen) else self.by_name
     if _ids(expected) not in (_ids(self.by_name), _ids(unfrozen)):
       raise UsageError(f"{self._name}.apply: given other variables than the "
                        f"{_count(self.by_name)} it was wrapped with; an optimizer owns "
                        "its variables, in the order of wrap_optimizer(optimizer, variables)")
     if _count(given) != _count(expected):
       raise UsageError(f"{self._name}.apply: {_count(given)} gradients for {_count(expected)} "
-                       "variables; only frozen variables need no gradient, if you pass the "
-                       "variables without them")
+                       "variables; only frozen variables need no gradient")
     pairs = [(g, v) for name in given for g, v in zip(given[name], expected[name], strict=True)
              if v.trainable]
     if pairs and all(g is None for g, _ in pairs):

@@ -147,9 +147,10 @@ class Optimizer(tf.Module):
 
     Args:
       gradients: one for each variable, in the nest of `wrap_optimizer`'s variables. A variable
-        whose gradient is None stays as it is; so does a variable that is no longer `trainable`.
+        whose gradient is None stays as it is; so does a variable that is not `trainable` now,
+        whose gradient may be left out.
       variables: the owned variables again, to show the reader which ones change. They are
-        checked. Those that are no longer trainable may be left out.
+        checked. Those that are not trainable now may be left out.
 
     Raises:
       UsageError: the variables are not the owned ones, the number of gradients does not match, or

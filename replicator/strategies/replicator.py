@@ -15,6 +15,7 @@ from replicator.optimizers.optimizer import check_owners
 from replicator.step import collectives, context, logical_devices
 from replicator.strategies import equal_calls, parameter_server, tf_config, unsupported
 from replicator.strategies import strategy as strategies
+from replicator.tracing.trainable import Trainable
 
 Nest = Any
 Step = Callable[..., Nest]
@@ -69,7 +70,8 @@ class Replicator:
                        f"devices_per_replica = {devices_per_replica}; drop one of the two")
     self._steps_run = 0
     self._collectives: list[str] = []
-    self._compiled: dict[Step, Callable] = {}
+    self._trainable: dict[Step, Trainable] = {}
+    self._compiled: dict[tuple[Step, tuple[bool, ...]], Callable] = {}
     self.servers = (parameter_server.ParameterServers(self.strategy) if self.is_async else None)
 
   @property
@@ -118,7 +120,8 @@ class Replicator:
   def run(self, step_fn: Step, inputs: Nest | None = None) -> list[Nest]:
     """Runs `step_fn` once on every replica.
 
-    `run` may be called any number of times, with different functions; each is compiled once.
+    `run` may be called any number of times, with different functions; each is compiled once, and
+    again when another part of what it holds is `trainable`.
 
     Args:
       step_fn: called on each replica with the replica's part of `inputs`, or with no argument.
@@ -136,17 +139,19 @@ class Replicator:
     if context.current().is_step:
       raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
                        "call the function itself, or run it after the step")
-    if step_fn not in self._compiled:
+    if step_fn not in self._trainable:
       self.check(step_fn)
-
+      self._trainable[step_fn] = Trainable(step_fn)
+    key = step_fn, self._trainable[step_fn].flags()
+    if key not in self._compiled:
       # TensorFlow does not find the lines of a lambda for its errors.
       def one_step(step: tf.Tensor, arguments: tuple) -> Nest:
         return self.on_replicas(step_fn, step, arguments)
-      self._compiled[step_fn] = self.compile(one_step)
+      self._compiled[key] = self.compile(one_step)
     arguments = () if inputs is None else (self.distribute(inputs),)
     step = tf.constant(self._steps_run, tf.int64)
     self._steps_run += 1
-    outputs = self.start(self._compiled[step_fn], step, arguments)
+    outputs = self.start(self._compiled[key], step, arguments)
     return [outputs] if self.is_async else self.local_results(outputs)
 
   def check(self, step_fn: Step) -> None:

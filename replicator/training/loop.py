@@ -203,6 +203,8 @@ class Loop:
       state.seconds = time.monotonic() - started
       if not self._was_called:
         self._after_first_call(function)
+      for warning in function.warnings() if all_done else ():
+        self._note(warning)
       self._at_boundary()
       if stop.agreed:
         self._stop()
@@ -256,6 +258,7 @@ class Loop:
     self._was_called = True
     if not tf.config.functions_run_eagerly():
       self._checkpoints.check_complete(function.variables())
+      self._checkpoints.check_copies(function.assigned_at)
     if self._chief:
       self._chief.write_config(
           evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)

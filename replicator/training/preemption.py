@@ -26,6 +26,7 @@ class StopSignal:
     self._clock = clock
     self._asked: float | None = None  # When it was asked first.
     self._is_hurried = False
+    self._thread = threading.get_ident()  # The main thread, where handlers run.
 
   def __enter__(self):
     self._body = contextlib.ExitStack()
@@ -44,10 +45,8 @@ class StopSignal:
                 f"{'once more ' if number == signal.SIGINT else ''}to stop at once")
     elif number == signal.SIGINT and self._clock() - self._asked >= SAME_PRESS_SECONDS:
       self._is_hurried = True
-      main = threading.main_thread().ident
-      assert main is not None
       while self._is_hurried:  # A signal that comes just before a wait does not end it.
-        signal.pthread_kill(main, signal.SIGTERM)
+        signal.pthread_kill(self._thread, signal.SIGTERM)
         time.sleep(0.1)
 
   def _receive(self, number: int) -> None:

@@ -1,5 +1,8 @@
 """Several training steps in one compiled call."""
 
+import contextlib
+import dataclasses
+import functools
 from typing import Any
 
 import keras
@@ -10,14 +13,40 @@ import tree
 from replicator.divergence.signals import Signals
 from replicator.step import collectives
 from replicator.strategies.replicator import Nest, Replicator, Step
+from replicator.tracing import graphs
+from replicator.tracing.attributes import FrozenAttributes
+from replicator.tracing.trainable import Trainable
 from replicator.training.observer import Observer
 from replicator.training.scalars import checked_scalars
+
+
+@dataclasses.dataclass
+class _Compiled:
+  """The steps, compiled for what is `trainable` in the step."""
+
+  function: Any  # A tf.function.
+  names: list[str]  # The step's scalars; known, like `attributes`, when the function is traced.
+  attributes: FrozenAttributes
+  arguments: tuple  # What it was first called with.
+
+  @functools.cached_property
+  def graph(self) -> tf.Graph:
+    return self.trace().graph
+
+  def trace(self) -> Any:
+    """Traces the function, if that is not done; returns the concrete function."""
+    return self.function.get_concrete_function(*self.arguments)
+
+  @functools.cached_property
+  def python_calls(self) -> list[str]:
+    return graphs.python_calls(self.graph)
 
 
 class TrainingFunction:
   """Compiles `steps_per_call` calls of a step on all replicas into one.
 
-  With `signals`, it adds the scalars of `replicator.divergence.signals` to those of the step.
+  It is compiled again when another part of the step is `trainable`. With `signals`, it adds the
+  scalars of `replicator.divergence.signals` to those of the step.
   """
 
   def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,
@@ -27,51 +56,90 @@ class TrainingFunction:
     self._observer = observer or Observer()
     self._steps_per_call = steps_per_call
     self._signals = Signals(step_fn) if signals else None
-    self._names: list[str] = []
-    self._function = replicator.compile(self._steps)
-    self._arguments: tuple = ()
+    self._trainable = Trainable(step_fn)
+    self._compiled: dict[tuple[bool, ...], _Compiled] = {}
+    self._warned: set[str] = set()
 
   def __call__(self, first_step: int, inputs: Nest | None, stop: bool = False) -> "Result":
     """Starts the steps `first_step`, `first_step + 1`, ...; with `stop`, asks all workers to stop.
 
     `inputs` is this worker's part of the batches, a nest of `[steps_per_call, n, ...]`, or None.
     """
-    if not self._arguments and self._replicator.num_pipelines > 1 and (
-        not tf.config.functions_run_eagerly()):
-      self.trace(inputs)
-    distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
-    arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), distributed)
-    self._arguments = self._arguments or arguments
-    return Result(self._names, self._replicator.start(self._function, *arguments))
+    arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), self._distributed(inputs))
+    self._newest = self._compiled_for(arguments)
+    return Result(self._newest.names, self._replicator.start(self._newest.function, *arguments))
 
   def trace(self, inputs: Nest | None) -> list[str]:
     """Traces the steps for batches like `inputs`; returns the names of their scalars.
 
     Raises a UsageError if workers would call other collectives, so that a step would hang.
     """
-    distributed = () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
-    self._arguments = (tf.constant(0, tf.int64), tf.constant(False), distributed)
-    self._function.get_concrete_function(*self._arguments)
-    if self._replicator.num_pipelines > 1:
-      self._replicator.check_workers_agree()
-    return list(self._names)
+    arguments = (tf.constant(0, tf.int64), tf.constant(False), self._distributed(inputs))
+    self._newest = self._compiled_for(arguments)
+    self._newest.trace()
+    return list(self._newest.names)
 
   def variables(self) -> list[tf.Variable]:
     """The variables that the steps use; valid after the first call."""
-    used = self._function.get_concrete_function(*self._arguments).graph.variables
     servers = self._replicator.servers
-    return [v for v in used if not (servers and v.handle is servers.updates.handle)]
+    return [v for v in self._newest.graph.variables
+            if not (servers and v.handle is servers.updates.handle)]
 
-  def _steps(self, first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple) -> tf.Tensor:
-    """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the request to stop."""
+  def assigned_at(self, variable: tf.Variable) -> str:
+    """` at file:line`, where the steps assign a variable, if that can be had; after a call."""
+    return graphs.assigned_at(self._newest.graph, variable)
+
+  def warnings(self) -> list[str]:
+    """A line for each thing in Python that the newest call lost sight of; each thing once."""
+    if tf.config.functions_run_eagerly():
+      return []
+    lines = {call: f"warning: {call}: what its Python code keeps is in no checkpoint; compute with "
+                   "TensorFlow, and keep it in a tf.Variable that is an attribute of the step"
+             for call in self._newest.python_calls}
+    lines |= {name: f"warning: the attribute '{name}' was {then} when the step was compiled and is "
+                    f"{now} now: the compiled step goes on with {then}, and no checkpoint keeps "
+                    f"{now}; make it a tf.Variable, and assign to it"
+              for name, (then, now) in self._newest.attributes.changed().items()}
+    new = {what: line for what, line in lines.items() if what not in self._warned}
+    self._warned.update(new)
+    return list(new.values())
+
+  def _distributed(self, inputs: Nest | None) -> tuple:
+    return () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
+
+  def _compiled_for(self, arguments: tuple) -> _Compiled:
+    """The steps for what is `trainable` now, compiled for arguments like these."""
+    flags = self._trainable.flags()
+    if flags in self._compiled:
+      return self._compiled[flags]
+    names: list[str] = []
+    attributes = FrozenAttributes(self._step_fn)
+
+    def steps(*arguments) -> tf.Tensor:
+      with contextlib.nullcontext() if tf.executing_eagerly() else attributes.recorded():
+        return self._steps(names, *arguments)
+
+    compiled = _Compiled(self._replicator.compile(steps), names, attributes, arguments)
+    if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
+      compiled.trace()
+      self._replicator.check_workers_agree()
+    self._compiled[flags] = compiled
+    return compiled
+
+  def _steps(self, names: list[str], first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple
+             ) -> tf.Tensor:
+    """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the request to stop.
+
+    The names of the scalars are left in `names`.
+    """
     floatx = keras.config.floatx()
     if self._steps_per_call == 1:
-      history = self._one_step(first_step, 0, arguments)[tf.newaxis]
+      history = self._one_step(names, first_step, 0, arguments)[tf.newaxis]
     else:
       history = tf.while_loop(
           lambda i, _: i < self._steps_per_call,
           lambda i, history: (i + 1, history.write(
-              i, self._one_step(first_step + tf.cast(i, tf.int64), i, arguments))),
+              i, self._one_step(names, first_step + tf.cast(i, tf.int64), i, arguments))),
           [0, tf.TensorArray(floatx, self._steps_per_call)])[1].stack()
     history = tf.concat([tf.fill([self._steps_per_call, 1], tf.cast(stop, floatx)), history], 1)
     if self._replicator.num_pipelines > 1:
@@ -79,13 +147,14 @@ class TrainingFunction:
           self._replicator.strategy.run(collectives.all_mean, args=(history,)))[0]
     return history
 
-  def _one_step(self, step: tf.Tensor, i: tf.Tensor | int, arguments: tuple) -> tf.Tensor:
+  def _one_step(self, names: list[str], step: tf.Tensor, i: tf.Tensor | int, arguments: tuple
+                ) -> tf.Tensor:
     """The scalars of the i-th step of this call, averaged over this process's replicas."""
     def scalars(*stacked):
       batch = tree.map_structure(lambda x: x[i], stacked)
       run = lambda: checked_scalars(self._observer.run_step(self._step_fn, *batch))
       outputs = self._signals.added_to(run) if self._signals else run()
-      self._names[:] = list(outputs)
+      names[:] = list(outputs)
       # One vector: one tensor to carry, and one collective to average.
       return tf.stack([tf.cast(value, keras.config.floatx()) for value in outputs.values()])
     replicator = self._replicator
@@ -97,7 +166,7 @@ class TrainingFunction:
     if not replicator.servers:
       return means()
     values, staleness = replicator.servers.measured(means)
-    self._names.append("staleness")
+    names.append("staleness")
     return tf.concat([values, [tf.cast(staleness, values.dtype)]], 0)
 
 

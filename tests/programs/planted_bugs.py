@@ -4,7 +4,7 @@
       --gin_param="Regression.bug = 'local_batch_norm'" --workdir=DIR
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import gin
 import keras
@@ -66,7 +66,7 @@ def own_variable(shape: list[int]) -> tf.Variable:
 
 @gin.configurable
 class Regression(tf.Module):
-  """Learns a function of noisy points by least squares.
+  """Learns a function of noisy points by least squares, one layer of which `between` may freeze.
 
   Args:
     bug: the bug that is planted; none if empty.
@@ -96,7 +96,9 @@ class Regression(tf.Module):
     self.seeds = keras.random.SeedGenerator(1) if bug == "keras_random" else None
     self.variables_learned = self.network.trainable_variables
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
-    self.count = 0
+    self.noise = 0.1
+    self.count, self.seen = 0, []
+    self.own = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False)
     self.latest = own_variable([])
     self.pool = own_variable([20, WIDTH]) if bug == "own_pool" else None
 
@@ -106,7 +108,10 @@ class Regression(tf.Module):
     else:
       loss, gradients = self.loss_and_gradients(batch)
     if self.bug == "unaveraged_variable":
+      loss += self.latest.read_value()
       self.latest.assign(tf.reduce_mean(batch["x"]))
+    if self.bug == "parted_variable":
+      self.own.assign(tf.reduce_mean(batch["x"]))
     if self.bug == "added_gradients":
       gradients = replicator.all_sum(gradients)
     if self.pool is not None:
@@ -119,13 +124,15 @@ class Regression(tf.Module):
 
   def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss `[]`, and its gradient by every variable; `microbatch` averages both."""
-    x = batch["x"] + 0.1 * random.normal("noise", batch["x"].shape)
+    x = batch["x"] + self.noise * random.normal("noise", batch["x"].shape)
     if self.bug == "keras_random":
       x += 0.1 * keras.random.normal(x.shape, seed=self.seeds)
     if self.bug == "global_generator":
       x += 0.1 * keras.random.normal(x.shape)
     if self.bug == "counter":
       x += tf.reshape(tf.numpy_function(self.counted, [], x.dtype), [])
+    if self.bug == "list":
+      x += tf.reshape(tf.numpy_function(self.listed, [], x.dtype), [])
     if self.bug == "tf_random":
       x += 0.1 * tf.random.normal(x.shape, dtype=x.dtype)
     if self.bug == "unseeded":
@@ -153,10 +160,35 @@ class Regression(tf.Module):
     self.count += 1
     return np.array(0.01 * self.count, keras.config.floatx())
 
+  def listed(self) -> np.ndarray:
+    """The same number, from the length of a list."""
+    self.seen.append(0)
+    return np.array(0.01 * len(self.seen), keras.config.floatx())
+
+
+@gin.configurable
+def between(bug: str = "") -> Callable[[Regression, int], None] | None:
+  """What `before_call` does after two steps, with one bug, or none.
+
+  'freeze' freezes a layer, which is no bug; 'freeze_by_count' counts the calls in Python to know
+  when; 'attribute' sets a number that the compiled step has read.
+  """
+  calls: list[int] = []
+
+  def before_call(step: Regression, number: int) -> None:
+    if bug == "freeze_by_count":
+      calls.append(number)
+    if (bug == "freeze" and number == 1) or len(calls) == 3:
+      step.network.layers[0].trainable = False
+    if bug == "attribute" and number >= 2:
+      step.noise = 0.2
+
+  return before_call if bug else None
+
 
 def main(workdir: str) -> Regression:
   """Trains."""
-  return replicator.train(Regression, inputs(), workdir=workdir)
+  return replicator.train(Regression, inputs(), before_call=between(), workdir=workdir)
 
 
 if __name__ == "__main__":

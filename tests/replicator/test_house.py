@@ -14,7 +14,7 @@ FLOORS = [
     {"console"},
     {"internals", "configuration", "launch", "ray_cluster"},
     {"step"},
-    {"optimizers", "layers", "workdir"},
+    {"optimizers", "layers", "tracing", "workdir"},
     {"strategies", "sweeps", "compare", "rerun"},
     {"checkpoints"},
     {"divergence"},

@@ -34,7 +34,7 @@ MODULES = {
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         "tensorflow.python.distribute.distribute_utils:regroup",
         "tensorflow.python.distribute.values:Mirrored"])}
-OF_OBJECTS = {"_iterations", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
+OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
               "_functions", "_resource"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/tfgan.py"
@@ -64,6 +64,14 @@ def test_the_iterations_of_an_optimizer_are_replaced():
   with keras_internals.iterations_read(optimizer, tf.constant(7)):
     assert int(optimizer.iterations) == 7
   assert int(optimizer.iterations) == 0
+
+
+def test_what_is_trainable_is_set_alone():
+  layer = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+  for owner in (layer, layer.trainable_variables[0]):
+    keras_internals.set_trainable(owner, False)
+    assert not owner.trainable
+  assert [owner.trainable for owner in (*layer.layers, *layer.variables)] == [True, False, True]
 
 
 def test_the_variable_of_a_wrapper_is_found():

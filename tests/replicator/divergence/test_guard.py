@@ -15,7 +15,7 @@ from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.divergence.guard import Divergence, Guard
 from replicator.errors import RunFailed, first_line
-from tests.programs.fragile import Fragile, numbers
+from tests.programs.fragile import BAD, Fragile, numbers
 
 MIRRORED_2 = ("Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")
 BATCH = 4  # The bad example is in step 6, of the second of two replicas.
@@ -187,6 +187,13 @@ def test_after_a_rollback_the_draws_are_new(tmp_path):
   expected, noise = (column(tmp_path / name, "noise") for name in ("as before", "rolled back"))
   assert noise[:4] == expected[:4]
   assert not set(noise[4:]) & set(expected)
+
+
+def test_the_data_of_every_rollback_stay_behind(tmp_path):
+  # Another bad example, in the batch after 36: what is step 8 after the first rollback.
+  train(tmp_path, ROLL_BACK, inputs=lambda context: numbers(context).map(
+      lambda batch: {"x": tf.where(batch["x"] == 38.0, BAD, batch["x"])}))
+  assert column(tmp_path, "x") == [BATCH * batch + 1.5 for batch in (*range(4), *range(10, 18))]
 
 
 @pytest.mark.parametrize("steps", [8, 5])

@@ -68,6 +68,13 @@ def test_if_nothing_learns_any_more_a_loss_of_0_is_no_excuse():
       "300: grad_norm/d for 100 steps in a row: its network does not learn"]
 
 
+def test_if_most_networks_died_a_loss_of_0_is_no_excuse():
+  # The scores of a dead discriminator are 0, and so is the loss of its generator.
+  dead = NOISE * SINCE_200
+  found = told(d=dead + 2.0, g=dead, e=NOISE, g__d=dead, g__g=dead, g__e=NOISE)
+  assert [line.split(" for")[0] for line in found] == ["300: grad_norm/d", "300: grad_norm/g"]
+
+
 def test_a_network_that_never_learned_is_told():
   assert told(loss=NOISE, g__g=0 * NOISE, g__d=NOISE) == [
       "100: grad_norm/g for 100 steps in a row: its network does not learn"]
@@ -213,3 +220,20 @@ def test_an_exploded_run_says_so_or_goes_back(tmp_path, capsys):
           "Guard.max_rollbacks = 2", steps=10, step=Explodes)
   train(tmp_path / "off", "Guard.action = 'off'", steps=10, step=Explodes)
   assert warnings(capsys) == []
+
+
+class FailsTwice(tf.Module):
+  """Explodes at step 3, and is NaN at step 5."""
+
+  def __call__(self):
+    step = replicator.step_number()
+    return {"loss": tf.where(step == 2, 1e9, tf.where(step == 4, np.nan, 1.0))}
+
+
+@pytest.mark.parametrize("strict, step, warned", [("True", 3, False), ("False", 5, True)])
+def test_the_first_failure_of_a_call_counts(strict, step, warned, tmp_path, capsys):
+  with pytest.raises(RunFailed, match=rf"^step {step}: loss is"):
+    train(tmp_path, f"Guard.strict = {strict}", "train.steps_per_call = 10", steps=10,
+          step=FailsTwice)
+  assert [line.startswith("warning: step 3: loss is 1e+09, and") for line in warnings(capsys)
+          ] == [True] * warned

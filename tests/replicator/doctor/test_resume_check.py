@@ -18,7 +18,7 @@ from replicator.doctor import resume_check, resume_recording
 from replicator.doctor.inspection import Evidence
 from replicator.doctor.resume_check import Mismatch, Trajectory, cause_after, cause_before
 from replicator.doctor.resume_recording import ResumeRecording, python_state
-from replicator.doctor.verdict import AGREES, DIFFERS, CheckResult
+from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from replicator.errors import UsageError
 from replicator.training.observer import Observer
 from tests.programs import planted_bugs
@@ -86,7 +86,7 @@ def batches(step: int) -> dict[int, str]:
      "the input: step 4 gets another batch than in the uninterrupted run; the data set must"),
     ({"changed": ["count"]}, {}, "Python values that change from step to step and are in no check"),
     ({"draws": ["a tf.random draw at my_step.py:3"]}, {}, "a tf.random draw at my_step.py:3: the"),
-    ({"python_code": ["a call of Python code at a.py:1"]}, {}, "a call of Python code at a.py:1: "),
+    ({"python_code": ["tf.py_function at a.py:1"]}, {}, "tf.py_function at a.py:1: "),
     ({}, {}, "something the step depends on is in no checkpoint"),
 ])
 def test_the_cause_after_a_resume(unbroken, resumed, cause):
@@ -176,7 +176,7 @@ def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
       f"a tf.random draw at {here}"]
   assert len(seen.draws) == 2
   assert [text.rpartition(":")[0] + ":" for text in seen.python_code] == [
-      f"a call of Python code at {here}"]
+      f"tf.numpy_function at {here}"]
 
 
 def test_a_recording_comes_back_from_its_file(tmp_path):
@@ -225,6 +225,34 @@ def test_an_input_that_ignores_its_position_is_found(rows):
   assert "the input starts over: step 3 gets the batch of step 1; load(i" in after.notes[1]
 
 
+@pytest.mark.slow
+def test_a_layer_that_freezes_in_between_resumes_exactly(rows):
+  _, before, after = rows("between.bug = 'freeze'")
+  assert (before.verdict, after.verdict) == (AGREES, AGREES)
+
+
+@pytest.mark.parametrize("param, cause", [
+    ("between.bug = 'attribute'", "Python values that change from step to step and are in no "
+     "checkpoint: noise; keep them in tf.Variables"),
+    pytest.param("between.bug = 'freeze_by_count'", "Python values that change from step to step "
+                 "and are in no checkpoint: before_call.len(calls);", marks=pytest.mark.slow),
+    pytest.param("Regression.bug = 'list'", "Python values that change from step to step and are "
+                 "in no checkpoint: len(seen);", marks=pytest.mark.slow)])
+def test_python_state_that_the_step_depends_on_is_found(param, cause, rows):
+  _, before, after = rows(param)
+  assert (before.verdict, after.verdict) == (AGREES, DIFFERS)
+  assert " at step 3: " in after.notes[0]
+  assert after.notes[1].startswith(f"likely cause: {cause}")
+
+
+def test_a_variable_that_parts_is_found(rows):
+  (training,) = rows("Regression.bug = 'parted_variable'", "Replicator.strategy = 'mirrored'",
+                     "Replicator.logical_cpus = 2")
+  assert training.verdict == FAILED
+  assert re.match(r"the variable 'own' \(.*\) has another value on each replica, .* at "
+                  r"tests/programs/planted_bugs.py:\d+; average it first", training.detail)
+
+
 # ---- The command line ---------------------------------------------------------------------------
 
 
@@ -268,6 +296,22 @@ def test_two_processes_resume_exactly():
   assert re.search(r"in a new process agrees steps 1 to 2: \d+ variables", printed)
   assert re.search(r"after the resume agrees steps 3 to 4: \d+ variables", printed)
   assert printed.endswith("This step resumes exactly. ")
+
+
+@pytest.mark.slow
+def test_two_processes_find_a_variable_that_parts():
+  status, printed = check("Replicator.strategy = 'multi_worker_mirrored'",
+                          "Regression.bug = 'parted_variable'")
+  assert status == 1
+  assert re.search(r"training FAILED the variable 'own' \(.*\) has another value on each replica, "
+                   r".* at tests/programs/planted_bugs.py:\d+; average", printed), printed
+
+
+@pytest.mark.slow
+def test_two_processes_keep_what_each_replica_has_on_purpose():
+  status, printed = check("Replicator.strategy = 'multi_worker_mirrored'",
+                          "Regression.bug = 'unaveraged_variable'")
+  assert status == 0, printed
 
 
 @pytest.mark.slow

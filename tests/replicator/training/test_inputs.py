@@ -222,6 +222,11 @@ def test_a_batch_that_does_not_split():
       "train.global_batch_size that is a multiple of replicas x 3")
 
 
+@pytest.mark.parametrize("inputs", [Numbers(8), counting], ids=["source", "function"])
+def test_batches_come_in_order_whatever_the_threads_do(inputs):
+  assert batches(inputs, InputContext(global_batch_size=4)).options().deterministic is True
+
+
 def test_the_end_of_a_training_waits_for_no_thread_that_tunes_its_inputs():
   """TensorFlow's often misses that its iterator is closed, and sleeps on for up to a minute."""
   context = InputContext(global_batch_size=4)

@@ -1,0 +1,54 @@
+"""What the graph of a step does, and the user's line that does it."""
+
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import replicator
+from replicator.errors import is_foreign
+from replicator.internals.tensorflow_internals import graphs_called_by
+from replicator.step.replicated import copies_of
+
+LIBRARY = str(pathlib.Path(replicator.__file__).parent) + os.sep
+_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
+
+
+def place(frames: Sequence) -> str:
+  """` at file:line`, the innermost line of the user's own code in a traceback; or nothing."""
+  own = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(LIBRARY)
+         and not is_foreign(f.filename)]
+  return f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
+
+
+def operations(graph: Any) -> Iterator[Any]:
+  """All operations of a graph, after those of the graphs that it calls."""
+  for called in graphs_called_by(graph):
+    yield from operations(called)
+  yield from graph.get_operations()
+
+
+def python_calls(graph: Any) -> list[str]:
+  """The calls of Python functions by a graph, such as `tf.py_function at file:line`."""
+  return list(dict.fromkeys(
+      f"tf.{'py' if 'Eager' in operation.type else 'numpy'}_function{place(operation.traceback)}"
+      for operation in operations(graph) if "PyFunc" in operation.type))
+
+
+def assigned_at(graph: Any, variable: Any) -> str:
+  """The `place` where a graph writes a variable, or nothing if that cannot be had."""
+  handles = {id(copy.handle) for copy in copies_of(variable)}
+  return next(_writes(graph, {inside.name for outside, inside in graph.captures
+                              if id(outside) in handles}), "")
+
+
+def _writes(graph: Any, names: set[str]) -> Iterator[str]:
+  """The places of the writes to the resources that have these names in the graph."""
+  for operation in graph.get_operations() if names else ():
+    if operation.type.startswith(_WRITES) and operation.inputs[0].name in names:
+      yield place(operation.traceback)
+    for called in graphs_called_by(graph, operation):
+      # A branch is called with all inputs but the first, which chooses it.
+      passed = operation.inputs[len(operation.inputs) - len(called.inputs):]
+      yield from _writes(called, {inside.name for outside, inside in zip(
+          passed, called.inputs, strict=True) if outside.name in names})

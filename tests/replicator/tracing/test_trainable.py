@@ -1,0 +1,155 @@
+"""Freezing between calls: obeyed by the compiled step, and restored with a checkpoint."""
+
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import Replicator, wrap_optimizer
+from replicator.app import config
+from replicator.step.variables import variables_of
+from replicator.tracing.trainable import Trainable
+from replicator.training.scalars import RunningMeans
+from replicator.training.training_function import TrainingFunction
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+BATCH = {"x": np.float32(np.random.default_rng(0).normal(size=[1, 8, 2]))}
+
+
+class TwoLayers(tf.Module):
+  """A network of two layers, in one optimizer with momentum."""
+
+  def __init__(self):
+    super().__init__()
+    self.network = keras.Sequential([
+        keras.Input([2]), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+    self.optimizer = wrap_optimizer(
+        keras.optimizers.Adam(0.1), self.network.trainable_variables, ema_decay=0.5)
+
+  def __call__(self, batch):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((self.network(batch["x"], training=True) - 1.0) ** 2)
+    trained = self.network.trainable_variables
+    self.optimizer.apply(tape.gradient(loss, [v.value for v in trained]))
+    return {"loss": loss}
+
+
+def values(step: TwoLayers) -> dict[str, np.ndarray]:
+  return {path: v.numpy() for path, v in variables_of(step).items()}
+
+
+def moved(before: dict, after: dict) -> set[str]:
+  return {path for path in before if not np.array_equal(before[path], after[path])}
+
+
+# ---- The flags ----------------------------------------------------------------------------------
+
+
+def test_flags_that_changed_come_back_and_no_others():
+  step, other = TwoLayers(), TwoLayers()
+  found, its = Trainable(step), Trainable(other)
+  assert found.changes() == {}
+  step.network.layers[0].trainable = False
+  step.network.layers[1].bias.trainable = False
+  changes = json.loads(json.dumps(found.changes()))
+  assert len(changes) == 4  # A layer and its two variables, and a variable.
+  other.network.trainable = False
+  its.restore(changes)
+  assert its.flags() == found.flags() and other.network.trainable
+  assert other.network.layers[1].kernel.trainable
+  its.restore({})
+  assert its.changes() == {}
+
+
+# ---- The compiled step --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy, devices", [("default", None), ("mirrored", 2)])
+def test_a_running_step_obeys_every_change(strategy, devices):
+  replicator = Replicator(strategy, logical_cpus=devices)
+  with replicator.scope():
+    step = TwoLayers()
+  function = TrainingFunction(replicator, step, 1, signals=True)
+  first, second = ({f"network/{i:03d}" for i in places} for places in ((0, 1), (2, 3)))
+  history, running = [values(step)], []
+  for trainable in ((True, True), (False, True), (True, True), (False, False)):
+    for layer, flag in zip(step.network.layers, trainable, strict=True):
+      layer.trainable = flag
+    running.append(function(0, BATCH))  # The results of all calls are fetched afterwards.
+    history.append(values(step))
+  found = [moved(*pair) & (first | second) for pair in itertools.pairwise(history)]
+  assert found == [first | second, second, first | second, set()]
+  assert [list(result.fetch()[0]) for result in running] == [
+      *[["loss", "grad_norm/optimizer"]] * 3, ["loss"]]
+  assert step.optimizer.keras_optimizer.iterations.numpy() == 3
+
+
+def test_each_combination_is_traced_once():
+  traced = []
+
+  class Counted(TwoLayers):
+    def __call__(self, batch):
+      traced.append(self.network.layers[0].trainable)
+      return super().__call__(batch)
+
+  step = Counted()
+  replicator, batch = Replicator(), {"x": BATCH["x"][0]}
+  function = TrainingFunction(replicator, step, 1)
+  for trainable in (True, False, True, False):
+    step.network.layers[0].trainable = trainable
+    function(0, BATCH).fetch()
+    replicator.run(step, batch)
+  assert traced == [True, True, False, False]
+
+
+# ---- A training ---------------------------------------------------------------------------------
+
+
+class Points:
+  size = 50
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"x": tf.sin(tf.cast(index, tf.float32) * [0.1, 0.2])}
+
+
+def freezes_once(step: TwoLayers, number: int) -> None:
+  """A resumed run does not come past these steps again."""
+  if number in (3, 9):
+    step.network.layers[0].trainable = number == 9
+  if number in (5, 7):
+    step.network.layers[1].trainable = number == 7
+
+
+def train(workdir, steps: int, *bindings: str):
+  config.parse([], [f"train.steps = {steps}", "train.global_batch_size = 4", "train.log_every = 2",
+                    "train.checkpoint_every = 2", *bindings])
+  return replicator.train(TwoLayers, Points(), before_call=freezes_once, workdir=str(workdir))
+
+
+def rows(workdir) -> list[dict]:
+  return [{name: value for name, value in json.loads(line).items() if name != "seconds"}
+          for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_resumed_run_is_as_frozen_as_the_other(tmp_path):
+  whole = train(tmp_path / "whole", 10)
+  for steps in (4, 6, 10):  # One layer, both or none are frozen at the end of each part.
+    parts = train(tmp_path / "parts", steps)
+  assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+  assert moved(values(whole), values(parts)) == set()
+  assert Trainable(parts).flags() == Trainable(whole).flags()
+
+
+def test_a_scalar_that_is_not_always_logged_is_the_mean_of_its_steps():
+  means = RunningMeans({"sums": {"a": 1.0}, "count": 1})  # Saved by an earlier version.
+  means.add({"a": np.array([2.0]), "b": np.array([4.0])})
+  means = RunningMeans(json.loads(json.dumps(means.state())))
+  means.add({"b": np.array([6.0, 8.0])})
+  assert means.take() == {"a": 1.5, "b": 6.0}
+  means.add({"b": np.array([1.0])})
+  assert means.take() == {"b": 1.0}
