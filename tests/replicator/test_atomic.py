@@ -192,6 +192,17 @@ def test_a_folder_that_was_set_aside_is_put_back(tmp_path):
   assert atomic.check(parent / "the same")["value"] == "old"
 
 
+def test_a_reader_finds_a_folder_that_was_set_aside_until_the_new_one_is_there(tmp_path):
+  parent = two_folders(tmp_path)
+  places = {name: parent / name for name in ("the same", "earlier")}
+  assert atomic.published(parent) == places
+  aside = (parent / "the same").rename(parent / ".old-the same")
+  (parent / ".tmp-the same").mkdir()
+  assert atomic.published(parent) == {**places, "the same": aside}
+  (parent / ".tmp-the same").rename(parent / "the same")
+  assert atomic.published(parent) == places
+
+
 @pytest.mark.parametrize("failing", [change for change in CHANGES if change[1] != "mkdir"],
                          ids=lambda change: change[1])
 def test_an_error_at_any_moment_leaves_a_whole_folder(failing, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A run that was stopped and resumed is the run that was not."""
 
+import concurrent.futures
 import errno
 import functools
 import json
@@ -237,6 +238,7 @@ def test_a_rollback_forgets_later_checkpoints(tmp_path):
   step = Counter()
   checkpoints = save(tmp_path, step, 2, 4, 6)
   step.count.assign(2.0)
+  assert checkpoints.restore(newest=4)["step"] == 4
   assert checkpoints.restore(newest=5)["step"] == 4
   step.count.assign(50.0)
   checkpoints.save(5, {})
@@ -247,6 +249,7 @@ def test_a_rollback_forgets_later_checkpoints(tmp_path):
 
 def test_a_crash_after_a_rollback_does_not_resume_what_was_abandoned(tmp_path, monkeypatch):
   checkpoints = save(tmp_path, Counter(), 2, 4, 6)
+  assert checkpoints.restore(newest=4)["step"] == 4
   assert checkpoints.restore(newest=5)["step"] == 4
 
   def crash(*arguments):
@@ -335,6 +338,25 @@ def test_a_save_that_fails_leaves_the_earlier_ones_and_nothing_else(fails, tmp_p
   checkpoints.save(3, {})
   checkpoints.wait()
   assert checkpoint.steps_of(tmp_path) == [1, 3]
+
+
+def test_a_look_at_a_save_does_not_wait_for_it_and_reports_its_end(tmp_path, monkeypatch):
+  looked = threading.Event()
+
+  def fail(*arguments):
+    looked.wait(timeout=60)
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(checkpoint, "_write_bundle", fail)
+  checkpoints = Checkpoints(tmp_path, Counter())
+  checkpoints.check_written()
+  checkpoints.save(1, {})
+  checkpoints.check_written()
+  looked.set()
+  concurrent.futures.wait([checkpoints._saving])
+  with pytest.raises(RunFailed, match="step-00000001: could not be saved"):
+    checkpoints.check_written()
+  checkpoints.check_written()
 
 
 def test_a_save_first_reports_that_the_one_before_it_failed(tmp_path, monkeypatch):
