@@ -5,6 +5,7 @@ from .errors import UsageError as UsageError
 from .layers.batch_norm import GlobalBatchNorm as GlobalBatchNorm
 from .layers.dropout import Dropout as Dropout
 from .layers.pool import Pool as Pool
+from .layers.recompute import recompute_grad as recompute_grad
 from .layers.spectral_norm import SpectralNorm as SpectralNorm
 from .layers.standing_statistics import use_standing_statistics as use_standing_statistics
 from .optimizers.optimizer import Optimizer as Optimizer

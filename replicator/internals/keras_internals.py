@@ -5,11 +5,56 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state, stateless_scope
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   """A layer and all layers inside it, however deep."""
   return list(layer._flatten_layers())
+
+
+class VariableScope(keras.StatelessScope):
+  """A context in which Keras variables have the given values, and assignments change no variable.
+
+  `values` are tensors by the id of their variable. To keep what an enclosing scope replaces, which
+  `keras.StatelessScope` alone would hide, add `values_of_scope()`. After the context, `assigned`
+  are the variables that were assigned in it, and `losses` those that layers added.
+  """
+
+  def __init__(self, values: dict[int, tf.Tensor]):
+    super().__init__(collect_losses=True, initialize_variables=False)
+    self.state_mapping = dict(values)
+    self.assigned: list[keras.Variable] = []
+
+  def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+    """Keeps a new value of a variable; Keras calls it for an assignment."""
+    if all(variable is not update[0] for variable in self.assigned):
+      self.assigned.append(update[0])
+    super().add_update(update)
+
+  def assign(self) -> None:
+    """Assigns the new values, for what encloses the context."""
+    for variable in self.assigned:
+      variable.assign(self.get_current_value(variable))
+
+
+def values_of_scope() -> dict[int, tf.Tensor]:
+  """The values that a scope gives to Keras variables here, by the id of the variable."""
+  scope = stateless_scope.get_stateless_scope()
+  return dict(scope.state_mapping) if scope else {}
+
+
+def has_unbuilt_variables() -> bool:
+  """Whether variables were made in a scope that has ended, and hold no value."""
+  return not stateless_scope.in_stateless_scope() and bool(
+      global_state.get_global_attribute("uninitialized_variables"))
+
+
+def is_recomputed(layer: keras.layers.Layer) -> bool:
+  """Whether Keras recomputes the layer's call, because it was made in a `keras.RematScope`."""
+  mode = layer._remat_mode
+  return bool(mode) and (mode.mode in ("full", "larger_than")
+                         or layer.name in (mode.layer_names or ()))
 
 
 def set_trainable(owner: keras.layers.Layer | keras.Variable, value: bool) -> None:

@@ -1,11 +1,14 @@
 """Private names of TensorFlow that the engine needs. A test checks them; no other file uses one."""
 
+import contextlib
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.distribute import values as distribute_values
+from tensorflow.python.eager import record
 
 
 def mirrored(tensors: Sequence[tf.Tensor]) -> Any:
@@ -47,3 +50,20 @@ def graphs_called_by(graph: tf.Graph, operation: tf.Operation | None = None) -> 
 def handle(writer: tf.summary.SummaryWriter) -> tf.Tensor:
   """The resource of a summary writer, for `tf.raw_ops`."""
   return writer._resource
+
+
+def unrecorded() -> contextlib.AbstractContextManager[None]:
+  """A context in which no tape records anything."""
+  return record.stop_recording()
+
+
+def is_recorded(tensor: tf.Tensor) -> bool:
+  """Whether a tape that is active here may have a gradient by the tensor."""
+  return record.should_record_backprop([tensor])
+
+
+def in_second_pass_of_recompute_grad() -> bool:
+  """Whether `tf.recompute_grad`, or Keras through it, is calling its function for a gradient."""
+  # TensorFlow says it nowhere else than in the name of the function that does so.
+  return any(frame.f_code.co_name == "inner_recompute_grad"
+             for frame, _ in traceback.walk_stack(None))

@@ -88,6 +88,7 @@ class GlobalBatchNorm(keras.layers.Layer):
 
   def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
     """Moves the statistics once per batch, towards the mean over its micro-batches."""
+    context.check_not_recomputed(f"GlobalBatchNorm '{self.name}' would move its statistics")
     part = context.current().microbatch
     count = part.count if part else 1
     # The first micro-batch subtracts the share of the old value for all micro-batches.
@@ -98,10 +99,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
       old, new = statistic.value, tf.stop_gradient(value)
       change = tf.math.multiply_no_nan(new - old * olds if olds else new, share)
-      if isinstance(old, tf.Variable):
-        old.assign_add(change)
-      else:  # In a keras.StatelessScope.
-        statistic.assign(old + change)
+      statistic.assign(old + change)
 
   def compute_output_shape(self, input_shape):
     return input_shape

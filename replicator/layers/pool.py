@@ -110,6 +110,7 @@ class Pool(tf.Module):
                 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The examples of all replicas `[m, *shape]`, and their numbers in the order of entry."""
     self._check(call, examples)
+    context.check_not_recomputed(f"Pool.{call} would take its examples")
     joined = collectives.all_concat(tf.stop_gradient(tf.cast(examples, self.examples.dtype)))
     part = context.current().microbatch
     parts, index = (part.count, part.index) if part else (1, 0)

@@ -1,10 +1,19 @@
 """Spectral normalization of a layer's kernel."""
 
+import math
+
 import keras
 import tensorflow as tf
 
+from replicator.errors import UsageError
+from replicator.internals import keras_internals
 from replicator.layers import layer_state
 from replicator.step import context
+
+# Keras keeps the outputs of these layers on other axes of the kernel than the last.
+_TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
+               keras.layers.Conv3DTranspose)
+_DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 
 
 class SpectralNorm(keras.layers.Wrapper):
@@ -12,71 +21,127 @@ class SpectralNorm(keras.layers.Wrapper):
 
       W_normalized = W / sigma(W),  sigma(W) = v^T W u
 
-  The kernel `[..., c]` is seen as a matrix `[prod(...), c]`. A power iteration in each training
-  call follows the leading singular vectors u and v; with micro-batches, one per batch. As in the
-  paper, the vectors are constants for the gradient. All replicas hold the same kernel and compute
-  the same vectors, so no collective is needed. The kernel variable itself is never overwritten.
+  The kernel is seen as the matrix `[rows, columns]` of the paper and of PyTorch, with a column for
+  each output:
+
+  | layer | kernel | matrix |
+  | --- | --- | --- |
+  | `Dense` | `[i, o]` | `[i, o]` |
+  | `Conv1D`, `Conv2D`, `Conv3D`, with groups too | `[..., i, o]` | `[... i, o]` |
+  | `Conv1DTranspose`, `Conv2DTranspose`, `Conv3DTranspose` | `[..., o, i]` | `[... i, o]` |
+  | `DepthwiseConv1D`, `DepthwiseConv2D` | `[..., i, m]` | `[..., i m]` |
+  | `Embedding` | `[num, dim]` | `[num, dim]` |
+  | any other with a `kernel`, such as your own | `[..., o]` | `[..., o]` |
+
+  A power iteration in each training call follows the leading singular vectors u and v; with
+  micro-batches, one per batch. As in the paper, the vectors are constants for the gradient. All
+  replicas hold the same kernel and compute the same vectors, so no collective is needed. The kernel
+  variable itself is never overwritten. The scale of the kernel does not matter, and a kernel of
+  zeros stays zero: u waits until it is not. What the wrapped layer assigns in its call, and the
+  losses that it adds, are kept.
 
   Args:
     layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
     power_iterations: the number of power iterations per training call.
-    epsilon: a small number that keeps the norms of the vectors above zero.
 
   Raises:
-    ValueError: the layer has neither `kernel` nor `embeddings`.
+    UsageError: the layer has no kernel or several, its kernel is no matrix of outputs, or Keras
+      recomputes its call.
   """
 
-  def __init__(self, layer: keras.layers.Layer, power_iterations: int = 1,
-               epsilon: float = 1e-12, **kwargs):
+  def __init__(self, layer: keras.layers.Layer, power_iterations: int = 1, **kwargs):
     kwargs.setdefault("dtype", layer.variable_dtype)  # A mixed policy would round the kernel.
     super().__init__(layer, autocast=False, **kwargs)
     self.power_iterations = power_iterations
-    self.epsilon = epsilon
+    if keras_internals.is_recomputed(layer):
+      raise UsageError(f"SpectralNorm: '{layer.name}' was made in a keras.RematScope, which would "
+                       "recompute it with the kernel that is not normalized; make it outside, and "
+                       "call the network through replicator.recompute_grad")
 
   def build(self, input_shape=None):
     super().build(input_shape)
-    for name in ("kernel", "embeddings"):
-      if hasattr(self.layer, name):
-        self.kernel = getattr(self.layer, name)
-        break
-    else:
-      raise ValueError(f"SpectralNorm: {self.layer} has neither 'kernel' nor 'embeddings'")
-    shape = (1, self.kernel.shape[-1])
-    self.u = layer_state.variable("u", shape, "random_normal", self.variable_dtype)
+    self.kernel = _kernel_of(self.layer)
+    self._output_axes = _output_axes(self.layer)
+    columns = math.prod(self.kernel.shape[axis] for axis in self._output_axes)
+    self.u = layer_state.variable("u", (1, columns), "random_normal", self.variable_dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-    normalized = self.kernel.value / self._spectral_norm(training)
-    # The other variables are passed on, because an enclosing scope may have replaced them, as
-    # averaged weights do.
-    values = [(v, v.value) for v in self.layer.variables if v is not self.kernel]
-    with keras.StatelessScope([*values, (self.kernel, normalized)], initialize_variables=False):
-      return self.layer(inputs)
+    sigma = self._spectral_norm(training)
+    normalized = self.kernel.value / tf.where(sigma > 0, sigma, tf.ones_like(sigma))
+    with keras_internals.VariableScope(
+        {**keras_internals.values_of_scope(), id(self.kernel): normalized}) as scope:
+      outputs = self.layer(inputs)
+    scope.assign()
+    if scope.losses:
+      self.add_loss(scope.losses)
+    return outputs
 
   def _spectral_norm(self, training: bool) -> tf.Tensor:
-    matrix = tf.reshape(self.kernel.value, [-1, self.kernel.shape[-1]])
+    matrix = self._matrix()
     constant = tf.stop_gradient(matrix)
     if training:
+      context.check_not_recomputed(f"SpectralNorm '{self.name}' would iterate")
       u, v = context.once(lambda: self._iterate(constant))
     else:
-      u = self.u.value
-      v = self._unit(tf.matmul(u, constant, transpose_b=True))
+      u = _unit(self.u.value)
+      v = _unit(tf.matmul(u, constant, transpose_b=True))
     norm = tf.reduce_sum(tf.matmul(tf.stop_gradient(v), matrix) * tf.stop_gradient(u))
     if training:
       context.signal(self, lambda: {"sigma": norm})
     return norm
 
+  def _matrix(self) -> tf.Tensor:
+    """The kernel as a matrix `[rows, columns]`, with a column for each output."""
+    kernel, outputs = tf.convert_to_tensor(self.kernel.value), self._output_axes
+    others = [axis for axis in range(kernel.shape.rank) if axis - kernel.shape.rank not in outputs]
+    if outputs != (-1,):
+      kernel = tf.transpose(kernel, [*others, *(kernel.shape.rank + axis for axis in outputs)])
+    return tf.reshape(kernel, [-1, self.u.shape[-1]])
+
   def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Moves u toward the leading right singular vector; returns it and the left one as rows."""
     u = self.u.value
-    v = self._unit(tf.matmul(u, matrix, transpose_b=True))
+    v = _unit(tf.matmul(u, matrix, transpose_b=True))
     for _ in range(self.power_iterations):
-      v = self._unit(tf.matmul(u, matrix, transpose_b=True))
-      u = self._unit(tf.matmul(v, matrix))
+      v = _unit(tf.matmul(u, matrix, transpose_b=True))
+      u = _unit(tf.matmul(v, matrix), otherwise=u)
     self.u.assign(u)
     return u, v
 
-  def _unit(self, vector: tf.Tensor) -> tf.Tensor:
-    return vector * tf.math.rsqrt(tf.reduce_sum(tf.square(vector)) + self.epsilon)
-
   def compute_output_shape(self, input_shape):
     return self.layer.compute_output_shape(input_shape)
+
+
+def _kernel_of(layer: keras.layers.Layer) -> keras.Variable:
+  kernels = [v.name for v in layer.variables if v.name.endswith(("kernel", "embeddings"))]
+  kernel = getattr(layer, "kernel", getattr(layer, "embeddings", None))
+  if kernel is None or len(kernels) > 1:
+    has = f"has the kernels {', '.join(kernels)}" if kernels else "has no kernel"
+    raise UsageError(f"SpectralNorm: {type(layer).__name__} '{layer.name}' {has}; wrap layers with "
+                     "one 'kernel' or 'embeddings' each, such as Dense and convolutions")
+  return kernel
+
+
+def _output_axes(layer: keras.layers.Layer) -> tuple[int, ...]:
+  """The axes of the kernel that count its outputs, from the last."""
+  if isinstance(layer, _TRANSPOSED):
+    return (-2,)
+  if isinstance(layer, _DEPTHWISE):
+    return (-2, -1)
+  if isinstance(layer, keras.layers.EinsumDense):
+    raise UsageError(f"SpectralNorm: the kernel of EinsumDense '{layer.name}' is a matrix only "
+                     "with its equation; use keras.layers.Dense")
+  return (-1,)
+
+
+# A factor for vectors whose squares a float32 may not hold. A power of 2 rounds nothing.
+_FAR = 2.0 ** 64
+
+
+def _unit(vector: tf.Tensor, otherwise: float | tf.Tensor = 0.0) -> tf.Tensor:
+  """`vector / |vector|`; `otherwise` if the vector is zero or not finite, and has no direction."""
+  largest = tf.reduce_max(tf.abs(vector))
+  factor = tf.where(largest < _FAR ** -0.5, _FAR, tf.where(largest > _FAR ** 0.5, 1 / _FAR, 1.0))
+  near = vector * tf.cast(factor, vector.dtype)
+  square = tf.reduce_sum(tf.square(near))
+  return tf.where(square > 0, near * tf.math.rsqrt(square), tf.cast(otherwise, vector.dtype))

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
-from replicator.internals.keras_internals import layers_in
+from replicator.internals.keras_internals import VariableScope, layers_in, values_of_scope
 from replicator.layers.batch_norm import GlobalBatchNorm
 
 
@@ -37,18 +37,17 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
   if passes < 1 or not layers:
     raise UsageError(f"use_standing_statistics: {passes} passes through {len(layers)} "
                      "GlobalBatchNorm layers; it needs at least one of each")
-  # A scope hides what an enclosing one replaces, unless it is passed on.
-  weights = [(v, v.value) for v in network.variables]
+  enclosing = values_of_scope()
   moving = [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
   shares = [1 - layer.momentum for layer in layers for _ in range(2)]
-  zeros = [(v, tf.zeros_like(v.value)) for v in moving]
+  zeros = {id(v): tf.zeros_like(v.value) for v in moving}
   totals = [0.0] * len(moving)
   for i in range(passes):
     # From zero, one pass moves the statistics by their share of its moments.
-    with keras.StatelessScope([*weights, *zeros], initialize_variables=False) as scope:
+    with VariableScope({**enclosing, **zeros}) as scope:
       forward(i)
     totals = [total + scope.get_current_value(v) / share
               for total, v, share in zip(totals, moving, shares, strict=True)]
-  statistics = [(v, total / passes) for v, total in zip(moving, totals, strict=True)]
-  with keras.StatelessScope([*weights, *statistics], initialize_variables=False):
+  statistics = {id(v): total / passes for v, total in zip(moving, totals, strict=True)}
+  with VariableScope({**enclosing, **statistics}):
     yield

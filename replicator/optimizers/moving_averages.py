@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 import keras
 import tensorflow as tf
 
+from replicator.internals.keras_internals import VariableScope, values_of_scope
+
 
 class MovingAverages(tf.Module):
   """Exponential moving averages: `average = decay average + (1 - decay) variable`.
@@ -36,8 +38,9 @@ class MovingAverages(tf.Module):
   @contextlib.contextmanager
   def in_place_of_weights(self) -> Iterator[None]:
     """A context in which networks compute with the averages; nothing is overwritten."""
-    values = [(v, a.value) for v, a in zip(self._variables, self.values, strict=True)]
-    with keras.StatelessScope(values, initialize_variables=False):
+    values = {id(variable): tf.convert_to_tensor(average.value)
+              for variable, average in zip(self._variables, self.values, strict=True)}
+    with VariableScope({**values_of_scope(), **values}):
       yield
 
 

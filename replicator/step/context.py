@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from replicator.errors import UsageError
+from replicator.internals.tensorflow_internals import in_second_pass_of_recompute_grad
+
 _T = TypeVar("_T")
 
 
@@ -103,6 +106,13 @@ def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
   is_later_part = now.microbatch is not None and not now.microbatch.is_first
   if now.signals is not None and not is_later_part and not in_inner_graph():
     now.signals.append((owner, compute()))
+
+
+def check_not_recomputed(what: str) -> None:
+  """Raises a UsageError if TensorFlow or Keras recomputes the caller: `what` happens again."""
+  if in_second_pass_of_recompute_grad():
+    raise UsageError(f"{what} once more while tf.recompute_grad (keras.remat, keras.RematScope) "
+                     "recomputes it, which makes gradients wrong; use replicator.recompute_grad")
 
 
 def in_inner_graph() -> bool:

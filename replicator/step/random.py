@@ -14,8 +14,8 @@ exactly.
 Axis 0 of every draw counts the replica's examples. A step must not draw inside a `tf.while_loop`
 or `tf.function` of its own, which would repeat the numbers, nor inside a `tf.cond`: a compiled step
 would count the draws of both branches, and an eager step those of one. Draw before it, and pass the
-numbers in. The same holds for `tf.recompute_grad`, where it cannot be detected: the backward pass
-would draw other numbers than the forward pass.
+numbers in. Under `tf.recompute_grad` and in a `keras.RematScope` the backward pass would draw other
+numbers than the forward pass, which is refused; `replicator.recompute_grad` draws the same.
 """
 
 import math

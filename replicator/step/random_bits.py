@@ -117,6 +117,7 @@ def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
         f"random stream '{name}': drawn inside a tf.function, tf.while_loop or tf.cond, which is "
         "traced once, so that numbers would repeat or depend on the branches; draw before it and "
         "pass the tensor in, or loop over a Python range")
+  context.check_not_recomputed(f"random stream '{name}' would draw")
   draw = now.draws[name]
   now.draws[name] += 1
   digest = _digest(f"{draw}/{name}")

@@ -194,6 +194,22 @@ work()
     wait_until_gone(int(pid))
 
 
+@pytest.mark.slow
+def test_a_long_save_is_not_cut_short_when_another_process_fails(tmp_path):
+  status, lines, _ = run("--workers=2", f"""
+ready = {str(tmp_path / "ready")!r}
+def save(number, frame):
+  time.sleep(15)  # A large checkpoint, on a slow disk.
+  print("saved")
+  sys.exit(42)
+if me == "worker1": wait_for(ready); sys.exit(7)
+signal.signal(signal.SIGTERM, save)
+touch(ready)
+work()
+""")
+  assert (status, lines) == (7, ["[worker 0] saved"])
+
+
 def test_no_process_outlives_a_killed_launcher():
   process = start("--workers=1", "print(os.getpid()); work()")
   assert process.stdout is not None

@@ -28,14 +28,19 @@ MODULES = {
         "gin.config_parser:ConfigParser._maybe_parse_configurable_reference"]),
     "keras": ("replicator/internals/keras_internals.py", [
         "keras:Layer._flatten_layers", "keras:Optimizer._backend_update_step",
-        "keras:Optimizer._use_weight_decay", "keras:Optimizer._var_key"]),
+        "keras:Optimizer._use_weight_decay", "keras:Optimizer._var_key",
+        "keras.src.backend.common.global_state:get_global_attribute",
+        "keras.src.backend.common.stateless_scope:get_stateless_scope",
+        "keras.src.backend.common.stateless_scope:in_stateless_scope"]),
     "tensorflow": ("replicator/internals/tensorflow_internals.py", [
         "tensorflow:__internal__", "tensorflow:__internal__.tracking.Trackable",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         "tensorflow.python.distribute.distribute_utils:regroup",
-        "tensorflow.python.distribute.values:Mirrored"])}
+        "tensorflow.python.distribute.values:Mirrored",
+        "tensorflow.python.eager.record:should_record_backprop",
+        "tensorflow.python.eager.record:stop_recording"])}
 OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
-              "_functions", "_resource"}
+              "_functions", "_resource", "_remat_mode"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/tfgan.py"
 FILES = sorted(path for package in ("replicator", "models", "experiments")

@@ -11,6 +11,7 @@ import gin
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import replicator
 from replicator import UsageError
@@ -173,6 +174,41 @@ def test_in_float32_a_sound_step_agrees_loosely_and_a_bug_does_not():
   row = next(found.results())
   assert row.verdict == AGREES and 1e-9 < largest(row) < 1e-5
   assert next(examine(planted("sum"), precision="float32").results()).verdict == DIFFERS
+
+
+class Recomputing(tf.Module):
+  """A step that recomputes a network which draws, iterates and moves statistics."""
+
+  def __init__(self, recompute_grad):
+    super().__init__()
+    self.network = keras.Sequential([
+        keras.Input([planted_bugs.WIDTH]), replicator.SpectralNorm(keras.layers.Dense(4)),
+        replicator.GlobalBatchNorm(), replicator.Dropout(0.5), keras.layers.Dense(1)])
+    self.forward = recompute_grad(lambda x: self.network(x, training=True))
+    self.optimizer = replicator.wrap_optimizer(
+        keras.optimizers.SGD(0.1), self.network.trainable_variables)
+
+  def __call__(self, batch):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(tf.square(self.forward(batch["x"]) - batch["y"]))
+    self.optimizer.apply(tape.gradient(loss, self.optimizer.variables_updated))
+    return {"loss": loss}
+
+
+def trains_recomputing(recompute_grad):
+  return lambda workdir: replicator.train(
+      lambda: Recomputing(recompute_grad), planted_bugs.Points(), workdir=workdir)
+
+
+def test_a_recomputation_that_would_be_wrong_everywhere_alike_is_refused():
+  with pytest.raises(UsageError, match=r"once more while tf.recompute_grad .* recomputes it"):
+    examine(main=trains_recomputing(tf.recompute_grad))
+
+
+@pytest.mark.slow
+def test_a_recomputed_network_agrees():
+  rows = list(examine(main=trains_recomputing(replicator.recompute_grad)).results())
+  assert [row.verdict for row in rows] == [AGREES, AGREES, SKIPPED]
 
 
 # ---- What is run --------------------------------------------------------------------------------

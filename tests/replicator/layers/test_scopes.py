@@ -1,0 +1,57 @@
+"""Layers and averages inside a `keras.StatelessScope`, which replaces values and keeps updates."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Dropout, GlobalBatchNorm, SpectralNorm, wrap_optimizer
+
+X = np.random.default_rng(0).normal(size=[8, 5])
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("make", [
+    GlobalBatchNorm, lambda: SpectralNorm(keras.layers.Dense(3))], ids=["batch", "spectral"])
+def test_a_scope_keeps_what_a_layer_would_assign(float64, make, mapped):
+  layer = make()
+  layer.build(X.shape)
+  before = [v.numpy() for v in layer.variables]
+  values = [(v, v.value) for v in layer.non_trainable_variables] if mapped else []
+  with keras.StatelessScope(values, initialize_variables=False) as scope:
+    outputs = layer(X, training=True)
+    for _ in range(2):
+      layer(X, training=True)
+  for variable, value in zip(layer.variables, before, strict=True):
+    np.testing.assert_array_equal(variable, value)
+  kept = [scope.get_current_value(v) for v in layer.non_trainable_variables]
+  np.testing.assert_array_equal(layer(X, training=True), outputs)
+  for _ in range(2):
+    layer(X, training=True)
+  for variable, value in zip(layer.non_trainable_variables, kept, strict=True):
+    np.testing.assert_array_equal(variable, value)
+
+
+def test_dropout_draws_on_in_a_scope(seed):
+  layer = Dropout(0.5)
+  expected = [layer(X, training=True) for _ in range(2)]
+  seed(0)
+  with keras.StatelessScope():
+    first = layer(X, training=True)
+  np.testing.assert_array_equal(first, expected[0])
+  np.testing.assert_array_equal(layer(X, training=True), expected[1])
+
+
+def test_averaged_weights_keep_what_an_enclosing_scope_replaces(float64):
+  network = keras.Sequential([keras.Input([5]), keras.layers.Dense(3), GlobalBatchNorm()])
+  dense, norm = network.layers
+  optimizer = wrap_optimizer(keras.optimizers.SGD(), [dense.kernel], ema_decay=0.5)
+  average, statistics = 2 * dense.kernel.numpy(), norm.moving_mean.numpy()
+  optimizer.averages[0].assign(average)
+  bias = np.arange(3.0)
+  replaced = [(dense.bias, tf.constant(bias))]
+  with keras.StatelessScope(replaced, initialize_variables=False), optimizer.averaged_weights():
+    np.testing.assert_allclose(dense(X), X @ average + bias, rtol=1e-12)
+  with optimizer.averaged_weights():
+    network(X, training=True)  # Nothing is overwritten.
+  np.testing.assert_array_equal(norm.moving_mean, statistics)
