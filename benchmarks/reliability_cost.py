@@ -138,14 +138,13 @@ def seconds_of_steps(deterministic: bool, folder: str) -> float:
 def main(argv: list[str]) -> None:
   del argv
   with tempfile.TemporaryDirectory() as folder:
-    # First, because it splits the CPU.
-    checks = seconds_of_checks(f"{folder}/checks")
-    print(f"checks: what is trainable {checks['trainable'] / checks['step']:.3%} of a step; the "
-          f"attributes {checks['attributes'] / checks['step']:.1%} of a step at each log point; "
-          f"the copies {1000 * checks['copies']:.0f} ms at each save of "
-          f"{1000 * checks['save']:.0f} ms, {checks['copies'] / checks['step']:.2f} steps",
-          flush=True)
+    checks = seconds_of_checks(f"{folder}/checks")  # First, because it splits the CPU.
     turns, every = in_this_process(folder)
+    print(f"checks: what is trainable takes {checks['trainable'] / checks['step']:.3%} of a step, "
+          f"the attributes {checks['attributes'] / checks['step'] / LOG_EVERY:.3%} of the time "
+          f"between two log points, the copies {1000 * checks['copies']:.0f} ms of a save of "
+          f"{1000 * checks['save']:.0f} ms, {checks['copies'] / checks['step'] / every:.2%} of the "
+          "time between two saves", flush=True)
     plain, saving, signals = (statistics.median(turns[v]) for v in ("plain", "saving", "signals"))
     share = (saving - plain) / (every * plain / STEPS_IN_TURN)
     print(f"a checkpoint: {1000 * (saving - plain):.1f} ms; with one every {every} steps, of "

@@ -72,4 +72,4 @@ def first_line(error: BaseException) -> str:
 
 def is_foreign(file: str) -> bool:
   """Whether a source file belongs to Python or an installed package, and not to the user."""
-  return "site-packages" in file or _STDLIB in file
+  return "site-packages" in file or "dist-packages" in file or _STDLIB in file

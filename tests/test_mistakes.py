@@ -113,6 +113,12 @@ def test_flags(words, line, run):
   assert_line(run(sngan, words), USAGE, line)
 
 
+def test_the_home_folder_is_expanded(run, folder):
+  words = ["--gin_file=~/configs/sngan_digits.gin", "--workdir=~/a_file"]
+  assert_line(run(sngan, words), USAGE,
+              f"--workdir={folder}/a_file: is a file; write the name of a folder")
+
+
 # ---- gin ----------------------------------------------------------------------------------------
 
 SETTINGS = [  # What was written into a gin file, and the line.

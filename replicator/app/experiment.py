@@ -163,7 +163,7 @@ def _command(argv: list[str], workdir: str | None) -> str:
   return shlex.join([*program(), *argv, *([] if given else [f"--workdir={workdir}"])])
 
 
-def _describe(error: Exception, debug: bool, workdir: str | None) -> str:
+def _describe(error: BaseException, debug: bool, workdir: str | None) -> str:
   line = in_one_line(error)
   if debug:
     return line

@@ -109,10 +109,13 @@ class _Reader:
     """Reads the statements of a file, or of one `--gin_param`: then `file` is None."""
     parser = None
     lines: dict[tuple, int] = {}
+
+    def line_being_read() -> str:
+      return text.splitlines()[parser.line_of_statement - 1] if parser else ""
+
     with parse_scope() as context:
       try:
-        parser = LocatedParser(text, _Delegate(self._find, lambda: text.splitlines()[
-            parser.line_of_statement - 1]))
+        parser = LocatedParser(text, _Delegate(self._find, line_being_read))
         for statement in parser:
           with _located(_place(file, statement.location.line_num)):
             self._take(statement, file, context, lines, text.startswith(RECORD_HEADER))
@@ -164,15 +167,15 @@ class _Reader:
 
 
 class _Delegate(gin.config.ParserDelegate):
-  """Looks up the references in values; `statement()` is the line of the present statement."""
+  """Looks up the references in values; `line()` is the first line of the present statement."""
 
-  def __init__(self, find: Find, statement: Callable[[], str]):
+  def __init__(self, find: Find, line: Callable[[], str]):
     super().__init__()
     self._find = find
-    self._statement = statement
+    self._line = line
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
-    sets = re.match(r"\s*(?:[\w./]*/)?([\w.]+)\.(\w+)\s*=", self._statement())
+    sets = re.match(r"\s*(?:[\w./]*/)?([\w.]+)\.(\w+)\s*=", self._line())
     self._find(scoped_selector, fitting=makers(sets[1], sets[2]) if sets else ())
     return super().configurable_reference(scoped_selector, evaluate)
 

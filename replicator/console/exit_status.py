@@ -10,7 +10,7 @@ INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report a program that Ctrl-C
 
 
 def exit_status(run: Callable[[], int], *, prefix: str = "error", debug: bool = False,
-                describe: Callable[[Exception], str] | None = None) -> int:
+                describe: Callable[[BaseException], str] | None = None) -> int:
   """Calls `run`; returns its status, or prints `error: LINE` and returns that of its error.
 
   The status is 2 for a UsageError, 1 for a RunFailed or any other exception, 130 for Ctrl-C.

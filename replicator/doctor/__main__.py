@@ -49,7 +49,7 @@ def _check(words: list[str]) -> int:
     return (_check_resume if flags.check_resume else _check_replicas)(flags, words)
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: BaseException) -> str:
   """The remedy for a step that has only ever run in float32; or nothing."""
   text = str(error)
   if re.search(r"\b(float32|float tensor)\b", text) and re.search(r"\b(float64|double)\b", text):

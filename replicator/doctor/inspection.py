@@ -42,7 +42,7 @@ class Evidence:
     self.changes: list[str] = []  # Nonlinear operations between the tape and an optimizer.
     self.uncompared: list[str] = []  # Updates of optimizers inside a loop or a branch.
     self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.
-    self._streams: dict[str, int] = {}  # Draws of `replicator.random`, with their numbers of rows.
+    self._own_draws: list[tuple[str, int]] = []  # Those of `replicator.random`, with their rows.
     self._joined: dict[int, str] = {}  # Where batches are joined along axis 0, by rows in total.
     self._paths: dict[int, str] = {}
     self._layers: list[keras.layers.Layer] = []
@@ -73,12 +73,11 @@ class Evidence:
     frames = traceback.extract_stack()
     is_dropout = any(frame.filename == dropout.__file__ for frame in frames)
     what = "a replicator.Dropout layer draws" if is_dropout else f"random stream '{stream}' draws"
-    self._streams.setdefault(f"{what}{graphs.place(frames)}", rows)
+    _add(self._own_draws, (f"{what}{graphs.place(frames)}", rows))
 
   def draws_for_joined_batches(self) -> list[tuple[str, str]]:
     """Draws of as many rows as batches that are joined along axis 0 have, and where these are."""
-    return [(draw, self._joined[rows]) for draw, rows in self._streams.items()
-            if rows in self._joined]
+    return [(draw, self._joined[rows]) for draw, rows in self._own_draws if rows in self._joined]
 
   def look_at_update(self, path: str) -> None:
     """Notes an update whose gradients cannot be compared; called where it is made."""
@@ -143,6 +142,6 @@ class Evidence:
     return found
 
 
-def _add(found: list[str], text: str) -> None:
-  if text not in found:
-    found.append(text)
+def _add(found: list, item: Any) -> None:
+  if item not in found:
+    found.append(item)

@@ -136,7 +136,8 @@ class _ReplicaRecorder(Observer):
     """The losses and gradients of one step, averaged over replicas: `{(place, kind, name): []}`."""
     self._taps.clear()
     context.current().on_update = self._record_update
-    context.current().on_draw = self._evidence.look_at_draw
+    if context.num_replicas() == 1:
+      context.current().on_draw = self._evidence.look_at_draw
     losses = checked_scalars(step(*batch))
     if context.num_replicas() == 1:
       self._evidence.look_at_graph(tf.compat.v1.get_default_graph())

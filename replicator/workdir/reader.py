@@ -55,7 +55,7 @@ class Run:
     if ended == "failed":
       return "bad", f"failed after step {step}"
     if isinstance(steps, int) and step < steps:
-      return "warn", " ".join(filter(None, [ended, f"step {step} of {steps}"]))
+      return "warn", " at ".join(filter(None, [ended, f"step {step} of {steps}"]))
     return "good", f"finished at step {step}"
 
 

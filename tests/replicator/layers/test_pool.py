@@ -1,14 +1,25 @@
 """A pool of past examples against a model in NumPy, on any number of replicas and micro-batches."""
 
+import json
+import pathlib
+import random as random_module
+import re
+import signal
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from replicator import Pool, Replicator, all_mean, microbatch, random, replica_id
+from replicator.checkpoints import checkpoint
 from replicator.step import replicated
 from replicator.step.variables import variables_of
 from tests.programs.refusals import refusal
 
+ROOT = pathlib.Path(__file__).parents[3]
 SIZE, BATCH, STEPS = 5, 8, 4
 EXAMPLES = np.random.default_rng(0).normal(size=[STEPS, BATCH, 2])
 
@@ -210,4 +221,75 @@ def test_what_a_pool_holds_is_saved():
 def test_what_a_pool_cannot_take(call, line):
   replicator = Replicator("default")
   pool = pool_in(replicator)
-  assert refusal(replicator.run, lambda: call(pool)) == line
+  where = r"tests/replicator/layers/test_pool\.py:\d+: "
+  assert re.fullmatch(where + re.escape(line), refusal(replicator.run, lambda: call(pool)))
+
+
+# ---- A run that is killed -----------------------------------------------------------------------
+
+KILLED = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
+          "train.checkpoint_every = 5", "train.steps = 600"]
+
+
+def cycle_gan(workdir: pathlib.Path, *bindings: str) -> subprocess.Popen:
+  return subprocess.Popen(
+      [sys.executable, "-m", "tests.programs.cycle_gan", f"--workdir={workdir}",
+       *(f"--gin_param={binding}" for binding in (*KILLED, *bindings))],
+      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def logged(workdir: pathlib.Path) -> int:
+  log = workdir / "metrics.jsonl"
+  return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def saved(workdir: pathlib.Path) -> int:
+  return max(checkpoint.steps_of(workdir / "checkpoints"), default=0)
+
+
+def is_killed(workdir: pathlib.Path, moment: random_module.Random, *bindings: str) -> bool:
+  """Starts the run, and kills it at some event; False if it ended before.
+
+  The event is a line of the log or a checkpoint, so many beyond those that the last run left.
+  """
+  count = moment.choice([logged, saved])
+  until = count(workdir) + moment.randint(1, 12)
+  with cycle_gan(workdir, *bindings) as process:
+    while process.poll() is None and count(workdir) < until:
+      time.sleep(0.001)
+    process.kill()
+    output = process.communicate()[0]
+  assert process.returncode in (0, -signal.SIGKILL), output
+  return process.returncode != 0
+
+
+def finish(workdir: pathlib.Path, *bindings: str) -> tuple[list[dict], dict[str, np.ndarray], str]:
+  """Runs to the end; the log without its times, the last checkpoint, and what is printed."""
+  with cycle_gan(workdir, *bindings) as process:
+    output = process.communicate()[0]
+  assert process.returncode == 0, output
+  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return ([{name: value for name, value in row.items() if name != "seconds"} for row in rows],
+          checkpoint.read(workdir / "checkpoints"), output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bindings", [
+    [], ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]],
+                         ids=["one device", "mirrored"])
+def test_a_cycle_gan_that_is_killed_ten_times_equals_one_that_is_not(bindings, tmp_path):
+  log, variables, _ = finish(tmp_path / "whole", *bindings)
+  assert [row["step"] for row in log] == list(range(1, 601))
+  assert {"pools/a/entered", "pools/b/examples"} <= set(variables)
+  moment, kills, runs = random_module.Random(0), 0, 0
+  while kills < 10:  # One run as a rule, another one if that ends before.
+    workdir = tmp_path / f"killed-{runs}"
+    while kills < 10 and is_killed(workdir, moment, *bindings):
+      kills += 1
+    found_log, found, output = finish(workdir, *bindings)
+    assert "resumed at step" in output
+    assert found_log == log
+    assert found.keys() == variables.keys()
+    for path, value in variables.items():
+      assert (found[path].dtype, found[path].tobytes()) == (value.dtype, value.tobytes()), path
+    runs += 1

@@ -168,6 +168,16 @@ def test_a_loop_does_not_grow_with_their_number(float64):
   assert [call.split(" of ")[0] for call in collectives] == ["all_mean"] * 2  # One an optimizer.
 
 
+def test_the_loop_computes_one_micro_batch_at_a_time():
+  # Several at once would need the memory of the full batch.
+  on = Replicator("one_device")
+  mean = lambda x: {"mean": microbatch(tf.reduce_mean, x, 4)}
+  function = on.compile(lambda x: on.on_replicas(mean, tf.constant(0, tf.int64), (x,)))
+  graph = function.get_concrete_function(on.distribute(BATCHES[0])).graph.as_graph_def()
+  nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+  assert [node.attr["parallel_iterations"].i for node in nodes if node.op.endswith("While")] == [1]
+
+
 def test_collectives_of_batch_norm_are_unrolled(float64):
   (two, collectives), (four, more_collectives) = (
       graph_size(n, GlobalBatchNorm, replicas=2) for n in (2, 4))

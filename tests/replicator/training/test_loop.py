@@ -4,6 +4,7 @@ import json
 import pathlib
 import time
 
+import gin
 import keras
 import numpy as np
 import pytest
@@ -301,6 +302,37 @@ def test_a_setting_that_cannot_work_is_an_error_of_one_line(binding, message, tm
   # gin adds lines of its own, which the command line does not show.
   assert "\n" not in str(raised.value).partition("\n  In call to configurable")[0]
   assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("bindings, step, message", [
+    (["microbatch.n = 3"], lambda: {"loss": replicator.microbatch(
+        lambda x: tf.reduce_mean(x), tf.zeros([8]))}, "microbatch.n = 3: does not divide"),
+    (["critick/microbatch.n = 2"], lambda: {"loss": in_scope("critic")},
+     "critick/microbatch.n is never used.* Did you mean 'critic'?"),
+    (["Guard.limits = {'los': 1.0}"], lambda: {"loss": 0.0}, "the step logs no 'los'"),
+    (["Checkpoints.keep_best = 'los'"], lambda: {"loss": 0.0}, "keep_best = 'los': nothing of"),
+    ([], lambda: {"loss": tf.matmul(tf.zeros([2, 3]), tf.zeros([2, 3]))}, "Dimensions must be"),
+    ([], lambda: {"loss": tf.zeros([2])}, "'loss' of shape"),
+])
+@pytest.mark.parametrize("strategy", [[], MIRRORED_2], ids=["default", "mirrored"])
+def test_what_cannot_train_is_refused_before_the_first_evaluation(
+    bindings, step, message, strategy, tmp_path):
+  with pytest.raises((UsageError, ValueError), match=message):
+    train(tmp_path, "train.steps = 1", "train.eval_every = 1", *strategy, *bindings,
+          step=lambda: step, evaluate=pytest.fail)
+
+
+def in_scope(scope: str) -> tf.Tensor:
+  with gin.config_scope(scope):
+    return replicator.microbatch(lambda x: tf.reduce_mean(x), tf.zeros([8]))
+
+
+def test_an_evaluation_may_use_scopes_of_its_own(tmp_path):
+  def evaluates(step):
+    return Evaluation({"zero": float(in_scope("evaluation"))})
+  train(tmp_path, "train.steps = 1", "train.eval_every = 1", "evaluation/microbatch.n = 2",
+        step=lambda: lambda: {"loss": in_scope("critic")}, evaluate=evaluates)
+  assert column(tmp_path, "eval/zero") == {0: 0.0, 1: 0.0}
 
 
 def test_a_batch_that_does_not_divide_is_refused(tmp_path):

@@ -278,7 +278,7 @@ def test_a_report_that_fails_is_a_line(workdir, monkeypatch):
 
 
 @pytest.mark.parametrize("ended, last, words", [
-    ("", 300, "finished at step 300"), ("interrupted", 120, "interrupted step 120 of 300"),
+    ("", 300, "finished at step 300"), ("interrupted", 120, "interrupted at step 120 of 300"),
     ("failed: step 121: loss is nan; stop", 120, "failed after step 120"),
     (None, 120, "step 120 of 300")])
 def test_the_report_says_how_the_run_ended(ended, last, words, workdir):
