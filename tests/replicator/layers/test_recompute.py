@@ -81,8 +81,7 @@ def trained(wrap, make_replicator, method="loss_and_gradients", n=1):
     ("one_device", "penalized", 1, True),
     pytest.param("mirrored", "penalized", 1, False, marks=pytest.mark.slow),
     pytest.param("xla", "loss_and_gradients", 1, False, marks=pytest.mark.slow),
-    pytest.param("xla", "penalized", 1, False, marks=pytest.mark.slow),
-    pytest.param("central_storage", "loss_and_gradients", 1, False, marks=pytest.mark.slow)])
+    pytest.param("xla", "penalized", 1, False, marks=pytest.mark.slow)])
 def test_gradients_draws_and_states_are_those_without_recomputation(
     run_eagerly, strategy, method, n, eager):
   if strategy == "xla":
