@@ -101,7 +101,8 @@ def cpus(variable: tf.Variable) -> list[int]:
 def operations(replicator: Replicator, step, batch: np.ndarray) -> list[tf.Operation]:
   """Those of a step that ran, in the order in which they were traced."""
   arguments = (tf.constant(0, tf.int64), (replicator.distribute(batch),))
-  return replicator._compiled[step].get_concrete_function(*arguments).graph.get_operations()
+  (compiled,) = (run for (of, _), run in replicator._compiled.items() if of is step)
+  return compiled.get_concrete_function(*arguments).graph.get_operations()
 
 
 # ---- Training -----------------------------------------------------------------------------------
@@ -277,6 +278,11 @@ def test_with_one_device_a_replica_nothing_changes():
 # ---- Errors -------------------------------------------------------------------------------------
 
 
+def line_of(function) -> int:
+  """The line of the first statement of a function."""
+  return function.__code__.co_firstlineno + 1
+
+
 @pytest.mark.parametrize("index", [-1, 2, 1.0, "1", None])
 def test_a_device_that_a_replica_does_not_have(index):
   def place():
@@ -285,7 +291,8 @@ def test_a_device_that_a_replica_does_not_have(index):
   replicas = split()
   message = (f"logical_device({index!r}): must be a whole number of at least 0 and below "
              "Replicator.devices_per_replica = 2; raise that, or write a smaller one")
-  assert refusal(place) == refusal(replicas.run, place) == message
+  assert refusal(place) == message
+  assert refusal(replicas.run, place).endswith(f"test_logical_devices.py:{line_of(place)}: {message}")
   with replicas.scope():
     assert refusal(place) == message
 
@@ -295,7 +302,8 @@ def test_a_second_device_where_there_is_one():
     with logical_device(1):
       pass
   replicas = Replicator("mirrored", logical_cpus=2)
-  assert refusal(place) == refusal(replicas.run, place)
+  assert refusal(replicas.run, place).endswith(
+      f"test_logical_devices.py:{line_of(place)}: {refusal(place)}")
   assert "Replicator.devices_per_replica = 1; raise that" in refusal(place)
 
 
