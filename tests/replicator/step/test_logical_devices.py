@@ -292,7 +292,8 @@ def test_a_device_that_a_replica_does_not_have(index):
   message = (f"logical_device({index!r}): must be a whole number of at least 0 and below "
              "Replicator.devices_per_replica = 2; raise that, or write a smaller one")
   assert refusal(place) == message
-  assert refusal(replicas.run, place).endswith(f"test_logical_devices.py:{line_of(place)}: {message}")
+  assert refusal(replicas.run, place).endswith(
+      f"test_logical_devices.py:{line_of(place)}: {message}")
   with replicas.scope():
     assert refusal(place) == message
 
