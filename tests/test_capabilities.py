@@ -12,6 +12,7 @@ from replicator import Replicator, UsageError
 from replicator.app import config
 from tests.programs import capabilities
 from tests.programs.features import FEATURES, Feature, KerasNoisy, Regression
+from tests.programs.planted_bugs import Points
 
 DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "capabilities.md"
 WIDTH = 4  # The inputs of a layer.
@@ -123,5 +124,5 @@ def test_a_training_is_refused_before_it_starts(tmp_path):
   config.parse([], ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2",
                     "train.steps = 1"])
   with pytest.raises(UsageError, match="cannot update the seed generator 'seeds' on 2 replicas"):
-    replicator.train(KerasNoisy, None, workdir=str(tmp_path / "run"))
+    replicator.train(KerasNoisy, Points(), workdir=str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()

@@ -24,6 +24,12 @@ AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
 
 
+def slow_but(*quick: str, paths: list[pathlib.Path]) -> list:
+  """The files as parameters of a test that is slow, except for those named."""
+  return [pytest.param(path, id=path.stem, marks=[] if path.stem in quick else pytest.mark.slow)
+          for path in paths]
+
+
 @pytest.fixture(autouse=True)
 def clean(without_curves):
   yield
@@ -58,7 +64,7 @@ def test_configuration_goes_with_the_calls_of_a_tpu(path):
     assert gin.query_parameter(f"train.{name}") % steps_per_call == 0
 
 
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", slow_but("sngan_digits", paths=RUNS))
 def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   for name in ("airplane", "ship"):
@@ -77,7 +83,7 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   assert np.isfinite([losses[name] for name in ("discriminator", "generator", "encoder")]).all()
 
 
-@pytest.mark.parametrize("path", AGENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", slow_but("d4pg_pendulum", "sac_pendulum", paths=AGENTS))
 def test_agent_takes_a_step(path, tmp_path):
   agent = path.stem.split("_")[0]
   config.parse([str(path)], [

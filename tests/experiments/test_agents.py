@@ -81,7 +81,8 @@ def one_device(tmp_path_factory):
 
 
 @pytest.mark.parametrize("agent, name, more", [
-    ("d4pg", "mirrored 2", PRIORITIZED), ("d4pg", "central storage 2", PRIORITIZED),
+    ("d4pg", "mirrored 2", PRIORITIZED),
+    pytest.param("d4pg", "central storage 2", PRIORITIZED, marks=pytest.mark.slow),
     pytest.param("d4pg", "mirrored 4", [], marks=pytest.mark.slow),
     pytest.param("ddpg", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow)])
@@ -116,6 +117,7 @@ def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resu
   assert np.isfinite([row["critic"] for row in rows]).all()
 
 
+@pytest.mark.slow
 def test_xla_and_several_steps_a_call_do_not_change_the_training(one_device, tmp_path):
   more = [*FLOAT64, "RateLimiter.samples_per_insert = 1e9", "train.log_every = 5"]
   train("d4pg", tmp_path, *more, "Replicator.jit_compile = True", "train.steps_per_call = 5")

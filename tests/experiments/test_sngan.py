@@ -150,6 +150,7 @@ def test_float32_agrees_over_the_first_steps(tmp_path):
   np.testing.assert_allclose(two, one, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bindings", [
     ["SNGAN.bigan = True"], ["SNGAN.conditional = True", "train.precision = 'mixed_bfloat16'"]])
 def test_variants_train(bindings, tmp_path):

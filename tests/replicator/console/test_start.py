@@ -37,7 +37,7 @@ def test_the_first_lines_are_the_experiment_and_its_workdir(said):
   assert said("--gin_file=a.gin", "--workdir=w", "--gin_file", "b.gin", "--eager")[1:] == [
       "workdir     w"]
   first, second = said("--gin_file=a.gin", "--gin_file", "b.gin")
-  assert re.fullmatch(r"experiment  \w+, a.gin, b.gin", first)
+  assert re.fullmatch(r"experiment  \S+, a.gin, b.gin", first)
   assert re.fullmatch(r"workdir     runs/\w+-\d{8}-\d{6}", second)
 
 

@@ -58,24 +58,25 @@ GRADIENT = "first: gradient 'optimizer, update 1: network/000'"
     ("local_batch_norm", LOSS, "local batch norm: Keras BatchNormalization takes the statistics of "
      "each replica by itself (sequential/batch_normalization)"),
     ("dropout", LOSS, "a Keras Dropout layer at tests/programs/planted_bugs.py:"),
-    ("keras_random", LOSS, "a keras.random draw at tests/programs/planted_bugs.py:"),
     ("clipping", GRADIENT, "clipping before aggregation: tf.clip_by_global_norm at tests/"),
-    ("clipping_by_hand", GRADIENT, "gradients changed before aggregation by an operation that is "
-     "not linear (Maximum at tests/programs/planted_bugs.py:"),
     ("sum", LOSS, "a loss summed instead of averaged: the loss 'loss' is exactly 1/2"),
-    ("sum_unseen", GRADIENT, "a loss summed instead of averaged: all gradients of this update are "
-     "exactly 1/2"),
-    ("added_gradients", GRADIENT, "a sum over replicas: all gradients of this update are exactly "
-     "2 times as large"),
     ("batch_dependent", LOSS, "a batch-dependent op"),
     ("unaveraged_variable", "first: variable 'latest' ", "a variable is assigned what one replica "
      "computed from its own examples; average a statistic first with replicator.all_mean; keep "),
     ("own_pool", "first: variable 'pool' ", "each replica puts only its own examples into "
      "'pool': 4 of 8 come in; keep a pool or a queue in a replicator.Pool, or join the examples"),
-    ("joined", LOSS, "a replicator.Dropout layer draws at tests/programs/planted_bugs.py:"),
-    ("weights", "first: variable 'network/003' (sequential/dense_1/bias) before the first step",
-     "initial weights differ"),
     ("unseeded", LOSS, "the step is not deterministic"),
+    *(pytest.param(*bug, marks=pytest.mark.slow) for bug in [
+        ("keras_random", LOSS, "a keras.random draw at tests/programs/planted_bugs.py:"),
+        ("clipping_by_hand", GRADIENT, "gradients changed before aggregation by an operation that "
+         "is not linear (Maximum at tests/programs/planted_bugs.py:"),
+        ("sum_unseen", GRADIENT, "a loss summed instead of averaged: all gradients of this update "
+         "are exactly 1/2"),
+        ("added_gradients", GRADIENT, "a sum over replicas: all gradients of this update are "
+         "exactly 2 times as large"),
+        ("joined", LOSS, "a replicator.Dropout layer draws at tests/programs/planted_bugs.py:"),
+        ("weights", "first: variable 'network/003' (sequential/dense_1/bias) before the first step",
+         "initial weights differ")]),
 ])
 def test_a_planted_bug_is_found_on_two_replicas_and_named(bug, first, cause):
   row = next(examine(planted(bug), steps=1).results())
@@ -96,6 +97,7 @@ def test_a_planted_bug_is_found_in_micro_batches_and_named(bug, cause):
   assert row.notes[1].startswith(f"likely cause: {cause}")
 
 
+@pytest.mark.slow
 def test_the_cause_of_joined_batches_says_where_and_what_to_do():
   cause = next(examine(planted("joined"), steps=1).results()).notes[1]
   line = r"at tests/programs/planted_bugs\.py:\d+"
@@ -150,6 +152,7 @@ def test_clipping_that_never_changes_a_gradient_is_no_bug():
   assert next(examine(planted("clipping_of_nothing"), steps=1).results()).verdict == AGREES
 
 
+@pytest.mark.slow
 def test_batch_statistics_are_compared_in_the_same_micro_batches():
   rows = list(examine("Regression.norm = 'global'").results())
   assert [row.verdict for row in rows] == [AGREES] * 3
@@ -169,6 +172,7 @@ def test_a_variant_that_fails_says_where_and_why():
   assert "likely cause: a keras.random draw at tests/programs/planted_bugs.py:" in row.notes[0]
 
 
+@pytest.mark.slow
 def test_in_float32_a_sound_step_agrees_loosely_and_a_bug_does_not():
   found = examine(precision="float32")
   row = next(found.results())

@@ -100,8 +100,8 @@ def full_batch():
 
 
 @pytest.mark.parametrize("strategy, replicas, n", [
-    ("one_device", 1, 2), ("one_device", 1, 8), ("mirrored", 2, 4), ("mirrored", 4, 2),
-    ("central_storage", 2, 2)])
+    ("one_device", 1, 2), ("one_device", 1, 8), ("mirrored", 2, 4), ("central_storage", 2, 2),
+    pytest.param("mirrored", 4, 2, marks=pytest.mark.slow)])
 def test_micro_batches_train_as_the_full_batch(float64, full_batch, strategy, replicas, n):
   assert_equal(train(Replicator(strategy, logical_cpus=replicas), n), full_batch)
 
@@ -178,6 +178,7 @@ def test_the_loop_computes_one_micro_batch_at_a_time():
   assert [node.attr["parallel_iterations"].i for node in nodes if node.op.endswith("While")] == [1]
 
 
+@pytest.mark.slow
 def test_collectives_of_batch_norm_are_unrolled(float64):
   (two, collectives), (four, more_collectives) = (
       graph_size(n, GlobalBatchNorm, replicas=2) for n in (2, 4))
