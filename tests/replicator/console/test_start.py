@@ -38,7 +38,7 @@ def test_the_first_lines_are_the_experiment_and_its_workdir(said):
       "workdir     w"]
   first, second = said("--gin_file=a.gin", "--gin_file", "b.gin")
   assert re.fullmatch(r"experiment  \S+, a.gin, b.gin", first)
-  assert re.fullmatch(r"workdir     runs/\w+-\d{8}-\d{6}", second)
+  assert re.fullmatch(r"workdir     runs/\S+-\d{8}-\d{6}", second)
 
 
 def test_the_announced_workdir_is_the_one_of_the_run(monkeypatch, capsys):
