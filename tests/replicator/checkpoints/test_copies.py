@@ -55,8 +55,8 @@ def test_a_copy_that_parted_is_found_alone(path, change, mirrored, variables):
   try:
     if change == "a bit":
       flat = tf.reshape(before, [-1])
-      last = flat[-1:] + (1 if before.dtype.is_integer else tf.cast(0.5, before.dtype))
-      copy.assign(tf.reshape(tf.concat([flat[:-1], last], 0), before.shape))
+      first = flat[:1] + (1 if before.dtype.is_integer else tf.cast(0.5, before.dtype))
+      copy.assign(tf.reshape(tf.concat([first, flat[1:]], 0), before.shape))
     else:
       copy.assign(-before if change == "sign" else tf.reverse(before, [0]))
     assert Copies(variables, mirrored).parted() == {path}
