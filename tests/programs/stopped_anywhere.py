@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replicator import Evaluation, app, atomic, train
-from replicator.workdir import report
+from replicator.workdir.live_report import LiveReport
 from tests.programs import fragile
 
 MOMENTS = ("building", "evaluating", "tracing", "stepping", "saving", "reporting", "exiting")
@@ -67,7 +67,7 @@ def main(workdir: str) -> None:
   """Trains."""
   fragile.BAD = -1.0  # No example is bad.
   atomic.publish = reaching("saving", atomic.publish)
-  report.write_report = reaching("reporting", report.write_report)
+  LiveReport.finish = reaching("reporting", LiveReport.finish)
   try:
     train(Stopped, fragile.numbers, evaluate, before_call, workdir=workdir)
   finally:
