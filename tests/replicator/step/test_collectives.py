@@ -174,8 +174,8 @@ SUMS = {"int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", 
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_sums_of_every_integer_dtype_fit_theirs(replicas):
   def step():
-    largest = {dtype: tf.fill([replicas], tf.as_dtype(dtype).max // (1 if dtype != wide else 8))
-               for dtype, wide in SUMS.items()}
+    largest = {dtype: tf.constant(np.iinfo(dtype).max // (1 if dtype != wide else 8), dtype,
+                                  [replicas]) for dtype, wide in SUMS.items()}
     return all_sum(largest), reduce_scatter(largest)
   for result in Replicator("mirrored", logical_cpus=replicas).run(step):
     for dtype, wide in SUMS.items():
