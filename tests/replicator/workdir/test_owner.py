@@ -36,10 +36,13 @@ with owned(folder):
 """
 # Outlives the owner, until the test kills it.
 FORKS = """
+  begins, begun = os.pipe()
   child = os.fork()
   if not child:
+    os.write(begun, b"!")
     signal.alarm(600)
     signal.pause()
+  os.read(begins, 1)
   (folder / "child").write_text(str(child))
 """
 
