@@ -1,12 +1,14 @@
 """Exceptions that a user reads as one line, and what helps to write such lines."""
 
 import difflib
+import os
 import sysconfig
 from collections.abc import Iterable
 
 USAGE_STATUS = 2  # The exit status after a bad command line or configuration.
 PREEMPTED_STATUS = 42  # The exit status of a run that was asked to stop, and saved.
 _STDLIB = sysconfig.get_paths()["stdlib"]
+ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # Where the files of this package are.
 # So begins an error that Keras or AutoGraph raises in place of the one that it caught.
 _IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:",
                         "Could not automatically infer the output shape")
@@ -73,3 +75,8 @@ def first_line(error: BaseException) -> str:
 def is_foreign(file: str) -> bool:
   """Whether a source file belongs to Python or an installed package, and not to the user."""
   return "site-packages" in file or "dist-packages" in file or _STDLIB in file
+
+
+def is_of_user(file: str) -> bool:
+  """Whether a source file exists and is the user's: neither foreign nor of this package."""
+  return os.path.isfile(file) and not is_foreign(file) and not file.startswith(ENGINE)

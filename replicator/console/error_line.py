@@ -14,9 +14,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from replicator.errors import UsageError, chain_of, first_line, is_foreign, nearest
+from replicator.errors import UsageError, chain_of, first_line, is_of_user, nearest
 
-_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # What TensorFlow says of common mistakes in a step, up to where a remedy says more than the rest.
 _REMEDIES = {
     r"Using a symbolic `tf.Tensor` as a Python `bool` is not allowed":
@@ -80,8 +79,7 @@ def _frames(chain: list[BaseException]) -> list[_Frame]:
 
 
 def _own(frames: list[_Frame]) -> list[_Frame]:
-  return [frame for frame in frames if os.path.isfile(frame.file) and not is_foreign(frame.file)
-          and not frame.file.startswith(_ENGINE)
+  return [frame for frame in frames if is_of_user(frame.file)
           and "__autograph_generated_file" not in frame.file]
 
 

@@ -13,7 +13,7 @@ quiet.import_tensorflow()
 import keras
 import tensorflow as tf
 
-from replicator.errors import is_foreign
+from replicator.errors import ENGINE, is_foreign
 from replicator.internals.keras_internals import layers_in
 from replicator.layers import dropout
 from replicator.layers.batch_norm import GlobalBatchNorm
@@ -103,7 +103,7 @@ class Evidence:
     own = [frame for frame in operation.traceback if not is_foreign(frame.filename)]
     shape = operation.outputs[0].shape
     if (shape.rank and shape[0] and tf.get_static_value(operation.inputs[-1]) == 0
-        and own and not own[-1].filename.startswith(graphs.LIBRARY)):
+        and own and not own[-1].filename.startswith(ENGINE)):
       self._joined.setdefault(shape[0], graphs.place(operation.traceback).removeprefix(" at "))
 
   def _kind_of_draw(self, frames: Sequence) -> str:

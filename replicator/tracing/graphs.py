@@ -1,23 +1,19 @@
 """What the graph of a step does, and the user's line that does it."""
 
 import os
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import replicator
-from replicator.errors import is_foreign
+from replicator.errors import is_of_user
 from replicator.internals.tensorflow_internals import graphs_called_by
 from replicator.step.replicated import copies_of
 
-LIBRARY = str(pathlib.Path(replicator.__file__).parent) + os.sep
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
 
 
 def place(frames: Sequence) -> str:
   """` at file:line`, the innermost line of the user's own code in a traceback; or nothing."""
-  own = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(LIBRARY)
-         and not is_foreign(f.filename)]
+  own = [frame for frame in frames if is_of_user(frame.filename)]
   return f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
 

@@ -23,7 +23,7 @@ class LiveReport:
     self._next = 0.0  # When the last report has been paid for.
 
   def update(self) -> None:
-    """Writes the report, if the last one took less than its share of the time since then."""
+    """Writes the report, if the last one took no more than its share of the time since then."""
     if self._clock() >= self._next:
       self._write()
 
