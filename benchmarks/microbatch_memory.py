@@ -7,13 +7,13 @@ n. Peak memory is the highest resident size of the process while it trains, minu
 the first step, which TensorFlow itself, the weights and the optimizers' slots take.
 """
 
-import resource
 import subprocess
 import sys
 import time
 
 from absl import app, flags
 
+from benchmarks.memory import resident_mib
 from replicator.console.quiet import import_tensorflow
 
 FLAGS = flags.FLAGS
@@ -21,11 +21,6 @@ flags.DEFINE_list("n", ["1", "2", "4", "8", "16"], "Numbers of micro-batches.")
 flags.DEFINE_integer("batch_size", 256, "Images of a step.", lower_bound=1)
 flags.DEFINE_integer("steps", 3, "Timed steps.", lower_bound=1)
 flags.DEFINE_boolean("alone", False, "Measure in this process, for the one n given.")
-
-
-def resident_mib() -> float:
-  """The highest resident size of this process so far, in MiB."""
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure() -> None:

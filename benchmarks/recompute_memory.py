@@ -8,13 +8,13 @@ around every `part` blocks, or around none; each runs in one process. Peak memor
 resident size of the process while it trains, minus its size before the first step.
 """
 
-import resource
 import subprocess
 import sys
 import time
 
 from absl import app, flags
 
+from benchmarks.memory import resident_mib
 from replicator.console.quiet import import_tensorflow
 
 FLAGS = flags.FLAGS
@@ -25,11 +25,6 @@ flags.DEFINE_integer("steps", 3, "Timed steps.", lower_bound=1)
 flags.DEFINE_enum("norm", "batch", ["batch", "spectral"], "The blocks' normalization.")
 flags.DEFINE_boolean("jit_compile", False, "Compile the step with XLA.")
 flags.DEFINE_boolean("alone", False, "Measure in this process, for the one part given.")
-
-
-def resident_mib() -> float:
-  """The highest resident size of this process so far, in MiB."""
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure() -> None:
