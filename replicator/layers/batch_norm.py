@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from replicator.layers import layer_state
-from replicator.step import all_reduce, collectives, context
+from replicator.step import all_reduce, collectives, context, xla
 
 
 class GlobalBatchNorm(keras.layers.Layer):
@@ -93,13 +93,14 @@ class GlobalBatchNorm(keras.layers.Layer):
     count = part.count if part else 1
     # The first micro-batch subtracts the share of the old value for all micro-batches.
     olds = count if part is None or part.is_first else 0
-    # An update that is skipped because of an infinity or NaN must not move the statistics either.
-    share = tf.where(tf.math.is_finite(variance),
-                     tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
-    for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-      old, new = statistic.value, tf.stop_gradient(value)
-      change = tf.math.multiply_no_nan(new - old * olds if olds else new, share)
-      statistic.assign(old + change)
+    with xla.alike():
+      # An update that is skipped because of an infinity or NaN must not move the statistics either.
+      share = tf.where(tf.math.is_finite(variance),
+                       tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
+      for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+        old, new = statistic.value, tf.stop_gradient(value)
+        change = tf.math.multiply_no_nan(new - old * olds if olds else new, share)
+        statistic.assign(old + change)
 
   def compute_output_shape(self, input_shape):
     return input_shape
@@ -164,10 +165,11 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
   """The moments and the count of all replicas, given those of each: `[replicas, 1 + 2 c]`."""
-  channels = packed.shape[-1] // 2
-  counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
-  total = tf.reduce_sum(counts)
-  weights = counts / total
-  mean = tf.reduce_sum(weights * means, axis=0)
-  variance = tf.reduce_sum(weights * (variances + tf.math.squared_difference(means, mean)), axis=0)
-  return (mean, variance), total
+  with xla.alike():
+    channels = packed.shape[-1] // 2
+    counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
+    total = tf.reduce_sum(counts)
+    weights = counts / total
+    mean = tf.reduce_sum(weights * means, axis=0)
+    variances += tf.math.squared_difference(means, mean)
+    return (mean, tf.reduce_sum(weights * variances, axis=0)), total
