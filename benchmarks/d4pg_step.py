@@ -15,7 +15,8 @@ steps. The networks are those of Acme; observations have 24 numbers, actions 6, 
 Contenders whose package is not installed are skipped. Each one is a process of its own, and they
 take turns. The table has medians over the turns, and ratios of these medians.
 
-With --replicas=2 ours is instead compared with itself without XLA (`no_xla`), each on 2 logical CPUs.
+With --replicas=2 ours is instead compared with itself without XLA (`no_xla`), both on 2 logical
+CPUs.
 
 With --check the contenders instead make the same updates, from the same weights on the same
 batches, and the table has the difference of their results from plain Keras.

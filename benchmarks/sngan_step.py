@@ -9,7 +9,7 @@ Adam, two threads) of the same networks:
   keras    `benchmarks.sngan_keras`, plain Keras 3 layers in a tf.function
   pytorch  `benchmarks.sngan_torch`, eager with channels_last, where torch is installed
 
-With --replicas=2 ours is instead compared with itself under XLA (`xla`), each on 2 logical CPUs.
+With --replicas=2 ours is instead compared with itself under XLA (`xla`), both on 2 logical CPUs.
 
 Every contender is a process of its own, so that thread pools do not compete. They take turns of a
 few steps, round after round, so that a slow minute of the machine slows all contenders. The table
@@ -98,7 +98,8 @@ def main(argv: list[str]) -> None:
   turns.compare("benchmarks.sngan_step", names, FLAGS.rounds, FLAGS.threads,
                 amount=FLAGS.batch_size * FLAGS.steps, unit="examples",
                 title=f"SN-GAN 32 px step, batch {FLAGS.batch_size}, width {FLAGS.width}, "
-                      f"{FLAGS.precision}, replicas: {FLAGS.replicas}, turns of {FLAGS.steps} steps")
+                      f"{FLAGS.precision}, replicas: {FLAGS.replicas}, "
+                      f"turns of {FLAGS.steps} steps")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import (GlobalBatchNorm, Replicator, SpectralNorm, all_mean, microbatch, random,
-                        wrap_optimizer)
+import replicator
+from replicator import Replicator, all_mean, microbatch, random, wrap_optimizer
 from replicator.step.replicated import copies_of
 from replicator.step.variables import variables_of
 from replicator.training.training_function import TrainingFunction
@@ -29,8 +29,8 @@ class Classifier(tf.Module):
     super().__init__()
     keras.utils.set_random_seed(0)
     self.network = keras.Sequential([
-        keras.Input([4, 4, 1]), SpectralNorm(keras.layers.Conv2D(2, 3)), GlobalBatchNorm(),
-        keras.layers.Flatten(), keras.layers.Dense(1)])
+        keras.Input([4, 4, 1]), replicator.SpectralNorm(keras.layers.Conv2D(2, 3)),
+        replicator.GlobalBatchNorm(), keras.layers.Flatten(), keras.layers.Dense(1)])
     self.optimizer = wrap_optimizer(keras.optimizers.Adam(0.01), self.network.trainable_variables,
                                     clip_norm=1.0, ema_decay=0.9)
 
