@@ -38,9 +38,9 @@ class Replicator:
     logical_cpus: the number of devices that the CPU is split into, to replicate over. None uses
       all GPUs, or the CPU as one device if there are none.
     tpu: the name or address of the TPU, for the strategy 'tpu'.
-    jit_compile: whether XLA compiles the step; on several replicas, what each of them computes
-      between two collectives. It pays off for networks of small matrices. On CPUs, XLA is slower
-      than the default for convolutions, which it leaves alone on several replicas.
+    jit_compile: whether XLA compiles the step; on several replicas, what a replica computes between
+      two collectives. It pays off for networks of small matrices. On CPUs, XLA is slower than the
+      default for convolutions; on several replicas they are left to the default.
     devices_per_replica: the number of devices that each replica spans. A step places its parts
       with `replicator.logical_device`.
 

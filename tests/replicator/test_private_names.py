@@ -33,10 +33,14 @@ MODULES = {
         "keras.src.backend.common.stateless_scope:get_stateless_scope",
         "keras.src.backend.common.stateless_scope:in_stateless_scope"]),
     "tensorflow": ("replicator/internals/tensorflow_internals.py", [
+        "tensorflow:Operation._set_attr",
         "tensorflow:__internal__", "tensorflow:__internal__.tracking.Trackable",
+        "tensorflow.python.pywrap_tfe:TF_SetXlaEnableLazyCompilation",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         "tensorflow.python.distribute.distribute_utils:regroup",
         "tensorflow.python.distribute.values:Mirrored",
+        "tensorflow.python.eager.context:Context.function_call_options",
+        "tensorflow.python.eager.context:FunctionCallOptions.config_proto_serialized",
         "tensorflow.python.eager.record:should_record_backprop",
         "tensorflow.python.eager.record:stop_recording"])}
 OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
