@@ -46,7 +46,9 @@ def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor]) 
   result.set_shape([context.num_replicas(), *x.shape] if move == "all_gather" else x.shape)
   if not x.dtype.is_floating:
     return result
-  return tensorflow_internals.with_gradient([result], [x], lambda dy: [gradient(dy)])[0]
+  # The gradient of `tf.gather` is no tensor yet.
+  return tensorflow_internals.with_gradient(
+      [result], [x], lambda dy: [gradient(tf.convert_to_tensor(dy))])[0]
 
 
 # ---- By strategy, for the tensors of all replicas of this process -------------------------------
