@@ -84,7 +84,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x, scale=scale, offset=offset,
         mean=tf.zeros([0]), variance=tf.zeros([0]), epsilon=self.epsilon, is_training=True)
-    count = tf.cast(tf.size(x) / x.shape[-1], variance.dtype)
+    count = _count(x, variance.dtype)
     self._move(mean, variance * (count - 1) / count)  # The operation divides by count - 1.
     return outputs
 
@@ -146,11 +146,8 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
   axes = list(range(x.shape.rank - 1))
   mean = tf.reduce_mean(x, axes)
   variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
-  size = x.shape.num_elements()
-  if size:
-    count = tf.constant([size / x.shape[-1]], x.dtype)
-  else:  # There are no examples, or their number is not known before the step runs.
-    count = tf.cast(tf.size(x) / x.shape[-1], x.dtype)[tf.newaxis]
+  count = _count(x, x.dtype)
+  if not x.shape.num_elements():  # There are none, or it is known only when the step runs.
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
@@ -160,6 +157,13 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     return everywhere, everywhere, total
   of_group, count = _combine(calls.Group(groups).own(packed))
   return of_group, everywhere, count
+
+
+def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """The number of values of each channel, `[1]`; a constant if the graph knows it."""
+  size = x.shape.num_elements()
+  return (tf.cast(tf.size(x) / x.shape[-1], dtype)[tf.newaxis] if size is None
+          else tf.constant([size / x.shape[-1]], dtype))
 
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:

@@ -4,12 +4,15 @@ import collections
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tree
+from tensorflow.python.ops import custom_gradient
 
 from replicator import (
+  GlobalBatchNorm,
   Replicator,
   UsageError,
   all_concat,
@@ -23,6 +26,7 @@ from replicator import (
   map_gather,
   map_reduce,
   num_replicas,
+  recompute_grad,
   reduce_scatter,
   replica_id,
 )
@@ -513,3 +517,22 @@ def test_a_call_that_makes_no_sense_is_refused(message):
   for step in REFUSED[message]:
     with pytest.raises(UsageError, match=message):
       replicator.run(step, np.ones([4, 2]))
+
+
+# ---- The cost of tracing ------------------------------------------------------------------------
+
+
+def test_no_collective_searches_the_graphs_of_the_other_replicas(monkeypatch):
+  # `tf.custom_gradient` does, for variables: the time to trace would grow with the square of the
+  # number of layers.
+  def searched(*_, **__):
+    raise AssertionError("searches the graph")
+  monkeypatch.setattr(custom_gradient, "_get_dependent_variables", searched)
+  network = keras.Sequential([keras.Input([3]), GlobalBatchNorm(), keras.layers.Dense(2)])
+  block = recompute_grad(network)
+  def step(x):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(all_mean(block(x, training=True)) ** 2)
+    return tape.gradient(loss, network.trainable_variables)
+  replicator = Replicator("mirrored", logical_cpus=2)
+  assert len(replicator.run(step, np.ones([4, 3], np.float32))) == 2
