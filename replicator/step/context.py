@@ -34,7 +34,7 @@ class Transfer:
   """What one collective of a step moves between the replicas, the backward pass included."""
 
   move: str  # 'all_reduce', 'all_gather' or 'all_to_all'.
-  bytes: int | None  # Of the tensor that each replica contributes; None if it varies.
+  bytes: int | None  # The size of each replica's tensor; None if it varies.
 
 
 class StepContext:
