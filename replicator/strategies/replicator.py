@@ -8,12 +8,13 @@ import gin
 import tensorflow as tf
 import tree
 
+from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged
 from replicator.internals.tensorflow_internals import unfused
 from replicator.optimizers.optimizer import check_owners
-from replicator.step import collectives, context, logical_devices, xla
+from replicator.step import context, logical_devices, xla
 from replicator.strategies import equal_calls, parameter_server, tf_config, unsupported
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import Trainable
