@@ -160,7 +160,8 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
   else:
     packed = collectives.all_gather(tf.concat([count, mean, variance], axis=0))
     combine = _combine
-  everywhere, total = combine(packed)
+  with xla.alike():  # For the moving statistics.
+    everywhere, total = combine(packed)
   if groups is None:
     return everywhere, everywhere, total
   of_group, count = combine(calls.Group(groups).own(packed))
@@ -184,11 +185,10 @@ def _combine_equal(count: tf.Tensor, packed: tf.Tensor) -> tuple[_Moments, tf.Te
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
   """The moments and the count of all replicas, given those of each: `[replicas, 1 + 2 c]`."""
-  with xla.alike():
-    channels = packed.shape[-1] // 2
-    counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
-    total = tf.reduce_sum(counts)
-    weights = counts / total
-    mean = tf.reduce_sum(weights * means, axis=0)
-    variances += tf.math.squared_difference(means, mean)
-    return (mean, tf.reduce_sum(weights * variances, axis=0)), total
+  channels = packed.shape[-1] // 2
+  counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
+  total = tf.reduce_sum(counts)
+  weights = counts / total
+  mean = tf.reduce_sum(weights * means, axis=0)
+  variance = tf.reduce_sum(weights * (variances + tf.math.squared_difference(means, mean)), axis=0)
+  return (mean, variance), total
