@@ -1,0 +1,133 @@
+"""A model of the time of a step on N replicas: pure functions of numbers.
+
+    seconds = compute + sum over its collectives of (hops latency + sent / bandwidth)
+
+`compute` is what one replica computes. Nothing overlaps, so the sum is an upper bound: a library
+that sends gradients while it computes others is faster. Each collective runs around a ring, in
+which every replica sends to the next while it receives from the one before:
+
+    sum               2 (N - 1) hops, 2 (N - 1) / N times its bytes: scattered, then gathered
+    gather              (N - 1) hops,   (N - 1)     times its bytes
+    reduce_scatter      (N - 1) hops,   (N - 1) / N times its bytes
+    all_to_all          (N - 1) hops,   (N - 1) / N times its bytes
+
+So do TensorFlow's collectives between CPUs (`tensorflow/core/common_runtime/ring_alg.cc`) and
+NCCL's rings. For sums, NCCL also has pairs of trees: `2 log2 N` hops, twice the bytes. It takes
+what it expects to be faster, and so does this model. On a torus the hops run along one axis after
+the other (Patarasuk and Yuan 2009 for rings; Sanders et al. 2009 for pairs of trees).
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:  # It loads TensorFlow, which a prediction from given numbers does not need.
+  from replicator.step.context import Transfer
+
+RING, TREE, TORUS = "ring", "tree", "torus"
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """What connects the replicas; each pair of neighbors alike.
+
+  Attributes:
+    bandwidth: the bytes that a replica sends in a second, while it receives as many.
+    latency: the seconds of one hop, from a replica to the next, without the bytes.
+    shape: 'ring'; 'tree' for a ring or a pair of trees, whichever is faster; or 'torus', of two
+      axes.
+  """
+
+  bandwidth: float
+  latency: float
+  shape: str = TREE
+
+
+NETWORKS = {
+    # NCCL's own model of itself, which chooses its algorithms: src/graph/tuning.cc of NVIDIA/nccl,
+    # v2.10. PCIe 3.0 x16: 12 GB/s, hops of 5.7 us. NVLink of an A100: at most 235 GB/s, 3.4 us.
+    # InfiniBand HDR carries 200 Gbit/s, and a hop over a network takes 9.6 us.
+    "pcie": Network(12e9, 5.7e-6),
+    "nvlink": Network(235e9, 3.4e-6),
+    "infiniband": Network(25e9, 9.6e-6),
+    # The rate of the line. A message through the kernel's TCP takes 26 us one way at 10 Gbit/s:
+    # community.rti.com, "Network performance", TCP, Connext 6.1.1, 32 to 256 bytes, the median.
+    "10gbe": Network(1.25e9, 26e-6),
+    "100gbe": Network(12.5e9, 26e-6),
+    # TPU v3: 1e11 bytes/s a link and direction, used in both directions of one axis at a time; a
+    # hop takes about 1 us. "How to Scale Your Model", jax-ml.github.io/scaling-book/tpus.
+    "ici": Network(2e11, 1e-6, TORUS),
+}
+"""Networks by name: one replica for each port, with the rates of their makers or measured ones."""
+
+
+def transfer_seconds(transfer: "Transfer", replicas: int, network: Network) -> float:
+  """Seconds of one collective between `replicas` replicas."""
+  hops, sent = _ring(transfer.kind, replicas, network.shape)
+  ring = hops * network.latency + sent * transfer.bytes / network.bandwidth
+  if transfer.kind != "sum" or network.shape != TREE:
+    return ring
+  levels = math.ceil(math.log2(replicas))
+  return min(ring, 2 * (levels * network.latency + min(levels, 1) * transfer.bytes
+                        / network.bandwidth))
+
+
+def _ring(kind: str, replicas: int, shape: str) -> tuple[float, float]:
+  """The hops of a collective, and what each replica sends, as a multiple of the bytes it gives."""
+  n = replicas
+  around = 2 * (math.sqrt(n) - 1) if shape == TORUS else n - 1
+  return {"sum": (2 * around, 2 * (n - 1) / n), "gather": (around, n - 1),
+          "reduce_scatter": (around, (n - 1) / n), "all_to_all": (around, (n - 1) / n)}[kind]
+
+
+def step_seconds(compute: float, transfers: "Iterable[Transfer]", replicas: int, network: Network
+                 ) -> float:
+  """Seconds of a step whose replicas each compute for `compute` seconds and make `transfers`."""
+  return compute + sum(transfer_seconds(transfer, replicas, network) for transfer in transfers)
+
+
+def efficiency(compute: float, transfers: "Sequence[Transfer]", replicas: int, network: Network,
+               strong: bool = False) -> float:
+  """The examples a second on N replicas, as a share of N times those on one.
+
+  By default every replica keeps its batch, which takes it `compute` seconds ("weak scaling"). With
+  `strong` that batch is the global one and is divided, and so are its seconds; the bytes stay, as
+  those of gradients do.
+  """
+  own = compute / replicas if strong else compute
+  return own / step_seconds(own, transfers, replicas, network)
+
+
+# ---- Processes that share the cores of one machine ----------------------------------------------
+
+
+def compute_on_cores(seconds: float, cpu_seconds: float, processes: int, cores: int) -> float:
+  """Seconds in which each of some processes computes what one alone computes in `seconds`.
+
+  That one used `cpu_seconds` of all its cores. The work of all must fit into the cores.
+  """
+  return max(seconds, processes * cpu_seconds / cores)
+
+
+def network_on_cores(network: Network, processes: int, cores: int) -> Network:
+  """The network between processes whose cores do the sending: beyond one core each, they wait."""
+  share = max(1.0, processes / cores)
+  return dataclasses.replace(network, bandwidth=network.bandwidth / share,
+                             latency=network.latency * share)
+
+
+def fit(measured: "Sequence[tuple[Transfer, int, float]]", cores: int) -> Network:
+  """The ring between processes on `cores` cores that took these seconds: `(transfer, N, seconds)`.
+
+  Least squares of the relative errors.
+  """
+  shares = []
+  for transfer, processes, seconds in measured:
+    hops, sent = _ring(transfer.kind, processes, RING)
+    waits = max(1.0, processes / cores)
+    shares.append([waits * hops / seconds, waits * sent * transfer.bytes / seconds])
+  latency, per_byte = np.linalg.lstsq(np.array(shares), np.ones(len(shares)), rcond=None)[0]
+  return Network(1 / per_byte, latency, RING)
