@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(words: list[str]) -> int:
   flags = _parse(words)
-  if not (flags.check_resume or flags.scaling):  # It needs several devices of a kind: every machine has CPUs.
+  # The check of replicas needs several devices of a kind: every machine has CPUs.
+  if not (flags.check_resume or flags.scaling):
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
   quiet.import_tensorflow()
   from replicator.configuration.checks import missing_values_reported

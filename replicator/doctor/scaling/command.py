@@ -58,7 +58,7 @@ def networks(flags: argparse.Namespace) -> dict[str, Network]:
     raise UsageError(f"--{given}: write both --bandwidth and --latency, or add --network=NAME, "
                      "which has the other")
   if flags.network is None:
-    return {"this network": Network(**numbers)} if numbers else NETWORKS
+    return {"given": Network(**numbers)} if numbers else NETWORKS
   if flags.network not in NETWORKS:
     raise UsageError(f"--network={flags.network}: no such network."
                      f"{nearest(flags.network, NETWORKS)} Write one of: {', '.join(NETWORKS)}")

@@ -47,12 +47,12 @@ class Network:
 
 
 NETWORKS = {
-    # NCCL's own model of itself, which chooses its algorithms: src/graph/tuning.cc of NVIDIA/nccl,
-    # v2.10. PCIe 3.0 x16: 12 GB/s, hops of 5.7 us. NVLink of an A100: at most 235 GB/s, 3.4 us.
-    # InfiniBand HDR carries 200 Gbit/s, and a hop over a network takes 9.6 us.
+    # The numbers by which NCCL 2.29.7 chooses its algorithms: src/graph/topo.h and tuning.cc of
+    # NVIDIA/nccl, a hop of a ring in the protocol of large messages. PCIe 3.0 x16; the 12 links of
+    # an A100, 20 GB/s each; and InfiniBand HDR, 200 Gbit/s, with a hop over any network.
     "pcie": Network(12e9, 5.7e-6),
-    "nvlink": Network(235e9, 3.4e-6),
-    "infiniband": Network(25e9, 9.6e-6),
+    "nvlink": Network(240e9, 3.4e-6),
+    "infiniband": Network(25e9, 14e-6),
     # The rate of the line. A message through the kernel's TCP takes 26 us one way at 10 Gbit/s:
     # community.rti.com, "Network performance", TCP, Connext 6.1.1, 32 to 256 bytes, the median.
     "10gbe": Network(1.25e9, 26e-6),
@@ -61,18 +61,19 @@ NETWORKS = {
     # hop takes about 1 us. "How to Scale Your Model", jax-ml.github.io/scaling-book/tpus.
     "ici": Network(2e11, 1e-6, TORUS),
 }
-"""Networks by name: one replica for each port, with the rates of their makers or measured ones."""
+"""Networks by name. Every replica has a port of its own; docs/guide/scaling.md has the links."""
 
 
 def transfer_seconds(transfer: "Transfer", replicas: int, network: Network) -> float:
   """Seconds of one collective between `replicas` replicas."""
+  if replicas == 1:
+    return 0.0
   hops, sent = _ring(transfer.kind, replicas, network.shape)
   ring = hops * network.latency + sent * transfer.bytes / network.bandwidth
   if transfer.kind != "sum" or network.shape != TREE:
     return ring
   levels = math.ceil(math.log2(replicas))
-  return min(ring, 2 * (levels * network.latency + min(levels, 1) * transfer.bytes
-                        / network.bandwidth))
+  return min(ring, 2 * (levels * network.latency + transfer.bytes / network.bandwidth))
 
 
 def _ring(kind: str, replicas: int, shape: str) -> tuple[float, float]:

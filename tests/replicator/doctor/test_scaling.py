@@ -108,7 +108,7 @@ def test_the_collectives_of_a_step_are_counted(restored):
   alone, both = measure(planted_bugs.main, "train.steps_per_call = 5", "train.steps = 5")
   assert alone.batch_size == 8 and both.batch_size == 16  # Each replica keeps its batch.
   assert alone.transfers == []
-  assert 0.0 < alone.seconds and 0.0 <= alone.cpu_seconds
+  assert alone.seconds > 0.0 and alone.cpu_seconds >= 0.0
   assert both.transfers == [Transfer("sum", GRADIENTS)]
 
 
@@ -116,7 +116,7 @@ def test_a_step_that_sends_nothing_is_refused(restored):
   def main(workdir):
     replicator.train(lambda: lambda batch: {"x": batch["x"][0, 0]}, planted_bugs.Points(),
                      workdir=workdir)
-  with pytest.raises(UsageError, match="makes no collective.* replicator.wrap_optimizer"):
+  with pytest.raises(UsageError, match=r"makes no collective.* replicator\.wrap_optimizer"):
     measure(main)
   with pytest.raises(UsageError, match=r"did not call replicator\.train"):
     cost.of_one_replica(lambda workdir: None, [], SMALL, calls=0)
@@ -151,7 +151,7 @@ def test_flags_of_scaling_are_not_ignored_without_it(capsys):
 @pytest.mark.parametrize(("words", "network"), [
     (["--network=ici"], {"ici": NETWORKS["ici"]}),
     (["--network=ici", "--latency=2e-6"], {"ici": Network(2e11, 2e-6, "torus")}),
-    (["--bandwidth=2e9", "--latency=1e-5"], {"this network": Network(2e9, 1e-5, "tree")}),
+    (["--bandwidth=2e9", "--latency=1e-5"], {"given": Network(2e9, 1e-5, "tree")}),
     ([], NETWORKS),
 ])
 def test_the_flags_describe_a_network(words, network):
@@ -169,7 +169,7 @@ def test_the_command_prints_and_draws_its_prediction(restored, monkeypatch, tmp_
   assert title == "x: 8 examples on every replica (weak scaling; --strong divides them)"
   assert computes == "  one replica computes for 1 ms a step, as --step_seconds says"
   assert sends == "  each replica takes part in 1 collective: 1 sum (0.003072 MB)"
-  assert head.split() == ["replicas", "this", "network"]
+  assert head.split() == ["replicas", "given"]
   assert [int(row.split()[0]) for row in rows] == report.REPLICAS
   two = 1e-3 / (1e-3 + 2 * 1e-4 + GRADIENTS / 1e6)
   assert rows[0].split()[1:] == [f"{100 * two:.1f}", "%"]
