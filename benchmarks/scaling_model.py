@@ -32,7 +32,8 @@ flags.DEFINE_integer("calls", 20, "Steps that are timed.", lower_bound=1)
 flags.DEFINE_string("output", None, "Only be one process of a cluster; the chief writes this file.")
 
 BATCH = 64  # Examples of a replica.
-SIZES = [2 ** 9, 2 ** 13, 2 ** 17, 2 ** 21, 2 ** 23]  # Bytes of a replica in the calibration.
+SIZES = {"sum": [2 ** 11, 2 ** 15, 2 ** 19, 2 ** 23],  # Bytes of a replica in the calibration.
+         "gather": [2 ** 11, 2 ** 15, 2 ** 18]}
 CHAIN = 10  # Collectives in a row, so that a call costs little.
 
 
@@ -116,7 +117,7 @@ def collectives() -> list[tuple[str, int, float]]:
   calls = {"sum": replicator.all_sum, "gather": lambda x: replicator.all_gather(x)[0]}
   found = []
   for kind, call in calls.items():
-    for size in SIZES:
+    for size in SIZES[kind]:
       def chained(call=call, size=size) -> tf.Tensor:
         x = tf.zeros([size // 4])
         for _ in range(CHAIN):

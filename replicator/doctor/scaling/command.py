@@ -81,7 +81,8 @@ def predict(flags: argparse.Namespace, params: Sequence[str]) -> int:
   print(f"  one replica computes for {1000 * seconds:.4g} ms a step, "
         + ("as --step_seconds says" if flags.step_seconds else "measured here"), flush=True)
   transfers = cost.of_two_replicas(main, flags.gin_file, params, alone.batch_size).transfers
-  prediction = report.Prediction(seconds, transfers, flags.strong)
+  replicas = [n for n in report.REPLICAS if not flags.strong or n <= alone.batch_size]
+  prediction = report.Prediction(seconds, transfers, flags.strong, replicas)
   print(f"  each replica takes part in {report.counted(transfers)}\n"
         "efficiency, if no replica computes while it sends:")
   print(*report.table(prediction, networks(flags)), sep="\n")

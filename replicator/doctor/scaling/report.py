@@ -12,7 +12,7 @@ from replicator.doctor.scaling.model import Network
 if TYPE_CHECKING:
   from replicator.step.context import Transfer
 
-REPLICAS = [2 ** power for power in range(1, 10)]  # 2 to 512.
+REPLICAS = tuple(2 ** power for power in range(1, 10))  # 2 to 512.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +22,12 @@ class Prediction:
   seconds: float  # What one replica computes.
   transfers: "Sequence[Transfer]"
   strong: bool = False
+  replicas: Sequence[int] = REPLICAS
 
   def efficiencies(self, network: Network) -> list[float]:
-    """The efficiency on each number of `REPLICAS`."""
+    """The efficiency on each number of replicas."""
     return [model.efficiency(self.seconds, self.transfers, replicas, network, self.strong)
-            for replicas in REPLICAS]
+            for replicas in self.replicas]
 
 
 def counted(transfers: "Sequence[Transfer]") -> str:
@@ -42,7 +43,7 @@ def table(prediction: Prediction, networks: Mapping[str, Network]) -> list[str]:
   """The efficiency in percent: a row for each number of replicas, a column for each network."""
   columns = [prediction.efficiencies(network) for network in networks.values()]
   lines = ["  replicas" + "".join(f"{name:>12}" for name in networks)]
-  for replicas, row in zip(REPLICAS, zip(*columns, strict=True), strict=True):
+  for replicas, row in zip(prediction.replicas, zip(*columns, strict=True), strict=True):
     lines.append(f"  {replicas:8}" + "".join(f"{100 * value:10.1f} %" for value in row))
   return lines
 
@@ -54,8 +55,8 @@ def draw(path: str, panels: Mapping[str, tuple[Prediction, Mapping[str, Network]
   all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
   for axes, (title, (prediction, networks)) in zip(all_axes, panels.items(), strict=True):
     for name, network in networks.items():
-      axes.plot(REPLICAS, [100 * e for e in prediction.efficiencies(network)], linewidth=1.5,
-                marker="o", markersize=2.5, label=name)
+      percent = [100 * e for e in prediction.efficiencies(network)]
+      axes.plot(prediction.replicas, percent, linewidth=1.5, marker="o", markersize=2.5, label=name)
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("replicas", fontsize=8)
     axes.set_xscale("log", base=2)

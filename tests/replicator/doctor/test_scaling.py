@@ -1,5 +1,8 @@
 """The doctor's prediction of efficiency: the model against closed forms, and the command."""
 
+import pathlib
+import re
+
 import gin
 import numpy as np
 import pytest
@@ -170,7 +173,26 @@ def test_the_command_prints_and_draws_its_prediction(restored, monkeypatch, tmp_
   assert computes == "  one replica computes for 1 ms a step, as --step_seconds says"
   assert sends == "  each replica takes part in 1 collective: 1 sum (0.003072 MB)"
   assert head.split() == ["replicas", "given"]
-  assert [int(row.split()[0]) for row in rows] == report.REPLICAS
+  assert [int(row.split()[0]) for row in rows] == list(report.REPLICAS)
   two = 1e-3 / (1e-3 + 2 * 1e-4 + GRADIENTS / 1e6)
   assert rows[0].split()[1:] == [f"{100 * two:.1f}", "%"]
   assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG") and drawn.endswith("x.png")
+
+
+def test_a_batch_is_divided_among_no_more_replicas_than_it_has_examples(
+    restored, monkeypatch, capsys):
+  monkeypatch.setattr(command, "load", lambda experiment: planted_bugs.main)
+  words = ["--experiment=x", "--scaling", "--strong", "--step_seconds=1e-3", "--network=ici",
+           *(f"--gin_param={param}" for param in SMALL)]
+  assert doctor.main(words) == 0
+  title, *_, last = capsys.readouterr().out.splitlines()
+  assert title == "x: 8 examples over all replicas (strong scaling)"
+  assert last.split()[0] == "8"
+
+
+def test_the_page_has_the_numbers_of_the_networks():
+  page = (pathlib.Path(__file__).parents[3] / "docs" / "guide" / "scaling.md").read_text()
+  rows = re.findall(r"^\| `(\w+)` \| ([\d.e]+) \| ([\d.]+) \|", page, re.MULTILINE)
+  assert {name: (float(bandwidth), float(microseconds)) for name, bandwidth, microseconds in rows
+          } == {name: (network.bandwidth, pytest.approx(1e6 * network.latency))
+                for name, network in NETWORKS.items()}
