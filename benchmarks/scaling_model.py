@@ -108,8 +108,8 @@ def measure(processes: int) -> dict:
   return found
 
 
-def collectives() -> list[tuple[str, int, float]]:
-  """The kind of each collective, its bytes, and its seconds."""
+def collectives() -> list[tuple[str, int, float, float]]:
+  """The kind of each collective, its bytes, its seconds, and its CPU seconds in this process."""
   import tensorflow as tf
 
   import replicator
@@ -125,10 +125,11 @@ def collectives() -> list[tuple[str, int, float]]:
         return x[0]
       times = []
       for _ in range(8):
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         runner.run(chained)[0].numpy()
-        times.append((time.perf_counter() - started) / CHAIN)
-      found.append((kind, size, statistics.median(times[2:])))
+        times.append(((time.perf_counter() - started) / CHAIN,
+                      (time.process_time() - used) / CHAIN))
+      found.append((kind, size, *map(statistics.median, zip(*times[2:], strict=True))))
   return found
 
 
@@ -169,26 +170,26 @@ def main(argv: list[str]) -> None:
   cores = os.cpu_count() or 1
   alone = run(1)["steps"]
   clusters = {processes: run(processes) for processes in map(int, FLAGS.processes)}
-  timed = [(Transfer(kind, size), processes, seconds) for processes, found in clusters.items()
-           for kind, size, seconds in found["collectives"]]
-  network = model.fit(timed, cores)
-  print(f"{cores} cores; the fit: {1e6 * network.latency:.0f} us a hop, "
-        f"{network.bandwidth / 1e6:.0f} MB/s")
-  for transfer, processes, seconds in timed:
-    fitted = model.transfer_seconds(
-        transfer, processes, model.network_on_cores(network, processes, cores))
+  timed = [(Transfer(kind, size), processes, *times) for processes, found in clusters.items()
+           for kind, size, *times in found["collectives"]]
+  networks = (model.fit([(t, n, seconds) for t, n, seconds, _ in timed if n <= cores]),
+              model.fit([(t, n, cpu_seconds) for t, n, _, cpu_seconds in timed]))
+  for network, what in zip(networks, ("with a core each", "of a busy core"), strict=True):
+    print(f"{what}: {1e6 * network.latency:.0f} us a hop, {network.bandwidth / 1e6:.0f} MB/s")
+  messages = model.OnCores(cores, 0.0, 0.0, *networks)
+  for transfer, processes, seconds, _ in timed:
+    fitted = messages.transfer_seconds(transfer, processes)
     print(f"  {transfer.kind:8} {transfer.bytes:9} bytes, {processes} processes: "
           f"{1000 * seconds:9.2f} ms, fitted {1000 * fitted:9.2f} ms "
           f"({100 * (fitted / seconds - 1):+.0f} %)")
   print(f"{'':24} {'processes':>10} {'measured':>12} {'predicted':>12} {'error':>8}")
   for name, (seconds, cpu_seconds, counted) in alone.items():
+    step = model.OnCores(cores, seconds, cpu_seconds, *networks)
     # A call of several processes also averages what the step returns.
     transfers = [*(Transfer(*each) for each in counted), Transfer("sum", 8)]
     print(f"{name:24} {1:10} {1000 * seconds:9.1f} ms   ({1000 * cpu_seconds:.1f} ms of cores)")
     for processes, found in clusters.items():
-      predicted = model.step_seconds(
-          model.compute_on_cores(seconds, cpu_seconds, processes, cores), transfers, processes,
-          model.network_on_cores(network, processes, cores))
+      predicted = step.step_seconds(transfers, processes)
       measured = found["steps"][name]
       print(f"{'':24} {processes:10} {1000 * measured:9.1f} ms {1000 * predicted:9.1f} ms "
             f"{100 * (predicted / measured - 1):+7.0f} %", flush=True)

@@ -105,30 +105,50 @@ def efficiency(compute: float, transfers: "Sequence[Transfer]", replicas: int, n
 # ---- Processes that share the cores of one machine ----------------------------------------------
 
 
-def compute_on_cores(seconds: float, cpu_seconds: float, processes: int, cores: int) -> float:
-  """Seconds in which each of some processes computes what one alone computes in `seconds`.
-
-  That one used `cpu_seconds` of all its cores. The work of all must fit into the cores.
-  """
-  return max(seconds, processes * cpu_seconds / cores)
-
-
-def network_on_cores(network: Network, processes: int, cores: int) -> Network:
-  """The network between processes whose cores do the sending: beyond one core each, they wait."""
-  share = max(1.0, processes / cores)
-  return dataclasses.replace(network, bandwidth=network.bandwidth / share,
-                             latency=network.latency * share)
-
-
-def fit(measured: "Sequence[tuple[Transfer, int, float]]", cores: int) -> Network:
-  """The ring between processes on `cores` cores that took these seconds: `(transfer, N, seconds)`.
+def fit(measured: "Sequence[tuple[Transfer, int, float]]") -> Network:
+  """The ring in which collectives took these seconds: `(transfer, replicas, seconds)`.
 
   Least squares of the relative errors.
   """
   shares = []
-  for transfer, processes, seconds in measured:
-    hops, sent = _ring(transfer.kind, processes, RING)
-    waits = max(1.0, processes / cores)
-    shares.append([waits * hops / seconds, waits * sent * transfer.bytes / seconds])
+  for transfer, replicas, seconds in measured:
+    hops, sent = _ring(transfer.kind, replicas, RING)
+    shares.append([hops / seconds, sent * transfer.bytes / seconds])
   latency, per_byte = np.linalg.lstsq(np.array(shares), np.ones(len(shares)), rcond=None)[0]
   return Network(1 / per_byte, latency, RING)
+
+
+@dataclasses.dataclass(frozen=True)
+class OnCores:
+  """A step of processes that share cores, which do the sending, too.
+
+  Each phase of the step, its computation or one collective, takes the time that a process takes
+  which has the cores for itself; or if that is longer, the time in which all cores do the work of
+  all processes.
+
+  Attributes:
+    cores: the number of cores.
+    seconds: what one process alone computes.
+    cpu_seconds: the time that all cores together spend on that.
+    network: the ring between processes that have a core each.
+    cpu_network: the ring, with the seconds that a process keeps one core busy as its seconds.
+  """
+
+  cores: int
+  seconds: float
+  cpu_seconds: float
+  network: Network
+  cpu_network: Network
+
+  def step_seconds(self, transfers: "Iterable[Transfer]", processes: int) -> float:
+    """Seconds of a step with these `transfers`."""
+    return self._phase(self.seconds, self.cpu_seconds, processes) + sum(
+        self.transfer_seconds(transfer, processes) for transfer in transfers)
+
+  def transfer_seconds(self, transfer: "Transfer", processes: int) -> float:
+    """Seconds of one collective."""
+    return self._phase(transfer_seconds(transfer, processes, self.network),
+                       transfer_seconds(transfer, processes, self.cpu_network), processes)
+
+  def _phase(self, seconds: float, cpu_seconds: float, processes: int) -> float:
+    return max(seconds, processes * cpu_seconds / self.cores)

@@ -82,19 +82,21 @@ def test_the_efficiency_of_weak_and_strong_scaling():
 
 
 def test_processes_that_share_cores_wait_for_each_other():
-  assert model.compute_on_cores(1.0, 1.2, processes=1, cores=2) == 1.0
-  assert model.compute_on_cores(1.0, 1.2, processes=8, cores=2) == pytest.approx(4.8)
-  network = Network(8.0, 0.5)
-  assert model.network_on_cores(network, 2, 2) == network
-  assert model.network_on_cores(network, 8, 2) == Network(2.0, 2.0)
+  step = model.OnCores(cores=2, seconds=1.0, cpu_seconds=1.2, network=Network(8.0, 0.5, "ring"),
+                       cpu_network=Network(16.0, 0.1, "ring"))
+  assert step.step_seconds([], 1) == 1.0
+  assert step.step_seconds([], 8) == pytest.approx(8 * 1.2 / 2)
+  one = Transfer("gather", 8.0)
+  assert step.transfer_seconds(one, 2) == pytest.approx(0.5 + 1.0)             # A core each.
+  assert step.transfer_seconds(one, 8) == pytest.approx(4 * 7 * (0.1 + 0.5))   # 4 on a core.
+  assert step.step_seconds([one, one], 8) == pytest.approx(4.8 + 2 * 16.8)
 
 
 def test_the_fit_finds_the_network_that_was_measured():
   true = Network(bandwidth=2e8, latency=3e-4, shape="ring")
-  timed = [(transfer, n, model.transfer_seconds(transfer, n, model.network_on_cores(true, n, 2)))
-           for transfer in (Transfer("sum", 1e3), Transfer("sum", 1e7), Transfer("gather", 1e5))
-           for n in (2, 4, 8)]
-  found = model.fit(timed, cores=2)
+  found = model.fit([(transfer, n, model.transfer_seconds(transfer, n, true))
+                     for transfer in (Transfer("sum", 1e3), Transfer("sum", 1e7),
+                                      Transfer("gather", 1e5)) for n in (2, 4, 8)])
   np.testing.assert_allclose([found.bandwidth, found.latency], [2e8, 3e-4], rtol=1e-9)
   assert found.shape == "ring"
 
