@@ -33,9 +33,9 @@ class StepCost:
   """What was measured of a step; the batch is the global one."""
 
   batch_size: int
-  transfers: list[Transfer]  # Of one replica; empty on one replica.
+  transfers: list[Transfer]  # One replica's part; none on one replica.
   seconds: float = 0.0  # The median of a step; without its inputs and `before_call`.
-  cpu_seconds: float = 0.0  # Of all cores.
+  cpu_seconds: float = 0.0  # All cores together.
 
 
 def of_one_replica(main: Callable[[str], None], files: Sequence[str], params: Sequence[str],
