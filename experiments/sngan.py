@@ -157,7 +157,9 @@ class SNGAN(tf.Module):
 
   def _sample(self, size: int) -> tuple[tf.Tensor, tf.Tensor]:
     z = random.normal("z", [size, self.latent_dim])
-    return z, random.uniform("label", [size], 0, max(self.num_classes, 1), tf.int32)
+    if not self.num_classes:
+      return z, tf.zeros([size], tf.int32)
+    return z, random.uniform("label", [size], 0, self.num_classes, tf.int32)
 
   def _score(self, images, labels, codes):
     return self.discriminator(images, labels, codes if self.bigan else None, training=True)

@@ -1,4 +1,9 @@
-"""A small classifier, trained on an image source in seconds, whose features the metrics use."""
+"""A small classifier, trained on an image source in seconds, whose features the metrics use.
+
+    python -m models.vision.classifier
+
+trains that of the digits again, which comes with this package.
+"""
 
 import io
 import json
@@ -11,11 +16,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from models.vision.digits import Digits
 from models.vision.images import ImageSource, read, to_unit_range
 from replicator import atomic
 
 NUM_FEATURES = 64
 
+_OF_DIGITS = Path(__file__).with_name("digits_classifier.npz")
 _SEED = 0
 _MAX_EXAMPLES = 10_000  # A fifth of them is held out. Limits memory and time on big sources.
 _EPOCHS = 25
@@ -32,6 +39,7 @@ class Classifier:
     accuracy: fraction of held-out images that it classifies correctly.
     num_train: number of training images.
     num_held_out: number of images that `accuracy` was measured on.
+    model: the network, whose inputs are images in [-1, 1].
   """
 
   def __init__(self, model: keras.Model, accuracy: float, num_train: int,
@@ -39,23 +47,42 @@ class Classifier:
     self.accuracy = accuracy
     self.num_train = num_train
     self.num_held_out = num_held_out
-    self._model = model
+    self.model = model
 
   def __call__(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Classifies uint8 images: [n, h, w, c] -> float32 features [n, 64], logits [n, classes].
 
     The features are the activations before the last layer.
     """
-    return _predict(self._model, images)
+    return _predict(self.model, images)
 
 
 def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
-  """Loads the classifier of `source` from `folder`, or trains one and saves it there.
+  """Loads the classifier of `source` from `folder`, or makes it and saves it there.
+
+  That of `Digits` comes with this package: runs on digits start without training it, and their
+  distances can be compared between machines, whose rounding would give each another one. All others
+  are trained; see `train`. A saved classifier of a different kind of source (shape, number of
+  classes, size) is replaced.
+
+  Raises:
+    ValueError: the source has fewer than two images.
+  """
+  file = Path(folder) / "classifier.npz"
+  classifier = _load(file, source)
+  if classifier is None:
+    comes_with_us = type(source) is Digits
+    classifier = (_load(_OF_DIGITS, source) if comes_with_us else None) or train(source)
+    _save(file, source, classifier)
+  return classifier
+
+
+def train(source: ImageSource) -> Classifier:
+  """Trains the classifier of `source`.
 
   At most 10,000 images are used, chosen by a fixed permutation: 80 % for training and the rest to
   measure the accuracy. Everything is float32 under any Keras dtype policy. The result depends only
-  on the source, and no global random state is read or changed. A saved classifier of a different
-  kind of source (shape, number of classes, size) is replaced. Call this outside any distribution
+  on the source, and no global random state is read or changed. Call this outside any distribution
   scope, because the classifier is not part of the training.
 
   Raises:
@@ -63,29 +90,16 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
   """
   if source.size < 2:
     raise ValueError(f"A classifier needs at least 2 images, the source has {source.size}.")
-  file = Path(folder) / "classifier.npz"
   model = _build(source.image_shape, source.num_classes)
-  kind = {"image_shape": list(source.image_shape), "num_classes": source.num_classes,
-          "size": source.size}
-  if file.exists():
-    with np.load(file) as saved:
-      description = json.loads(str(saved["description"]))
-      if description["source"] == kind:
-        model.set_weights([saved[f"weight{i}"] for i in range(len(model.weights))])
-        return Classifier(model, **description["classifier"])
-
   chosen = np.random.default_rng(_SEED).permutation(source.size)[:_MAX_EXAMPLES]
   num_train = min(len(chosen) - 1, round(0.8 * len(chosen)))
   images, labels = read(source, chosen)
-  _train(model, images[:num_train], labels[:num_train])
+  _fit(model, images[:num_train], labels[:num_train])
   _, logits = _predict(model, images[num_train:])
   accuracy = float(np.mean(logits.argmax(-1) == labels[num_train:]))
   logging.info("Classifier for the sample metrics: %.1f %% of %d held-out images right",
                100 * accuracy, len(chosen) - num_train)
-  result: dict[str, Any] = {"accuracy": accuracy, "num_train": num_train,
-                            "num_held_out": len(chosen) - num_train}
-  _save(file, model, {"source": kind, "classifier": result})
-  return Classifier(model, **result)
+  return Classifier(model, accuracy, num_train, len(chosen) - num_train)
 
 
 def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
@@ -114,7 +128,7 @@ def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
   return keras.Model(inputs, [features, logits], name="classifier")
 
 
-def _train(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> None:
+def _fit(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> None:
   """Minimizes the cross-entropy with Adam; shifts each batch by up to an eighth of the image."""
   num_steps = min(_MAX_STEPS, _EPOCHS * -(-len(images) // _BATCH_SIZE))
   rate = keras.optimizers.schedules.CosineDecay(_LEARNING_RATE, num_steps, name="classifier_rate")
@@ -150,9 +164,34 @@ def _forward(model: keras.Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
   return features, logits
 
 
-def _save(file: Path, model: keras.Model, description: dict[str, Any]) -> None:
-  file.parent.mkdir(parents=True, exist_ok=True)
-  weights = {f"weight{i}": weight for i, weight in enumerate(model.get_weights())}
+def _load(file: Path, source: ImageSource) -> Classifier | None:
+  """The classifier in a file, if it is one of a source like this."""
+  if not file.exists():
+    return None
+  with np.load(file) as saved:
+    description = json.loads(str(saved["description"]))
+    if description["source"] != _kind(source):
+      return None
+    model = _build(source.image_shape, source.num_classes)
+    model.set_weights([saved[f"weight{i}"] for i in range(len(model.weights))])
+  return Classifier(model, **description["classifier"])
+
+
+def _save(file: Path, source: ImageSource, classifier: Classifier) -> None:
+  result = {name: getattr(classifier, name) for name in ("accuracy", "num_train", "num_held_out")}
+  description = {"source": _kind(source), "classifier": result}
+  weights = {f"weight{i}": weight for i, weight in enumerate(classifier.model.get_weights())}
   content = io.BytesIO()
-  np.savez(content, description=np.array(json.dumps(description)), **weights)
+  np.savez_compressed(content, description=np.array(json.dumps(description)), **weights)
+  file.parent.mkdir(parents=True, exist_ok=True)
   atomic.write_whole(file, content.getvalue())
+
+
+def _kind(source: ImageSource) -> dict[str, Any]:
+  return {"image_shape": list(source.image_shape), "num_classes": source.num_classes,
+          "size": source.size}
+
+
+if __name__ == "__main__":
+  tf.config.experimental.enable_op_determinism()
+  _save(_OF_DIGITS, Digits(), train(Digits()))

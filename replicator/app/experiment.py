@@ -101,10 +101,10 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
       if os.path.exists(workdir) and not os.path.isdir(workdir):
         raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
       from replicator.workdir import owner
-      if start.is_chief():
-        owner.check_free(pathlib.Path(workdir))
+      owned = owner.reserved if start.is_chief() else contextlib.nullcontext
       try:
-        main(workdir)
+        with owned(pathlib.Path(workdir)):
+          main(workdir)
       except Preempted as stopped:
         print(f"{first_line(stopped)}; to resume: {_command(argv, workdir)}")
         return PREEMPTED_STATUS

@@ -18,8 +18,8 @@ def import_tensorflow() -> None:
   """Imports TensorFlow and probes for accelerators, silently unless that raises.
 
   Keras loads scikit-learn and matplotlib if they are there, which takes a third of the time, for
-  its wrappers for scikit-learn and its galleries of pictures. It does without them here; who needs
-  these imports `sklearn` and `matplotlib.pyplot` first.
+  its wrappers for scikit-learn and its galleries of pictures, and its old version loads SciPy. It
+  does without them here; who needs these imports `sklearn` and `matplotlib.pyplot` first.
   """
   if "tensorflow" in sys.modules:
     return
@@ -31,7 +31,7 @@ def import_tensorflow() -> None:
   tf.get_logger().setLevel("ERROR")
 
 
-_OPTIONAL = ("sklearn", "matplotlib")  # What Keras can do without.
+_OPTIONAL = ("sklearn", "matplotlib", "scipy")  # What Keras can do without.
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ class SpectralNorm(keras.layers.Wrapper):
   def _spectral_norm(self, training: bool) -> tf.Tensor:
     matrix = self._matrix()
     constant = tf.stop_gradient(matrix)
-    if training:
+    if training and self.power_iterations:
       context.check_not_recomputed(f"SpectralNorm '{self.name}' would iterate")
       u, v = context.once(lambda: self._iterate(constant))
     else:
@@ -101,7 +101,6 @@ class SpectralNorm(keras.layers.Wrapper):
   def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Moves u toward the leading right singular vector; returns it and the left one as rows."""
     u = self.u.value
-    v = _unit(tf.matmul(u, matrix, transpose_b=True))
     for _ in range(self.power_iterations):
       v = _unit(tf.matmul(u, matrix, transpose_b=True))
       u = _unit(tf.matmul(v, matrix), otherwise=u)

@@ -122,8 +122,10 @@ def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
   now.draws[name] += 1
   digest = _digest(f"{draw}/{name}")
   seed = [int.from_bytes(digest[i:i + 8], "little", signed=True) for i in (0, 8)]
-  folded = tf.random.experimental.stateless_fold_in(
-      tf.constant(seed, tf.int64), context.step_number(), alg="philox")
+  # As `tf.random.experimental.stateless_fold_in`. What no step changes is not computed by the step.
+  with tf.init_scope():
+    first = tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox").numpy()
+  folded = tf.stack([first, context.step_number()])
   # The same on every device: tf.random.stateless_* derive a key from a seed in this way.
   mixed = tf.raw_ops.StatelessRandomUniformFullIntV2(
       shape=[2], key=_SEED_KEY, counter=tf.bitcast(folded, tf.uint64), alg=_PHILOX,

@@ -16,6 +16,7 @@ import platform
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 
 from replicator.console import flags
@@ -26,11 +27,12 @@ FILE = ".owner"
 # A process that was asked to end may still save. Kubernetes and Slurm kill it after this time.
 WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-_held: list[io.FileIO] = []
+_open: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
+_reserved: dict[pathlib.Path, io.FileIO] = {}
 
 
 def _let_go() -> None:
-  for file in _held:
+  for file in _open:
     file.close()
 
 
@@ -50,28 +52,47 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
     UsageError: another process owns the folder, it holds a run of another experiment, or it
       cannot be written.
   """
+  with _reserved.pop(workdir.resolve(), None) or _locked(workdir):
+    yield
+
+
+@contextlib.contextmanager
+def reserved(workdir: pathlib.Path) -> Iterator[None]:
+  """Owns `workdir` until an `owned` in the body takes it over, or the body ends.
+
+  A new folder is left to `owned`.
+
+  Raises:
+    UsageError: see `owned`.
+  """
+  if not (workdir / FILE).exists():
+    yield
+    return
+  with _locked(workdir) as file:
+    _reserved[workdir.resolve()] = file
+    try:
+      yield
+    finally:
+      _reserved.pop(workdir.resolve(), None)
+
+
+def _locked(workdir: pathlib.Path) -> io.FileIO:
+  """The locked file that says that this process owns the folder; to close it ends that."""
   _check_experiment(workdir)
-  with contextlib.ExitStack() as until_end:
+  with contextlib.ExitStack() as unless_done:
     with _refused_if_not_writable(workdir):
       workdir.mkdir(parents=True, exist_ok=True)
       with tempfile.TemporaryFile(dir=workdir) as probe:
         probe.write(b"x")
-      file = until_end.enter_context((workdir / FILE).open("ab+", buffering=0))
-    _held.append(file)
-    until_end.callback(_held.remove, file)
+      file = unless_done.enter_context((workdir / FILE).open("ab+", buffering=0))
+    _open.add(file)
     _lock(file, workdir)
     with _refused_if_not_writable(workdir):
       file.truncate(0)
       file.write(_this_process().encode())
       os.fsync(file.fileno())  # Other machines read it.
-    yield
-
-
-def check_free(workdir: pathlib.Path) -> None:
-  """Raises the UsageError of `owned`, before any work; leaves a new folder to `owned`."""
-  if (workdir / FILE).exists():
-    with owned(workdir):
-      pass
+    unless_done.pop_all()
+  return file
 
 
 def _lock(file: io.FileIO, workdir: pathlib.Path) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.vision.classifier import NUM_FEATURES, load_or_train
+from models.vision import classifier as classifier_module
+from models.vision.classifier import NUM_FEATURES, load_or_train, train
 from models.vision.digits import Digits
-from models.vision.images import read
+from models.vision.images import InMemoryImages, read
 from models.vision.shapes import Shapes
 
 
@@ -35,6 +36,23 @@ def test_digits_are_classified_correctly(digits_folder):
   assert classifier.accuracy >= 0.97
   assert classifier.num_train == 1438
   assert classifier.num_held_out == 359
+
+
+def test_the_classifier_of_digits_comes_with_the_package(digits_folder, tmp_path, monkeypatch):
+  _, ours = digits_folder
+  trained = train(Digits())  # What training makes today, on this machine.
+  assert trained.accuracy == pytest.approx(ours.accuracy, abs=0.01)
+  images, _ = read(Digits(), np.arange(1797))
+  classes, others = (classifier(images)[1].argmax(-1) for classifier in (ours, trained))
+  assert np.mean(classes == others) > 0.99
+
+  monkeypatch.setattr(classifier_module, "train", lambda source: trained)
+  assert load_or_train(Digits(), tmp_path / "new") is not trained
+  same_kind = InMemoryImages(images[::-1], np.zeros(1797), tuple("0123456789"))
+  assert load_or_train(same_kind, tmp_path) is trained
+  loaded = load_or_train(Digits(), tmp_path)  # The one of an earlier run stays.
+  for weight, kept in zip(loaded.model.get_weights(), trained.model.get_weights(), strict=True):
+    np.testing.assert_array_equal(weight, kept)
 
 
 def test_features_and_logits(digits_folder):

@@ -164,6 +164,21 @@ def test_a_workdir_in_use_is_refused_before_any_work(kind, index, is_chief, run,
   assert err.count("\n") == is_chief
 
 
+def test_no_other_process_begins_between_the_check_and_the_training(run, tmp_path, monkeypatch):
+  monkeypatch.setattr(owner, "WAIT_SECONDS", 0.0)
+  with owner.owned(tmp_path):
+    pass
+
+  def main(workdir):
+    with pytest.raises(UsageError, match="is in use by process"), owner.reserved(tmp_path):
+      pass
+    replicator.train(two_networks.TwoNetworks, two_networks.Points(), workdir=workdir)
+
+  assert run([*flags("train.steps = 5"), f"--workdir={tmp_path}"], main)[0] == 0
+  with owner.reserved(tmp_path):  # It is free again.
+    pass
+
+
 def test_eager_steps_have_the_same_losses(run, unbroken_rows, tmp_path):
   status, _, err = run([*flags(), "--eager", "--workdir=eager"])
   assert (status, err) == (0, "")

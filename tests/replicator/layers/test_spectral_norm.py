@@ -115,6 +115,15 @@ def test_the_scale_of_a_kernel_does_not_matter(scale):
                              rtol=1e-5, atol=1e-6)
 
 
+def test_without_power_iterations_nothing_moves():
+  layer = SpectralNorm(L.Dense(4, use_bias=False), power_iterations=0)
+  x = tf.constant(RNG.normal(size=[5, 3]), tf.float32)
+  expected = layer(x)
+  u = layer.u.numpy()
+  np.testing.assert_array_equal(layer(x, training=True), expected)
+  np.testing.assert_array_equal(layer.u.numpy(), u)
+
+
 def test_a_kernel_of_zeros_stays_zero_and_heals():
   layer = SpectralNorm(L.Dense(4, kernel_initializer="zeros"))
   x = tf.constant(RNG.normal(size=[5, 3]), tf.float32)

@@ -101,8 +101,8 @@ def test_a_training_that_has_ended_or_failed_owns_nothing(tmp_path, monkeypatch)
 def test_a_killed_owner_owns_nothing_although_its_fork_lives(tmp_path):
   with another_owner(tmp_path, FORKS) as process:
     child = int((tmp_path / "child").read_text())
-    with pytest.raises(UsageError, match=f"in use by process {process.pid}"):
-      owner.check_free(tmp_path)
+    with pytest.raises(UsageError, match=f"in use by process {process.pid}"), owner.owned(tmp_path):
+      pass
     process.kill()
     process.wait()
     try:
@@ -120,8 +120,8 @@ def test_a_killed_owner_owns_nothing_although_its_fork_lives(tmp_path):
     "subprocess.run(['true'], check=True, close_fds=False)"])
 def test_what_the_owner_does_loses_nothing(code, tmp_path):
   with (another_owner(tmp_path, code),
-        pytest.raises(UsageError, match="is in use by process")):
-    owner.check_free(tmp_path)
+        pytest.raises(UsageError, match="is in use by process"), owner.owned(tmp_path)):
+    pass
 
 
 def test_an_owner_that_ends_is_waited_for(tmp_path, monkeypatch, capsys):
@@ -145,9 +145,26 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, capsys):
       "other process trains there\n")
 
 
-def test_a_check_leaves_no_folder_behind(tmp_path):
-  owner.check_free(tmp_path / "new")
-  assert not list(tmp_path.iterdir())
+@pytest.mark.usefixtures("no_patience")
+def test_a_reserved_folder_is_taken_over_once(tmp_path, monkeypatch):
+  with owner.owned(tmp_path):
+    pass
+  monkeypatch.chdir(tmp_path)
+  with owner.reserved(tmp_path):
+    with pytest.raises(UsageError, match="is in use"), owner.reserved(tmp_path):
+      pass
+    with (owner.owned(pathlib.Path()),  # The same folder by another name.
+          pytest.raises(UsageError, match="is in use"), owner.owned(tmp_path)):
+      pass
+    with owner.owned(tmp_path):  # A second training after the first.
+      pass
+  with another_owner(tmp_path):  # All is released.
+    pass
+
+
+def test_a_new_folder_is_not_made_before_it_is_owned(tmp_path):
+  with owner.reserved(tmp_path / "new"):
+    assert not list(tmp_path.iterdir())
 
 
 # ---- For real -----------------------------------------------------------------------------------

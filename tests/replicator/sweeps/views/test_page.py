@@ -14,6 +14,8 @@ def test_the_page_shows_all_and_needs_nothing_else(rows, tmp_path, page_file):
   assert "mean and spread over the seeds" in text
   ranks = [text.index(f'<tr id="{row.record.id}"') for row in rows]
   assert ranks == sorted(ranks)
+  for name in ("best eval/loss", "last", "lr", "net", "seed", "step", "time"):
+    assert text.count(f'<td data-name="{name}">') == len(rows)  # A phone shows it beside the value.
   drawing = text[text.index("Parallel coordinates"):text.index("eval/loss by step")]
   assert drawing.count("<svg") == 1
   links = re.findall(r'xlink:href="#([^"]+)"', drawing)  # A line for each trial with the metric.
