@@ -32,8 +32,8 @@ flags.DEFINE_integer("calls", 20, "Steps that are timed.", lower_bound=1)
 flags.DEFINE_string("output", None, "Only be one process of a cluster; the chief writes this file.")
 
 BATCH = 64  # Examples of a replica.
-SIZES = {"sum": [2 ** 11, 2 ** 15, 2 ** 19, 2 ** 23],  # Bytes of a replica in the calibration.
-         "gather": [2 ** 11, 2 ** 15, 2 ** 18]}
+SIZES = {"all_reduce": [2 ** 11, 2 ** 15, 2 ** 19, 2 ** 23],  # Bytes of a replica in the calibration.
+         "all_gather": [2 ** 11, 2 ** 15, 2 ** 18]}
 CHAIN = 10  # Collectives in a row, so that a call costs little.
 
 
@@ -101,7 +101,7 @@ def measure(processes: int) -> dict:
     if processes == 1:
       alone = cost.of_one_replica(main, [], settings("one_device", 1), FLAGS.calls)
       both = cost.of_two_replicas(main, [], settings("one_device", 1), BATCH)
-      transfers = [(t.kind, t.bytes) for t in both.transfers]
+      transfers = [(t.move, t.bytes) for t in both.transfers]
       found["steps"][name] = (alone.seconds, alone.cpu_seconds, transfers)
     else:
       found["steps"][name] = cost.record(main, FLAGS.calls).seconds
@@ -109,15 +109,15 @@ def measure(processes: int) -> dict:
 
 
 def collectives() -> list[tuple[str, int, float, float]]:
-  """The kind of each collective, its bytes, its seconds, and its CPU seconds in this process."""
+  """What each collective does, its bytes, its seconds, and its CPU seconds in this process."""
   import tensorflow as tf
 
   import replicator
   runner = replicator.Replicator()
-  calls = {"sum": replicator.all_sum, "gather": lambda x: replicator.all_gather(x)[0]}
+  calls = {"all_reduce": replicator.all_sum, "all_gather": lambda x: replicator.all_gather(x)[0]}
   found = []
-  for kind, call in calls.items():
-    for size in SIZES[kind]:
+  for move, call in calls.items():
+    for size in SIZES[move]:
       def chained(call=call, size=size) -> tf.Tensor:
         x = tf.zeros([size // 4])
         for _ in range(CHAIN):
@@ -129,7 +129,7 @@ def collectives() -> list[tuple[str, int, float, float]]:
         runner.run(chained)[0].numpy()
         times.append(((time.perf_counter() - started) / CHAIN,
                       (time.process_time() - used) / CHAIN))
-      found.append((kind, size, *map(statistics.median, zip(*times[2:], strict=True))))
+      found.append((move, size, *map(statistics.median, zip(*times[2:], strict=True))))
   return found
 
 
@@ -170,23 +170,23 @@ def main(argv: list[str]) -> None:
   cores = os.cpu_count() or 1
   alone = run(1)["steps"]
   clusters = {processes: run(processes) for processes in map(int, FLAGS.processes)}
-  timed = [(Transfer(kind, size), processes, *times) for processes, found in clusters.items()
-           for kind, size, *times in found["collectives"]]
+  timed = [(Transfer(move, size), processes, *times) for processes, found in clusters.items()
+           for move, size, *times in found["collectives"]]
   networks = (model.fit([(t, n, seconds) for t, n, seconds, _ in timed if n <= cores]),
               model.fit([(t, n, cpu_seconds) for t, n, _, cpu_seconds in timed]))
   for network, what in zip(networks, ("with a core each", "of a busy core"), strict=True):
-    print(f"{what}: {1e6 * network.latency:.0f} us a hop, {network.bandwidth / 1e6:.0f} MB/s")
+    print(f"{what}: {1e6 * network.launch:.0f} us, {1e6 * network.latency:.0f} us a hop, {network.bandwidth / 1e6:.0f} MB/s")
   messages = model.OnCores(cores, 0.0, 0.0, *networks)
   for transfer, processes, seconds, _ in timed:
     fitted = messages.transfer_seconds(transfer, processes)
-    print(f"  {transfer.kind:8} {transfer.bytes:9} bytes, {processes} processes: "
+    print(f"  {transfer.move:10} {transfer.bytes:9} bytes, {processes} processes: "
           f"{1000 * seconds:9.2f} ms, fitted {1000 * fitted:9.2f} ms "
           f"({100 * (fitted / seconds - 1):+.0f} %)")
   print(f"{'':24} {'processes':>10} {'measured':>12} {'predicted':>12} {'error':>8}")
   for name, (seconds, cpu_seconds, counted) in alone.items():
     step = model.OnCores(cores, seconds, cpu_seconds, *networks)
     # A call of several processes also averages what the step returns.
-    transfers = [*(Transfer(*each) for each in counted), Transfer("sum", 8)]
+    transfers = [*(Transfer(*each) for each in counted), Transfer("all_reduce", 8)]
     print(f"{name:24} {1:10} {1000 * seconds:9.1f} ms   ({1000 * cpu_seconds:.1f} ms of cores)")
     for processes, found in clusters.items():
       predicted = step.step_seconds(transfers, processes)

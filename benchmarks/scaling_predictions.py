@@ -19,7 +19,7 @@ flags.DEFINE_string("output", "docs/scaling.png", "The picture.")
 # 256 images a replica. One A100 trains 2,375 a second in mixed precision with XLA: NVIDIA's
 # DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, "Training performance".
 # Its batch norm is that of one replica, and its 25,557,032 gradients are one sum.
-RESNET = Prediction(256 / 2375, [Transfer("sum", 4 * 25_557_032)])
+RESNET = Prediction(256 / 2375, [Transfer("all_reduce", 4 * 25_557_032)])
 
 # 16 images a replica, so that 128 replicas have the paper's batch of 2,048 (arXiv:1809.11096, which
 # trained on 128 TPU v3 cores). Eight V100 in float32 make 150,000 steps of 2,048 images in 15 days,
@@ -31,9 +31,9 @@ RESNET = Prediction(256 / 2375, [Transfer("sum", 4 * 25_557_032)])
 # in both passes through G, and sums two numbers a channel for the gradients in the update of G.
 BIGGAN_CHANNELS = [96 * width for width in (16, 16, 16, 8, 8, 4, 4, 2, 2, 1, 1)]
 BIGGAN = Prediction(15 * 24 * 3600 / 150_000 / 16, [
-    Transfer("sum", 4 * 87_982_370), Transfer("sum", 4 * 70_433_988),
-    *2 * [Transfer("gather", 4 * (2 * channels + 1)) for channels in BIGGAN_CHANNELS],
-    *[Transfer("sum", 4 * 2 * channels) for channels in BIGGAN_CHANNELS]])
+    Transfer("all_reduce", 4 * 87_982_370), Transfer("all_reduce", 4 * 70_433_988),
+    *2 * [Transfer("all_gather", 4 * (2 * channels + 1)) for channels in BIGGAN_CHANNELS],
+    *[Transfer("all_reduce", 4 * 2 * channels) for channels in BIGGAN_CHANNELS]])
 
 # 256 transitions a replica, with the networks of Acme's agent for the walker. On 2 cores of an AMD
 # EPYC, `python -m benchmarks.d4pg_step` measured 83.6 steps a second (docs/results.md). This counts
@@ -41,7 +41,7 @@ BIGGAN = Prediction(15 * 24 * 3600 / 150_000 / 16, [
 #
 #   python -m replicator.doctor --scaling --experiment=experiments.d4pg \
 #     --gin_file=configs/d4pg_walker_walk.gin
-D4PG = Prediction(1 / 83.6, [Transfer("sum", 1_698_816), Transfer("sum", 562_176)])
+D4PG = Prediction(1 / 83.6, [Transfer("all_reduce", 1_698_816), Transfer("all_reduce", 562_176)])
 
 PANELS = {"ResNet-50, 256 images each on an A100": RESNET,
           "BigGAN-128, 16 images each on a V100": BIGGAN,

@@ -31,12 +31,14 @@ class Prediction:
 
 
 def counted(transfers: "Sequence[Transfer]") -> str:
-  """The collectives of a step, with the bytes that one replica gives them, by their kind."""
-  counts = Counter(transfer.kind for transfer in transfers)
-  sizes = {kind: sum(t.bytes for t in transfers if t.kind == kind) / 1e6 for kind in counts}
-  kinds = ", ".join(f"{count} {kind} ({format_number(sizes[kind])} MB)"
-                    for kind, count in counts.items())
-  return f"{len(transfers)} collective{'s' * (len(transfers) > 1)}: {kinds}"
+  """The collectives of a step, with the bytes that one replica gives them, by what they do."""
+  moves = []
+  for move, count in Counter(transfer.move for transfer in transfers).items():
+    sizes = [transfer.bytes for transfer in transfers if transfer.move == move]
+    size = f"{format_number(sum(size or 0 for size in sizes) / 1e6)} MB"
+    unknown = f" and {sizes.count(None)} whose size varies, taken as 0" if None in sizes else ""
+    moves.append(f"{count} {move} ({size}{unknown})")
+  return f"{len(transfers)} collective{'s' * (len(transfers) > 1)}: {', '.join(moves)}"
 
 
 def table(prediction: Prediction, networks: Mapping[str, Network]) -> list[str]:

@@ -15,7 +15,7 @@ from replicator.doctor.scaling.model import NETWORKS, Network
 from replicator.step.context import Transfer
 from tests.programs import planted_bugs
 
-KINDS = ["sum", "gather", "reduce_scatter", "all_to_all"]
+MOVES = ["all_reduce", "all_gather", "all_to_all"]
 GRADIENTS = 4 * 768  # Bytes: 21 gradients, padded as in `optimizers/flat_variables.py`.
 SMALL = ["train.global_batch_size = 8", "Regression.accumulates = False"]
 
@@ -26,55 +26,60 @@ def restored(set_precision, seed):
   gin.clear_config()
 
 
-def seconds(kind: str, size: float, replicas: int, **network) -> float:
-  return model.transfer_seconds(Transfer(kind, size), replicas, Network(**network))
+def seconds(move: str, size: float, replicas: int, **network) -> float:
+  return model.transfer_seconds(Transfer(move, size), replicas, Network(**network))
 
 
 # ---- The model ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "hops", "sent"), [
-    ("sum", 6, 1.5), ("gather", 3, 3.0), ("reduce_scatter", 3, 0.75), ("all_to_all", 3, 0.75)])
-def test_a_ring_of_four(kind, hops, sent):
+@pytest.mark.parametrize(("move", "hops", "sent"), [
+    ("all_reduce", 6, 1.5), ("all_gather", 3, 3.0), ("all_to_all", 3, 0.75)])
+def test_a_ring_of_four(move, hops, sent):
   ring = {"bandwidth": 100.0, "latency": 0.5, "shape": "ring"}
-  assert seconds(kind, 800.0, 4, **ring) == pytest.approx(hops * 0.5 + sent * 8.0, rel=1e-15)
+  assert seconds(move, 800.0, 4, **ring) == pytest.approx(hops * 0.5 + sent * 8.0, rel=1e-15)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_one_replica_sends_nothing(kind, network):
-  assert model.transfer_seconds(Transfer(kind, 1e6), 1, network) == 0.0
+def test_one_replica_sends_nothing(move, network):
+  assert model.transfer_seconds(Transfer(move, 1e6), 1, network) == 0.0
 
 
-def test_a_sum_is_a_reduce_scatter_and_a_gather_of_its_parts():
+def test_a_sum_sends_its_parts_to_all_and_gathers_their_sums():
   for shape in ("ring", "torus"):
     on = {"bandwidth": 3.0, "latency": 0.25, "shape": shape}
-    whole = seconds("sum", 700.0, 7, **on)
-    parts = seconds("reduce_scatter", 700.0, 7, **on) + seconds("gather", 100.0, 7, **on)
+    whole = seconds("all_reduce", 700.0, 7, **on)
+    parts = seconds("all_to_all", 700.0, 7, **on) + seconds("all_gather", 100.0, 7, **on)
     assert whole == pytest.approx(parts, rel=1e-14)
 
 
 def test_a_small_sum_runs_over_trees_and_a_large_one_around_the_ring():
   on = {"bandwidth": 1e9, "latency": 1e-6, "shape": "tree"}
-  assert seconds("sum", 0.0, 512, **on) == pytest.approx(18e-6)      # 2 log2 512
-  assert seconds("sum", 0.0, 5, **on) == pytest.approx(6e-6)         # 2 ceil(log2 5)
-  assert seconds("sum", 1e9, 4, **on) == pytest.approx(6e-6 + 1.5)   # 2 (4 - 1) / 4
-  assert seconds("gather", 0.0, 512, **on) == pytest.approx(511e-6)  # NCCL's gathers are rings.
+  assert seconds("all_reduce", 0.0, 512, **on) == pytest.approx(18e-6)      # 2 log2 512
+  assert seconds("all_reduce", 0.0, 5, **on) == pytest.approx(6e-6)         # 2 ceil(log2 5)
+  assert seconds("all_reduce", 1e9, 4, **on) == pytest.approx(6e-6 + 1.5)   # 2 (4 - 1) / 4
+  assert seconds("all_gather", 0.0, 512, **on) == pytest.approx(511e-6)  # NCCL's gathers are rings.
+
+
+def test_a_collective_is_launched_once_whatever_it_sends():
+  for n in (2, 512):
+    assert seconds("all_gather", None, n, bandwidth=1.0, latency=0.0, launch=2e-5) == 2e-5
 
 
 def test_hops_on_a_torus_run_along_its_axes():
   on = {"bandwidth": 1e9, "latency": 1e-6, "shape": "torus"}
-  assert seconds("sum", 0.0, 256, **on) == pytest.approx(2 * 2 * 15e-6)
+  assert seconds("all_reduce", 0.0, 256, **on) == pytest.approx(2 * 2 * 15e-6)
 
 
 def test_what_is_sent_approaches_twice_the_bytes_of_a_sum():
-  sums = [seconds("sum", 1.0, n, bandwidth=1.0, latency=0.0) for n in (2, 8, 64, 4096)]
+  sums = [seconds("all_reduce", 1.0, n, bandwidth=1.0, latency=0.0) for n in (2, 8, 64, 4096)]
   assert sums == sorted(sums) and sums[0] == 1.0 and sums[-1] == pytest.approx(2.0, rel=1e-3)
 
 
 def test_the_efficiency_of_weak_and_strong_scaling():
   ring = Network(bandwidth=1.0, latency=0.0, shape="ring")
-  sends = [Transfer("sum", 0.5), Transfer("sum", 0.5)]  # 1.5 s on 4 replicas.
+  sends = [Transfer("all_reduce", 0.5), Transfer("all_reduce", 0.5)]  # 1.5 s on 4 replicas.
   assert model.step_seconds(4.5, sends, 4, ring) == 6.0
   assert model.efficiency(4.5, sends, 4, ring) == pytest.approx(0.75)
   assert model.efficiency(6.0, sends, 4, ring, strong=True) == pytest.approx(1.5 / 3.0)
@@ -82,22 +87,23 @@ def test_the_efficiency_of_weak_and_strong_scaling():
 
 
 def test_processes_that_share_cores_wait_for_each_other():
-  step = model.OnCores(cores=2, seconds=1.0, cpu_seconds=1.2, network=Network(8.0, 0.5, "ring"),
-                       cpu_network=Network(16.0, 0.1, "ring"))
+  step = model.OnCores(cores=2, seconds=1.0, cpu_seconds=1.2, network=Network(8.0, 0.5, shape="ring"),
+                       cpu_network=Network(16.0, 0.1, shape="ring"))
   assert step.step_seconds([], 1) == 1.0
   assert step.step_seconds([], 8) == pytest.approx(8 * 1.2 / 2)
-  one = Transfer("gather", 8.0)
+  one = Transfer("all_gather", 8.0)
   assert step.transfer_seconds(one, 2) == pytest.approx(0.5 + 1.0)             # A core each.
   assert step.transfer_seconds(one, 8) == pytest.approx(4 * 7 * (0.1 + 0.5))   # 4 on a core.
   assert step.step_seconds([one, one], 8) == pytest.approx(4.8 + 2 * 16.8)
 
 
 def test_the_fit_finds_the_network_that_was_measured():
-  true = Network(bandwidth=2e8, latency=3e-4, shape="ring")
+  true = Network(bandwidth=2e8, latency=3e-4, launch=8e-4, shape="ring")
   found = model.fit([(transfer, n, model.transfer_seconds(transfer, n, true))
-                     for transfer in (Transfer("sum", 1e3), Transfer("sum", 1e7),
-                                      Transfer("gather", 1e5)) for n in (2, 4, 8)])
-  np.testing.assert_allclose([found.bandwidth, found.latency], [2e8, 3e-4], rtol=1e-9)
+                     for transfer in (Transfer("all_reduce", 1e3), Transfer("all_reduce", 1e7),
+                                      Transfer("all_gather", 1e5)) for n in (2, 4, 8)])
+  np.testing.assert_allclose([found.bandwidth, found.latency, found.launch], [2e8, 3e-4, 8e-4],
+                             rtol=1e-9)
   assert found.shape == "ring"
 
 
@@ -114,7 +120,7 @@ def test_the_collectives_of_a_step_are_counted(restored):
   assert alone.batch_size == 8 and both.batch_size == 16  # Each replica keeps its batch.
   assert alone.transfers == []
   assert alone.seconds > 0.0 and alone.cpu_seconds >= 0.0
-  assert both.transfers == [Transfer("sum", GRADIENTS)]
+  assert both.transfers == [Transfer("all_reduce", GRADIENTS)]
 
 
 def test_a_step_that_sends_nothing_is_refused(restored):
@@ -155,8 +161,8 @@ def test_flags_of_scaling_are_not_ignored_without_it(capsys):
 
 @pytest.mark.parametrize(("words", "network"), [
     (["--network=ici"], {"ici": NETWORKS["ici"]}),
-    (["--network=ici", "--latency=2e-6"], {"ici": Network(2e11, 2e-6, "torus")}),
-    (["--bandwidth=2e9", "--latency=1e-5"], {"given": Network(2e9, 1e-5, "tree")}),
+    (["--network=ici", "--latency=2e-6"], {"ici": Network(2e11, 2e-6, shape="torus")}),
+    (["--bandwidth=2e9", "--latency=1e-5"], {"given": Network(2e9, 1e-5, shape="tree")}),
     ([], NETWORKS),
 ])
 def test_the_flags_describe_a_network(words, network):
@@ -173,7 +179,7 @@ def test_the_command_prints_and_draws_its_prediction(restored, monkeypatch, tmp_
   title, computes, sends, _, head, *rows, drawn = capsys.readouterr().out.splitlines()
   assert title == "x: 8 examples on every replica (weak scaling; --strong divides them)"
   assert computes == "  one replica computes for 1 ms a step, as --step_seconds says"
-  assert sends == "  each replica takes part in 1 collective: 1 sum (0.003072 MB)"
+  assert sends == "  each replica takes part in 1 collective: 1 all_reduce (0.003072 MB)"
   assert head.split() == ["replicas", "given"]
   assert [int(row.split()[0]) for row in rows] == list(report.REPLICAS)
   two = 1e-3 / (1e-3 + 2 * 1e-4 + GRADIENTS / 1e6)
