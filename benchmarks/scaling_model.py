@@ -32,7 +32,8 @@ flags.DEFINE_integer("calls", 20, "Steps that are timed.", lower_bound=1)
 flags.DEFINE_string("output", None, "Only be one process of a cluster; the chief writes this file.")
 
 BATCH = 64  # Examples of a replica.
-SIZES = {"all_reduce": [2 ** 11, 2 ** 15, 2 ** 19, 2 ** 23],  # Bytes of a replica in the calibration.
+# What is timed by itself, and with how many bytes of a replica.
+SIZES = {"all_reduce": [2 ** 11, 2 ** 15, 2 ** 19, 2 ** 23],
          "all_gather": [2 ** 11, 2 ** 15, 2 ** 18]}
 CHAIN = 10  # Collectives in a row, so that a call costs little.
 
@@ -175,7 +176,8 @@ def main(argv: list[str]) -> None:
   networks = (model.fit([(t, n, seconds) for t, n, seconds, _ in timed if n <= cores]),
               model.fit([(t, n, cpu_seconds) for t, n, _, cpu_seconds in timed]))
   for network, what in zip(networks, ("with a core each", "of a busy core"), strict=True):
-    print(f"{what}: {1e6 * network.launch:.0f} us, {1e6 * network.latency:.0f} us a hop, {network.bandwidth / 1e6:.0f} MB/s")
+    print(f"{what}: {1e6 * network.launch:.0f} us, {1e6 * network.latency:.0f} us a hop, "
+          f"{network.bandwidth / 1e6:.0f} MB/s")
   messages = model.OnCores(cores, 0.0, 0.0, *networks)
   for transfer, processes, seconds, _ in timed:
     fitted = messages.transfer_seconds(transfer, processes)

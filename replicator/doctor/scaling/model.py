@@ -50,7 +50,7 @@ class Network:
 NETWORKS = {
     # The numbers by which NCCL 2.29.7 chooses its algorithms: src/graph/topo.h and tuning.cc of
     # NVIDIA/nccl, with the hop and the launch of a ring in the protocol of large messages. PCIe 3.0
-    # x16; the 12 links of an A100, 20 GB/s each; InfiniBand HDR, 200 Gbit/s, the hop of any network.
+    # x16; the 12 links of an A100, 20 GB/s each; InfiniBand HDR, 200 Gbit/s, a hop of any network.
     "pcie": Network(12e9, 5.7e-6, 8.4e-6),
     "nvlink": Network(240e9, 3.4e-6, 8.4e-6),
     "infiniband": Network(25e9, 14e-6, 8.4e-6),

@@ -87,7 +87,8 @@ def test_the_efficiency_of_weak_and_strong_scaling():
 
 
 def test_processes_that_share_cores_wait_for_each_other():
-  step = model.OnCores(cores=2, seconds=1.0, cpu_seconds=1.2, network=Network(8.0, 0.5, shape="ring"),
+  step = model.OnCores(cores=2, seconds=1.0, cpu_seconds=1.2,
+                       network=Network(8.0, 0.5, shape="ring"),
                        cpu_network=Network(16.0, 0.1, shape="ring"))
   assert step.step_seconds([], 1) == 1.0
   assert step.step_seconds([], 8) == pytest.approx(8 * 1.2 / 2)
