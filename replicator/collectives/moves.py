@@ -61,6 +61,8 @@ def _merged(move: str, strategy: tf.distribute.Strategy, x: Any) -> Any:
     tensors = tensors * len(devices)
   launchers = tensorflow_internals.collective_launchers(strategy)
   if not launchers:
+    # On the devices of the tensors, which may be on another logical device than the first.
+    devices = [x.device or device for device, x in zip(devices, tensors, strict=True)]
     return tensorflow_internals.per_replica(_in_memory(move, devices, tensors))
   if move != "all_reduce":
     return tensorflow_internals.per_replica(
