@@ -1,6 +1,17 @@
 """The facade, for type checkers and for `lazy_loader`: every public name and its home."""
 
 from . import app as app
+from .collectives.collectives import all_concat as all_concat
+from .collectives.collectives import all_gather as all_gather
+from .collectives.collectives import all_max as all_max
+from .collectives.collectives import all_mean as all_mean
+from .collectives.collectives import all_min as all_min
+from .collectives.collectives import all_sum as all_sum
+from .collectives.collectives import all_to_all as all_to_all
+from .collectives.collectives import broadcast as broadcast
+from .collectives.collectives import reduce_scatter as reduce_scatter
+from .collectives.items import map_gather as map_gather
+from .collectives.items import map_reduce as map_reduce
 from .errors import UsageError as UsageError
 from .layers.batch_norm import GlobalBatchNorm as GlobalBatchNorm
 from .layers.dropout import Dropout as Dropout
@@ -12,17 +23,6 @@ from .optimizers.optimizer import Optimizer as Optimizer
 from .optimizers.optimizer import wrap_optimizer as wrap_optimizer
 from .optimizers.schedules import LinearDecay as LinearDecay
 from .step import random as random
-from .step.collectives import all_concat as all_concat
-from .step.collectives import all_gather as all_gather
-from .step.collectives import all_max as all_max
-from .step.collectives import all_mean as all_mean
-from .step.collectives import all_min as all_min
-from .step.collectives import all_sum as all_sum
-from .step.collectives import all_to_all as all_to_all
-from .step.collectives import broadcast as broadcast
-from .step.collectives import map_gather as map_gather
-from .step.collectives import map_reduce as map_reduce
-from .step.collectives import reduce_scatter as reduce_scatter
 from .step.context import batch_size as batch_size
 from .step.context import num_replicas as num_replicas
 from .step.context import replica_id as replica_id

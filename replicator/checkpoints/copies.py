@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replicator.step import collectives
+from replicator.collectives import collectives
 from replicator.step.replicated import copies_of
 from replicator.strategies.replicator import Replicator
 

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.checkpoints.copies import AssignedAt, Copies, refusal
+from replicator.collectives import collectives
 from replicator.errors import UsageError
-from replicator.step import collectives
 from replicator.step.replicated import copies_of
 from replicator.strategies.replicator import Replicator
 

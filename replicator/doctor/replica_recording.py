@@ -17,11 +17,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from replicator.collectives import collectives
 from replicator.configuration.gin_internals import operative_config
 from replicator.doctor import inspection
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
-from replicator.step import collectives, context
+from replicator.step import context
 from replicator.step.variables import held_by, variables_of
 from replicator.training import inputs
 from replicator.training.observer import Observer, Training, observed_by

@@ -2,18 +2,85 @@
 
 import contextlib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils
-from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import record
+from tensorflow.python.ops import collective_ops
 
 
-def mirrored(tensors: Sequence[tf.Tensor]) -> Any:
-  """The value that has these equal tensors, one for each device of a strategy."""
-  return distribute_utils.regroup(tensors, wrap_class=distribute_values.Mirrored)
+def per_replica(tensors: Sequence[tf.Tensor]) -> Any:
+  """The value that has these tensors, one for each replica of this process."""
+  return distribute_utils.regroup(tensors)
+
+
+# ---- Gradients ----------------------------------------------------------------------------------
+
+Gradient = Callable[..., list]  # (dy of each output) -> [dx of each input, or None]
+_GRADIENT = "OfReplicator"  # The name by which a graph finds `_gradient_in_graph`.
+
+
+def with_gradient(outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], gradient: Gradient
+                  ) -> list[tf.Tensor]:
+  """The outputs, computed from the inputs, with another gradient than that of their operations.
+
+  It is for tapes inside and outside of the graph, and of any order. Unlike `tf.custom_gradient`, it
+  does not search the graph for variables; behind a collective that graph is all replicas' own.
+  """
+  inputs = list(inputs)
+  with record.stop_recording():
+    if tf.executing_eagerly():
+      results = [tf.identity(x) for x in outputs]
+    else:
+      graph = tf.compat.v1.get_default_graph()
+      with graph.gradient_override_map({"IdentityN": _GRADIENT}):
+        identity = tf.identity_n([*outputs, *inputs])
+      identity[0].op.gradient_in_replicator = lambda *dy: gradient(*dy[:len(outputs)])
+      results = identity[:len(outputs)]
+  record.record_operation("WithGradient", results, inputs, gradient)
+  return results
+
+
+@tf.RegisterGradient(_GRADIENT)
+def _gradient_in_graph(op: tf.Operation, *dy: tf.Tensor) -> list:
+  of_inputs = op.gradient_in_replicator(*dy)
+  return [None] * (len(dy) - len(of_inputs)) + of_inputs
+
+
+# ---- Collective operations ----------------------------------------------------------------------
+
+
+def collective_launchers(strategy: tf.distribute.Strategy) -> list:
+  """What launches TensorFlow's collective operations on each device; [] if the strategy has none.
+
+  A strategy that shares memory between its devices has none.
+  """
+  return getattr(strategy.extended._cross_device_ops, "_launchers", [])
+
+
+def launched(launchers: Sequence[Any], move: str, tensors: Sequence[tf.Tensor]
+             ) -> list[tf.Tensor]:
+  """Makes an 'all_gather' or 'all_to_all' between all devices, each with its tensor.
+
+  They are `[...] -> [devices, ...]` and `[devices, ...] -> [devices, ...]`.
+  """
+  def launch() -> list[tf.Tensor]:
+    results = []
+    for launcher, x in zip(launchers, tensors, strict=True):
+      with tf.device(launcher._device):
+        if move == "all_gather":
+          results.append(launcher._all_gather(x[tf.newaxis], launcher._options))
+        else:
+          results.append(collective_ops.all_to_all_v2(
+              x, launcher._group_size, launcher._group_key, launcher._next_instance_key(),
+              communication_hint=launcher._options.implementation.value,
+              timeout=launcher._options.timeout_seconds,
+              ordering_token=launcher._get_ordering_token()))
+    return results
+  # Eagerly, the first would wait for the others, which are not launched yet.
+  return (tf.function(launch, autograph=False) if tf.executing_eagerly() else launch)()
 
 
 def is_trackable(value: Any) -> bool:
@@ -55,6 +122,13 @@ def handle(writer: tf.summary.SummaryWriter) -> tf.Tensor:
 def unrecorded() -> contextlib.AbstractContextManager[None]:
   """A context in which no tape records anything."""
   return record.stop_recording()
+
+
+@contextlib.contextmanager
+def variables_read() -> Iterator[Callable[[], Sequence[tf.Variable]]]:
+  """A context that makes a function, which returns the trainable variables read in it."""
+  with record.VariableWatcher() as watcher:
+    yield watcher.watched_variables
 
 
 def is_recorded(tensor: tf.Tensor) -> bool:

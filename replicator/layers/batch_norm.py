@@ -3,8 +3,10 @@
 import keras
 import tensorflow as tf
 
+from replicator.collectives import calls, collectives
+from replicator.internals import tensorflow_internals
 from replicator.layers import layer_state
-from replicator.step import all_reduce, collectives, context
+from replicator.step import context
 
 
 class GlobalBatchNorm(keras.layers.Layer):
@@ -25,8 +27,8 @@ class GlobalBatchNorm(keras.layers.Layer):
     epsilon: a small number added to the variance.
     center: whether to add a learned offset `beta [c]`.
     scale: whether to multiply by a learned factor `gamma [c]`.
-    groups: lists of replicas that each normalize alone; see `replicator.step.collectives`. The
-      moving statistics are those of all replicas, so they are the same on every replica.
+    groups: lists of replicas that each normalize alone; see `replicator.collectives.collectives`.
+      The moving statistics are those of all replicas, so they are the same on every replica.
 
   Raises:
     UsageError: the groups are not those of the replicas.
@@ -120,24 +122,22 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
 
   Also returns the mean and biased variance `[c]` over all replicas, which pass no gradient.
   """
+  (mean, variance), everywhere, count = _combined_moments(x, groups)
+  inverse = tf.math.rsqrt(variance + epsilon)
+  normalized = (x - mean) * inverse
+
+  def gradient(dy: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+    axes = list(range(x.shape.rank - 1))
+    of_offset, of_scale = tf.reduce_sum(dy, axes), tf.reduce_sum(dy * normalized, axes)
+    sums = collectives.all_sum(tf.stack([of_offset, of_scale]), groups)
+    along_offset, along_scale = tf.unstack(sums / count)
+    dx = (dy - along_offset - normalized * along_scale) * (scale * inverse)
+    return [dx, of_scale, of_offset]
+
   # Automatic differentiation would go back through the combination of the replicas' moments.
-  @tf.custom_gradient
-  def normalize(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
-    (mean, variance), everywhere, count = _combined_moments(x, groups)
-    inverse = tf.math.rsqrt(variance + epsilon)
-    normalized = (x - mean) * inverse
-
-    def gradient(dy: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-      axes = list(range(x.shape.rank - 1))
-      of_offset, of_scale = tf.reduce_sum(dy, axes), tf.reduce_sum(dy * normalized, axes)
-      sums = collectives.all_sum(tf.stack([of_offset, of_scale]), groups)
-      along_offset, along_scale = tf.unstack(sums / count)
-      dx = (dy - along_offset - normalized * along_scale) * (scale * inverse)
-      return dx, of_scale, of_offset
-    return (normalized * scale + offset, *everywhere), gradient
-
-  outputs, *everywhere = normalize(x, scale, offset)
-  return outputs, tuple(everywhere)
+  outputs, *moments = tensorflow_internals.with_gradient(
+      [normalized * scale + offset, *everywhere], [x, scale, offset], gradient)
+  return outputs, tuple(moments)
 
 
 def _combined_moments(x: tf.Tensor, groups: collectives.Groups
@@ -151,19 +151,19 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
-  packed = collectives.all_gather(tf.concat([count[tf.newaxis], mean, variance], axis=0))
+  packed = collectives.all_gather(tf.concat([count, mean, variance], axis=0))
   everywhere, total = _combine(packed)
   if groups is None:
     return everywhere, everywhere, total
-  of_group, count = _combine(tf.gather(packed, all_reduce.Group(groups).replicas()))
+  of_group, count = _combine(calls.Group(groups).own(packed))
   return of_group, everywhere, count
 
 
 def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """The number of values of each channel; a constant if it is known before the step runs."""
+  """The number of values of each channel, `[1]`; a constant if the graph knows it."""
   size = x.shape.num_elements()
-  return tf.cast(tf.size(x) / x.shape[-1], dtype) if size is None else tf.constant(
-      size / x.shape[-1], dtype)
+  return (tf.cast(tf.size(x) / x.shape[-1], dtype)[tf.newaxis] if size is None
+          else tf.constant([size / x.shape[-1]], dtype))
 
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
+from replicator.collectives import collectives
 from replicator.errors import UsageError
-from replicator.step import collectives, context, random, replicated
+from replicator.step import context, random, replicated
 
 
 class Pool(tf.Module):

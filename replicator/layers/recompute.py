@@ -12,7 +12,7 @@ import tree
 from replicator.errors import UsageError
 from replicator.internals import keras_internals, tensorflow_internals
 from replicator.step import context
-from replicator.step.all_reduce import Nest
+from replicator.step.nests import Nest
 
 
 def recompute_grad(function: Callable[..., Nest]) -> Callable[..., Nest]:
@@ -63,23 +63,22 @@ class _Call:
 
   def outputs(self) -> Nest:
     """Runs the first pass."""
-    tensors = [tf.convert_to_tensor(x) for x in tree.flatten(self._inputs) if _is_input(x)]
-    outputs = iter(tf.custom_gradient(self._first_pass)(*tensors))
+    inputs = [tf.convert_to_tensor(x) for x in tree.flatten(self._inputs) if _is_input(x)]
+    variables = self._first_pass(inputs)
+    outputs = iter(tensorflow_internals.with_gradient(
+        _floating(self._results), [*inputs, *map(tf.convert_to_tensor, variables)],
+        lambda *dy: self._second_pass(_after(dy, inputs), variables, dy)))
     return tree.map_structure(lambda x: next(outputs) if _is_floating(x) else x, self._results)
 
-  def _first_pass(self, *inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
-    with tensorflow_internals.unrecorded(), tf.name_scope("first_pass") as name:
+  def _first_pass(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Variable]:
+    """Computes the results, and returns the trainable variables that they depend on."""
+    with (tensorflow_internals.unrecorded(), tensorflow_internals.variables_read() as variables,
+          tf.name_scope("first_pass") as name):
       self._results, scope = self._run(inputs)
     self._check_first_pass(_operations(name), inputs, scope)
     self._before = {id(v): tf.identity(v.value) for v in scope.assigned}
     scope.assign()
-
-    def gradient(*dy: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
-      gradients = self._second_pass(_after(dy, inputs), variables, dy)
-      own = gradients[:len(inputs)]
-      return (own, gradients[len(inputs):]) if variables else own
-
-    return _floating(self._results), gradient
+    return variables()
 
   def _second_pass(self, inputs: list[tf.Tensor], variables: Sequence[tf.Variable],
                    dy: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:

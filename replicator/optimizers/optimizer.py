@@ -13,6 +13,7 @@ import gin
 import keras
 import tensorflow as tf
 
+from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.optimizers import clipping
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
@@ -21,7 +22,7 @@ from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.networks import Nest, Networks
 from replicator.optimizers.schedules import LinearDecay  # noqa: F401  (for gin)
-from replicator.step import collectives, context
+from replicator.step import context
 from replicator.step.variables import held_by
 
 

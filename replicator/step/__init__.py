@@ -1,4 +1,4 @@
-"""What a step calls in the replica context: collectives, random streams, micro-batches."""
+"""What a step calls in the replica context: random streams, micro-batches, variables."""
 
 from replicator.console import quiet
 

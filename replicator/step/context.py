@@ -29,6 +29,14 @@ class Microbatch:
   replayed: int = 0  # How many of `first_values` this part has used.
 
 
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+  """What one collective of a step moves between the replicas, the backward pass included."""
+
+  move: str  # 'all_reduce', 'all_gather' or 'all_to_all'.
+  bytes: int | None  # The size of each replica's tensor; None if it varies.
+
+
 class StepContext:
   """What one replica knows of the step that it traces or runs."""
 
@@ -40,6 +48,7 @@ class StepContext:
     self.draws: Counter[str] = Counter()  # The draws so far from each random stream, by name.
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
     self.collectives: list[str] = []  # A description of each that the step has called so far.
+    self.transfers: list[Transfer] = []  # What they, and their gradients, have moved so far.
     self.scaled_for: set[Any] = set()  # Optimizers that scaled a loss since their last update.
     self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.

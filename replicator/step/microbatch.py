@@ -7,8 +7,8 @@ import tensorflow as tf
 import tree
 
 from replicator.errors import UsageError
-from replicator.step import all_reduce, context
-from replicator.step.all_reduce import Nest
+from replicator.step import context
+from replicator.step.nests import Nest, map_tensors
 
 
 @gin.configurable(module="replicator", denylist=["fn", "batch"])
@@ -84,7 +84,7 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
           part: context.Microbatch) -> Nest:
   """The mean of what `fn` returns over the micro-batches; `part` is each in turn."""
   # [b, ...] -> [b / n, n, ...]: row i of micro-batch j is example i n + j.
-  rows = all_reduce.map_tensors(
+  rows = map_tensors(
       lambda x: tf.reshape(x, [x.shape[0] // part.count, part.count, *x.shape[1:]]), batch)
   draws, outside, collectives_before = step.draws.copy(), step.graph, len(step.collectives)
 
@@ -92,8 +92,8 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
     part.index, part.replayed = index, 0
     part.is_first = isinstance(index, int) and index == 0
     step.draws = draws.copy()  # Every micro-batch makes the same draws, other rows.
-    own = all_reduce.map_tensors(lambda x: tf.gather(x, index, axis=1), rows)
-    return all_reduce.map_tensors(tf.convert_to_tensor, fn(own))
+    own = map_tensors(lambda x: tf.gather(x, index, axis=1), rows)
+    return map_tensors(tf.convert_to_tensor, fn(own))
 
   def add(index: int | tf.Tensor, sums: list[tf.Tensor]) -> list[tf.Tensor]:
     return [total + x for total, x in zip(sums, _summands(outputs_of(index)), strict=True)]
@@ -116,7 +116,7 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
     finally:
       step.graph = outside
   means = iter([total / part.count for total in sums])
-  return all_reduce.map_tensors(lambda x: tf.cast(next(means), x.dtype), first)
+  return map_tensors(lambda x: tf.cast(next(means), x.dtype), first)
 
 
 def _summands(outputs: Nest) -> list[tf.Tensor]:

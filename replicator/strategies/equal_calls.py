@@ -13,7 +13,7 @@ _COMPARED = 256  # The number of calls of a step that workers compare.
 def check_replicas(calls: list[list[str]]) -> None:
   """Raises a UsageError if a replica of this process made more calls than another.
 
-  That the calls are equal is checked at each call; see `replicator.step.all_reduce`.
+  That the calls are equal is checked at each call; see `replicator.collectives.calls`.
   """
   replicas = range(len(calls))
   shortest = min(replicas, key=lambda r: len(calls[r]))

@@ -8,11 +8,12 @@ import gin
 import tensorflow as tf
 import tree
 
+from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged
 from replicator.optimizers.optimizer import check_owners
-from replicator.step import collectives, context, logical_devices
+from replicator.step import context, logical_devices
 from replicator.strategies import equal_calls, parameter_server, tf_config, unsupported
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import Trainable

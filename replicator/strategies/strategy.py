@@ -6,13 +6,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
 from replicator.console import start
 from replicator.errors import UsageError, nearest
-from replicator.internals.tensorflow_internals import mirrored
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import parameter_server, tf_config
 
@@ -121,7 +119,7 @@ def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Str
 
 def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None:
   # TensorFlow's default for CPUs is several times slower. For GPUs, its default is NCCL.
-  return SumOnEveryDevice() if "cpu" in devices[0] else None
+  return tf.distribute.ReductionToOneDevice() if "cpu" in devices[0] else None
 
 
 def _tpu(name: str | None) -> tf.distribute.Strategy:
@@ -134,31 +132,3 @@ def _tpu(name: str | None) -> tf.distribute.Strategy:
     raise UsageError(f"Replicator.strategy = 'tpu': no TPU here ({reason}); name one with "
                      "Replicator.tpu, or write another strategy") from error
   return tf.distribute.TPUStrategy(resolver)
-
-
-class SumOnEveryDevice(tf.distribute.ReductionToOneDevice):
-  """An all-reduce for devices that share memory: each device adds up the tensors of all replicas.
-
-  Every device adds in the same order, in one operation, so that all sums are equal bit for bit;
-  TensorFlow's HierarchicalCopyAllReduce leaves the last of an odd number of devices out.
-  """
-
-  def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any,
-                                  options: Any) -> list:
-    """The sum of each value; see `tf.distribute.CrossDeviceOps`."""
-    return [self.reduce_implementation(reduce_op, value, destinations, options)
-            for value, destinations in value_destination_pairs]
-
-  def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any,
-                            options: Any) -> Any:
-    """The sum of a value; see `tf.distribute.CrossDeviceOps`."""
-    if destinations is not per_replica_value or any(
-        not isinstance(x, tf.Tensor) for x in per_replica_value.values):
-      return super().reduce_implementation(reduce_op, per_replica_value, destinations, options)
-    sums = []
-    for value in per_replica_value.values:
-      with tf.device(value.device):
-        total = tf.add_n(per_replica_value.values)
-        sums.append(total / len(per_replica_value.values)
-                    if reduce_op == tf.distribute.ReduceOp.MEAN else total)
-    return mirrored(sums)

@@ -5,9 +5,9 @@ import contextlib
 import tensorflow as tf
 
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.collectives import collectives
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
-from replicator.step import collectives
 from replicator.strategies.replicator import Replicator
 from replicator.training.scalars import RunningMeans
 

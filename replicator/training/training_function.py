@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from replicator.collectives import collectives
 from replicator.divergence.signals import Signals
-from replicator.step import collectives
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.tracing import graphs
 from replicator.tracing.attributes import FrozenAttributes

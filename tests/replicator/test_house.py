@@ -14,6 +14,7 @@ FLOORS = [
     {"console"},
     {"internals", "configuration", "launch", "ray_cluster"},
     {"step"},
+    {"collectives"},
     {"optimizers", "layers", "tracing", "workdir"},
     {"strategies", "sweeps", "compare", "rerun"},
     {"checkpoints"},

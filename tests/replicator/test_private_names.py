@@ -9,6 +9,7 @@ import inspect
 import pathlib
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from packaging.requirements import Requirement
@@ -36,11 +37,19 @@ MODULES = {
         "tensorflow:__internal__", "tensorflow:__internal__.tracking.Trackable",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         "tensorflow.python.distribute.distribute_utils:regroup",
-        "tensorflow.python.distribute.values:Mirrored",
+        "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher._all_gather",
+        "tensorflow.python.distribute.cross_device_utils:"
+        "CollectiveReplicaLauncher._get_ordering_token",
+        "tensorflow.python.distribute.cross_device_utils:"
+        "CollectiveReplicaLauncher._next_instance_key",
+        "tensorflow.python.eager.record:VariableWatcher",
+        "tensorflow.python.eager.record:record_operation",
         "tensorflow.python.eager.record:should_record_backprop",
-        "tensorflow.python.eager.record:stop_recording"])}
+        "tensorflow.python.eager.record:stop_recording",
+        "tensorflow.python.ops.collective_ops:all_to_all_v2"])}
 OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
-              "_functions", "_resource", "_remat_mode"}
+              "_functions", "_resource", "_remat_mode", "_cross_device_ops", "_launchers",
+              "_device", "_group_key", "_group_size", "_options"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/tfgan.py"
 FILES = sorted(path for package in ("replicator", "models", "experiments")
@@ -99,6 +108,56 @@ def test_the_state_of_a_remote_value_is_seen():
   assert not tensorflow_internals.is_fetched(value)
   value._set_error(ValueError())
   assert tensorflow_internals.is_fetched(value)
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
+def test_collective_operations_are_launched_on_every_device(eager, request):
+  # A strategy with TensorFlow's own collective operations, as between processes and on GPUs.
+  strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1", "cpu:2"])
+  launchers = tensorflow_internals.collective_launchers(strategy)
+  x = np.arange(18.0).reshape(3, 3, 2)
+  def launched() -> list:
+    return [tensorflow_internals.launched(launchers, move, tf.unstack(x))
+            for move in ("all_gather", "all_to_all")]
+  gathered, exchanged = (launched if eager else tf.function(launched))()
+  for device in range(3):
+    np.testing.assert_array_equal(gathered[device], x)
+    np.testing.assert_array_equal(exchanged[device], x[:, device])
+
+
+def test_strategies_of_one_memory_launch_no_collective_operations():
+  for name in ("mirrored", "central_storage"):
+    strategy = Replicator(name, logical_cpus=2).strategy
+    assert tensorflow_internals.collective_launchers(strategy) == []
+
+
+# ---- A gradient of one's own --------------------------------------------------------------------
+
+
+def cubed_with_gradient(x: tf.Tensor) -> tf.Tensor:
+  """x^3, with 5 x^2 as its gradient."""
+  return tensorflow_internals.with_gradient([x ** 3], [x], lambda dy: [dy * 5 * x ** 2])[0]
+
+
+def by_tapes(function) -> list[tf.Tensor]:
+  x = tf.constant(2.0)
+  with tf.GradientTape() as outer, tf.GradientTape() as inner:
+    outer.watch(x)
+    inner.watch(x)
+    y = 3 * function(2 * x)
+    dy = inner.gradient(y, x)
+  return [y, dy, outer.gradient(dy, x)]
+
+
+# y = 3 (2x)^3, and with the gradient of the function, dy = 3 * 2 * 5 (2x)^2 and d2y = 240 x.
+@pytest.mark.parametrize("run", [
+    lambda: by_tapes(cubed_with_gradient),
+    lambda: tf.function(lambda: by_tapes(cubed_with_gradient))(),
+    lambda: tf.function(lambda: by_tapes(cubed_with_gradient), jit_compile=True)(),
+    lambda: by_tapes(tf.function(cubed_with_gradient))],
+    ids=["eager", "tapes in the graph", "xla", "tapes around the graph"])
+def test_a_gradient_of_ones_own_is_used_by_every_tape(run):
+  np.testing.assert_allclose(run(), [192, 480, 480])
 
 
 def test_the_functions_of_a_graph_are_found():

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from replicator import Dropout, Replicator, UsageError, microbatch, random
-from replicator.step import collectives
+from replicator.collectives import collectives
 
 ROWS = 8  # In the global batch.
 RATE = 0.25

@@ -14,8 +14,9 @@ import tensorflow as tf
 import replicator
 from replicator import Evaluation, Replicator, microbatch, random
 from replicator.app import config
+from replicator.collectives import collectives
 from replicator.errors import UsageError
-from replicator.step import collectives, random_bits
+from replicator.step import random_bits
 
 ROWS = 8  # In the global batch.
 

@@ -19,14 +19,15 @@ sums of 8 and 16 bit integers are int32, and those of uint32 are int64, because 
 float16 and bfloat16 are added up in 32 bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
 import tree
 
+from replicator.collectives import calls, transport
+from replicator.collectives.calls import Group, Groups
 from replicator.errors import UsageError
-from replicator.step import all_reduce
-from replicator.step.all_reduce import Group, Groups, Nest
+from replicator.step.nests import Nest, map_tensors
 
 
 def all_sum(values: Nest, groups: Groups = None) -> Nest:
@@ -40,8 +41,8 @@ def all_sum(values: Nest, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor is bool.
   """
-  values, group = all_reduce.checked_call("all_sum", values, groups, _numeric)
-  return all_reduce.group_all_reduce(_widened(values), group)
+  values, group = calls.checked_call("all_sum", values, groups, _numeric)
+  return transport.group_sum(widened(values), group)
 
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
@@ -54,8 +55,8 @@ def all_mean(values: Nest, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor is not floating.
   """
-  values, group = all_reduce.checked_call("all_mean", values, groups, _floating)
-  return all_reduce.group_all_reduce(values, group, divisor=group.size)
+  values, group = calls.checked_call("all_mean", values, groups, _floating)
+  return transport.group_sum(values, group, divisor=group.size)
 
 
 def all_min(values: Nest, groups: Groups = None) -> Nest:
@@ -84,10 +85,10 @@ def all_max(values: Nest, groups: Groups = None) -> Nest:
 
 def _extreme(call: str, values: Nest, groups: Groups, of_numbers: Callable, of_bools: Callable
              ) -> Nest:
-  values, group = all_reduce.checked_call(call, values, groups)
-  return all_reduce.map_tensors(
+  values, group = calls.checked_call(call, values, groups)
+  return map_tensors(
       lambda x: (of_bools if x.dtype == tf.bool else of_numbers)(x, axis=0),
-      all_reduce.group_all_gather(values, group))
+      transport.group_gather(values, group))
 
 
 def all_gather(values: Nest, groups: Groups = None) -> Nest:
@@ -99,8 +100,8 @@ def all_gather(values: Nest, groups: Groups = None) -> Nest:
     values: a nest of tensors.
     groups: lists of replicas that each act alone, or None for one group of all.
   """
-  values, group = all_reduce.checked_call("all_gather", values, groups)
-  return all_reduce.group_all_gather(values, group)
+  values, group = calls.checked_call("all_gather", values, groups)
+  return transport.group_gather(values, group)
 
 
 def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
@@ -117,12 +118,18 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor has no such axis.
   """
-  values, group, lengths_differ = all_reduce.checked_concat(
+  values, group, lengths_differ = calls.checked_concat(
       f"all_concat, axis {axis}", values, axis, groups, _has_axis(axis))
   if lengths_differ:
-    return all_reduce.group_concat(values, axis, group)
-  return all_reduce.map_tensors(lambda x: tf.concat(tf.unstack(x), axis),
-                                all_reduce.group_all_gather(values, group))
+    return transport.group_concat(values, axis, group)
+  return map_tensors(lambda x: _joined(x, axis), transport.group_gather(values, group))
+
+
+def _joined(x: tf.Tensor, axis: int) -> tf.Tensor:
+  """Tensors that are stacked, joined along an axis of their own."""
+  if axis % (x.shape.rank - 1) == 0 and x.shape.is_fully_defined():
+    return tf.reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]])
+  return tf.concat(tf.unstack(x), axis)
 
 
 def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
@@ -138,12 +145,12 @@ def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
   Raises:
     UsageError: the group has no such replica.
   """
-  values, group = all_reduce.checked_call(f"broadcast, source {source}", values, groups)
+  values, group = calls.checked_call(f"broadcast, source {source}", values, groups)
   if not 0 <= source < group.size:
     raise UsageError(f"broadcast: source = {source}: write a replica from 0 to {group.size - 1}")
   is_source = tf.equal(group.position, source)
-  kept = all_reduce.map_tensors(lambda x: tf.where(is_source, x, tf.zeros_like(x)), values)
-  return all_reduce.group_all_reduce(kept, group)
+  kept = map_tensors(lambda x: tf.where(is_source, x, tf.zeros_like(x)), values)
+  return transport.group_sum(kept, group)
 
 
 def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
@@ -158,12 +165,10 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor is bool, or its first axis does not divide by the size of the group.
   """
-  values, group = all_reduce.checked_call("reduce_scatter", values, groups, _numeric)
+  values, group = calls.checked_call("reduce_scatter", values, groups, _numeric)
   _check_divides("reduce_scatter", values, group)
-  def own_part(x: tf.Tensor) -> tf.Tensor:
-    return tf.gather(tf.reshape(x, [group.size, x.shape[0] // group.size, *x.shape[1:]]),
-                     group.position)
-  return all_reduce.map_tensors(own_part, all_reduce.group_all_reduce(_widened(values), group))
+  return map_tensors(lambda x: tf.reduce_sum(x, axis=0), transport.group_exchange(
+      map_tensors(lambda x: _divided(x, group), widened(values)), group))
 
 
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
@@ -178,90 +183,15 @@ def all_to_all(values: Nest, groups: Groups = None) -> Nest:
   Raises:
     UsageError: the first axis of a tensor does not divide by the size of the group.
   """
-  values, group = all_reduce.checked_call("all_to_all", values, groups)
+  values, group = calls.checked_call("all_to_all", values, groups)
   _check_divides("all_to_all", values, group)
-  def own_parts(x: tf.Tensor) -> tf.Tensor:
-    _, size, *rest = x.shape
-    parts = tf.reshape(x, [group.size, group.size, size // group.size, *rest])
-    return tf.reshape(tf.gather(parts, group.position, axis=1), [size, *rest])
-  return all_reduce.map_tensors(own_parts, all_reduce.group_all_gather(values, group))
+  received = transport.group_exchange(map_tensors(lambda x: _divided(x, group), values), group)
+  return map_tensors(lambda x: tf.reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]]), received)
 
 
-def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups = None
-               ) -> list[Nest]:
-  """`[fn(item) for item in items]` on every replica, each item computed by one replica.
-
-  Replica r of a group computes the items r, r + size, ... All results travel in one collective per
-  dtype, whatever their shapes. With `y = fn(item)`, the gradient is
-  `ditem = fn'(item)^T sum_s dy_s` on the replica that computed the item, and zero on the others.
-
-  Args:
-    items: nests of tensors, the same on every replica.
-    fn: a function of tensors without side effects. Draw random numbers before the call, and pass
-      them in.
-    groups: lists of replicas that each act alone, or None for one group of all.
-
-  Raises:
-    UsageError: there are no items.
-  """
-  results, group = _divide_among_replicas("map_gather", items, fn, groups)
-  return all_reduce.group_all_reduce(results, group)
-
-
-def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum",
-               groups: Groups = None) -> Nest:
-  """Reduces `fn(item)` over all items, on every replica; see `map_gather`.
-
-  Args:
-    items: nests of tensors, the same on every replica.
-    fn: as for `map_gather`; it returns the same structure and shapes for every item.
-    op: 'sum', 'mean', 'min' or 'max'. Sums of small integers are wider, see `all_sum`.
-    groups: lists of replicas that each act alone, or None for one group of all.
-
-  Raises:
-    UsageError: the op is unknown, or there are no items.
-  """
-  reductions = {"sum": tf.add_n, "mean": lambda x: tf.add_n(x) / len(items),
-                "min": lambda x: tf.reduce_min(x, axis=0),
-                "max": lambda x: tf.reduce_max(x, axis=0)}
-  if op not in reductions:
-    raise UsageError(f"map_reduce: op = {op!r}: write 'sum', 'mean', 'min' or 'max'")
-  results, group = _divide_among_replicas(f"map_reduce, {op}", items, fn, groups)
-  if op in ("min", "max"):
-    results = all_reduce.group_all_reduce(results, group)
-  else:
-    results = _widened(results)
-  reduced = tree.map_structure(lambda *x: None if x[0] is None else reductions[op](x), *results)
-  return reduced if op in ("min", "max") else all_reduce.group_all_reduce(reduced, group)
-
-
-# ---- Items divided among replicas ---------------------------------------------------------------
-
-
-def _divide_among_replicas(call: str, items: Sequence[Nest], fn: Callable[[Nest], Nest],
-                           groups: Groups) -> tuple[list[Nest], Group]:
-  """`fn(item)` for each item on the replica that owns it, and zeros on the others."""
-  items, group = all_reduce.checked_call(call, list(items), groups)
-  if not items:
-    raise UsageError(f"{call}: there are no items")
-  if group.size == 1:
-    return [fn(item) for item in items], group
-  return [_on_owner(fn, item, tf.equal(group.position, i % group.size))
-          for i, item in enumerate(items)], group
-
-
-def _on_owner(fn: Callable[[Nest], Nest], item: Nest, is_owner: tf.Tensor) -> Nest:
-  structure: list[Nest] = []
-
-  def flat_results() -> list[tf.Tensor]:
-    structure[:] = [fn(item)]
-    return [tf.convert_to_tensor(x) for x in tree.flatten(structure[0]) if x is not None]
-
-  # Traced first, for the shapes of the results: the replicas that do not own the item need them.
-  compute = tf.function(flat_results, autograph=False).get_concrete_function()
-  zeros = lambda: [tf.zeros(x.shape, x.dtype) for x in compute.structured_outputs]
-  results = iter(tf.cond(is_owner, compute, zeros))
-  return tree.map_structure(lambda x: None if x is None else next(results), structure[0])
+def _divided(x: tf.Tensor, group: Group) -> tf.Tensor:
+  """A part for each replica of the group: `[size * n, ...] -> [size, n, ...]`."""
+  return tf.reshape(x, [group.size, x.shape[0] // group.size, *x.shape[1:]])
 
 
 # ---- Which tensors a call takes ------------------------------------------------------------------
@@ -279,10 +209,10 @@ def _floating(call: str, x: tf.Tensor) -> None:
                      f"float32{'' if x.dtype == tf.bool else ', or use all_sum'}")
 
 
-def _widened(values: Nest) -> Nest:
+def widened(values: Nest) -> Nest:
   """Integers in the dtype in which they travel, which holds the sum over any number of replicas."""
-  return all_reduce.map_tensors(
-      lambda x: tf.cast(x, all_reduce.WIRE[x.dtype]) if x.dtype.is_integer else x, values)
+  return map_tensors(
+      lambda x: tf.cast(x, calls.WIRE[x.dtype]) if x.dtype.is_integer else x, values)
 
 
 def _has_axis(axis: int) -> Callable[[str, tf.Tensor], None]:

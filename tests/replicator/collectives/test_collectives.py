@@ -4,12 +4,15 @@ import collections
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tree
+from tensorflow.python.ops import custom_gradient
 
 from replicator import (
+  GlobalBatchNorm,
   Replicator,
   UsageError,
   all_concat,
@@ -23,9 +26,11 @@ from replicator import (
   map_gather,
   map_reduce,
   num_replicas,
+  recompute_grad,
   reduce_scatter,
   replica_id,
 )
+from replicator.step import context
 from tests.programs import every_collective
 
 PAIRS = pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
@@ -293,27 +298,37 @@ def test_tensors_of_unknown_shapes_travel_together(synchronous):
     np.testing.assert_array_equal(largest[1], np.stack([x, -x], 1)[:2])
 
 
-def test_equal_lengths_make_no_collective_of_their_own(monkeypatch):
-  calls = []
-  all_reduce = tf.distribute.ReplicaContext.all_reduce
-  monkeypatch.setattr(tf.distribute.ReplicaContext, "all_reduce", lambda self, op, value: (
-      calls.append(value.shape) or all_reduce(self, op, value)))
-  Replicator("mirrored", logical_cpus=2).run(all_concat, np.ones([4, 3]))
-  assert calls == [[2, 2, 3]] * 2  # One by each replica.
+def transfers(step) -> list[context.Transfer]:
+  """What a step moves on the last of two replicas."""
+  moved = []
+  def recorded():
+    step()
+    moved[:] = context.current().transfers
+  Replicator("mirrored", logical_cpus=2).run(recorded)
+  return moved
 
 
-def test_leaves_of_one_dtype_travel_together(monkeypatch):
-  calls = []
-  all_reduce = tf.distribute.ReplicaContext.all_reduce
-  def counted(self, op, value, options=None):
-    calls.append(value.dtype.name)
-    return all_reduce(self, op, value, options)
-  monkeypatch.setattr(tf.distribute.ReplicaContext, "all_reduce", counted)
-  def step():
-    floats = [tf.zeros([2]), tf.zeros([3, 4]), tf.zeros([])]
-    return all_sum([*floats, tf.zeros([2], tf.int32), tf.zeros([2], tf.float64)])
-  Replicator("mirrored", logical_cpus=2).run(step)
-  assert sorted(calls) == ["float32"] * 2 + ["float64"] * 2 + ["int32"] * 2  # By two replicas.
+def test_equal_lengths_make_no_collective_of_their_own():
+  assert transfers(lambda: all_concat(tf.ones([2, 3]))) == [context.Transfer("all_gather", 24)]
+
+
+def test_leaves_of_one_dtype_travel_together():
+  floats = [np.zeros(shape, np.float32) for shape in ([2], [3, 4], [])]
+  assert transfers(lambda: all_sum([*floats, tf.zeros([3], tf.int32), tf.zeros([2], tf.float64)])
+                   ) == [context.Transfer("all_reduce", size) for size in (15 * 4, 16, 12)]
+
+
+def test_the_transfers_of_gradients_count_too():
+  x = tf.zeros([4, 2])
+  def step(collective):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = collective(x)
+    tape.gradient(y, x)
+  assert transfers(lambda: step(all_mean)) == [context.Transfer("all_reduce", 32)] * 2
+  assert transfers(lambda: step(all_gather)) == [
+      context.Transfer("all_gather", 32), context.Transfer("all_to_all", 64)]
+  assert transfers(lambda: step(reduce_scatter)) == [context.Transfer("all_to_all", 32)] * 2
 
 
 # ---- Gradients ----------------------------------------------------------------------------------
@@ -502,3 +517,22 @@ def test_a_call_that_makes_no_sense_is_refused(message):
   for step in REFUSED[message]:
     with pytest.raises(UsageError, match=message):
       replicator.run(step, np.ones([4, 2]))
+
+
+# ---- The cost of tracing ------------------------------------------------------------------------
+
+
+def test_no_collective_searches_the_graphs_of_the_other_replicas(monkeypatch):
+  # `tf.custom_gradient` does, for variables: the time to trace would grow with the square of the
+  # number of layers.
+  def searched(*_, **__):
+    raise AssertionError("searches the graph")
+  monkeypatch.setattr(custom_gradient, "_get_dependent_variables", searched)
+  network = keras.Sequential([keras.Input([3]), GlobalBatchNorm(), keras.layers.Dense(2)])
+  block = recompute_grad(network)
+  def step(x):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(all_mean(block(x, training=True)) ** 2)
+    return tape.gradient(loss, network.trainable_variables)
+  replicator = Replicator("mirrored", logical_cpus=2)
+  assert len(replicator.run(step, np.ones([4, 3], np.float32))) == 2
