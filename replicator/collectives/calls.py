@@ -93,6 +93,19 @@ def checked_concat(call: str, values: Nest, axis: int, groups: Groups,
   return values, group, not equal
 
 
+def agree_here(value: Any) -> bool:
+  """Whether all replicas are in this process, and pass an equal value that is not None."""
+  if context.num_replicas() == 1:
+    return value is not None
+  return tf.distribute.get_replica_context().merge_call(_all_equal, args=(repr(value),))
+
+
+def _all_equal(strategy: tf.distribute.Strategy, value: Any) -> bool:
+  are_here = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
+  values = set(strategy.experimental_local_results(value))
+  return are_here and len(values) == 1 and values != {"None"}
+
+
 def _checked(call: str, values: Nest, check: Callable[[str, tf.Tensor], None] | None) -> Nest:
   """The nest as tensors, each of which can travel."""
   values = map_tensors(tf.convert_to_tensor, values)

@@ -1,5 +1,7 @@
 """Batch normalization over the examples of all replicas."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
@@ -151,11 +153,16 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
-  packed = collectives.all_gather(tf.concat([count, mean, variance], axis=0))
-  everywhere, total = _combine(packed)
+  if calls.agree_here(x.shape.num_elements() or None):
+    packed = collectives.all_gather(tf.stack([mean, variance]))
+    combine = functools.partial(_combine_equal, count)
+  else:
+    packed = collectives.all_gather(tf.concat([count, mean, variance], axis=0))
+    combine = _combine
+  everywhere, total = combine(packed)
   if groups is None:
     return everywhere, everywhere, total
-  of_group, count = _combine(calls.Group(groups).own(packed))
+  of_group, count = combine(calls.Group(groups).own(packed))
   return of_group, everywhere, count
 
 
@@ -164,6 +171,14 @@ def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   size = x.shape.num_elements()
   return (tf.cast(tf.size(x) / x.shape[-1], dtype)[tf.newaxis] if size is None
           else tf.constant([size / x.shape[-1]], dtype))
+
+
+def _combine_equal(count: tf.Tensor, packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
+  """The moments and the count of replicas that have `count` each, given `[replicas, 2, c]`."""
+  means, variances = tf.unstack(packed, axis=1)
+  mean = tf.reduce_mean(means, axis=0)
+  variance = tf.reduce_mean(variances + tf.math.squared_difference(means, mean), axis=0)
+  return (mean, variance), count * packed.shape[0]
 
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
