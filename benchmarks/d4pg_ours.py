@@ -25,14 +25,15 @@ _ENVIRONMENTS = types.SimpleNamespace(
 class Learner:
   """The agent, which takes one update in each call."""
 
-  def __init__(self):
+  def __init__(self, replicas: int = 1, jit_compile: bool = True):
     context.run.global_batch_size = BATCH_SIZE
     for name, value in {
         "Normalizer.enabled": False, "Replay.capacity": problem.ROWS,
         "wrap_optimizer.clip_norm": problem.CLIP_NORM, "wrap_optimizer.ema_decay": 0.0,
         "wrap_optimizer.ema_every": problem.TARGET_PERIOD}.items():
       gin.bind_parameter(name, value)
-    self.replicator = replicator.Replicator(jit_compile=True)
+    mirrored = ("mirrored", replicas) if replicas > 1 else ()
+    self.replicator = replicator.Replicator(*mirrored, jit_compile=jit_compile)
     with self.replicator.scope():
       self.agent = D4PG(_ENVIRONMENTS, optimizer=lambda: keras.optimizers.Adam(
           problem.LEARNING_RATE, epsilon=problem.ADAM_EPSILON))
@@ -59,9 +60,9 @@ class Learner:
     return [self.agent.optimizers[name] for name in ("policy", "critic")]
 
 
-def make_steps(rows: Rows) -> Callable[[], float]:
+def make_steps(rows: Rows, replicas: int = 1, jit_compile: bool = True) -> Callable[[], float]:
   """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
-  learner = Learner()
+  learner = Learner(replicas, jit_compile)
   learner.agent.replay.insert(_with_ends(rows))
   function = TrainingFunction(learner.replicator, learner.agent, problem.STEPS_PER_CALL)
   calls = 0

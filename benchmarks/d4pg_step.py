@@ -1,6 +1,6 @@
 """Learner steps per second of D4PG, with sampling from the replay, against its peers.
 
-  python -m benchmarks.d4pg_step [--check]
+  python -m benchmarks.d4pg_step [--check] [--replicas=2]
 
 One step is an update of the critic and one of the policy, from a batch of 256 transitions of 5
 steps. The networks are those of Acme; observations have 24 numbers, actions 6, and the replay has
@@ -14,6 +14,9 @@ steps. The networks are those of Acme; observations have 24 numbers, actions 6, 
 
 Contenders whose package is not installed are skipped. Each one is a process of its own, and they
 take turns. The table has medians over the turns, and ratios of these medians.
+
+With --replicas=2 ours is instead compared with itself without XLA (`no_xla`), both on 2 logical
+CPUs.
 
 With --check the contenders instead make the same updates, from the same weights on the same
 batches, and the table has the difference of their results from plain Keras.
@@ -37,15 +40,18 @@ flags.DEFINE_integer("rounds", 15, "Turns of every contender.", lower_bound=1)
 flags.DEFINE_integer("steps", 50, f"Steps of one turn; a multiple of {problem.STEPS_PER_CALL}.",
                      lower_bound=problem.STEPS_PER_CALL)
 flags.DEFINE_integer("threads", 2, "Threads of every contender.", lower_bound=1)
+flags.DEFINE_integer("replicas", 1, "Compare ours with and without XLA on so many logical CPUs.",
+                     lower_bound=1)
 flags.DEFINE_bool("check", False, "Compare what the contenders compute, not their speed.")
-flags.DEFINE_enum("contender", None, ["ours", "keras", "pytorch", "jax"],
+flags.DEFINE_enum("contender", None, ["ours", "no_xla", "keras", "pytorch", "jax"],
                   "Only take turns as this contender, on request over stdin.")
 flags.DEFINE_string("results", None, "With --check and --contender: the file to write.")
 flags.register_validator("steps", lambda steps: steps % problem.STEPS_PER_CALL == 0,
                          f"must be a multiple of {problem.STEPS_PER_CALL}")
 
 _PACKAGES = {"ours": "tensorflow", "keras": "tensorflow", "pytorch": "torch", "jax": "jax"}
-_MODULES = {"ours": "d4pg_ours", "keras": "d4pg_keras", "pytorch": "d4pg_torch", "jax": "d4pg_jax"}
+_MODULES = {"ours": "d4pg_ours", "no_xla": "d4pg_ours", "keras": "d4pg_keras",
+            "pytorch": "d4pg_torch", "jax": "d4pg_jax"}
 _UPDATES = 3  # Updates of --check. Later ones amplify rounding errors.
 
 
@@ -54,7 +60,7 @@ def contender() -> types.ModuleType:
   if FLAGS.contender == "pytorch":
     import torch
     torch.set_num_threads(FLAGS.threads)
-  elif FLAGS.contender in ("ours", "keras"):
+  elif FLAGS.contender in ("ours", "no_xla", "keras"):
     from replicator.console.quiet import import_tensorflow
     import_tensorflow()
     import tensorflow as tf
@@ -64,7 +70,9 @@ def contender() -> types.ModuleType:
 
 def take_turns() -> None:
   """Runs in a contender's process: takes turns on request."""
-  steps = contender().make_steps(problem.rows())
+  options = ({"replicas": FLAGS.replicas, "jit_compile": FLAGS.contender == "ours"}
+             if _MODULES[FLAGS.contender] == "d4pg_ours" else {})
+  steps = contender().make_steps(problem.rows(), **options)
   turns.take(steps, FLAGS.steps // problem.STEPS_PER_CALL)
 
 
@@ -105,13 +113,14 @@ def main(argv: list[str]) -> None:
     else:
       take_turns()
     return
-  names = turns.installed(_PACKAGES)
+  names = turns.installed(_PACKAGES) if FLAGS.replicas == 1 else ["ours", "no_xla"]
   if FLAGS.check:
     check(names)
     return
   turns.compare("benchmarks.d4pg_step", names, FLAGS.rounds, FLAGS.threads,
                 amount=FLAGS.steps, unit="steps",
-                title=f"D4PG learner, batch {problem.BATCH_SIZE}, turns of {FLAGS.steps} steps")
+                title=f"D4PG learner, batch {problem.BATCH_SIZE}, replicas: {FLAGS.replicas}, "
+                      f"turns of {FLAGS.steps} steps")
 
 
 if __name__ == "__main__":

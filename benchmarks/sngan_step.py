@@ -1,6 +1,6 @@
 """Examples per second of the 32 pixel SN-GAN training step, against two peers.
 
-  python -m benchmarks.sngan_step [--precision=mixed_bfloat16]
+  python -m benchmarks.sngan_step [--precision=mixed_bfloat16] [--replicas=2]
 
 One step is one discriminator update and one generator update (batch 64, half width, hinge loss,
 Adam, two threads) of the same networks:
@@ -8,6 +8,8 @@ Adam, two threads) of the same networks:
   ours     `experiments.sngan` without its encoder: resampling folded into the convolutions
   keras    `benchmarks.sngan_keras`, plain Keras 3 layers in a tf.function
   pytorch  `benchmarks.sngan_torch`, eager with channels_last, where torch is installed
+
+With --replicas=2 ours is instead compared with itself under XLA (`xla`), both on 2 logical CPUs.
 
 Every contender is a process of its own, so that thread pools do not compete. They take turns of a
 few steps, round after round, so that a slow minute of the machine slows all contenders. The table
@@ -28,7 +30,9 @@ flags.DEFINE_integer("steps", 3, "Steps of one turn.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 64, "Real images of a step.", lower_bound=1)
 flags.DEFINE_float("width", 0.5, "Multiplies the channels of the published networks.")
 flags.DEFINE_integer("threads", 2, "Threads of every contender.", lower_bound=1)
-flags.DEFINE_enum("contender", None, ["ours", "keras", "pytorch"],
+flags.DEFINE_integer("replicas", 1, "Compare ours with and without XLA on so many logical CPUs.",
+                     lower_bound=1)
+flags.DEFINE_enum("contender", None, ["ours", "xla", "keras", "pytorch"],
                   "Only take turns as this contender, on request over stdin.")
 
 
@@ -46,13 +50,14 @@ def ours() -> Callable[[], float]:
     def __call__(self, batch):
       images = to_unit_range(batch["image"], keras.config.floatx())
       loss, *_ = self._update_discriminator(images, batch["label"])
-      self._update_generator(FLAGS.batch_size)
+      self._update_generator(FLAGS.batch_size // FLAGS.replicas)
       return loss
 
   keras.config.set_dtype_policy(FLAGS.precision)
   gin.bind_parameter("Generator.width", FLAGS.width)
   gin.bind_parameter("Discriminator.width", FLAGS.width)
-  runner = replicator.Replicator()
+  mirrored = ("mirrored", FLAGS.replicas) if FLAGS.replicas > 1 else ()
+  runner = replicator.Replicator(*mirrored, jit_compile=FLAGS.contender == "xla")
   with runner.scope():
     gan = TwoNetworks((32, 32, 3), num_classes=0,
                       optimizer=lambda: keras.optimizers.Adam(2e-4, beta_1=0.0, beta_2=0.9))
@@ -75,7 +80,7 @@ def take_turns() -> None:
     import_tensorflow()
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
-    if FLAGS.contender == "ours":
+    if FLAGS.contender in ("ours", "xla"):
       step = ours()
     else:
       from benchmarks import sngan_keras
@@ -88,11 +93,13 @@ def main(argv: list[str]) -> None:
   if FLAGS.contender:
     take_turns()
     return
-  names = turns.installed({"ours": "tensorflow", "keras": "tensorflow", "pytorch": "torch"})
+  names = (["ours", "xla"] if FLAGS.replicas > 1 else
+           turns.installed({"ours": "tensorflow", "keras": "tensorflow", "pytorch": "torch"}))
   turns.compare("benchmarks.sngan_step", names, FLAGS.rounds, FLAGS.threads,
                 amount=FLAGS.batch_size * FLAGS.steps, unit="examples",
                 title=f"SN-GAN 32 px step, batch {FLAGS.batch_size}, width {FLAGS.width}, "
-                      f"{FLAGS.precision}, turns of {FLAGS.steps} steps")
+                      f"{FLAGS.precision}, replicas: {FLAGS.replicas}, "
+                      f"turns of {FLAGS.steps} steps")
 
 
 if __name__ == "__main__":

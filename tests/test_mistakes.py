@@ -184,8 +184,8 @@ VALUES = [  # Further gin files, parameters, and the line.
     ([], ["Replicator.strategy = 'multi_worker_mirrored'"],
      "Replicator.strategy = 'multi_worker_mirrored': the environment has no TF_CONFIG; start all "
      "processes with: python -m replicator.launch --workers=2 -- COMMAND"),
-    ([], ["Replicator.jit_compile = True", *MIRRORED],
-     "Replicator.jit_compile = True: works with one synchronous replica, not with 'mirrored'; "
+    ([], ["Replicator.jit_compile = True", "Replicator.strategy = 'parameter_server'"],
+     "Replicator.jit_compile = True: not with 'parameter_server': it is for synchronous replicas; "
      "drop one of the two"),
     ([], ["train.precision = 'float16'"],
      "train.precision = 'float16': no such precision. Did you mean 'float64'? Write one of: "

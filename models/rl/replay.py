@@ -144,11 +144,11 @@ class Replay(tf.Module):
     floatx = keras.config.floatx()
     reward, discount, last = self._window(index)
     return Transitions(
-        observation=tf.cast(tf.gather(self.observation, index), floatx),
-        action=tf.cast(tf.gather(self.action, index), floatx),
+        observation=tf.cast(replicated.gather(self.observation, index), floatx),
+        action=tf.cast(replicated.gather(self.action, index), floatx),
         reward=tf.where(priority > 0, reward, np.nan),
         discount=discount,
-        next_observation=tf.cast(tf.gather(self.observation, last), floatx),
+        next_observation=tf.cast(replicated.gather(self.observation, last), floatx),
         weight=self._weights(tf.cast(priority, floatx)), index=index)
 
   def scalars(self) -> dict[str, tf.Tensor]:
@@ -170,13 +170,13 @@ class Replay(tf.Module):
     floatx = keras.config.floatx()
     k = tf.range(self._n_step, dtype=tf.int64)
     places = self._later(index[:, tf.newaxis], k)  # [n, n_step]
-    flag = tf.gather(self.flag, places)
+    flag = replicated.gather(self.flag, places)
     is_last = tf.equal(flag[:, :-1], TERMINATED) | tf.equal(flag[:, 1:], END)
     steps = tf.reduce_min(tf.where(is_last, 1 + k[:-1], self._n_step), 1)
     steps = tf.minimum(steps, self._n_step)  # With n_step = 1 the minimum is over no column.
     is_inside = k < steps[:, tf.newaxis]
     powers = tf.constant(self._discount ** np.arange(self._n_step + 1), floatx)
-    rewards = tf.cast(tf.gather(self.reward, places), floatx)
+    rewards = tf.cast(replicated.gather(self.reward, places), floatx)
     is_terminated = tf.reduce_any(is_inside & tf.equal(flag, TERMINATED), 1)
     return (tf.reduce_sum(tf.where(is_inside, rewards * powers[:-1], 0), 1),
             tf.where(is_terminated, tf.zeros([], floatx), tf.gather(powers, steps)),

@@ -49,7 +49,7 @@ class SumTree(tf.Module):
     index = tf.zeros_like(uniform, tf.int64)
     rest = None
     for level in reversed(self.levels):
-      children = tf.gather(level, index)  # [n, 16]
+      children = replicated.gather(level, index)  # [n, 16]
       numbers = tf.cast(children, tf.float64)
       # A child of 0 is never drawn, even if rounding makes its partial sums differ.
       ends = tf.where(numbers > 0, tf.matmul(numbers, _UP_TO_HERE), 0.0)

@@ -75,7 +75,7 @@ class ReplicaCheck:
     config.parse(self._files, self._params)
     steps = bound("train.steps", self._steps)
     config.parse(self._files, [
-        *self._params, *bindings, "Replicator.jit_compile = False", f"train.steps = {steps}",
+        *self._params, *bindings, f"train.steps = {steps}",
         "train.steps_per_call = 1", f"train.precision = '{self._precision}'",
         f"microbatch.n = {microbatches}"])
     return replica_recording.record(self._main, self._steps, self._precision)

@@ -1,12 +1,17 @@
 """Private names of TensorFlow that the engine needs. A test checks them; no other file uses one."""
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.distribute import distribute_utils
+from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import record
 from tensorflow.python.ops import collective_ops
 
@@ -141,3 +146,40 @@ def in_second_pass_of_recompute_grad() -> bool:
   # TensorFlow says it nowhere else than in the name of the function that does so.
   return any(frame.f_code.co_name == "inner_recompute_grad"
              for frame, _ in traceback.walk_stack(None))
+
+
+def mark_for_xla(operation: tf.Operation) -> None:
+  """Lets XLA compile an operation of a graph, together with its neighbors that are marked."""
+  operation._set_attr("_XlaCompile", attr_value_pb2.AttrValue(b=True))
+
+
+def compile_marked_always() -> None:
+  """Makes this process compile what is marked before it first runs, and then always use that.
+
+  By default TensorFlow may run it without XLA now and then, which rounds differently.
+  """
+  pywrap_tfe.TF_SetXlaEnableLazyCompilation(False)
+
+
+@contextlib.contextmanager
+def unfused() -> Iterator[None]:
+  """A context in which TensorFlow does not fuse operations of the functions that are called.
+
+  XLA has no program for a fused one, such as _FusedMatMul. It fuses by itself.
+  """
+  now = eager_context.context()
+  before = now.function_call_options
+  now.function_call_options = _without_remapping(before.executor_type,
+                                                 before.config_proto_serialized)
+  try:
+    yield
+  finally:
+    now.function_call_options = before
+
+
+@functools.cache
+def _without_remapping(executor_type: str | None, config: bytes
+                       ) -> eager_context.FunctionCallOptions:
+  changed = tf.compat.v1.ConfigProto.FromString(config)
+  changed.graph_options.rewrite_options.remapping = RewriterConfig.OFF
+  return eager_context.FunctionCallOptions(executor_type, changed)

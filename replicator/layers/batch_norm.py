@@ -1,6 +1,7 @@
 """Batch normalization over the examples of all replicas."""
 
 import functools
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -8,7 +9,7 @@ import tensorflow as tf
 from replicator.collectives import calls, collectives
 from replicator.internals import tensorflow_internals
 from replicator.layers import layer_state
-from replicator.step import context
+from replicator.step import context, xla
 
 
 class GlobalBatchNorm(keras.layers.Layer):
@@ -97,19 +98,21 @@ class GlobalBatchNorm(keras.layers.Layer):
     count = part.count if part else 1
     # The first micro-batch subtracts the share of the old value for all micro-batches.
     olds = count if part is None or part.is_first else 0
-    # An update that is skipped because of an infinity or NaN must not move the statistics either.
-    share = tf.where(tf.math.is_finite(variance),
-                     tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
-    for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-      old, new = statistic.value, tf.stop_gradient(value)
-      change = tf.math.multiply_no_nan(new - old * olds if olds else new, share)
-      statistic.assign(old + change)
+    with xla.alike():
+      # An update that is skipped because of an infinity or NaN must not move the statistics either.
+      share = tf.where(tf.math.is_finite(variance),
+                       tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
+      for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+        old, new = statistic.value, tf.stop_gradient(value)
+        change = tf.math.multiply_no_nan(new - old * olds if olds else new, share)
+        statistic.assign(old + change)
 
   def compute_output_shape(self, input_shape):
     return input_shape
 
 
 _Moments = tuple[tf.Tensor, tf.Tensor]
+_Combine = Callable[[tf.Tensor], tuple[_Moments, tf.Tensor]]
 
 
 def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float,
@@ -155,11 +158,12 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     return (mean, variance), (mean, variance), count
   if calls.agree_here(x.shape.num_elements() or None):
     packed = collectives.all_gather(tf.stack([mean, variance]))
-    combine = functools.partial(_combine_equal, count)
+    combine: _Combine = functools.partial(_combine_equal, count)
   else:
     packed = collectives.all_gather(tf.concat([count, mean, variance], axis=0))
     combine = _combine
-  everywhere, total = combine(packed)
+  with xla.alike():  # For the moving statistics.
+    everywhere, total = combine(packed)
   if groups is None:
     return everywhere, everywhere, total
   of_group, count = combine(calls.Group(groups).own(packed))

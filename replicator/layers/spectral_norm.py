@@ -8,7 +8,7 @@ import tensorflow as tf
 from replicator.errors import UsageError
 from replicator.internals import keras_internals
 from replicator.layers import layer_state
-from replicator.step import context
+from replicator.step import context, xla
 
 # Keras keeps the outputs of these layers on other axes of the kernel than the last.
 _TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
@@ -100,11 +100,12 @@ class SpectralNorm(keras.layers.Wrapper):
 
   def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Moves u toward the leading right singular vector; returns it and the left one as rows."""
-    u = self.u.value
-    for _ in range(self.power_iterations):
-      v = _unit(tf.matmul(u, matrix, transpose_b=True))
-      u = _unit(tf.matmul(v, matrix), otherwise=u)
-    self.u.assign(u)
+    with xla.alike():
+      u = self.u.value
+      for _ in range(self.power_iterations):
+        v = _unit(tf.matmul(u, matrix, transpose_b=True))
+        u = _unit(tf.matmul(v, matrix), otherwise=u)
+      self.u.assign(u)
     return u, v
 
   def compute_output_shape(self, input_shape):

@@ -1,12 +1,13 @@
 """Exponential moving averages of the weights of networks."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
 
 from replicator.internals.keras_internals import VariableScope, values_of_scope
+from replicator.step.replicated import copies_of
 
 
 class MovingAverages(tf.Module):
@@ -20,20 +21,32 @@ class MovingAverages(tf.Module):
     super().__init__(name="averages")
     self._variables, self._decay, self._start, self._every = variables, decay, start, every
     self.values = [_copy_of(variable) for variable in variables]
+    # Those of the same devices move together.
+    self._groups: dict[tuple, list[tuple[keras.Variable, keras.Variable]]] = {}
+    for average, variable in zip(self.values, variables, strict=True):
+      devices = tuple(copy.device for copy in copies_of(variable.value))
+      self._groups.setdefault(devices, []).append((average, variable))
 
-  def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor) -> None:
-    """Moves the averages after update number `updates`, int64 []; a cross-replica function."""
+  def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor,
+             made: Callable[[Callable], Callable]) -> None:
+    """Moves the averages after update number `updates`, int64 []; a cross-replica function.
+
+    `made` makes the function that moves one device's copies.
+    """
     keep = tf.where(updates > self._start, tf.constant(self._decay, tf.float64), 0.0)
     due = updates % self._every == 0
 
-    def move(average, variable, keep, due):
-      moved = variable + tf.cast(keep, average.dtype) * (average - variable)
-      if self._every > 1:  # With tf.cond, XLA would copy all averages and variables first.
-        moved = tf.where(due, moved, average)
-      return average.assign(moved)
+    def move(_, averages, variables, keep, due):
+      for average, variable in zip(averages, variables, strict=True):
+        moved = variable + tf.cast(keep, average.dtype) * (average - variable)
+        if self._every > 1:  # With tf.cond, XLA would copy all averages and variables first.
+          moved = tf.where(due, moved, average)
+        average.assign(moved)
 
-    for average, variable in zip(self.values, self._variables, strict=True):
-      strategy.extended.update(average.value, move, args=(variable.value, keep, due), group=False)
+    for pairs in self._groups.values():
+      averages, variables = ([v.value for v in column] for column in zip(*pairs, strict=True))
+      strategy.extended.update(averages[0], made(move), args=(averages, variables, keep, due),
+                               group=False)
 
   @contextlib.contextmanager
   def in_place_of_weights(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.networks import Nest, Networks
 from replicator.optimizers.schedules import LinearDecay  # noqa: F401  (for gin)
-from replicator.step import context
+from replicator.step import context, xla
 from replicator.step.variables import held_by
 
 
@@ -166,14 +166,16 @@ class Optimizer(tf.Module):
     averaged = collectives.all_mean(own)
     if on_update := context.current().on_update:
       averaged = self._reported(on_update, flats, averaged, gradient_of)
-    clipped, finite = self._clip(averaged, flats, self._networks)
+    with xla.alike():
+      clipped, finite = self._clip(averaged, flats, self._networks)
     context.signal(self, lambda: self._norms(averaged, flats, finite))
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
     # Each replica reads these two itself; a cross-replica function would send them from the first.
     iterations = tf.identity(self.keras_optimizer.iterations.value)
     learning_rate = tf.identity(self.keras_optimizer.learning_rate)
     tf.distribute.get_replica_context().merge_call(
-        self._update, args=(clipped, flats, changing, finite, iterations, learning_rate))
+        self._update, args=(clipped, flats, changing, finite, iterations, learning_rate,
+                            context.current().xla_in_parts))
 
   def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
     if self.loss_scale is None:
@@ -206,7 +208,8 @@ class Optimizer(tf.Module):
       return norms
     return {name: tf.where(finite, norm, 0.0) for name, norm in norms.items()}
 
-  def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate):
+  def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate,
+              in_one_program):
     """Updates every replica's copies; a cross-replica function."""
     strategy.extended.update(
         self.nonfinite_updates.value,
@@ -217,17 +220,19 @@ class Optimizer(tf.Module):
     if self.loss_scale is not None:
       self.loss_scale.adapt(all_finite)
     update = lambda: self._update_variables(strategy, gradients, flats, changing, iterations,
-                                            learning_rate)
+                                            learning_rate, in_one_program)
     if self.skip_nonfinite:
       tf.cond(all_finite, update, lambda: None)
     else:
       update()
 
-  def _update_variables(self, strategy, gradients, flats, changing, iterations, learning_rate):
+  def _update_variables(self, strategy, gradients, flats, changing, iterations, learning_rate,
+                        in_one_program):
     """Replaces Keras' `apply`, which would add up the gradients of the replicas again."""
+    made = xla.one_program if in_one_program else lambda update: update
     for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
       strategy.extended.update(
-          flat.value, update_copies,
+          flat.value, made(update_copies),
           args=([v.value for v in flat.variables], gradient, iterations, learning_rate),
           kwargs={"optimizer": self.keras_optimizer, "flat": flat, "changing": changes},
           group=False)
@@ -237,7 +242,7 @@ class Optimizer(tf.Module):
     # Keras reads the count and then assigns it; asynchronous workers would lose counts.
     self.keras_optimizer.iterations.value.assign_add(1)
     if self._averages:
-      self._averages.update(strategy, self.keras_optimizer.iterations.value)
+      self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
 
   def saved_parts(self) -> dict[str, Any]:
     """What a checkpoint saves. The variables that the optimizer updates belong to networks."""

@@ -43,7 +43,9 @@ class StepContext:
   def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True):
     self.is_step = is_step  # False for `RunContext.outside`.
     self.step = step  # The number of the training step, int64 [].
-    self.xla = xla  # Whether XLA compiles the step.
+    self.xla = xla  # Whether XLA compiles the step, as a whole or in parts.
+    self.xla_in_parts = False  # Whether it compiles what is between collectives; see `step.xla`.
+    self.alike = False  # Whether all replicas must compute the same now; see `step.xla`.
     self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     self.draws: Counter[str] = Counter()  # The draws so far from each random stream, by name.
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.

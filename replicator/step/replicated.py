@@ -61,6 +61,17 @@ def _scatter(variable: tf.Variable, places: tf.Tensor, values: tf.Tensor) -> Non
   variable.scatter_nd_update(places, values)
 
 
+def gather(variable: tf.Variable, index: tf.Tensor) -> tf.Tensor:
+  """Rows of this replica's copy of a variable, in a step: `[n, ...], [k] -> [k, ...]`.
+
+  On several replicas, `tf.gather` would copy the whole variable first.
+  """
+  copies, replica = copies_of(variable), tf.get_static_value(context.replica_id())
+  if replica is None:  # The replicas of a TPU are traced as one.
+    return tf.gather(variable, index)
+  return tf.gather(copies[int(replica) % len(copies)], index)
+
+
 def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: tf.Tensor
            ) -> None:
   """Changes replicated variables in place: calls `function(copies, *args)` for every replica.

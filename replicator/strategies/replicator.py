@@ -12,8 +12,9 @@ from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged
+from replicator.internals.tensorflow_internals import unfused
 from replicator.optimizers.optimizer import check_owners
-from replicator.step import context, logical_devices
+from replicator.step import context, logical_devices, xla
 from replicator.strategies import equal_calls, parameter_server, tf_config, unsupported
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import Trainable
@@ -38,8 +39,9 @@ class Replicator:
     logical_cpus: the number of devices that the CPU is split into, to replicate over. None uses
       all GPUs, or the CPU as one device if there are none.
     tpu: the name or address of the TPU, for the strategy 'tpu'.
-    jit_compile: whether XLA compiles the step; for one replica. It pays off for networks of small
-      matrices. On CPUs, XLA is slower than the default for convolutions.
+    jit_compile: whether XLA compiles the step; on several replicas, what a replica computes between
+      two collectives. It pays off for networks of small matrices. On CPUs, XLA is slower than the
+      default for convolutions; on several replicas they are left to the default.
     devices_per_replica: the number of devices that each replica spans. A step places its parts
       with `replicator.logical_device`.
 
@@ -51,24 +53,22 @@ class Replicator:
     servers: the cluster of an asynchronous strategy, or None.
 
   Raises:
-    UsageError: the strategy cannot be made (see `replicator.strategies.strategy.make`), or
-      `jit_compile` is set for several replicas or several devices per replica.
+    UsageError: the strategy cannot be made (see `replicator.strategies.strategy.make`), or XLA
+      cannot compile under it or for several devices per replica.
   """
 
   def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
                tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1):
+    if jit_compile:
+      _check_xla(strategy, devices_per_replica)
     self.name = strategy
     self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica)
     context.run.strategy = self.strategy
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.is_async = strategy == "parameter_server"
     self.jit_compile = jit_compile
-    if jit_compile and (self.is_async or self.num_replicas > 1):
-      raise UsageError(f"Replicator.jit_compile = True: works with one synchronous replica, not "
-                       f"with '{strategy}'; drop one of the two")
-    if jit_compile and devices_per_replica > 1:
-      raise UsageError(f"Replicator.jit_compile = True: XLA compiles for one device, not for "
-                       f"devices_per_replica = {devices_per_replica}; drop one of the two")
+    self._compiles_whole = jit_compile and self.num_replicas == 1
+    self._compiles_parts = jit_compile and self.num_replicas > 1
     self._steps_run = 0
     self._collectives: list[str] = []
     self._trainable: dict[Step, Trainable] = {}
@@ -197,28 +197,32 @@ class Replicator:
   def compile(self, function: Callable) -> Any:
     """Makes a `tf.function` of a cross-replica function, which calls `on_replicas`."""
     # Without AutoGraph: what is compiled is the source that runs eagerly, line by line.
-    return tf.function(function, autograph=False, jit_compile=self.jit_compile or None)
+    return tf.function(function, autograph=False,
+                       jit_compile=True if self._compiles_whole else None)
 
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
     """Calls a compiled function; under an asynchronous strategy returns a remote value."""
     if self.servers:
       return self.servers.schedule(compiled, arguments)
-    return compiled(*arguments)
+    with unfused() if self._compiles_parts else contextlib.nullcontext():
+      return compiled(*arguments)
 
   def on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
     """Runs `step_fn(*arguments)` on every replica as step number `step` (int64 [])."""
     replicas: list[context.StepContext] = []
+    placed_or_compiled = (xla.compiled_in_parts if self._compiles_parts
+                          else logical_devices.gradients_placed)
 
     def replica_fn(step, *arguments):
-      xla = self.jit_compile or self.name == "tpu"
-      with context.entered(step, xla) as replica, logical_devices.gradients_placed():
+      is_compiled = self.jit_compile or self.name == "tpu"
+      with context.entered(step, is_compiled) as replica, placed_or_compiled():
         replicas.append(replica)
         with located(), errors_unchanged():
           outputs = step_fn(*arguments)
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
-    if self.jit_compile:  # XLA does not compile through tf.distribute; one replica needs none.
+    if self._compiles_whole:  # XLA does not compile through tf.distribute; one replica needs none.
       return replica_fn(step, *arguments)
     try:
       outputs = self.strategy.run(replica_fn, args=(step, *arguments))
@@ -246,3 +250,14 @@ class Replicator:
     # A leaf that is not a tensor, or is the same tensor on every replica, comes back once.
     return [tree.unflatten_as(outputs, [leaf[i % len(leaf)] for leaf in by_leaf])
             for i in range(self.num_local_replicas)]
+
+
+def _check_xla(strategy: str, devices_per_replica: int) -> None:
+  if strategy in ("parameter_server", "tpu"):
+    why = ("it is for synchronous replicas" if strategy == "parameter_server" else
+           "a TPU always compiles the step")
+    raise UsageError(f"Replicator.jit_compile = True: not with '{strategy}': {why}; drop one of "
+                     "the two")
+  if devices_per_replica > 1:
+    raise UsageError(f"Replicator.jit_compile = True: XLA compiles for one device, not for "
+                     f"devices_per_replica = {devices_per_replica}; drop one of the two")

@@ -151,7 +151,7 @@ class TrainingFunction:
                 ) -> tf.Tensor:
     """The scalars of the i-th step of this call, averaged over this process's replicas."""
     def scalars(*stacked):
-      batch = tree.map_structure(lambda x: x[i], stacked)
+      batch = tree.map_structure(lambda x: tf.gather(x, i), stacked)
       run = lambda: checked_scalars(self._observer.run_step(self._step_fn, *batch))
       outputs = self._signals.added_to(run) if self._signals else run()
       names[:] = list(outputs)

@@ -31,6 +31,7 @@ STRATEGIES = {
     "central storage 2": ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"],
 }
 FLOAT64 = ["train.precision = 'float64'"]
+XLA = ["Replicator.jit_compile = True"]
 PRIORITIZED = ["Replay.priority_exponent = 0.6"]
 
 pytestmark = pytest.mark.usefixtures("restored")
@@ -85,16 +86,20 @@ def one_device(tmp_path_factory):
     pytest.param("d4pg", "central storage 2", PRIORITIZED, marks=pytest.mark.slow),
     pytest.param("d4pg", "mirrored 4", [], marks=pytest.mark.slow),
     pytest.param("ddpg", "mirrored 2", [], marks=pytest.mark.slow),
-    pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow)])
+    pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow),
+    pytest.param("d4pg", "mirrored 2", [*PRIORITIZED, *XLA], marks=pytest.mark.slow),
+    pytest.param("sac", "central storage 2", XLA, marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
   train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
-  assert_same_training(tmp_path, one_device(agent, *FLOAT64, *more))
+  plainly = [binding for binding in more if binding not in XLA]
+  assert_same_training(tmp_path, one_device(agent, *FLOAT64, *plainly))
 
 
 @pytest.mark.slow
-def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_path):
+@pytest.mark.parametrize("more", [[], XLA], ids=["", "xla"])
+def test_two_processes_do_not_change_the_training_in_float64(more, one_device, tmp_path):
   flags = [f"--gin_param={binding}" for binding in [
-      *SMALL, *FLOAT64, "Replicator.strategy = 'multi_worker_mirrored'"]]
+      *SMALL, *FLOAT64, *more, "Replicator.strategy = 'multi_worker_mirrored'"]]
   done = run("replicator.launch", "--workers=2", "--", sys.executable, "-m", "experiments.d4pg",
              "--gin_file=configs/d4pg_pendulum.gin", *flags, f"--workdir={tmp_path}")
   assert done.returncode == 0, done.stdout + done.stderr
@@ -120,7 +125,7 @@ def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resu
 @pytest.mark.slow
 def test_xla_and_several_steps_a_call_do_not_change_the_training(one_device, tmp_path):
   more = [*FLOAT64, "RateLimiter.samples_per_insert = 1e9", "train.log_every = 5"]
-  train("d4pg", tmp_path, *more, "Replicator.jit_compile = True", "train.steps_per_call = 5")
+  train("d4pg", tmp_path, *more, *XLA, "train.steps_per_call = 5")
   assert_same_training(tmp_path, one_device("d4pg", *more))
 
 
@@ -129,8 +134,9 @@ def test_xla_and_several_steps_a_call_do_not_change_the_training(one_device, tmp
 
 @pytest.mark.parametrize("agent, more", [
     ("d4pg", [*PRIORITIZED, "train.steps_per_call = 2", "train.log_every = 2"]),
-    pytest.param("d4pg", ["Replicator.jit_compile = True"], marks=pytest.mark.slow),
+    pytest.param("d4pg", XLA, marks=pytest.mark.slow),
     pytest.param("d4pg", STRATEGIES["mirrored 2"], marks=pytest.mark.slow),
+    pytest.param("d4pg", [*PRIORITIZED, *XLA, *STRATEGIES["mirrored 2"]], marks=pytest.mark.slow),
     pytest.param("sac", [], marks=pytest.mark.slow)])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   train(agent, tmp_path / "whole", *more, "train.steps = 20")

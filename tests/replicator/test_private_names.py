@@ -34,7 +34,9 @@ MODULES = {
         "keras.src.backend.common.stateless_scope:get_stateless_scope",
         "keras.src.backend.common.stateless_scope:in_stateless_scope"]),
     "tensorflow": ("replicator/internals/tensorflow_internals.py", [
+        "tensorflow:Operation._set_attr",
         "tensorflow:__internal__", "tensorflow:__internal__.tracking.Trackable",
+        "tensorflow.python.pywrap_tfe:TF_SetXlaEnableLazyCompilation",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         "tensorflow.python.distribute.distribute_utils:regroup",
         "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher._all_gather",
@@ -42,6 +44,8 @@ MODULES = {
         "CollectiveReplicaLauncher._get_ordering_token",
         "tensorflow.python.distribute.cross_device_utils:"
         "CollectiveReplicaLauncher._next_instance_key",
+        "tensorflow.python.eager.context:Context.function_call_options",
+        "tensorflow.python.eager.context:FunctionCallOptions.config_proto_serialized",
         "tensorflow.python.eager.record:VariableWatcher",
         "tensorflow.python.eager.record:record_operation",
         "tensorflow.python.eager.record:should_record_backprop",

@@ -153,10 +153,12 @@ def test_inputs_that_are_not_a_batch(inputs):
   assert refusal(mirrored().run, own_number, inputs).startswith("inputs: ")
 
 
-def test_xla_with_several_replicas():
-  assert refusal(Replicator, "mirrored", logical_cpus=2, jit_compile=True) == (
-      "Replicator.jit_compile = True: works with one synchronous replica, not with 'mirrored'; "
-      "drop one of the two")
+@pytest.mark.parametrize("strategy, why", [
+    ("parameter_server", "it is for synchronous replicas"),
+    ("tpu", "a TPU always compiles the step")])
+def test_xla_where_it_does_not_work(strategy, why):
+  assert refusal(Replicator, strategy, jit_compile=True) == (
+      f"Replicator.jit_compile = True: not with '{strategy}': {why}; drop one of the two")
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage", "one_device", "default"])
