@@ -2,14 +2,13 @@
 
   python -m benchmarks.reliability_cost [--turns=7]
 
+All times are CPU seconds of the process, which other work on the machine changes little.
 `train.deterministic`: the real command with and without it, in turn, each in a process of its own.
-Saving: interleaved turns of a few steps, with and without a checkpoint at their beginning, which is
-written while they run. The cost of a checkpoint is the difference of the medians; its share is
-relative to the time between two checkpoints of the job. `Guard.signals`: the same turns of the step
-with and without them. The guard: the time of what it does with the numbers of a turn, and of what
-it adds to a checkpoint; that is too little for a difference of turns. Checks: what is `trainable`,
-at each call; the attributes that the compiled step has read, at each log point; and the copies of
-each variable on 2 replicas, at each save.
+`Guard.signals`: interleaved turns of a few steps with and without them. All else is too little for
+a difference of turns, and is timed alone: a checkpoint, until it is written, relative to the time
+between two checkpoints of the job; what the guard does with the numbers of a turn, and adds to a
+checkpoint; and the checks: what is `trainable`, at each call, the attributes that the compiled step
+has read, at each log point, and the copies of each variable on 2 replicas, at each save.
 """
 
 import json
@@ -21,6 +20,8 @@ import tempfile
 import time
 
 from absl import app, flags
+
+from benchmarks.cpu import cpu_seconds
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("turns", 7, "How often each variant is timed.", lower_bound=1)
@@ -53,30 +54,32 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
                          for signals in (False, True))
   batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 1, 0), 0).batch(1))
   checkpoints, guard = Checkpoints(pathlib.Path(folder), step), Guard()
-  times: dict[str, list[float]] = {"plain": [], "saving": [], "signals": []}
-  guarding = []
+  times: dict[str, list[float]] = {"plain": [], "signals": []}
+  guarding, saving = [], []
   number = 0
   for turn in range(FLAGS.turns + 1):
     for variant, found in times.items():
       function = with_signals if variant == "signals" else plain
       logged = []
-      started = time.perf_counter()
-      if variant == "saving":
-        checkpoints.save(number, {})
+      started = time.process_time()
       for _ in range(STEPS_IN_TURN):
         logged.append(function(number, next(batches)).fetch()[0])
         number += 1
       if turn:  # The first one traces and warms up.
-        found.append(time.perf_counter() - started)
-      checkpoints.wait()
-    started = time.perf_counter()
+        found.append(time.process_time() - started)
+    started = time.process_time()
+    checkpoints.save(number, {})
+    checkpoints.wait()
+    saving.append(time.process_time() - started)
+    started = time.process_time()
     for values in logged:  # Those with the signals.
       guard.divergence_in(number, values)
       guard.suspicions_in(number, values)
-    guarding.append(time.perf_counter() - started)
-  started = time.perf_counter()
+    guarding.append(time.process_time() - started)
+  started = time.process_time()
   json.dumps(guard.state())
-  times |= {"guard": guarding[1:], "guard's state": [time.perf_counter() - started]}
+  times |= {"guard": guarding[1:], "saving": saving[1:],
+            "guard's state": [time.process_time() - started]}
   return times, gin.query_parameter("train.checkpoint_every")
 
 
@@ -115,24 +118,25 @@ def seconds_of_checks(folder: str) -> dict[str, float]:
   times: dict[str, list[float]] = {name: [] for name in timed}
   for turn in range(FLAGS.turns + 1):
     for name, call in timed.items():
-      started = time.perf_counter()
+      started = time.process_time()
       call()
       if turn:  # The first one traces and warms up.
-        times[name].append(time.perf_counter() - started)
+        times[name].append(time.process_time() - started)
   return {name: statistics.median(found) for name, found in times.items()}
 
 
 def seconds_of_steps(deterministic: bool, folder: str) -> float:
-  """The job's seconds from its first log point to its third."""
-  settings = [f"train.steps = {3 * LOG_EVERY}", f"train.log_every = {LOG_EVERY}",
+  """The job's seconds from its first log point to its second."""
+  settings = [f"train.steps = {2 * LOG_EVERY}", f"train.log_every = {LOG_EVERY}",
               "train.eval_every = 0", "train.checkpoint_every = 0",
               f"train.deterministic = {deterministic}"]
-  subprocess.run([sys.executable, "-m", "experiments.sngan", f"--gin_file={CONFIG}",
-                  f"--workdir={folder}", *(f"--gin_param={setting}" for setting in settings)],
-                 check=True, stdout=subprocess.DEVNULL)
-  lines = (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()
-  seconds = [json.loads(line)["seconds"] for line in lines]
-  return seconds[-1] - seconds[0]
+  command = [sys.executable, "-m", "experiments.sngan", f"--gin_file={CONFIG}",
+             f"--workdir={folder}", *(f"--gin_param={setting}" for setting in settings)]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    assert process.stdout is not None
+    first, second = (cpu_seconds(process.pid) for line in process.stdout
+                     if line.startswith("step "))
+  return second - first
 
 
 def main(argv: list[str]) -> None:
@@ -146,8 +150,8 @@ def main(argv: list[str]) -> None:
           f"{1000 * checks['save']:.0f} ms, {checks['copies'] / checks['step'] / every:.2%} of the "
           "time between two saves", flush=True)
     plain, saving, signals = (statistics.median(turns[v]) for v in ("plain", "saving", "signals"))
-    share = (saving - plain) / (every * plain / STEPS_IN_TURN)
-    print(f"a checkpoint: {1000 * (saving - plain):.1f} ms; with one every {every} steps, of "
+    share = saving / (every * plain / STEPS_IN_TURN)
+    print(f"a checkpoint: {1000 * saving:.1f} ms; with one every {every} steps, of "
           f"{1000 * plain / STEPS_IN_TURN:.1f} ms, saving takes {share:.2%} of the training time")
     print(f"Guard.signals = True: {signals / plain:.3f} of the time of a step without")
     guard, state = (statistics.median(turns[v]) for v in ("guard", "guard's state"))
@@ -158,7 +162,7 @@ def main(argv: list[str]) -> None:
     for turn in range(FLAGS.turns):
       for deterministic, found in times.items():
         found.append(seconds_of_steps(deterministic, f"{folder}/{turn}-{deterministic}"))
-    with_it, without = (statistics.median(times[d]) / (2 * LOG_EVERY) for d in (True, False))
+    with_it, without = (statistics.median(times[d]) / LOG_EVERY for d in (True, False))
     print(f"train.deterministic = True: {1000 * with_it:.1f} ms a step, {1000 * without:.1f} ms "
           f"without, ratio {with_it / without:.3f}")
 

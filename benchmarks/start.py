@@ -18,6 +18,8 @@ import time
 
 from absl import app, flags
 
+from benchmarks.cpu import cpu_seconds
+
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("turns", 3, "How often each checkout is timed.", lower_bound=1)
 flags.DEFINE_string("other", None, "A checkout to compare with.")
@@ -46,13 +48,6 @@ def measure(checkout: pathlib.Path) -> dict[str, float]:
           process.kill()
           break
   return found
-
-
-def cpu_seconds(process: int) -> float:
-  """The CPU seconds of a process and of its children that have ended."""
-  text = pathlib.Path(f"/proc/{process}/stat").read_text()
-  times = text.rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime
-  return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 def main(argv: list[str]) -> None:

@@ -3,6 +3,8 @@
     python -m replicator.doctor --experiment=experiments.sngan --gin_file=F [--gin_file=G ...]
                                 [--gin_param="a.b = 1" ...] [--steps=5] [--precision=float64]
                                 [--check_resume]
+    python -m replicator.doctor --scaling --experiment=... [--network=NAME] [--bandwidth=B]
+                                [--latency=S] [--step_seconds=S] [--strong] [--plot=F.png]
 
 `--experiment` is the experiment's module, or its file. The first steps are computed on 1, 2 and 4
 logical CPUs, in 2 micro-batches and in 2 processes, with the same seed and global batch, without
@@ -13,6 +15,12 @@ dynamics amplify rounding. The strategy, precision and micro-batches of the gin 
 With `--check_resume` it proves instead that a run that is interrupted, and resumed in a new
 process, equals bit for bit the run that is not interrupted: every scalar and every variable of
 `--steps` steps (default 6), under the strategy and the precision of the gin files.
+
+With `--scaling` it predicts the efficiency of the step on 2 to 512 replicas, each with the global
+batch of the gin files; with `--strong`, they share it. It counts the step's collectives and times
+it on one replica, `--steps` calls (default 10), or takes `--step_seconds`, those of another
+machine. `--network` is one of those in `replicator.doctor.scaling.model.NETWORKS`, by default all;
+`--bandwidth`, in bytes a second, and `--latency`, in seconds, replace its numbers.
 
 Exit status: 0 all agree; 1 something differs or fails; 2 bad command line or configuration.
 """
@@ -28,6 +36,7 @@ from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.doctor.experiment import load
+from replicator.doctor.scaling import command as scaling
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError
 
@@ -41,11 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(words: list[str]) -> int:
   flags = _parse(words)
-  if not flags.check_resume:  # It needs several devices of a kind: every machine has CPUs.
+  # The check of replicas needs several devices of a kind: every machine has CPUs.
+  if not (flags.check_resume or flags.scaling):
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
   quiet.import_tensorflow()
   from replicator.configuration.checks import missing_values_reported
   with missing_values_reported():
+    if flags.scaling:
+      return scaling.predict(flags, [*flags.gin_param, *_precision(flags)])
     return (_check_resume if flags.check_resume else _check_replicas)(flags, words)
 
 
@@ -86,9 +98,7 @@ def _check_replicas(flags: argparse.Namespace, words: list[str]) -> int:
 def _check_resume(flags: argparse.Namespace, words: list[str]) -> int:
   main = load(flags.experiment)
   from replicator.doctor import resume_check
-  steps, params = flags.steps or 6, list(flags.gin_param)
-  if flags.precision:
-    params.append(f"train.precision = '{flags.precision}'")
+  steps, params = flags.steps or 6, [*flags.gin_param, *_precision(flags)]
   if flags.record:
     resume_check.train(main, flags.gin_file, params, flags.train_in, flags.train_until,
                        flags.record, steps)
@@ -102,6 +112,10 @@ def _check_resume(flags: argparse.Namespace, words: list[str]) -> int:
     return 1
   print("This step resumes exactly.")
   return 0
+
+
+def _precision(flags: argparse.Namespace) -> list[str]:
+  return [f"train.precision = '{flags.precision}'"] if flags.precision else []
 
 
 def _print_table(results: Iterator[CheckResult]) -> set[str]:
@@ -118,17 +132,22 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   parser.add_argument("--experiment", required=True, metavar="MODULE",
                       help="experiments.sngan, or path/to/file.py")
   parser.add_configuration()
-  parser.add_argument("--check_resume", action="store_true",
-                      help="prove that an interrupted run resumes exactly")
-  parser.add_argument("--steps", type=int, help="how many steps to compare")
+  modes = parser.add_mutually_exclusive_group()
+  modes.add_argument("--check_resume", action="store_true",
+                     help="prove that an interrupted run resumes exactly")
+  modes.add_argument("--scaling", action="store_true",
+                     help="predict the efficiency on many replicas")
+  parser.add_argument("--steps", type=int, help="how many steps to compare, or calls to time")
   parser.add_argument("--precision", choices=["float64", "float32"],
                       help="float64 to prove, float32 to compare loosely")
+  scaling.add_flags(parser)
   for name, kind in (("record", str), ("train_in", str), ("train_until", int)):
     parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)  # For its processes.
   flags = parser.parse_args(argv)
   lowest = 2 if flags.check_resume else 1
   if flags.steps is not None and flags.steps < lowest:
     raise UsageError(f"--steps={flags.steps}: must be at least {lowest}")
+  scaling.check(flags)
   return flags
 
 

@@ -1,6 +1,7 @@
 """Batch normalization over the examples of all replicas."""
 
 import functools
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -111,6 +112,7 @@ class GlobalBatchNorm(keras.layers.Layer):
 
 
 _Moments = tuple[tf.Tensor, tf.Tensor]
+_Combine = Callable[[tf.Tensor], tuple[_Moments, tf.Tensor]]
 
 
 def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float,
@@ -156,7 +158,7 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     return (mean, variance), (mean, variance), count
   if calls.agree_here(x.shape.num_elements() or None):
     packed = collectives.all_gather(tf.stack([mean, variance]))
-    combine = functools.partial(_combine_equal, count)
+    combine: _Combine = functools.partial(_combine_equal, count)
   else:
     packed = collectives.all_gather(tf.concat([count, mean, variance], axis=0))
     combine = _combine

@@ -1,0 +1,203 @@
+"""How well `replicator.doctor.scaling` predicts measured steps on 1, 2, 4 and 8 processes here.
+
+  python -m benchmarks.scaling_model [--processes=2,4,8] [--calls=15]
+
+Three steps of different kinds are trained under 'multi_worker_mirrored': many small collectives,
+one large collective, and much computation. Every process keeps its batch, and all share the cores
+of this machine.
+
+What the prediction may use: the step on one process alone, the bytes that the doctor counts when it
+traces the step, and a fit of one latency and one bandwidth to collectives that are timed by
+themselves, of other sizes than those of the steps. What it is compared with: the median of the
+steps. The table also has the error of the fit.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from absl import app, flags
+
+from replicator.doctor.scaling import model
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("processes", ["2", "4", "8"], "Numbers of processes.")
+flags.DEFINE_integer("calls", 15, "Steps that are timed.", lower_bound=1)
+flags.DEFINE_string("output", None, "Only be one process of a cluster; the chief writes this file.")
+
+BATCH = 64  # Examples of a replica.
+# What is timed by itself, and with how many bytes of a replica.
+SIZES = {"all_reduce": [2 ** 11, 2 ** 15, 2 ** 19, 2 ** 21, 2 ** 23],
+         "all_gather": [2 ** 11, 2 ** 15, 2 ** 18]}
+CHAIN = 10  # Collectives in a row, so that a call costs little.
+
+
+# ---- The steps ----------------------------------------------------------------------------------
+
+
+def steps() -> dict[str, Callable[[str], None]]:
+  """What trains each step; call it where TensorFlow may be loaded."""
+  import keras
+  import tensorflow as tf
+
+  import replicator
+
+  class Regression(tf.Module):
+    """A network learns to give 0 for random examples of some shape."""
+
+    def __init__(self, shape: list[int], layers: list):
+      super().__init__()
+      self.shape = shape
+      self.network = keras.Sequential([keras.Input(shape), *layers, keras.layers.Dense(1)])
+      self.optimizer = replicator.wrap_optimizer(
+          keras.optimizers.SGD(1e-3), self.network.trainable_variables)
+
+    def loss(self, x: tf.Tensor) -> tf.Tensor:
+      return tf.reduce_mean(tf.square(self.network(x, training=True)))
+
+    def __call__(self) -> dict[str, tf.Tensor]:
+      x = replicator.random.normal("x", [replicator.batch_size(), *self.shape])
+      return {"loss": self.optimizer.minimize(self.loss, x)}
+
+  dense = keras.layers.Dense
+  conv = lambda filters: keras.layers.Conv2D(filters, 3, padding="same", activation="relu")
+  normalized = lambda: [layer for _ in range(10) for layer in (
+      dense(128, use_bias=False), replicator.GlobalBatchNorm(), keras.layers.ReLU())]
+  made = {
+      "21 small collectives": lambda: Regression([128], normalized()),
+      "one of 13 MB": lambda: Regression(
+          [1024], [dense(1024, activation="relu") for _ in range(3)]),
+      "convolutions": lambda: Regression(
+          [24, 24, 3], [conv(32), conv(32), conv(32), keras.layers.GlobalAveragePooling2D()]),
+  }
+
+  def trains(make: Callable) -> Callable[[str], None]:
+    return lambda workdir: replicator.train(make, workdir=workdir)
+  return {name: trains(make) for name, make in made.items()}
+
+
+# ---- One process --------------------------------------------------------------------------------
+
+
+def settings(strategy: str, processes: int) -> list[str]:
+  return [f"Replicator.strategy = '{strategy}'", "train.steps = 1",
+          f"train.global_batch_size = {BATCH * processes}"]
+
+
+def measure(processes: int) -> dict:
+  """What this process measures, one of `processes`: its steps, and collectives by themselves."""
+  from replicator.app import config
+  from replicator.doctor.scaling import cost
+  found: dict = {"steps": {}, "collectives": []}
+  if processes > 1:
+    config.parse([], settings("multi_worker_mirrored", processes))
+    found["collectives"] = collectives()
+  for name, main in steps().items():
+    if processes == 1:
+      alone = cost.of_one_replica(main, [], settings("one_device", 1), FLAGS.calls)
+      both = cost.of_two_replicas(main, [], settings("one_device", 1), BATCH)
+      transfers = [(t.move, t.bytes) for t in both.transfers]
+      found["steps"][name] = (alone.seconds, alone.cpu_seconds, transfers)
+    else:
+      found["steps"][name] = cost.record(main, FLAGS.calls).seconds
+  return found
+
+
+def collectives() -> list[tuple[str, int, float, float]]:
+  """What each collective does, its bytes, its seconds, and its CPU seconds in this process."""
+  import tensorflow as tf
+
+  import replicator
+  runner = replicator.Replicator()
+  calls = {"all_reduce": replicator.all_mean, "all_gather": lambda x: replicator.all_gather(x)[0]}
+  found = []
+  for move, call in calls.items():
+    for size in SIZES[move]:
+      def chained(call=call, size=size) -> tf.Tensor:
+        x = tf.zeros([size // 4])
+        for _ in range(CHAIN):
+          x = call(x)
+        return x[0]
+      times = []
+      for _ in range(8):
+        started, used = time.perf_counter(), time.process_time()
+        runner.run(chained)[0].numpy()
+        times.append(((time.perf_counter() - started) / CHAIN,
+                      (time.process_time() - used) / CHAIN))
+      found.append((move, size, *map(statistics.median, zip(*times[2:], strict=True))))
+  return found
+
+
+def be_one_process() -> None:
+  from replicator.console import quiet
+  quiet.import_tensorflow()
+  cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))
+  processes = len(cluster["cluster"]["worker"]) if cluster else 1
+  found = measure(processes)
+  if not cluster or cluster["task"]["index"] == 0:
+    pathlib.Path(FLAGS.output).write_text(json.dumps(found))
+
+
+# ---- The comparison -----------------------------------------------------------------------------
+
+
+def run(processes: int) -> dict:
+  """What the chief of some processes measures."""
+  with tempfile.TemporaryDirectory() as folder:
+    output = pathlib.Path(folder) / "found.json"
+    command = [sys.executable, "-m", "benchmarks.scaling_model", f"--calls={FLAGS.calls}",
+               f"--output={output}"]
+    if processes > 1:
+      command = [sys.executable, "-m", "replicator.launch", f"--workers={processes}", "--",
+                 *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+      raise SystemExit(done.stdout + done.stderr)
+    return json.loads(output.read_text())
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  if FLAGS.output:
+    be_one_process()
+    return
+  from replicator.step.context import Transfer
+  cores = os.cpu_count() or 1
+  before = run(1)["steps"]
+  clusters = {processes: run(processes) for processes in map(int, FLAGS.processes)}
+  after = run(1)["steps"]  # Whatever else the machine does only slows a step: the faster counts.
+  alone = {name: min(before[name], after[name]) for name in before}
+  timed = [(Transfer(move, size), processes, *times) for processes, found in clusters.items()
+           for move, size, *times in found["collectives"]]
+  networks = (model.fit([(t, n, seconds) for t, n, seconds, _ in timed if n <= cores]),
+              model.fit([(t, n, cpu_seconds) for t, n, _, cpu_seconds in timed]))
+  for network, what in zip(networks, ("with a core each", "of a busy core"), strict=True):
+    print(f"{what}: {1e6 * network.launch:.0f} us, {1e6 * network.latency:.0f} us a hop, "
+          f"{network.bandwidth / 1e6:.0f} MB/s")
+  messages = model.OnCores(cores, 0.0, 0.0, *networks)
+  for transfer, processes, seconds, _ in timed:
+    fitted = messages.transfer_seconds(transfer, processes)
+    print(f"  {transfer.move:10} {transfer.bytes:9} bytes, {processes} processes: "
+          f"{1000 * seconds:9.2f} ms, fitted {1000 * fitted:9.2f} ms "
+          f"({100 * (fitted / seconds - 1):+.0f} %)")
+  print(f"{'':24} {'processes':>10} {'measured':>12} {'predicted':>12} {'error':>8}")
+  for name, (seconds, cpu_seconds, counted) in alone.items():
+    step = model.OnCores(cores, seconds, cpu_seconds, *networks)
+    # A call of several processes also averages what the step returns.
+    transfers = [*(Transfer(*each) for each in counted), Transfer("all_reduce", 8)]
+    print(f"{name:24} {1:10} {1000 * seconds:9.1f} ms   ({1000 * cpu_seconds:.1f} ms of cores)")
+    for processes, found in clusters.items():
+      predicted = step.step_seconds(transfers, processes)
+      measured = found["steps"][name]
+      print(f"{'':24} {processes:10} {1000 * measured:9.1f} ms {1000 * predicted:9.1f} ms "
+            f"{100 * (predicted / measured - 1):+7.0f} %", flush=True)
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,1 @@
+"""`python -m replicator.doctor --scaling`: what a step would cost on many replicas."""

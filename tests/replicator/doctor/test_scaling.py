@@ -1,0 +1,207 @@
+"""The doctor's prediction of efficiency: the model against closed forms, and the command."""
+
+import pathlib
+import re
+
+import gin
+import numpy as np
+import pytest
+
+import replicator
+from replicator import UsageError
+from replicator.doctor import __main__ as doctor
+from replicator.doctor.scaling import command, cost, model, report
+from replicator.doctor.scaling.model import NETWORKS, Network
+from replicator.step.context import Transfer
+from tests.programs import planted_bugs
+
+MOVES = ["all_reduce", "all_gather", "all_to_all"]
+GRADIENTS = 4 * 768  # Bytes: 21 gradients, padded as in `optimizers/flat_variables.py`.
+SMALL = ["train.global_batch_size = 8", "Regression.accumulates = False"]
+
+
+@pytest.fixture
+def restored(set_precision, seed):
+  yield
+  gin.clear_config()
+
+
+def seconds(move: str, size: float, replicas: int, **network) -> float:
+  return model.transfer_seconds(Transfer(move, size), replicas, Network(**network))
+
+
+# ---- The model ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("move", "hops", "sent"), [
+    ("all_reduce", 6, 1.5), ("all_gather", 3, 3.0), ("all_to_all", 3, 0.75)])
+def test_a_ring_of_four(move, hops, sent):
+  ring = {"bandwidth": 100.0, "latency": 0.5, "shape": "ring"}
+  assert seconds(move, 800.0, 4, **ring) == pytest.approx(hops * 0.5 + sent * 8.0, rel=1e-15)
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_one_replica_sends_nothing(move, network):
+  assert model.transfer_seconds(Transfer(move, 1e6), 1, network) == 0.0
+
+
+def test_a_sum_sends_its_parts_to_all_and_gathers_their_sums():
+  for shape in ("ring", "torus"):
+    on = {"bandwidth": 3.0, "latency": 0.25, "shape": shape}
+    whole = seconds("all_reduce", 700.0, 7, **on)
+    parts = seconds("all_to_all", 700.0, 7, **on) + seconds("all_gather", 100.0, 7, **on)
+    assert whole == pytest.approx(parts, rel=1e-14)
+
+
+def test_a_small_sum_runs_over_trees_and_a_large_one_around_the_ring():
+  on = {"bandwidth": 1e9, "latency": 1e-6, "shape": "tree"}
+  assert seconds("all_reduce", 0.0, 512, **on) == pytest.approx(18e-6)      # 2 log2 512
+  assert seconds("all_reduce", 0.0, 5, **on) == pytest.approx(6e-6)         # 2 ceil(log2 5)
+  assert seconds("all_reduce", 1e9, 4, **on) == pytest.approx(6e-6 + 1.5)   # 2 (4 - 1) / 4
+  assert seconds("all_gather", 0.0, 512, **on) == pytest.approx(511e-6)  # NCCL's gathers are rings.
+
+
+def test_a_collective_is_launched_once_whatever_it_sends():
+  for n in (2, 512):
+    assert seconds("all_gather", None, n, bandwidth=1.0, latency=0.0, launch=2e-5) == 2e-5
+
+
+def test_hops_on_a_torus_run_along_its_axes():
+  on = {"bandwidth": 1e9, "latency": 1e-6, "shape": "torus"}
+  assert seconds("all_reduce", 0.0, 256, **on) == pytest.approx(2 * 2 * 15e-6)
+
+
+def test_what_is_sent_approaches_twice_the_bytes_of_a_sum():
+  sums = [seconds("all_reduce", 1.0, n, bandwidth=1.0, latency=0.0) for n in (2, 8, 64, 4096)]
+  assert sums == sorted(sums) and sums[0] == 1.0 and sums[-1] == pytest.approx(2.0, rel=1e-3)
+
+
+def test_the_efficiency_of_weak_and_strong_scaling():
+  ring = Network(bandwidth=1.0, latency=0.0, shape="ring")
+  sends = [Transfer("all_reduce", 0.5), Transfer("all_reduce", 0.5)]  # 1.5 s on 4 replicas.
+  assert model.step_seconds(4.5, sends, 4, ring) == 6.0
+  assert model.efficiency(4.5, sends, 4, ring) == pytest.approx(0.75)
+  assert model.efficiency(6.0, sends, 4, ring, strong=True) == pytest.approx(1.5 / 3.0)
+  assert model.efficiency(4.5, [], 512, ring) == model.efficiency(4.5, sends, 1, ring) == 1.0
+
+
+def test_processes_that_share_cores_wait_for_each_other():
+  step = model.OnCores(cores=2, seconds=1.0, cpu_seconds=1.2,
+                       network=Network(8.0, 0.5, shape="ring"),
+                       cpu_network=Network(16.0, 0.1, shape="ring"))
+  assert step.step_seconds([], 1) == 1.0
+  assert step.step_seconds([], 8) == pytest.approx(8 * 1.2 / 2)
+  one = Transfer("all_gather", 8.0)
+  assert step.transfer_seconds(one, 2) == pytest.approx(0.5 + 1.0)             # A core each.
+  assert step.transfer_seconds(one, 8) == pytest.approx(4 * 7 * (0.1 + 0.5))   # 4 on a core.
+  assert step.step_seconds([one, one], 8) == pytest.approx(4.8 + 2 * 16.8)
+
+
+def test_the_fit_finds_the_network_that_was_measured():
+  true = Network(bandwidth=2e8, latency=3e-4, launch=8e-4, shape="ring")
+  found = model.fit([(transfer, n, model.transfer_seconds(transfer, n, true))
+                     for transfer in (Transfer("all_reduce", 1e3), Transfer("all_reduce", 1e7),
+                                      Transfer("all_gather", 1e5)) for n in (2, 4, 8)])
+  np.testing.assert_allclose([found.bandwidth, found.latency, found.launch], [2e8, 3e-4, 8e-4],
+                             rtol=1e-9)
+  assert found.shape == "ring"
+
+
+# ---- What is measured ---------------------------------------------------------------------------
+
+
+def measure(main, *params: str) -> tuple[cost.StepCost, cost.StepCost]:
+  alone = cost.of_one_replica(main, [], [*SMALL, *params], calls=1)
+  return alone, cost.of_two_replicas(main, [], [*SMALL, *params], alone.batch_size)
+
+
+def test_the_collectives_of_a_step_are_counted(restored):
+  alone, both = measure(planted_bugs.main, "train.steps_per_call = 5", "train.steps = 5")
+  assert alone.batch_size == 8 and both.batch_size == 16  # Each replica keeps its batch.
+  assert alone.transfers == []
+  assert alone.seconds > 0.0 and alone.cpu_seconds >= 0.0
+  assert both.transfers == [Transfer("all_reduce", GRADIENTS)]
+
+
+def test_a_step_that_sends_nothing_is_refused(restored):
+  def main(workdir):
+    replicator.train(lambda: lambda batch: {"x": batch["x"][0, 0]}, planted_bugs.Points(),
+                     workdir=workdir)
+  with pytest.raises(UsageError, match=r"makes no collective.* replicator\.wrap_optimizer"):
+    measure(main)
+  with pytest.raises(UsageError, match=r"did not call replicator\.train"):
+    cost.of_one_replica(lambda workdir: None, [], SMALL, calls=0)
+
+
+# ---- The command --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--network=10gb"], "Did you mean '10gbe'? Write one of: pcie, nvlink, infiniband, 10gbe"),
+    (["--bandwidth=-1", "--latency=1"], "--bandwidth=-1: write bytes a second, such as 12.5e9"),
+    (["--bandwidth=inf", "--latency=1"], "--bandwidth=inf: write bytes a second"),
+    (["--bandwidth=1e9", "--latency=nan"], "--latency=nan: write seconds"),
+    (["--bandwidth=1e9"], "--bandwidth: write both --bandwidth and --latency, or add --network"),
+    (["--step_seconds=0"], "--step_seconds=0: write seconds, such as 0.1"),
+    (["--plot=x.jpg"], "--plot=x.jpg: write a file that ends with .png, in a folder that exists"),
+    (["--plot=no/such/x.png"], "in a folder that exists"),
+    (["--check_resume"], "not allowed with"),
+    (["--steps=0"], "--steps=0: must be at least 1"),
+])
+def test_a_bad_command_line_is_one_line(words, message, capsys):
+  assert doctor.main(["--experiment=x", "--scaling", *words]) == 2
+  output = capsys.readouterr()
+  assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+
+
+def test_flags_of_scaling_are_not_ignored_without_it(capsys):
+  assert doctor.main(["--experiment=x", "--network=pcie"]) == 2
+  assert "--network: works only with --scaling" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "network"), [
+    (["--network=ici"], {"ici": NETWORKS["ici"]}),
+    (["--network=ici", "--latency=2e-6"], {"ici": Network(2e11, 2e-6, shape="torus")}),
+    (["--bandwidth=2e9", "--latency=1e-5"], {"given": Network(2e9, 1e-5, shape="tree")}),
+    ([], NETWORKS),
+])
+def test_the_flags_describe_a_network(words, network):
+  flags = doctor._parse(["--experiment=x", "--scaling", *words])
+  assert command.networks(flags) == network
+
+
+def test_the_command_prints_and_draws_its_prediction(restored, monkeypatch, tmp_path, capsys):
+  monkeypatch.setattr(command, "load", lambda experiment: planted_bugs.main)
+  words = ["--experiment=x", "--scaling", *(f"--gin_param={param}" for param in SMALL),
+           "--step_seconds=1e-3", "--bandwidth=1e6", "--latency=1e-4",
+           f"--plot={tmp_path / 'x.png'}"]
+  assert doctor.main(words) == 0
+  title, computes, sends, _, head, *rows, drawn = capsys.readouterr().out.splitlines()
+  assert title == "x: 8 examples on every replica (weak scaling; --strong divides them)"
+  assert computes == "  one replica computes for 1 ms a step, as --step_seconds says"
+  assert sends == "  each replica takes part in 1 collective: 1 all_reduce (0.003072 MB)"
+  assert head.split() == ["replicas", "given"]
+  assert [int(row.split()[0]) for row in rows] == list(report.REPLICAS)
+  two = 1e-3 / (1e-3 + 2 * 1e-4 + GRADIENTS / 1e6)
+  assert rows[0].split()[1:] == [f"{100 * two:.1f}", "%"]
+  assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG") and drawn.endswith("x.png")
+
+
+def test_a_batch_is_divided_among_no_more_replicas_than_it_has_examples(
+    restored, monkeypatch, capsys):
+  monkeypatch.setattr(command, "load", lambda experiment: planted_bugs.main)
+  words = ["--experiment=x", "--scaling", "--strong", "--step_seconds=1e-3", "--network=ici",
+           *(f"--gin_param={param}" for param in SMALL)]
+  assert doctor.main(words) == 0
+  title, *_, last = capsys.readouterr().out.splitlines()
+  assert title == "x: 8 examples over all replicas (strong scaling)"
+  assert last.split()[0] == "8"
+
+
+def test_the_page_has_the_numbers_of_the_networks():
+  page = (pathlib.Path(__file__).parents[3] / "docs" / "guide" / "scaling.md").read_text()
+  rows = re.findall(r"^\| `(\w+)` \| ([\d.e]+) \| ([\d.]+) \|", page, re.MULTILINE)
+  assert {name: (float(bandwidth), float(microseconds)) for name, bandwidth, microseconds in rows
+          } == {name: (network.bandwidth, pytest.approx(1e6 * network.latency))
+                for name, network in NETWORKS.items()}
