@@ -27,12 +27,12 @@ RESNET = Prediction(256 / 2375, [Transfer("all_reduce", 4 * 25_557_032)])
 # sixteenth of such a step. What the eight sent to each other is in that time.
 #
 # G and D have 70,433,988 and 87,982,370 parameters (google/compare_gan, resnet_biggan.py). The 11
-# batch norms of G have these multiples of 96 channels. Each gathers its count, means and variances
-# in both passes through G, and sums two numbers a channel for the gradients in the update of G.
+# batch norms of G have these multiples of 96 channels. Each gathers its means and variances in
+# both passes through G, and sums two numbers a channel for the gradients in the update of G.
 BIGGAN_CHANNELS = [96 * width for width in (16, 16, 16, 8, 8, 4, 4, 2, 2, 1, 1)]
 BIGGAN = Prediction(15 * 24 * 3600 / 150_000 / 16, [
     Transfer("all_reduce", 4 * 87_982_370), Transfer("all_reduce", 4 * 70_433_988),
-    *2 * [Transfer("all_gather", 4 * (2 * channels + 1)) for channels in BIGGAN_CHANNELS],
+    *2 * [Transfer("all_gather", 4 * 2 * channels) for channels in BIGGAN_CHANNELS],
     *[Transfer("all_reduce", 4 * 2 * channels) for channels in BIGGAN_CHANNELS]])
 
 # 256 transitions a replica, with the networks of Acme's agent for the walker. On 2 cores of an AMD
