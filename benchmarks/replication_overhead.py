@@ -128,6 +128,8 @@ def collectives(call: Call) -> int:
   """How many exchanges between replicas the graph of a step has, counted in its first call."""
   import tensorflow as tf
   from tensorflow.python.ops import collective_ops
+
+  from replicator.collectives import moves
   replicas = len(tf.config.list_logical_devices("CPU"))
   counted = []
 
@@ -141,8 +143,9 @@ def collectives(call: Call) -> int:
 
   with contextlib.ExitStack() as patches:
     for owner, names, weight in (
-        (tf.distribute.CrossDeviceOps, ["reduce", "batch_reduce"], 1),
-        (collective_ops, ["all_reduce_v2", "all_gather_v2"], 1 / replicas)):  # One on each replica.
+        (tf.distribute.CrossDeviceOps, ["reduce", "batch_reduce"], 1), (moves, ["_in_memory"], 1),
+        # One on each replica.
+        (collective_ops, ["all_reduce_v2", "all_gather_v2", "all_to_all_v2"], 1 / replicas)):
       for name in names:
         patches.enter_context(
             mock.patch.object(owner, name, counting(getattr(owner, name), weight)))

@@ -83,6 +83,12 @@ def test_values_and_gradients_are_those_of_the_formulas(strategy, replicas, grou
   every_collective.check(Replicator(strategy, logical_cpus=replicas), groups)
 
 
+def test_values_and_gradients_by_the_sums_of_a_tpu(monkeypatch):
+  # There is no TPU here: its way to make the moves runs on CPUs.
+  monkeypatch.setattr(tf.distribute, "TPUStrategy", tf.distribute.MirroredStrategy)
+  every_collective.check(Replicator("mirrored", logical_cpus=2), None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_values_and_gradients_in_several_processes(processes):
