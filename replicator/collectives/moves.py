@@ -95,7 +95,12 @@ def _on_tpu(move: str, x: tf.Tensor) -> tf.Tensor:
   replica, count = tf.distribute.get_replica_context(), context.num_replicas()
   if move == "all_reduce":
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, x)
-  own = tf.reshape(tf.equal(tf.range(count), context.replica_id()), [count] + [1] * x.shape.rank)
-  slots = tf.where(own, x[tf.newaxis], tf.zeros_like(x)[tf.newaxis])
+  slots = in_slot(x, context.replica_id(), count)
   gathered = replica.all_reduce(tf.distribute.ReduceOp.SUM, slots)
   return gathered if move == "all_gather" else tf.gather(gathered, context.replica_id(), axis=1)
+
+
+def in_slot(x: tf.Tensor, number: int | tf.Tensor, slots: int) -> tf.Tensor:
+  """A tensor `[slots, ...]` with x in slot `number` and zeros elsewhere."""
+  own = tf.reshape(tf.equal(tf.range(slots), number), [slots] + [1] * x.shape.rank)
+  return tf.where(own, x[tf.newaxis], tf.zeros_like(x)[tf.newaxis])

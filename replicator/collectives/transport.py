@@ -18,7 +18,7 @@ def group_sum(values: Nest, group: Group, divisor: int = 1) -> Nest:
     return moves.all_reduce(packed / divisor if divisor > 1 else packed)
   if group.is_whole:
     return _moved(move, values)
-  sums = _moved(move, map_tensors(lambda x: _in_slot(x, group.number, group.count), values))
+  sums = _moved(move, map_tensors(lambda x: moves.in_slot(x, group.number, group.count), values))
   return map_tensors(lambda x: tf.gather(x, group.number), sums)
 
 
@@ -62,12 +62,6 @@ def _shortened(x: tf.Tensor, axis: int, length: tf.Tensor) -> tf.Tensor:
   sizes: list = [-1] * x.shape.rank
   sizes[axis] = length
   return tf.ensure_shape(tf.slice(x, [0] * x.shape.rank, sizes), freed(x.shape, axis))
-
-
-def _in_slot(x: tf.Tensor, number: int | tf.Tensor, slots: int) -> tf.Tensor:
-  """A tensor `[slots, ...]` with x in slot `number` and zeros elsewhere."""
-  own = tf.reshape(tf.equal(tf.range(slots), number), [slots] + [1] * x.shape.rank)
-  return tf.where(own, x[tf.newaxis], tf.zeros_like(x)[tf.newaxis])
 
 
 # ---- One move for each dtype --------------------------------------------------------------------
