@@ -34,7 +34,7 @@ def measure() -> None:
   import tensorflow as tf
 
   import replicator
-  from models.gan.blocks import DownBlock
+  from models.gan.networks.sngan_blocks import DownBlock
 
   part, shape = int(FLAGS.part[0]), (FLAGS.batch_size, 64, 64, 16)
   runner = replicator.Replicator(jit_compile=FLAGS.jit_compile)

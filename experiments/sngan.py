@@ -22,7 +22,7 @@ import tensorflow as tf
 import replicator
 from models.gan import losses
 from models.gan.evaluation import SampleQuality
-from models.gan.resnet import Discriminator, Encoder, Generator
+from models.gan.networks.sngan import Discriminator, Encoder, Generator
 from models.vision import grid
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import replicator
 from experiments import sngan
-from models.gan import blocks, resnet
+from models.gan import networks
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.step import context
@@ -110,7 +110,7 @@ def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_pat
 @pytest.fixture
 def without_batch_statistics(monkeypatch):
   """Makes the networks normalize each example by itself."""
-  for module in (blocks, resnet):
+  for module in (networks.sngan, networks.sngan_blocks):
     monkeypatch.setattr(module, "GlobalBatchNorm", keras.layers.LayerNormalization)
 
 

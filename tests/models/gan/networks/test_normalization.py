@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.normalization import ClassBatchNorm
+from models.gan.networks.normalization import ClassBatchNorm
 from replicator import Replicator, all_mean
 
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ convolutions and gain 1 in the shortcuts. Initial biases are zero.
 import keras
 import tensorflow as tf
 
-from models.gan.normalization import ClassBatchNorm
-from models.gan.resampling import ConvDownsample2D, UpsampleConv2D, downsample, upsample
+from models.gan.networks.normalization import ClassBatchNorm
+from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D, downsample, upsample
 from replicator import GlobalBatchNorm, SpectralNorm
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan import resampling
-from models.gan.resampling import ConvDownsample2D, UpsampleConv2D
+from models.gan.networks import resampling
+from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D
 
 SIZES = [(3, 4, 4), (1, 2, 2), (5, 6, 10), (2, 16, 16)]  # batch, height, width
 LAYERS = [UpsampleConv2D, ConvDownsample2D]

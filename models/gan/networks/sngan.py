@@ -15,7 +15,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.blocks import DownBlock, UpBlock, build_chain
+from models.gan.networks.sngan_blocks import DownBlock, UpBlock, build_chain
 from replicator import GlobalBatchNorm, SpectralNorm
 from replicator.errors import UsageError
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from models.gan.resnet import ARCHITECTURES, Discriminator, Encoder, Generator
+from models.gan.networks.sngan import ARCHITECTURES, Discriminator, Encoder, Generator
 from replicator.errors import UsageError
 
 

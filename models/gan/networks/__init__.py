@@ -1,0 +1,1 @@
+"""Networks of generative adversarial networks, each as its paper describes it."""
