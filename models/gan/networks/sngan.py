@@ -15,7 +15,8 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.sngan_blocks import DownBlock, UpBlock, build_chain
+from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
+from models.gan.networks.sngan_blocks import DownBlock, UpBlock
 from replicator import GlobalBatchNorm, SpectralNorm
 from replicator.errors import UsageError
 
@@ -65,7 +66,8 @@ class Generator(keras.Model):
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
                width: float = 1.0, num_classes: int = 0):
     super().__init__(autocast=False)
-    first, *others = _channels(_architecture("Generator", resolution).up, width)
+    architecture = architecture_of("Generator", "SN-GAN", ARCHITECTURES, resolution)
+    first, *others = _channels(architecture.up, width)
     self.num_classes = num_classes
     self.linear = keras.layers.Dense(4 * 4 * first)
     self.blocks = [UpBlock(filters, num_classes) for filters in others]
@@ -79,7 +81,7 @@ class Generator(keras.Model):
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
     """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
-    _check_labels("Generator", self.num_classes, labels)
+    check_labels("Generator", self.num_classes, labels)
     x = tf.reshape(self.linear(z), [-1, *self.base])
     for block in self.blocks:
       x = block(x, labels)
@@ -111,7 +113,7 @@ class Discriminator(keras.Model):
   def __init__(self, resolution: int, channels: int = 3, width: float = 1.0,
                num_classes: int = 0, code_dim: int = 0):
     super().__init__(autocast=False)
-    architecture = _architecture("Discriminator", resolution)
+    architecture = architecture_of("Discriminator", "SN-GAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
     self.num_classes = num_classes
     self.code_dim = code_dim
@@ -133,8 +135,8 @@ class Discriminator(keras.Model):
 
     Each training call advances the estimated singular vectors by one power iteration.
     """
-    _check_images("Discriminator", self.image_shape, images)
-    _check_labels("Discriminator", self.num_classes, labels)
+    check_images("Discriminator", self.image_shape, images)
+    check_labels("Discriminator", self.num_classes, labels)
     if (codes is not None) != (self.code_dim > 0):
       raise UsageError(
           f"Discriminator.code_dim is {self.code_dim}, but it was given "
@@ -189,7 +191,8 @@ class Encoder(keras.Model):
                width: float = 1.0):
     super().__init__(autocast=False)
     self.image_shape = (resolution, resolution, channels)
-    self.blocks = _down_blocks(_architecture("Encoder", resolution), width, spectral=False)
+    architecture = architecture_of("Encoder", "SN-GAN", ARCHITECTURES, resolution)
+    self.blocks = _down_blocks(architecture, width, spectral=False)
     self.norm = GlobalBatchNorm()
     self.flatten = keras.layers.Flatten()
     self.linear = keras.layers.Dense(latent_dim)
@@ -198,7 +201,7 @@ class Encoder(keras.Model):
 
   def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Codes `[n, latent_dim]` of images."""
-    _check_images("Encoder", self.image_shape, images)
+    check_images("Encoder", self.image_shape, images)
     x = images
     for block in self.blocks:
       x = block(x)
@@ -211,30 +214,9 @@ def _down_blocks(architecture: Architecture, width: float, spectral: bool) -> li
           for i, filters in enumerate(_channels(architecture.down, width))]
 
 
-def _architecture(network: str, resolution: int) -> Architecture:
-  if resolution not in ARCHITECTURES:
-    valid = ", ".join(map(str, ARCHITECTURES))
-    raise UsageError(f"{network}.resolution = {resolution!r}: SN-GAN has no networks of this size; "
-                     f"write one of {valid}")
-  return ARCHITECTURES[resolution]
-
-
 def _channels(counts: tuple[int, ...], width: float) -> list[int]:
   scaled = [round(count * width) for count in counts]
   if min(scaled) < 1:
     raise UsageError(f"width = {width!r} leaves a layer of {min(counts)} channels with none: "
                      f"write at least {1 / min(counts)}")
   return scaled
-
-
-def _check_images(network: str, expected: tuple[int, int, int], images: tf.Tensor) -> None:
-  if tuple(images.shape[1:]) != expected:
-    found = " x ".join(map(str, images.shape[1:]))
-    raise UsageError(f"{network} is built for images of {' x '.join(map(str, expected))} but was "
-                     f"given {found}: set {network}.resolution and {network}.channels to those")
-
-
-def _check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> None:
-  if num_classes and labels is None:
-    raise UsageError(f"{network}.num_classes = {num_classes} makes it conditional, but it was "
-                     "given no labels: pass labels, or set num_classes = 0")

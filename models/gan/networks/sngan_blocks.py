@@ -8,6 +8,7 @@ convolutions and gain 1 in the shortcuts. Initial biases are zero.
 import keras
 import tensorflow as tf
 
+from models.gan.networks.building import build_chain
 from models.gan.networks.normalization import ClassBatchNorm
 from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D, downsample, upsample
 from replicator import GlobalBatchNorm, SpectralNorm
@@ -101,11 +102,3 @@ def _conv3(filters: int) -> keras.layers.Layer:
 def _glorot(gain_squared: float) -> keras.initializers.Initializer:
   # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
   return keras.initializers.VarianceScaling(gain_squared, mode="fan_avg", distribution="uniform")
-
-
-def build_chain(layers: list[keras.layers.Layer], shape: tuple) -> tuple:
-  """Creates the variables of a chain of layers; returns the shape of its output."""
-  for layer in layers:
-    layer.build(shape)
-    shape = layer.compute_output_shape(shape)
-  return shape

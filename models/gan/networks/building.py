@@ -1,0 +1,48 @@
+"""What the networks share: they are built layer by layer, and refuse what does not fit them."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import keras
+import tensorflow as tf
+
+from replicator.errors import UsageError
+
+_Architecture = TypeVar("_Architecture")
+
+
+def build_chain(layers: list[keras.layers.Layer], shape: tuple) -> tuple:
+  """Creates the variables of a chain of layers; returns the shape of its output."""
+  for layer in layers:
+    layer.build(shape)
+    shape = layer.compute_output_shape(shape)
+  return shape
+
+
+def architecture_of(network: str, paper: str, architectures: Mapping[int, _Architecture],
+                    resolution: int) -> _Architecture:
+  """The architecture for a resolution, of those that a paper describes.
+
+  Raises:
+    UsageError: there is none; the line names the network, and the resolutions that there are.
+  """
+  if resolution not in architectures:
+    valid = ", ".join(map(str, architectures))
+    raise UsageError(f"{network}.resolution = {resolution!r}: {paper} has no networks of this "
+                     f"size; write one of {valid}")
+  return architectures[resolution]
+
+
+def check_images(network: str, expected: tuple[int, int, int], images: tf.Tensor) -> None:
+  """Raises a `UsageError` if images `[n, h, w, c]` are not of the size that a network is for."""
+  if tuple(images.shape[1:]) != expected:
+    found = " x ".join(map(str, images.shape[1:]))
+    raise UsageError(f"{network} is built for images of {' x '.join(map(str, expected))} but was "
+                     f"given {found}: set {network}.resolution and {network}.channels to those")
+
+
+def check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> None:
+  """Raises a `UsageError` if a network of classes is called without labels."""
+  if num_classes and labels is None:
+    raise UsageError(f"{network}.num_classes = {num_classes} makes it conditional, but it was "
+                     "given no labels: pass labels, or set num_classes = 0")
