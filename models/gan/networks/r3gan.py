@@ -21,7 +21,7 @@ from models.gan.networks.building import build_chain, check_images, check_labels
 from models.gan.networks.r3gan_blocks import RELU_GAIN, ResidualBlock, Transition, conv1, normal
 from replicator.errors import UsageError
 
-_WIDTHS = (768, 768, 768, 768, 384, 192, 96)  # Of the stages for 4, 8, ... 256 pixels.
+_WIDTHS = (768, 768, 768, 768, 384, 192, 96)  # The stages for 4, 8, ... 256 pixels.
 
 
 @gin.configurable

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-SLOPE = 0.2  # Of the leaky ReLUs, for negative inputs.
+SLOPE = 0.2  # What a leaky ReLU multiplies negative inputs by.
 RELU_GAIN = (2 / (1 + SLOPE ** 2)) ** 0.5  # Keeps the variance through a convolution and a ReLU.
 
 
