@@ -16,6 +16,8 @@ import gin
 import keras
 import tensorflow as tf
 
+from replicator.optimizers.schedules import Number
+
 _OPTIMIZERS = ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb",
                "Lion", "Muon", "RMSprop", "SGD")  # Those that `wrap_optimizer` accepts.
 _SCHEDULES = ("CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay",
@@ -29,20 +31,21 @@ _OPTIONAL_NUMBERS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm",
                      "loss_scale_factor")
 
 
-def _hint(name: str, default: Any) -> Any:
-  """The type of a parameter that Keras does not annotate, by its name and its default."""
-  if name == "learning_rate":
-    return float | keras.optimizers.schedules.LearningRateSchedule
+def _hint(name: str, default: Any, number: Any) -> Any:
+  """The type of a parameter that Keras does not annotate, by its name and its default.
+
+  `number` is the type of its floats.
+  """
   if name in _OPTIONAL_NUMBERS:
-    return float | None
+    return number | None
   if name == "name":
     return str | None
   if isinstance(default, (bool, str)):
     return type(default)
   if default is inspect.Parameter.empty:
-    return Sequence[float] if name in ("boundaries", "values") else float
+    return Sequence[float] if name in ("boundaries", "values") else number
   # Keras sometimes writes the default of a float as an int.
-  return float if isinstance(default, (int, float)) and name != "seed" else Any
+  return number if isinstance(default, (int, float)) and name != "seed" else Any
 
 
 def _register(function: Callable, name: str, module: str, inputs: Sequence[str] = ()) -> None:
@@ -54,7 +57,8 @@ def _register(function: Callable, name: str, module: str, inputs: Sequence[str] 
   call.__name__ = call.__qualname__ = name
   call.__doc__ = function.__doc__
   call.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
-  call.__annotations__ = {p.name: _hint(p.name, p.default) for p in named}
+  number = Number if module == "keras.optimizers" else float
+  call.__annotations__ = {p.name: _hint(p.name, p.default, number) for p in named}
   if inspect.isclass(function):
     call.__annotations__["return"] = function
   gin.external_configurable(call, name=name, module=module, denylist=list(inputs) or None)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.internals.keras_internals import decays_weights_of, iterations_read, slot_key
+from replicator.optimizers.keras_options import options_at
 from replicator.step.replicated import copies_of
 
 _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
@@ -163,10 +164,11 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
   updates before this one, int64 []; `learning_rate` is float32 []. The optimizer is built with
   `flat.seen_by_optimizer()`.
   """
-  for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
-    if changes and optimizer.weight_decay and decays_weights_of(optimizer, variable):
-      copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
   with contextlib.ExitStack() as stack:
+    stack.enter_context(options_at(optimizer, iterations, flat.dtype))
+    for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
+      if changes and _decays(optimizer) and decays_weights_of(optimizer, variable):
+        copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
     stack.enter_context(iterations_read(optimizer, iterations))
     target: tf.Variable | FlatCopies = first
     if len(copies) > 1:
@@ -174,3 +176,8 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
       if not all(changing):
         stack.enter_context(_slots_kept(optimizer, flat.mask(changing)))
     optimizer.update_step(gradient, target, learning_rate)
+
+
+def _decays(optimizer: keras.optimizers.Optimizer) -> bool:
+  """Whether an optimizer has a weight decay, a number or the tensor of a schedule."""
+  return tf.is_tensor(optimizer.weight_decay) or bool(optimizer.weight_decay)

@@ -1,9 +1,14 @@
-"""Keras optimizers and options that would train differently on several replicas are refused."""
+"""Options of Keras optimizers: those that break replication, and those on a schedule."""
+
+import contextlib
+from collections.abc import Iterator
 
 import keras
+import tensorflow as tf
 
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import unsupported_update
+from replicator.optimizers.schedules import Schedule
 
 _CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
 _REMEDIES = {
@@ -29,3 +34,23 @@ def check_options(optimizer: keras.optimizers.Optimizer) -> None:
     if getattr(optimizer, option, None):
       raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "
                        f"replication; {remedy}")
+
+
+@contextlib.contextmanager
+def options_at(optimizer: keras.optimizers.Optimizer, updates: tf.Tensor, dtype: str
+               ) -> Iterator[None]:
+  """A context in which options that are schedules, such as `beta_2`, are numbers.
+
+  They are the schedules' values after `updates` updates, int64 []. The learning rate, which Keras
+  reads from its schedule itself, is not among them.
+  """
+  schedules = {name: value for name, value in vars(optimizer).items()
+               if isinstance(value, Schedule) and name != "_learning_rate"}
+  # Keras' own setter would look at each value for variables to keep.
+  for name, schedule in schedules.items():
+    object.__setattr__(optimizer, name, tf.cast(schedule(updates), dtype))
+  try:
+    yield
+  finally:
+    for name, schedule in schedules.items():
+      object.__setattr__(optimizer, name, schedule)

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from replicator.internals.keras_internals import VariableScope, values_of_scope
+from replicator.optimizers.schedules import Number, value_at
 from replicator.step.replicated import copies_of
 
 
@@ -17,7 +18,7 @@ class MovingAverages(tf.Module):
   updates of the variables, and then move once per `every` updates. `values` are the averages.
   """
 
-  def __init__(self, variables: Sequence[keras.Variable], decay: float, start: int, every: int):
+  def __init__(self, variables: Sequence[keras.Variable], decay: Number, start: int, every: int):
     super().__init__(name="averages")
     self._variables, self._decay, self._start, self._every = variables, decay, start, every
     self.values = [_copy_of(variable) for variable in variables]
@@ -33,7 +34,7 @@ class MovingAverages(tf.Module):
 
     `made` makes the function that moves one device's copies.
     """
-    keep = tf.where(updates > self._start, tf.constant(self._decay, tf.float64), 0.0)
+    keep = tf.where(updates > self._start, value_at(self._decay, updates - 1), 0.0)
     due = updates % self._every == 0
 
     def move(_, averages, variables, keep, due):

@@ -21,7 +21,7 @@ from replicator.optimizers.keras_options import check_options
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.networks import Nest, Networks
-from replicator.optimizers.schedules import LinearDecay  # noqa: F401  (for gin)
+from replicator.optimizers.schedules import Number
 from replicator.step import context, xla
 from replicator.step.variables import held_by
 
@@ -267,7 +267,7 @@ class Optimizer(tf.Module):
 @gin.configurable(module="replicator", denylist=["optimizer", "variables"])
 def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
                    clip_norm: float | None = None, clip_each_network: bool = False,
-                   ema_decay: float | None = None, ema_start: int = 0, ema_every: int = 1,
+                   ema_decay: Number | None = None, ema_start: int = 0, ema_every: int = 1,
                    skip_nonfinite: bool = False) -> Optimizer:
   """Makes a Keras 3 optimizer correct in replica steps.
 
@@ -275,12 +275,14 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
           keras.optimizers.Adam(1e-3), network.trainable_variables, clip_norm=1.0)
 
   Args:
-    optimizer: any Keras optimizer, with a constant or scheduled learning rate.
+    optimizer: any Keras optimizer. Its learning rate and its other floats, such as `beta_2`, are
+      numbers, or schedules that count its own updates.
     variables: the trainable variables that it owns, in a list, or in a dict with a list for each
       network: `{"generator": [...], "encoder": [...]}`. The networks must be built.
     clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
     clip_each_network: clips the gradients of each network in the dict by their own norm instead.
-    ema_decay: keeps an exponential moving average of the variables with this decay.
+    ema_decay: keeps an exponential moving average of the variables with this decay, a number or a
+      schedule that counts the optimizer's updates.
     ema_start: the number of updates during which the average is a copy.
     ema_every: moves the average once per this many updates. With `ema_decay` 0 the average is a
       target network, which is copied from the online network that often.

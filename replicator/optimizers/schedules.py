@@ -1,14 +1,154 @@
-"""Learning rates that change over the updates of an optimizer."""
+"""Numbers that change during a run: learning rates, and any other float that a step reads.
+
+A schedule is a pure function of a count, so a resumed run continues it exactly. Those here are
+Keras schedules, and every Keras schedule can take their place. A learning rate and the other
+options of an optimizer count its updates; everything else counts training steps.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
 
 import gin
 import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
+from replicator.step import context
+
+Schedule = keras.optimizers.schedules.LearningRateSchedule
+Number = float | Schedule
+"""The type of a parameter that takes a number or a schedule; `scheduled` reads it."""
+
+
+def scheduled(value: Number) -> float | tf.Tensor:
+  """The number that a parameter has in this step: a schedule's value at `step_number()`.
+
+      penalty = replicator.scheduled(self.weight) * tf.reduce_mean(squares)
+
+  Returns:
+    A number as it is; of a schedule a floating [] tensor, float64 in a float64 run.
+  """
+  if not isinstance(value, Schedule):
+    return value
+  return tf.cast(value(context.step_number()), keras.config.floatx())
+
+
+def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
+  """A number, or a schedule's value at a count, int64 []: float64 []."""
+  # tf.cast of a Python float would round it to float32 first.
+  return (tf.cast(value(count), tf.float64) if isinstance(value, Schedule)
+          else tf.constant(value, tf.float64))
+
+
+class Curve(Schedule):
+  """A curve through points: constant before the first and after the last of them.
+
+  Args:
+    steps: where the points are, in rising order.
+    values: the value at each point.
+    smooth: whether half a cosine wave joins neighboring points, instead of a straight line.
+  """
+
+  def __init__(self, steps: Sequence[int], values: Sequence[float], smooth: bool = False):
+    self.steps, self.values, self.smooth = tuple(steps), tuple(values), smooth
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    # In float64, because a float32 does not hold every step of a long run.
+    count = tf.cast(step, tf.float64)
+    value = tf.constant(self.values[0], tf.float64)
+    points = zip(self.steps, self.values, strict=True)
+    for (start, first), (end, last) in itertools.pairwise(points):
+      share = tf.clip_by_value((count - start) / (end - start), 0.0, 1.0)
+      if self.smooth:
+        share = (1 - tf.cos(math.pi * share)) / 2
+      value = tf.where(count > start, first * (1 - share) + last * share, value)
+    return tf.cast(value, keras.config.floatx())
+
+  def get_config(self) -> dict:
+    return {"steps": self.steps, "values": self.values, "smooth": self.smooth}
 
 
 @gin.configurable(module="replicator")
-class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+def linear(initial: float, final: float, end: int, start: int = 0) -> Schedule:
+  """A number that moves from `initial` at step `start` to `final` at step `end`, on a line.
+
+  Raises:
+    UsageError: `end` is not after `start`, or `start` is negative.
+  """
+  _check_order("linear", start, end)
+  return Curve([start, end], [initial, final])
+
+
+@gin.configurable(module="replicator")
+def cosine(initial: float, final: float, end: int, start: int = 0) -> Schedule:
+  """A number that moves from `initial` at step `start` to `final` at step `end`, on half a cosine.
+
+  Reference: Loshchilov and Hutter 2017 (arXiv:1608.03983), equation 5, without restarts.
+
+  Raises:
+    UsageError: `end` is not after `start`, or `start` is negative.
+  """
+  _check_order("cosine", start, end)
+  return Curve([start, end], [initial, final], smooth=True)
+
+
+@gin.configurable(module="replicator")
+def piecewise(steps: Sequence[int], values: Sequence[float]) -> Schedule:
+  """A number on straight lines between points: `values[i]` at step `steps[i]`.
+
+  It is constant before the first point and after the last. For a number that jumps, bind
+  `@piecewise_constant_decay()` of Keras.
+
+  Raises:
+    UsageError: there are not as many steps as values, there is none, or the steps do not rise.
+  """
+  if len(steps) != len(values) or not steps:
+    raise UsageError(f"piecewise: {len(steps)} steps and {len(values)} values; write a value for "
+                     "each step")
+  if steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
+    raise UsageError(f"piecewise.steps = {list(steps)}: the schedule must not end before it "
+                     "begins; write rising steps, from 0 on")
+  return Curve(steps, values)
+
+
+class _Warmup(Schedule):
+  def __init__(self, value: Number, steps: int):
+    self.value, self.steps = value, steps
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    share = tf.minimum(tf.cast(step + 1, tf.float64) / self.steps, 1.0)
+    return tf.cast(share * value_at(self.value, step), keras.config.floatx())
+
+  def get_config(self) -> dict:
+    return {"value": self.value, "steps": self.steps}
+
+
+@gin.configurable(module="replicator")
+def warmup(value: Number, steps: int) -> Schedule:
+  """A number or a schedule, which rises in proportion during the first `steps` steps.
+
+  The first step has `value / steps`, and not 0.
+
+  Reference: Goyal et al. 2017 (arXiv:1706.02677), section 2.2.
+
+  Raises:
+    UsageError: `steps` is below 1.
+  """
+  if steps < 1:
+    raise UsageError(f"warmup.steps = {steps}: must be at least 1; without a warm-up bind the "
+                     "value itself")
+  return _Warmup(value, steps)
+
+
+def _check_order(name: str, start: int, end: int) -> None:
+  if not 0 <= start < end:
+    raise UsageError(f"{name}: start = {start} and end = {end}: the schedule must not end before "
+                     "it begins; write 0 <= start < end")
+
+
+@gin.configurable(module="replicator")
+class LinearDecay(Schedule):
   """A learning rate that rises linearly, stays constant, then falls linearly to zero.
 
   Args:

@@ -1,9 +1,9 @@
-"""Batch normalization whose scale and offset depend on the class."""
+"""Batch normalization whose scale and offset depend on the class, or on any vector."""
 
 import keras
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm
+from replicator import GlobalBatchNorm, SpectralNorm
 
 
 class ClassBatchNorm(keras.layers.Layer):
@@ -34,6 +34,37 @@ class ClassBatchNorm(keras.layers.Layer):
     gamma, beta = tf.matmul(rows, self.gamma), tf.matmul(rows, self.beta)
     outputs = self.norm(inputs, training=training)
     return outputs * gamma[:, tf.newaxis, tf.newaxis] + beta[:, tf.newaxis, tf.newaxis]
+
+  def compute_output_shape(self, input_shape):
+    return input_shape
+
+
+class ConditionalBatchNorm(keras.layers.Layer):
+  """Batch normalization that a vector scales and shifts (Brock et al. 2018, arXiv:1809.11096).
+
+  Normalizes over all examples of all replicas, then scales each example by `1 + W condition` and
+  shifts it by `V condition`: `[n, h, w, c], [n, d] -> [n, h, w, c]`. W and V have no bias, and are
+  orthogonal at first and spectrally normalized.
+  """
+
+  def __init__(self, condition_dim: int, **kwargs):
+    super().__init__(autocast=False, **kwargs)
+    self.condition_dim = condition_dim
+    self.norm = GlobalBatchNorm(center=False, scale=False)
+
+  def build(self, input_shape):
+    self.norm.build(input_shape)
+    self.gain, self.offset = (
+        SpectralNorm(keras.layers.Dense(input_shape[-1], use_bias=False,
+                                        kernel_initializer="orthogonal"))
+        for _ in range(2))
+    for layer in (self.gain, self.offset):
+      layer.build((None, self.condition_dim))
+
+  def call(self, inputs: tf.Tensor, condition: tf.Tensor, training: bool = False) -> tf.Tensor:
+    gain, offset = 1.0 + self.gain(condition), self.offset(condition)
+    outputs = self.norm(inputs, training=training)
+    return outputs * gain[:, tf.newaxis, tf.newaxis] + offset[:, tf.newaxis, tf.newaxis]
 
   def compute_output_shape(self, input_shape):
     return input_shape

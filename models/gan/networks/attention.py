@@ -1,0 +1,75 @@
+"""Self-attention between the positions of a map of features."""
+
+import keras
+import tensorflow as tf
+
+from replicator import SpectralNorm
+from replicator.errors import UsageError
+
+
+class SelfAttention(keras.layers.Layer):
+  """`x + gain * attention(x)`: `[n, h, w, c] -> [n, h, w, c]`, with h and w even.
+
+  Every position asks with c / 8 channels. The answers are means of c / 2 channels, over positions
+  that 2x2 max-pooling keeps, and a last convolution makes c channels of them. The 1x1 convolutions
+  have no bias, and are orthogonal at first and spectrally normalized. The gain is a scalar, 0 at
+  first.
+
+  Reference: Zhang et al. 2018 (arXiv:1805.08318), equations 1 to 3, with the pooling and the widths
+  of Brock et al. 2018 (arXiv:1809.11096) and of both groups' public code.
+  """
+
+  def __init__(self):
+    super().__init__(autocast=False)
+
+  def build(self, input_shape):
+    channels = input_shape[-1]
+    eighth, half = max(channels // 8, 1), max(channels // 2, 1)
+    self.query, self.key, self.value, self.out = map(_conv1, (eighth, eighth, half, channels))
+    for layer in (self.query, self.key, self.value):
+      layer.build(input_shape)
+    self.out.build((*input_shape[:-1], half))
+    self.gain = self.add_weight(name="gain", shape=(), initializer="zeros", autocast=False)
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    queries = _positions(self.query(inputs))
+    keys, values = (_positions(tf.nn.max_pool2d(layer(inputs), 2, 2, "VALID"))
+                    for layer in (self.key, self.value))
+    logits = tf.cast(tf.matmul(queries, keys, transpose_b=True), self.variable_dtype)
+    answers = tf.matmul(tf.cast(tf.nn.softmax(logits), values.dtype), values)
+    _, h, w, _ = inputs.shape
+    answers = self.out(tf.reshape(answers, [-1, h, w, answers.shape[-1]]))
+    return inputs + tf.cast(self.gain, answers.dtype) * answers
+
+  def compute_output_shape(self, input_shape):
+    return input_shape
+
+
+def attention_places(network: str, attention: int | None, sizes: list[int]) -> list[int]:
+  """The numbers of the blocks whose maps are of the size that gets self-attention.
+
+  Args:
+    network: the name of the network, for the error.
+    attention: the size in pixels; 0 for none, and None for 64 pixels if there are such maps.
+    sizes: the size of the map after each block.
+
+  Raises:
+    UsageError: no map has that size.
+  """
+  if attention and attention not in sizes:
+    known = ", ".join(map(str, sorted(set(sizes))))
+    raise UsageError(f"{network}.attention = {attention!r}: after its blocks the maps have {known} "
+                     "pixels; write one of these, or 0 for no self-attention")
+  wanted = 64 if attention is None else attention
+  return [i for i, size in enumerate(sizes) if size == wanted]
+
+
+def _conv1(filters: int) -> SpectralNorm:
+  return SpectralNorm(keras.layers.Conv2D(filters, 1, use_bias=False,
+                                          kernel_initializer="orthogonal"))
+
+
+def _positions(x: tf.Tensor) -> tf.Tensor:
+  """`[n, h, w, c] -> [n, h w, c]`."""
+  _, h, w, c = x.shape
+  return tf.reshape(x, [-1, h * w, c])

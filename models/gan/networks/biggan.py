@@ -1,0 +1,179 @@
+"""The networks of BigGAN, for images of 8 to 512 pixels (Brock et al. 2018, arXiv:1809.11096).
+
+Tables 4 to 6 of the paper describe 128, 256 and 512 pixels. Those for 32 and 64 are of google's
+compare_gan; ajbrock/BigGAN-PyTorch has a narrower discriminator at 64. Those for 8 and 16 follow 32
+with fewer blocks. Where the public code differs, this is the paper: self-attention at 64 pixels in
+all networks (compare_gan's generator for 256 has it at 128), the factor of conditional batch
+normalization is 1 + W condition (compare_gan leaves out the 1), no ReLU before the discriminator's
+first block, and a shortcut in every block (compare_gan has none between equal widths).
+"""
+
+import dataclasses
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.gan.networks.attention import SelfAttention, attention_places
+from models.gan.networks.biggan_blocks import BigGANDownBlock, BigGANUpBlock, conv, dense
+from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
+from replicator import GlobalBatchNorm, SpectralNorm
+from replicator.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class BigGANWidths:
+  """Channels of one resolution's networks, in units of the width.
+
+  Attributes:
+    up: channels of the generator's 4x4 map, then after each of its blocks, which double the size.
+    down: channels after each block of the discriminator.
+    halvings: how many of these blocks halve the size, from the first one.
+  """
+  up: tuple[int, ...]
+  down: tuple[int, ...]
+  halvings: int
+
+
+ARCHITECTURES = {
+    8: BigGANWidths((4,) * 2, (2,) * 3, halvings=1),
+    16: BigGANWidths((4,) * 3, (2,) * 3, halvings=1),
+    32: BigGANWidths((4,) * 4, (2,) * 4, halvings=2),
+    64: BigGANWidths((16, 16, 8, 4, 2), (2, 4, 8, 16, 16), halvings=4),
+    128: BigGANWidths((16, 16, 8, 4, 2, 1), (1, 2, 4, 8, 16, 16), halvings=5),
+    256: BigGANWidths((16, 16, 8, 8, 4, 2, 1), (1, 2, 4, 8, 8, 16, 16), halvings=6),
+    512: BigGANWidths((16, 16, 8, 8, 4, 2, 1, 1), (1, 1, 2, 4, 8, 8, 16, 16), halvings=7),
+}
+
+
+@gin.configurable
+class BigGANGenerator(keras.Model):
+  """Draws images from codes: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+
+  The code is cut into equal chunks. The first makes a 4x4 map. Each of the others, with the
+  embedding of the class that all blocks share, conditions the batch normalization of one block,
+  which doubles the size. All convolutions and linear layers are spectrally normalized, but the
+  embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
+
+  Args:
+    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
+    channels: 1 for gray, 3 for color images.
+    latent_dim: the length of a code; the paper has 120, 140 and 160 for 128, 256 and 512 pixels.
+    num_classes: 0 for a generator without labels, whose blocks see their chunk alone.
+    width: the unit of the channel counts of all layers.
+    embedding_dim: the length of the embedding of a class.
+    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
+      paper: 64 pixels, if there is such a map.
+
+  Raises:
+    UsageError: the resolution or the size for attention is unknown, the code does not divide into
+      chunks, or a call lacks labels.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120,
+               num_classes: int = 0, width: int = 96, embedding_dim: int = 128,
+               attention: int | None = None):
+    super().__init__(autocast=False)
+    architecture = architecture_of("BigGANGenerator", "BigGAN", ARCHITECTURES, resolution)
+    first, *others = [width * count for count in architecture.up]
+    self.num_classes = num_classes
+    self.num_chunks = len(architecture.up)
+    if latent_dim % self.num_chunks:
+      raise UsageError(f"BigGANGenerator.latent_dim = {latent_dim}: at {resolution} pixels a code "
+                       f"is cut into {self.num_chunks} equal chunks; write a multiple of "
+                       f"{self.num_chunks}")
+    chunk = latent_dim // self.num_chunks
+    if num_classes:
+      self.embedding = keras.layers.Dense(embedding_dim, use_bias=False, dtype=self.variable_dtype,
+                                          kernel_initializer="orthogonal")
+      self.embedding.build((None, num_classes))
+    self.base = (4, 4, first)
+    self.linear = dense(4 * 4 * first, chunk, self.dtype_policy)
+    self.trunk: list[keras.Layer] = [
+        BigGANUpBlock(filters, chunk + (embedding_dim if num_classes else 0)) for filters in others]
+    sizes = [8 * 2 ** i for i in range(len(others))]
+    for place in attention_places("BigGANGenerator", attention, sizes):
+      self.trunk.insert(place + 1, SelfAttention())
+    self.norm = GlobalBatchNorm()
+    self.to_image = SpectralNorm(conv(channels, 3))
+    build_chain([*self.trunk, self.norm, self.to_image], (None, *self.base))
+    self.built = True
+
+  def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
+           training: bool = False) -> tf.Tensor:
+    """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
+    check_labels("BigGANGenerator", self.num_classes, labels)
+    first, *chunks = tf.split(tf.cast(z, self.variable_dtype), self.num_chunks, axis=1)
+    shared = []
+    if self.num_classes:
+      shared = [self.embedding(tf.one_hot(labels, self.num_classes, dtype=self.variable_dtype))]
+    conditions = iter([tf.concat([chunk, *shared], axis=1) for chunk in chunks])
+    x = tf.reshape(self.linear(first), [-1, *self.base])
+    for layer in self.trunk:
+      x = layer(x) if isinstance(layer, SelfAttention) else layer(x, next(conditions))
+    x = self.to_image(tf.nn.relu(self.norm(x)))
+    return tf.tanh(tf.cast(x, self.variable_dtype))
+
+
+@gin.configurable
+class BigGANDiscriminator(keras.Model):
+  """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
+
+  Residual blocks, ReLU and the sum over all positions give features h. The score is `<v, h> + b`;
+  with classes plus `<embedding(label), h>` (Miyato and Koyama 2018, arXiv:1802.05637). From h on it
+  computes in float32 (float64 under its policy), even if the blocks have a lower precision.
+
+  Args:
+    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
+    channels: 1 for gray, 3 for color images.
+    num_classes: above 0, the score has a projection term.
+    width: the unit of the channel counts of all layers.
+    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
+      paper: 64 pixels, if there is such a map.
+
+  Attributes:
+    num_features: the length of h.
+
+  Raises:
+    UsageError: the resolution or the size for attention is unknown, images have another size, or
+      labels are missing.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 96,
+               attention: int | None = None):
+    super().__init__(autocast=False)
+    self.image_shape = (resolution, resolution, channels)
+    self.num_classes = num_classes
+    architecture = architecture_of("BigGANDiscriminator", "BigGAN", ARCHITECTURES, resolution)
+    self.trunk = [BigGANDownBlock(width * count, halve=i < architecture.halvings, first=i == 0)
+                  for i, count in enumerate(architecture.down)]
+    sizes = [resolution // 2 ** min(i + 1, architecture.halvings) for i in range(len(self.trunk))]
+    for place in attention_places("BigGANDiscriminator", attention, sizes)[-1:]:
+      self.trunk.insert(place + 1, SelfAttention())
+    self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
+    self.linear = dense(1, self.num_features, self.variable_dtype)
+    if num_classes:
+      self.embedding = dense(self.num_features, num_classes, self.variable_dtype, use_bias=False)
+    self.built = True
+
+  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
+           training: bool = False) -> tf.Tensor:
+    """Scores `[n]` of images; without classes `labels [n]` are ignored.
+
+    Each training call advances the estimated singular vectors by one power iteration.
+    """
+    check_labels("BigGANDiscriminator", self.num_classes, labels)
+    features = self.features(images, training)
+    scores = self.linear(features)[:, 0]
+    if self.num_classes:
+      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
+      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
+    return scores
+
+  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Features h `[n, num_features]` of images, the sums of the last map after its ReLU."""
+    check_images("BigGANDiscriminator", self.image_shape, images)
+    x = images
+    for layer in self.trunk:
+      x = layer(x, training=training)
+    return tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])

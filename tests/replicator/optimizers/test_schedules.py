@@ -1,0 +1,168 @@
+"""Schedules against closed forms, wherever a number may be one."""
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, UsageError, scheduled, schedules, wrap_optimizer
+from replicator.app import config
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+def values(schedule: schedules.Schedule, steps) -> np.ndarray:
+  return np.array([schedule(tf.constant(step, tf.int64)) for step in steps])
+
+
+@pytest.fixture
+def float64():
+  keras.config.set_floatx("float64")
+
+
+def test_a_line_is_constant_before_and_after(float64):
+  steps = np.arange(12)
+  np.testing.assert_allclose(values(schedules.linear(3.0, -1.0, start=2, end=10), steps),
+                             np.interp(steps, [2, 10], [3.0, -1.0]), rtol=1e-15)
+
+
+def test_a_cosine_is_half_a_wave(float64):
+  steps = np.arange(12)
+  share = np.clip((steps - 2) / 8, 0, 1)
+  np.testing.assert_allclose(values(schedules.cosine(3.0, -1.0, start=2, end=10), steps),
+                             -1 + 4 * (1 + np.cos(np.pi * share)) / 2, rtol=1e-14)
+
+
+def test_a_piecewise_schedule_joins_its_points_with_lines(float64):
+  points, heights, steps = [1, 4, 9], [0.5, 2.0, -1.0], np.arange(12)
+  np.testing.assert_allclose(values(schedules.piecewise(points, heights), steps),
+                             np.interp(steps, points, heights), rtol=1e-15)
+
+
+def test_a_piecewise_schedule_of_one_point_is_constant():
+  np.testing.assert_array_equal(values(schedules.piecewise([5], [2.0]), [0, 5, 9]), 2.0)
+
+
+@pytest.mark.parametrize("curve", [schedules.linear, schedules.cosine])
+def test_the_last_value_is_reached_exactly(curve):
+  found = values(curve(0.9, 0.99, end=1000), [0, 1000, 10 ** 9])
+  np.testing.assert_array_equal(found, np.float32([0.9, 0.99, 0.99]))
+
+
+def test_neighboring_steps_of_a_long_run_differ(float64):
+  first, second = values(schedules.linear(0.0, 1.0, end=2 ** 30), [2 ** 29, 2 ** 29 + 1])
+  assert second - first == 2.0 ** -30
+
+
+@pytest.mark.parametrize("value, later", [(0.3, 0.3), (schedules.linear(1.0, 0.0, end=10), 0.6)])
+def test_a_warm_up_multiplies_a_number_or_a_schedule(float64, value, later):
+  found = values(schedules.warmup(value, steps=4), range(5))
+  base = np.full(5, 0.3) if value == 0.3 else 1 - np.arange(5) / 10
+  np.testing.assert_allclose(found, base * [0.25, 0.5, 0.75, 1, 1], rtol=1e-15)
+  assert found[-1] == pytest.approx(later)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: schedules.linear(1.0, 0.0, start=20, end=10),
+     "linear: start = 20 and end = 10: the schedule must not end before it begins"),
+    (lambda: schedules.cosine(1.0, 0.0, end=0), "cosine: start = 0 and end = 0"),
+    (lambda: schedules.piecewise([0, 9, 3], [1.0, 2.0, 3.0]),
+     r"piecewise.steps = \[0, 9, 3\]: the schedule must not end before it begins"),
+    (lambda: schedules.piecewise([0, 9], [1.0]), "piecewise: 2 steps and 1 values"),
+    (lambda: schedules.piecewise([], []), "piecewise: 0 steps and 0 values"),
+    (lambda: schedules.warmup(1.0, steps=0), "warmup.steps = 0: must be at least 1"),
+])
+def test_a_schedule_that_makes_no_sense_is_refused(make, message):
+  with pytest.raises(UsageError, match=message):
+    make()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_step_reads_the_value_of_its_own_number(replicas):
+  replicator = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
+  step = lambda batch: tf.reduce_mean(batch) * scheduled(schedules.linear(1.0, 0.0, end=4))
+  found = [replicator.run(step, np.ones([2], np.float32))[-1].numpy() for _ in range(3)]
+  np.testing.assert_array_equal(found, [1.0, 0.75, 0.5])
+
+
+def test_a_number_stays_what_it_is():
+  assert scheduled(0.1) == 0.1
+
+
+# Values of few bits, because Keras rounds its own options to float32.
+OPTIONS = {
+    "Adam": (keras.optimizers.Adam, {"beta_1": (0.0, 0.5), "beta_2": (0.875, 0.9375)}),
+    "AdamW": (keras.optimizers.AdamW, {"weight_decay": (0.125, 0.0)}),
+    "RMSprop": (keras.optimizers.RMSprop, {"rho": (0.5, 0.875)}),
+}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_options_on_a_schedule_are_those_of_keras_set_by_hand(float64, kind, replicas):
+  make, ends = OPTIONS[kind]
+  target = np.linspace(-1.0, 1.0, 5)
+  plain = make(0.1)
+  weights = keras.Variable(target * 3)
+  plain.build([weights])
+  expected = []
+  for step in range(6):
+    for name, (first, last) in ends.items():
+      setattr(plain, name, first + (last - first) * min(step / 4, 1.0))
+    plain.apply([weights.value - target], [weights])
+    expected.append(weights.numpy())
+
+  replicator = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
+  with replicator.scope():
+    variable = keras.Variable(target * 3)
+    optimizer = wrap_optimizer(
+        make(0.1, **{name: schedules.linear(*pair, end=4) for name, pair in ends.items()}),
+        [variable])
+
+  def step(_):
+    optimizer.apply([variable.value - target])
+
+  for values_by_hand in expected:
+    replicator.run(step, np.ones([2]))
+    np.testing.assert_allclose(variable.numpy(), values_by_hand, rtol=1e-12)
+
+
+def test_an_average_decays_by_the_count_of_updates(float64):
+  replicator = Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    variable = keras.Variable(np.zeros(2))
+    optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [variable],
+                               ema_decay=schedules.linear(0.0, 0.9, end=3))
+  average = 0.0
+  for done in range(5):
+    replicator.run(lambda _: optimizer.apply([tf.constant([-1.0, -1.0], tf.float64)]), np.ones([2]))
+    decay = min(done / 3, 1.0) * 0.9
+    average = decay * average + (1 - decay) * (done + 1)
+    np.testing.assert_allclose(optimizer.averages[0].numpy(), [average] * 2, rtol=1e-12)
+
+
+def test_gin_binds_schedules_to_any_number_of_an_optimizer(tmp_path):
+  file = tmp_path / "a.gin"
+  file.write_text("""
+adam.learning_rate = @warmup()
+warmup.value = @cosine()
+warmup.steps = 10
+cosine.initial = 1.0
+cosine.final = 0.0
+cosine.end = 100
+adam.beta_2 = @piecewise()
+piecewise.steps = [0, 10]
+piecewise.values = [0.9, 0.99]
+""")
+  config.parse([str(file)], [])
+  adam = gin.get_configurable("adam")()
+  np.testing.assert_allclose(values(adam.beta_2, [0, 5, 10]), [0.9, 0.945, 0.99], rtol=1e-6)
+  np.testing.assert_allclose(values(adam._learning_rate, [0, 50]), [0.1, 0.5], rtol=1e-6)
+
+
+def test_a_function_is_not_a_schedule(tmp_path):
+  file = tmp_path / "a.gin"
+  file.write_text("adam.beta_2 = @cosine\n")
+  with pytest.raises(UsageError, match=r"adam.beta_2 = @cosine: .*Write @cosine\(\)"):
+    config.parse([str(file)], [])
