@@ -10,15 +10,16 @@ from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from replicator import random
 from replicator.errors import UsageError
+from replicator.optimizers.schedules import Number
 
 
 @gin.configurable
-def r1(gamma: float = 10.0, every: int = 1) -> Penalty:
+def r1(gamma: Number = 10.0, every: int = 1) -> Penalty:
   """gamma / 2 mean |grad D(x)|^2 over real images, each norm a sum over pixels.
 
   Args:
-    gamma: the weight. The papers' code differs by a factor: `reg_param` 10 of Mescheder et al. is
-      gamma 20.
+    gamma: the weight, a number or a schedule. A `reg_param` of 10 in the authors' code is a gamma
+      of 20 here.
     every: the steps from one penalty to the next; see `Penalty`.
 
   Reference: Mescheder et al. 2018 (arXiv:1801.04406), equation 9.
@@ -27,7 +28,7 @@ def r1(gamma: float = 10.0, every: int = 1) -> Penalty:
 
 
 @gin.configurable
-def r2(gamma: float = 10.0, every: int = 1) -> Penalty:
+def r2(gamma: Number = 10.0, every: int = 1) -> Penalty:
   """gamma / 2 mean |grad D(G(z))|^2 over generated images; see `r1`.
 
   With `r1` it shares one computation of gradients.
@@ -38,7 +39,7 @@ def r2(gamma: float = 10.0, every: int = 1) -> Penalty:
 
 
 @gin.configurable
-def wgan_gp(weight: float = 10.0, every: int = 1) -> Penalty:
+def wgan_gp(weight: Number = 10.0, every: int = 1) -> Penalty:
   """weight mean (|grad D(x^)| - 1)^2 at random points x^ between real and generated images.
 
   x^ = u x + (1 - u) G(z), with one u ~ U(0, 1) for each pair of images as the discriminator saw
@@ -46,7 +47,7 @@ def wgan_gp(weight: float = 10.0, every: int = 1) -> Penalty:
   constant.
 
   Args:
-    weight: the paper's lambda.
+    weight: the paper's lambda, a number or a schedule.
     every: the steps from one penalty to the next; see `Penalty`.
 
   Reference: Gulrajani et al. 2017 (arXiv:1704.00028), equation 3.

@@ -8,6 +8,7 @@ import tensorflow as tf
 import replicator
 from models.gan.penalties.scores import Scores
 from replicator.errors import UsageError
+from replicator.optimizers.schedules import Number
 from replicator.step import context
 
 
@@ -30,7 +31,7 @@ class Penalty(tf.Module):
     UsageError: `every` is below 1.
   """
 
-  def __init__(self, name: str, measure: Callable[..., tf.Tensor], weight: float, every: int = 1,
+  def __init__(self, name: str, measure: Callable[..., tf.Tensor], weight: Number, every: int = 1,
                prepare: Callable[[Scores], tuple[Any, ...]] = lambda scores: ()):
     super().__init__(name=name)
     if every < 1:
@@ -47,7 +48,7 @@ class Penalty(tf.Module):
     dtype = scores.real.dtype
     measured = lambda: tf.cast(self._measure(scores, *prepared), dtype)
     value = self._when_due(measured, tf.zeros([], dtype)) if self.every > 1 else measured()
-    return self.weight * value
+    return tf.cast(replicator.scheduled(self.weight) * value, dtype)
 
   def _when_due(self, measured: Callable[[], tf.Tensor], zero: tf.Tensor) -> tf.Tensor:
     is_due = tf.equal(replicator.step_number() % self.every, 0)

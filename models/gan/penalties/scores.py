@@ -13,6 +13,8 @@ from replicator.internals.tensorflow_internals import has_gradient
 
 # With these, the score of one image depends on the others in its batch.
 _MIXING = (replicator.GlobalBatchNorm, keras.layers.BatchNormalization)
+# The second derivatives of these are wrong: they call tf.nn.moments.
+_WRONG_TWICE = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
 # The draws of these belong to the rows of a batch, and here two batches are joined.
 _DRAWING = (replicator.Dropout, keras.layers.Dropout)
 
@@ -79,13 +81,12 @@ class Scores:
     once more for a penalty that is not part of every step, which uses them in a branch.
 
     Raises:
-      UsageError: the discriminator has batch normalization, or an operation without second
+      UsageError: the discriminator has batch normalization, or something without right second
         derivatives.
     """
     graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
     if graph not in self._gradients:
-      self._check_that_rows_do_not_mix()
-      with second_derivatives_checked(self.discriminator):
+      with _second_derivatives_checked(self.discriminator):
         # Each score depends on its own image alone, so the gradient of the sum has all gradients.
         self._gradients[graph] = self._tape.gradient(
             self._scores, [self.real_images, self.fake_images])
@@ -104,26 +105,21 @@ class Scores:
     Raises:
       UsageError: as for `gradients`.
     """
-    self._check_that_rows_do_not_mix()
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(images)
       scores = self.again(images, labels)
-    with second_derivatives_checked(self.discriminator):
+    with _second_derivatives_checked(self.discriminator):
       return tape.gradient(scores, images)
-
-  def _check_that_rows_do_not_mix(self) -> None:
-    _refuse(self.discriminator, _MIXING, "makes the score of an image depend on the others in the "
-            "batch, so that a penalty on its gradient is wrong; use a discriminator without it, or "
-            "no such penalty")
 
 
 @contextlib.contextmanager
-def second_derivatives_checked(network: Callable) -> Iterator[None]:
-  """A context for the gradients of a network, which will be differentiated again.
-
-  Raises:
-    UsageError: an operation of the gradients has no gradient itself.
-  """
+def _second_derivatives_checked(network: Callable) -> Iterator[None]:
+  """A context for gradients of a network's scores by its images, to be differentiated again."""
+  _refuse(network, _MIXING, "makes the score of an image depend on the others in the batch, so "
+          "that a penalty on its gradient is wrong; use a discriminator without it, or no such "
+          "penalty")
+  _refuse(network, _WRONG_TWICE, "has wrong second derivatives in TensorFlow, which a penalty on "
+          "gradients needs; use models.gan.networks.normalization.LayerNorm")
   if tf.executing_eagerly():  # There is no graph to look at; TensorFlow will name the operation.
     yield
     return

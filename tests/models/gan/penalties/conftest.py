@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
+from models.gan.networks.normalization import LayerNorm
 from models.gan.networks.resampling import ConvDownsample2D
 from replicator import SpectralNorm, random
 
@@ -31,32 +32,31 @@ class Attention(keras.layers.Layer):
     return input_shape
 
 
-def make_discriminator(*more: keras.layers.Layer) -> keras.Model:
+def make_discriminator() -> keras.Model:
   """Scores `[n]` of images `[n, 6, 6, c]`: smooth, so that finite differences apply."""
   keras.utils.set_random_seed(1)
-  return Judge([SpectralNorm(ConvDownsample2D(4)), keras.layers.LayerNormalization(axis=[1, 2, 3]),
-                keras.layers.Activation("softplus"), Attention(), *more, keras.layers.Flatten(),
-                SpectralNorm(keras.layers.Dense(3)), keras.layers.Activation("softplus"),
-                keras.layers.Dense(1)])
+  return Judge([SpectralNorm(ConvDownsample2D(4)), LayerNorm(), keras.layers.Activation("softplus"),
+                Attention(), keras.layers.Flatten(), SpectralNorm(keras.layers.Dense(3)),
+                keras.layers.Activation("softplus"), keras.layers.Dense(1)])
 
 
 class Judge(keras.Model):
   """A chain of layers with the interface of a discriminator."""
 
   def __init__(self, layers: list[keras.layers.Layer], channels: int = 2):
-    super().__init__()
+    super().__init__(autocast=False)
     self.chain = keras.Sequential([keras.Input([6, 6, channels]), *layers])
     self.built = True
 
   def call(self, images, labels=None, training=False):
-    return self.chain(images, training=training)[:, 0]
+    return tf.cast(self.chain(images, training=training)[:, 0], self.variable_dtype)
 
 
 class Painter(keras.Model):
   """Images `[n, 6, 6, 2]` of codes `[n, 3]`, through global batch normalization."""
 
   def __init__(self):
-    super().__init__()
+    super().__init__(autocast=False)
     keras.utils.set_random_seed(2)
     self.chain = keras.Sequential([
         keras.Input([3]), keras.layers.Dense(72), keras.layers.Reshape([6, 6, 2]),
@@ -64,7 +64,7 @@ class Painter(keras.Model):
     self.built = True
 
   def call(self, z, labels=None, training=False):
-    return self.chain(z, training=training)
+    return tf.cast(self.chain(z, training=training), self.variable_dtype)
 
 
 @pytest.fixture

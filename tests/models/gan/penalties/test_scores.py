@@ -56,6 +56,16 @@ def test_batch_normalization_is_refused_where_gradients_are_penalized(layer, pen
     penalty()(scores)
 
 
+@pytest.mark.parametrize("layer", [keras.layers.LayerNormalization,
+                                   keras.layers.GroupNormalization])
+def test_layers_with_wrong_second_derivatives_are_refused(layer):
+  images = tf.constant(REAL, tf.float32)
+  scores = Scores(judge(layer(2) if layer is keras.layers.GroupNormalization else layer()),
+                  images, images)
+  with pytest.raises(UsageError, match=f"{layer.__name__}. has wrong second derivatives in Tens"):
+    r1()(scores)
+
+
 @pytest.mark.parametrize("layer", [replicator.Dropout, keras.layers.Dropout])
 def test_dropout_is_refused(layer):
   images = tf.constant(REAL, tf.float32)
@@ -72,5 +82,5 @@ def test_an_operation_without_second_derivatives_is_named(penalty):
   discriminator = judge(Resize())
   images = tf.constant(REAL, tf.float32)
 
-  with pytest.raises(UsageError, match="judge.*TensorFlow has none of ResizeBilinearGrad"):
+  with pytest.raises(UsageError, match=r"judge.*TensorFlow has none of ResizeBilinearGrad"):
     Replicator().run(lambda: penalty()(Scores(discriminator, images, images)))
