@@ -5,6 +5,7 @@ depthwise convolutions for resampling. Tensors have the default layout: channels
 on CPUs, because grouped convolutions are slow in both.
 """
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -85,7 +86,7 @@ class TorchGenerator(nn.Module):
     self.linear = nn.Linear(64, widths[0], bias=False)
     blocks = 2 * len(widths)
     layers = [TorchBlock(widths[0], blocks), TorchBlock(widths[0], blocks)]
-    for inputs, width in zip(widths, widths[1:], strict=False):
+    for inputs, width in itertools.pairwise(widths):
       layers += [TorchResample(inputs, width, up=True), TorchBlock(width, blocks),
                  TorchBlock(width, blocks)]
     self.trunk = nn.Sequential(*layers, _conv(widths[-1], channels, 1))
