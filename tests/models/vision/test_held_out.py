@@ -1,4 +1,4 @@
-"""A source in two parts: every image is in one of them."""
+"""A source in two parts: each image is in exactly one part."""
 
 import numpy as np
 import pytest
