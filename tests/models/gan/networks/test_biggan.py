@@ -9,6 +9,7 @@ import replicator
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator, BigGANGenerator
 from replicator.errors import UsageError
 from tests.models.gan.networks.second_order import assert_penalty_gradient
+from tests.models.gan.networks.sizes import count_parameters
 
 
 @pytest.fixture
@@ -39,15 +40,11 @@ def normal(*shape):
 LABELS = tf.constant([2, 0, 1])
 
 
-def count(make) -> int:
-  with tf.Graph().as_default():  # The variables have shapes there, and take no memory.
-    return sum(int(np.prod(v.shape)) for v in make().trainable_variables)
-
-
-def test_published_sizes_at_128_pixels():
-  # google/compare_gan, resnet_biggan.py; PyTorch-StudioGAN's log of ImageNet-128 agrees.
-  assert count(lambda: BigGANGenerator(128, 3, 120, 1000)) == 70_433_988
-  assert count(lambda: BigGANDiscriminator(128, 3, 1000)) == 87_982_370
+@pytest.mark.parametrize("network, parameters", [
+    # google/compare_gan, resnet_biggan.py; PyTorch-StudioGAN's log of ImageNet-128 agrees.
+    (BigGANGenerator, 70_433_988), (BigGANDiscriminator, 87_982_370)])
+def test_published_sizes_at_128_pixels(network, parameters):
+  assert count_parameters(lambda: network(128, num_classes=1000)) == parameters
 
 
 @pytest.mark.slow
@@ -57,8 +54,8 @@ def test_published_sizes_at_128_pixels():
     # compare_gan's G; its D of 98,801,378 is without the shortcuts 96 -> 96 and 768 -> 768.
     (512, 160, 82_468_068, 99_401_282, [96, 768])])
 def test_published_sizes(resolution, latent_dim, g, d, equal_shortcuts):
-  assert count(lambda: BigGANGenerator(resolution, 3, latent_dim, 1000)) == g
-  assert count(lambda: BigGANDiscriminator(resolution, 3, 1000)) == d
+  assert count_parameters(lambda: BigGANGenerator(resolution, 3, latent_dim, 1000)) == g
+  assert count_parameters(lambda: BigGANDiscriminator(resolution, 3, 1000)) == d
   without = d - sum(c * c + c for c in equal_shortcuts)
   assert without == {256: 98_635_298, 512: 98_801_378}[resolution]
 
@@ -66,19 +63,19 @@ def test_published_sizes(resolution, latent_dim, g, d, equal_shortcuts):
 @pytest.mark.slow
 def test_published_sizes_of_compare_gan_at_256_and_64_pixels():
   # compare_gan's G for 256 attends at 128 pixels.
-  assert count(lambda: BigGANGenerator(256, 3, 140, 1000, attention=128)) == 82_097_604
+  assert count_parameters(lambda: BigGANGenerator(256, 3, 140, 1000, attention=128)) == 82_097_604
   # Derived from compare_gan's tables, with blocks_with_attention = 'B4' and 'B1'.
-  assert count(lambda: BigGANGenerator(64, 3, 120, 1000)) == 70_239_108
-  assert count(lambda: BigGANDiscriminator(64, 3, 1000, attention=32)) == 87_752_258
+  assert count_parameters(lambda: BigGANGenerator(64, 3, 120, 1000)) == 70_239_108
+  assert count_parameters(lambda: BigGANDiscriminator(64, 3, 1000, attention=32)) == 87_752_258
 
 
 @pytest.mark.slow
 def test_published_sizes_for_cifar10():
   # PyTorch-StudioGAN's log of BigGAN on CIFAR-10.
-  assert count(lambda: BigGANGenerator(32, 3, 80, 10, attention=16)) == 9_416_196
-  assert count(lambda: BigGANDiscriminator(32, 3, 10, attention=16)) == 2_415_170
+  assert count_parameters(lambda: BigGANGenerator(32, 3, 80, 10, attention=16)) == 9_416_196
+  assert count_parameters(lambda: BigGANDiscriminator(32, 3, 10, attention=16)) == 2_415_170
   # The discriminator of ajbrock/BigGAN-PyTorch's script for CIFAR-10: 256 channels.
-  assert count(lambda: BigGANDiscriminator(32, 3, 10, width=128)) == 4_207_361
+  assert count_parameters(lambda: BigGANDiscriminator(32, 3, 10, width=128)) == 4_207_361
 
 
 @pytest.mark.parametrize("num_classes", [0, 4])

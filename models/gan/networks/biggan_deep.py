@@ -1,0 +1,260 @@
+"""The networks of BigGAN-deep, for images of 8 to 512 pixels (Brock et al. 2018, arXiv:1809.11096).
+
+Tables 7 to 9 of the paper describe 128, 256 and 512 pixels, and google's compare_gan those for 64.
+Those for 8, 16 and 32 follow, with two blocks for each size. The blocks are bottlenecks whose
+shortcuts keep the identity: where the generator needs fewer channels it drops some, and where the
+discriminator needs more a 1x1 convolution adds them. All initial weights are orthogonal, and
+initial biases are zero.
+"""
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.gan.networks.attention import SelfAttention, attention_places
+from models.gan.networks.biggan_blocks import conv, dense
+from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
+from models.gan.networks.normalization import ConditionalBatchNorm
+from models.gan.networks.resampling import UpsampleConv2D, downsample, upsample
+from replicator import GlobalBatchNorm, SpectralNorm
+
+# In units of the width. The generator: channels of its 4x4 map, then after each block. The second
+# of two blocks doubles the size.
+UP = {
+    8: (4,) * 3,
+    16: (4,) * 5,
+    32: (4,) * 7,
+    64: (16,) * 4 + (8,) * 2 + (4, 4, 2),
+    128: (16,) * 4 + (8,) * 2 + (4, 4, 2, 2, 1),
+    256: (16,) * 4 + (8,) * 4 + (4, 4, 2, 2, 1),
+    512: (16,) * 4 + (8,) * 4 + (4, 4, 2, 2, 1, 1, 1),
+}
+# The discriminator: channels of its first convolution, then after each block. The first of two
+# blocks halves the size.
+DOWN = {
+    8: (2,) * 3,
+    16: (2,) * 5,
+    32: (2,) * 7,
+    64: (2, 4, 4) + (8,) * 2 + (16,) * 4,
+    128: (1, 2, 2, 4, 4) + (8,) * 2 + (16,) * 4,
+    256: (1, 2, 2, 4, 4) + (8,) * 4 + (16,) * 4,
+    512: (1, 1, 1, 2, 2, 4, 4) + (8,) * 4 + (16,) * 4,
+}
+
+
+@gin.configurable
+class BigGANDeepGenerator(keras.Model):
+  """Draws images from codes: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+
+  The whole code, with the embedding of the class, makes a 4x4 map and conditions the batch
+  normalization of all blocks. All convolutions and linear layers are spectrally normalized, but the
+  embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
+
+  Args:
+    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
+    channels: 1 for gray, 3 for color images.
+    latent_dim: the length of a code.
+    num_classes: 0 for a generator without labels, whose blocks see the code alone.
+    width: the unit of the channel counts of all layers.
+    embedding_dim: the length of the embedding of a class.
+    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
+      paper: 64 pixels, if there is such a map.
+    leak: the slope of the activations below 0; LOGAN has 0.2.
+
+  Raises:
+    UsageError: the resolution or the size for attention is unknown, or a call lacks labels.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
+               num_classes: int = 0, width: int = 128, embedding_dim: int = 128,
+               attention: int | None = None, leak: float = 0.0):
+    super().__init__(autocast=False)
+    counts = architecture_of("BigGANDeepGenerator", "BigGAN-deep", UP, resolution)
+    first, *others = [width * count for count in counts]
+    self.num_classes = num_classes
+    self.leak = leak
+    condition_dim = latent_dim
+    if num_classes:
+      condition_dim += embedding_dim
+      self.embedding = keras.layers.Dense(embedding_dim, use_bias=False, dtype=self.variable_dtype,
+                                          kernel_initializer="orthogonal")
+      self.embedding.build((None, num_classes))
+    self.base = (4, 4, first)
+    self.linear = dense(4 * 4 * first, condition_dim, self.dtype_policy)
+    self.trunk: list[keras.Layer] = [
+        DeepUpBlock(filters, condition_dim, double=i % 2 == 1, leak=leak)
+        for i, filters in enumerate(others)]
+    sizes = [4 * 2 ** ((i + 1) // 2) for i in range(len(others))]
+    for place in attention_places("BigGANDeepGenerator", attention, sizes)[:1]:
+      self.trunk.insert(place + 1, SelfAttention())
+    self.norm = GlobalBatchNorm()
+    self.to_image = SpectralNorm(conv(channels, 3))
+    build_chain([*self.trunk, self.norm, self.to_image], (None, *self.base))
+    self.built = True
+
+  def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
+           training: bool = False) -> tf.Tensor:
+    """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
+    check_labels("BigGANDeepGenerator", self.num_classes, labels)
+    condition = tf.cast(z, self.variable_dtype)
+    if self.num_classes:
+      one_hot = tf.one_hot(labels, self.num_classes, dtype=self.variable_dtype)
+      condition = tf.concat([condition, self.embedding(one_hot)], axis=1)
+    x = tf.reshape(self.linear(condition), [-1, *self.base])
+    for layer in self.trunk:
+      x = layer(x) if isinstance(layer, SelfAttention) else layer(x, condition)
+    x = self.to_image(_rectified(self.norm(x), self.leak))
+    return tf.tanh(tf.cast(x, self.variable_dtype))
+
+
+@gin.configurable
+class BigGANDeepDiscriminator(keras.Model):
+  """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
+
+  A convolution, residual blocks, an activation and the sum over all positions give features h. The
+  score is `<v, h> + b`; with classes plus `<embedding(label), h>` (Miyato and Koyama 2018,
+  arXiv:1802.05637). From h on it computes in float32 (float64 under its policy), even if the blocks
+  have a lower precision.
+
+  Args:
+    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
+    channels: 1 for gray, 3 for color images.
+    num_classes: above 0, the score has a projection term.
+    width: the unit of the channel counts of all layers.
+    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
+      paper: 64 pixels, if there is such a map.
+    leak: the slope of the activations below 0; LOGAN has 0.2.
+
+  Attributes:
+    num_features: the length of h.
+
+  Raises:
+    UsageError: the resolution or the size for attention is unknown, images have another size, or
+      labels are missing.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 128,
+               attention: int | None = None, leak: float = 0.0):
+    super().__init__(autocast=False)
+    counts = architecture_of("BigGANDeepDiscriminator", "BigGAN-deep", DOWN, resolution)
+    first, *others = [width * count for count in counts]
+    self.image_shape = (resolution, resolution, channels)
+    self.num_classes = num_classes
+    self.leak = leak
+    blocks = [DeepDownBlock(filters, halve=i % 2 == 0, leak=leak)
+              for i, filters in enumerate(others)]
+    sizes = [resolution // 2 ** (i // 2 + 1) for i in range(len(others))]
+    self.trunk: list[keras.Layer] = [SpectralNorm(conv(first, 3)), *blocks]
+    for place in attention_places("BigGANDeepDiscriminator", attention, sizes)[-1:]:
+      self.trunk.insert(place + 2, SelfAttention())
+    self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
+    self.linear = dense(1, self.num_features, self.variable_dtype)
+    if num_classes:
+      self.embedding = dense(self.num_features, num_classes, self.variable_dtype, use_bias=False)
+    self.built = True
+
+  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
+           training: bool = False) -> tf.Tensor:
+    """Scores `[n]` of images; without classes `labels [n]` are ignored.
+
+    Each training call advances the estimated singular vectors by one power iteration.
+    """
+    check_labels("BigGANDeepDiscriminator", self.num_classes, labels)
+    features = self.features(images, training)
+    scores = self.linear(features)[:, 0]
+    if self.num_classes:
+      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
+      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
+    return scores
+
+  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Features h `[n, num_features]` of images, the sums of the last map after its activation."""
+    check_images("BigGANDeepDiscriminator", self.image_shape, images)
+    x = images
+    for layer in self.trunk:
+      x = layer(x, training=training)
+    return tf.reduce_sum(tf.cast(_rectified(x, self.leak), self.variable_dtype), axis=[1, 2])
+
+
+class DeepUpBlock(keras.layers.Layer):
+  """The generator's bottleneck: `[n, h, w, i], [n, condition_dim] -> [n, h', w', filters]`.
+
+  Args:
+    filters: the number of output channels, at most i.
+    condition_dim: the length of the vector that conditions the four batch normalizations.
+    double: whether h' = 2 h, else h' = h; the same for w'.
+    leak: the slope of the activations below 0.
+  """
+
+  def __init__(self, filters: int, condition_dim: int, double: bool, leak: float):
+    super().__init__(autocast=False)
+    self.filters = filters
+    self.condition_dim = condition_dim
+    self.double = double
+    self.leak = leak
+
+  def build(self, input_shape):
+    hidden = max(input_shape[-1] // 4, 1)
+    second = (UpsampleConv2D(hidden, kernel_initializer="orthogonal") if self.double
+              else conv(hidden, 3))
+    self.norms = [ConditionalBatchNorm(self.condition_dim) for _ in range(4)]
+    self.convs = [SpectralNorm(layer) for layer in (
+        conv(hidden, 1), second, conv(hidden, 3), conv(self.filters, 1))]
+    build_chain([layer for pair in zip(self.norms, self.convs, strict=True) for layer in pair],
+                input_shape)
+
+  def call(self, inputs: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
+    x = inputs
+    for norm, convolution in zip(self.norms, self.convs, strict=True):
+      x = convolution(_rectified(norm(x, condition), self.leak))
+    kept = tf.cast(inputs[..., :self.filters], x.dtype)
+    return x + (upsample(kept) if self.double else kept)
+
+  def compute_output_shape(self, input_shape):
+    n, h, w, _ = input_shape
+    return (n, 2 * h, 2 * w, self.filters) if self.double else (n, h, w, self.filters)
+
+
+class DeepDownBlock(keras.layers.Layer):
+  """The discriminator's bottleneck: `[n, h, w, i] -> [n, h', w', filters]`.
+
+  Args:
+    filters: the number of output channels, at least i.
+    halve: whether h' = h / 2, else h' = h; the same for w'.
+    leak: the slope of the activations below 0.
+  """
+
+  def __init__(self, filters: int, halve: bool, leak: float):
+    super().__init__(autocast=False)
+    self.filters = filters
+    self.halve = halve
+    self.leak = leak
+
+  def build(self, input_shape):
+    hidden = max(self.filters // 4, 1)
+    self.convs = [SpectralNorm(layer) for layer in (
+        conv(hidden, 1), conv(hidden, 3), conv(hidden, 3), conv(self.filters, 1))]
+    build_chain(self.convs, input_shape)
+    self.added = None
+    if self.filters > input_shape[-1]:
+      self.added = SpectralNorm(conv(self.filters - input_shape[-1], 1))
+      self.added.build(input_shape)
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    x = inputs
+    for convolution in self.convs[:-1]:
+      x = convolution(_rectified(x, self.leak))
+    x = _rectified(x, self.leak)
+    x = self.convs[-1](downsample(x) if self.halve else x)
+    shortcut = downsample(inputs) if self.halve else inputs
+    if self.added:
+      shortcut = tf.concat([shortcut, self.added(shortcut)], axis=-1)
+    return x + shortcut
+
+  def compute_output_shape(self, input_shape):
+    n, h, w, _ = input_shape
+    return (n, h // 2, w // 2, self.filters) if self.halve else (n, h, w, self.filters)
+
+
+def _rectified(x: tf.Tensor, leak: float) -> tf.Tensor:
+  return tf.nn.leaky_relu(x, leak) if leak else tf.nn.relu(x)
