@@ -67,9 +67,12 @@ class SNGAN(tf.Module):
     for name, value in counts.items():
       if value < 1:
         raise replicator.UsageError(f"SNGAN.{name} = {value}: must be at least 1")
+    self.loss = loss()
+    if self.loss.is_relative:
+      raise replicator.UsageError("SNGAN.loss: compares samples with images in the generator's "
+                                  "update, which has none here; use experiments.gan for it")
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
-    self.loss = loss()
     self.latent_dim = latent_dim
     self.discriminator_updates = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio

@@ -141,6 +141,32 @@ def warmup(value: Number, steps: int) -> Schedule:
   return _Warmup(value, steps)
 
 
+class _HalfLife(Schedule):
+  def __init__(self, updates: Number):
+    self.updates = updates
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.pow(tf.constant(0.5, tf.float64), 1 / value_at(self.updates, step)),
+                   keras.config.floatx())
+
+  def get_config(self) -> dict:
+    return {"updates": self.updates}
+
+
+@gin.configurable(module="replicator")
+def half_life(updates: Number) -> Schedule:
+  """The decay of an average that forgets half of its past in so many updates: `0.5^(1 / updates)`.
+
+  `updates`, a number or a schedule, is 0 for an average that is a copy: its decay is 0.
+
+  Raises:
+    UsageError: `updates` is negative.
+  """
+  if isinstance(updates, int | float) and updates < 0:
+    raise UsageError(f"half_life.updates = {updates}: must be a number of updates, 0 or above")
+  return _HalfLife(updates)
+
+
 def _check_order(name: str, start: int, end: int) -> None:
   if not 0 <= start < end:
     raise UsageError(f"{name}: start = {start} and end = {end}: the schedule must not end before "
