@@ -19,6 +19,7 @@ import replicator
 from models.gan import losses, sample_variance
 from models.gan.latents import normal_latents
 from models.gan.networks import biggan, biggan_deep, dcgan, r3gan, sngan  # noqa: F401  (for gin)
+from models.gan.penalties import gradients  # noqa: F401  (for gin)
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from models.gan.sample_evaluator import SampleEvaluator
