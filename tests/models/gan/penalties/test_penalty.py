@@ -59,7 +59,7 @@ def test_every_is_a_number_of_steps(penalty):
 
 
 class Step(tf.Module):
-  """An update of a discriminator with penalties, one of them in every second step.
+  """An update of a discriminator with penalties, of which one counts in every second step.
 
   Args:
     n: the number of micro-batches.
