@@ -17,9 +17,11 @@ import tensorflow as tf
 
 import replicator
 from models.gan import losses, sample_variance
+from models.gan.augmentation import diffaugment  # noqa: F401  (for gin)
 from models.gan.latents import normal_latents
 from models.gan.networks import biggan, biggan_deep, dcgan, r3gan, sngan  # noqa: F401  (for gin)
-from models.gan.penalties import gradients  # noqa: F401  (for gin)
+from models.gan.penalties import consistency, lecam, orthogonal  # noqa: F401  (for gin)
+from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  (for gin)
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from models.gan.sample_evaluator import SampleEvaluator
@@ -29,6 +31,7 @@ from models.vision.images import ImageSource, to_unit_range
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
 from models.vision.stacked_digits import StackedDigits  # noqa: F401  (for gin)
 from replicator import app, random
+from replicator.optimizers.schedules import Number
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])
@@ -47,11 +50,15 @@ class GAN(tf.Module):
     discriminator: makes the discriminator from resolution, channels and num_classes.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
     penalties: terms of the discriminator's loss, such as `[@r1(), @r2()]`.
+    augment: makes what images and samples pass through before the discriminator sees them, such
+      as `@DiffAugment`; or None.
     latents: draws codes, one of `models.gan.latents`.
     latent_dim: length of a code.
     conditional: whether generator and discriminator receive labels.
     discriminator_updates: how many for each generator update.
     generator_batch_ratio: codes in a generator update for each image in a discriminator update.
+    generator_orthogonality: the weight of `orthogonal.products_of_filters` of the generator in its
+      loss, BigGAN's regularization.
 
   Raises:
     UsageError: a number is below 1, or a relative loss has a generator batch of another size.
@@ -66,9 +73,10 @@ class GAN(tf.Module):
                discriminator: Callable[..., keras.Model] = gin.REQUIRED,
                loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
                penalties: Sequence[Penalty] = (),
+               augment: Callable[[], Callable[[tf.Tensor], tf.Tensor]] | None = None,
                latents: Callable[[str, Sequence[int]], tf.Tensor] = normal_latents,
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 1,
-               generator_batch_ratio: int = 1):
+               generator_batch_ratio: int = 1, generator_orthogonality: Number = 0.0):
     super().__init__()
     counts = {"latent_dim": latent_dim, "discriminator_updates": discriminator_updates,
               "generator_batch_ratio": generator_batch_ratio}
@@ -78,15 +86,17 @@ class GAN(tf.Module):
     self.loss = loss()
     if self.loss.is_relative and generator_batch_ratio > 1:
       raise replicator.UsageError(
-          f"GAN.generator_batch_ratio = {generator_batch_ratio}: the loss compares each sample with "
-          "an image, so there must be as many of both; write 1")
+          f"GAN.generator_batch_ratio = {generator_batch_ratio}: the loss compares each sample "
+          "with an image, so there must be as many of both; write 1")
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
     self.penalties = list(penalties)
+    self.augment = augment() if augment else None
     self.latents = latents
     self.latent_dim = latent_dim
     self.discriminator_updates = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
+    self.generator_orthogonality = generator_orthogonality
     self.generator = generator(resolution=resolution, channels=channels, latent_dim=latent_dim,
                                num_classes=self.num_classes)
     self.discriminator = discriminator(resolution=resolution, channels=channels,
@@ -127,7 +137,9 @@ class GAN(tf.Module):
 
     def loss(images, labels, z, fake_labels):
       fakes = self.generator(z, fake_labels, training=True)
-      scores = Scores(self.discriminator, images, tf.cast(fakes, images.dtype), labels, fake_labels)
+      scores = self._scores(images, fakes, labels, fake_labels)
+      if self.augment:
+        self.augment.observe(scores.real)
       adversarial = self.loss.discriminator(scores.real, scores.fake)
       penalty = tf.add_n([tf.zeros_like(adversarial), *(
           tf.cast(penalty(scores), adversarial.dtype) for penalty in self.penalties)])
@@ -140,18 +152,27 @@ class GAN(tf.Module):
     """The loss []; images of the part are seen only if the loss compares samples with them."""
     def loss(z, fake_labels):
       fakes = self.generator(z, fake_labels, training=True)
-      return [self.loss.generator(self.discriminator(fakes, fake_labels, training=True))]
+      seen = self.augment(fakes) if self.augment else fakes
+      return [self._regularized(
+          self.loss.generator(self.discriminator(seen, fake_labels, training=True)))]
 
     def relative_loss(z, fake_labels, images, labels):
       fakes = self.generator(z, fake_labels, training=True)
-      scores = Scores(self.discriminator, images, tf.cast(fakes, images.dtype), labels, fake_labels)
-      return [self.loss.generator(scores.real, scores.fake)]
+      scores = self._scores(images, fakes, labels, fake_labels)
+      return [self._regularized(self.loss.generator(scores.real, scores.fake))]
 
     labels = tf.repeat(part["label"], self.generator_batch_ratio)
     if not self.loss.is_relative:
       return self._update("generator", loss, *self._sample(labels))[0]
     images = to_unit_range(part["image"], keras.config.floatx())
     return self._update("generator", relative_loss, *self._sample(labels), images, labels)[0]
+
+  def _regularized(self, loss: tf.Tensor) -> tf.Tensor:
+    """The generator's loss with the penalty on its kernels."""
+    if self.generator_orthogonality == 0.0:
+      return loss
+    penalty = orthogonal.products_of_filters(self.generator)
+    return loss + tf.cast(replicator.scheduled(self.generator_orthogonality) * penalty, loss.dtype)
 
   def _sample(self, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """A code and a label for each of some images, whose labels are `[n]`."""
@@ -160,6 +181,11 @@ class GAN(tf.Module):
     if self.loss.is_relative or not self.num_classes:  # A pair has one label.
       return z, labels
     return z, random.uniform("label", [size], 0, self.num_classes, tf.int32)
+
+  def _scores(self, images: tf.Tensor, fakes: tf.Tensor, labels: tf.Tensor,
+              fake_labels: tf.Tensor) -> Scores:
+    return Scores(self.discriminator, images, tf.cast(fakes, images.dtype), labels, fake_labels,
+                  self.augment)
 
   def _accuracy(self, scores: Scores) -> tf.Tensor:
     is_right = (scores.real > scores.fake if self.loss.is_relative

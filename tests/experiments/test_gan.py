@@ -1,4 +1,4 @@
-"""A GAN from parts: its updates are those of the formulas, and the strategy does not change them."""
+"""A GAN from parts: its updates are those of the formulas, under any strategy."""
 
 import json
 import pathlib
@@ -31,8 +31,8 @@ TINY = {
         "GAN.discriminator_updates = 2", "train.global_batch_size = 16"],
 }
 REPLICAS = {"one": ["Replicator.strategy = 'one_device'"],
-            **{f"mirrored {n}": ["Replicator.strategy = 'mirrored'", f"Replicator.logical_cpus = {n}"]
-               for n in (2, 4)}}
+            **{f"mirrored {n}": ["Replicator.strategy = 'mirrored'",
+                                 f"Replicator.logical_cpus = {n}"] for n in (2, 4)}}
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
@@ -153,11 +153,13 @@ def parts():
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_relativistic_step_is_that_of_the_formulas(replicas, float64, parts):
   expected = relativistic_step_by_hand(line_gan(**parts))
-  runner = replicator.Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
+  strategy = "mirrored" if replicas > 1 else "one_device"
+  runner = replicator.Replicator(strategy, logical_cpus=replicas)
   with runner.scope():
     model = line_gan(**parts)
   outputs = runner.run(model, BATCH)
-  losses = [np.mean([output[name] for output in outputs]) for name in ("discriminator", "generator")]
+  losses = [np.mean([output[name] for output in outputs])
+            for name in ("discriminator", "generator")]
   for found, wanted in zip([np.array(losses), *(v.numpy() for v in model.trainable_variables)],
                            expected, strict=True):
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
