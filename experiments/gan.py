@@ -18,6 +18,7 @@ import tensorflow as tf
 import replicator
 from models.gan import losses, sample_variance
 from models.gan.augmentation import diffaugment  # noqa: F401  (for gin)
+from models.gan.augmentation.ada import ADA
 from models.gan.latents import normal_latents
 from models.gan.networks import biggan, biggan_deep, dcgan, r3gan, sngan  # noqa: F401  (for gin)
 from models.gan.penalties import consistency, lecam, orthogonal  # noqa: F401  (for gin)
@@ -114,15 +115,17 @@ class GAN(tf.Module):
     `penalty`, their sum; `d_accuracy`, the fraction of images and samples that it classifies
     correctly, or of pairs whose image has the higher score if the loss is relative;
     `sample_variance` and `data_variance`, the variances over the global batch of samples and of
-    images, each a mean over pixels.
+    images, each a mean over pixels. With `ADA`, `augmentation` is its p.
     """
     parts = replicator.split(batch, self.discriminator_updates + self.loss.is_relative)
     for part in parts[:self.discriminator_updates]:
       discriminator_loss, penalty, accuracy, moments = self._update_discriminator(
           to_unit_range(part["image"], keras.config.floatx()), part["label"])
     generator_loss = self._update_generator(parts[-1])
+    adapted = ({"augmentation": tf.convert_to_tensor(self.augment.probability())}
+               if isinstance(self.augment, ADA) else {})
     return {"discriminator": discriminator_loss, "generator": generator_loss, "penalty": penalty,
-            "d_accuracy": accuracy, **sample_variance.variances(moments)}
+            "d_accuracy": accuracy, **sample_variance.variances(moments), **adapted}
 
   @tf.function(autograph=False, reduce_retracing=True)  # Its batches have two sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -74,7 +74,8 @@ def assert_line(found: tuple[int, str], status: int, line: str) -> None:
 FLAGS = [  # What was typed after `python -m experiments.sngan`, and the line.
     ([], "the configuration must set: train.steps; write --gin_file=F, where F is one of "
          "configs/sngan.gin, configs/sngan_cifar10.gin, configs/sngan_digits.gin, "
-         "configs/sngan_shapes32.gin, configs/sngan_stacked_digits.gin"),
+         "configs/sngan_imagenet128.gin, configs/sngan_shapes32.gin, "
+         "configs/sngan_stacked_digits.gin"),
     (["configs/sngan_digits.gin"],
      "command line: unrecognized arguments: configs/sngan_digits.gin. Write "
      "--gin_file=configs/sngan_digits.gin"),
