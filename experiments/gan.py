@@ -9,7 +9,7 @@ trains an encoder as well.
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gin
 import keras
@@ -74,7 +74,7 @@ class GAN(tf.Module):
                discriminator: Callable[..., keras.Model] = gin.REQUIRED,
                loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
                penalties: Sequence[Penalty] = (),
-               augment: Callable[[], Callable[[tf.Tensor], tf.Tensor]] | None = None,
+               augment: Callable[[], Any] | None = None,
                latents: Callable[[str, Sequence[int]], tf.Tensor] = normal_latents,
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 1,
                generator_batch_ratio: int = 1, generator_orthogonality: Number = 0.0):

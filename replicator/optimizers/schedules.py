@@ -7,7 +7,8 @@ options of an optimizer count its updates; everything else counts training steps
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeGuard
 
 import gin
 import keras
@@ -16,9 +17,14 @@ import tensorflow as tf
 from replicator.errors import UsageError
 from replicator.step import context
 
-Schedule = keras.optimizers.schedules.LearningRateSchedule
-Number = float | Schedule
+Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
+Number: TypeAlias = float | Schedule
 """The type of a parameter that takes a number or a schedule; `scheduled` reads it."""
+
+
+def is_schedule(value: object) -> TypeGuard[Callable[[tf.Tensor], tf.Tensor]]:
+  """Whether a value is a schedule, and no number."""
+  return isinstance(value, keras.optimizers.schedules.LearningRateSchedule)
 
 
 def scheduled(value: Number) -> float | tf.Tensor:
@@ -29,7 +35,7 @@ def scheduled(value: Number) -> float | tf.Tensor:
   Returns:
     A number as it is; of a schedule a floating [] tensor, float64 in a float64 run.
   """
-  if not isinstance(value, Schedule):
+  if not is_schedule(value):
     return value
   return tf.cast(value(context.step_number()), keras.config.floatx())
 
@@ -37,7 +43,7 @@ def scheduled(value: Number) -> float | tf.Tensor:
 def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
   """A number, or a schedule's value at a count, int64 []: float64 []."""
   # tf.cast of a Python float would round it to float32 first.
-  return (tf.cast(value(count), tf.float64) if isinstance(value, Schedule)
+  return (tf.cast(value(count), tf.float64) if is_schedule(value)
           else tf.constant(value, tf.float64))
 
 
