@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from models.gan import bigbigan_losses
+from models.gan import bigbigan_losses, sample_variance
 from models.gan.evaluation import SampleQuality
 from models.gan.networks import biggan_deep  # noqa: F401  (for gin)
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
@@ -90,13 +90,9 @@ class BigBiGAN(tf.Module):
       discriminator_loss, accuracy, scale, moments = self._update_discriminator(images)
     [generator_loss] = self._update_generator(images.shape[0])
     [encoder_loss] = self._update_encoder(images)
-    # Variances over all replicas. A mean of the replicas' variances would depend on their number.
-    means, mean_squares = replicator.all_mean(moments)
-    data_variance, sample_variance = tf.unstack(
-        mean_squares - tf.reduce_mean(tf.square(means), [1, 2, 3]))
     return {"discriminator": discriminator_loss, "generator": generator_loss,
             "encoder": encoder_loss, "d_accuracy": accuracy, "code_scale": scale,
-            "sample_variance": sample_variance, "data_variance": data_variance}
+            **sample_variance.variances(moments)}
 
   @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
   def generate(self, z: tf.Tensor) -> tf.Tensor:
@@ -116,7 +112,7 @@ class BigBiGAN(tf.Module):
     return optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext()
 
   def _update_discriminator(self, images: tf.Tensor) -> list:
-    """Loss [], accuracy [], scale [], means [2, h, w, c] and mean squares [2] of both images."""
+    """Loss [], accuracy [], scale [], and the `sample_variance.moments`."""
     def loss(images, z):
       codes = self.encoder(images, training=True)
       fakes = self.generator(z, training=True)
@@ -126,10 +122,8 @@ class BigBiGAN(tf.Module):
       real, generated = (PairScores(*part) for part in zip(
           *(tf.split(score, 2) for score in scores), strict=True))
       is_right = tf.cast(tf.concat([real.joint > 0, generated.joint < 0], 0), images.dtype)
-      pixels = tf.stack([images, tf.cast(fakes, images.dtype)])
       return [bigbigan_losses.discriminator_loss(real, generated), tf.reduce_mean(is_right),
-              tf.reduce_mean(codes.scale),
-              [tf.reduce_mean(pixels, 1), tf.reduce_mean(tf.square(pixels), [1, 2, 3, 4])]]
+              tf.reduce_mean(codes.scale), sample_variance.moments(images, fakes)]
 
     return self._update("discriminator", loss, images, self._sample(images.shape[0]))
 
