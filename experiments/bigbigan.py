@@ -19,6 +19,7 @@ import tensorflow as tf
 import replicator
 from models.gan import bigbigan_losses, sample_variance
 from models.gan.evaluation import SampleQuality
+from models.gan.networks import biggan_deep  # noqa: F401  (for gin)
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
 from models.gan.networks.biggan import BigGANGenerator
 from models.vision import grid
