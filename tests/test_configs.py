@@ -11,6 +11,7 @@ from PIL import Image
 
 from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
+from experiments.logan import logan
 from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator.app import config
@@ -18,7 +19,7 @@ from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
-GAN_MAINS = {"bigbigan": bigbigan, "sngan": sngan}
+GAN_MAINS = {"bigbigan": bigbigan, "logan": logan, "sngan": sngan}
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in GAN_MAINS)
@@ -72,6 +73,9 @@ TINY = {
                  "BigBiGANDiscriminator.units = 8", "BigBiGANDiscriminator.layers = 2",
                  "BigBiGANEncoder.width = 2", "BigBiGANEncoder.units = 8",
                  "BigBiGAN.discriminator_updates = 1", "bigbigan.held_out = 0.25"],
+    "logan": ["Generator.width = 0.0625", "Discriminator.width = 0.0625",
+              "BigGANDeepGenerator.width = 4", "BigGANDeepDiscriminator.width = 4",
+              "LOGAN.discriminator_updates = 1"],
     "sngan": ["Generator.width = 0.0625", "Discriminator.width = 0.0625", "Encoder.width = 0.0625",
               "SNGAN.discriminator_updates = 1"],
 }
