@@ -11,6 +11,7 @@ from PIL import Image
 
 from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
+from experiments.gan import gan
 from experiments.logan import logan
 from experiments.sac import sac
 from experiments.sngan import sngan
@@ -19,7 +20,8 @@ from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
-GAN_MAINS = {"bigbigan": bigbigan, "logan": logan, "sngan": sngan}
+GAN_MAINS = {"bigbigan": bigbigan, "biggan": gan, "dcgan": gan, "logan": logan, "r3gan": gan,
+             "sngan": sngan, "wgangp": gan}
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in GAN_MAINS)
@@ -76,6 +78,13 @@ TINY = {
     "logan": ["Generator.width = 0.0625", "Discriminator.width = 0.0625",
               "BigGANDeepGenerator.width = 4", "BigGANDeepDiscriminator.width = 4",
               "LOGAN.discriminator_updates = 1"],
+    "biggan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
+               "GAN.discriminator_updates = 1"],
+    "dcgan": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2"],
+    "r3gan": [f"R3GAN{network}.{option} = %{option.upper()}"
+              for network in ("Generator", "Discriminator") for option in ("widths", "groups")],
+    "wgangp": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2",
+               "GAN.discriminator_updates = 1"],
     "sngan": ["Generator.width = 0.0625", "Discriminator.width = 0.0625", "Encoder.width = 0.0625",
               "SNGAN.discriminator_updates = 1"],
 }
@@ -91,8 +100,11 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
       for i in range(2):
         Image.fromarray(np.full([32, 32, 3], 60 * i, np.uint8)).save(folder / f"{i}.png")
   experiment = path.stem.split("_")[0]
+  stages = {"r3gan_stacked_digits": 2, "r3gan_cifar10": 4}.get(path.stem)
   config.parse([str(path)], [
-      *TINY[experiment], "train.global_batch_size = 4", "train.steps = 1", "train.log_every = 1",
+      *TINY[experiment],
+      *([f"WIDTHS = {(4,) * stages}", f"GROUPS = {(1,) * stages}"] if stages else []),
+      "train.global_batch_size = 4", "train.steps = 1", "train.log_every = 1",
       "train.eval_every = 0", "train.checkpoint_every = 0"])
   GAN_MAINS[experiment](str(tmp_path / "run"))
   (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

@@ -19,7 +19,7 @@ def moments(images: tf.Tensor, samples: tf.Tensor) -> Moments:
 
 def variances(of: Moments) -> dict[str, tf.Tensor]:
   """`sample_variance` and `data_variance` over the global batch, each [], a mean over pixels."""
-  # Of all replicas together: a mean of the replicas' variances would depend on their number.
+  # Over all replicas. A mean of the replicas' variances would depend on their number.
   means, mean_squares = replicator.all_mean(of)
   data, sample = tf.unstack(mean_squares - tf.reduce_mean(tf.square(means), [1, 2, 3]))
   return {"sample_variance": sample, "data_variance": data}

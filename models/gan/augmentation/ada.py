@@ -9,6 +9,7 @@ import math
 
 import gin
 import keras
+import numpy as np
 import tensorflow as tf
 
 import replicator
@@ -19,8 +20,8 @@ from replicator.errors import UsageError
 from replicator.optimizers.schedules import Number
 
 # The luma axis of RGB, its projection, and its cross product, for rotations around it.
-_LUMA = tf.constant([[1 / 3] * 3] * 3, tf.float64)
-_AROUND_LUMA = tf.constant([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], tf.float64) / math.sqrt(3)
+_LUMA = np.full([3, 3], 1 / 3)
+_AROUND_LUMA = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
 
 
 @gin.configurable

@@ -129,9 +129,10 @@ class BigBiGANEncoder(keras.Model):
     _check_sizes("BigBiGANEncoder", units, layers)
     architecture = architecture_of("BigBiGANEncoder", "BigGAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
-    self.trunk = [*(BigGANDownBlock(width * count, halve=i < architecture.halvings, first=i == 0,
-                                    spectral=False) for i, count in enumerate(architecture.down)),
-                  GlobalBatchNorm()]
+    self.trunk: list[keras.layers.Layer] = [
+        BigGANDownBlock(width * count, halve=i < architecture.halvings, first=i == 0,
+                        spectral=False) for i, count in enumerate(architecture.down)]
+    self.trunk.append(GlobalBatchNorm())
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
     self.perceptron = ResidualPerceptron(units, layers, spectral=False)
     self.perceptron.build((None, self.num_features))

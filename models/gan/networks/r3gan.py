@@ -113,7 +113,7 @@ class R3GANDiscriminator(keras.Model):
     widths = _widths("R3GANDiscriminator", resolution, widths)
     stages = _stages("R3GANDiscriminator", widths, groups, blocks, self.variable_dtype)
     self.from_image = conv1(widths[-1])
-    self.trunk = []
+    self.trunk: list[keras.layers.Layer] = []
     for width, stage in zip(widths[-2::-1], stages[:0:-1], strict=True):
       self.trunk += [*stage, Transition(width, up=False)]
     self.trunk += stages[0]

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -134,10 +135,11 @@ def _second_derivatives_checked(network: Callable) -> Iterator[None]:
                      "replace the layer that uses it, or drop the penalty")
 
 
-def _refuse(discriminator: Callable, kinds: tuple[type, ...], why: str) -> None:
+def _refuse(discriminator: Callable, kinds: tuple[Any, ...], why: str) -> None:
   """Raises a UsageError if a network has a layer of one of these kinds."""
-  layers = layers_in(discriminator) if isinstance(discriminator, keras.layers.Layer) else []
+  layers = (
+      layers_in(discriminator) if isinstance(discriminator, keras.layers.Layer) else [])
   for layer in layers:
     if isinstance(layer, kinds):
-      raise UsageError(f"{discriminator.name}: its layer '{layer.name}' "
-                       f"({type(layer).__name__}) {why}")
+      raise UsageError(f"{getattr(discriminator, 'name', 'the discriminator')}: its layer "
+                       f"'{layer.name}' ({type(layer).__name__}) {why}")
