@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gin
 import keras
@@ -20,14 +20,16 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from models.gan import losses
+from models.gan import losses, sample_variance
 from models.gan.evaluation import SampleQuality
+from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
 from models.gan.networks.sngan import Discriminator, Encoder, Generator
 from models.vision import grid
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
+from models.vision.stacked_digits import StackedDigits  # noqa: F401  (for gin)
 from replicator import app, random
 
 
@@ -67,9 +69,12 @@ class SNGAN(tf.Module):
     for name, value in counts.items():
       if value < 1:
         raise replicator.UsageError(f"SNGAN.{name} = {value}: must be at least 1")
+    self.loss = loss()
+    if self.loss.is_relative:
+      raise replicator.UsageError("SNGAN.loss: compares samples with images in the generator's "
+                                  "update, which has none here; use experiments.gan for it")
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
-    self.loss = loss()
     self.latent_dim = latent_dim
     self.discriminator_updates = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
@@ -96,13 +101,8 @@ class SNGAN(tf.Module):
       discriminator_loss, accuracy, moments = self._update_discriminator(images, part["label"])
     [generator_loss] = self._update_generator(self.generator_batch_ratio * images.shape[0])
     [encoder_loss] = self._update_encoder(images, part["label"])
-    # Variances over all replicas. A mean of the replicas' variances would depend on their number.
-    means, mean_squares = replicator.all_mean(moments)
-    data_variance, sample_variance = tf.unstack(
-        mean_squares - tf.reduce_mean(tf.square(means), [1, 2, 3]))
     return {"discriminator": discriminator_loss, "generator": generator_loss,
-            "encoder": encoder_loss, "d_accuracy": accuracy,
-            "sample_variance": sample_variance, "data_variance": data_variance}
+            "encoder": encoder_loss, "d_accuracy": accuracy, **sample_variance.variances(moments)}
 
   @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -118,7 +118,7 @@ class SNGAN(tf.Module):
     return self.generate(self.encoder(images, training=False), labels)
 
   def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> list:
-    """Loss [], accuracy [], means [2, h, w, c] and mean squares [2] of images and of samples."""
+    """Loss [], accuracy [], and the `sample_variance.moments`."""
     z, fake_labels = self._sample(images.shape[0])
 
     def loss(images, labels, z, fake_labels):
@@ -129,10 +129,8 @@ class SNGAN(tf.Module):
                            tf.concat([codes, z], 0) if self.bigan else None)
       real_scores, fake_scores = tf.split(scores, 2)
       is_correct = tf.cast(tf.concat([real_scores > 0, fake_scores < 0], 0), images.dtype)
-      pixels = tf.stack([images, tf.cast(fakes, images.dtype)])
-      return [self.loss.discriminator(real_scores, fake_scores),
-              tf.reduce_mean(is_correct),
-              [tf.reduce_mean(pixels, 1), tf.reduce_mean(tf.square(pixels), [1, 2, 3, 4])]]
+      return [self.loss.discriminator(real_scores, fake_scores), tf.reduce_mean(is_correct),
+              sample_variance.moments(images, fakes)]
 
     return self._update("discriminator", loss, images, labels, z, fake_labels)
 
@@ -180,18 +178,21 @@ class Evaluator:
   Args:
     data: the real images.
     folder: where the classifier behind the metrics is saved.
+    quality: makes what measures samples from data and folder: `@SampleQuality` or `@ModeCoverage`.
     rows: number of rows of the drawn grids.
   """
 
-  def __init__(self, data: ImageSource, folder: str, rows: int = 8):
+  def __init__(self, data: ImageSource, folder: str,
+               quality: Callable[[ImageSource, str], Any] = SampleQuality, rows: int = 8):
     self._data = data
     self._folder = folder
+    self._make_quality = quality
     self._rows = rows
-    self._quality: SampleQuality | None = None
+    self._quality: Any = None
 
   def __call__(self, gan: SNGAN) -> replicator.Evaluation:
     # Not in the constructor, because nothing may be computed before the strategy is made.
-    self._quality = self._quality or SampleQuality(self._data, self._folder)
+    self._quality = self._quality or self._make_quality(self._data, self._folder)
     originals, reconstructions = self._reconstruct(gan)
     picture = grid.side_by_side(
         grid.image_grid(self._sample(gan, self._rows ** 2), self._rows),

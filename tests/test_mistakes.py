@@ -74,7 +74,8 @@ def assert_line(found: tuple[int, str], status: int, line: str) -> None:
 FLAGS = [  # What was typed after `python -m experiments.sngan`, and the line.
     ([], "the configuration must set: train.steps; write --gin_file=F, where F is one of "
          "configs/sngan.gin, configs/sngan_cifar10.gin, configs/sngan_digits.gin, "
-         "configs/sngan_shapes32.gin"),
+         "configs/sngan_imagenet128.gin, configs/sngan_shapes32.gin, "
+         "configs/sngan_stacked_digits.gin"),
     (["configs/sngan_digits.gin"],
      "command line: unrecognized arguments: configs/sngan_digits.gin. Write "
      "--gin_file=configs/sngan_digits.gin"),
@@ -139,7 +140,7 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("Adam.learning_rate = 1e-4", "nothing configurable is called 'Adam'. Did you mean 'adam'?"),
     ("SNGAN.loss = @wgan",
      "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
-     "@modified, @wasserstein"),
+     "@modified, @relativistic, @wasserstein"),
     ("SNGAN.loss = hinge",
      "not valid gin: SNGAN.loss = hinge (a string needs quotes, a function @, a macro %)"),
     ("SNGAN.loss = 'hinge'",
@@ -147,7 +148,8 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("SNGAN.optimizer = @adam()",
      "SNGAN.optimizer = @adam(): must be a function (@name), not what it returns. Write @adam"),
     ("sngan.data = @Mnist",
-     "nothing configurable is called 'Mnist'. Write one of: @Digits, @ImageFolder, @Shapes"),
+     "nothing configurable is called 'Mnist'. Write one of: @Digits, @ImageFolder, @Shapes, "
+     "@StackedDigits"),
     ("SNGAN.bigan = true", "not valid gin: SNGAN.bigan = true (write True)"),
     ("SNGAN.bigan = 1", "SNGAN.bigan = 1: must be bool, not int"),
     ("train.steps = 1e4", "train.steps = 10000.0: must be int, not float. Write 10000"),
@@ -156,7 +158,8 @@ SETTINGS = [  # What was written into a gin file, and the line.
      "seed, precision, deterministic, steps_per_call, log_every, eval_every, checkpoint_every"),
     ("train.batch_size = 64",
      "'train' has no parameter 'batch_size'. Did you mean 'global_batch_size'? It has: ..."),
-    ("steps = 100", "the macro steps is never used. Did you mean train.steps?"),
+    ("steps = 100", "the macro steps is never used. Did you mean piecewise.steps or train.steps "
+     "or warmup.steps?"),
     ("train.workdir = 'here'",
      "'train' gets its 'workdir' from the program; it cannot be set here"),
     ("include 'sngan.gin'",

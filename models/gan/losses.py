@@ -1,8 +1,8 @@
 """Adversarial losses of a discriminator and a generator, as functions of scores.
 
 A score is the discriminator's output: high means real. Every loss is the mean over the replica's
-own examples. TF-GAN computes them, in float64 for float64 scores and in float32 for all others. Gin
-refers to them by name: `SNGAN.loss = @hinge`.
+own examples, in float64 for float64 scores and in float32 for all others. TF-GAN computes those
+that it has. Gin refers to them by name: `SNGAN.loss = @hinge`.
 """
 
 import dataclasses
@@ -21,11 +21,14 @@ class AdversarialLoss:
 
   Attributes:
     discriminator: real and generated scores of equal shapes, [n] or [n, 1] -> [].
-    generator: generated scores, [n] or [n, 1] -> [].
+    generator: generated scores, [n] or [n, 1] -> []. If the loss is relative, real and generated
+      scores, as the discriminator's.
+    is_relative: whether each generated score is compared with a real one.
   """
 
   discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-  generator: Callable[[tf.Tensor], tf.Tensor]
+  generator: Callable[..., tf.Tensor]
+  is_relative: bool = False
 
 
 def _loss(name: str, discriminator: dict[str, float] | None = None,
@@ -40,14 +43,23 @@ def _loss(name: str, discriminator: dict[str, float] | None = None,
 
 
 @gin.configurable
-def hinge() -> AdversarialLoss:
-  """mean(max(0, 1 - real)) + mean(max(0, 1 + fake)), and -mean(fake).
+def hinge(real_margin: float = 1.0, fake_margin: float = 1.0) -> AdversarialLoss:
+  """mean(max(0, real_margin - real)) + mean(max(0, fake_margin + fake)), and -mean(fake).
 
-  Correct scores beyond +-1 give the discriminator no gradient.
+  Correct scores beyond a margin give the discriminator no gradient.
+
+  Args:
+    real_margin: how far above 0 the discriminator pushes the scores of real examples.
+    fake_margin: how far below 0 it pushes the scores of generated examples.
 
   Reference: Miyato et al. 2018 (arXiv:1802.05957), equations 16 and 17.
   """
-  return _loss("wasserstein_hinge")
+  loss = _loss("wasserstein_hinge")
+  if real_margin == fake_margin == 1.0:
+    return loss
+  # TF-GAN has margins of 1.
+  return dataclasses.replace(loss, discriminator=lambda real, fake: loss.discriminator(
+      real + (1.0 - real_margin), fake + (fake_margin - 1.0)))
 
 
 @gin.configurable
@@ -75,12 +87,33 @@ def minimax(label_smoothing: float = 0.0) -> AdversarialLoss:
 def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
   """The discriminator's loss of `minimax`, and mean(softplus(-fake)), which does not saturate.
 
+  Others call it the softplus loss, or the non-saturating logistic loss of StyleGAN.
+
   Args:
     label_smoothing: changes the label of real examples from 1 to 1 - label_smoothing / 2.
 
   Reference: Goodfellow et al. 2014 (arXiv:1406.2661), section 3.
   """
   return _loss("modified", {"label_smoothing": label_smoothing})
+
+
+@gin.configurable
+def relativistic() -> AdversarialLoss:
+  """mean(softplus(fake - real)), and mean(softplus(real - fake)): each pair by itself.
+
+  A discriminator cannot lower it by pushing all samples to one side of a fixed border, which makes
+  a generator forget modes. Each generated score is compared with the real score at its place.
+
+  Reference: Jolicoeur-Martineau 2018 (arXiv:1807.00734), section 4.1.2; Huang et al. 2024
+  (arXiv:2501.05441), equation 2.
+  """
+  return AdversarialLoss(lambda real, fake: _mean_softplus(fake - real),
+                         lambda real, fake: _mean_softplus(real - fake), is_relative=True)
+
+
+def _mean_softplus(scores: tf.Tensor) -> tf.Tensor:
+  exact = scores if scores.dtype == tf.float64 else tf.cast(scores, tf.float32)
+  return tf.reduce_mean(tf.nn.softplus(exact))
 
 
 @gin.configurable

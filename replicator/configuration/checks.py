@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import difflib
 import glob
+import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -196,9 +197,16 @@ def missing_value(error: Exception) -> str | None:
                if binding.selector == matches[0] and binding.parameter == missing[0]]
   files = [binding.file for binding in last_read() if binding.file and not binding.is_record]
   binding = f"{found['name']}.{missing[0]} = ..."
-  configs = ", ".join(sorted(glob.glob(f"configs/{flags.experiment()}*.gin")))
+  configs = ", ".join(_configs_of(flags.experiment()))
   remedy = (f"write {binding} in {files[-1]}, or with --gin_param" if files
             else f"write --gin_file=F, where F is one of {configs}" if configs
             else f"write {binding} with --gin_param")
   return (f"the configuration must set: {names}{f' ({elsewhere[-1]})' if elsewhere else ''}; "
           f"{remedy}")
+
+
+def _configs_of(experiment: str) -> list[str]:
+  """The files in `configs/` that are named after an experiment, or whose header runs it."""
+  files = map(pathlib.Path, sorted(glob.glob("configs/*.gin")))
+  return [str(file) for file in files if file.name.startswith(experiment)
+          or f".{experiment} --gin_file" in file.read_text(errors="ignore")]

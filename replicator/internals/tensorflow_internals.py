@@ -13,6 +13,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import record
+from tensorflow.python.framework import ops
 from tensorflow.python.ops import collective_ops
 
 
@@ -52,6 +53,21 @@ def with_gradient(outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], gra
 def _gradient_in_graph(op: tf.Operation, *dy: tf.Tensor) -> list:
   of_inputs = op.gradient_in_replicator(*dy)
   return [None] * (len(dy) - len(of_inputs)) + of_inputs
+
+
+def has_gradient(operation: tf.Operation) -> bool:
+  """Whether TensorFlow can differentiate an operation of a graph, or need not: it has no floats.
+
+  It declares some gradients, such as ResizeBilinearGrad, to be constants, and would leave out their
+  derivatives in silence. They have none either.
+  """
+  if not any(output.dtype.is_floating for output in operation.outputs):
+    return True
+  try:
+    gradient = ops.get_gradient_function(operation)
+  except LookupError:
+    return False
+  return gradient is not None or not operation.type.endswith("Grad")
 
 
 # ---- Collective operations ----------------------------------------------------------------------

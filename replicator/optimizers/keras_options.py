@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import unsupported_update
-from replicator.optimizers.schedules import Schedule
+from replicator.optimizers.schedules import is_schedule
 
 _CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
 _REMEDIES = {
@@ -45,7 +45,7 @@ def options_at(optimizer: keras.optimizers.Optimizer, updates: tf.Tensor, dtype:
   reads from its schedule itself, is not among them.
   """
   schedules = {name: value for name, value in vars(optimizer).items()
-               if isinstance(value, Schedule) and name != "_learning_rate"}
+               if is_schedule(value) and name != "_learning_rate"}
   # Keras' own setter would look at each value for variables to keep.
   for name, schedule in schedules.items():
     object.__setattr__(optimizer, name, tf.cast(schedule(updates), dtype))

@@ -7,7 +7,8 @@ options of an optimizer count its updates; everything else counts training steps
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeGuard
 
 import gin
 import keras
@@ -16,9 +17,14 @@ import tensorflow as tf
 from replicator.errors import UsageError
 from replicator.step import context
 
-Schedule = keras.optimizers.schedules.LearningRateSchedule
-Number = float | Schedule
+Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
+Number: TypeAlias = float | Schedule
 """The type of a parameter that takes a number or a schedule; `scheduled` reads it."""
+
+
+def is_schedule(value: object) -> TypeGuard[Callable[[tf.Tensor], tf.Tensor]]:
+  """Whether a value is a schedule, and no number."""
+  return isinstance(value, keras.optimizers.schedules.LearningRateSchedule)
 
 
 def scheduled(value: Number) -> float | tf.Tensor:
@@ -29,7 +35,7 @@ def scheduled(value: Number) -> float | tf.Tensor:
   Returns:
     A number as it is; of a schedule a floating [] tensor, float64 in a float64 run.
   """
-  if not isinstance(value, Schedule):
+  if not is_schedule(value):
     return value
   return tf.cast(value(context.step_number()), keras.config.floatx())
 
@@ -37,7 +43,7 @@ def scheduled(value: Number) -> float | tf.Tensor:
 def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
   """A number, or a schedule's value at a count, int64 []: float64 []."""
   # tf.cast of a Python float would round it to float32 first.
-  return (tf.cast(value(count), tf.float64) if isinstance(value, Schedule)
+  return (tf.cast(value(count), tf.float64) if is_schedule(value)
           else tf.constant(value, tf.float64))
 
 
@@ -139,6 +145,32 @@ def warmup(value: Number, steps: int) -> Schedule:
     raise UsageError(f"warmup.steps = {steps}: must be at least 1; without a warm-up bind the "
                      "value itself")
   return _Warmup(value, steps)
+
+
+class _HalfLife(Schedule):
+  def __init__(self, updates: Number):
+    self.updates = updates
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.pow(tf.constant(0.5, tf.float64), 1 / value_at(self.updates, step)),
+                   keras.config.floatx())
+
+  def get_config(self) -> dict:
+    return {"updates": self.updates}
+
+
+@gin.configurable(module="replicator")
+def half_life(updates: Number) -> Schedule:
+  """The decay of an average that forgets half of its past in so many updates: `0.5^(1 / updates)`.
+
+  `updates`, a number or a schedule, is 0 for an average that is a copy: its decay is 0.
+
+  Raises:
+    UsageError: `updates` is negative.
+  """
+  if isinstance(updates, int | float) and updates < 0:
+    raise UsageError(f"half_life.updates = {updates}: must be a number of updates, 0 or above")
+  return _HalfLife(updates)
 
 
 def _check_order(name: str, start: int, end: int) -> None:

@@ -50,6 +50,7 @@ MODULES = {
         "tensorflow.python.eager.record:record_operation",
         "tensorflow.python.eager.record:should_record_backprop",
         "tensorflow.python.eager.record:stop_recording",
+        "tensorflow.python.framework.ops:get_gradient_function",
         "tensorflow.python.ops.collective_ops:all_to_all_v2"])}
 OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
               "_functions", "_resource", "_remat_mode", "_cross_device_ops", "_launchers",
@@ -162,6 +163,15 @@ def by_tapes(function) -> list[tf.Tensor]:
     ids=["eager", "tapes in the graph", "xla", "tapes around the graph"])
 def test_a_gradient_of_ones_own_is_used_by_every_tape(run):
   np.testing.assert_allclose(run(), [192, 480, 480])
+
+
+def test_an_operation_without_a_gradient_is_found():
+  def resize(x):
+    return tf.raw_ops.ResizeBilinearGrad(grads=x * 2.0, original_image=x)
+  operations = tf.function(resize).get_concrete_function(
+      tf.TensorSpec([1, 2, 2, 1])).graph.get_operations()
+  assert {operation.type for operation in operations
+          if not tensorflow_internals.has_gradient(operation)} == {"ResizeBilinearGrad"}
 
 
 def test_the_functions_of_a_graph_are_found():

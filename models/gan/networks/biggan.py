@@ -84,9 +84,8 @@ class BigGANGenerator(keras.Model):
                        f"{self.num_chunks}")
     chunk = latent_dim // self.num_chunks
     if num_classes:
-      self.embedding = keras.layers.Dense(embedding_dim, use_bias=False, dtype=self.variable_dtype,
-                                          kernel_initializer="orthogonal")
-      self.embedding.build((None, num_classes))
+      self.embedding = self.add_weight(name="embedding", shape=(num_classes, embedding_dim),
+                                       initializer="orthogonal", autocast=False)
     self.base = (4, 4, first)
     self.linear = dense(4 * 4 * first, chunk, self.dtype_policy)
     self.trunk: list[keras.Layer] = [
@@ -106,7 +105,9 @@ class BigGANGenerator(keras.Model):
     first, *chunks = tf.split(tf.cast(z, self.variable_dtype), self.num_chunks, axis=1)
     shared = []
     if self.num_classes:
-      shared = [self.embedding(tf.one_hot(labels, self.num_classes, dtype=self.variable_dtype))]
+      # A product with one-hot rows instead of a lookup: its gradient is dense and deterministic.
+      one_hot = tf.one_hot(labels, self.num_classes, dtype=self.variable_dtype)
+      shared = [tf.matmul(one_hot, self.embedding)]
     conditions = iter([tf.concat([chunk, *shared], axis=1) for chunk in chunks])
     x = tf.reshape(self.linear(first), [-1, *self.base])
     for layer in self.trunk:

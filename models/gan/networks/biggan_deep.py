@@ -76,9 +76,8 @@ class BigGANDeepGenerator(keras.Model):
     condition_dim = latent_dim
     if num_classes:
       condition_dim += embedding_dim
-      self.embedding = keras.layers.Dense(embedding_dim, use_bias=False, dtype=self.variable_dtype,
-                                          kernel_initializer="orthogonal")
-      self.embedding.build((None, num_classes))
+      self.embedding = self.add_weight(name="embedding", shape=(num_classes, embedding_dim),
+                                       initializer="orthogonal", autocast=False)
     self.base = (4, 4, first)
     self.linear = dense(4 * 4 * first, condition_dim, self.dtype_policy)
     self.trunk: list[keras.Layer] = [
@@ -99,7 +98,7 @@ class BigGANDeepGenerator(keras.Model):
     condition = tf.cast(z, self.variable_dtype)
     if self.num_classes:
       one_hot = tf.one_hot(labels, self.num_classes, dtype=self.variable_dtype)
-      condition = tf.concat([condition, self.embedding(one_hot)], axis=1)
+      condition = tf.concat([condition, tf.matmul(one_hot, self.embedding)], axis=1)
     x = tf.reshape(self.linear(condition), [-1, *self.base])
     for layer in self.trunk:
       x = layer(x) if isinstance(layer, SelfAttention) else layer(x, condition)

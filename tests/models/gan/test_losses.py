@@ -30,6 +30,8 @@ CLOSED_FORMS = {
                  lambda fake: np.mean(softplus(-fake))),
     "least_squares": (lambda real, fake: (np.mean((real - 1) ** 2) + np.mean(fake ** 2)) / 2,
                       lambda fake: np.mean((fake - 1) ** 2) / 2),
+    "relativistic": (lambda real, fake: np.mean(softplus(fake - real)),
+                     lambda real, fake: np.mean(softplus(real - fake))),
 }
 
 
@@ -40,12 +42,21 @@ CLOSED_FORMS = {
 def test_losses_equal_the_closed_form(dtype, tolerance, name, shape, called):
   real, fake = (tf.cast(tf.reshape(scores, shape), dtype) for scores in SCORES)
   loss = gin.get_configurable(name)()
-  d_loss, g_loss = CALLS[called](lambda: (loss.discriminator(real, fake), loss.generator(fake)))()
+  of_generator = [0, 1] if loss.is_relative else [1]
+  d_loss, g_loss = CALLS[called](lambda: (
+      loss.discriminator(real, fake), loss.generator(*([real, fake][i] for i in of_generator))))()
   assert d_loss.shape == g_loss.shape == []
   assert d_loss.dtype == g_loss.dtype == (tf.float64 if dtype == "float64" else tf.float32)
   discriminator, generator = CLOSED_FORMS[name]
   np.testing.assert_allclose(d_loss, discriminator(*SCORES), rtol=tolerance)
-  np.testing.assert_allclose(g_loss, generator(SCORES[1]), rtol=tolerance * 10)
+  np.testing.assert_allclose(g_loss, generator(*SCORES[of_generator]), rtol=tolerance * 10)
+
+
+def test_a_hinge_has_the_margins_that_are_set():
+  real, fake = map(tf.constant, SCORES)
+  found = losses.hinge(real_margin=0.5, fake_margin=2.0).discriminator(real, fake)
+  np.testing.assert_allclose(found, np.mean(np.maximum(0, 0.5 - SCORES[0])) +
+                             np.mean(np.maximum(0, 2.0 + SCORES[1])), rtol=1e-14)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -76,7 +87,7 @@ def test_losses_add_nothing_to_graph_collections(name):
   @tf.function
   def step():
     loss.discriminator(tf.zeros([2]), tf.zeros([2]))
-    return loss.generator(tf.zeros([2]))
+    return loss.generator(*[tf.zeros([2])] * (1 + loss.is_relative))
 
   assert "losses" not in step.get_concrete_function().graph.collections
 

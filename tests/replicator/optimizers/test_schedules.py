@@ -63,6 +63,12 @@ def test_a_warm_up_multiplies_a_number_or_a_schedule(float64, value, later):
   assert found[-1] == pytest.approx(later)
 
 
+def test_an_average_forgets_half_in_its_half_life(float64):
+  np.testing.assert_allclose(values(schedules.half_life(10), [0, 5]) ** 10, 0.5, rtol=1e-14)
+  rising = values(schedules.half_life(schedules.linear(0.0, 8.0, end=8)), [0, 1, 8])
+  np.testing.assert_allclose(rising, [0, 0.5, 0.5 ** 0.125], rtol=1e-14)
+
+
 @pytest.mark.parametrize("make, message", [
     (lambda: schedules.linear(1.0, 0.0, start=20, end=10),
      "linear: start = 20 and end = 10: the schedule must not end before it begins"),
@@ -73,6 +79,7 @@ def test_a_warm_up_multiplies_a_number_or_a_schedule(float64, value, later):
     (lambda: schedules.piecewise([-1, 5], [1.0, 2.0]), r"piecewise.steps = \[-1, 5\]: "),
     (lambda: schedules.piecewise([0, 9], [1.0]), "piecewise: 2 steps and 1 values"),
     (lambda: schedules.piecewise([], []), "piecewise: 0 steps and 0 values"),
+    (lambda: schedules.half_life(-1), "half_life.updates = -1"),
     (lambda: schedules.warmup(1.0, steps=0), "warmup.steps = 0: must be at least 1"),
 ])
 def test_a_schedule_that_makes_no_sense_is_refused(make, message):

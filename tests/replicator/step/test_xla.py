@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import Replicator, all_mean, microbatch, random, wrap_optimizer
+from replicator.step import xla
 from replicator.step.replicated import copies_of
 from replicator.step.variables import variables_of
 from replicator.training.training_function import TrainingFunction
@@ -100,6 +101,20 @@ def test_every_replica_compiles_what_is_between_collectives(strategy):
   for device in ("CPU:0", "CPU:1"):
     assert graphs[device][GROUP] == 2
     assert not {"MatMul", "Tanh", "Exp", "Sum"} & graphs[device].keys()
+
+
+def test_what_must_be_alike_is_not_compiled():
+  def step(x):
+    with xla.alike():
+      alike = tf.reduce_max(tf.cumsum(x))
+    return tf.exp(tf.sin(alike))
+
+  with optimized.graphs() as graphs:
+    outputs = replicas().run(step, np.full(4, 2.0))
+  np.testing.assert_allclose(outputs, [np.exp(np.sin(4.0))] * 2)
+  for device in ("CPU:0", "CPU:1"):
+    assert {"Cumsum", "Max"} <= graphs[device].keys()
+    assert not {"Sin", "Exp"} & graphs[device].keys()
 
 
 def test_a_network_is_compiled_but_for_its_convolutions(trained):

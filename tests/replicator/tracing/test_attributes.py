@@ -84,6 +84,13 @@ def test_what_the_step_did_not_read_may_change():
   assert found.changed() == {}
 
 
+def test_what_keras_keeps_for_itself_may_change():
+  step = Step()
+  found = frozen(step)
+  step.layers[0]._called = False  # Keras reads and sets it in every call.
+  assert found.changed() == {}
+
+
 def test_the_classes_are_as_they_were():
   class Own(Step):
     def __getattribute__(self, name: str) -> object:

@@ -138,7 +138,7 @@ def attended(x, layer):
 
 def plain_generator(generator, z, labels):
   chunks = np.split(z, 3, axis=1)
-  shared = generator.embedding.kernel.numpy()[labels] if labels is not None else np.zeros([3, 0])
+  shared = generator.embedding.numpy()[labels] if labels is not None else np.zeros([3, 0])
   x = chunks[0] @ normalized(generator.linear) + generator.linear.layer.bias
   x = tf.reshape(x, [-1, 4, 4, 16])
   blocks = [layer for layer in generator.trunk if hasattr(layer, "shortcut")]

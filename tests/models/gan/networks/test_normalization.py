@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.networks.normalization import ClassBatchNorm, ConditionalBatchNorm
+from models.gan.networks.normalization import ClassBatchNorm, ConditionalBatchNorm, LayerNorm
 from replicator import Replicator, all_mean
 
 RNG = np.random.default_rng(0)
@@ -61,3 +61,38 @@ def test_each_example_is_scaled_by_its_condition(strategy, replicas):
   offset = conditions @ matrix(layer.offset)
   np.testing.assert_allclose(np.concatenate(results), scale[:, None, None] * normalized
                              + offset[:, None, None], rtol=1e-10, atol=1e-12)
+
+
+def test_layer_norm_normalizes_each_example():
+  layer = LayerNorm(dtype="float64")
+  layer.build(IMAGES.shape)
+  layer.gamma.assign(GAMMA[0])
+  layer.beta.assign(BETA[0])
+  mean = IMAGES.mean((1, 2, 3), keepdims=True)
+  variance = IMAGES.var((1, 2, 3), keepdims=True)
+  np.testing.assert_allclose(
+      layer(IMAGES), (IMAGES - mean) / np.sqrt(variance + 1e-5) * GAMMA[0] + BETA[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("layer", "is_exact"), [
+    (LayerNorm, True), (keras.layers.LayerNormalization, False)])
+def test_the_second_derivatives_of_layer_norm(layer, is_exact):
+  # That Keras' are wrong is why there is a layer of our own. They are those of a penalty on the
+  # gradient by the inputs of a layer before it, as in a discriminator.
+  x, weights = (tf.constant(value.reshape(8, 18)) for value in (IMAGES, WEIGHTS))
+  kernel = tf.constant(RNG.normal(size=[18, 18]))
+  norm = layer(epsilon=0.1, dtype="float64")
+
+  def penalty(kernel):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      total = tf.reduce_sum(weights * norm(x @ kernel) ** 3)
+    return tf.reduce_sum(tape.gradient(total, x) ** 2)
+
+  with tf.GradientTape() as tape:
+    tape.watch(kernel)
+    value = penalty(kernel)
+  direction = RNG.normal(size=kernel.shape)
+  slope = np.sum(tape.gradient(value, kernel) * direction)
+  ahead, behind = (float(penalty(kernel + step * direction)) for step in (1e-6, -1e-6))
+  assert np.isclose(slope, (ahead - behind) / 2e-6, rtol=1e-5) == is_exact

@@ -1,0 +1,231 @@
+"""BigBiGAN: a BigGAN without labels and a stochastic encoder, trained in one replica step.
+
+    python -m experiments.bigbigan --gin_file=configs/bigbigan_digits.gin
+
+Donahue and Simonyan 2019 (arXiv:1907.02544). The evaluation trains linear classifiers on what the
+encoder says of images, and tests them on images that nothing was trained on.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import ClassVar
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from models.gan import bigbigan_losses, sample_variance
+from models.gan.evaluation import SampleQuality
+from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
+from models.gan.networks.biggan import BigGANGenerator
+from models.vision import grid
+from models.vision.digits import Digits
+from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
+from models.vision.held_out import hold_out
+from models.vision.images import ImageSource, read, to_unit_range
+from models.vision.linear_probe import linear_probe
+from models.vision.shapes import Shapes  # noqa: F401  (for gin)
+from replicator import app, random
+
+
+@gin.configurable(denylist=["image_shape"])
+class BigBiGAN(tf.Module):
+  """One training step: discriminator updates, one generator update, one encoder update.
+
+  The three optimizers are made in the gin scopes `discriminator`, `generator` and `encoder`.
+
+  Args:
+    image_shape: (height, width, channels) of the data.
+    optimizer: makes a Keras optimizer.
+    generator: makes the generator, from resolution, channels and latent_dim.
+    discriminator: makes the discriminator of pairs, from the same.
+    encoder: makes the encoder, from the same.
+    latent_dim: length of a code z ~ N(0, 1).
+    discriminator_updates: how many for each generator update; each takes its own part of the batch.
+
+  Raises:
+    UsageError: a number is below 1.
+  """
+
+  may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
+  """The guard warns when the samples vary far less than the images; see `Guard.collapse`."""
+
+  def __init__(self, image_shape: tuple[int, int, int],
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               generator: Callable[[int, int, int], keras.Model] = BigGANGenerator,
+               discriminator: Callable[[int, int, int], keras.Model] = BigBiGANDiscriminator,
+               encoder: Callable[[int, int, int], keras.Model] = BigBiGANEncoder,
+               latent_dim: int = 120, discriminator_updates: int = 2):
+    super().__init__()
+    counts = {"latent_dim": latent_dim, "discriminator_updates": discriminator_updates}
+    for name, value in counts.items():
+      if value < 1:
+        raise replicator.UsageError(f"BigBiGAN.{name} = {value}: must be at least 1")
+    resolution, _, channels = image_shape
+    self.latent_dim = latent_dim
+    self.discriminator_updates = discriminator_updates
+    self.generator = generator(resolution, channels, latent_dim)
+    self.discriminator = discriminator(resolution, channels, latent_dim)
+    self.encoder = encoder(resolution, channels, latent_dim)
+    self.optimizers = {}
+    for name in ("discriminator", "generator", "encoder"):
+      with gin.config_scope(name):
+        self.optimizers[name] = replicator.wrap_optimizer(
+            optimizer(), getattr(self, name).trainable_variables)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
+
+    The labels are not used. The scalars are the three losses, and for the last discriminator
+    update: `d_accuracy`, the fraction of pairs whose joint score is right; `code_scale`, the mean
+    standard deviation of the encoder's codes; `sample_variance` and `data_variance`, the variances
+    over the global batch of samples and of images, each a mean over pixels.
+    """
+    for part in replicator.split(batch["image"], self.discriminator_updates):
+      images = to_unit_range(part, keras.config.floatx())
+      discriminator_loss, accuracy, scale, moments = self._update_discriminator(images)
+    [generator_loss] = self._update_generator(images.shape[0])
+    [encoder_loss] = self._update_encoder(images)
+    return {"discriminator": discriminator_loss, "generator": generator_loss,
+            "encoder": encoder_loss, "d_accuracy": accuracy, "code_scale": scale,
+            **sample_variance.variances(moments)}
+
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
+  def generate(self, z: tf.Tensor) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim] -> [n, h, w, c]`."""
+    with self._averaged("generator"):
+      return self.generator(z)
+
+  @tf.function(autograph=False, reduce_retracing=True)
+  def encode(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Means of codes and features: uint8 `[n, h, w, c] -> [n, latent_dim], [n, num_features]`."""
+    images = to_unit_range(images, keras.config.floatx())
+    with self._averaged("encoder"):
+      return self.encoder(images).mean, self.encoder.features(images)
+
+  def _averaged(self, name: str) -> contextlib.AbstractContextManager:
+    optimizer = self.optimizers[name]
+    return optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext()
+
+  def _update_discriminator(self, images: tf.Tensor) -> list:
+    """Loss [], accuracy [], scale [], and the `sample_variance.moments`."""
+    def loss(images, z):
+      codes = self.encoder(images, training=True)
+      fakes = self.generator(z, training=True)
+      # Real and generated pairs in one call, so that both meet the same singular vectors.
+      scores = self.discriminator(tf.concat([images, fakes], 0), tf.concat([codes.draw(), z], 0),
+                                  training=True)
+      real, generated = (PairScores(*part) for part in zip(
+          *(tf.split(score, 2) for score in scores), strict=True))
+      is_right = tf.cast(tf.concat([real.joint > 0, generated.joint < 0], 0), images.dtype)
+      return [bigbigan_losses.discriminator_loss(real, generated), tf.reduce_mean(is_right),
+              tf.reduce_mean(codes.scale), sample_variance.moments(images, fakes)]
+
+    return self._update("discriminator", loss, images, self._sample(images.shape[0]))
+
+  def _update_generator(self, size: int) -> list[tf.Tensor]:
+    def loss(z):
+      fakes = self.generator(z, training=True)
+      return [bigbigan_losses.generator_loss(self.discriminator(fakes, z, training=True))]
+
+    return self._update("generator", loss, self._sample(size))
+
+  def _update_encoder(self, images: tf.Tensor) -> list[tf.Tensor]:
+    def loss(images):
+      codes = self.encoder(images, training=True).draw()
+      return [bigbigan_losses.encoder_loss(self.discriminator(images, codes, training=True))]
+
+    return self._update("encoder", loss, images)
+
+  def _sample(self, size: int) -> tf.Tensor:
+    return random.normal("z", [size, self.latent_dim])
+
+  def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
+    """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
+    optimizer = self.optimizers[name]
+    means, gradients = replicator.microbatch(
+        lambda part: optimizer.loss_and_gradients(loss_fn, *part), batch)
+    optimizer.apply(gradients, getattr(self, name).trainable_variables)
+    return means
+
+
+@gin.configurable(denylist=["data", "train_on", "held_out", "folder"])
+class BigBiGANEvaluator:
+  """Draws samples and reconstructions, and measures samples and what the encoder has learned.
+
+  Args:
+    data: all images, for the metrics of samples.
+    train_on: those that the networks are trained on.
+    held_out: all others.
+    folder: where the classifier behind the metrics of samples is saved.
+    rows: number of rows of the drawn grids.
+    probe_images: how many images the linear classifiers are trained on at most, and tested on.
+  """
+
+  def __init__(self, data: ImageSource, train_on: ImageSource, held_out: ImageSource, folder: str,
+               rows: int = 8, probe_images: int = 5_000):
+    self._data = data
+    self._parts = train_on, held_out
+    self._folder = folder
+    self._rows = rows
+    self._probe_images = probe_images
+    self._quality: SampleQuality | None = None
+
+  def __call__(self, gan: BigBiGAN) -> replicator.Evaluation:
+    """A picture; the metrics of samples; and on held-out images, of the encoder:
+
+    `reconstruction_error`, the mean squared error of a pixel; `probe_accuracy` of a linear
+    classifier of codes; and `feature_probe_accuracy` of one of the encoder's features.
+    """
+    # Not in the constructor, because nothing may be computed before the strategy is made.
+    self._quality = self._quality or SampleQuality(self._data, self._folder)
+    (train_labels, _, *train_inputs), (labels, images, *inputs) = (
+        self._encoded(gan, part) for part in self._parts)
+    code_accuracy, feature_accuracy = (
+        linear_probe(train_input, train_labels, held_out_input, labels)
+        for train_input, held_out_input in zip(train_inputs, inputs, strict=True))
+    shown = self._rows * (self._rows // 2)
+    reconstructions = gan.generate(inputs[0][:shown]).numpy()
+    picture = grid.side_by_side(
+        grid.image_grid(self._sample(gan, self._rows ** 2), self._rows),
+        grid.paired_grid(images[:shown], reconstructions, self._rows // 2))
+    error = np.mean(np.square(images[:shown] / 127.5 - 1.0 - reconstructions))
+    scalars = self._quality.measure(lambda count: self._sample(gan, count))
+    return replicator.Evaluation(
+        {**scalars, "reconstruction_error": error, "probe_accuracy": code_accuracy,
+         "feature_probe_accuracy": feature_accuracy}, picture, self._quality.description)
+
+  def _sample(self, gan: BigBiGAN, count: int, batch_size: int = 250) -> np.ndarray:
+    """Samples from the same codes in each call: [count, h, w, c]."""
+    z = np.random.default_rng(0).standard_normal([count, gan.latent_dim])
+    return np.concatenate([gan.generate(z[i:i + batch_size].astype(keras.config.floatx()))
+                           for i in range(0, count, batch_size)])
+
+  def _encoded(self, gan: BigBiGAN, part: ImageSource, batch_size: int = 250) -> list[np.ndarray]:
+    """Labels [n], images, codes and features of the first images of a part."""
+    images, labels = read(part, np.arange(min(part.size, self._probe_images)))
+    encoded = [gan.encode(images[i:i + batch_size]) for i in range(0, len(images), batch_size)]
+    return [labels, images, *(np.concatenate(arrays) for arrays in zip(*encoded, strict=True))]
+
+
+@gin.configurable
+def bigbigan(workdir: str, data: Callable[[], ImageSource] = Digits,
+             held_out: float = 0.2) -> None:
+  """Trains BigBiGAN on `data`, or resumes the run in `workdir`.
+
+  Args:
+    workdir: the folder of the run.
+    data: makes the source of the images.
+    held_out: the share of images that nothing is trained on, which test the encoder.
+  """
+  source = data()
+  train_on, others = hold_out(source, held_out)
+  evaluator = BigBiGANEvaluator(source, train_on, others, os.path.join(workdir, "classifier"))
+  replicator.train(lambda: BigBiGAN(source.image_shape), train_on, evaluator, workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(bigbigan)

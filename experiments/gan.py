@@ -1,0 +1,216 @@
+"""A GAN made of parts: networks, loss, penalties and codes are chosen in the gin file.
+
+    python -m experiments.gan --gin_file=configs/r3gan_stacked_digits.gin
+
+R3GAN, WGAN-GP, BigGAN and DCGAN are configurations of it. `experiments.sngan`, which is shorter,
+trains an encoder as well.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import gin
+import keras
+import tensorflow as tf
+
+import replicator
+from models.gan import losses, sample_variance
+from models.gan.augmentation import diffaugment  # noqa: F401  (for gin)
+from models.gan.augmentation.ada import ADA
+from models.gan.latents import normal_latents
+from models.gan.networks import biggan, biggan_deep, dcgan, r3gan, sngan  # noqa: F401  (for gin)
+from models.gan.penalties import consistency, lecam, orthogonal  # noqa: F401  (for gin)
+from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  (for gin)
+from models.gan.penalties.penalty import Penalty
+from models.gan.penalties.scores import Scores
+from models.gan.sample_evaluator import SampleEvaluator
+from models.vision.digits import Digits
+from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
+from models.vision.images import ImageSource, to_unit_range
+from models.vision.shapes import Shapes  # noqa: F401  (for gin)
+from models.vision.stacked_digits import StackedDigits  # noqa: F401  (for gin)
+from replicator import app, random
+from replicator.optimizers.schedules import Number
+
+
+@gin.configurable(denylist=["image_shape", "num_classes"])
+class GAN(tf.Module):
+  """One training step: discriminator updates, one generator update.
+
+  The optimizers are made in the gin scopes `discriminator` and `generator`. Each update takes its
+  own part of the batch; the generator's takes one if the loss is relative, as `@relativistic` is.
+
+  Args:
+    image_shape: (height, width, channels) of the data.
+    num_classes: number of classes of the data, used if `conditional`.
+    optimizer: makes a Keras optimizer.
+    generator: makes the generator, such as `@R3GANGenerator`, from resolution, channels,
+      latent_dim and num_classes.
+    discriminator: makes the discriminator from resolution, channels and num_classes.
+    loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
+    penalties: terms of the discriminator's loss, such as `[@r1(), @r2()]`.
+    augment: makes what images and samples pass through before the discriminator sees them, such
+      as `@DiffAugment`; or None.
+    latents: draws codes, one of `models.gan.latents`.
+    latent_dim: length of a code.
+    conditional: whether generator and discriminator receive labels.
+    discriminator_updates: how many for each generator update.
+    generator_batch_ratio: codes in a generator update for each image in a discriminator update.
+    generator_orthogonality: the weight of `orthogonal.products_of_filters` of the generator in its
+      loss, BigGAN's regularization.
+
+  Raises:
+    UsageError: a number is below 1, or a relative loss has a generator batch of another size.
+  """
+
+  may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
+  """The guard warns when the samples vary far less than the images; see `Guard.collapse`."""
+
+  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               generator: Callable[..., keras.Model] = gin.REQUIRED,
+               discriminator: Callable[..., keras.Model] = gin.REQUIRED,
+               loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
+               penalties: Sequence[Penalty] = (),
+               augment: Callable[[], Any] | None = None,
+               latents: Callable[[str, Sequence[int]], tf.Tensor] = normal_latents,
+               latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 1,
+               generator_batch_ratio: int = 1, generator_orthogonality: Number = 0.0):
+    super().__init__()
+    counts = {"latent_dim": latent_dim, "discriminator_updates": discriminator_updates,
+              "generator_batch_ratio": generator_batch_ratio}
+    for name, value in counts.items():
+      if value < 1:
+        raise replicator.UsageError(f"GAN.{name} = {value}: must be at least 1")
+    self.loss = loss()
+    if self.loss.is_relative and generator_batch_ratio > 1:
+      raise replicator.UsageError(
+          f"GAN.generator_batch_ratio = {generator_batch_ratio}: the loss compares each sample "
+          "with an image, so there must be as many of both; write 1")
+    resolution, _, channels = image_shape
+    self.num_classes = num_classes if conditional else 0
+    self.penalties = list(penalties)
+    self.augment = augment() if augment else None
+    self.latents = latents
+    self.latent_dim = latent_dim
+    self.discriminator_updates = discriminator_updates
+    self.generator_batch_ratio = generator_batch_ratio
+    self.generator_orthogonality = generator_orthogonality
+    self.generator = generator(resolution=resolution, channels=channels, latent_dim=latent_dim,
+                               num_classes=self.num_classes)
+    self.discriminator = discriminator(resolution=resolution, channels=channels,
+                                       num_classes=self.num_classes)
+    self.optimizers = {}
+    for name in ("discriminator", "generator"):
+      with gin.config_scope(name):
+        self.optimizers[name] = replicator.wrap_optimizer(
+            optimizer(), getattr(self, name).trainable_variables)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
+
+    These are both losses, the discriminator's with its penalties, and for its last update:
+    `penalty`, their sum; `d_accuracy`, the fraction of images and samples that it classifies
+    correctly, or of pairs whose image has the higher score if the loss is relative;
+    `sample_variance` and `data_variance`, the variances over the global batch of samples and of
+    images, each a mean over pixels. With `ADA`, `augmentation` is its p.
+    """
+    parts = replicator.split(batch, self.discriminator_updates + self.loss.is_relative)
+    for part in parts[:self.discriminator_updates]:
+      discriminator_loss, penalty, accuracy, moments = self._update_discriminator(
+          to_unit_range(part["image"], keras.config.floatx()), part["label"])
+    generator_loss = self._update_generator(parts[-1])
+    adapted = ({"augmentation": tf.convert_to_tensor(self.augment.probability())}
+               if isinstance(self.augment, ADA) else {})
+    return {"discriminator": discriminator_loss, "generator": generator_loss, "penalty": penalty,
+            "d_accuracy": accuracy, **sample_variance.variances(moments), **adapted}
+
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have two sizes.
+  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
+    optimizer = self.optimizers["generator"]
+    with optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext():
+      return self.generator(z, labels, training=False)
+
+  def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> list:
+    """Loss [], penalty [], accuracy [], and the `sample_variance.moments`."""
+    z, fake_labels = self._sample(labels)
+
+    def loss(images, labels, z, fake_labels):
+      fakes = self.generator(z, fake_labels, training=True)
+      scores = self._scores(images, fakes, labels, fake_labels)
+      if self.augment:
+        self.augment.observe(scores.real)
+      adversarial = self.loss.discriminator(scores.real, scores.fake)
+      penalty = tf.add_n([tf.zeros_like(adversarial), *(
+          tf.cast(penalty(scores), adversarial.dtype) for penalty in self.penalties)])
+      return [adversarial + penalty, penalty, self._accuracy(scores),
+              sample_variance.moments(images, fakes)]
+
+    return self._update("discriminator", loss, images, labels, z, fake_labels)
+
+  def _update_generator(self, part: dict[str, tf.Tensor]) -> tf.Tensor:
+    """The loss []; images of the part are seen only if the loss compares samples with them."""
+    def loss(z, fake_labels):
+      fakes = self.generator(z, fake_labels, training=True)
+      seen = self.augment(fakes) if self.augment else fakes
+      return [self._regularized(
+          self.loss.generator(self.discriminator(seen, fake_labels, training=True)))]
+
+    def relative_loss(z, fake_labels, images, labels):
+      fakes = self.generator(z, fake_labels, training=True)
+      scores = self._scores(images, fakes, labels, fake_labels)
+      return [self._regularized(self.loss.generator(scores.real, scores.fake))]
+
+    labels = tf.repeat(part["label"], self.generator_batch_ratio)
+    if not self.loss.is_relative:
+      return self._update("generator", loss, *self._sample(labels))[0]
+    images = to_unit_range(part["image"], keras.config.floatx())
+    return self._update("generator", relative_loss, *self._sample(labels), images, labels)[0]
+
+  def _regularized(self, loss: tf.Tensor) -> tf.Tensor:
+    """The generator's loss with the penalty on its kernels."""
+    if self.generator_orthogonality == 0.0:
+      return loss
+    penalty = orthogonal.products_of_filters(self.generator)
+    return loss + tf.cast(replicator.scheduled(self.generator_orthogonality) * penalty, loss.dtype)
+
+  def _sample(self, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """A code and a label for each of some images, whose labels are `[n]`."""
+    size = labels.shape[0]
+    z = self.latents("z", [size, self.latent_dim])
+    if self.loss.is_relative or not self.num_classes:  # A pair has one label.
+      return z, labels
+    return z, random.uniform("label", [size], 0, self.num_classes, tf.int32)
+
+  def _scores(self, images: tf.Tensor, fakes: tf.Tensor, labels: tf.Tensor,
+              fake_labels: tf.Tensor) -> Scores:
+    return Scores(self.discriminator, images, tf.cast(fakes, images.dtype), labels, fake_labels,
+                  self.augment)
+
+  def _accuracy(self, scores: Scores) -> tf.Tensor:
+    is_right = (scores.real > scores.fake if self.loss.is_relative
+                else tf.concat([scores.real > 0, scores.fake < 0], 0))
+    return tf.reduce_mean(tf.cast(is_right, keras.config.floatx()))
+
+  def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
+    """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
+    optimizer = self.optimizers[name]
+    means, gradients = replicator.microbatch(
+        lambda part: optimizer.loss_and_gradients(loss_fn, *part), batch)
+    optimizer.apply(gradients, getattr(self, name).trainable_variables)
+    return means
+
+
+@gin.configurable
+def gan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+  """Trains a GAN on `data`, or resumes the run in `workdir`."""
+  source = data()
+  replicator.train(lambda: GAN(source.image_shape, source.num_classes), source,
+                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(gan)

@@ -1,0 +1,1 @@
+"""Augmentations that a discriminator sees images through, differentiable and drawn per example."""

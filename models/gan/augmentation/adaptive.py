@@ -1,0 +1,58 @@
+"""The probability of an augmentation, adapted to how far the discriminator overfits."""
+
+import gin
+import keras
+import tensorflow as tf
+
+import replicator
+from replicator.errors import UsageError
+from replicator.step import context, replicated
+
+
+@gin.configurable
+class AdaptiveProbability(tf.Module):
+  """A probability p that rises while the discriminator is too sure of real images.
+
+  The sign is r = mean sign D(x) of real images. After every 4 batches p rises by their number of
+  images / `images` if r is above `target`, and else falls by that. It starts at 0 and stays in
+  [0, 1]. All replicas hold the same p, and a checkpoint saves it.
+
+  Args:
+    target: the r to stay near.
+    images: the number of images in which p goes from 0 to 1.
+    every: batches from one change to the next.
+
+  Raises:
+    UsageError: `images` or `every` is below 1.
+
+  Reference: Karras et al. 2020 (arXiv:2006.06676), section 3.1 and equation 1.
+  """
+
+  def __init__(self, target: float = 0.6, images: int = 500_000, every: int = 4):
+    super().__init__()
+    for name, value in (("images", images), ("every", every)):
+      if value < 1:
+        raise UsageError(f"AdaptiveProbability.{name} = {value}: must be at least 1")
+    self.target = target
+    self.images = images
+    self.every = every
+    # p; the sum of the signs since its last change, and their number.
+    self.state = replicated.variable([0.0, 0.0, 0.0], keras.config.floatx(), "adaptive_probability")
+
+  def __call__(self) -> tf.Tensor:
+    """p [], the same in all micro-batches of a batch."""
+    return context.once(lambda: tf.convert_to_tensor(self.state))[0]
+
+  def observe(self, real_scores: tf.Tensor) -> None:
+    """Counts the signs of the scores [n] of a batch, or of a micro-batch, of real images."""
+    part = context.current().microbatch
+    p, signs, count = tf.unstack(tf.convert_to_tensor(self.state))
+    size = real_scores.shape[0] * replicator.num_replicas()
+    sign = tf.reduce_mean(tf.sign(tf.stop_gradient(real_scores)))
+    sign = tf.cast(replicator.all_mean(tf.where(tf.math.is_nan(sign), 0.0, sign)), p.dtype)
+    signs, count = signs + sign * size, count + size
+    is_due = count >= self.every * size * (part.count if part else 1)
+    step = tf.sign(signs / count - self.target) * count / self.images
+    changed = tf.stack([tf.clip_by_value(p + step, 0.0, 1.0), 0.0, 0.0])
+    replicated.update([self.state], lambda copies, x: copies[0].assign(x),
+                      tf.where(is_due, changed, tf.stack([p, signs, count])))

@@ -1,0 +1,65 @@
+"""Shifts by whole pixels, and the augmentation of consistency regularization."""
+
+import gin
+import tensorflow as tf
+
+from replicator import random
+
+
+def shift(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, reflect: bool = False
+          ) -> tf.Tensor:
+  """Moves each image by whole pixels, down and to the right: `[n, h, w, c] -> [n, h, w, c]`.
+
+  It multiplies with permutations, whose gradients are as fast and deterministic on any device.
+
+  Args:
+    images: floating [n, h, w, c].
+    rows: how far down, int32 [n].
+    columns: how far to the right, int32 [n].
+    reflect: True fills the border with the reflected image, False with zeros.
+  """
+  _, h, w, _ = images.shape
+  down = _taken(h, rows, reflect, images.dtype)
+  right = _taken(w, columns, reflect, images.dtype)
+  return tf.einsum("nyh,nhwc,nxw->nyxc", down, images, right)
+
+
+def _taken(size: int, offsets: tf.Tensor, reflect: bool, dtype: tf.DType) -> tf.Tensor:
+  """`[n, size, size]`: a one where output i takes input j, which is i - offset."""
+  source = tf.range(size) - offsets[:, tf.newaxis]
+  if reflect:
+    source = reflected(source, size)
+  return tf.one_hot(source, size, dtype=dtype)  # No ones for a source outside of the image.
+
+
+def reflected(positions: tf.Tensor, size: int) -> tf.Tensor:
+  """Positions within `[0, size - 1]`, as in an image that is mirrored at its outer pixels."""
+  period = 2 * (size - 1)
+  within = positions % period
+  return tf.minimum(within, period - within)
+
+
+@gin.configurable
+class FlipAndShift:
+  """Half of the images are mirrored, and all shifted by up to an eighth of their size.
+
+  The border is filled by reflection. It is the augmentation of Zhang et al. 2020
+  (arXiv:1910.12027), section 3.1: `[n, h, w, c] -> [n, h, w, c]`.
+
+  Args:
+    largest: the largest shift as a fraction of the size.
+  """
+
+  def __init__(self, largest: float = 1 / 8):
+    self.largest = largest
+
+  def __call__(self, images: tf.Tensor) -> tf.Tensor:
+    n, h, w, _ = images.shape
+    is_mirrored = random.bernoulli("flip_and_shift", [n, 1, 1, 1], 0.5)
+    images = tf.where(is_mirrored, tf.reverse(images, [2]), images)
+    rows, columns = (random.uniform("flip_and_shift", [n], -limit, limit + 1, "int32")
+                     for limit in (int(self.largest * h), int(self.largest * w)))
+    return shift(images, rows, columns, reflect=True)
+
+  def observe(self, real_scores: tf.Tensor) -> None:
+    """Does nothing: this augmentation does not adapt."""

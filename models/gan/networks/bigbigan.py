@@ -1,0 +1,189 @@
+"""The encoder and the discriminator of BigBiGAN (Donahue and Simonyan 2019, arXiv:1907.02544).
+
+The generator is BigGAN's, without classes. The encoder has the blocks of BigGAN's discriminator
+with batch normalization, at the resolution of the generator, where the paper has a ResNet or a
+RevNet at twice the resolution. Its head and the discriminator's two small networks are residual
+multilayer perceptrons. All initial weights are orthogonal, and initial biases are zero.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator
+from models.gan.networks.biggan_blocks import BigGANDownBlock, dense
+from models.gan.networks.building import architecture_of, build_chain, check_images
+from replicator import GlobalBatchNorm, SpectralNorm, random
+from replicator.errors import UsageError
+
+
+class PairScores(NamedTuple):
+  """Scores of pairs of an image and a code, each `[n]`; high means a real image and its code.
+
+  Attributes:
+    joint: of the pair.
+    image: of the image alone.
+    code: of the code alone.
+  """
+  joint: tf.Tensor
+  image: tf.Tensor
+  code: tf.Tensor
+
+
+class CodeDistribution(NamedTuple):
+  """Independent normal distributions of codes.
+
+  Attributes:
+    mean: their means `[n, latent_dim]`.
+    scale: their standard deviations `[n, latent_dim]`.
+  """
+  mean: tf.Tensor
+  scale: tf.Tensor
+
+  def draw(self) -> tf.Tensor:
+    """Codes `[n, latent_dim]`, drawn from the stream `code` of random numbers."""
+    noise = random.normal("code", self.mean.shape, dtype=self.mean.dtype)
+    return self.mean + noise * self.scale
+
+
+@gin.configurable(denylist=["resolution", "channels", "latent_dim"])
+class BigBiGANDiscriminator(keras.Model):
+  """Scores images, codes, and pairs of both: `[n, h, w, c], [n, latent_dim] -> PairScores`.
+
+  The network F makes features of an image, and H of a code. J sees both. Each of the three ends
+  with a linear layer that gives its score. All is spectrally normalized.
+
+  Args:
+    resolution: height and width of the images, in pixels.
+    channels: 1 for gray, 3 for color images.
+    latent_dim: the length of a code.
+    image_network: makes F from resolution and channels: a discriminator of images with `features`,
+      `num_features` and the layer `linear`, such as `BigGANDiscriminator` and
+      `BigGANDeepDiscriminator`.
+    units: the width of H and J.
+    layers: the number of linear layers of H, and of J, before the one that gives the score.
+
+  Raises:
+    UsageError: `units` or `layers` is below 1, images have another size, or codes another length.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120,
+               image_network: Callable[[int, int], keras.Model] = BigGANDiscriminator,
+               units: int = 2048, layers: int = 8):
+    super().__init__(autocast=False)
+    _check_sizes("BigBiGANDiscriminator", units, layers)
+    self.latent_dim = latent_dim
+    self.of_image = image_network(resolution, channels)
+    self.of_code, self.of_pair = (ResidualPerceptron(units, layers, spectral=True)
+                                  for _ in range(2))
+    self.of_code.build((None, latent_dim))
+    self.of_pair.build((None, self.of_image.num_features + units))
+    self.code_score, self.joint_score = (dense(1, units, self.variable_dtype) for _ in range(2))
+    self.built = True
+
+  def call(self, images: tf.Tensor, codes: tf.Tensor, training: bool = False) -> PairScores:
+    """Scores of images with `codes [n, latent_dim]`.
+
+    Each training call advances the estimated singular vectors by one power iteration.
+    """
+    if codes.shape[1:] != (self.latent_dim,):
+      raise UsageError(f"BigBiGANDiscriminator is built for codes of length {self.latent_dim} but "
+                       f"was given {list(codes.shape)}: pass the latent_dim of the generator")
+    of_image = self.of_image.features(images, training)
+    of_code = self.of_code(codes)
+    of_pair = self.of_pair(tf.concat([of_image, of_code], axis=1))
+    return PairScores(self.joint_score(of_pair)[:, 0], self.of_image.linear(of_image)[:, 0],
+                      self.code_score(of_code)[:, 0])
+
+
+@gin.configurable(denylist=["resolution", "channels", "latent_dim"])
+class BigBiGANEncoder(keras.Model):
+  """Infers the distributions of the codes of images: `[n, h, w, c] -> CodeDistribution`.
+
+  Residual blocks, batch normalization, ReLU and the mean over all positions give features, of which
+  a residual multilayer perceptron makes means and scales. They are float32 (float64 under its
+  policy). The codes that train the networks are drawn: encoders without noise have collapsed.
+
+  Args:
+    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
+    channels: 1 for gray, 3 for color images.
+    latent_dim: the length of a code.
+    width: the unit of the channel counts of all blocks.
+    units: the width of the perceptron.
+    layers: the number of its linear layers, before the one that gives mean and scale.
+
+  Attributes:
+    num_features: the number of features.
+
+  Raises:
+    UsageError: the resolution is unknown, `units` or `layers` is below 1, or images have another
+      size.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120, width: int = 96,
+               units: int = 4096, layers: int = 4):
+    super().__init__(autocast=False)
+    _check_sizes("BigBiGANEncoder", units, layers)
+    architecture = architecture_of("BigBiGANEncoder", "BigGAN", ARCHITECTURES, resolution)
+    self.image_shape = (resolution, resolution, channels)
+    self.trunk: list[keras.layers.Layer] = [
+        BigGANDownBlock(width * count, halve=i < architecture.halvings, first=i == 0,
+                        spectral=False) for i, count in enumerate(architecture.down)]
+    self.trunk.append(GlobalBatchNorm())
+    self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
+    self.perceptron = ResidualPerceptron(units, layers, spectral=False)
+    self.perceptron.build((None, self.num_features))
+    self.mean_and_scale = keras.layers.Dense(2 * latent_dim, dtype=self.variable_dtype,
+                                             kernel_initializer="orthogonal")
+    self.mean_and_scale.build((None, units))
+    self.built = True
+
+  def call(self, images: tf.Tensor, training: bool = False) -> CodeDistribution:
+    """The distributions of the codes of images."""
+    outputs = self.mean_and_scale(self.perceptron(self.features(images, training)))
+    mean, scale = tf.split(outputs, 2, axis=1)
+    return CodeDistribution(mean, tf.nn.softplus(scale))
+
+  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Features `[n, num_features]` of images, on which the paper trains linear classifiers."""
+    check_images("BigBiGANEncoder", self.image_shape, images)
+    x = images
+    for layer in self.trunk:
+      x = layer(x, training=training)
+    return tf.reduce_mean(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
+
+
+class ResidualPerceptron(keras.layers.Layer):
+  """Linear layers, all but the first with a shortcut: `[n, i] -> [n, units]`.
+
+      x_1 = W_1 input,  x_l = x_{l-1} + W_l relu(x_{l-1}),  output relu(x_layers)
+
+  Args:
+    units: the width of all layers.
+    layers: the number of layers.
+    spectral: whether the layers are spectrally normalized.
+  """
+
+  def __init__(self, units: int, layers: int, spectral: bool):
+    super().__init__(autocast=False)
+    linear = [keras.layers.Dense(units, dtype=self.variable_dtype, kernel_initializer="orthogonal")
+              for _ in range(layers)]
+    self.linear = [SpectralNorm(layer) for layer in linear] if spectral else linear
+
+  def build(self, input_shape):
+    build_chain(self.linear, input_shape)
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    x = self.linear[0](inputs)
+    for layer in self.linear[1:]:
+      x += layer(tf.nn.relu(x))
+    return tf.nn.relu(x)
+
+
+def _check_sizes(network: str, units: int, layers: int) -> None:
+  for name, value in {"units": units, "layers": layers}.items():
+    if value < 1:
+      raise UsageError(f"{network}.{name} = {value}: must be at least 1")

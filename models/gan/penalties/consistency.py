@@ -1,0 +1,39 @@
+"""Consistency regularization: an augmentation should not change a score."""
+
+from collections.abc import Callable
+
+import gin
+import tensorflow as tf
+
+from models.gan.augmentation.shift import FlipAndShift
+from models.gan.penalties.penalty import Penalty
+from models.gan.penalties.scores import Scores
+from replicator.optimizers.schedules import Number
+
+
+@gin.configurable
+def consistency(weight: Number = 10.0, of_fakes: float = 0.0, every: int = 1,
+                augment: Callable[[], Callable[[tf.Tensor], tf.Tensor]] = FlipAndShift) -> Penalty:
+  """weight (mean (D(x) - D(T(x)))^2 + of_fakes mean (D(G(z)) - D(T(G(z))))^2).
+
+  Args:
+    weight: 10 in both papers.
+    of_fakes: the share of generated images: 0 is CR (Zhang et al. 2020, arXiv:1910.12027, equation
+      2), and 1 is bCR (Zhao et al. 2021, arXiv:2002.04724, equations 2 and 3).
+    every: the steps from one penalty to the next; see `Penalty`.
+    augment: makes the augmentation T.
+  """
+  transform = augment()
+
+  def prepare(scores: Scores) -> tuple[tf.Tensor, ...]:
+    return tuple(map(transform, [scores.real_seen, *([scores.fake_seen] if of_fakes else [])]))
+
+  def measure(scores: Scores, real: tf.Tensor, fake: tf.Tensor | None = None) -> tf.Tensor:
+    change = tf.reduce_mean(tf.math.squared_difference(
+        scores.again(real, scores.real_labels), scores.real))
+    if fake is None:
+      return change
+    return change + of_fakes * tf.reduce_mean(tf.math.squared_difference(
+        scores.again(fake, scores.fake_labels), scores.fake))
+
+  return Penalty("consistency", measure, weight, every, prepare)

@@ -1,0 +1,64 @@
+"""LeCam regularization, for training on little data: Tseng et al. 2021 (arXiv:2104.03310)."""
+
+import gin
+import keras
+import tensorflow as tf
+
+import replicator
+from models.gan.penalties.penalty import Penalty
+from models.gan.penalties.scores import Scores
+from replicator.errors import UsageError
+from replicator.optimizers.schedules import Number
+from replicator.step import context, replicated
+
+
+@gin.configurable
+def lecam(weight: Number = 0.3, decay: float = 0.99, start: int = 1000) -> Penalty:
+  """weight (mean relu(D(x) - a_fake)^2 + mean relu(a_real - D(G(z)))^2).
+
+  a_real and a_fake are moving averages of the mean scores over the global batch. The paper has no
+  relu; its authors' code does. There the averages include the batch itself; here they are those
+  before it, so that any number of micro-batches has the same penalty.
+
+  Args:
+    weight: 0.3 for the hinge loss with BigGAN, 3e-7 for StyleGAN2.
+    decay: the share of the averages that each batch keeps.
+    start: the step of the first penalty; until then the averages settle.
+
+  Raises:
+    UsageError: the decay is not in [0, 1).
+
+  Reference: equations 3 and 4.
+  """
+  if not 0 <= decay < 1:
+    raise UsageError(f"lecam.decay = {decay}: must be at least 0 and below 1, such as 0.99")
+
+  def measure(scores: Scores, of_real: tf.Tensor, of_fake: tf.Tensor) -> tf.Tensor:
+    value = (tf.reduce_mean(tf.square(tf.nn.relu(scores.real - of_fake)))
+             + tf.reduce_mean(tf.square(tf.nn.relu(of_real - scores.fake))))
+    return tf.where(replicator.step_number() >= start, value, tf.zeros_like(value))
+
+  return Penalty("lecam", measure, weight, prepare=_Anchors(decay))
+
+
+class _Anchors(tf.Module):
+  """The moving averages of the scores of real and of generated images, equal on all replicas."""
+
+  def __init__(self, decay: float):
+    super().__init__(name="anchors")
+    self.decay = decay
+    self.averages = replicated.variable([0.0, 0.0], keras.config.floatx(), "averages")
+
+  def __call__(self, scores: Scores) -> tuple[tf.Tensor, ...]:
+    """The averages [] before the batch of these scores, which they then move by."""
+    before = context.once(lambda: tf.convert_to_tensor(self.averages))
+    part = context.current().microbatch
+    count = part.count if part else 1
+    means = replicator.all_mean(tf.stack(
+        [tf.reduce_mean(tf.stop_gradient(x)) for x in (scores.real, scores.fake)]))
+    # The first micro-batch subtracts the share of the old value for all micro-batches.
+    target = means - count * before if part is None or part.is_first else means
+    change = (1 - self.decay) / count * tf.cast(target, before.dtype)
+    change = tf.where(tf.math.is_finite(change), change, tf.zeros_like(change))
+    replicated.update([self.averages], lambda copies, x: copies[0].assign_add(x), change)
+    return tuple(tf.unstack(tf.cast(before, scores.real.dtype)))

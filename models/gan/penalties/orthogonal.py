@@ -1,0 +1,38 @@
+"""Orthogonal regularization of kernels: Brock et al. 2019 (arXiv:1809.11096), section 3.1."""
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.gan.penalties.penalty import Penalty
+from replicator.optimizers.schedules import Number
+
+
+@gin.configurable
+def orthogonal(weight: Number = 1e-4, every: int = 1) -> Penalty:
+  """weight `products_of_filters(discriminator)`; see there, also for a generator.
+
+  Args:
+    weight: the paper's beta.
+    every: the steps from one penalty to the next; see `Penalty`.
+  """
+  return Penalty("orthogonal", lambda scores: products_of_filters(scores.discriminator), weight,
+                 every)
+
+
+def products_of_filters(network: keras.layers.Layer) -> tf.Tensor:
+  """Half the sum of the squared products of all pairs of different filters, over all kernels: [].
+
+  A kernel is a matrix W with a row for each output. This is |W W^T (1 - I)|^2 / 2, elementwise,
+  whose gradient is 2 (W W^T (1 - I)) W, as in the authors' code. Equation 3 of the paper has no
+  half, and the gradient of it has a 4. Embeddings, biases and gains do not count.
+  """
+  kernels = [v for v in network.trainable_variables if v.name == "kernel"]
+  return tf.add_n([_of_kernel(tf.convert_to_tensor(kernel.value)) for kernel in kernels])
+
+
+def _of_kernel(kernel: tf.Tensor) -> tf.Tensor:
+  columns = tf.reshape(kernel, [-1, kernel.shape[-1]])
+  products = tf.matmul(columns, columns, transpose_a=True)
+  different = tf.linalg.set_diag(products, tf.zeros_like(products[0]))
+  return tf.reduce_sum(tf.square(different)) / 2

@@ -1,0 +1,59 @@
+"""What a penalty on a discriminator is: a measure of its scores, a weight, and how often."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+import replicator
+from models.gan.penalties.scores import Scores
+from replicator.errors import UsageError
+from replicator.optimizers.schedules import Number
+from replicator.step import context
+
+
+class Penalty(tf.Module):
+  """A term of the discriminator's loss: `penalty(scores) -> []`.
+
+  With `every = k` it is part of the steps 0, k, 2 k, ... only, k times as strong, so that its mean
+  over steps stays the same ("lazy regularization": Karras et al. 2020, arXiv:1912.04958, section
+  3.1). The other steps do not compute it, except under XLA on several replicas.
+
+  Args:
+    name: its gin name.
+    measure: `(scores, *prepared) -> []`, the mean over the replica's examples. If `every` is above
+      1 a branch holds it, which must neither draw, nor call a collective, nor move state.
+    weight: multiplies the measure; a number or a schedule.
+    every: the steps from one computation to the next.
+    prepare: `scores -> tensors`, what the measure needs that a branch must not hold, such as draws.
+
+  Raises:
+    UsageError: `every` is below 1.
+  """
+
+  def __init__(self, name: str, measure: Callable[..., tf.Tensor], weight: Number, every: int = 1,
+               prepare: Callable[[Scores], tuple[Any, ...]] = lambda scores: ()):
+    super().__init__(name=name)
+    if every < 1:
+      raise UsageError(f"{name}.every = {every}: must be at least 1, the number of steps from one "
+                       "penalty to the next")
+    self.weight = weight
+    self.every = every
+    self._measure = measure
+    self._prepare = prepare
+
+  def __call__(self, scores: Scores) -> tf.Tensor:
+    """The penalty [] in the dtype of the scores; zero in a step that it is not part of."""
+    prepared = self._prepare(scores)
+    dtype = scores.real.dtype
+    measured = lambda: tf.cast(self._measure(scores, *prepared), dtype)
+    value = self._when_due(measured, tf.zeros([], dtype)) if self.every > 1 else measured()
+    return tf.cast(replicator.scheduled(self.weight) * value, dtype)
+
+  def _when_due(self, measured: Callable[[], tf.Tensor], zero: tf.Tensor) -> tf.Tensor:
+    is_due = tf.equal(replicator.step_number() % self.every, 0)
+    if context.current().xla_in_parts:
+      # XLA does not compile a branch that holds gradients of what one of several replicas computed
+      # outside of it. So every step computes the penalty.
+      return tf.where(is_due, self.every * measured(), zero)
+    return tf.cond(is_due, lambda: self.every * measured(), lambda: zero)

@@ -1,0 +1,145 @@
+"""What a discriminator says of a batch: shared by its loss and by all penalties on it."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import replicator
+from replicator.errors import UsageError
+from replicator.internals.keras_internals import layers_in
+from replicator.internals.tensorflow_internals import has_gradient
+
+# With these, the score of one image depends on the others in its batch.
+_MIXING = (replicator.GlobalBatchNorm, keras.layers.BatchNormalization)
+# The second derivatives of these are wrong: they call tf.nn.moments.
+_WRONG_TWICE = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
+# The draws of these belong to the rows of a batch, and here two batches are joined.
+_DRAWING = (replicator.Dropout, keras.layers.Dropout)
+
+
+class Scores:
+  """The scores of real and generated images, from one call of the discriminator.
+
+  Both meet the same singular vectors of `SpectralNorm` in one call. Make it inside the loss, where
+  the optimizer's tape is recording, so that penalties are differentiated with the loss:
+
+      def loss(images, fakes):
+        scores = Scores(discriminator, images, fakes)
+        return adversarial.discriminator(scores.real, scores.fake) + penalty(scores)
+
+      loss, gradients = optimizer.loss_and_gradients(loss, images, fakes)
+
+  Args:
+    discriminator: `(images, labels, training) -> scores [n]`. Pass the network itself, so that it
+      can be checked.
+    real_images: floating [n, h, w, c].
+    fake_images: floating [m, h, w, c].
+    real_labels: int32 [n], or None.
+    fake_labels: int32 [m], or None.
+    augment: what the images pass through before the discriminator sees them, or None. It is called
+      once for real images and once for generated ones, because its draws belong to their rows.
+
+  Attributes:
+    real: the scores of the real images, [n].
+    fake: the scores of the generated images, [m].
+    real_seen: the real images as the discriminator saw them, after `augment`.
+    fake_seen: the generated images as the discriminator saw them.
+
+  Raises:
+    UsageError: the discriminator has dropout.
+  """
+
+  def __init__(self, discriminator: Callable[..., tf.Tensor], real_images: tf.Tensor,
+               fake_images: tf.Tensor, real_labels: tf.Tensor | None = None,
+               fake_labels: tf.Tensor | None = None,
+               augment: Callable[[tf.Tensor], tf.Tensor] | None = None):
+    _refuse(discriminator, _DRAWING, "draws for the rows of its batch, but real and generated "
+            "images are judged as one batch, whose rows depend on the number of replicas; use a "
+            "discriminator without it")
+    self.discriminator = discriminator
+    self.real_images, self.fake_images = real_images, fake_images
+    self.real_labels, self.fake_labels = real_labels, fake_labels
+    sizes = [real_images.shape[0], fake_images.shape[0]]
+    labels = None if real_labels is None else tf.concat([real_labels, fake_labels], 0)
+    # Each penalty may ask for the gradients in a graph of its own.
+    with tf.GradientTape(watch_accessed_variables=False, persistent=True) as self._tape:
+      self._tape.watch([real_images, fake_images])
+      self.real_seen, self.fake_seen = (
+          augment(images) if augment else images for images in (real_images, fake_images))
+      scores = discriminator(tf.concat([self.real_seen, self.fake_seen], 0), labels, training=True)
+      self.real, self.fake = tf.split(scores, sizes)
+    self._scores = scores
+    self._gradients: dict[int, list[tf.Tensor]] = {}
+
+  @property
+  def gradients(self) -> list[tf.Tensor]:
+    """The gradients of the scores by the real and by the generated images, before augmentation.
+
+    `[n, h, w, c]` and `[m, h, w, c]`. They are computed at the first use, once for all penalties;
+    once more for a penalty that is not part of every step, which uses them in a branch.
+
+    Raises:
+      UsageError: the discriminator has batch normalization, or something without right second
+        derivatives.
+    """
+    graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
+    if graph not in self._gradients:
+      with _second_derivatives_checked(self.discriminator):
+        # Each score depends on its own image alone, so the gradient of the sum has all gradients.
+        self._gradients[graph] = self._tape.gradient(
+            self._scores, [self.real_images, self.fake_images])
+    return self._gradients[graph]
+
+  def again(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
+    """Scores `[n]` of other images. The call has `training=False`, so that it moves no state.
+
+    A branch may hold it, and micro-batches and replicas need not agree on it.
+    """
+    return self.discriminator(images, labels, training=False)
+
+  def gradient_at(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
+    """The gradients of `again(images, labels)` by these images, `[n, h, w, c]`.
+
+    Raises:
+      UsageError: as for `gradients`.
+    """
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(images)
+      scores = self.again(images, labels)
+    with _second_derivatives_checked(self.discriminator):
+      return tape.gradient(scores, images)
+
+
+@contextlib.contextmanager
+def _second_derivatives_checked(network: Callable) -> Iterator[None]:
+  """A context for gradients of a network's scores by its images, to be differentiated again."""
+  _refuse(network, _MIXING, "makes the score of an image depend on the others in the batch, so "
+          "that a penalty on its gradient is wrong; use a discriminator without it, or no such "
+          "penalty")
+  _refuse(network, _WRONG_TWICE, "has wrong second derivatives in TensorFlow, which a penalty on "
+          "gradients needs; use models.gan.networks.normalization.LayerNorm")
+  if tf.executing_eagerly():  # There is no graph to look at; TensorFlow will name the operation.
+    yield
+    return
+  graph = tf.compat.v1.get_default_graph()
+  before = len(graph.get_operations())
+  yield
+  without = {operation.type for operation in graph.get_operations()[before:]
+             if not has_gradient(operation)}
+  if without:
+    raise UsageError(f"{getattr(network, 'name', 'the discriminator')}: a penalty takes its second "
+                     f"derivatives, but TensorFlow has none of {', '.join(sorted(without))}; "
+                     "replace the layer that uses it, or drop the penalty")
+
+
+def _refuse(discriminator: Callable, kinds: tuple[type, ...], why: str) -> None:
+  """Raises a UsageError if a network has a layer of one of these kinds."""
+  layers: list[Any] = (
+      layers_in(discriminator) if isinstance(discriminator, keras.layers.Layer) else [])
+  for layer in layers:
+    if isinstance(layer, kinds):
+      raise UsageError(f"{getattr(discriminator, 'name', 'the discriminator')}: its layer "
+                       f"'{layer.name}' ({type(layer).__name__}) {why}")

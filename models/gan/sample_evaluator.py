@@ -1,0 +1,57 @@
+"""Evaluates a GAN by its samples: draws a grid of them, and measures them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from models.gan.evaluation import SampleQuality
+from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
+from models.vision import grid
+from models.vision.images import ImageSource
+from replicator.step import context
+
+
+@gin.configurable(denylist=["data", "folder"])
+class SampleEvaluator:
+  """Draws and measures samples of any step with what `samples` needs.
+
+  Args:
+    data: the real images.
+    folder: where the classifier behind the metrics is saved.
+    quality: makes what measures samples from data and folder: `@SampleQuality` or
+      `@ModeCoverage`.
+    rows: number of rows of the drawn grid.
+  """
+
+  def __init__(self, data: ImageSource, folder: str,
+               quality: Callable[[ImageSource, str], Any] = SampleQuality, rows: int = 8):
+    self._data = data
+    self._folder = folder
+    self._make_quality = quality
+    self._rows = rows
+    self._quality: Any = None
+
+  def __call__(self, gan: Any) -> replicator.Evaluation:
+    """A picture of `rows` x `rows` samples, and the metrics of `quality`."""
+    # Not in the constructor, because nothing may be computed before the strategy is made.
+    self._quality = self._quality or self._make_quality(self._data, self._folder)
+    picture = grid.image_grid(samples(gan, self._rows ** 2), self._rows)
+    scalars = self._quality.measure(lambda count: samples(gan, count))
+    return replicator.Evaluation(scalars, picture, self._quality.description)
+
+
+def samples(gan: Any, count: int, batch_size: int = 250) -> np.ndarray:
+  """Samples of all classes in turn, from the same codes in each call: [count, h, w, c].
+
+  `gan.latents` draws the codes `[count, gan.latent_dim]`, by the seed of the run. `gan.generate`
+  makes images of them and of labels int32 `[n]` below `gan.num_classes`.
+  """
+  with context.entered(tf.constant(0, tf.int64)):
+    z = gan.latents("evaluation", [count, gan.latent_dim])
+  labels = tf.range(count) % max(gan.num_classes, 1)
+  return np.concatenate([gan.generate(z[i:i + batch_size], labels[i:i + batch_size])
+                         for i in range(0, count, batch_size)])

@@ -1,0 +1,25 @@
+"""The variance of samples beside that of images: a generator that collapses has far less."""
+
+import tensorflow as tf
+
+import replicator
+
+Moments = list[tf.Tensor]
+"""Means `[2, h, w, c]` and mean squares `[2]` of images and of samples."""
+
+
+def moments(images: tf.Tensor, samples: tf.Tensor) -> Moments:
+  """The moments of this replica's images and samples, each `[n, h, w, c]`.
+
+  They are means over examples, so those of micro-batches and of replicas can be averaged.
+  """
+  pixels = tf.stack([images, tf.cast(samples, images.dtype)])
+  return [tf.reduce_mean(pixels, 1), tf.reduce_mean(tf.square(pixels), [1, 2, 3, 4])]
+
+
+def variances(of: Moments) -> dict[str, tf.Tensor]:
+  """`sample_variance` and `data_variance` over the global batch, each [], a mean over pixels."""
+  # Over all replicas. A mean of the replicas' variances would depend on their number.
+  means, mean_squares = replicator.all_mean(of)
+  data, sample = tf.unstack(mean_squares - tf.reduce_mean(tf.square(means), [1, 2, 3]))
+  return {"sample_variance": sample, "data_variance": data}

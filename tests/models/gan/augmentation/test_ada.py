@@ -1,0 +1,147 @@
+"""Each group of ADA's changes by what it keeps, how often it happens, and its derivatives."""
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.augmentation.ada import ADA
+from models.gan.augmentation.adaptive import AdaptiveProbability
+from models.gan.penalties.gradients import r1
+from models.gan.penalties.scores import Scores
+from replicator import Replicator, UsageError, random
+from replicator.optimizers.schedules import linear
+
+IMAGES = np.random.default_rng(0).uniform(-1, 1, size=[300, 8, 8, 3])
+GROUPS = ("blits", "geometry", "color", "noise", "cutout")
+
+
+@pytest.fixture(autouse=True)
+def float64():
+  keras.config.set_floatx("float64")
+  random.set_seed(0)
+  yield
+  keras.config.set_floatx("float32")
+  gin.clear_config()
+
+
+def only(group: str, p: float = 1.0, images: np.ndarray = IMAGES, strength: float = 1.0):
+  strengths = dict.fromkeys(GROUPS, 0.0)
+  return ADA(p, **{**strengths, group: strength})(tf.constant(images)).numpy()
+
+
+def changed(found: np.ndarray) -> float:
+  """The share of the images that changed."""
+  return float(np.mean(abs(found - IMAGES[..., :found.shape[3]]).max((1, 2, 3)) > 1e-9))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_with_probability_0_nothing_changes(channels):
+  images = IMAGES[:8, ..., :channels]
+  found = ADA(0.0, noise=1.0, cutout=1.0)(tf.constant(images))
+  np.testing.assert_allclose(found, images, atol=1e-11)
+
+
+@pytest.mark.parametrize(("group", "share"), [
+    # The kinds of a group happen by themselves. A half of all mirrorings and inversions and a
+    # quarter of the turns change nothing; shifts of 8 pixels by up to 1 round to 0 in a quarter.
+    ("blits", 1 - (1 - 0.3 / 2) * (1 - 0.3 * 3 / 4) * (1 - 0.3 * 3 / 4)),
+    ("geometry", 1 - 0.7 ** 4), ("color", 1 - 0.7 ** 4 * (1 - 0.3 / 2)), ("noise", 0.3),
+    ("cutout", 0.3)])
+def test_each_kind_of_change_happens_with_its_probability(group, share):
+  found = [changed(only(group, p=0.6, strength=0.5)) for _ in range(4)]
+  np.testing.assert_allclose(np.mean(found), share, atol=0.05)
+
+
+def test_p_may_follow_a_schedule():
+  augment = ADA(linear(0.0, 1.0, end=4), blits=0, geometry=0, color=0, cutout=1)
+  engine = Replicator()
+  assert changed(engine.run(lambda: augment(tf.constant(IMAGES)))[0].numpy()) == 0
+  assert [float(engine.run(augment.probability)[0]) for _ in range(3)] == [0.25, 0.5, 0.75]
+
+
+def test_blits_keep_the_values_of_smooth_images():
+  images = np.ones([50, 8, 8, 1]) * np.linspace(-1, 1, 50)[:, None, None, None]
+  np.testing.assert_allclose(only("blits", images=images), images, atol=1e-9)
+
+
+def test_colors_change_by_one_affine_map_that_keeps_gray_gray():
+  images = IMAGES[:40]
+  found = only("color", images=images)
+  for image, other in zip(images.reshape(40, -1, 3), found.reshape(40, -1, 3), strict=True):
+    design = np.concatenate([image, np.ones([64, 1])], 1)
+    affine, residual, *_ = np.linalg.lstsq(design, other, rcond=None)
+    assert residual.max() < 1e-20
+    gray, spread = affine[:3].sum(0), affine[:3] - affine[:3].mean()
+    np.testing.assert_allclose(gray, gray[0], rtol=1e-9)  # The sum of the columns for each output.
+    np.testing.assert_allclose(affine[3], affine[3, 0], rtol=1e-9)
+    # Around the gray axis it turns and scales, so that the rows stay orthogonal there.
+    np.testing.assert_allclose(spread @ spread.T, (spread @ spread.T)[0, 0] * 1.5
+                               * (np.eye(3) - 1 / 3), atol=1e-9)
+
+
+def test_gray_images_have_the_color_changes_of_gray():
+  gray = only("color", images=IMAGES[..., :1])
+  random.set_seed(0)
+  of_three = only("color", images=np.repeat(IMAGES[..., :1], 3, axis=3))
+  np.testing.assert_allclose(np.repeat(gray, 3, axis=3), of_three, atol=1e-9)
+
+
+def test_cutout_zeroes_half_of_each_axis_at_most():
+  hole = only("cutout", images=np.ones([300, 8, 8, 1]))[..., 0] == 0
+  assert set(hole.any(2).sum(1)) == {2, 3, 4} == set(hole.any(1).sum(1))
+
+
+def test_noise_has_a_standard_deviation_of_its_own_for_each_image():
+  stddev = (only("noise") - IMAGES).std((1, 2, 3))
+  # |N(0, 0.1)| has the mean 0.1 sqrt(2 / pi) = 0.0798.
+  np.testing.assert_allclose(stddev.mean(), 0.0798, rtol=0.1)
+  assert stddev.min() < 0.01
+
+
+def test_r1_through_the_pipeline_has_the_derivatives_of_finite_differences():
+  images = tf.constant(IMAGES[:2])
+  kernel = np.random.default_rng(1).normal(size=[192, 3]) / 10
+
+  def penalty(kernel):
+    random.set_seed(0)  # The same changes.
+    network = lambda x, labels, training: tf.reduce_sum(
+        tf.tanh(tf.reshape(x, [-1, 192]) @ kernel), 1)
+    return r1()(Scores(network, images, images + 0, augment=ADA(1.0, noise=1.0, cutout=1.0)))
+
+  variable = tf.constant(kernel)
+  with tf.GradientTape() as tape:
+    tape.watch(variable)
+    value = penalty(variable)
+  direction = np.random.default_rng(2).normal(size=kernel.shape)
+  slope = np.sum(tape.gradient(value, variable) * direction)
+  ahead, behind = (float(penalty(kernel + step * direction)) for step in (1e-6, -1e-6))
+  assert abs(slope) > 1e-3
+  np.testing.assert_allclose(slope, (ahead - behind) / 2e-6, rtol=1e-6)
+
+
+def test_replicas_draw_the_changes_of_their_examples():
+  augment = ADA(0.5, blits=0, noise=1.0, cutout=1.0)
+  results = [Replicator(strategy, logical_cpus=cpus).run(augment.__call__, IMAGES[:8])
+             for strategy, cpus in (("default", None), ("mirrored", 2))]
+  np.testing.assert_allclose(np.concatenate(results[1]), results[0][0], atol=1e-12)
+
+
+def test_gin_binds_an_adaptive_probability():
+  gin.parse_config("ADA.p = @AdaptiveProbability()\nAdaptiveProbability.images = 2\n"
+                   "AdaptiveProbability.every = 1")
+  augment = ADA()
+  assert isinstance(augment.p, AdaptiveProbability)
+  augment.observe(tf.ones([1], tf.float64))
+  assert float(augment.probability()) == 0.5
+  ADA(0.1).observe(tf.ones([1]))  # A fixed one does not adapt.
+
+
+@pytest.mark.parametrize(("images", "strength", "message"), [
+    ([1, 7, 8, 3], 1.0, "ADA: images of 7 x 8 x 3; it is for at least 8 x 8 pixels"),
+    ([1, 8, 8, 2], 1.0, "images of 8 x 8 x 2; it is .* with 1 or 3 channels"),
+    ([1, 8, 8, 3], -1.0, "ADA.color = -1.0: must not be negative")])
+def test_wrong_input_is_refused(images, strength, message):
+  with pytest.raises(UsageError, match=message):
+    ADA(color=strength)(tf.zeros(images))

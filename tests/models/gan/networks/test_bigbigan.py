@@ -1,0 +1,168 @@
+"""The encoder and the discriminator of BigBiGAN against NumPy."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.networks.bigbigan import (
+  BigBiGANDiscriminator,
+  BigBiGANEncoder,
+  CodeDistribution,
+  ResidualPerceptron,
+)
+from models.gan.networks.biggan import BigGANDiscriminator
+from models.gan.networks.biggan_deep import BigGANDeepDiscriminator
+from replicator import random
+from replicator.errors import UsageError
+from replicator.step import context
+from tests.models.gan.networks.second_order import assert_penalty_gradient
+
+F = functools.partial(BigGANDiscriminator, width=2)
+
+
+@pytest.fixture(scope="module")
+def networks():
+  """A float64 discriminator and encoder for 8 pixels, moved from their zeros and ones."""
+  keras.utils.set_random_seed(0)
+  keras.config.set_dtype_policy("float64")
+  discriminator = BigBiGANDiscriminator(8, 1, 4, image_network=F, units=6, layers=2)
+  encoder = BigBiGANEncoder(8, 1, 4, width=2, units=6, layers=3)
+  numbers = np.random.default_rng(1)
+  for v in discriminator.trainable_variables + encoder.trainable_variables:
+    v.assign(v + 0.1 * numbers.normal(size=v.shape))
+  keras.config.set_dtype_policy("float32")
+  return discriminator, encoder
+
+
+def normal(*shape):
+  return tf.constant(np.random.default_rng(0).normal(size=shape))
+
+
+def linear(x, layer):
+  """A spectrally normalized linear layer, whose singular vector it sets to the exact one."""
+  kernel = layer.kernel.numpy()
+  _, singular_values, vectors = np.linalg.svd(kernel)
+  layer.u.assign(vectors[:1])
+  return x @ (kernel / singular_values[0]) + layer.layer.bias.numpy()
+
+
+def relu(x):
+  return np.maximum(x, 0)
+
+
+def test_the_scores_are_those_of_the_paper(networks):
+  discriminator, _ = networks
+  images, codes = tf.tanh(normal(3, 8, 8, 1)), normal(3, 4)
+
+  def perceptron(x, network):
+    first, second = network.linear
+    x = linear(x, first)
+    return relu(x + linear(relu(x), second))
+
+  of_image = discriminator.of_image.features(images).numpy()
+  of_code = perceptron(codes.numpy(), discriminator.of_code)
+  of_pair = perceptron(np.concatenate([of_image, of_code], 1), discriminator.of_pair)
+  joint = linear(of_pair, discriminator.joint_score)[:, 0]
+  code = linear(of_code, discriminator.code_score)[:, 0]
+  scores = discriminator(images, codes)
+  np.testing.assert_allclose(scores.joint, joint, rtol=1e-10)
+  np.testing.assert_allclose(scores.code, code, rtol=1e-10)
+  np.testing.assert_allclose(scores.image, discriminator.of_image(images), rtol=1e-10)
+
+
+def test_the_encoder_gives_means_and_positive_scales_of_its_features(networks):
+  _, encoder = networks
+  images = tf.tanh(normal(3, 8, 8, 1))
+  x = encoder.features(images).numpy()
+  assert x.shape == (3, encoder.num_features) and x.min() >= 0
+  for i, layer in enumerate(encoder.perceptron.linear):
+    h = (relu(x) if i else x) @ layer.kernel.numpy() + layer.bias.numpy()
+    x = x + h if i else h
+  outputs = relu(x) @ encoder.mean_and_scale.kernel.numpy() + encoder.mean_and_scale.bias.numpy()
+  distribution = encoder(images)
+  np.testing.assert_allclose(distribution.mean, outputs[:, :4], rtol=1e-10)
+  np.testing.assert_allclose(distribution.scale, np.log1p(np.exp(outputs[:, 4:])), rtol=1e-10)
+
+
+def test_codes_are_drawn_around_the_mean():
+  mean = tf.constant(np.full([5000, 2], 3.0))
+  with context.entered(tf.constant(0, tf.int64)):
+    codes = CodeDistribution(mean, tf.constant([[0.5, 2.0]] * 5000, tf.float64)).draw()
+  with context.entered(tf.constant(0, tf.int64)):
+    noise = random.normal("code", [5000, 2], dtype="float64")
+  np.testing.assert_allclose(codes, 3 + noise * [0.5, 2.0], rtol=1e-12)
+
+
+def test_gradients_reach_every_variable(networks):
+  discriminator, encoder = networks
+  variables = discriminator.trainable_variables + encoder.trainable_variables
+  images = tf.tanh(normal(6, 8, 8, 1))
+  with tf.GradientTape() as tape:
+    codes = encoder(images, training=True)
+    scores = discriminator(images, codes.mean + codes.scale, training=True)
+    loss = tf.add_n([tf.reduce_sum(tf.square(score)) for score in scores])
+  for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+    assert gradient is not None and np.isfinite(gradient).all(), variable.path
+    # A bias before batch normalization has no effect.
+    assert variable.name == "bias" or np.any(gradient), variable.path
+
+
+def test_second_order_gradients(networks):
+  discriminator, _ = networks
+  codes = normal(3, 4)
+  assert_penalty_gradient(discriminator, lambda x: discriminator(x, codes).joint,
+                          tf.tanh(normal(3, 8, 8, 1)))
+
+
+def test_a_training_call_moves_every_statistic_and_another_none(networks):
+  discriminator, encoder = networks
+  images, codes = tf.tanh(normal(3, 8, 8, 1)), normal(3, 4)
+  numbers = np.random.default_rng(5)
+  statistics = [v for network in (discriminator, encoder) for v in network.non_trainable_variables
+                if v.name != "u" or v.shape[-1] > 1]  # One output has no vector to follow.
+  for v in statistics:
+    v.assign(1 + numbers.uniform(size=v.shape))
+
+  def moved(training):
+    before = [v.numpy() for v in statistics]
+    discriminator(images, codes, training=training)
+    encoder(images, training=training)
+    return [not np.array_equal(v, b) for v, b in zip(statistics, before, strict=True)]
+
+  assert not any(moved(False))
+  assert all(moved(True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resolution", [16, 32, 64, 128])
+def test_shapes(resolution):
+  discriminator = BigBiGANDiscriminator(
+      resolution, 3, 6, functools.partial(BigGANDeepDiscriminator, width=4), units=5, layers=1)
+  encoder = BigBiGANEncoder(resolution, 3, 6, width=1, units=5, layers=1)
+  images = tf.zeros([2, resolution, resolution, 3])
+  codes = encoder(images, training=True)
+  assert codes.mean.shape == codes.scale.shape == (2, 6)
+  assert [s.shape for s in discriminator(images, codes.mean, training=True)] == [(2,)] * 3
+
+
+def test_one_layer_has_no_shortcut():
+  perceptron = ResidualPerceptron(3, layers=1, spectral=False)
+  perceptron.build((None, 2))
+  x = np.array([[1.0, -2.0]], np.float32)
+  np.testing.assert_allclose(perceptron(x), relu(x @ perceptron.linear[0].kernel.numpy()))
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: BigBiGANEncoder(48), "BigBiGANEncoder.resolution = 48: .*8, 16, 32, 64, 128"),
+    (lambda: BigBiGANEncoder(8, layers=0), "BigBiGANEncoder.layers = 0: must be at least 1"),
+    (lambda: BigBiGANDiscriminator(8, units=0), "BigBiGANDiscriminator.units = 0: must be"),
+    (lambda: BigBiGANEncoder(8, 1, 2, 1, 2, 1)(np.zeros([1, 4, 4, 1])), "8 x 8 x 1 but was given"),
+    (lambda: BigBiGANDiscriminator(8, 1, 4, F, 2, 1)(np.zeros([1, 8, 8, 1]), np.zeros([1, 3])),
+     r"built for codes of length 4 but was given \[1, 3\]"),
+])
+def test_what_does_not_fit_is_refused(make, message):
+  with pytest.raises(UsageError, match=message):
+    make()

@@ -1,0 +1,147 @@
+"""The DCGAN networks: sizes, the functions that they compute, and what they refuse."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.networks.dcgan import ARCHITECTURES, DCGANDiscriminator, DCGANGenerator
+from replicator.errors import UsageError
+from tests.models.gan.networks.second_order import assert_penalty_gradient
+
+LABELS = tf.constant([2, 0, 1])
+
+
+@pytest.fixture
+def float64():
+  keras.config.set_dtype_policy("float64")
+  yield
+  keras.config.set_dtype_policy("float32")
+
+
+def normal(*shape, dtype="float64"):
+  return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
+
+
+def count(make) -> int:
+  with tf.Graph().as_default():  # The variables have shapes there, and take no memory.
+    return sum(int(np.prod(v.shape)) for v in make().trainable_variables)
+
+
+def test_published_sizes():
+  # The weights that the authors' code lists for 64 pixels (Newmu/dcgan_code,
+  # faces/train_uncond_dcgan.py): with ngf = ndf = 128, gw, gg, gb, ... and dw, dw2, dg2, db2, ...
+  maps = 25 * (1024 * 512 + 512 * 256 + 256 * 128 + 128 * 3)
+  g = 100 * 16384 + 2 * 16384 + maps + 2 * (512 + 256 + 128)
+  assert count(lambda: DCGANGenerator(64)) == g == 18_885_760
+  assert count(lambda: DCGANDiscriminator(64)) == maps + 2 * (256 + 512 + 1024) + 16384
+  # Biases instead of factors and offsets.
+  without = count(lambda: DCGANDiscriminator(64, batch_norm=False))
+  assert without == maps + (256 + 512 + 1024) + 16384
+
+
+@pytest.mark.parametrize("num_classes", [0, 4])
+@pytest.mark.parametrize("resolution", list(ARCHITECTURES))
+def test_shapes_ranges_and_gradients(resolution, num_classes):
+  keras.utils.set_random_seed(0)
+  generator = DCGANGenerator(resolution, 1, 6, num_classes, width=4)
+  discriminator = DCGANDiscriminator(resolution, 1, num_classes, width=4)
+  labels = tf.constant([0, 3, 1]) if num_classes else None
+  with tf.GradientTape() as tape:
+    images = generator(normal(3, 6, dtype="float32"), labels, training=True)
+    scores = discriminator(images, labels, training=True)
+    loss = tf.reduce_mean(tf.square(scores))
+  assert images.shape == (3, resolution, resolution, 1) and np.abs(images).max() <= 1
+  assert scores.shape == (3,)
+  assert discriminator.features(images).shape == (3, discriminator.num_features)
+  variables = generator.trainable_variables + discriminator.trainable_variables
+  for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+    assert gradient is not None and np.any(gradient), variable.path
+
+
+def batch_norm(x, layer):
+  mean, variance = tf.nn.moments(x, list(range(len(x.shape) - 1)))
+  return (x - mean) / tf.sqrt(variance + 1e-5) * layer.gamma + layer.beta
+
+
+def randomize(network):
+  random = np.random.default_rng(1)
+  for v in network.trainable_variables:
+    v.assign(v + 0.2 * random.normal(size=v.shape))
+
+
+def test_generator_equals_the_plain_one(float64):
+  generator = DCGANGenerator(16, 2, 5, num_classes=3, width=4)
+  randomize(generator)
+  norms = [layer for layer in generator.trunk if hasattr(layer, "gamma")]
+  kernels = [layer.kernel for layer in generator.trunk if hasattr(layer, "kernel")]
+  z = normal(3, 5)
+  x = tf.concat([z, np.eye(3)[LABELS]], 1) @ generator.linear.kernel.value
+  x = tf.reshape(tf.nn.relu(batch_norm(x, norms[0])), [3, 4, 4, 8])
+  x = tf.nn.conv2d_transpose(x, kernels[0].value, [3, 8, 8, 4], 2, "SAME")
+  x = tf.nn.relu(batch_norm(x, norms[1]))
+  x = tf.nn.conv2d_transpose(x, kernels[1].value, [3, 16, 16, 2], 2, "SAME")
+  np.testing.assert_allclose(generator(z, LABELS, training=True), tf.tanh(x), rtol=1e-10)
+
+
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_discriminator_equals_the_plain_one(has_norm, float64):
+  discriminator = DCGANDiscriminator(16, 2, num_classes=3, width=4, batch_norm=has_norm)
+  randomize(discriminator)
+  images = normal(3, 16, 16, 2)
+  first, second = [layer for layer in discriminator.trunk if hasattr(layer, "kernel")]
+  leaky = lambda x: tf.where(x > 0, x, float(np.float32(0.2)) * x)  # The operation's slope.
+  x = leaky(tf.nn.conv2d(images, first.kernel.value, 2, "SAME"))
+  x = tf.nn.conv2d(x, second.kernel.value, 2, "SAME")
+  [norm] = [layer for layer in discriminator.trunk if hasattr(layer, "gamma")] or [None]
+  x = leaky(batch_norm(x, norm) if has_norm else x + second.bias)
+  h = tf.reshape(x, [3, -1])
+  np.testing.assert_allclose(discriminator.features(images, training=True), h, rtol=1e-10)
+  expected = tf.linalg.matvec(h, discriminator.linear.kernel.value[:, 0])
+  expected += tf.reduce_sum(h * tf.gather(discriminator.embedding.kernel.value, LABELS), 1)
+  np.testing.assert_allclose(discriminator(images, LABELS, training=True), expected, rtol=1e-9)
+
+
+def test_without_batch_norm_each_score_is_of_one_image():
+  images = normal(3, 16, 16, 3, dtype="float32")
+  for has_norm in (True, False):
+    discriminator = DCGANDiscriminator(16, width=4, batch_norm=has_norm)
+    alone = discriminator(images[:1], training=True)
+    among = discriminator(images, training=True)[:1]
+    assert np.allclose(among, alone, rtol=1e-4) == (not has_norm)
+
+
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_second_order_gradients(has_norm, float64):
+  discriminator = DCGANDiscriminator(16, 2, width=2, batch_norm=has_norm)
+  randomize(discriminator)
+  score = lambda images: tf.tanh(discriminator(images, training=True))
+  assert_penalty_gradient(discriminator, score, normal(3, 16, 16, 2))
+
+
+def test_initial_weights():
+  keras.utils.set_random_seed(0)
+  networks = DCGANGenerator(16, width=16), DCGANDiscriminator(16, width=16)
+  kernels = [v.numpy() for network in networks for v in network.trainable_variables
+             if v.name == "kernel"]
+  assert len({kernel.tobytes() for kernel in kernels}) == 6
+  for kernel in kernels:
+    assert np.std(kernel) == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("network", [DCGANGenerator, DCGANDiscriminator])
+def test_unknown_sizes_are_refused(network):
+  with pytest.raises(UsageError, match=f"^{network.__name__}.resolution = 28: .* 8, 16, 32, 64"):
+    network(28)
+  with pytest.raises(UsageError, match=f"^{network.__name__}.width = 0: "):
+    network(8, width=0)
+
+
+def test_calls_with_wrong_inputs_are_refused():
+  with pytest.raises(UsageError, match="no labels"):
+    DCGANGenerator(8, num_classes=2, width=4)(normal(2, 100))
+  discriminator = DCGANDiscriminator(8, num_classes=2, width=4)
+  with pytest.raises(UsageError, match="no labels"):
+    discriminator(normal(2, 8, 8, 3))
+  with pytest.raises(UsageError, match="images of 8 x 8 x 3 but was given 16 x 16 x 3"):
+    discriminator(normal(2, 16, 16, 3), LABELS[:2])

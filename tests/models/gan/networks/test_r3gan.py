@@ -1,0 +1,279 @@
+"""The R3GAN networks: published sizes, the functions that they compute, and what they refuse."""
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.networks import r3gan_blocks
+from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
+from models.gan.networks.r3gan_blocks import grouped_conv2d
+from replicator.errors import UsageError
+from tests.models.gan.networks.second_order import assert_penalty_gradient
+
+SMALL = {"widths": (12, 8, 4), "groups": (4, 2, 1)}
+LABELS = tf.constant([2, 0, 1])
+
+
+@pytest.fixture(scope="module")
+def networks():
+  """A float64 generator and discriminator of classes for 16 pixels, moved from their zeros."""
+  keras.utils.set_random_seed(0)
+  keras.config.set_dtype_policy("float64")
+  pair = R3GANGenerator(16, 3, 5, 3, **SMALL), R3GANDiscriminator(16, 3, 3, **SMALL)
+  keras.config.set_dtype_policy("float32")
+  random = np.random.default_rng(1)
+  for v in [v for network in pair for v in network.trainable_variables]:
+    v.assign(v + 0.2 * random.normal(size=v.shape))
+  return pair
+
+
+def normal(*shape, dtype="float64"):
+  return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
+
+
+def count(make) -> int:
+  with tf.Graph().as_default():  # The variables have shapes there, and take no memory.
+    return sum(int(np.prod(v.shape)) for v in make().trainable_variables)
+
+
+IMAGENET32, IMAGENET64 = ({"widths": (1536,) * n, "groups": (96,) * n} for n in (4, 5))
+
+
+# Counted from the authors' code (brownvc/R3GAN, Networks.py and the presets of train.py).
+@pytest.mark.parametrize("arguments, g, d", [
+    ({"resolution": 32, "num_classes": 10}, 20_781_952, 21_280_512),
+    ({"resolution": 64}, 22_429_824, 22_381_440),
+    ({"resolution": 256}, 23_057_952, 23_009_568),
+    ({"resolution": 32, "num_classes": 1000, **IMAGENET32}, 82_914_304, 86_548_992),
+    ({"resolution": 64, "num_classes": 1000, **IMAGENET64}, 103_570_432, 107_205_120)])
+def test_published_sizes(arguments, g, d):
+  assert count(lambda: R3GANGenerator(**arguments)) == g
+  assert count(lambda: R3GANDiscriminator(**arguments)) == d
+
+
+# The networks as in the paper, in elementary operations.
+
+LOW_PASS = np.outer([1, 3, 3, 1], [1, 3, 3, 1]) / 64
+
+
+def plain_downsample(x):
+  kernel = np.tile(LOW_PASS[:, :, None, None], [1, 1, x.shape[-1], 1])
+  padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
+  return tf.nn.depthwise_conv2d(padded, tf.constant(kernel, x.dtype), [1, 2, 2, 1], "VALID")
+
+
+def plain_upsample(x):
+  """Zeros between the pixels, then the filter times 4."""
+  n, h, w, c = x.shape
+  spread = np.zeros([n, 2 * h + 3, 2 * w + 3, c])
+  spread[:, 2:-2:2, 2:-2:2] = x
+  kernel = tf.constant(np.tile(4 * LOW_PASS[:, :, None, None], [1, 1, c, 1]))
+  return tf.nn.depthwise_conv2d(spread, kernel, [1, 1, 1, 1], "VALID")
+
+
+def plain_grouped(x, layer):
+  """Each output as a sum over the inputs of its group, one tap at a time."""
+  kernel, bias = layer.kernel.numpy(), layer.bias.numpy()
+  own, outputs = kernel.shape[2], kernel.shape[3] // layer.groups
+  padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+  h, w = x.shape[1:3]
+  y = np.zeros([*x.shape[:3], kernel.shape[3]])
+  for group in range(layer.groups):
+    inputs = slice(group * own, (group + 1) * own)
+    target = slice(group * outputs, (group + 1) * outputs)
+    for i, j in np.ndindex(3, 3):
+      y[..., target] += padded[:, i:i + h, j:j + w, inputs] @ kernel[i, j][:, target]
+  return y + bias
+
+
+def linear(x, layer):
+  kernel = layer.kernel.numpy()
+  return x @ kernel.reshape(kernel.shape[-2:])
+
+
+def leaky(x):
+  # TensorFlow's operation keeps the slope in float32.
+  return np.where(x > 0, x, float(np.float32(0.2)) * x)
+
+
+def plain_block(x, block):
+  y = leaky(linear(x, block.expand) + block.expand.bias.numpy())
+  return x + linear(leaky(plain_grouped(y, block.mix)), block.reduce)
+
+
+def plain_trunk(x, layers):
+  for layer in layers:
+    if hasattr(layer, "mix"):
+      x = plain_block(x, layer)
+    elif layer.up:
+      x = plain_upsample(linear(x, layer.conv))
+    else:
+      x = linear(plain_downsample(x), layer.conv)
+  return np.asarray(x)
+
+
+def test_generator_equals_the_plain_one(networks):
+  generator, _ = networks
+  z = normal(3, 5)
+  code = np.concatenate([z, generator.embedding.kernel.numpy()[LABELS]], 1)
+  x = linear(code, generator.linear)[:, None, None] * generator.base.numpy()
+  expected = linear(plain_trunk(x, generator.trunk), generator.to_image)
+  assert len(generator.trunk) == 3 * 2 + 2
+  np.testing.assert_allclose(generator(z, LABELS), expected, rtol=1e-11, atol=1e-12)
+
+
+def test_discriminator_equals_the_plain_one(networks):
+  _, discriminator = networks
+  images = normal(3, 16, 16, 3)
+  x = plain_trunk(linear(images, discriminator.from_image), discriminator.trunk)
+  features = np.sum(x * discriminator.base.numpy(), (1, 2))
+  np.testing.assert_allclose(discriminator.features(images), features, rtol=1e-11)
+  embedded = discriminator.embedding.kernel.numpy()[LABELS]
+  expected = np.sum(linear(features, discriminator.linear) * embedded, 1)
+  np.testing.assert_allclose(discriminator(images, LABELS), expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("size", [(3, 2, 2, 4), (2, 4, 6, 3), (1, 16, 8, 1)])
+def test_resampling_is_the_low_pass_filter(size):
+  x = normal(*size)
+  np.testing.assert_allclose(r3gan_blocks.downsample(x), plain_downsample(x), atol=1e-14)
+  np.testing.assert_allclose(r3gan_blocks.upsample(x), plain_upsample(x), atol=1e-14)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_grouped_convolution_is_that_of_tensorflow(groups):
+  x, kernel = normal(2, 5, 4, 12), normal(3, 3, 12 // groups, 18)
+  expected = tf.nn.conv2d(x, kernel, 1, "SAME")  # This has no gradient.
+  np.testing.assert_allclose(grouped_conv2d(x, kernel, groups), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("num_classes", [0, 3])
+def test_second_order_gradients(num_classes):
+  # Small, so that no difference crosses the kink of a leaky ReLU, where the penalty jumps.
+  keras.utils.set_random_seed(0)
+  keras.config.set_dtype_policy("float64")
+  discriminator = R3GANDiscriminator(8, 2, num_classes, widths=(8, 4), groups=(2, 1), blocks=1)
+  keras.config.set_dtype_policy("float32")
+  random = np.random.default_rng(1)
+  for v in discriminator.trainable_variables:
+    v.assign(v + 0.2 * random.normal(size=v.shape))
+  score = lambda images: discriminator(images, LABELS if num_classes else None, training=True)
+  assert_penalty_gradient(discriminator, score, normal(3, 8, 8, 2))
+
+
+def test_second_order_gradients_compile_under_xla():
+  keras.utils.set_random_seed(0)
+  discriminator = R3GANDiscriminator(8, 1, widths=(8, 4), groups=(2, 1), blocks=1)
+  for v in discriminator.trainable_variables:
+    v.assign(v + 0.1)
+  images = normal(3, 8, 8, 1, dtype="float32")
+
+  def gradients():
+    with tf.GradientTape() as outer:
+      with tf.GradientTape() as inner:
+        inner.watch(images)
+        total = tf.reduce_sum(discriminator(images, training=True))
+      penalty = tf.reduce_sum(tf.square(inner.gradient(total, images)))
+    # No gradient reaches a bias: the slopes of the leaky ReLUs depend on it in steps.
+    return [g for g in outer.gradient(penalty, discriminator.trainable_variables) if g is not None]
+
+  for actual, expected in zip(tf.function(gradients, jit_compile=True)(), gradients(), strict=True):
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_reach_every_variable(networks):
+  generator, discriminator = networks
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_mean(tf.square(discriminator(generator(normal(3, 5), LABELS), LABELS)))
+  variables = generator.trainable_variables + discriminator.trainable_variables
+  for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+    assert gradient is not None and np.isfinite(gradient).all() and np.any(gradient), variable.path
+
+
+def test_initial_weights():
+  keras.utils.set_random_seed(0)
+  generator = R3GANGenerator(16, latent_dim=50, num_classes=40, widths=(64, 64, 32), blocks=3)
+  discriminator = R3GANDiscriminator(16, num_classes=40, widths=(64, 64, 32), blocks=3)
+  assert len({v.numpy().tobytes() for n in (generator, discriminator)
+              for v in n.trainable_variables if v.name == "kernel" and np.any(v)}) == 2 * 22
+  gain = np.sqrt(2 / 1.04) * 9 ** -0.25
+  for network in (generator, discriminator):
+    blocks = [layer for layer in network.trunk if hasattr(layer, "mix")]
+    assert len(blocks) == 9
+    for block in blocks:
+      width = block.reduce.kernel.shape[-1]
+      assert np.std(block.expand.kernel) == pytest.approx(gain / np.sqrt(width), rel=0.06)
+      assert np.std(block.mix.kernel) == pytest.approx(gain / np.sqrt(9 * 16), rel=0.06)
+      assert not np.any(block.reduce.kernel)
+      assert not np.any(block.expand.bias) and not np.any(block.mix.bias)
+  assert np.std(generator.base) == pytest.approx(1, rel=0.1)
+  assert np.std(generator.linear.kernel) == pytest.approx(100 ** -0.5, rel=0.1)
+  assert np.std(generator.embedding.kernel) == pytest.approx(40 ** -0.5, rel=0.1)
+  assert np.std(generator.to_image.kernel) == pytest.approx(32 ** -0.5, rel=0.3)
+  assert np.std(discriminator.from_image.kernel) == pytest.approx(3 ** -0.5, rel=0.3)
+  assert np.std(discriminator.base) == pytest.approx(1 / 4, rel=0.1)
+  assert np.std(discriminator.linear.kernel) == pytest.approx(1 / 8, rel=0.1)
+  assert np.std(discriminator.embedding.kernel) == pytest.approx(1 / np.sqrt(40 * 64), rel=0.1)
+
+
+def test_default_groups_have_16_channels():
+  generator = R3GANGenerator(16, widths=(32, 24, 4), blocks=1)
+  kernels = [layer.mix.kernel.shape for layer in generator.trunk if hasattr(layer, "mix")]
+  assert kernels == [(3, 3, 16, 64), (3, 3, 16, 48), (3, 3, 8, 8)]
+
+
+def test_an_image_does_not_change_the_scores_of_others(networks):
+  _, discriminator = networks
+  images = normal(3, 16, 16, 3)
+  alone = discriminator(images[:1], LABELS[:1], training=True)
+  np.testing.assert_allclose(discriminator(images, LABELS, training=True)[:1], alone, rtol=1e-12)
+
+
+def test_mixed_precision_keeps_the_4x4_stage_in_float32():
+  keras.config.set_dtype_policy("mixed_bfloat16")
+  generator = R3GANGenerator(8, 1, 4, widths=(16, 8))
+  discriminator = R3GANDiscriminator(8, 1, widths=(16, 8))
+  keras.config.set_dtype_policy("float32")
+  for network in (generator, discriminator):
+    dtypes = [layer.compute_dtype for layer in network.trunk]
+    assert sorted(dtypes) == ["bfloat16"] * 3 + ["float32"] * 2
+    assert {v.dtype for v in network.variables} == {"float32"}
+  images = generator(normal(2, 4, dtype="float32"))
+  assert images.dtype == discriminator(images).dtype == tf.float32
+
+
+@pytest.mark.parametrize("network", [R3GANGenerator, R3GANDiscriminator])
+def test_unknown_sizes_are_refused(network):
+  name = network.__name__
+  for resolution in (48, 4, 0, 512):
+    with pytest.raises(UsageError, match=rf"^{name}\.resolution = {resolution}: .* one of 8, 16, "):
+      network(resolution)
+  with pytest.raises(UsageError, match=(rf"^{name}\.widths = \(64, 64\) are for 8 pixels, but "
+                                        r"resolution = 32: write 4 numbers, .* 4, 8, 16, 32")):
+    network(32, widths=(64, 64))
+  for groups in ((2,), (2, 3)):
+    with pytest.raises(UsageError, match=rf"^{name}\.groups = .* do not fit widths = \(4, 4\)"):
+      network(8, widths=(4, 4), groups=groups)
+  with pytest.raises(UsageError, match=rf"^{name}\.blocks = 0"):
+    network(8, widths=(4, 4), blocks=0)
+
+
+def test_calls_with_wrong_inputs_are_refused(networks):
+  generator, discriminator = networks
+  with pytest.raises(UsageError, match=r"R3GANGenerator\.num_classes = 3 .* no labels"):
+    generator(normal(2, 5))
+  with pytest.raises(UsageError, match=r"R3GANDiscriminator\.num_classes = 3 .* no labels"):
+    discriminator(normal(2, 16, 16, 3))
+  with pytest.raises(UsageError, match="images of 16 x 16 x 3 but was given 8 x 8 x 3"):
+    discriminator(normal(2, 8, 8, 3), LABELS[:2])
+
+
+def test_gin_configures_the_networks():
+  with gin.unlock_config():
+    gin.bind_parameter("R3GANGenerator.widths", (8, 8))
+  try:
+    assert R3GANGenerator(8, 1)(normal(1, 64, dtype="float32")).shape == (1, 8, 8, 1)
+  finally:
+    gin.clear_config()

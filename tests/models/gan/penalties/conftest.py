@@ -1,0 +1,79 @@
+"""A discriminator of every kind of layer that a penalty is differentiated through."""
+
+import gin
+import keras
+import pytest
+import tensorflow as tf
+
+import replicator
+from models.gan.networks.normalization import LayerNorm
+from models.gan.networks.resampling import ConvDownsample2D
+from replicator import SpectralNorm, random
+
+
+class Attention(keras.layers.Layer):
+  """Each position of `[n, h, w, c]` looks at all others of its image."""
+
+  def __init__(self):
+    super().__init__()
+    self.query, self.key, self.value = (keras.layers.Dense(4) for _ in range(3))
+
+  def build(self, input_shape):
+    for layer in (self.query, self.key, self.value):
+      layer.build(input_shape)
+
+  def call(self, x):
+    flat = [tf.reshape(layer(x), [-1, x.shape[1] * x.shape[2], 4])
+            for layer in (self.query, self.key, self.value)]
+    weights = tf.nn.softmax(tf.matmul(flat[0], flat[1], transpose_b=True))
+    return x + tf.reshape(tf.matmul(weights, flat[2]), tf.shape(x))
+
+  def compute_output_shape(self, input_shape):
+    return input_shape
+
+
+def make_discriminator() -> keras.Model:
+  """Scores `[n]` of images `[n, 6, 6, c]`: smooth, so that finite differences apply."""
+  keras.utils.set_random_seed(1)
+  return Judge([SpectralNorm(ConvDownsample2D(4)), LayerNorm(), keras.layers.Activation("softplus"),
+                Attention(), keras.layers.Flatten(), SpectralNorm(keras.layers.Dense(3)),
+                keras.layers.Activation("softplus"), keras.layers.Dense(1)])
+
+
+class Judge(keras.Model):
+  """A chain of layers with the interface of a discriminator."""
+
+  def __init__(self, layers: list[keras.layers.Layer], channels: int = 2):
+    super().__init__(autocast=False)
+    self.chain = keras.Sequential([keras.Input([6, 6, channels]), *layers])
+    self.built = True
+
+  def call(self, images, labels=None, training=False):
+    return tf.cast(self.chain(images, training=training)[:, 0], self.variable_dtype)
+
+
+class Painter(keras.Model):
+  """Images `[n, 6, 6, 2]` of codes `[n, 3]`, through global batch normalization."""
+
+  def __init__(self):
+    super().__init__(autocast=False)
+    keras.utils.set_random_seed(2)
+    self.chain = keras.Sequential([
+        keras.Input([3]), keras.layers.Dense(72), keras.layers.Reshape([6, 6, 2]),
+        replicator.GlobalBatchNorm(), keras.layers.Activation("tanh")])
+    self.built = True
+
+  def call(self, z, labels=None, training=False):
+    return tf.cast(self.chain(z, training=training), self.variable_dtype)
+
+
+@pytest.fixture
+def float64():
+  """The test runs in float64."""
+  keras.config.set_floatx("float64")
+  keras.config.set_dtype_policy("float64")
+  random.set_seed(0)
+  yield
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")
+  gin.clear_config()

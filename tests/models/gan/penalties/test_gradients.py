@@ -1,0 +1,126 @@
+"""Gradient penalties against closed forms, finite differences and a plain loop over examples."""
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.penalties.gradients import r1, r2, wgan_gp
+from models.gan.penalties.scores import Scores
+from replicator import SpectralNorm, UsageError, random
+from tests.models.gan.penalties.conftest import make_discriminator
+
+REAL, FAKE = np.random.default_rng(0).normal(size=[2, 4, 6, 6, 2])
+MATRIX = np.random.default_rng(1).normal(size=[72, 72])
+MATRIX += MATRIX.T
+
+
+def quadratic(images, labels=None, training=False):
+  """x^T A x / 2, whose gradient is A x."""
+  flat = tf.reshape(images, [-1, 72])
+  return tf.reduce_sum(flat * tf.matmul(flat, MATRIX), 1) / 2
+
+
+def scored(discriminator, real=REAL, fake=FAKE) -> Scores:
+  return Scores(discriminator, tf.constant(real), tf.constant(fake))
+
+
+@pytest.mark.parametrize(("penalty", "images"), [(r1, REAL), (r2, FAKE)])
+def test_r1_and_r2_are_half_gamma_times_the_mean_square_norm(penalty, images, float64):
+  gin.parse_config(f"{penalty.__name__}.gamma = 3.0")
+  expected = 3 / 2 * np.mean(np.sum((images.reshape(4, 72) @ MATRIX) ** 2, 1))
+  np.testing.assert_allclose(penalty()(scored(quadratic)), expected, rtol=1e-12)
+
+
+def test_wgan_gp_is_the_distance_of_the_norm_from_1_between_the_images(float64):
+  points = []
+
+  def linear(images, labels=None, training=False):
+    points.append(images.numpy())
+    return 3.0 * images[:, 0, 0, 0] - 4.0 * images[:, 1, 2, 1]  # Its gradient has norm 5.
+
+  np.testing.assert_allclose(wgan_gp(weight=2.0)(scored(linear)), 2.0 * (5 - 1) ** 2, rtol=1e-12)
+  share = (points[1] - FAKE) / (REAL - FAKE)
+  np.testing.assert_allclose(share, np.broadcast_to(share[:, :1, :1, :1], share.shape), rtol=1e-7)
+  shares = share[:, 0, 0, 0]
+  assert len(set(shares.round(6))) == 4 and shares.min() >= 0 and shares.max() < 1
+
+
+def test_wgan_gp_has_finite_derivatives_where_the_gradient_is_zero(float64):
+  factor = tf.Variable(0.0, dtype=tf.float64)
+  with tf.GradientTape() as tape:
+    penalty = wgan_gp()(scored(lambda images, labels=None, training=False:
+                               factor * tf.reduce_sum(images, [1, 2, 3])))
+  assert float(penalty) == 10.0 and float(tape.gradient(penalty, factor)) == 0.0
+
+
+def test_wgan_gp_needs_pairs():
+  with pytest.raises(UsageError, match="4 real and 2 generated images do not make pairs"):
+    wgan_gp()(scored(quadratic, fake=FAKE[:2]))
+
+
+def derivatives(loss, variables) -> tuple[float, list[np.ndarray]]:
+  """The loss and its gradients."""
+  with tf.GradientTape() as tape:
+    value = loss()
+  return float(value), [np.zeros(v.shape) if gradient is None else np.asarray(gradient)
+                        for v, gradient in zip(variables, tape.gradient(value, variables),
+                                               strict=True)]
+
+
+def test_r1_and_r2_are_those_of_a_loop_over_examples(float64):
+  discriminator = make_discriminator()
+
+  def by_scores():
+    scores = scored(discriminator)
+    return r1(gamma=0.3)(scores) + r2(gamma=0.7)(scores)
+
+  def one_by_one():
+    images = tf.constant(np.concatenate([REAL, FAKE]))
+    with tf.GradientTape(persistent=True) as tape:
+      tape.watch(images)
+      each = tf.unstack(discriminator(images, training=True))
+    squares = [tf.reduce_sum(tape.gradient(score, images)[i] ** 2) for i, score in enumerate(each)]
+    return 0.3 / 8 * sum(squares[:4]) + 0.7 / 8 * sum(squares[4:])
+
+  weights = discriminator.get_weights()
+  value, gradients = derivatives(by_scores, discriminator.trainable_variables)
+  discriminator.set_weights(weights)  # The singular vectors have moved.
+  expected, expected_gradients = derivatives(one_by_one, discriminator.trainable_variables)
+  np.testing.assert_allclose(value, expected, rtol=1e-12)
+  for found, gradient in zip(gradients, expected_gradients, strict=True):
+    np.testing.assert_allclose(found, gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("penalty", [r1, wgan_gp])
+def test_second_derivatives_are_those_of_finite_differences(penalty, float64):
+  # Through a folded convolution, layer normalization, attention and spectral normalization, whose
+  # singular vectors count as constants. That makes no difference where they have converged.
+  discriminator = make_discriminator()
+  for layer in discriminator.chain.layers:
+    if isinstance(layer, SpectralNorm):
+      layer.power_iterations = 0
+      *_, leading = np.linalg.svd(np.reshape(layer.kernel, [-1, layer.kernel.shape[-1]]))
+      layer.u.assign(leading[:1])
+  variables = discriminator.trainable_variables
+  kept = discriminator.get_weights()
+
+  def loss():
+    random.set_seed(0)  # The same points between the images.
+    return penalty()(scored(discriminator))
+
+  _, found = derivatives(loss, variables)
+  generator = np.random.default_rng(2)
+  for i, variable in enumerate(variables):
+    if not np.any(found[i]):
+      continue
+    direction = generator.normal(size=variable.shape)
+    start, values = variable.numpy(), []
+    for step in (1e-6, -1e-6):
+      variable.assign(start + step * direction)
+      values.append(float(loss()))
+    variable.assign(start)
+    np.testing.assert_allclose(np.sum(found[i] * direction), (values[0] - values[1]) / 2e-6,
+                               rtol=1e-6, atol=1e-7, err_msg=variable.path)
+  assert sum(np.any(x) for x in found) >= 10
+  np.testing.assert_array_equal(kept[0], discriminator.get_weights()[0])

@@ -1,0 +1,137 @@
+"""Weights and schedules, penalties of some steps only, and the same training on any replicas."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from models.gan.penalties.gradients import r1, wgan_gp
+from models.gan.penalties.penalty import Penalty
+from models.gan.penalties.scores import Scores
+from replicator import Replicator, UsageError, random
+from replicator.optimizers.schedules import piecewise
+from tests.models.gan.penalties.conftest import Painter, make_discriminator
+
+IMAGES = np.random.default_rng(0).normal(size=[8, 6, 6, 2])
+
+
+class Slope:
+  """A discriminator whose scores are a multiple of the first pixel."""
+
+  def __init__(self, factor: float):
+    self.factor = factor
+
+  def __call__(self, images, labels, training):
+    return self.factor * images[:, 0, 0, 0]
+
+
+def values(penalty: Penalty, steps: int) -> list[float]:
+  """The penalty on a slope of 3 in the first steps; its measure is 9 / 2."""
+  engine = Replicator()
+  step = lambda: penalty(Scores(Slope(3.0), tf.ones([2, 6, 6, 1]), tf.zeros([2, 6, 6, 1])))
+  return [float(engine.run(step)[0]) for _ in range(steps)]
+
+
+def test_the_weight_may_follow_a_schedule():
+  assert values(r1(gamma=piecewise([0, 2], [2.0, 6.0])), 4) == [9.0, 18.0, 27.0, 27.0]
+
+
+def test_a_lazy_penalty_has_the_same_mean_over_steps():
+  assert values(r1(gamma=2.0, every=3), 6) == [27.0, 0.0, 0.0, 27.0, 0.0, 0.0]
+
+
+def test_the_steps_between_do_not_compute_a_lazy_penalty():
+  computed = tf.Variable(0)
+
+  def measure(scores):
+    with tf.control_dependencies([computed.assign_add(1)]):
+      return tf.reduce_mean(scores.gradients[0])
+
+  assert sum(values(Penalty("counted", measure, 1.0, every=4), 8)) > 0
+  assert int(computed) == 2
+
+
+@pytest.mark.parametrize("penalty", [r1, wgan_gp])
+def test_every_is_a_number_of_steps(penalty):
+  with pytest.raises(UsageError, match=rf"{penalty.__name__}.every = 0: must be at least 1"):
+    penalty(every=0)
+
+
+class Step(tf.Module):
+  """An update of a discriminator with penalties, of which one counts in every second step.
+
+  Args:
+    n: the number of micro-batches.
+  """
+
+  def __init__(self, n: int = 1):
+    super().__init__()
+    random.set_seed(0)
+    self.discriminator, self.generator = make_discriminator(), Painter()
+    self.penalties = [r1(gamma=0.1), wgan_gp(weight=0.1, every=2)]
+    self.n = n
+    self.optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(0.1, momentum=0.5),
+                                               self.discriminator.trainable_variables)
+
+  def __call__(self, images):
+    def loss(images, z):
+      scores = Scores(self.discriminator, images, self.generator(z, training=True))
+      terms = [tf.reduce_mean(tf.nn.softplus(scores.fake - scores.real)),
+               *(penalty(scores) for penalty in self.penalties)]
+      return [sum(terms), *terms]
+
+    outputs, gradients = replicator.microbatch(
+        lambda part: self.optimizer.loss_and_gradients(loss, *part),
+        (images, random.normal("z", [images.shape[0], 3])), self.n)
+    self.optimizer.apply(gradients)
+    return outputs
+
+
+def train(*engine, n: int = 1, steps: int = 2, **options) -> list[np.ndarray]:
+  """The scalars of each step, then all variables."""
+  on = Replicator(*engine, **options)
+  with on.scope():
+    step = Step(n)
+  images = IMAGES.astype(keras.config.floatx())
+  scalars = [np.mean(on.run(step, images), 0) for _ in range(steps)]
+  return [*scalars, *map(np.asarray, step.discriminator.variables)]
+
+
+def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+  for x, y in zip(found, expected, strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [
+    {"logical_cpus": 2}, pytest.param({"logical_cpus": 4}, marks=pytest.mark.slow),
+    pytest.param({"logical_cpus": 2, "jit_compile": True}, marks=pytest.mark.slow)],
+    ids=["2", "4", "2 and XLA"])
+def test_replicas_do_not_change_the_training(options, float64):
+  expected = train()
+  assert expected[0][3] > 0 and expected[1][2] > 0 and expected[1][3] == 0
+  assert_same(train("mirrored", **options), expected)
+
+
+@pytest.mark.slow
+def test_xla_does_not_change_the_training(float64):
+  assert_same(train(jit_compile=True), train())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_micro_batches_do_not_change_the_training(replicas, float64, monkeypatch):
+  # Without batch statistics, which are those of a micro-batch.
+  monkeypatch.setattr(replicator, "GlobalBatchNorm", keras.layers.Identity)
+  options = {"logical_cpus": replicas} if replicas > 1 else {}
+  assert_same(train("mirrored" if replicas > 1 else "default", n=2, **options), train())
+
+
+@pytest.mark.slow
+def test_loss_scaling_changes_a_penalized_update_by_rounding_only():
+  def update(precision: str) -> np.ndarray:
+    keras.config.set_dtype_policy(precision)
+    found = train(steps=2)
+    keras.config.set_dtype_policy("float32")
+    return np.concatenate([x.ravel() for x in found])
+  np.testing.assert_allclose(update("mixed_float16"), update("float32"), rtol=0.02, atol=0.01)

@@ -1,0 +1,86 @@
+"""One call of the discriminator, its gradients, and what makes them wrong."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from models.gan.penalties.gradients import r1, wgan_gp
+from models.gan.penalties.scores import Scores
+from replicator import Replicator, UsageError
+from tests.models.gan.penalties.conftest import Judge, make_discriminator
+
+REAL, FAKE = np.random.default_rng(0).normal(size=[2, 4, 6, 6, 2])
+
+
+def judge(*layers: keras.layers.Layer) -> Judge:
+  return Judge([*layers, keras.layers.Flatten(), keras.layers.Dense(1)])
+
+
+def test_scores_are_those_of_one_call(float64):
+  discriminator = make_discriminator()
+  calls = []
+  scores = Scores(lambda images, labels, training: calls.append(images.shape) or discriminator(
+      images, labels, training=training), tf.constant(REAL), tf.constant(FAKE[:3]))
+  assert calls == [(7, 6, 6, 2)]
+  expected = Scores(make_discriminator(), tf.constant(REAL), tf.constant(FAKE[:3]))
+  np.testing.assert_allclose(scores.real, expected.real, rtol=1e-12)
+  assert scores.fake.shape == [3]
+
+
+def test_labels_go_with_their_images():
+  def discriminator(images, labels, training):
+    return tf.reduce_mean(images, [1, 2, 3]) + tf.cast(labels, tf.float32)
+  scores = Scores(discriminator, tf.zeros([2, 6, 6, 2]), tf.zeros([1, 6, 6, 2]),
+                  tf.constant([1, 2]), tf.constant([3]))
+  np.testing.assert_array_equal(scores.real, [1, 2])
+  np.testing.assert_array_equal(scores.fake, [3])
+
+
+def test_gradients_are_taken_before_the_augmentation(float64):
+  weights = np.random.default_rng(1).normal(size=[6, 6, 2])
+  scores = Scores(lambda images, labels, training: tf.einsum("nhwc,hwc->n", images, weights),
+                  tf.constant(REAL), tf.constant(FAKE), augment=lambda images: 3 * images[:, ::-1])
+  np.testing.assert_array_equal(scores.real_seen, 3 * REAL[:, ::-1])
+  for gradients in scores.gradients:
+    np.testing.assert_allclose(gradients, [3 * weights[::-1]] * 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize("layer", [replicator.GlobalBatchNorm, keras.layers.BatchNormalization])
+@pytest.mark.parametrize("penalty", [r1, wgan_gp])
+def test_batch_normalization_is_refused_where_gradients_are_penalized(layer, penalty):
+  images = tf.constant(REAL, tf.float32)
+  scores = Scores(judge(layer()), images, images)
+  with pytest.raises(UsageError, match=f"judge.*{layer.__name__}.* depend on the others in the"):
+    penalty()(scores)
+
+
+@pytest.mark.parametrize("layer", [keras.layers.LayerNormalization,
+                                   keras.layers.GroupNormalization])
+def test_layers_with_wrong_second_derivatives_are_refused(layer):
+  images = tf.constant(REAL, tf.float32)
+  scores = Scores(judge(layer(2) if layer is keras.layers.GroupNormalization else layer()),
+                  images, images)
+  with pytest.raises(UsageError, match=f"{layer.__name__}. has wrong second derivatives in Tens"):
+    r1()(scores)
+
+
+@pytest.mark.parametrize("layer", [replicator.Dropout, keras.layers.Dropout])
+def test_dropout_is_refused(layer):
+  images = tf.constant(REAL, tf.float32)
+  with pytest.raises(UsageError, match=r"judge.*\(Dropout\) draws for the rows of its batch"):
+    Scores(judge(layer(0.5)), images, images)
+
+
+@pytest.mark.parametrize("penalty", [r1, wgan_gp])
+def test_an_operation_without_second_derivatives_is_named(penalty):
+  class Resize(keras.layers.Layer):
+    def call(self, x):
+      return tf.image.resize(x, [3, 3])
+
+  discriminator = judge(Resize())
+  images = tf.constant(REAL, tf.float32)
+
+  with pytest.raises(UsageError, match=r"judge.*TensorFlow has none of ResizeBilinearGrad"):
+    Replicator().run(lambda: penalty()(Scores(discriminator, images, images)))
