@@ -18,9 +18,11 @@ import tensorflow as tf
 
 import replicator
 from models.gan import bigbigan_losses, sample_variance
-from models.gan.evaluation import SampleQuality
+from models.gan.latents import normal_latents
+from models.gan.networks import biggan_deep  # noqa: F401  (for gin)
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
 from models.gan.networks.biggan import BigGANGenerator
+from models.gan.sample_evaluator import SampleEvaluator
 from models.vision import grid
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
@@ -28,7 +30,7 @@ from models.vision.held_out import hold_out
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.linear_probe import linear_probe
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
-from replicator import app, random
+from replicator import app
 
 
 @gin.configurable(denylist=["image_shape"])
@@ -65,7 +67,9 @@ class BigBiGAN(tf.Module):
       if value < 1:
         raise replicator.UsageError(f"BigBiGAN.{name} = {value}: must be at least 1")
     resolution, _, channels = image_shape
+    self.latents = normal_latents
     self.latent_dim = latent_dim
+    self.num_classes = 0
     self.discriminator_updates = discriminator_updates
     self.generator = generator(resolution, channels, latent_dim)
     self.discriminator = discriminator(resolution, channels, latent_dim)
@@ -94,8 +98,9 @@ class BigBiGAN(tf.Module):
             **sample_variance.variances(moments)}
 
   @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
-  def generate(self, z: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim] -> [n, h, w, c]`."""
+  def generate(self, z: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim] -> [n, h, w, c]`; there are no labels."""
+    del labels
     with self._averaged("generator"):
       return self.generator(z)
 
@@ -141,7 +146,7 @@ class BigBiGAN(tf.Module):
     return self._update("encoder", loss, images)
 
   def _sample(self, size: int) -> tf.Tensor:
-    return random.normal("z", [size, self.latent_dim])
+    return self.latents("z", [size, self.latent_dim])
 
   def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
     """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
@@ -152,27 +157,25 @@ class BigBiGAN(tf.Module):
     return means
 
 
-@gin.configurable(denylist=["data", "train_on", "held_out", "folder"])
+@gin.configurable(denylist=["evaluate_samples", "train_on", "held_out"])
 class BigBiGANEvaluator:
   """Draws samples and reconstructions, and measures samples and what the encoder has learned.
 
   Args:
-    data: all images, for the metrics of samples.
-    train_on: those that the networks are trained on.
+    evaluate_samples: draws and measures samples.
+    train_on: the images that the networks are trained on.
     held_out: all others.
-    folder: where the classifier behind the metrics of samples is saved.
-    rows: number of rows of the drawn grids.
+    rows: number of rows of the grid of reconstructions.
     probe_images: how many images the linear classifiers are trained on at most, and tested on.
   """
 
-  def __init__(self, data: ImageSource, train_on: ImageSource, held_out: ImageSource, folder: str,
-               rows: int = 8, probe_images: int = 5_000):
-    self._data = data
+  def __init__(self, evaluate_samples: SampleEvaluator, train_on: ImageSource,
+               held_out: ImageSource, rows: int = 8, probe_images: int = 5_000):
+    self._evaluate_samples = evaluate_samples
     self._parts = train_on, held_out
-    self._folder = folder
-    self._rows = rows
+    self._shown = rows * (rows // 2)
+    self._columns = rows // 2
     self._probe_images = probe_images
-    self._quality: SampleQuality | None = None
 
   def __call__(self, gan: BigBiGAN) -> replicator.Evaluation:
     """A picture; the metrics of samples; and on held-out images, of the encoder:
@@ -180,29 +183,20 @@ class BigBiGANEvaluator:
     `reconstruction_error`, the mean squared error of a pixel; `probe_accuracy` of a linear
     classifier of codes; and `feature_probe_accuracy` of one of the encoder's features.
     """
-    # Not in the constructor, because nothing may be computed before the strategy is made.
-    self._quality = self._quality or SampleQuality(self._data, self._folder)
+    of_samples = self._evaluate_samples(gan)
     (train_labels, _, *train_inputs), (labels, images, *inputs) = (
         self._encoded(gan, part) for part in self._parts)
     code_accuracy, feature_accuracy = (
         linear_probe(train_input, train_labels, held_out_input, labels)
         for train_input, held_out_input in zip(train_inputs, inputs, strict=True))
-    shown = self._rows * (self._rows // 2)
-    reconstructions = gan.generate(inputs[0][:shown]).numpy()
+    originals, codes = images[:self._shown], inputs[0][:self._shown]
+    reconstructions = gan.generate(codes).numpy()
     picture = grid.side_by_side(
-        grid.image_grid(self._sample(gan, self._rows ** 2), self._rows),
-        grid.paired_grid(images[:shown], reconstructions, self._rows // 2))
-    error = np.mean(np.square(images[:shown] / 127.5 - 1.0 - reconstructions))
-    scalars = self._quality.measure(lambda count: self._sample(gan, count))
+        of_samples.picture, grid.paired_grid(originals, reconstructions, self._columns))
+    error = np.mean(np.square(originals / 127.5 - 1.0 - reconstructions))
     return replicator.Evaluation(
-        {**scalars, "reconstruction_error": error, "probe_accuracy": code_accuracy,
-         "feature_probe_accuracy": feature_accuracy}, picture, self._quality.description)
-
-  def _sample(self, gan: BigBiGAN, count: int, batch_size: int = 250) -> np.ndarray:
-    """Samples from the same codes in each call: [count, h, w, c]."""
-    z = np.random.default_rng(0).standard_normal([count, gan.latent_dim])
-    return np.concatenate([gan.generate(z[i:i + batch_size].astype(keras.config.floatx()))
-                           for i in range(0, count, batch_size)])
+        {**of_samples.scalars, "reconstruction_error": error, "probe_accuracy": code_accuracy,
+         "feature_probe_accuracy": feature_accuracy}, picture, of_samples.method)
 
   def _encoded(self, gan: BigBiGAN, part: ImageSource, batch_size: int = 250) -> list[np.ndarray]:
     """Labels [n], images, codes and features of the first images of a part."""
@@ -223,7 +217,9 @@ def bigbigan(workdir: str, data: Callable[[], ImageSource] = Digits,
   """
   source = data()
   train_on, others = hold_out(source, held_out)
-  evaluator = BigBiGANEvaluator(source, train_on, others, os.path.join(workdir, "classifier"))
+  # Samples are compared with all images, as other experiments compare theirs.
+  evaluate_samples = SampleEvaluator(source, os.path.join(workdir, "classifier"))
+  evaluator = BigBiGANEvaluator(evaluate_samples, train_on, others)
   replicator.train(lambda: BigBiGAN(source.image_shape), train_on, evaluator, workdir=workdir)
 
 

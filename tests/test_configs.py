@@ -19,7 +19,8 @@ from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
-GAN_MAINS = {"bigbigan": bigbigan, "dcgan": gan, "r3gan": gan, "sngan": sngan, "wgangp": gan}
+GAN_MAINS = {"bigbigan": bigbigan, "biggan": gan, "dcgan": gan, "r3gan": gan,
+             "sngan": sngan, "wgangp": gan}
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in GAN_MAINS)
@@ -73,6 +74,8 @@ TINY = {
                  "BigBiGANDiscriminator.units = 8", "BigBiGANDiscriminator.layers = 2",
                  "BigBiGANEncoder.width = 2", "BigBiGANEncoder.units = 8",
                  "BigBiGAN.discriminator_updates = 1", "bigbigan.held_out = 0.25"],
+    "biggan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
+               "GAN.discriminator_updates = 1"],
     "dcgan": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2"],
     "r3gan": [f"R3GAN{network}.{option} = %{option.upper()}"
               for network in ("Generator", "Discriminator") for option in ("widths", "groups")],

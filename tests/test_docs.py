@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import replicator
+from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
+from experiments.gan import gan
 from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator import app
@@ -39,7 +41,15 @@ from tests.pages import (
 )
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard"}
-MAINS = {"experiments.d4pg": d4pg, "experiments.sac": sac, "experiments.sngan": sngan}
+MAINS = {"experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg, "experiments.gan": gan,
+         "experiments.sac": sac, "experiments.sngan": sngan}
+# What makes networks small.
+NARROW = {
+    "experiments.bigbigan": {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
+                             "BigBiGANEncoder.width": 2},
+    "experiments.gan": {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2},
+    "experiments.sngan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625,
+                          "Encoder.width": 0.0625}}
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}
 
@@ -198,10 +208,8 @@ TRAININGS = {shlex.join(without_workdir(words)): words for words in COMMANDS.val
 @pytest.mark.parametrize("words", TRAININGS.values(), ids=list(TRAININGS))
 def test_training_command_trains(words, tmp_path, monkeypatch):
   few = {"train.steps": 2, "train.log_every": 2, "train.eval_every": 0, "train.checkpoint_every": 0}
-  if "experiments.sngan" in words:
-    few |= {"Generator.width": 0.0625, "Discriminator.width": 0.0625, "Encoder.width": 0.0625}
-  else:
-    few |= {"RateLimiter.start": 300, "Replicator.jit_compile": False, "train.steps_per_call": 1}
+  few |= NARROW.get(words[2], {"RateLimiter.start": 300, "Replicator.jit_compile": False,
+                               "train.steps_per_call": 1})
   flags = without_workdir(words[3:])
   in_this_process(monkeypatch)
   with pytest.raises(SystemExit) as end:

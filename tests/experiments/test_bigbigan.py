@@ -141,7 +141,7 @@ def test_no_held_out_image_is_trained_on(monkeypatch, tmp_path):
   monkeypatch.setattr(bigbigan, "BigBiGANEvaluator", lambda *parts: evaluators.append(parts))
   configure("bigbigan.held_out = 0.25")
   bigbigan.bigbigan(str(tmp_path))
-  ([train_on], [(_, also_train_on, held_out, _)]) = given, evaluators
+  ([train_on], [(_, also_train_on, held_out)]) = given, evaluators
   assert train_on is also_train_on
   assert (train_on.size, held_out.size) == (1348, 449)
   assert not set(train_on._indices) & set(held_out._indices)
@@ -153,7 +153,8 @@ def test_the_evaluation_probes_the_encoder_on_held_out_images(tmp_path):
   data = bigbigan.Digits()
   train_on, held_out = bigbigan.hold_out(data, 0.2)
   gan = bigbigan.BigBiGAN(data.image_shape)
-  evaluation = bigbigan.BigBiGANEvaluator(data, train_on, held_out, str(tmp_path))(gan)
+  evaluate_samples = bigbigan.SampleEvaluator(data, str(tmp_path))
+  evaluation = bigbigan.BigBiGANEvaluator(evaluate_samples, train_on, held_out)(gan)
   images, labels = zip(read(train_on, np.arange(300)), read(held_out, np.arange(300)), strict=True)
   codes = [gan.encode(part)[0].numpy() for part in images]
   expected = bigbigan.linear_probe(codes[0], labels[0], codes[1], labels[1])

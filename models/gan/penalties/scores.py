@@ -135,9 +135,9 @@ def _second_derivatives_checked(network: Callable) -> Iterator[None]:
                      "replace the layer that uses it, or drop the penalty")
 
 
-def _refuse(discriminator: Callable, kinds: tuple[type, ...], why: str) -> None:
+def _refuse(discriminator: Callable, kinds: tuple[Any, ...], why: str) -> None:
   """Raises a UsageError if a network has a layer of one of these kinds."""
-  layers: list[Any] = (
+  layers = (
       layers_in(discriminator) if isinstance(discriminator, keras.layers.Layer) else [])
   for layer in layers:
     if isinstance(layer, kinds):
