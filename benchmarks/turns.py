@@ -67,8 +67,10 @@ class Contender:
 
 
 def compare(program: str, names: Sequence[str], rounds: int, threads: int, amount: float,
-            unit: str, title: str) -> None:
+            unit: str, title: str) -> dict[str, float]:
   """Runs the contenders in turns, and prints a table that compares the others with the first.
+
+  Returns the median seconds of a turn of each contender.
 
   Args:
     program: see `Contender`.
@@ -93,12 +95,14 @@ def compare(program: str, names: Sequence[str], rounds: int, threads: int, amoun
   for contender in contenders:
     contender.close()
   print(f"{title}, {rounds} turns")
-  print(f"{'':10} {unit + '/s':>10} {'lowest':>8} {'highest':>8} {f'{names[0]} is':>10}")
-  reference = statistics.median(contenders[0].seconds)
+  print(f"{'':15} {unit + '/s':>10} {'lowest':>8} {'highest':>8} {f'{names[0]} is':>10}")
+  medians = {contender.name: statistics.median(contender.seconds) for contender in contenders}
+  reference = medians[names[0]]
   for contender in contenders:
-    median = statistics.median(contender.seconds)
-    print(f"{contender.name:10} {amount / median:10.1f} {amount / max(contender.seconds):8.1f} "
+    median = medians[contender.name]
+    print(f"{contender.name:15} {amount / median:10.1f} {amount / max(contender.seconds):8.1f} "
           f"{amount / min(contender.seconds):8.1f} {median / reference:9.2f}x")
+  return medians
 
 
 def installed(packages: dict[str, str]) -> list[str]:

@@ -149,6 +149,17 @@ def test_grouped_convolution_is_that_of_tensorflow(groups):
   np.testing.assert_allclose(grouped_conv2d(x, kernel, groups), expected, atol=1e-13)
 
 
+def test_an_accelerator_gets_one_grouped_convolution(monkeypatch):
+  x, kernel = normal(2, 5, 4, 12), normal(3, 3, 2, 18)
+  expected = grouped_conv2d(x, kernel, 6)
+  devices = [tf.config.LogicalDevice(f"{kind}:0", kind) for kind in ("CPU", "GPU")]
+  monkeypatch.setattr(tf.config, "list_logical_devices", lambda: devices)
+  with tf.Graph().as_default() as graph:
+    grouped_conv2d(tf.constant(x.numpy()), tf.constant(kernel.numpy()), 6)
+  assert [operation.type for operation in graph.get_operations()].count("Conv2D") == 1
+  np.testing.assert_allclose(grouped_conv2d(x, kernel, 6), expected, atol=1e-13)
+
+
 @pytest.mark.parametrize("num_classes", [0, 3])
 def test_second_order_gradients(num_classes):
   # Small, so that no difference crosses the kink of a leaky ReLU, where the penalty jumps.
