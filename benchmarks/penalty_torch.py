@@ -1,8 +1,7 @@
 """The discriminator step of `benchmarks.penalty_step` in eager PyTorch.
 
 The networks are those of `models.gan.networks.r3gan`, with PyTorch's own grouped convolutions, and
-depthwise convolutions for resampling. Tensors have the default layout: channels_last takes as long
-on CPUs, because grouped convolutions are slow in both.
+depthwise convolutions for resampling. Tensors have PyTorch's default layout.
 """
 
 import itertools

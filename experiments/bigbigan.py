@@ -184,6 +184,7 @@ class BigBiGANEvaluator:
     classifier of codes; and `feature_probe_accuracy` of one of the encoder's features.
     """
     of_samples = self._evaluate_samples(gan)
+    assert of_samples.picture is not None
     (train_labels, _, *train_inputs), (labels, images, *inputs) = (
         self._encoded(gan, part) for part in self._parts)
     code_accuracy, feature_accuracy = (

@@ -12,6 +12,7 @@ from PIL import Image
 from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
+from experiments.logan import logan
 from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator.app import config
@@ -19,7 +20,7 @@ from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
-GAN_MAINS = {"bigbigan": bigbigan, "biggan": gan, "dcgan": gan, "r3gan": gan,
+GAN_MAINS = {"bigbigan": bigbigan, "biggan": gan, "dcgan": gan, "logan": logan, "r3gan": gan,
              "sngan": sngan, "wgangp": gan}
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
@@ -74,6 +75,9 @@ TINY = {
                  "BigBiGANDiscriminator.units = 8", "BigBiGANDiscriminator.layers = 2",
                  "BigBiGANEncoder.width = 2", "BigBiGANEncoder.units = 8",
                  "BigBiGAN.discriminator_updates = 1", "bigbigan.held_out = 0.25"],
+    "logan": ["Generator.width = 0.0625", "Discriminator.width = 0.0625",
+              "BigGANDeepGenerator.width = 4", "BigGANDeepDiscriminator.width = 4",
+              "LOGAN.discriminator_updates = 1"],
     "biggan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
                "GAN.discriminator_updates = 1"],
     "dcgan": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2"],

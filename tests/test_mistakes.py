@@ -158,8 +158,7 @@ SETTINGS = [  # What was written into a gin file, and the line.
      "seed, precision, deterministic, steps_per_call, log_every, eval_every, checkpoint_every"),
     ("train.batch_size = 64",
      "'train' has no parameter 'batch_size'. Did you mean 'global_batch_size'? It has: ..."),
-    ("steps = 100", "the macro steps is never used. Did you mean piecewise.steps or train.steps "
-     "or warmup.steps?"),
+    ("steps = 100", "the macro steps is never used. Did you mean train.steps?"),
     ("train.workdir = 'here'",
      "'train' gets its 'workdir' from the program; it cannot be set here"),
     ("include 'sngan.gin'",

@@ -70,6 +70,9 @@ def _meant_by_macro(name: str, bindings: Sequence[Binding], used: set[str]) -> s
                  if selector in referred or not selector.startswith(("keras.", "tf.", "gin."))
                  for each in parameters(c))
   owners = [owner for owner, each in known if each == parameter]
+  # Those that the configuration has to do with, or else all.
+  named = set(map(short_name, referred | {binding.selector for binding in bindings}))
+  owners = [owner for owner in owners if owner in named] or owners
   if owners:
     return " Did you mean " + " or ".join(
         f"{scope}/" * bool(scope) + f"{owner}.{parameter}" for owner in owners[:3]) + "?"

@@ -80,6 +80,20 @@ def test_variables_that_replicas_share_need_no_checksum(monkeypatch):
       assert Copies({"shared": tf.Variable(1.0)}, shared).parted() == set()
 
 
+@pytest.mark.parametrize("offset, found", [(0, set()), (1, {"own"})])
+def test_workers_with_one_replica_each_are_compared(offset, found):
+  class Workers:
+    """Two processes; the checksums of the second are `offset` away from those of this one."""
+    num_pipelines = 2
+
+    def run(self, gather, checksums):
+      return [tf.constant(np.concatenate([checksums, checksums + offset]))]
+
+  with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+    own = tf.Variable([1.0, 2.0])
+  assert Copies({"own": own}, Workers()).parted() == found
+
+
 # ---- A training ---------------------------------------------------------------------------------
 
 

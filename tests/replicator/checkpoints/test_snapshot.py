@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from replicator import Replicator, UsageError
-from replicator.checkpoints import checkpoint
+from replicator.checkpoints import checkpoint, snapshot
 from replicator.step.replicated import copies_of
 
 AGGREGATIONS = tf.VariableAggregation
@@ -66,3 +66,18 @@ def test_on_another_number_of_replicas_the_aggregation_decides(
 def test_without_an_aggregation_different_values_need_their_replicas(tmp_path):
   with pytest.raises(UsageError, match="'own' for each of 2 replicas, and there are 4 now"):
     moved(tmp_path, AGGREGATIONS.NONE, tf.float64, [3, 4], 4)
+
+
+@pytest.mark.parametrize("worker, expected", [(0, [1.0, 2.0]), (1, [3.0, 4.0])])
+def test_each_worker_gets_the_values_of_its_own_replicas(worker, expected):
+  class Worker(Replicator):
+    """One of two processes that run two replicas each."""
+    worker_id, num_pipelines = worker, 2
+
+  replicator = Worker("mirrored", logical_cpus=2)
+  with replicator.scope():
+    step = Own(AGGREGATIONS.NONE, tf.float64)
+  replicator.num_replicas = 4
+  values = np.array([[1, 1], [2, 2], [3, 3], [4, 4]], np.float64)
+  snapshot.Variables({"own": step.own}, replicator).put(snapshot.Snapshot({"own": values}, ["own"]))
+  assert [copy.numpy()[0] for copy in copies_of(step.own)] == expected

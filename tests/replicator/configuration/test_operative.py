@@ -111,6 +111,12 @@ def test_a_resumed_run_keeps_what_only_an_evaluation_used_and_reports_changes(ca
     train("run", [], "train.steps = 5", *again[1:], "iner/noise.scale = 1.0")
 
 
+def test_a_resumed_run_that_will_evaluate_does_not_refuse_what_that_may_use(capsys):
+  train("run", [], "train.steps = 2", *SETTING)
+  train("run", [], "train.steps = 4", *SETTING, "TwoNetworks.critic_width = 2")
+  assert "warning: --gin_param: TwoNetworks.critic_width is never used" in capsys.readouterr().out
+
+
 def test_what_a_run_did_not_use_of_an_earlier_config_is_a_note(capsys):
   train("1", [], "train.steps = 2", *SETTING)
   capsys.readouterr()

@@ -144,6 +144,7 @@ def test_an_error_that_the_user_raises_from_another_is_a_cause():
 
 @pytest.mark.parametrize("fails, hint", [
     (lambda: tf.reduce_meen(1), "Did you mean 'reduce_mean'?"),
+    (lambda: pritn, "name 'pritn' is not defined. Did you mean 'print'?"),  # noqa: F821
     (lambda: functols, "name 'functols' is not defined. Did you mean 'functools'?"),  # noqa: F821
     (lambda batch={"image": 1, "label": 2}: batch["img"], "'img'. 'batch' has: image, label"),
     (lambda batch={"image": 1}: batch["image"]["x"], "not subscriptable")])

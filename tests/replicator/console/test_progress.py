@@ -99,6 +99,15 @@ def test_the_rate_is_a_mean_over_the_recent_past():
   assert " 10 steps/s" in out.getvalue().splitlines()[-1]
 
 
+def test_after_a_rollback_the_rate_is_that_of_the_steps_made_again():
+  progress, clock, out = plain()
+  with progress:
+    for step in (100, 200, 60, 70):  # Rolled back to step 50.
+      clock.now += 10
+      progress.update(step, {})
+  assert out.getvalue().splitlines()[-1].startswith("step 70/5000  1 steps/s  64 examples/s")
+
+
 def test_two_updates_at_the_same_time_are_no_error():
   progress, _, out = plain()
   with progress:

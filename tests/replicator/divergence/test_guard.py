@@ -70,6 +70,8 @@ def test_a_run_stops_at_the_first_step_that_is_not_finite(bindings, where, offen
   assert facts["offending"] == {offending: "NaN"}
   assert list(facts["recent"]) == ["loss", "noise", "x", "grad_norm/optimizer"]
   assert facts["recent"]["x"] == [1.5, 5.5, 9.5, 13.5, 17.5, 21.5]
+  assert json.loads((tmp_path / "run.json").read_text())["ended"] == (
+      f"failed: {first_line(caught.value)}")
   # What is logged and saved is from before.
   assert saved_steps(tmp_path) == [4]
   assert all(np.isfinite(value) for row in rows(tmp_path) for value in row.values())

@@ -6,7 +6,14 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, SpectralNorm, UsageError, microbatch, wrap_optimizer
+from replicator import (
+  Replicator,
+  SpectralNorm,
+  UsageError,
+  microbatch,
+  recompute_grad,
+  wrap_optimizer,
+)
 from replicator.step import context
 from replicator.training.training_function import TrainingFunction
 
@@ -60,6 +67,21 @@ def test_gradient_norms_are_those_of_the_mean_over_replicas(float64, synchronous
 def test_several_updates_give_their_mean_before_clipping(float64):
   logged = run(TwoLosses(updates=3, clip_norm=1e-3), Replicator())
   np.testing.assert_allclose(logged["grad_norm/both/one"], 2 * NORM, rtol=1e-12)
+
+
+def test_an_update_after_a_recomputation_is_reported(float64):
+  class Recomputed(tf.Module):
+    def __init__(self):
+      super().__init__()
+      self.a = keras.Variable(np.ones(3))
+      self.optimizer = wrap_optimizer(keras.optimizers.SGD(0.0), [self.a])
+
+    def __call__(self, batch):
+      product = recompute_grad(lambda x: tf.linalg.matvec(x, self.a.value))
+      return {"loss": self.optimizer.minimize(lambda x: tf.reduce_mean(product(x)), batch["x"])}
+
+  logged = run(Recomputed(), Replicator())
+  np.testing.assert_allclose(logged["grad_norm/optimizer"], NORM, rtol=1e-12)
 
 
 def normalized(units: int) -> SpectralNorm:

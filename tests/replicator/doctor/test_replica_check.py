@@ -293,6 +293,8 @@ def test_a_variable_that_passes_through_zero_is_judged_by_its_changes():
   before = at(0, 0.0) | at(1, 0.5)
   assert diagnosis.compare(before | at(2, 1e-17), before | at(2, -3e-17), 1e-9)[1] is None
   assert diagnosis.compare(before | at(2, 1e-17), before | at(2, 1e-8), 1e-9)[1] is not None
+  rests = before | at(2, 1e-17)  # Its largest change is one of an earlier step.
+  assert diagnosis.compare(rests | at(3, 1e-17), rests | at(3, -3e-17), 1e-9)[1] is None
   still = at(0, 1e-17) | at(1, 1e-17)
   assert diagnosis.compare(still, at(0, 1e-17) | at(1, -3e-17), 1e-9)[1] is not None
 

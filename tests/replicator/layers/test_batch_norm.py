@@ -96,11 +96,13 @@ def test_batch_norm_on_eight_replicas(float64):
     close(results[name], expected, 1e-12, name)
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
-def test_batch_norm_does_not_cancel_where_the_mean_is_large(devices):
+@pytest.mark.parametrize("shape", [[64, 3], [16, 2, 2, 3]], ids=str)
+@pytest.mark.parametrize("devices, jit_compile", [(1, False), (1, True), (2, False), (4, False)])
+def test_batch_norm_does_not_cancel_where_the_mean_is_large(devices, jit_compile, shape):
   # E[x^2] - E[x]^2 would be 29 % off here. The mean itself is known to 6e-5, its last digit.
-  batch = batch_of([64, 3], mean=1e3, std=1.0, dtype=np.float32)
-  results = train_once(Replicator("mirrored", logical_cpus=devices), batch)
+  batch = batch_of(shape, mean=1e3, std=1.0, dtype=np.float32)
+  results = train_once(
+      Replicator("mirrored", logical_cpus=devices, jit_compile=jit_compile), batch)
   expected = reference(**batch)
   moving = results["moving_variance"].astype(np.float64)
   np.testing.assert_allclose((moving - MOMENTUM) / (1 - MOMENTUM),

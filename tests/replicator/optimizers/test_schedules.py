@@ -75,6 +75,8 @@ def test_an_average_forgets_half_in_its_half_life(float64):
     (lambda: schedules.cosine(1.0, 0.0, end=0), "cosine: start = 0 and end = 0"),
     (lambda: schedules.piecewise([0, 9, 3], [1.0, 2.0, 3.0]),
      r"piecewise.steps = \[0, 9, 3\]: the schedule must not end before it begins"),
+    (lambda: schedules.piecewise([0, 5, 5], [1.0, 2.0, 3.0]), r"piecewise.steps = \[0, 5, 5\]: "),
+    (lambda: schedules.piecewise([-1, 5], [1.0, 2.0]), r"piecewise.steps = \[-1, 5\]: "),
     (lambda: schedules.piecewise([0, 9], [1.0]), "piecewise: 2 steps and 1 values"),
     (lambda: schedules.piecewise([], []), "piecewise: 0 steps and 0 values"),
     (lambda: schedules.half_life(-1), "half_life.updates = -1"),

@@ -1,7 +1,9 @@
 """A training and what it leaves behind, under every strategy. Resuming is in test_checkpoint."""
 
+import errno
 import json
 import pathlib
+import threading
 import time
 
 import gin
@@ -15,6 +17,7 @@ import replicator
 from replicator import Evaluation, UsageError, random
 from replicator.app import config
 from replicator.checkpoints import checkpoint
+from replicator.errors import RunFailed
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate, network
 
@@ -140,6 +143,25 @@ def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):
   assert [list(row) for row in rows(tmp_path)] == [
       ["step", "seconds", "count", "number", "replica"]] * 3
   assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_path, monkeypatch):
+  failed = threading.Event()
+
+  def full(*arguments):
+    failed.set()
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  def before_call(step, number):
+    if number >= 20:
+      failed.wait(timeout=60)
+      time.sleep(0.02)
+
+  monkeypatch.setattr(checkpoint, "_write_bundle", full)
+  config.parse([], [*SMALL, "train.steps = 40", "train.checkpoint_every = 20"])
+  with pytest.raises(RunFailed, match="step-00000020: could not be saved"):
+    replicator.train(Counter, before_call=before_call, workdir=str(tmp_path))
+  assert 20 <= rows(tmp_path)[-1]["step"] < 40
 
 
 # ---- The strategy does not change the training --------------------------------------------------

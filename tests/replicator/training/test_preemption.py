@@ -1,6 +1,7 @@
 """A signal at any moment of a run: it is saved, and its status is 42; once it is done, 0."""
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -44,6 +45,15 @@ def test_a_held_signal_comes_when_it_is_released(received):
   assert not received
   os.kill(os.getpid(), signal.SIGTERM)
   assert received == [signal.SIGTERM]
+
+
+def test_a_second_sigterm_interrupts_nothing_however_late_it_comes(monkeypatch):
+  monkeypatch.setattr(signal, "pthread_kill", lambda *to: pytest.fail("the run is interrupted"))
+  said, seconds = [], itertools.count(step=60)
+  stop = preemption.StopSignal(said.append, lambda: next(seconds))
+  for _ in range(2):
+    stop.hear(signal.SIGTERM)
+  assert said == ["stopping after this step; Ctrl-C to stop at once"]
 
 
 @contextlib.contextmanager

@@ -277,6 +277,16 @@ def test_a_report_that_fails_is_a_line(workdir, monkeypatch):
   assert said == ["warning: the report cannot be written (ZeroDivisionError: division by zero)"]
 
 
+@pytest.mark.parametrize("ended", ["", "interrupted"])
+def test_the_last_report_knows_how_the_run_ended(ended, workdir, monkeypatch):
+  record, known = Record(workdir), []
+  monkeypatch.setattr(report, "write_report", lambda folder: known.append(dict(record.notes)))
+  live_report = LiveReport(record, pytest.fail)
+  live_report.update()
+  live_report.finish(ended)
+  assert known == [{}, {"ended": ended}]
+
+
 @pytest.mark.parametrize("ended, last, words", [
     ("", 300, "finished at step 300"), ("interrupted", 120, "interrupted at step 120 of 300"),
     ("failed: step 121: loss is nan; stop", 120, "failed after step 120"),

@@ -32,12 +32,13 @@ class Attention(keras.layers.Layer):
     return input_shape
 
 
-def make_discriminator() -> keras.Model:
-  """Scores `[n]` of images `[n, 6, 6, c]`: smooth, so that finite differences apply."""
+def make_discriminator(attention: bool = True) -> keras.Model:
+  """Scores `[n]` of images `[n, 6, 6, 2]`: smooth, so that finite differences apply."""
   keras.utils.set_random_seed(1)
   return Judge([SpectralNorm(ConvDownsample2D(4)), LayerNorm(), keras.layers.Activation("softplus"),
-                Attention(), keras.layers.Flatten(), SpectralNorm(keras.layers.Dense(3)),
-                keras.layers.Activation("softplus"), keras.layers.Dense(1)])
+                *([Attention()] if attention else []), keras.layers.Flatten(),
+                SpectralNorm(keras.layers.Dense(3)), keras.layers.Activation("softplus"),
+                keras.layers.Dense(1)])
 
 
 class Judge(keras.Model):

@@ -1,0 +1,165 @@
+"""LOGAN: a GAN whose codes are optimized before both players learn from them.
+
+    python -m experiments.logan --gin_file=configs/logan_digits.gin
+
+Wu et al. 2019 (arXiv:1912.00953), algorithm 1. With `LatentOptimization.steps = 0` it is the same
+GAN without that. Networks, loss and distribution of codes are chosen in the gin file.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import gin
+import keras
+import tensorflow as tf
+
+import replicator
+from models.gan import losses, sample_variance
+from models.gan.latent_optimization import LatentOptimization
+from models.gan.latents import uniform_latents
+from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
+from models.gan.penalties.scores import Scores
+from models.gan.sample_evaluator import SampleEvaluator
+from models.vision.digits import Digits
+from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
+from models.vision.images import ImageSource, to_unit_range
+from models.vision.shapes import Shapes  # noqa: F401  (for gin)
+from replicator import app, random
+
+
+@gin.configurable(denylist=["image_shape", "num_classes"])
+class LOGAN(tf.Module):
+  """One training step: discriminator updates, one generator update; each optimizes its codes.
+
+  The optimizers are made in the gin scopes `discriminator` and `generator`. Samples to look at are
+  made of codes that were not optimized.
+
+  Args:
+    image_shape: (height, width, channels) of the data.
+    num_classes: number of classes of the data, used if `conditional`.
+    optimizer: makes a Keras optimizer.
+    generator: makes the generator, such as `@BigGANDeepGenerator`, from resolution, channels,
+      latent_dim and num_classes.
+    discriminator: makes the discriminator from resolution, channels and num_classes.
+    loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
+    latents: draws codes in [-1, 1], one of `models.gan.latents`.
+    latent_dim: length of a code.
+    optimization: makes what optimizes codes.
+    conditional: whether generator and discriminator receive labels.
+    discriminator_updates: how many for each generator update; each takes its own part of the batch.
+
+  Raises:
+    UsageError: a number is below 1.
+  """
+
+  may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
+  """The guard warns when the samples vary far less than the images; see `Guard.collapse`."""
+
+  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               generator: Callable[..., keras.Model] = gin.REQUIRED,
+               discriminator: Callable[..., keras.Model] = gin.REQUIRED,
+               loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
+               latents: Callable[[str, Sequence[int]], tf.Tensor] = uniform_latents,
+               latent_dim: int = 256,
+               optimization: Callable[[], LatentOptimization] = LatentOptimization,
+               conditional: bool = False, discriminator_updates: int = 2):
+    super().__init__()
+    counts = {"latent_dim": latent_dim, "discriminator_updates": discriminator_updates}
+    for name, value in counts.items():
+      if value < 1:
+        raise replicator.UsageError(f"LOGAN.{name} = {value}: must be at least 1")
+    resolution, _, channels = image_shape
+    self.num_classes = num_classes if conditional else 0
+    self.loss = loss()
+    self.latents = latents
+    self.latent_dim = latent_dim
+    self.optimization = optimization()
+    self.discriminator_updates = discriminator_updates
+    self.generator = generator(resolution=resolution, channels=channels, latent_dim=latent_dim,
+                               num_classes=self.num_classes)
+    self.discriminator = discriminator(resolution=resolution, channels=channels,
+                                       num_classes=self.num_classes)
+    self.optimizers = {}
+    for name in ("discriminator", "generator"):
+      with gin.config_scope(name):
+        self.optimizers[name] = replicator.wrap_optimizer(
+            optimizer(), getattr(self, name).trainable_variables)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
+
+    These are both losses, with the cost of moving codes; and for the last discriminator update:
+    `latent_cost`, that cost alone; `d_accuracy`, the fraction of images and samples that it
+    classifies correctly; `sample_variance` and `data_variance`, the variances over the global batch
+    of samples and of images, each a mean over pixels.
+    """
+    for part in replicator.split(batch, self.discriminator_updates):
+      images = to_unit_range(part["image"], keras.config.floatx())
+      discriminator_loss, cost, accuracy, moments = self._update_discriminator(
+          images, part["label"])
+    [generator_loss] = self._update_generator(images.shape[0])
+    return {"discriminator": discriminator_loss, "generator": generator_loss, "latent_cost": cost,
+            "d_accuracy": accuracy, **sample_variance.variances(moments)}
+
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have two sizes.
+  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
+    optimizer = self.optimizers["generator"]
+    with optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext():
+      return self.generator(z, labels, training=False)
+
+  def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> list:
+    """Loss [], cost [], accuracy [], and the `sample_variance.moments`."""
+    def loss(images, labels, z, fake_labels):
+      moved, cost = self._optimized(z, fake_labels)
+      fakes = self.generator(moved, fake_labels, training=True)
+      scores = Scores(self.discriminator, images, tf.cast(fakes, images.dtype), labels, fake_labels)
+      is_right = tf.concat([scores.real > 0, scores.fake < 0], 0)
+      return [self.loss.discriminator(scores.real, scores.fake) + cost, cost,
+              tf.reduce_mean(tf.cast(is_right, images.dtype)),
+              sample_variance.moments(images, fakes)]
+
+    return self._update("discriminator", loss, images, labels, *self._sample(images.shape[0]))
+
+  def _update_generator(self, size: int) -> list[tf.Tensor]:
+    def loss(z, labels):
+      moved, cost = self._optimized(z, labels)
+      return [self.loss.generator(self._score(moved, labels)) + cost]
+
+    return self._update("generator", loss, *self._sample(size))
+
+  def _optimized(self, z: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The codes after optimization, [n, latent_dim], and its cost []."""
+    return self.optimization(lambda z: self._score(z, labels), z)
+
+  def _score(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return self.discriminator(self.generator(z, labels, training=True), labels, training=True)
+
+  def _sample(self, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    z = self.latents("z", [size, self.latent_dim])
+    if not self.num_classes:
+      return z, tf.zeros([size], tf.int32)
+    return z, random.uniform("label", [size], 0, self.num_classes, tf.int32)
+
+  def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
+    """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
+    optimizer = self.optimizers[name]
+    means, gradients = replicator.microbatch(
+        lambda part: optimizer.loss_and_gradients(loss_fn, *part), batch)
+    optimizer.apply(gradients, getattr(self, name).trainable_variables)
+    return means
+
+
+@gin.configurable
+def logan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+  """Trains LOGAN on `data`, or resumes the run in `workdir`."""
+  source = data()
+  replicator.train(lambda: LOGAN(source.image_shape, source.num_classes), source,
+                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(logan)

@@ -1,0 +1,40 @@
+"""The lines of a step's operations are found, also in the branches that it calls."""
+
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+from replicator.tracing import graphs
+
+
+def line_of(words: str) -> str:
+  """Where the only line of this file that ends so is."""
+  lines = pathlib.Path(__file__).read_text().splitlines()
+  number, = (number for number, line in enumerate(lines, 1) if line.endswith(words))
+  return f" at tests/replicator/tracing/test_graphs.py:{number}"
+
+
+@pytest.fixture
+def variables() -> dict[str, tf.Variable]:
+  return {name: tf.Variable(0.0) for name in ("always", "sometimes", "again", "never")}
+
+
+def test_an_assignment_is_placed_in_a_branch_or_loop_too(variables):
+  @tf.function(autograph=False)
+  def step(x):
+    def sometimes():
+      read = variables["never"] + variables["sometimes"]
+      return read + variables["sometimes"].assign(x)  # Sometimes.
+
+    def again(count):
+      variables["again"].assign_add(variables["never"] + x)  # Again.
+      return count + 1
+    variables["always"].assign(x)  # Always.
+    tf.cond(x > 0, sometimes, lambda: x)
+    return tf.while_loop(lambda count: count < 2, again, [0])
+
+  graph = step.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
+  found = {name: graphs.assigned_at(graph, variable) for name, variable in variables.items()}
+  assert found == {"always": line_of("# Always."), "sometimes": line_of("# Sometimes."),
+                   "again": line_of("# Again."), "never": ""}
