@@ -9,7 +9,7 @@ of this machine.
 What the prediction may use: the step on one process alone, the bytes that the doctor counts when it
 traces the step, and a fit of one latency and one bandwidth to collectives that are timed by
 themselves, of other sizes than those of the steps. What it is compared with: the median of the
-steps. The table also has the error of the fit.
+steps. Of several rounds the fastest counts, for both. The table also has the error of the fit.
 """
 
 import json
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from absl import app, flags
 
@@ -28,6 +28,7 @@ from replicator.doctor.scaling import model
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("processes", ["2", "4", "8"], "Numbers of processes.")
+flags.DEFINE_integer("rounds", 3, "Turns of every number of processes.", lower_bound=1)
 flags.DEFINE_integer("calls", 15, "Steps that are timed.", lower_bound=1)
 flags.DEFINE_string("output", None, "Only be one process of a cluster; the chief writes this file.")
 
@@ -162,6 +163,14 @@ def run(processes: int) -> dict:
     return json.loads(output.read_text())
 
 
+def fastest(found: Sequence[dict]) -> dict:
+  """The least of what several rounds measured: whatever else the machine does only slows them."""
+  collectives = zip(*(each["collectives"] for each in found), strict=True)
+  return {"steps": {name: min(each["steps"][name] for each in found) for name in found[0]["steps"]},
+          "collectives": [(*rows[0][:2], *map(min, zip(*(row[2:] for row in rows), strict=True)))
+                          for rows in collectives]}
+
+
 def main(argv: list[str]) -> None:
   del argv
   if FLAGS.output:
@@ -169,10 +178,10 @@ def main(argv: list[str]) -> None:
     return
   from replicator.step.context import Transfer
   cores = os.cpu_count() or 1
-  before = run(1)["steps"]
-  clusters = {processes: run(processes) for processes in map(int, FLAGS.processes)}
-  after = run(1)["steps"]  # Whatever else the machine does only slows a step: the faster counts.
-  alone = {name: min(before[name], after[name]) for name in before}
+  numbers = [1, *map(int, FLAGS.processes)]
+  rounds = [[run(processes) for processes in numbers] for _ in range(FLAGS.rounds)]
+  clusters = dict(zip(numbers, map(fastest, zip(*rounds, strict=True)), strict=True))
+  alone = clusters.pop(1)["steps"]
   timed = [(Transfer(move, size), processes, *times) for processes, found in clusters.items()
            for move, size, *times in found["collectives"]]
   networks = (model.fit([(t, n, seconds) for t, n, seconds, _ in timed if n <= cores]),
