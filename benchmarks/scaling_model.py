@@ -9,7 +9,7 @@ of this machine.
 What the prediction may use: the step on one process alone, the bytes that the doctor counts when it
 traces the step, and a fit of one latency and one bandwidth to collectives that are timed by
 themselves, of other sizes than those of the steps. What it is compared with: the median of the
-steps. Of several rounds the fastest counts, for both. The table also has the error of the fit.
+steps. The fastest of several rounds counts, for both. The table also has the error of the fit.
 """
 
 import json

@@ -51,7 +51,7 @@ class LOGAN(tf.Module):
     discriminator_updates: how many for each generator update; each takes its own part of the batch.
 
   Raises:
-    UsageError: a number is below 1.
+    UsageError: a number is below 1, or the loss compares samples with images.
   """
 
   may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
@@ -71,9 +71,10 @@ class LOGAN(tf.Module):
     for name, value in counts.items():
       if value < 1:
         raise replicator.UsageError(f"LOGAN.{name} = {value}: must be at least 1")
+    self.loss = loss()
+    losses.refuse_relative("LOGAN", self.loss)
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
-    self.loss = loss()
     self.latents = latents
     self.latent_dim = latent_dim
     self.optimization = optimization()

@@ -52,7 +52,7 @@ class SNGAN(tf.Module):
       it to regress the codes of generated images.
 
   Raises:
-    UsageError: a number is below 1.
+    UsageError: a number is below 1, or the loss compares samples with images.
   """
 
   may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
@@ -70,9 +70,7 @@ class SNGAN(tf.Module):
       if value < 1:
         raise replicator.UsageError(f"SNGAN.{name} = {value}: must be at least 1")
     self.loss = loss()
-    if self.loss.is_relative:
-      raise replicator.UsageError("SNGAN.loss: compares samples with images in the generator's "
-                                  "update, which has none here; use experiments.gan for it")
+    losses.refuse_relative("SNGAN", self.loss)
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
     self.latent_dim = latent_dim

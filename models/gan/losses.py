@@ -13,6 +13,7 @@ import gin
 import tensorflow as tf
 
 from models.gan import tfgan
+from replicator.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,13 @@ class AdversarialLoss:
   discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
   generator: Callable[..., tf.Tensor]
   is_relative: bool = False
+
+
+def refuse_relative(step: str, loss: AdversarialLoss) -> None:
+  """Raises a `UsageError` if a step, named in the line, has no images for a relative loss."""
+  if loss.is_relative:
+    raise UsageError(f"{step}.loss: compares samples with images in the generator's update, which "
+                     "has none here; use experiments.gan for it")
 
 
 def _loss(name: str, discriminator: dict[str, float] | None = None,

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from models.gan import losses
+from replicator.errors import UsageError
 
 SCORES = np.random.default_rng(0).normal(size=(2, 10), scale=1.5)
 
@@ -119,3 +120,9 @@ def test_gin_sets_the_options_of_a_loss(name, options, expected, of_generator):
   real, fake = tf.constant([2.0], tf.float64), tf.constant([3.0], tf.float64)
   np.testing.assert_allclose(loss.discriminator(real, fake), expected, rtol=1e-14)
   np.testing.assert_allclose(loss.generator(fake), of_generator, rtol=1e-7)  # TF-GAN's constant.
+
+
+def test_a_step_without_images_for_the_generator_refuses_a_relative_loss():
+  losses.refuse_relative("SNGAN", losses.hinge())
+  with pytest.raises(UsageError, match=r"SNGAN.loss: compares samples with images in the"):
+    losses.refuse_relative("SNGAN", losses.relativistic())
