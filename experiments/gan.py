@@ -21,7 +21,7 @@ from models.gan.augmentation import diffaugment  # noqa: F401  (for gin)
 from models.gan.augmentation.ada import ADA
 from models.gan.latents import normal_latents
 from models.gan.networks import biggan, biggan_deep, dcgan, r3gan, sngan  # noqa: F401  (for gin)
-from models.gan.penalties import consistency, lecam, orthogonal  # noqa: F401  (for gin)
+from models.gan.penalties import consistency, lecam, orthogonality  # noqa: F401  (for gin)
 from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  (for gin)
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
@@ -58,8 +58,8 @@ class GAN(tf.Module):
     conditional: whether generator and discriminator receive labels.
     discriminator_updates: how many for each generator update.
     generator_batch_ratio: codes in a generator update for each image in a discriminator update.
-    generator_orthogonality: the weight of `orthogonal.products_of_filters` of the generator in its
-      loss, BigGAN's regularization.
+    generator_orthogonality: the weight of `products_of_filters` of the generator in its loss,
+      BigGAN's regularization.
 
   Raises:
     UsageError: a number is below 1, or a relative loss has a generator batch of another size.
@@ -174,7 +174,7 @@ class GAN(tf.Module):
     """The generator's loss with the penalty on its kernels."""
     if self.generator_orthogonality == 0.0:
       return loss
-    penalty = orthogonal.products_of_filters(self.generator)
+    penalty = orthogonality.products_of_filters(self.generator)
     return loss + tf.cast(replicator.scheduled(self.generator_orthogonality) * penalty, loss.dtype)
 
   def _sample(self, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

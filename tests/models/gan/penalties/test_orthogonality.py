@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from models.gan.penalties.orthogonal import orthogonal
+from models.gan.penalties.orthogonality import orthogonality
 from models.gan.penalties.scores import Scores
 from tests.models.gan.penalties.conftest import Judge
 
@@ -14,7 +14,7 @@ def test_the_gradient_is_that_of_the_authors_code(float64):
                    keras.layers.Flatten(), keras.layers.Dense(1)])
   images = tf.zeros([1, 6, 6, 2], tf.float64)
   with tf.GradientTape() as tape:
-    penalty = orthogonal(weight=0.5)(Scores(network, images, images))
+    penalty = orthogonality(weight=0.5)(Scores(network, images, images))
   gradients = tape.gradient(penalty, network.trainable_variables)
   of_kernel = np.reshape(gradients[0], [18, 4])
   rows = np.reshape(network.trainable_variables[0], [18, 4]).T  # A row for each output.
@@ -29,4 +29,4 @@ def test_orthogonal_filters_have_no_penalty(float64):
   network = Judge([keras.layers.Flatten(),
                    keras.layers.Dense(8, kernel_initializer=keras.initializers.Orthogonal(2.0))])
   images = tf.zeros([1, 6, 6, 2], tf.float64)
-  np.testing.assert_allclose(orthogonal()(Scores(network, images, images)), 0, atol=1e-12)
+  np.testing.assert_allclose(orthogonality()(Scores(network, images, images)), 0, atol=1e-12)

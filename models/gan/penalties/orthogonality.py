@@ -9,14 +9,14 @@ from replicator.optimizers.schedules import Number
 
 
 @gin.configurable
-def orthogonal(weight: Number = 1e-4, every: int = 1) -> Penalty:
+def orthogonality(weight: Number = 1e-4, every: int = 1) -> Penalty:
   """weight `products_of_filters(discriminator)`; see there, also for a generator.
 
   Args:
     weight: the paper's beta.
     every: the steps from one penalty to the next; see `Penalty`.
   """
-  return Penalty("orthogonal", lambda scores: products_of_filters(scores.discriminator), weight,
+  return Penalty("orthogonality", lambda scores: products_of_filters(scores.discriminator), weight,
                  every)
 
 
