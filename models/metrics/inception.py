@@ -7,6 +7,7 @@ that of torch-fidelity and pytorch-fid: TensorFlow's graph of 2015-12-05, conver
 
 import functools
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import gin
@@ -187,7 +188,7 @@ def _block_7a(x: tf.Tensor, name: str) -> tf.Tensor:
       _max(x, 2, "valid")])
 
 
-def _block_7(x: tf.Tensor, name: str, pool) -> tf.Tensor:
+def _block_7(x: tf.Tensor, name: str, pool: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
   short = _unit(x, f"{name}.branch3x3_1", 384, 1)
   long = _unit(_unit(x, f"{name}.branch3x3dbl_1", 448, 1), f"{name}.branch3x3dbl_2", 384, 3)
   return _join([
