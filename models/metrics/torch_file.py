@@ -53,8 +53,8 @@ def _of_archive(content: bytes) -> Iterator[tuple[str, np.ndarray]]:
       views = _named_views(described)
       arrays = {storage: _record(archive, f"{folder}data/{storage.key}", storage)
                 for storage in _storages(views)}
-  except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError,
-          struct.error) as error:
+  except (zipfile.BadZipFile, struct.error, EOFError, LookupError, OSError, OverflowError,
+          RuntimeError, ValueError) as error:  # As `zipfile` raises them for damaged files.
     raise Refused("its ZIP archive is damaged or incomplete") from error
   return ((name, view.of(arrays[view.storage])) for name, view in views.items())
 

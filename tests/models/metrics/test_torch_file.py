@@ -252,6 +252,14 @@ def test_records_that_overlap_are_refused(tmp_path):
   assert_refused(tmp_path, content.getvalue(), "overlap")
 
 
+def test_a_record_beyond_the_largest_file_is_refused(tmp_path):
+  content = io.BytesIO()
+  with zipfile.ZipFile(content, "w") as file:
+    file.writestr("archive/data.pkl", b"N.")
+    file.getinfo("archive/data.pkl").header_offset = 2 ** 64 - 2
+  assert_refused(tmp_path, content.getvalue(), "damaged")
+
+
 def test_a_record_that_was_changed_is_refused(tmp_path):
   content = archive(GOOD)
   numbers = np.arange(4, dtype="<f4").tobytes()
