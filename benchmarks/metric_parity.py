@@ -4,9 +4,12 @@
   python -m benchmarks.metric_parity [--goldens=tests/models/metrics/goldens.json]
 
 Each line has a number of the reference, the same number here, and their difference, which must
-not exceed what the column `allowed` says: relative for FID and the Inception score, absolute for
-all others. The exit status is 1 when one does. `--goldens` also writes the references' numbers to
-a file, which the tests compare with.
+not exceed what the column `allowed` says: relative to the number for FID and the Inception score,
+and to the kernel for KID. The exit status is 1 when one does. `--goldens` also writes the
+references' numbers to a file, which the tests compare with.
+
+Where torch-fidelity sums in float32, so that rounding is all that differs, it is also asked in
+float64.
 """
 
 import contextlib
@@ -18,6 +21,7 @@ import pathlib
 import sys
 from typing import NamedTuple
 
+import numpy as np
 from absl import app, flags
 
 from benchmarks.metric_cases import MetricCase, metric_cases
@@ -29,40 +33,63 @@ from models.metrics.statistics import FeatureStatistics
 
 NEEDED = ("torch", "torch-fidelity", "prdc")
 SUBSETS = 20
-# Rounding: torch-fidelity takes means and kernels in float32.
-RELATIVE = {"FID": 1e-4, "IS mean": 1e-5}
-ABSOLUTE = {"KID mean": 1e-6, "KID std": 1e-6, "IS std": 1e-5}
+# What rounding makes of a number.
+ALLOWED = {"FID": 1e-4, "FID in float64": 1e-6, "KID mean": 1e-6, "KID std": 1e-6,
+           "KID mean in float64": 1e-12, "KID std in float64": 1e-12, "IS mean": 1e-5,
+           "IS std": 1e-5, "precision, k = 3, <=": 1e-7, "recall, k = 3, <=": 1e-7}
+OF_SAMPLES = 1e-12  # Shares of samples are equal; torch-fidelity divides in float32, see above.
 
 
 class Comparison(NamedTuple):
-  """One number of a reference and of this project."""
+  """One number of a reference and of this project.
+
+  Attributes:
+    case: which features.
+    name: which number.
+    reference: torch-fidelity's or `prdc`'s.
+    ours: this project's.
+    scale: what the difference is relative to.
+  """
 
   case: str
   name: str
   reference: float
   ours: float
+  scale: float
 
   @property
   def difference(self) -> float:
-    """Relative to the reference, or absolute, as `RELATIVE` says."""
-    scale = max(abs(self.reference), 1e-12) if self.name in RELATIVE else 1
-    return abs(self.ours - self.reference) / scale
+    return abs(self.ours - self.reference) / self.scale
 
   @property
   def allowed(self) -> float:
-    """The largest difference that is rounding; shares of samples are equal."""
-    return {**RELATIVE, **ABSOLUTE}.get(self.name, 1e-12)
+    return ALLOWED.get(self.name, OF_SAMPLES)
+
+
+def compare(goldens: dict[str, dict[str, float]]) -> list[Comparison]:
+  """This project's numbers beside those of the references, by case and by name."""
+  comparisons = []
+  for name, case in metric_cases().items():
+    found = ours(case)
+    kernels = (np.mean(features.astype(np.float64) ** 2, axis=1) + 1 for features in case[:2])
+    kernel = max(np.mean(kernel ** 3) for kernel in kernels)
+    for metric, reference in goldens[name].items():
+      scale = {"FID": abs(reference), "IS ": 1.0, "KID": kernel}.get(metric[:3], 1.0)
+      comparisons.append(Comparison(name, metric, reference, found[metric], scale))
+  return comparisons
 
 
 def ours(case: MetricCase) -> dict[str, float]:
   """The numbers of this project."""
   real, generated = case.real, case.generated
+  fid = frechet_distance(FeatureStatistics.of(real), FeatureStatistics.of(generated))
   kid = kernel_distance(real, generated, SUBSETS, case.subset_size)
   score = inception_score(generated, case.splits)
   improved, prdc = neighbor_scores(real, generated, [IMPROVED, PRDC])
   return {
-      "FID": frechet_distance(FeatureStatistics.of(real), FeatureStatistics.of(generated)),
-      "KID mean": kid.mean, "KID std": kid.std, "IS mean": score.mean, "IS std": score.std,
+      "FID": fid, "FID in float64": fid, "KID mean": kid.mean, "KID std": kid.std,
+      "KID mean in float64": kid.mean, "KID std in float64": kid.std,
+      "IS mean": score.mean, "IS std": score.std,
       "precision, k = 3, <=": improved.precision, "recall, k = 3, <=": improved.recall,
       "precision, k = 5, <": prdc.precision, "recall, k = 5, <": prdc.recall,
       "density, k = 5, <": prdc.density, "coverage, k = 5, <": prdc.coverage}
@@ -74,20 +101,23 @@ def references(case: MetricCase) -> dict[str, float]:
   import torch
   from torch_fidelity import metric_fid, metric_isc, metric_kid, metric_prc
 
-  real, generated = torch.from_numpy(case.real), torch.from_numpy(case.generated)
-  quiet = {"verbose": False}
-  statistics = [metric_fid.fid_features_to_statistics(features) for features in (generated, real)]
-  fid = metric_fid.fid_statistics_to_metric(*statistics, False)
-  kid = metric_kid.kid_features_to_metric(
-      generated, real, kid_subsets=SUBSETS, kid_subset_size=case.subset_size, **quiet)
-  score = metric_isc.isc_features_to_metric(generated, case.splits)
-  improved = metric_prc.prc_features_to_metric(generated, real, **quiet)
+  def moments_and_kernels(features: list[torch.Tensor], suffix: str) -> dict[str, float]:
+    statistics = [metric_fid.fid_features_to_statistics(part) for part in features]
+    fid = metric_fid.fid_statistics_to_metric(*statistics, False)
+    kid = metric_kid.kid_features_to_metric(
+        *features, kid_subsets=SUBSETS, kid_subset_size=case.subset_size, verbose=False)
+    return {f"FID{suffix}": fid["frechet_inception_distance"],
+            f"KID mean{suffix}": kid["kernel_inception_distance_mean"],
+            f"KID std{suffix}": kid["kernel_inception_distance_std"]}
+
+  pair = [torch.from_numpy(features) for features in (case.generated, case.real)]
+  score = metric_isc.isc_features_to_metric(pair[0], case.splits)
+  improved = metric_prc.prc_features_to_metric(*pair, verbose=False)
   with contextlib.redirect_stdout(io.StringIO()):
     strict = prdc.compute_prdc(case.real, case.generated, nearest_k=PRDC.k)
   return {
-      "FID": fid["frechet_inception_distance"],
-      "KID mean": kid["kernel_inception_distance_mean"],
-      "KID std": kid["kernel_inception_distance_std"],
+      **moments_and_kernels(pair, ""),
+      **moments_and_kernels([features.double() for features in pair], " in float64"),
       "IS mean": score["inception_score_mean"], "IS std": score["inception_score_std"],
       **{f"{name}, k = 3, <=": improved[name] for name in ("precision", "recall")},
       **{f"{name}, k = 5, <": float(strict[name])
@@ -100,11 +130,8 @@ def main(argv: list[str]) -> None:
   if missing:
     sys.exit(f"metric_parity compares with {', '.join(missing)}, which is not installed: "
              f"pip install {' '.join(NEEDED)}")
-  cases = metric_cases()
-  goldens = {name: references(case) for name, case in cases.items()}
-  comparisons = [Comparison(name, metric, reference, found[metric])
-                 for name, case in cases.items() for found in [ours(case)]
-                 for metric, reference in goldens[name].items()]
+  goldens = {name: references(case) for name, case in metric_cases().items()}
+  comparisons = compare(goldens)
   print(f"{'features':30} {'number':21} {'reference':>14} {'ours':>14} {'difference':>11} allowed")
   for it in comparisons:
     print(f"{it.case:30} {it.name:21} {it.reference:14.8g} {it.ours:14.8g} {it.difference:11.1e} "

@@ -88,6 +88,20 @@ def test_equal_real_samples_have_balls_without_a_radius():
   assert (opened.precision, opened.density, opened.coverage) == (0, 0, 0)
 
 
+def test_rounding_of_the_worst_kind_breaks_no_tie(monkeypatch):
+  exact = neighbors._squared_distances
+
+  def rounded(points, others):
+    for rows, squared in exact(points, others):
+      error = 64 * np.finfo(np.float64).eps * np.sum(FAR[0] ** 2)
+      yield rows, squared + RANDOM.uniform(-error, error, squared.shape)
+
+  monkeypatch.setattr(neighbors, "_squared_distances", rounded)
+  test_copies_of_the_real_samples_are_ties(FAR)
+  test_a_collapsed_generator_on_a_real_sample()
+  test_equal_real_samples_have_balls_without_a_radius()
+
+
 def test_generated_samples_far_away_score_0():
   for found in neighbor_scores(FAR, FAR + 100):
     assert found == (0, 0, 0, 0)
