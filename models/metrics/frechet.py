@@ -1,5 +1,6 @@
 """The Fréchet distance between two sets of features, and its mean over classes."""
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,9 @@ def _distance(mean1: np.ndarray, factor1: np.ndarray,
 
 
 def _factor(covariance: np.ndarray) -> np.ndarray:
-  """F with F F^T = C, of as many columns as C has positive eigenvalues: [d, d] -> [d, rank]."""
+  """F with F F^T = C: [d, d] -> [d, d], or [d, rank] for a singular one."""
+  with contextlib.suppress(np.linalg.LinAlgError):
+    return scipy.linalg.cholesky(covariance, lower=True)
   values, vectors = scipy.linalg.eigh(covariance)
   kept = values > values[-1] * len(values) * np.finfo(np.float64).eps  # The others are rounding.
   return vectors[:, kept] * np.sqrt(values[kept])

@@ -170,4 +170,5 @@ def _squared_norms(points: np.ndarray) -> np.ndarray:
 
 def _rounded(squared: np.ndarray) -> np.ndarray:
   """Distances, rounded to float32 where the references round: the squares, then their roots."""
-  return np.sqrt(np.maximum(squared, 0).astype(np.float32))
+  distances = np.maximum(squared, 0, dtype=np.float32, casting="same_kind")
+  return np.sqrt(distances, out=distances)
