@@ -127,11 +127,11 @@ class _Tally:
 
 # ---- Distances ----------------------------------------------------------------------------------
 #
-# Both references compare distances in float32: `prdc` rounds squares from float64, and these are
-# compared just so. Two things keep ties exact, which conventions differ in. The squares are of
-# float64 (torch-fidelity's are of float32, where a sample and its copy can be 0.03 apart). And a
-# radius is moved by the most that the rounding of float64 can make of it, outwards for closed balls
-# and inwards for open ones: what is equal in exact arithmetic is always inside or always outside.
+# Both references compare distances as float32 numbers. `prdc` rounds them from float64 squares, and
+# so does this module. (In torch-fidelity's float32 squares, a sample is not at 0 from its copy.) The
+# conventions differ at ties, so these must be exact. A radius is therefore moved by the most that
+# the rounding of float64 can have made of it, outwards for closed balls and inwards for open ones:
+# what is equal in exact arithmetic is always inside, or always outside.
 
 
 def _squared_distances(points: np.ndarray,
