@@ -128,7 +128,7 @@ class _Tally:
 # ---- Distances ----------------------------------------------------------------------------------
 #
 # Both references compare distances as float32 numbers. `prdc` rounds them from float64 squares, and
-# so does this module. (In torch-fidelity's float32 squares, a sample is not at 0 from its copy.) The
+# so does this module. (In torch-fidelity's float32 squares a sample is not at 0 from its copy.) The
 # conventions differ at ties, so these must be exact. A radius is therefore moved by the most that
 # the rounding of float64 can have made of it, outwards for closed balls and inwards for open ones:
 # what is equal in exact arithmetic is always inside, or always outside.
