@@ -1,11 +1,11 @@
 """What was computed from real images, kept on the disk: an evaluation does not compute it again."""
 
+import dataclasses
 import hashlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -17,7 +17,8 @@ from replicator import atomic
 _AT_A_TIME = 1024
 
 
-class Key(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Key:
   """What features of real images, and their statistics, depend on.
 
   Attributes:
@@ -56,10 +57,11 @@ def cached(folder: str | os.PathLike, key: Key,
   They are kept in a sub-folder with checksums. If it is damaged, a warning is logged and they are
   made again; and if they cannot be kept, a warning is logged, too.
   """
-  kept = Path(folder) / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+  facts = dataclasses.asdict(key)
+  kept = Path(folder) / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
   if kept.exists():
     try:
-      if atomic.check(kept) == key._asdict():
+      if atomic.check(kept) == facts:
         return {file.stem: np.load(file) for file in kept.glob("*.npy")}
       reason = "it has another key"
     except (atomic.Corrupt, OSError) as error:
@@ -67,7 +69,7 @@ def cached(folder: str | os.PathLike, key: Key,
     logging.warning("%s is not what was kept there (%s): it is made again", kept, reason)
   arrays = compute()
   try:
-    atomic.publish(kept, lambda path: _save(path, arrays), key._asdict())
+    atomic.publish(kept, lambda path: _save(path, arrays), facts)
   except OSError as error:
     logging.warning("%s cannot be kept (%s): the next evaluation computes it again", kept, error)
   return arrays

@@ -1,5 +1,6 @@
 """The cache of what was computed from real images: its keys, and what happens to damaged files."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -54,7 +55,8 @@ def test_arrays_are_computed_once(tmp_path):
 
 
 def test_a_key_says_what_features_depend_on():
-  assert KEY.data.startswith("Digits ") and KEY[1:] == (20, "8x8", "none", "means")
+  data, *others = dataclasses.astuple(KEY)
+  assert data.startswith("Digits ") and others == [20, "8x8", "none", "means"]
   images = np.zeros([30, 8, 8, 1], np.uint8)
   black = InMemoryImages(images, np.zeros(30), ("all",))
   images = images.copy()
@@ -72,7 +74,7 @@ def test_a_key_says_what_features_depend_on():
 def test_another_key_has_other_arrays(tmp_path):
   cached(tmp_path, KEY, Count())
   compute = Count()
-  cached(tmp_path, KEY._replace(count=21), compute)
+  cached(tmp_path, dataclasses.replace(KEY, count=21), compute)
   assert compute.calls == 1
 
 
