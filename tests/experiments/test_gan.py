@@ -182,8 +182,9 @@ def test_the_classes_of_samples_are_part_of_the_generators_loss(loss, float64):
   for weight in (0.0, 0.5):
     keras.utils.set_random_seed(0)
     model = gan.GAN((2, 2, 1), 10, optimizer=lambda: keras.optimizers.SGD(0.0),
-                    generator=lambda **_: Line(3, (2, 2, 1)), discriminator=lambda **_: Classifying(),
-                    latent_dim=3, conditional=True, loss=gin.get_configurable(loss),
+                    generator=lambda **_: Line(3, (2, 2, 1)),
+                    discriminator=lambda **_: Classifying(), latent_dim=3, conditional=True,
+                    loss=gin.get_configurable(loss),
                     penalties=[gin.get_configurable("classification")()],
                     generator_classification=weight)
     [outputs[weight]] = replicator.Replicator().run(model, BATCH)
