@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import gin
 import numpy as np
-from scipy import special
+import tensorflow as tf
 
 from models.gan import tfgan
 from models.vision.classifier import NUM_FEATURES, load_or_train
@@ -119,7 +119,8 @@ class SampleQuality:
       found = logits.argmax(-1)
       shares = np.bincount(found, minlength=len(self._shares)) / len(images)
       covered = float(np.sum((self._shares > 0) & (shares >= _COVERED_SHARE * self._shares)))
-      confidence = float(np.mean(special.softmax(logits.astype(np.float64), axis=-1).max(-1)))
+      probabilities = tf.nn.softmax(tf.cast(logits, tf.float64))
+      confidence = float(tf.reduce_mean(tf.reduce_max(probabilities, axis=-1)))
     return {
         "classifier_frechet_distance": distance,
         "classes_covered": covered,
