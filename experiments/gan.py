@@ -20,11 +20,18 @@ from models.gan import losses, sample_variance
 from models.gan.augmentation import diffaugment  # noqa: F401  (for gin)
 from models.gan.augmentation.ada import ADA
 from models.gan.latents import normal_latents
-from models.gan.networks import biggan, biggan_deep, dcgan, r3gan, sngan  # noqa: F401  (for gin)
-from models.gan.penalties import consistency, lecam, orthogonality  # noqa: F401  (for gin)
+from models.gan.networks import (  # noqa: F401  (for gin)
+  acgan,
+  biggan,
+  biggan_deep,
+  dcgan,
+  r3gan,
+  sngan,
+)
+from models.gan.penalties import classification, consistency, lecam, orthogonality  # noqa: F401  (for gin)
 from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  (for gin)
 from models.gan.penalties.penalty import Penalty
-from models.gan.penalties.scores import Scores
+from models.gan.penalties.scores import Scores, scores_and_logits
 from models.gan.sample_evaluator import SampleEvaluator
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
@@ -60,9 +67,12 @@ class GAN(tf.Module):
     generator_batch_ratio: codes in a generator update for each image in a discriminator update.
     generator_orthogonality: the weight of `products_of_filters` of the generator in its loss,
       BigGAN's regularization.
+    generator_classification: the weight of the classification loss of samples in the generator's
+      loss, for `@ACGANDiscriminator`.
 
   Raises:
-    UsageError: a number is below 1, or a relative loss has a generator batch of another size.
+    UsageError: a number is below 1, a relative loss has a generator batch of another size, or there
+      is no classifier for a classification loss.
   """
 
   may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
@@ -77,7 +87,8 @@ class GAN(tf.Module):
                augment: Callable[[], Any] | None = None,
                latents: Callable[[str, Sequence[int]], tf.Tensor] = normal_latents,
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 1,
-               generator_batch_ratio: int = 1, generator_orthogonality: Number = 0.0):
+               generator_batch_ratio: int = 1, generator_orthogonality: Number = 0.0,
+               generator_classification: Number = 0.0):
     super().__init__()
     counts = {"latent_dim": latent_dim, "discriminator_updates": discriminator_updates,
               "generator_batch_ratio": generator_batch_ratio}
@@ -98,6 +109,7 @@ class GAN(tf.Module):
     self.discriminator_updates = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
     self.generator_orthogonality = generator_orthogonality
+    self.generator_classification = generator_classification
     self.generator = generator(resolution=resolution, channels=channels, latent_dim=latent_dim,
                                num_classes=self.num_classes)
     self.discriminator = discriminator(resolution=resolution, channels=channels,
@@ -156,13 +168,14 @@ class GAN(tf.Module):
     def loss(z, fake_labels):
       fakes = self.generator(z, fake_labels, training=True)
       seen = self.augment(fakes) if self.augment else fakes
-      return [self._regularized(
-          self.loss.generator(self.discriminator(seen, fake_labels, training=True)))]
+      scores, logits = scores_and_logits(self.discriminator(seen, fake_labels, training=True))
+      return [self._regularized(self.loss.generator(scores), logits, fake_labels)]
 
     def relative_loss(z, fake_labels, images, labels):
       fakes = self.generator(z, fake_labels, training=True)
       scores = self._scores(images, fakes, labels, fake_labels)
-      return [self._regularized(self.loss.generator(scores.real, scores.fake))]
+      return [self._regularized(self.loss.generator(scores.real, scores.fake),
+                                scores.fake_logits, fake_labels)]
 
     labels = tf.repeat(part["label"], self.generator_batch_ratio)
     if not self.loss.is_relative:
@@ -170,12 +183,15 @@ class GAN(tf.Module):
     images = to_unit_range(part["image"], keras.config.floatx())
     return self._update("generator", relative_loss, *self._sample(labels), images, labels)[0]
 
-  def _regularized(self, loss: tf.Tensor) -> tf.Tensor:
-    """The generator's loss with the penalty on its kernels."""
-    if self.generator_orthogonality == 0.0:
-      return loss
-    penalty = orthogonality.products_of_filters(self.generator)
-    return loss + tf.cast(replicator.scheduled(self.generator_orthogonality) * penalty, loss.dtype)
+  def _regularized(self, loss: tf.Tensor, logits: tf.Tensor | None,
+                   fake_labels: tf.Tensor) -> tf.Tensor:
+    """The generator's loss with its other terms: its kernels', and its samples' classes'."""
+    for weight, term in [
+        (self.generator_orthogonality, lambda: orthogonality.products_of_filters(self.generator)),
+        (self.generator_classification, lambda: classification.cross_entropy(logits, fake_labels))]:
+      if weight != 0.0:
+        loss += tf.cast(replicator.scheduled(weight) * term(), loss.dtype)
+    return loss
 
   def _sample(self, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """A code and a label for each of some images, whose labels are `[n]`."""

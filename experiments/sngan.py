@@ -195,7 +195,7 @@ class Evaluator:
     picture = grid.side_by_side(
         grid.image_grid(self._sample(gan, self._rows ** 2), self._rows),
         grid.paired_grid(originals, reconstructions, self._rows // 2))
-    scalars = self._quality.measure(functools.partial(self._sample, gan))
+    scalars = self._quality.measure(functools.partial(self._sample, gan), gan.num_classes)
     error = np.mean(np.square(originals / 127.5 - 1.0 - reconstructions))
     return replicator.Evaluation({**scalars, "reconstruction_error": error}, picture,
                                  self._quality.description)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import gin
 import numpy as np
+import tensorflow as tf
 
 from models.gan import tfgan
 from models.vision.classifier import NUM_FEATURES, load_or_train
@@ -27,6 +28,23 @@ def frechet_distance(activations: np.ndarray, others: np.ndarray) -> float:
   distance = tfgan.classifier_metrics().frechet_classifier_distance_from_activations(
       np.asarray(activations, np.float64), np.asarray(others, np.float64))
   return float(np.maximum(distance, 0.0))  # Rounding may give equal sets -1e-13.
+
+
+def label_accuracies(found: np.ndarray, num_classes: int) -> dict[str, float]:
+  """How many samples a classifier finds in the class that they were drawn as, i % num_classes.
+
+  Args:
+    found: the classes that it finds, int [n].
+    num_classes: the number of classes, at most n.
+
+  Returns:
+    label_accuracy: the fraction of all samples.
+    lowest_label_accuracy: the fraction of the samples of one class, the class with the fewest.
+  """
+  labels = np.arange(len(found)) % num_classes
+  right = np.bincount(labels, weights=found == labels, minlength=num_classes)
+  return {"label_accuracy": float(right.sum() / len(found)),
+          "lowest_label_accuracy": float(np.min(right / np.bincount(labels)))}
 
 
 @gin.configurable(denylist=["source", "folder"])
@@ -70,12 +88,14 @@ class SampleQuality:
         f"data, {100 * self._classifier.accuracy:.1f} % right on "
         f"{self._classifier.num_held_out:,} others (not Inception)")
 
-  def measure(self, generate: Callable[[int], np.ndarray]) -> dict[str, float]:
+  def measure(self, generate: Callable[[int], np.ndarray],
+              num_classes: int = 0) -> dict[str, float]:
     """Draws `num_samples` images and compares them with the real ones.
 
     Args:
       generate: n -> n images [n, h, w, c], floats in [-1, 1] of any precision. They are rounded
         to 8 bits, the precision of the real ones.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
 
     Returns:
       classifier_frechet_distance: `frechet_distance` of the features; NaN when an image is
@@ -84,18 +104,27 @@ class SampleQuality:
         of their share of the real ones, according to the classifier. It finds a class in any
         image, so read this together with the distance. 0 when an image is not finite.
       classifier_accuracy: the classifier's accuracy on held-out real images, which says how far
-        to trust the other two.
+        to trust the others.
+      classifier_confidence: the mean probability of the class that it finds in a generated image.
+        Blurred images lower it. NaN when an image is not finite.
+      label_accuracy, lowest_label_accuracy: see `label_accuracies`; for a conditional generator.
     """
     images = np.asarray(generate(self.num_samples))
     if not np.isfinite(np.asarray(images, np.float64)).all():
-      distance, covered = np.nan, 0.0
+      distance, covered, confidence = np.nan, 0.0, np.nan
+      found = np.full([len(images)], -1)
     else:
       features, logits = self._classifier(to_uint8(images).numpy())
       distance = frechet_distance(self._features, features)
-      shares = np.bincount(logits.argmax(-1), minlength=len(self._shares)) / len(images)
+      found = logits.argmax(-1)
+      shares = np.bincount(found, minlength=len(self._shares)) / len(images)
       covered = float(np.sum((self._shares > 0) & (shares >= _COVERED_SHARE * self._shares)))
+      probabilities = tf.nn.softmax(tf.cast(logits, tf.float64))
+      confidence = float(tf.reduce_mean(tf.reduce_max(probabilities, axis=-1)))
     return {
         "classifier_frechet_distance": distance,
         "classes_covered": covered,
         "classifier_accuracy": self._classifier.accuracy,
+        "classifier_confidence": confidence,
+        **(label_accuracies(found, num_classes) if num_classes else {}),
     }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import gin
 import numpy as np
 
+from models.gan.evaluation import label_accuracies
 from models.vision.classifier import load_or_train
 from models.vision.digits import Digits
 from models.vision.images import ImageSource, to_uint8
@@ -65,28 +66,34 @@ class ModeCoverage:
         f"{100 * self._classifier.accuracy:.1f} % right on {self._classifier.num_held_out:,} "
         "digits that it was not trained on")
 
-  def measure(self, generate: Callable[[int], np.ndarray]) -> dict[str, float]:
+  def measure(self, generate: Callable[[int], np.ndarray],
+              num_classes: int = 0) -> dict[str, float]:
     """Draws `num_samples` images and counts their modes.
 
     Args:
       generate: n -> n images [n, 8, 8, 3], floats in [-1, 1] of any precision.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
 
     Returns:
       modes_covered: how many modes at least one image shows; 0 when an image is not finite.
       mode_divergence: `reverse_kl` of the modes; NaN when an image is not finite.
       classifier_accuracy: the classifier's accuracy on held-out digits.
+      label_accuracy, lowest_label_accuracy: see `evaluation.label_accuracies`; for a conditional
+        generator.
     """
     images = np.asarray(generate(self.num_samples))
-    covered, divergence = 0.0, np.nan
+    covered, divergence, found = 0.0, np.nan, np.full([len(images)], -1)
     if np.isfinite(np.asarray(images, np.float64)).all():
-      counts = self.count(to_uint8(images).numpy())
+      found = self.modes(to_uint8(images).numpy())
+      counts = np.bincount(found, minlength=self._num_modes)
       covered, divergence = float(np.count_nonzero(counts)), reverse_kl(counts)
     return {"modes_covered": covered, "mode_divergence": divergence,
-            "classifier_accuracy": self._classifier.accuracy}
+            "classifier_accuracy": self._classifier.accuracy,
+            **(label_accuracies(found, num_classes) if num_classes else {})}
 
-  def count(self, images: np.ndarray) -> np.ndarray:
-    """The number of images of each mode: uint8 [n, 8, 8, 3] -> int [1000]."""
+  def modes(self, images: np.ndarray) -> np.ndarray:
+    """The mode that each image shows: uint8 [n, 8, 8, 3] -> int [n], below 1,000."""
     channels = np.moveaxis(images, -1, 0).reshape(-1, *images.shape[1:3], 1)
     _, logits = self._classifier(channels)
     hundreds, tens, units = logits.argmax(-1).reshape(3, -1)
-    return np.bincount(100 * hundreds + 10 * tens + units, minlength=self._num_modes)
+    return 100 * hundreds + 10 * tens + units

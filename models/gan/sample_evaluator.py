@@ -40,7 +40,7 @@ class SampleEvaluator:
     # Not in the constructor, because nothing may be computed before the strategy is made.
     self._quality = self._quality or self._make_quality(self._data, self._folder)
     picture = grid.image_grid(samples(gan, self._rows ** 2), self._rows)
-    scalars = self._quality.measure(lambda count: samples(gan, count))
+    scalars = self._quality.measure(lambda count: samples(gan, count), gan.num_classes)
     return replicator.Evaluation(scalars, picture, self._quality.description)
 
 

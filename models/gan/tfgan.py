@@ -28,7 +28,8 @@ def losses() -> types.ModuleType:
   """
   module: Any = _load("tensorflow_gan.python.losses.losses_impl")
   v1 = _View(tf.compat.v1, losses=_View(tf.compat.v1.losses, compute_weighted_loss=_mean_loss,
-                                        sigmoid_cross_entropy=_sigmoid_cross_entropy))
+                                        sigmoid_cross_entropy=_sigmoid_cross_entropy,
+                                        softmax_cross_entropy=_softmax_cross_entropy))
   module.tf = _View(tf, compat=_View(tf.compat, v1=v1))
   module._to_float = lambda x: x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
   return module
@@ -85,6 +86,19 @@ def _sigmoid_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 
   logits = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
   labels = tf.cast(labels, logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
   losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+  return _mean_loss(losses, weights, scope, loss_collection, reduction)
+
+
+def _softmax_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 1.0,
+                           label_smoothing: float = 0.0, scope: str | None = None,
+                           loss_collection: str | None = None,
+                           reduction: str = tf.compat.v1.losses.Reduction.SUM_BY_NONZERO_WEIGHTS
+                           ) -> tf.Tensor:
+  """`tf.compat.v1.losses.softmax_cross_entropy` with `_mean_loss`; float32 or float64."""
+  logits = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
+  labels = (tf.cast(labels, logits.dtype) * (1 - label_smoothing)
+            + label_smoothing / logits.shape[-1])
+  losses = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
   return _mean_loss(losses, weights, scope, loss_collection, reduction)
 
 

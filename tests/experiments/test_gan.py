@@ -165,6 +165,44 @@ def test_a_relativistic_step_is_that_of_the_formulas(replicas, float64, parts):
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
+class Classifying(Line):
+  """Scores `[n]` and logits `[n, 10]` of images."""
+
+  def __init__(self):
+    super().__init__(4, (11,))
+
+  def call(self, inputs, labels=None, training=False):
+    outputs = super().call(inputs)
+    return outputs[:, 0], outputs[:, 1:]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "relativistic"])
+def test_the_classes_of_samples_are_part_of_the_generators_loss(loss, float64):
+  outputs = {}
+  for weight in (0.0, 0.5):
+    keras.utils.set_random_seed(0)
+    model = gan.GAN((2, 2, 1), 10, optimizer=lambda: keras.optimizers.SGD(0.0),
+                    generator=lambda **_: Line(3, (2, 2, 1)),
+                    discriminator=lambda **_: Classifying(), latent_dim=3, conditional=True,
+                    loss=gin.get_configurable(loss),
+                    penalties=[gin.get_configurable("classification")()],
+                    generator_classification=weight)
+    [outputs[weight]] = replicator.Replicator().run(model, BATCH)
+  is_relative = loss == "relativistic"
+  size = 8 if is_relative else 16
+  with context.entered(tf.constant(0, tf.int64)):
+    labels = BATCH["label"][1::2]
+    for _ in range(2):  # The discriminator's, then the generator's.
+      z = random.normal("z", [size, 3])
+      if not is_relative:
+        labels = random.uniform("label", [size], 0, 10, tf.int32)
+  logits = model.discriminator(model.generator(z))[1]
+  expected = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+  found = outputs[0.5]["generator"] - outputs[0.0]["generator"]
+  np.testing.assert_allclose(found, 0.5 * expected, rtol=1e-10)
+  assert outputs[0.0]["penalty"] > 0
+
+
 def test_the_settings_determine_the_updates_of_a_step():
   model = line_gan(discriminator_updates=3, generator_batch_ratio=2)
   replicator.Replicator().run(model, {name: value[:12] for name, value in BATCH.items()})
@@ -208,6 +246,8 @@ def test_settings_that_make_no_sense_are_refused(options, message):
      "cosine: start = 100 and end = 50: the schedule must not end before it begins"),
     (["SampleEvaluator.quality = @ModeCoverage", "gan.data = @Digits", "train.eval_every = 1"],
      "ModeCoverage counts the modes of @StackedDigits"),
+    (["GAN.generator_classification = 0.1"],
+     "classification: the discriminator gives scores alone; write GAN.discriminator = @ACGANDisc"),
 ])
 def test_parts_that_do_not_fit_are_refused_in_one_line(bindings, message, tmp_path):
   with pytest.raises(replicator.UsageError, match=message):

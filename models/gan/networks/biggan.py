@@ -164,12 +164,7 @@ class BigGANDiscriminator(keras.Model):
     Each training call advances the estimated singular vectors by one power iteration.
     """
     check_labels("BigGANDiscriminator", self.num_classes, labels)
-    features = self.features(images, training)
-    scores = self.linear(features)[:, 0]
-    if self.num_classes:
-      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
-      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
-    return scores
+    return self.score(self.features(images, training), labels)
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features h `[n, num_features]` of images, the sums of the last map after its ReLU."""
@@ -178,3 +173,11 @@ class BigGANDiscriminator(keras.Model):
     for layer in self.trunk:
       x = layer(x, training=training)
     return tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
+
+  def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
+    """Scores `[n]` of images with these features `[n, num_features]`."""
+    scores = self.linear(features)[:, 0]
+    if self.num_classes:
+      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
+      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
+    return scores

@@ -114,12 +114,7 @@ class DCGANDiscriminator(keras.Model):
            training: bool = False) -> tf.Tensor:
     """Scores `[n]` of images; without classes `labels [n]` are ignored."""
     check_labels("DCGANDiscriminator", self.num_classes, labels)
-    features = self.features(images, training)
-    scores = self.linear(features)[:, 0]
-    if self.num_classes:
-      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
-      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
-    return scores
+    return self.score(self.features(images, training), labels)
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features h `[n, num_features]` of images."""
@@ -128,6 +123,14 @@ class DCGANDiscriminator(keras.Model):
     for layer in self.trunk:
       x = layer(x, training=training) if isinstance(layer, GlobalBatchNorm) else layer(x)
     return tf.cast(x, self.variable_dtype)
+
+  def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
+    """Scores `[n]` of images with these features `[n, num_features]`."""
+    scores = self.linear(features)[:, 0]
+    if self.num_classes:
+      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
+      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
+    return scores
 
 
 def _channels(network: str, resolution: int, width: int) -> list[int]:

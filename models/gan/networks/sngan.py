@@ -105,6 +105,9 @@ class Discriminator(keras.Model):
     num_classes: above 0, the score has a projection term.
     code_dim: above 0, the score judges pairs of an image and a code of this length.
 
+  Attributes:
+    num_features: the length of h.
+
   Raises:
     UsageError: the resolution is unknown, the width leaves no channel, images have another size,
       labels are missing, or codes are missing or unexpected.
@@ -118,7 +121,7 @@ class Discriminator(keras.Model):
     self.num_classes = num_classes
     self.code_dim = code_dim
     self.blocks = _down_blocks(architecture, width, spectral=True)
-    features = build_chain(self.blocks, (None, *self.image_shape))[-1]
+    self.num_features = features = build_chain(self.blocks, (None, *self.image_shape))[-1]
     self.linear = self._head(1, features, use_bias=False)
     if num_classes:
       self.embedding = self._head(features, num_classes, use_bias=False)
@@ -135,24 +138,30 @@ class Discriminator(keras.Model):
 
     Each training call advances the estimated singular vectors by one power iteration.
     """
-    check_images("Discriminator", self.image_shape, images)
     check_labels("Discriminator", self.num_classes, labels)
     if (codes is not None) != (self.code_dim > 0):
       raise UsageError(
           f"Discriminator.code_dim is {self.code_dim}, but it was given "
           f"{'no codes' if codes is None else 'codes'}: set code_dim to their length, or to 0 "
           "for a discriminator of images only")
+    features = self.features(images)
+    scores = self.score(features, labels)
+    return scores + self._judge_pair(features, codes) if self.code_dim else scores
+
+  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Features h `[n, num_features]` of images, the sums of the last map after its ReLU."""
+    check_images("Discriminator", self.image_shape, images)
     x = images
     for block in self.blocks:
       x = block(x)
-    features = tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
+    return tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
+
+  def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
+    """Scores `[n]` of images with these features `[n, num_features]`, whatever their codes."""
     scores = self.linear(features)[:, 0]
     if self.num_classes:
       one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
-      embedded = self.embedding(one_hot)
-      scores += tf.reduce_sum(embedded * features, axis=1)
-    if self.code_dim:
-      scores += self._judge_pair(features, codes)
+      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
     return scores
 
   def _judge_pair(self, features, codes):

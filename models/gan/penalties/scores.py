@@ -33,8 +33,8 @@ class Scores:
       loss, gradients = optimizer.loss_and_gradients(loss, images, fakes)
 
   Args:
-    discriminator: `(images, labels, training) -> scores [n]`. Pass the network itself, so that it
-      can be checked.
+    discriminator: `(images, labels, training) -> scores [n]`, or a pair of these and logits of
+      classes, as of `ACGANDiscriminator`. Pass the network itself, so that it can be checked.
     real_images: floating [n, h, w, c].
     fake_images: floating [m, h, w, c].
     real_labels: int32 [n], or None.
@@ -45,6 +45,8 @@ class Scores:
   Attributes:
     real: the scores of the real images, [n].
     fake: the scores of the generated images, [m].
+    real_logits: the logits of the real images, [n, num_classes], or None.
+    fake_logits: the logits of the generated images, [m, num_classes], or None.
     real_seen: the real images as the discriminator saw them, after `augment`.
     fake_seen: the generated images as the discriminator saw them.
 
@@ -69,9 +71,11 @@ class Scores:
       self._tape.watch([real_images, fake_images])
       self.real_seen, self.fake_seen = (
           augment(images) if augment else images for images in (real_images, fake_images))
-      scores = discriminator(tf.concat([self.real_seen, self.fake_seen], 0), labels, training=True)
-      self.real, self.fake = tf.split(scores, sizes)
-    self._scores = scores
+      self._scores, logits = scores_and_logits(discriminator(
+          tf.concat([self.real_seen, self.fake_seen], 0), labels, training=True))
+      self.real, self.fake = tf.split(self._scores, sizes)
+    self.real_logits, self.fake_logits = (
+        (None, None) if logits is None else tf.split(logits, sizes))
     self._gradients: dict[int, list[tf.Tensor]] = {}
 
   @property
@@ -98,7 +102,7 @@ class Scores:
 
     A branch may hold it, and micro-batches and replicas need not agree on it.
     """
-    return self.discriminator(images, labels, training=False)
+    return scores_and_logits(self.discriminator(images, labels, training=False))[0]
 
   def gradient_at(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
     """The gradients of `again(images, labels)` by these images, `[n, h, w, c]`.
@@ -111,6 +115,11 @@ class Scores:
       scores = self.again(images, labels)
     with _second_derivatives_checked(self.discriminator):
       return tape.gradient(scores, images)
+
+
+def scores_and_logits(outputs: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
+  """What a discriminator returns, as a pair; the logits are None if it returns scores alone."""
+  return outputs if isinstance(outputs, tuple) else (outputs, None)
 
 
 @contextlib.contextmanager

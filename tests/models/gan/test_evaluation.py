@@ -74,7 +74,8 @@ def test_real_images_are_near_and_cover_all_classes(quality):
   result = quality.measure(generate)
   noise = quality.measure(lambda n: RNG.uniform(-1, 1, [n, 16, 16, 3]))
   assert asked == [300]
-  assert list(result) == ["classifier_frechet_distance", "classes_covered", "classifier_accuracy"]
+  assert list(result) == ["classifier_frechet_distance", "classes_covered", "classifier_accuracy",
+                          "classifier_confidence"]
   assert all(type(value) is float for value in result.values())
   assert result["classifier_frechet_distance"] < noise["classifier_frechet_distance"] / 20
   assert result["classes_covered"] == 12
@@ -129,6 +130,24 @@ def test_a_class_that_no_real_image_has_is_not_covered(counts, covered, of_pixel
   assert result["classes_covered"] == covered
 
 
+@pytest.mark.parametrize("classes, accuracy, lowest", [
+    ([0, 1, 0, 1, 0, 1], 1.0, 1.0), ([0, 1, 0, 0, 0, 1], 5 / 6, 2 / 3), ([1, 0, 1, 0, 1, 0], 0, 0)])
+def test_a_label_counts_if_the_classifier_finds_it(classes, accuracy, lowest, of_pixels, tmp_path):
+  source = InMemoryImages(images_of([3, 3]), np.repeat([0, 1], 3), tuple("ab"))
+  quality = SampleQuality(source, tmp_path, num_samples=6)
+  drawn = images_of([1, 1])[classes]
+  result = quality.measure(lambda n: to_unit_range(drawn).numpy(), num_classes=2)
+  assert result["label_accuracy"] == pytest.approx(accuracy)
+  assert result["lowest_label_accuracy"] == pytest.approx(lowest)
+  # The softmax of the logits 1, 0, 0, 0.
+  assert result["classifier_confidence"] == pytest.approx(np.e / (np.e + 3))
+
+
+def test_no_label_counts_in_images_that_are_not_finite(quality):
+  result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan), num_classes=12)
+  assert result["label_accuracy"] == result["lowest_label_accuracy"] == 0
+
+
 def test_measuring_twice_gives_the_same(quality):
   images = RNG.uniform(-1, 1, [300, 16, 16, 3])
   assert quality.measure(lambda n: images) == quality.measure(lambda n: images)
@@ -146,6 +165,7 @@ def test_images_that_are_not_finite_give_nan_and_no_class(quality):
   result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan, np.float32))
   assert np.isnan(result["classifier_frechet_distance"])
   assert result["classes_covered"] == 0
+  assert np.isnan(result["classifier_confidence"])
 
 
 def test_the_description_says_what_is_compared(quality):

@@ -54,12 +54,11 @@ def test_real_images_show_all_modes(coverage, images):
   assert result["classifier_accuracy"] == pytest.approx(0.986, abs=0.001)
 
 
-def test_counts_are_of_the_number_that_the_channels_show(coverage):
+def test_a_mode_is_the_number_that_the_channels_show(coverage):
   images, labels = read(Digits(), np.arange(3))
   assert labels.tolist() == [0, 1, 2]
   image = np.concatenate([images[2], images[0], images[1]], axis=-1)  # 201
-  counts = coverage.count(np.stack([image, image]))
-  assert counts[201] == 2 and counts.sum() == 2 and len(counts) == 1000
+  assert coverage.modes(np.stack([image, image])).tolist() == [201, 201]
 
 
 def test_a_collapsed_generator_shows_one_mode(coverage, images):
@@ -73,12 +72,20 @@ def test_images_that_are_not_finite_give_nan_and_no_mode(coverage):
   assert np.isnan(result["mode_divergence"]) and result["modes_covered"] == 0
 
 
+def test_labels_are_compared_with_modes(coverage):
+  images, labels = read(SOURCE, np.arange(2000))
+  in_turn = to_unit_range(images[np.argsort(labels, kind="stable")[::2]]).numpy()  # 0, 1, ... 999
+  result = coverage.measure(lambda n: np.concatenate([in_turn, in_turn]), num_classes=1000)
+  assert result["label_accuracy"] > 0.95
+  assert result["lowest_label_accuracy"] == 0  # The classifier reads some mode as another.
+
+
 @pytest.mark.slow
 def test_real_images_at_the_published_number_of_samples(tmp_path):
   coverage = ModeCoverage(SOURCE, tmp_path)
   drawn = np.random.default_rng(0).integers(SOURCE.size, size=25_600)
   images, labels = read(SOURCE, drawn)
-  counts = coverage.count(images)
+  counts = np.bincount(coverage.modes(images), minlength=1000)
   assert np.count_nonzero(counts) == 1000
   assert reverse_kl(counts) == pytest.approx(0.0195, abs=0.003)
   assert coverage.description.startswith("25,600 generated images, each channel read by a class")

@@ -1,0 +1,52 @@
+"""ACGAN's discriminator, which classifies images beside scoring them (Odena et al. 2017)."""
+
+from collections.abc import Callable
+
+import gin
+import keras
+import tensorflow as tf
+
+from replicator import SpectralNorm
+from replicator.errors import UsageError
+
+
+@gin.configurable
+class ACGANDiscriminator(keras.Model):
+  """Scores and classifies images: `[n, h, w, c] -> [n], [n, num_classes]`.
+
+  Both are linear in the features of another network, which sees no labels (Odena et al. 2017,
+  arXiv:1610.09585, section 3). `@classification()` trains the classifier, and
+  `GAN.generator_classification` makes the generator draw what it recognizes. Logits are float32
+  (float64 under its policy).
+
+  Args:
+    resolution: pixels, one of those of the network.
+    channels: 1 for gray, 3 for color images.
+    num_classes: the number of classes.
+    network: makes the network, such as `@DCGANDiscriminator`, which has `features`, `num_features`
+      and `score`.
+    spectral: whether the classifier's layer is spectrally normalized, which limits how sure it is.
+
+  Raises:
+    UsageError: there are not two classes; and what the network raises.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0,
+               network: Callable[..., keras.Model] = gin.REQUIRED, spectral: bool = False):
+    super().__init__(autocast=False)
+    if num_classes < 2:
+      raise UsageError(f"ACGANDiscriminator.num_classes = {num_classes}: there is nothing to "
+                       "classify; write GAN.conditional = True, and take data with classes")
+    self.num_classes = num_classes
+    self.network = network(resolution=resolution, channels=channels, num_classes=0)
+    self.num_features = self.network.num_features
+    layer = keras.layers.Dense(num_classes, dtype=self.variable_dtype)
+    self.classifier = SpectralNorm(layer) if spectral else layer
+    self.classifier.build((None, self.num_features))
+    self.built = True
+
+  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None, training: bool = False
+           ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Scores `[n]` and logits `[n, num_classes]` of images; `labels` have no effect."""
+    features = self.network.features(images, training)
+    return self.network.score(features), self.classifier(features)

@@ -1,0 +1,45 @@
+"""ACGAN's classification loss: what the discriminator's classifier makes of images and samples."""
+
+import gin
+import tensorflow as tf
+
+from models.gan import tfgan
+from models.gan.penalties.penalty import Penalty
+from models.gan.penalties.scores import Scores
+from replicator.errors import UsageError
+from replicator.optimizers.schedules import Number
+
+
+@gin.configurable
+def classification(weight: Number = 1.0, of_fakes: float = 0.0) -> Penalty:
+  """weight (mean -log C(label | x) + of_fakes mean -log C(label | G(z, label))).
+
+  C is the classifier of `ACGANDiscriminator`. Reference: Odena et al. 2017 (arXiv:1610.09585),
+  equation 3.
+
+  Args:
+    weight: 1 in the paper.
+    of_fakes: the share of generated images: 1 in the paper. 0 learns from real images alone, as
+      later codes do, so that the classifier does not adapt to bad samples.
+  """
+  def measure(scores: Scores) -> tf.Tensor:
+    loss = cross_entropy(scores.real_logits, scores.real_labels)
+    if not of_fakes:
+      return loss
+    return loss + of_fakes * cross_entropy(scores.fake_logits, scores.fake_labels)
+
+  return Penalty("classification", measure, weight)
+
+
+def cross_entropy(logits: tf.Tensor | None, labels: tf.Tensor | None) -> tf.Tensor:
+  """The mean of -log C(label | x): `[n, num_classes], int32 [n] -> []`.
+
+  Raises:
+    UsageError: the discriminator has no classifier.
+  """
+  if logits is None:
+    raise UsageError("classification: the discriminator gives scores alone; write "
+                     "GAN.discriminator = @ACGANDiscriminator, and its "
+                     "ACGANDiscriminator.network")
+  one_hot = tf.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+  return tfgan.losses().acgan_generator_loss(logits, one_hot, loss_collection=None)

@@ -1,0 +1,70 @@
+"""ACGAN's discriminator: what it computes with each network, and what it refuses."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.networks.acgan import ACGANDiscriminator
+from models.gan.networks.biggan import BigGANDiscriminator
+from models.gan.networks.biggan_deep import BigGANDeepDiscriminator
+from models.gan.networks.dcgan import DCGANDiscriminator
+from models.gan.networks.r3gan import R3GANDiscriminator
+from models.gan.networks.sngan import Discriminator
+from replicator import SpectralNorm, UsageError
+
+NETWORKS = {
+    "sngan": functools.partial(Discriminator, width=1 / 32),
+    "dcgan": functools.partial(DCGANDiscriminator, width=4),
+    "biggan": functools.partial(BigGANDiscriminator, width=4),
+    "biggan_deep": functools.partial(BigGANDeepDiscriminator, width=4),
+    "r3gan": functools.partial(R3GANDiscriminator, widths=(8, 8)),
+}
+IMAGES = tf.constant(np.random.default_rng(0).uniform(-1, 1, [3, 8, 8, 1]), tf.float32)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_scores_and_logits_are_linear_in_the_features_of_the_network(name):
+  discriminator = ACGANDiscriminator(8, 1, num_classes=5, network=NETWORKS[name])
+  scores, logits = discriminator(IMAGES)
+  np.testing.assert_allclose(scores, discriminator.network(IMAGES), rtol=1e-6)
+  features = discriminator.network.features(IMAGES)
+  kernel, bias = discriminator.classifier.weights
+  np.testing.assert_allclose(logits, features @ kernel + bias, rtol=1e-5)
+
+
+def test_every_variable_of_both_heads_is_trained():
+  discriminator = ACGANDiscriminator(8, 1, num_classes=5, network=NETWORKS["dcgan"])
+  with tf.GradientTape() as tape:
+    scores, logits = discriminator(IMAGES, training=True)
+    loss = tf.reduce_mean(scores) + tf.reduce_mean(tf.square(logits))
+  variables = discriminator.trainable_variables
+  assert all(g is not None and np.any(g) for g in tape.gradient(loss, variables))
+
+
+def test_a_spectral_classifier_has_norm_one():
+  discriminator = ACGANDiscriminator(8, 1, 5, NETWORKS["dcgan"], spectral=True)
+  assert isinstance(discriminator.classifier, SpectralNorm)
+  features = discriminator.network.features(IMAGES)
+  for _ in range(30):
+    discriminator(IMAGES, training=True)
+  kernel = discriminator.classifier.layer.kernel.numpy()
+  expected = features @ (kernel / np.linalg.norm(kernel, 2))
+  np.testing.assert_allclose(discriminator(IMAGES)[1], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_logits_are_in_the_precision_of_the_policy():
+  keras.config.set_dtype_policy("float64")
+  try:
+    discriminator = ACGANDiscriminator(8, 1, 5, NETWORKS["dcgan"])
+    assert [x.dtype for x in discriminator(tf.cast(IMAGES, tf.float64))] == [tf.float64] * 2
+  finally:
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.parametrize("num_classes", [0, 1])
+def test_nothing_to_classify_is_refused(num_classes):
+  with pytest.raises(UsageError, match=r"num_classes = \d: .*; write GAN.conditional = True"):
+    ACGANDiscriminator(8, 1, num_classes, NETWORKS["dcgan"])
