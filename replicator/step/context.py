@@ -78,6 +78,18 @@ class RunContext:
 run = RunContext()  # The run of this process. `replicator.train` sets its attributes.
 
 
+def remember_run() -> Callable[[], None]:
+  """Returns a function that puts back the present attributes of `run`, and its draws outside."""
+  before, draws = dataclasses.replace(run), run.outside.draws.copy()
+
+  def put_back() -> None:
+    vars(run).update(vars(before))
+    run.outside.draws.clear()
+    run.outside.draws.update(draws)
+
+  return put_back
+
+
 # Each thread has its own value: under MirroredStrategy a thread traces each replica.
 _current: contextvars.ContextVar[StepContext] = contextvars.ContextVar("step")
 
