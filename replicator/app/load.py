@@ -32,7 +32,9 @@ from replicator.training.observer import Observer, Training, observed_by
 _HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
          "Replicator.tpu = None", "Replicator.jit_compile = False",
          "Replicator.devices_per_replica = 1", "train.deterministic = False")
-_REMEDY = "build its step by hand, and read its checkpoint with replicator.checkpoints.checkpoint.read"
+REMEDY = ("build its step by hand, and read its checkpoint with "
+          "replicator.checkpoints.checkpoint.read")
+"""What to do with a run whose `run.json` is of no use."""
 
 Call = tuple[str, str]  # The scope and the full name of a configurable.
 
@@ -82,7 +84,7 @@ def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = N
   if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
     raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
   folder = pathlib.Path(run).expanduser()
-  facts = rerun.read_facts(folder, _REMEDY)
+  facts = rerun.read_facts(folder, REMEDY)
   before = _calls()
   with contextlib.ExitStack() as stack:
     stack.callback(_remember_process())
@@ -164,8 +166,8 @@ def _computes(selector: str) -> bool:
 
 def _check_alike(folder: pathlib.Path, of_run: dict[str, str], here: dict[str, str]) -> None:
   for name in sorted(of_run.keys() | here.keys()):
-    if of_run.get(name) != here.get(name):
-      raise UsageError(
-          f"{folder}: has {name} = {of_run.get(name)}, and this process {here.get(name)}, which the "
-          "step would read when it is called; load the run in a process of its own, or after "
-          "gin.clear_config()")
+    then, now = of_run.get(name), here.get(name)
+    if then != now:
+      raise UsageError(f"{folder}: has {name} = {then}, and this process {now}, which the step "
+                       "would read when it is called; load the run in a process of its own, or "
+                       "after gin.clear_config()")
