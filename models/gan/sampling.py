@@ -59,10 +59,10 @@ def sample(gan: Any, count: int, seed: int = 0, classes: Sequence[int] = (),
   """
   check_classes(gan, classes)
   latents = gan.latents if truncation is None else truncated(gan.latents, truncation)
-  classes = np.asarray(classes or range(max(gan.num_classes, 1)), np.int32)
+  turns = np.asarray(classes or range(max(gan.num_classes, 1)), np.int32)
   for first in range(0, count, BATCH):
     z = _codes(latents, gan.latent_dim, seed, first // BATCH)
-    labels = classes[np.arange(first, first + BATCH) % len(classes)]
+    labels = turns[np.arange(first, first + BATCH) % len(turns)]
     wanted = min(BATCH, count - first)
     yield _images(gan, z, labels)[:wanted], labels[:wanted]
 
@@ -141,10 +141,10 @@ def _codes(latents: Latents, latent_dim: int, seed: int, batch: int) -> np.ndarr
 
 
 def _in_batches(gan: Any, z: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  padded = -(-len(z) // BATCH) * BATCH
+  count, padded = len(z), -(-len(z) // BATCH) * BATCH
   z, labels = (np.resize(each, [padded, *each.shape[1:]]) for each in (z, labels))
   return np.concatenate([_images(gan, z[i:i + BATCH], labels[i:i + BATCH])
-                         for i in range(0, padded, BATCH)])
+                         for i in range(0, padded, BATCH)])[:count]
 
 
 def _images(gan: Any, z: np.ndarray, labels: np.ndarray) -> np.ndarray:

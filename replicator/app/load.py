@@ -127,11 +127,12 @@ def _remember_process() -> Callable[[], None]:
   """Returns a function that puts back what a training sets for the whole process."""
   floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
   draws, numpy_draws = random.getstate(), np.random.get_state()
-  put_back = [statements.remember_configuration(), context.remember_run(),
-              functools.partial(keras.config.set_floatx, floatx),
-              functools.partial(keras.config.set_dtype_policy, policy),
-              functools.partial(random.setstate, draws),
-              functools.partial(np.random.set_state, numpy_draws)]
+  put_back: list[Callable[[], Any]] = [
+      statements.remember_configuration(), context.remember_run(),
+      functools.partial(keras.config.set_floatx, floatx),
+      functools.partial(keras.config.set_dtype_policy, policy),
+      functools.partial(random.setstate, draws),
+      functools.partial(np.random.set_state, numpy_draws)]
 
   def put_all_back() -> None:
     for each in put_back:

@@ -238,7 +238,7 @@ def test_two_runs_load_side_by_side_unless_they_read_different_values(run, progr
   assert replicator.load(other).count.shape == [5] and first.count.shape == [2]
   with pytest.raises(replicator.UsageError, match=r"has scaled.factor = 4.0, and this process 3.0"):
     replicator.load(third)
-  with pytest.raises(replicator.UsageError, match="has train.precision = 'float64'"):
+  with pytest.raises(replicator.UsageError, match=r"has train.precision = 'float64'"):
     replicator.load(double)
   assert first.apply(1.0) == 3.0 and keras.config.floatx() == "float32"
   gin.clear_config()
@@ -260,7 +260,8 @@ def test_a_step_in_training_may_load_another(run, tmp_path, without_curves):
                     "train.seed = 3"])
   student = replicator.train(Student, workdir=str(tmp_path / "student"))
   assert student.teacher.count[0] == 2 and context.run.seed == 3
-  rows = [json.loads(line) for line in (tmp_path / "student/metrics.jsonl").read_text().splitlines()]
+  lines = (tmp_path / "student/metrics.jsonl").read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
   assert [row["difference"] for row in rows if "difference" in row] == [-5.0, -4.0]
 
 
