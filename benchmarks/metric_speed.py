@@ -1,0 +1,136 @@
+"""Time and memory of the metrics, beside torch-fidelity and `prdc` where they are installed.
+
+  python -m benchmarks.metric_speed [--samples=10000] [--dimensions=2048] [--of=neighbors,fid,...]
+
+Each contender runs in a process of its own, on as many real features as generated ones. It shows
+the seconds, and those of the CPU, which other work on the machine changes less. The memory
+is the highest resident size of that process, in which the features themselves take what the first
+line says. Beyond 10,000 samples the references need tens of gigabytes: name the contenders then.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import memory
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("samples", 10_000, "Real features, and as many generated ones.", 2)
+flags.DEFINE_integer("dimensions", 2048, "Of the features.", 1)
+flags.DEFINE_list("of", None, "Which contenders take part; all that are installed if not given.")
+flags.DEFINE_string("run", None, "The contender that this process is (set by the benchmark).")
+
+
+Metric = Callable[[np.ndarray, np.ndarray], object]
+
+
+# Each contender imports what it needs, and returns what is timed.
+
+
+def neighbors() -> Metric:
+  from models.metrics.neighbors import neighbor_scores
+  return neighbor_scores
+
+
+def neighbors_prdc() -> Metric:
+  import prdc
+
+  def metric(real: np.ndarray, generated: np.ndarray) -> object:
+    with contextlib.redirect_stdout(io.StringIO()):
+      return prdc.compute_prdc(real, generated, nearest_k=5)
+  return metric
+
+
+def neighbors_torch_fidelity() -> Metric:
+  import torch
+  from torch_fidelity.metric_prc import prc_features_to_metric
+  return lambda real, generated: prc_features_to_metric(
+      torch.from_numpy(generated), torch.from_numpy(real), verbose=False)
+
+
+def fid() -> Metric:
+  from models.metrics.frechet import frechet_distance
+  from models.metrics.statistics import FeatureStatistics
+  return lambda real, generated: frechet_distance(
+      FeatureStatistics.of(real), FeatureStatistics.of(generated))
+
+
+def fid_torch_fidelity() -> Metric:
+  import torch
+  from torch_fidelity import metric_fid
+  return lambda real, generated: metric_fid.fid_statistics_to_metric(
+      *(metric_fid.fid_features_to_statistics(torch.from_numpy(features))
+        for features in (generated, real)), False)
+
+
+def kid() -> Metric:
+  from models.metrics.kernel import kernel_distance
+  return kernel_distance
+
+
+def kid_torch_fidelity() -> Metric:
+  import torch
+  from torch_fidelity.metric_kid import kid_features_to_metric
+  return lambda real, generated: kid_features_to_metric(
+      torch.from_numpy(generated), torch.from_numpy(real), verbose=False)
+
+
+CONTENDERS = {contender.__name__: contender for contender in (
+    neighbors, neighbors_prdc, neighbors_torch_fidelity, fid, fid_torch_fidelity, kid,
+    kid_torch_fidelity)}
+
+
+def features() -> tuple[np.ndarray, np.ndarray]:
+  """Real and generated features like those of Inception: positive, correlated, of a mean."""
+  random = np.random.default_rng(0)
+  mixing = random.normal(size=[64, FLAGS.dimensions], scale=0.1).astype(np.float32)
+
+  def draw(scale: float) -> np.ndarray:
+    hidden = scale * random.standard_normal([FLAGS.samples, 64], np.float32) @ mixing
+    hidden += 0.3 * random.standard_normal(hidden.shape, np.float32) + 0.2
+    return np.maximum(hidden, 0, out=hidden)
+
+  return draw(1.0), draw(0.9)
+
+
+def measure() -> None:
+  """Runs one contender, and prints what it found, took and held."""
+  metric, pair = CONTENDERS[FLAGS.run](), features()
+  begun, cpu = time.perf_counter(), time.process_time()
+  found = metric(*pair)
+  print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": time.process_time() - cpu,
+                    "mib": memory.resident_mib(), "found": str(found)}))
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  if FLAGS.run:
+    measure()
+    return
+  size = 2 * 4 * FLAGS.samples * FLAGS.dimensions / 2 ** 20
+  print(f"{FLAGS.samples:,} real and generated features of {FLAGS.dimensions:,} dimensions, "
+        f"{size:,.0f} MiB")
+  for name in FLAGS.of or CONTENDERS:
+    module = "prdc" if name.endswith("prdc") else "torch_fidelity"
+    if name not in ("neighbors", "fid", "kid") and not importlib.util.find_spec(module):
+      print(f"{name:26} is left out: {module} is not installed")
+      continue
+    output = subprocess.run(
+        [sys.executable, "-m", "benchmarks.metric_speed", f"--samples={FLAGS.samples}",
+         f"--dimensions={FLAGS.dimensions}", f"--run={name}"],
+        check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = json.loads(output.splitlines()[-1])
+    print(f"{name:26} {found['seconds']:7.1f} s {found['cpu']:7.1f} CPU s "
+          f"{found['mib']:7,.0f} MiB  {found['found']}", flush=True)
+
+
+if __name__ == "__main__":
+  app.run(main)

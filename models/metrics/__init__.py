@@ -1,0 +1,1 @@
+"""Metrics of generated images, and the networks whose features they compare."""

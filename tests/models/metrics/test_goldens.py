@@ -1,0 +1,30 @@
+"""Every metric equals torch-fidelity's and `prdc`'s numbers, which `metric_parity` wrote.
+
+`goldens.json` names the command and the versions of both packages.
+"""
+
+import json
+import pathlib
+
+import pytest
+
+from benchmarks import metric_cases, metric_parity
+
+GOLDENS = json.loads(pathlib.Path(__file__).with_name("goldens.json").read_text())
+COMPARISONS = metric_parity.compare(GOLDENS["numbers"])
+
+
+def test_the_goldens_name_their_source():
+  assert "metric_parity" in GOLDENS["source"]["command"]
+  assert {"torch-fidelity", "prdc", "torch", "numpy"} <= set(GOLDENS["source"])
+
+
+def test_every_case_and_every_number_has_a_golden():
+  cases = metric_cases.metric_cases()
+  assert set(GOLDENS["numbers"]) == set(cases) and len(cases) == 6
+  assert len(COMPARISONS) == 6 * len(metric_parity.ours(cases["ties"])) == 6 * 14
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda it: f"{it.case}: {it.name}")
+def test_a_number_equals_the_references(comparison):
+  assert comparison.difference <= comparison.allowed, comparison
