@@ -89,6 +89,7 @@ def _numbers(text: str) -> list[int]:
 
 def _check(flags: argparse.Namespace) -> None:
   """Raises a UsageError for what is wrong whatever the run is."""
+  flags.out = flags.out.expanduser()
   kind = ("interpolate" if flags.interpolate else "reconstruct" if flags.reconstruct
           else "samples")
   if flags.out.suffix not in _KINDS[kind]:

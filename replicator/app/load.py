@@ -61,7 +61,7 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
 
   Afterwards the process is as after the training: the configuration of gin, the precision of Keras
   and the seed of the random streams are those of the run, since parts of the step read them when
-  they are called. If gin had a configuration before, of your own or of another run, everything
+  they are called. If gin had a configuration before, of your own or of another run, all of that
   stays as it was. A run that would then compute something else is refused.
 
   Args:
@@ -91,6 +91,7 @@ def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = N
     unlock()  # The program may not be imported yet, and defines what is configurable.
     main = main_of_run(facts)
     config.parse([str(folder / "config.gin")], [*bindings, *_HERE])
+    context.run.is_loaded = True
     loaded = _restored(main, folder, step)
     if not before:
       stack.pop_all()

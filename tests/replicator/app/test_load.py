@@ -39,8 +39,11 @@ def scaled(x, factor=1.0) -> tf.Tensor:
 
 @gin.configurable
 class Counter(tf.Module):
-  def __init__(self, size=2, function=scaled):
+  def __init__(self, size=2, function=scaled, device=0):
     super().__init__()
+    self.device = device
+    with replicator.logical_device(device):
+      self.weight = tf.Variable(2.0)
     self.count = tf.Variable(tf.zeros([size], replicator_dtype()), trainable=False,
                              aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
     self.own = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN,
@@ -53,7 +56,8 @@ class Counter(tf.Module):
     return {"count": self.count[0], "scaled": self.function(self.count[0])}
 
   def apply(self, x):
-    return self.function(x)
+    with replicator.logical_device(self.device):
+      return self.function(x)
 
 
 def replicator_dtype():
@@ -149,6 +153,15 @@ def test_a_run_of_two_replicas_loads_on_one_device(program, tmp_path):
   assert step.count.numpy().tolist() == [4, 4]
   assert step.own.numpy() == 4 * (1.0 + 3.0) / 2  # As its aggregation says.
   assert not hasattr(step.count, "values") and context.run.strategy.num_replicas_in_sync == 1
+
+
+def test_a_run_of_replicas_that_span_devices_loads_on_one(program, tmp_path):
+  folder = trained(program, tmp_path, "Replicator.strategy = 'mirrored'", "Counter.device = 1",
+                   "Replicator.logical_cpus = 4", "Replicator.devices_per_replica = 2",
+                   "scaled.factor = 3.0")
+  step = replicator.load(folder)
+  assert step.count.numpy().tolist() == [4, 4]
+  assert step.apply(1.0) == 3.0
 
 
 def test_bindings_override_those_of_the_run(program, copied, tmp_path):
