@@ -174,7 +174,7 @@ def test_a_guard_goes_on_from_its_state():
   assert after(guard).warning(divergence) == "warning: step 3: loss is nan"
 
 
-def test_a_failure_after_a_return_tells_only_of_the_steps_since():
+def test_a_failure_after_a_return_has_only_the_steps_since():
   guard = Guard()
   guard.divergence_in(1, history(loss=[1.0, 2.0]))
   assert guard.divergence_in(3, history(loss=[np.nan])).recent["loss"][:2].tolist() == [1.0, 2.0]
@@ -358,7 +358,7 @@ def test_each_worker_leaves_its_part_of_the_failed_batch_beside_the_others(worke
     worker_id, num_pipelines = worker, 2
 
   recovery = Recovery(Guard(), Worker(), tmp_path, {"seed": 0, "global_batch_size": 4})
-  batches = {"x": np.arange(6.0).reshape(3, 2)}  # Of three steps in one call.
+  batches = {"x": np.arange(6.0).reshape(3, 2)}  # Three steps in one call.
   with pytest.raises(Diverged, match="step 6: loss is nan; its batch and numbers are in"):
     recovery.check(4, history(loss=[1.0, np.nan, 1.0]), batches, pytest.fail)
   folder = tmp_path / "failures" / "step-00000006"
