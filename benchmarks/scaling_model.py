@@ -13,6 +13,7 @@ steps. The fastest of several rounds counts, for both. The table also has the er
 """
 
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -21,10 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from absl import app, flags
 
 from replicator.doctor.scaling import model
+
+if TYPE_CHECKING:
+  from replicator.step.context import Transfer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("processes", ["2", "4", "8"], "Numbers of processes.")
@@ -110,8 +115,8 @@ def measure(processes: int) -> dict:
   return found
 
 
-def collectives() -> list[tuple[str, int, float, float]]:
-  """What each collective does, its bytes, its seconds, and its CPU seconds in this process."""
+def collectives() -> list[tuple[str, int, float]]:
+  """What each collective does, its bytes, and its seconds."""
   import tensorflow as tf
 
   import replicator
@@ -127,11 +132,10 @@ def collectives() -> list[tuple[str, int, float, float]]:
         return x[0]
       times = []
       for _ in range(8):
-        started, used = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
         runner.run(chained)[0].numpy()
-        times.append(((time.perf_counter() - started) / CHAIN,
-                      (time.process_time() - used) / CHAIN))
-      found.append((move, size, *map(statistics.median, zip(*times[2:], strict=True))))
+        times.append((time.perf_counter() - started) / CHAIN)
+      found.append((move, size, statistics.median(times[2:])))
   return found
 
 
@@ -165,10 +169,14 @@ def run(processes: int) -> dict:
 
 def fastest(found: Sequence[dict]) -> dict:
   """The least of what several rounds measured: whatever else the machine does only slows them."""
-  collectives = zip(*(each["collectives"] for each in found), strict=True)
+  collectives = zip(*(each["collectives"] for each in found), strict=True)  # Names, bytes, seconds.
   return {"steps": {name: min(each["steps"][name] for each in found) for name in found[0]["steps"]},
-          "collectives": [(*rows[0][:2], *map(min, zip(*(row[2:] for row in rows), strict=True)))
-                          for rows in collectives]}
+          "collectives": [min(rows) for rows in collectives]}
+
+
+def fit(timed: "list[tuple[Transfer, int, float]]") -> model.Network:
+  """The network in which collectives took these seconds; a free one if there are none."""
+  return model.fit(timed) if timed else model.Network(math.inf, 0.0)
 
 
 def main(argv: list[str]) -> None:
@@ -182,15 +190,16 @@ def main(argv: list[str]) -> None:
   rounds = [[run(processes) for processes in numbers] for _ in range(FLAGS.rounds)]
   clusters = dict(zip(numbers, map(fastest, zip(*rounds, strict=True)), strict=True))
   alone = clusters.pop(1)["steps"]
-  timed = [(Transfer(move, size), processes, *times) for processes, found in clusters.items()
-           for move, size, *times in found["collectives"]]
-  networks = (model.fit([(t, n, seconds) for t, n, seconds, _ in timed if n <= cores]),
-              model.fit([(t, n, cpu_seconds) for t, n, _, cpu_seconds in timed]))
+  timed = [(Transfer(move, size), processes, seconds) for processes, found in clusters.items()
+           for move, size, seconds in found["collectives"]]
+  # With more processes than cores, all cores are busy all the time: each process has its share.
+  networks = (fit([row for row in timed if row[1] <= cores]),
+              fit([(t, n, seconds * cores / n) for t, n, seconds in timed if n > cores]))
   for network, what in zip(networks, ("with a core each", "of a busy core"), strict=True):
     print(f"{what}: {1e6 * network.launch:.0f} us, {1e6 * network.latency:.0f} us a hop, "
           f"{network.bandwidth / 1e6:.0f} MB/s")
   messages = model.OnCores(cores, 0.0, 0.0, *networks)
-  for transfer, processes, seconds, _ in timed:
+  for transfer, processes, seconds in timed:
     fitted = messages.transfer_seconds(transfer, processes)
     print(f"  {transfer.move:10} {transfer.bytes:9} bytes, {processes} processes: "
           f"{1000 * seconds:9.2f} ms, fitted {1000 * fitted:9.2f} ms "

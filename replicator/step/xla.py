@@ -19,6 +19,9 @@ from replicator.step import context
 _LEFT_OUT = ("Assert", "CheckNumerics", "Collective", "Nccl", "Print")
 # On CPUs, XLA is slower for convolutions than TensorFlow. Their gradients begin with these, too.
 _CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2d")
+# So it is for sums over the positions of their maps, as of batch normalization: by four times.
+_SUMS = ("BiasAddGrad", "Mean", "Sum")
+_MAP_RANK = 4
 
 
 @contextlib.contextmanager
@@ -34,10 +37,15 @@ def compiled_in_parts() -> Iterator[None]:
   now.xla_in_parts = True
   compile_marked_always()
   on_cpus = "CPU" in tf.distribute.get_strategy().extended.worker_devices[0]
-  left_out = (*_LEFT_OUT, *(_CONVOLUTIONS if on_cpus else ()))
+
+  def is_left_out(operation: tf.Operation) -> bool:
+    if operation.type.startswith(_LEFT_OUT):
+      return True
+    return on_cpus and (operation.type.startswith(_CONVOLUTIONS) or (
+        operation.type in _SUMS and (operation.inputs[0].shape.rank or 0) >= _MAP_RANK))
 
   def mark(operation: tf.Operation) -> str:
-    if not now.alike and not operation.type.startswith(left_out):
+    if not now.alike and not is_left_out(operation):
       mark_for_xla(operation)
     return operation.device
 

@@ -74,8 +74,8 @@ class Scores:
       self._scores, logits = scores_and_logits(discriminator(
           tf.concat([self.real_seen, self.fake_seen], 0), labels, training=True))
       self.real, self.fake = tf.split(self._scores, sizes)
-    self.real_logits, self.fake_logits = (
-        (None, None) if logits is None else tf.split(logits, sizes))
+    of_each: list[tf.Tensor | None] = [None, None] if logits is None else tf.split(logits, sizes)
+    self.real_logits, self.fake_logits = of_each
     self._gradients: dict[int, list[tf.Tensor]] = {}
 
   @property

@@ -117,13 +117,15 @@ def test_what_must_be_alike_is_not_compiled():
     assert not {"Sin", "Exp"} & graphs[device].keys()
 
 
-def test_a_network_is_compiled_but_for_its_convolutions(trained):
+def test_a_network_is_compiled_but_for_its_convolutions_and_sums_over_maps(trained):
   for device in ("CPU:0", "CPU:1"):
     left = trained.graphs[device]
     assert left[GROUP] > 1 and left[FUNCTION] == 2  # Adam's update, and that of the averages.
     assert not {"BiasAdd", "Tanh", "TanhGrad", "_FusedConv2D", "_FusedMatMul"} & left.keys()
     # Forward and by the kernel: on CPUs, TensorFlow is faster.
     assert left["Conv2D"] == left["Conv2DBackpropFilter"] == 1
+    # The moments of batch normalization over a map, then over replicas; the gradient of the bias.
+    assert left["Mean"] == 2 + 2 and left["BiasAddGrad"] == 1
 
 
 def test_micro_batches_are_compiled_in_their_loop(float64):
