@@ -6,6 +6,7 @@ from replicator.console import quiet, start
 
 # A sweep needs no TensorFlow: its trials are processes of their own.
 if "experiments.sweep" not in sys.orig_argv:
-  if sys.argv[:1] == ["-m"]:  # An experiment is the program, and not a part of another one.
+  # An experiment is the program, and not a part of another one; and it trains.
+  if sys.argv[:1] == ["-m"] and "experiments.sample" not in sys.orig_argv:
     start.begin(sys.argv[1:])
   quiet.import_tensorflow()

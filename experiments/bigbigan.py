@@ -111,6 +111,10 @@ class BigBiGAN(tf.Module):
     with self._averaged("encoder"):
       return self.encoder(images).mean, self.encoder.features(images)
 
+  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
+    """Images decoded from the means of their codes: uint8 `[n, h, w, c] -> [n, h, w, c]`."""
+    return self.generate(self.encode(images)[0], labels)
+
   def _averaged(self, name: str) -> contextlib.AbstractContextManager:
     optimizer = self.optimizers[name]
     return optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext()

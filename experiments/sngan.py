@@ -22,6 +22,7 @@ import tensorflow as tf
 import replicator
 from models.gan import losses, sample_variance
 from models.gan.evaluation import SampleQuality
+from models.gan.latents import normal_latents
 from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
 from models.gan.networks.sngan import Discriminator, Encoder, Generator
 from models.vision import grid
@@ -73,6 +74,7 @@ class SNGAN(tf.Module):
     losses.refuse_relative("SNGAN", self.loss)
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
+    self.latents = normal_latents
     self.latent_dim = latent_dim
     self.discriminator_updates = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
@@ -152,7 +154,7 @@ class SNGAN(tf.Module):
     return self._update("encoder", regression_loss, *self._sample(images.shape[0]))
 
   def _sample(self, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    z = random.normal("z", [size, self.latent_dim])
+    z = self.latents("z", [size, self.latent_dim])
     if not self.num_classes:
       return z, tf.zeros([size], tf.int32)
     return z, random.uniform("label", [size], 0, self.num_classes, tf.int32)

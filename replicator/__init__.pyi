@@ -1,6 +1,7 @@
 """The facade, for type checkers and for `lazy_loader`: every public name and its home."""
 
 from . import app as app
+from .app.load import load as load
 from .collectives.collectives import all_concat as all_concat
 from .collectives.collectives import all_gather as all_gather
 from .collectives.collectives import all_max as all_max

@@ -14,7 +14,7 @@ import os
 import pathlib
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 MANIFEST = "manifest.json"
 _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -73,6 +73,32 @@ def write_whole(path: pathlib.Path, content: str | bytes) -> None:
   except BaseException:
     temporary.unlink(missing_ok=True)
     raise
+
+
+@contextlib.contextmanager
+def created(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a temporary path beside `path`, where the body makes a new file or folder.
+
+  It gets the name `path` when the body ends. If the body raises, it is removed; if the process is
+  killed, the temporary one remains.
+
+  Raises:
+    FileExistsError: there is something of that name.
+  """
+  if path.exists():
+    raise FileExistsError(f"{path} exists")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+  try:
+    yield temporary
+    if path.exists():  # Another process was faster.
+      raise FileExistsError(f"{path} exists")
+    temporary.rename(path)
+  finally:
+    if temporary.is_dir():
+      shutil.rmtree(temporary, ignore_errors=True)
+    else:
+      temporary.unlink(missing_ok=True)
 
 
 def check(folder: pathlib.Path) -> dict:

@@ -86,17 +86,18 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   return parser.parse_args(argv)
 
 
-def read_facts(run: pathlib.Path) -> dict[str, Any]:
+def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:
   """The content of `run.json`.
 
   Raises a UsageError if it is missing, corrupt or from an earlier version, or `config.gin` is
-  missing.
+  missing. `remedy` is what to do with such a run; by default, to start it by hand.
   """
   if not run.is_dir():
     raise UsageError(f"{run}: no such folder; write the workdir of a run")
   if not (run / "run.json").is_file():
     raise UsageError(f"{run}/run.json: missing; write the workdir of a run")
-  facts, by_hand = reader.read_facts(run), f"start it by hand with --gin_file={run}/config.gin"
+  facts = reader.read_facts(run)
+  by_hand = remedy or f"start it by hand with --gin_file={run}/config.gin"
   if not facts:
     raise UsageError(f"{run}/run.json: corrupt, so the command of the run is not known; {by_hand}")
   missing = [name for name in _NEEDED if name not in facts]

@@ -11,6 +11,7 @@ import keras  # noqa: E402
 import pytest  # noqa: E402
 
 from replicator import random  # noqa: E402
+from replicator.step import context  # noqa: E402
 from replicator.workdir import charts  # noqa: E402
 
 NUM_DEVICES = 8
@@ -38,9 +39,10 @@ def without_curves(monkeypatch):
 
 @pytest.fixture
 def restored():
-  """What `train` and gin files set for the whole process is undone after the test."""
+  """What `train`, `load` and gin files set for the whole process is undone after the test."""
   yield
   gin.clear_config()
   keras.config.set_floatx("float32")
   keras.config.set_dtype_policy("float32")
   random.set_seed(0)
+  context.run.is_loaded = False

@@ -1,11 +1,15 @@
 """Distributions of codes, drawn from the random streams: `(stream, [n, d]) -> z [n, d]`."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 
 import gin
 import tensorflow as tf
 
 from replicator import random
+from replicator.errors import UsageError
+
+Latents = Callable[[str, Sequence[int]], tf.Tensor]
 
 
 @gin.configurable(denylist=["name", "shape"])
@@ -29,3 +33,32 @@ def truncated_normal_latents(name: str, shape: Sequence[int], truncation: float 
 def uniform_latents(name: str, shape: Sequence[int]) -> tf.Tensor:
   """z ~ U(-1, 1); see `normal_latents`. LOGAN's distribution (arXiv:1912.00953)."""
   return random.uniform(name, shape, -1.0, 1.0)
+
+
+def is_uniform(latents: Latents) -> bool:
+  """Whether codes are those of `uniform_latents`, which fill a cube and not a sphere."""
+  return inspect.unwrap(latents) is inspect.unwrap(uniform_latents)
+
+
+def truncated(latents: Latents, truncation: float) -> Latents:
+  """A narrower distribution of codes: fewer different samples, and better ones, the lower it is.
+
+  In place of normal codes, `truncated_normal_latents` draws them. Uniform codes are drawn from
+  U(-truncation, truncation).
+
+  Raises:
+    UsageError: the truncation is not positive, or above 1 for uniform codes, or there is none for
+      these codes.
+  """
+  if not truncation > 0:
+    raise UsageError(f"truncation = {truncation}: must be above 0, such as 0.5")
+  if is_uniform(latents):
+    if truncation > 1:
+      raise UsageError(f"truncation = {truncation}: the codes are uniform in [-1, 1], and the "
+                       "generator has seen no others; write at most 1")
+    return lambda name, shape: random.uniform(name, shape, -truncation, truncation)
+  normal = [inspect.unwrap(each) for each in (normal_latents, truncated_normal_latents)]
+  if inspect.unwrap(latents) not in normal:
+    raise UsageError(f"truncation = {truncation}: is for normal and uniform codes, and these are "
+                     f"of '{getattr(latents, '__name__', latents)}'; leave it out")
+  return lambda name, shape: truncated_normal_latents(name, shape, truncation=truncation)

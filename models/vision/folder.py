@@ -63,6 +63,35 @@ class ImageFolder(InMemoryImages):
     super().__init__(images, labels, class_names)
 
 
+def read_folder(path: str, image_shape: tuple[int, int, int], count: int
+                ) -> tuple[np.ndarray, int]:
+  """The first images anywhere in a folder, as an `ImageFolder` reads them.
+
+  Args:
+    path: the folder; its files are sorted by their paths.
+    image_shape: (height, width, channels) that they get; one channel is the luminance.
+    count: how many to read at most.
+
+  Returns:
+    uint8 `[n, *image_shape]`, and the number of images in the folder.
+
+  Raises:
+    UsageError: there is no such folder, it has no image, or one cannot be decoded.
+  """
+  from PIL import Image
+  root = Path(path).expanduser()
+  if not root.is_dir():
+    raise UsageError(f"{path}: no such folder; write the path of a folder of images")
+  files = _images_under(root)
+  if not files:
+    raise UsageError(f"{path}: has no images (file types: {' '.join(_SUFFIXES)})")
+  images, _ = _decode(files[:count], image_shape[0], stop_at_failure=True)
+  if image_shape[2] == 1:
+    gray = [np.asarray(Image.fromarray(image).convert("L")) for image in images]
+    images = np.stack(gray)[..., np.newaxis]
+  return images, len(files)
+
+
 def _list(path: str) -> tuple[tuple[str, ...], list[Path], np.ndarray]:
   """The class names, every image file in order, and the label of each [n]."""
   root = Path(path).expanduser()

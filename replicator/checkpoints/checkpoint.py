@@ -146,17 +146,68 @@ class Checkpoints:
     if found is None:
       return None
     folder, facts = found
-    values = _read_bundle(folder)
+    self._put(folder, facts, _read_bundle(folder), "use the configuration it was saved with, "
+              "another --workdir, or --allow_partial_restore")
+    return {**facts["loop"], "step": facts["step"]}
+
+  def load(self, step: int | None = None) -> int:
+    """Restores the checkpoint of a step, or the newest good one; returns its step.
+
+    It writes nothing to the disk, so the run that saves here may be under way.
+
+    Raises:
+      UsageError: there is no such checkpoint, it is corrupt, or it does not have the variables of
+        the step.
+    """
+    while True:
+      found = _newest_good(self._folder) if step is None else self._good(step)
+      if found is None:
+        raise UsageError(f"{self._folder}: holds no checkpoint")
+      folder, facts = found
+      try:
+        values = _read_bundle(folder)
+      except (OSError, tf.errors.OpError):
+        if folder.exists():
+          raise
+        continue  # The run has removed it meanwhile, and saved a newer one.
+      self._put(folder, facts, values, "the code has changed since, or the bindings")
+      return facts["step"]
+
+  def best(self) -> int:
+    """The step of the best checkpoint, by `keep_best`; raises a UsageError if none is known."""
+    found = self.retention.best(steps_of(self._folder), self._scalars_at)
+    if found is None:
+      why = (f"none was saved at a step that logged '{self.retention.keep_best}'"
+             if self.retention.keep_best else "this run has no Checkpoints.keep_best")
+      raise UsageError(f"{self._folder}: the best checkpoint is not known: {why}; "
+                       f"{self._written()}")
+    return found
+
+  def _good(self, step: int) -> tuple[pathlib.Path, dict]:
+    folder = _places(self._folder).get(step)
+    if folder is None:
+      raise UsageError(f"{self._folder}: has no checkpoint of step {step}; {self._written()}")
+    try:
+      return folder, atomic.check(folder)
+    except (atomic.Corrupt, OSError) as error:
+      raise UsageError(f"{folder} is corrupt ({error}); {self._written(step)}") from error
+
+  def _written(self, but: int | None = None) -> str:
+    """What to write instead of a step that cannot be restored."""
+    steps = [str(step) for step in steps_of(self._folder) if step != but]
+    return f"write one of the steps {', '.join(steps)}" if steps else "there is no other"
+
+  def _put(self, folder: pathlib.Path, facts: dict, values: dict[str, np.ndarray], remedy: str
+           ) -> None:
     by_replica = facts["by_replica"]
     mismatches = self._variables.mismatches({
         path: (tf.as_dtype(value.dtype), list(value.shape[path in by_replica:]))
         for path, value in values.items()})
     if mismatches:
-      _report(folder, mismatches)
+      _report(folder, mismatches, remedy)
     self._variables.put(Snapshot(
         {path: value for path, value in values.items() if path not in mismatches}, by_replica))
     self._trainable.restore(facts.get("trainable", {}))
-    return {**facts["loop"], "step": facts["step"]}
 
   def check_complete(self, used: list) -> None:
     """Raises a UsageError if a restart would lose some of the variables that a step uses."""
@@ -219,6 +270,8 @@ def _newest_good(folder: pathlib.Path, newest: int | None = None
     try:
       facts = atomic.check(found)
     except (atomic.Corrupt, OSError) as error:
+      if not found.exists():  # Its run has removed it meanwhile, because it has newer ones.
+        return _newest_good(folder, newest)
       corrupt.append(f"{found} is corrupt ({error})")
       continue
     for line in corrupt:
@@ -248,7 +301,7 @@ def _read_bundle(folder: pathlib.Path) -> dict[str, np.ndarray]:
           for path in sorted(reader.get_variable_to_shape_map())}
 
 
-def _report(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
+def _report(folder: pathlib.Path, mismatches: dict[str, str], remedy: str) -> None:
   """Warns about the mismatches if a partial restore is allowed; else raises a UsageError."""
   if _partial_allowed:
     for path, what in mismatches.items():
@@ -259,5 +312,4 @@ def _report(folder: pathlib.Path, mismatches: dict[str, str]) -> None:
   more = [f"{len(mismatches) - _NAMED} more"] if len(mismatches) > _NAMED else []
   raise UsageError(
       f"{folder}: {len(mismatches)} variables do not fit this step: "
-      f"{', '.join([*named, *more])}; use the configuration it was saved with, another --workdir, "
-      "or --allow_partial_restore")
+      f"{', '.join([*named, *more])}; {remedy}")

@@ -35,19 +35,24 @@ class Retention:
 
     `scalars_at` returns the scalars that were logged at a step.
     """
-    kept = {*steps[-self.keep_last:], *self._best(steps, scalars_at)}
+    best = self.best(steps, scalars_at)
+    kept = {*steps[-self.keep_last:], *([] if best is None else [best])}
     if self.keep_every:
       kept |= {step for step in steps if step % self.keep_every == 0}
     return [step for step in steps if step not in kept]
 
-  def _best(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]) -> list[int]:
-    """The step of the best checkpoint, the earliest of equals, in a list of at most one."""
+  def best(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]
+           ) -> int | None:
+    """The step of the best checkpoint, the earliest of equals.
+
+    None if no scalar is named by `keep_best`, or it was logged at none of these steps.
+    """
     if not self.keep_best:
-      return []
+      return None
     values = {step: scalars_at(step).get(self.keep_best, math.nan) for step in steps}
     found = [step for step in steps if not math.isnan(values[step])]
     best = min if self.best_is == "min" else max
-    return [best(found, key=values.__getitem__)] if found else []
+    return best(found, key=values.__getitem__) if found else None
 
   def check_logged(self, names: list[str], evaluated: bool) -> None:
     """Raises a UsageError if the scalar of `keep_best` should be among these names, and is not.

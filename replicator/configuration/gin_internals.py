@@ -4,7 +4,7 @@ gin has no public way to list what is configurable, what is bound, and what a pr
 to parse statements one at a time. A test reports every name here that a new version of gin moves.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -52,6 +52,26 @@ def match(selector: str) -> gin.config.Configurable | None:
 def add_imports(statements: Iterable[config_parser.ImportStatement]) -> None:
   """Adds import statements to those that `format_config` writes."""
   gin.config._IMPORTS.update(statements)
+
+
+def remember() -> Callable[[], None]:
+  """Returns a function that puts back what is bound, imported and called now, and gin's lock."""
+  stores: tuple[Any, ...] = (gin.config._CONFIG, gin.config._OPERATIVE_CONFIG, gin.config._IMPORTS,
+                             gin.config._SINGLETONS)
+  contents, was_locked = [store.copy() for store in stores], gin.config_is_locked()
+
+  def put_back() -> None:
+    for store, content in zip(stores, contents, strict=True):
+      store.clear()
+      store.update(content)
+    gin.config._set_config_is_locked(was_locked)
+
+  return put_back
+
+
+def unlock() -> None:
+  """Lets the program import modules with configurables although the configuration is final."""
+  gin.config._set_config_is_locked(False)
 
 
 class LocatedParser(config_parser.ConfigParser):

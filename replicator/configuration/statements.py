@@ -13,7 +13,12 @@ import gin
 from gin import config_parser
 
 from replicator.configuration.configurables import binding_name, find, makers
-from replicator.configuration.gin_internals import LocatedParser, add_imports, parse_scope
+from replicator.configuration.gin_internals import (
+  LocatedParser,
+  add_imports,
+  parse_scope,
+  remember,
+)
 from replicator.errors import UsageError, first_line, nearest
 
 Find = Callable[..., gin.config.Configurable]  # Has the parameters of `configurables.find`.
@@ -87,6 +92,18 @@ _last_read: list[Binding] = []
 def last_read() -> list[Binding]:
   """Every statement of the configuration that was read last."""
   return _last_read
+
+
+def remember_configuration() -> Callable[[], None]:
+  """Returns a function that puts back gin's present configuration, whatever is read meanwhile."""
+  read_before, put_back_gin = _last_read, remember()
+
+  def put_back() -> None:
+    global _last_read
+    _last_read = read_before
+    put_back_gin()
+
+  return put_back
 
 
 class _Reader:

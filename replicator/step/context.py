@@ -71,11 +71,24 @@ class RunContext:
   global_batch_size: int = 1  # The examples of one step over all replicas.
   num_input_pipelines: int = 1  # The processes that read inputs or act in environments.
   strategy: tf.distribute.Strategy | None = None  # That of the newest `Replicator`.
+  is_loaded: bool = False  # Whether its step was loaded, onto one device; see `app.load`.
   outside: StepContext = dataclasses.field(
       default_factory=lambda: StepContext(step=0, is_step=False))
 
 
 run = RunContext()  # The run of this process. `replicator.train` sets its attributes.
+
+
+def remember_run() -> Callable[[], None]:
+  """Returns a function that puts back the present attributes of `run`, and its draws outside."""
+  before, draws = dataclasses.replace(run), run.outside.draws.copy()
+
+  def put_back() -> None:
+    vars(run).update(vars(before))
+    run.outside.draws.clear()
+    run.outside.draws.update(draws)
+
+  return put_back
 
 
 # Each thread has its own value: under MirroredStrategy a thread traces each replica.

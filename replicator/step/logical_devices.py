@@ -53,9 +53,9 @@ def logical_device(index: int) -> Iterator[None]:
 
   In `Replicator.scope()`, each replica's copies of the variables go to that device, and so do the
   slots and averages that an optimizer keeps for these variables. Elsewhere, as in an evaluation,
-  the devices are those of the first replica. Everything else is on logical device 0: inputs, and
-  the mean of gradients over replicas. With one device per replica, `logical_device(0)` changes
-  nothing.
+  the devices are those of the first replica. In a step that `replicator.load` returned, all are one
+  device. Everything else is on logical device 0: inputs, and the mean of gradients over replicas.
+  With one device per replica, `logical_device(0)` changes nothing.
 
   Args:
     index: the number of the device in its replica, from 0.
@@ -65,6 +65,9 @@ def logical_device(index: int) -> Iterator[None]:
       or outside of steps and scopes those of the newest.
   """
   columns = _columns()
+  if context.run.is_loaded and not columns:  # All logical devices are the one that there is.
+    yield
+    return
   count = max(1, len(columns))
   if not isinstance(index, int) or not 0 <= index < count:
     raise UsageError(f"logical_device({index!r}): must be a whole number of at least 0 and below "

@@ -241,3 +241,19 @@ def test_two_machines_may_write_a_file_at_once(tmp_path, monkeypatch):
   atomic.write_whole(tmp_path / "file", "mine")
   assert (tmp_path / "file").read_text() == "mine"
   assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_text("new"), pathlib.Path.mkdir],
+                         ids=["file", "folder"])
+def test_what_is_created_has_its_name_when_it_is_whole(make, tmp_path):
+  path = tmp_path / "made" / "it"
+  with atomic.created(path) as temporary:
+    make(temporary)
+    assert not path.exists() and temporary.parent == path.parent
+  assert list(path.parent.iterdir()) == [path]
+  with pytest.raises(FileExistsError), atomic.created(path):
+    raise AssertionError("the body runs in vain")
+  with pytest.raises(ZeroDivisionError), atomic.created(tmp_path / "other") as temporary:
+    make(temporary)
+    1 / 0  # noqa: B018
+  assert [each.name for each in tmp_path.iterdir()] == ["made"]

@@ -22,7 +22,7 @@ FACADE = [
     "Dropout", "Evaluation", "GlobalBatchNorm", "InputContext", "LinearDecay",
     "Optimizer", "Pool", "Replicator", "SpectralNorm", "UsageError", "all_concat", "all_gather",
     "all_max", "all_mean", "all_min", "all_sum", "all_to_all", "app", "batch_size", "broadcast",
-    "logical_device", "map_gather", "map_reduce", "microbatch", "num_replicas", "random",
+    "load", "logical_device", "map_gather", "map_reduce", "microbatch", "num_replicas", "random",
     "recompute_grad", "reduce_scatter", "replica_id", "scheduled", "schedules", "split",
     "step_number", "train", "use_standing_statistics", "wrap_optimizer"]
 

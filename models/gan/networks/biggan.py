@@ -16,7 +16,13 @@ import tensorflow as tf
 
 from models.gan.networks.attention import SelfAttention, attention_places
 from models.gan.networks.biggan_blocks import BigGANDownBlock, BigGANUpBlock, conv, dense
-from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
+from models.gan.networks.building import (
+  architecture_of,
+  build_chain,
+  check_images,
+  check_labels,
+  class_weights,
+)
 from replicator import GlobalBatchNorm, SpectralNorm
 from replicator.errors import UsageError
 
@@ -100,14 +106,13 @@ class BigGANGenerator(keras.Model):
 
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
+    """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
     check_labels("BigGANGenerator", self.num_classes, labels)
     first, *chunks = tf.split(tf.cast(z, self.variable_dtype), self.num_chunks, axis=1)
     shared = []
     if self.num_classes:
-      # A product with one-hot rows instead of a lookup: its gradient is dense and deterministic.
-      one_hot = tf.one_hot(labels, self.num_classes, dtype=self.variable_dtype)
-      shared = [tf.matmul(one_hot, self.embedding)]
+      weights = class_weights(labels, self.num_classes, self.variable_dtype)
+      shared = [tf.matmul(weights, self.embedding)]
     conditions = iter([tf.concat([chunk, *shared], axis=1) for chunk in chunks])
     x = tf.reshape(self.linear(first), [-1, *self.base])
     for layer in self.trunk:

@@ -13,7 +13,13 @@ import tensorflow as tf
 
 from models.gan.networks.attention import SelfAttention, attention_places
 from models.gan.networks.biggan_blocks import conv, dense
-from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
+from models.gan.networks.building import (
+  architecture_of,
+  build_chain,
+  check_images,
+  check_labels,
+  class_weights,
+)
 from models.gan.networks.normalization import ConditionalBatchNorm
 from models.gan.networks.resampling import UpsampleConv2D, downsample, upsample
 from replicator import GlobalBatchNorm, SpectralNorm
@@ -93,12 +99,12 @@ class BigGANDeepGenerator(keras.Model):
 
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
+    """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
     check_labels("BigGANDeepGenerator", self.num_classes, labels)
     condition = tf.cast(z, self.variable_dtype)
     if self.num_classes:
-      one_hot = tf.one_hot(labels, self.num_classes, dtype=self.variable_dtype)
-      condition = tf.concat([condition, tf.matmul(one_hot, self.embedding)], axis=1)
+      weights = class_weights(labels, self.num_classes, self.variable_dtype)
+      condition = tf.concat([condition, tf.matmul(weights, self.embedding)], axis=1)
     x = tf.reshape(self.linear(condition), [-1, *self.base])
     for layer in self.trunk:
       x = layer(x) if isinstance(layer, SelfAttention) else layer(x, condition)

@@ -46,3 +46,16 @@ def check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> No
   if num_classes and labels is None:
     raise UsageError(f"{network}.num_classes = {num_classes} makes it conditional, but it was "
                      "given no labels: pass labels, or set num_classes = 0")
+
+
+def class_weights(labels: tf.Tensor, num_classes: int, dtype: tf.DType | str) -> tf.Tensor:
+  """The weights of classes `[n, num_classes]` of a generator's examples, in a floating dtype.
+
+  Integer labels `[n]` weight their class with 1 and others with 0: a product with these rows is a
+  lookup whose gradient is dense and deterministic. Floating labels `[n, num_classes]` are such
+  weights, those of a mixture of classes.
+  """
+  labels = tf.convert_to_tensor(labels)
+  if labels.dtype.is_floating:
+    return tf.cast(labels, dtype)
+  return tf.one_hot(labels, num_classes, dtype=dtype)

@@ -13,7 +13,13 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
+from models.gan.networks.building import (
+  architecture_of,
+  build_chain,
+  check_images,
+  check_labels,
+  class_weights,
+)
 from replicator import GlobalBatchNorm
 from replicator.errors import UsageError
 
@@ -58,10 +64,10 @@ class DCGANGenerator(keras.Model):
 
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
+    """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
     check_labels("DCGANGenerator", self.num_classes, labels)
     if self.num_classes:
-      z = tf.concat([z, tf.one_hot(labels, self.num_classes, dtype=z.dtype)], axis=1)
+      z = tf.concat([z, class_weights(labels, self.num_classes, z.dtype)], axis=1)
     x = self.linear(z)
     for layer in self.trunk:
       x = layer(x)

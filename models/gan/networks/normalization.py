@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from models.gan.networks.building import class_weights
 from replicator import GlobalBatchNorm, SpectralNorm
 
 
@@ -13,7 +14,7 @@ class ClassBatchNorm(keras.layers.Layer):
   class: `[n, h, w, c], [n] -> [n, h, w, c]`.
 
   Args:
-    num_classes: k; labels are integers in `[0, k)`. The layer learns `gamma [k, c]`, initially
+    num_classes: k; labels are those of `class_weights`. The layer learns `gamma [k, c]`, initially
       ones, and `beta [k, c]`, initially zeros.
   """
 
@@ -29,8 +30,7 @@ class ClassBatchNorm(keras.layers.Layer):
     self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
 
   def call(self, inputs: tf.Tensor, labels: tf.Tensor, training: bool = False) -> tf.Tensor:
-    # A product with one-hot rows instead of a lookup: its gradient is dense and deterministic.
-    rows = tf.one_hot(labels, self.num_classes, dtype=self.compute_dtype)
+    rows = class_weights(labels, self.num_classes, self.compute_dtype)
     gamma, beta = tf.matmul(rows, self.gamma), tf.matmul(rows, self.beta)
     outputs = self.norm(inputs, training=training)
     return outputs * gamma[:, tf.newaxis, tf.newaxis] + beta[:, tf.newaxis, tf.newaxis]

@@ -17,7 +17,12 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import build_chain, check_images, check_labels
+from models.gan.networks.building import (
+  build_chain,
+  check_images,
+  check_labels,
+  class_weights,
+)
 from models.gan.networks.r3gan_blocks import RELU_GAIN, ResidualBlock, Transition, conv1, normal
 from replicator.errors import UsageError
 
@@ -69,11 +74,11 @@ class R3GANGenerator(keras.Model):
 
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
+    """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
     check_labels("R3GANGenerator", self.num_classes, labels)
     if self.num_classes:
-      one_hot = tf.one_hot(labels, self.num_classes, dtype=self.variable_dtype)
-      z = tf.concat([z, self.embedding(one_hot)], axis=1)
+      weights = class_weights(labels, self.num_classes, self.variable_dtype)
+      z = tf.concat([z, self.embedding(weights)], axis=1)
     x = self.linear(z)[:, tf.newaxis, tf.newaxis] * self.base
     for layer in self.trunk:
       x = layer(x)

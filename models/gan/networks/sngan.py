@@ -80,7 +80,7 @@ class Generator(keras.Model):
 
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Images of codes `z [n, latent_dim]`; integer `labels [n]` are ignored without classes."""
+    """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
     check_labels("Generator", self.num_classes, labels)
     x = tf.reshape(self.linear(z), [-1, *self.base])
     for block in self.blocks:

@@ -5,7 +5,7 @@ import pytest
 from absl import logging
 from PIL import Image
 
-from models.vision.folder import ImageFolder
+from models.vision.folder import ImageFolder, read_folder
 from models.vision.images import read
 from replicator.errors import UsageError
 
@@ -171,3 +171,27 @@ def test_bad_values_are_refused(tmp_path):
       "ImageFolder.resolution = 0: write a positive number of pixels.")
   assert message_of(str(tmp_path), "32") == (
       "ImageFolder.resolution = '32': write a positive number of pixels.")
+
+
+def test_any_images_of_a_folder_are_read_in_order(tmp_path):
+  paint(tmp_path / "b.png", (255, 0, 0))
+  paint(tmp_path / "a" / "1.png", (0, 255, 0), size=(20, 12))
+  paint(tmp_path / "c.png", 200, mode="L")
+  images, found = read_folder(str(tmp_path), (8, 8, 3), 2)
+  assert found == 3 and images.shape == (2, 8, 8, 3) and images.dtype == np.uint8
+  assert (images[0] == [0, 255, 0]).all() and (images[1] == [255, 0, 0]).all()
+  gray, _ = read_folder(str(tmp_path), (8, 8, 1), 9)
+  assert gray.shape == (3, 8, 8, 1)
+  # ITU-R 601: 0.299 red, 0.587 green.
+  assert [int(image[0, 0, 0]) for image in gray] == [150, 76, 200]
+
+
+@pytest.mark.parametrize(("prepare", "line"), [
+    (lambda folder: folder.rmdir(), "no such folder"),
+    (lambda folder: (folder / "notes.txt").write_text(""), "has no images"),
+    (lambda folder: (folder / "1.png").write_text(""), "1.png cannot be read as an image")])
+def test_a_folder_without_images_is_refused(prepare, line, tmp_path):
+  (tmp_path / "images").mkdir()
+  prepare(tmp_path / "images")
+  with pytest.raises(UsageError, match=line):
+    read_folder(str(tmp_path / "images"), (8, 8, 3), 1)

@@ -41,3 +41,12 @@ def test_a_nan_is_not_the_best_even_if_it_comes_first(best_is):
 
 def test_all_rules_keep_together():
   assert kept(keep_last=2, keep_every=5, keep_best="loss") == [4, 5, 9, 10]
+
+
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({"keep_best": "loss"}, 4), ({"keep_best": "loss", "best_is": "max"}, 2),
+    ({"keep_best": "unknown"}, None), ({}, None)])
+def test_the_best_one_is_named(settings, expected):
+  retention = Retention(**{"keep_last": 1, "keep_every": 0, "keep_best": None, "best_is": "min",
+                           **settings})
+  assert retention.best(list(range(1, 11)), lambda step: LOSSES.get(step, {})) == expected

@@ -1,0 +1,201 @@
+"""Samples the generator of a run: a grid, a data set, a walk between codes, reconstructions.
+
+    python -m experiments.sample --run=RUN --out=grid.png|FOLDER|FILE.zip
+        [--step=N|best] [--classes=3,7] [--truncation=0.5] [--seed=S] [--count=N]
+    python -m experiments.sample --run=RUN --out=walk.png|walk.webp --interpolate
+        [--seed=1,2,...] [--classes=3,7,...] [--count=N]
+    python -m experiments.sample --run=RUN --out=pairs.png --reconstruct=FOLDER [--classes=C]
+
+The run may be of any experiment whose step `models.gan.sampling` can call. The same seed gives the
+same image at the same place, whatever the count.
+"""
+
+import argparse
+import math
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from models.gan import sampling
+from models.vision import folder, grid, picture_files
+from replicator import rerun
+from replicator.app import load
+from replicator.console import quiet
+from replicator.console.error_line import in_one_line
+from replicator.console.exit_status import exit_status
+from replicator.console.flags import Parser
+from replicator.console.status import Status
+from replicator.errors import UsageError
+
+_LARGEST_PICTURE = 4096  # Images; more make a picture that no program shows.
+_WIDEST_CLASSES = 16     # Classes that have a column each.
+_ROWS = 8
+_KINDS = {"samples": (".png", ".zip", ""), "interpolate": (".png", ".webp"),
+          "reconstruct": (".png",)}
+_FRAMES = {".png": 8, ".webp": 30}  # From one code, or class, to the next.
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line `argv` (default: this process's); returns the exit status."""
+  words = list(sys.argv[1:] if argv is None else argv)
+  return exit_status(lambda: _run(_parse(words)), debug="--debug" in words, describe=in_one_line)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+  parser = Parser(description="Samples the generator of a run.")
+  parser.add_argument("--run", required=True, metavar="RUN", help="the workdir of the run")
+  parser.add_argument("--out", required=True, type=pathlib.Path, metavar="FILE",
+                      help="a new .png, .webp or .zip, or a new folder of PNG files")
+  parser.add_argument("--step", type=_step, metavar="N",
+                      help="the step of a checkpoint, or 'best'; by default the newest")
+  parser.add_argument("--classes", type=_numbers, default=[], metavar="3,7",
+                      help="the classes of the images, in turn; by default all")
+  parser.add_argument("--truncation", type=float, metavar="T",
+                      help="below 1, samples are better and less different")
+  parser.add_argument("--seed", type=_numbers, metavar="S",
+                      help="chooses the codes; by default 0. --interpolate takes several")
+  parser.add_argument("--count", type=int, metavar="N", help="how many images")
+  modes = parser.add_mutually_exclusive_group()
+  modes.add_argument("--interpolate", action="store_true",
+                     help="walk between the seeds, or between the classes")
+  modes.add_argument("--reconstruct", metavar="FOLDER",
+                     help="pairs of the images of a folder and their reconstructions")
+  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
+                      help="a gin binding that overrides the run's, such as where the data is")
+  parser.add_argument("--yes", action="store_true",
+                      help="load a run of a program that is no experiment of this project")
+  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+  flags = parser.parse_args(words)
+  _check(flags)
+  return flags
+
+
+def _step(text: str) -> int | str:
+  if text != "best" and not text.isdigit():
+    raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint, or 'best'")
+  return text if text == "best" else int(text)
+
+
+def _numbers(text: str) -> list[int]:
+  words = text.split(",")
+  if not all(word.strip().isdigit() for word in words):
+    raise argparse.ArgumentTypeError(f"'{text}': write whole numbers, such as 3 or 3,7")
+  return [int(word) for word in words]
+
+
+def _check(flags: argparse.Namespace) -> None:
+  """Raises a UsageError for what is wrong whatever the run is."""
+  flags.out = flags.out.expanduser()
+  kind = ("interpolate" if flags.interpolate else "reconstruct" if flags.reconstruct
+          else "samples")
+  if flags.out.suffix not in _KINDS[kind]:
+    names = " or ".join(f"a {suffix} file" if suffix else "a folder, without a dot in its name"
+                        for suffix in _KINDS[kind])
+    also = "" if kind == "samples" else f" with --{kind}"
+    raise UsageError(f"--out={flags.out}: write the name of {names}{also}")
+  if flags.out.exists():
+    raise UsageError(_exists(flags.out))
+  if flags.truncation is not None and not 0 < flags.truncation < math.inf:
+    raise UsageError(f"--truncation={flags.truncation:g}: must be above 0, such as 0.5")
+  lowest = 2 if flags.interpolate else 1
+  if flags.count is not None and flags.count < lowest:
+    raise UsageError(f"--count={flags.count}: must be at least {lowest}")
+  if (flags.count or 0) > _LARGEST_PICTURE and flags.out.suffix in (".png", ".webp"):
+    raise UsageError(f"--count={flags.count}: too many images for one picture; write at most "
+                     f"{_LARGEST_PICTURE}, or --out=FOLDER")
+  if flags.seed and max(flags.seed) >= 2 ** 32:
+    raise UsageError(f"--seed={max(flags.seed)}: must be below 2 ** 32")
+  if flags.reconstruct and (flags.seed or flags.truncation):
+    raise UsageError("--reconstruct: draws no codes; leave out --seed and --truncation")
+  flags.seed = flags.seed or [0]
+  if len(flags.seed) > 1 and not flags.interpolate:
+    raise UsageError("--seed: several are for --interpolate; write one")
+  if flags.interpolate and len(flags.seed) < 2 and len(flags.classes) < 2:
+    raise UsageError("--interpolate: write between what: --seed=1,2 or --classes=3,7")
+
+
+def _exists(path: pathlib.Path) -> str:
+  return f"--out={path}: exists; write another name, or remove it"
+
+
+def _run(flags: argparse.Namespace) -> int:
+  _check_program(flags)
+  tf.config.experimental.enable_op_determinism()  # The same image each time.
+  with Status() as status:
+    status.doing("loading the run")
+    gan, number = load.load_numbered(flags.run, flags.step, flags.gin_param)
+    sampling.check(gan)
+    status.doing("sampling")
+    write = (_interpolate if flags.interpolate else _reconstruct if flags.reconstruct
+             else _sample)
+    try:
+      what = write(gan, flags, status)
+    except FileExistsError as error:  # It was made meanwhile.
+      raise UsageError(_exists(flags.out)) from error
+  print(f"{flags.out}: {what} of {flags.run}, step {number}")
+  return 0
+
+
+def _check_program(flags: argparse.Namespace) -> None:
+  """Loads no unknown program unseen: whoever wrote `run.json` chose it."""
+  program = rerun.read_facts(pathlib.Path(flags.run).expanduser(), load.REMEDY)["program"]
+  if flags.yes or (program[:1] == ["-m"] and program[1].startswith("experiments.")):
+    return
+  shown = ascii(" ".join(program))[1:-1]
+  raise UsageError(f"{flags.run}/run.json: names the program `{shown}`, which runs when the run is "
+                   "loaded; read it, and write --yes")
+
+
+def _sample(gan: Any, flags: argparse.Namespace, status: Status) -> str:
+  shown = len(flags.classes) or gan.num_classes
+  columns = shown if 1 < shown <= _WIDEST_CLASSES else _ROWS
+  count = flags.count or _ROWS * columns
+  batches = _counted(sampling.sample(gan, count, flags.seed[0], flags.classes, flags.truncation),
+                     count, status)
+  if flags.out.suffix == ".png":
+    images = np.concatenate([images for images, _ in batches])
+    picture_files.write_picture(flags.out, grid.image_grid(images, columns))
+  else:
+    labeled = ((images, labels if gan.num_classes else None) for images, labels in batches)
+    write = picture_files.write_zip if flags.out.suffix else picture_files.write_folder
+    write(flags.out, labeled)
+  return f"{count:,} samples"
+
+
+def _counted(batches: Iterator, count: int, status: Status) -> Iterator:
+  done = 0
+  for batch in batches:
+    done += len(batch[0])
+    status.doing(f"sampling: {done:,} of {count:,}")
+    yield batch
+
+
+def _interpolate(gan: Any, flags: argparse.Namespace, status: Status) -> str:
+  legs = max(len(flags.seed), len(flags.classes)) - 1
+  count = flags.count or legs * _FRAMES[flags.out.suffix] + 1
+  images = sampling.interpolate(gan, count, flags.seed, flags.classes, flags.truncation)
+  if flags.out.suffix == ".png":
+    picture_files.write_picture(flags.out, grid.image_grid(images, count))
+  else:
+    pictures = [grid.image_grid(image[None], 1) for image in images]
+    picture_files.write_animation(flags.out, pictures)
+  return f"an interpolation in {count} images"
+
+
+def _reconstruct(gan: Any, flags: argparse.Namespace, status: Status) -> str:
+  images, found = folder.read_folder(flags.reconstruct, sampling.image_shape(gan),
+                                     flags.count or _ROWS * _ROWS // 2)
+  decoded = sampling.reconstruct(gan, images, flags.classes)
+  picture_files.write_picture(flags.out, grid.paired_grid(images, decoded, _ROWS // 2))
+  return f"reconstructions of {len(images)} of the {found} images in {flags.reconstruct}"
+
+
+if __name__ == "__main__":
+  quiet.drop_native_log()
+  exit_with = main()
+  quiet.finish()
+  sys.exit(exit_with)

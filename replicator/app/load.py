@@ -1,0 +1,175 @@
+"""`load`: the trained step of a run, from the files of its workdir."""
+
+import contextlib
+import functools
+import inspect
+import os
+import pathlib
+import random
+import tempfile
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from replicator import rerun
+from replicator.app import config
+from replicator.app.program import main_of_run
+from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.configuration import annotations, operative, statements
+from replicator.configuration.checks import missing_values_reported
+from replicator.configuration.configurables import binding_name, hints
+from replicator.configuration.gin_internals import current_bindings, registry, unlock
+from replicator.configuration.statements import CONSTANT
+from replicator.errors import UsageError
+from replicator.step import context
+from replicator.training.observer import Observer, Training, observed_by
+
+# One replica on whatever this machine has, and nothing that lasts longer than the load.
+_HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
+         "Replicator.tpu = None", "Replicator.jit_compile = False",
+         "Replicator.devices_per_replica = 1", "train.deterministic = False")
+REMEDY = ("build its step by hand, and read its checkpoint with "
+          "replicator.checkpoints.checkpoint.read")
+"""What to do with a run whose `run.json` is of no use."""
+
+Call = tuple[str, str]  # The scope and the full name of a configurable.
+
+
+class Loaded(NamedTuple):
+  """A step, and the number of training steps after which it was saved."""
+
+  step: Any
+  number: int
+
+
+def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
+         bindings: Sequence[str] = ()) -> Any:
+  """Returns the trained step of a run, ready to call.
+
+      gan = replicator.load("runs/digits")
+      images = gan.generate(tf.random.normal([16, gan.latent_dim]), tf.zeros([16], tf.int32))
+
+  The run may be of any experiment and strategy, and still under way: nothing is written to its
+  workdir. The step is built on one device, by the program in `run.json` with the configuration in
+  `config.gin`, and gets the values of a checkpoint. The data of the run must be there, because its
+  shape belongs to the step; but nothing is trained or evaluated. Both files are programs: load only
+  runs that you trust.
+
+  Afterwards the process is as after the training: the configuration of gin, the precision of Keras
+  and the seed of the random streams are those of the run, since parts of the step read them when
+  they are called. If gin had a configuration before, of your own or of another run, all of that
+  stays as it was. A run that would then compute something else is refused.
+
+  Args:
+    run: the workdir of the run.
+    step: the number of training steps after which the checkpoint was saved; 'best' for the one
+      that `Checkpoints.keep_best` names; None for the newest good one.
+    bindings: gin bindings that override those of the run, such as
+      `"ImageFolder.path = '/data/cifar10'"` where the data has moved.
+
+  Raises:
+    UsageError: a file of the run is missing or corrupt, its program is gone, there is no such
+      checkpoint, or the configuration of gin does not go with that of the run.
+  """
+  return load_numbered(run, step, bindings).step
+
+
+def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = None,
+                  bindings: Sequence[str] = ()) -> Loaded:
+  """As `load`, with the number of the step that was loaded."""
+  if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
+    raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
+  folder = pathlib.Path(run).expanduser()
+  facts = rerun.read_facts(folder, REMEDY)
+  before = _calls()
+  with contextlib.ExitStack() as stack:
+    stack.callback(_remember_process())
+    unlock()  # The program may not be imported yet, and defines what is configurable.
+    main = main_of_run(facts)
+    config.parse([str(folder / "config.gin")], [*bindings, *_HERE])
+    context.run.is_loaded = True
+    loaded = _restored(main, folder, step)
+    if not before:
+      stack.pop_all()
+      unlock()
+      return loaded
+    calls = before | _calls()
+    of_run = _values(calls)
+  _check_alike(folder, of_run, _values(calls))
+  return loaded
+
+
+def _restored(main: Callable[[str], None], folder: pathlib.Path,
+              step: int | Literal["best"] | None) -> Loaded:
+  builder = _Builder()
+  with (missing_values_reported(), observed_by(builder),
+        tempfile.TemporaryDirectory(prefix="replicator-") as scratch):
+    main(scratch)
+  if builder.step is None:
+    raise UsageError(f"{folder}: its program did not call replicator.train")
+  checkpoints = Checkpoints(folder / "checkpoints", builder.step)
+  number = checkpoints.load(checkpoints.best() if step == "best" else step)
+  return Loaded(builder.step, number)
+
+
+class _Builder(Observer):
+  step: Any = None
+
+  def prepared(self, training: Training) -> None:
+    self.step = training.step
+    self.stop()
+
+
+def _remember_process() -> Callable[[], None]:
+  """Returns a function that puts back what a training sets for the whole process."""
+  floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
+  draws, numpy_draws = random.getstate(), np.random.get_state()
+  put_back: list[Callable[[], Any]] = [
+      statements.remember_configuration(), context.remember_run(),
+      functools.partial(keras.config.set_floatx, floatx),
+      functools.partial(keras.config.set_dtype_policy, policy),
+      functools.partial(random.setstate, draws),
+      functools.partial(np.random.set_state, numpy_draws)]
+
+  def put_all_back() -> None:
+    for each in put_back:
+      each()
+
+  return put_all_back
+
+
+# ---- What a step reads of the configuration when it is called ------------------------------------
+
+
+def _calls() -> set[Call]:
+  """The calls for which gin has values now."""
+  return {key for key in current_bindings() if key[1] != CONSTANT}
+
+
+def _values(calls: set[Call]) -> dict[str, str]:
+  """The precision, and by name the values of those calls that may come after a step is built."""
+  return {"train.precision": repr(keras.config.dtype_policy().name), **{
+      binding_name(scope, selector, name): repr(annotations.resolved(value))
+      for scope, selector in calls if _computes(selector)
+      for name, value in operative.values_of_call(scope, selector).items()}}
+
+
+def _computes(selector: str) -> bool:
+  """Whether a function returns tensors, as far as its annotation says; others make parts."""
+  function = registry()[selector].wrapped
+  returned = tf.Tensor if inspect.isclass(function) else hints(function).get("return", tf.Tensor)
+  return not inspect.isclass(function) and (
+      returned is tf.Tensor or tf.Tensor in typing.get_args(returned))
+
+
+def _check_alike(folder: pathlib.Path, of_run: dict[str, str], here: dict[str, str]) -> None:
+  for name in sorted(of_run.keys() | here.keys()):
+    then, now = of_run.get(name), here.get(name)
+    if then != now:
+      raise UsageError(f"{folder}: has {name} = {then}, and this process {now}, which the step "
+                       "would read when it is called; load the run in a process of its own, or "
+                       "after gin.clear_config()")

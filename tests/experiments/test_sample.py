@@ -1,0 +1,265 @@
+"""`experiments.sample`: pictures and data sets from the files of a run, by command."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import gin
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments import sample
+from experiments.bigbigan import bigbigan
+from experiments.gan import gan
+from experiments.logan import logan
+from experiments.sngan import sngan
+from replicator.app import config, load
+from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.configuration import operative
+from replicator.training.observer import Observer, Training, observed_by
+from tests.test_docs import NARROW, params
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEP = 2
+NARROW_SNGAN = {**NARROW["experiments.sngan"], "SNGAN.conditional": True}
+EXPERIMENTS = {  # The main function, the configuration, and what makes networks small.
+    "sngan": (sngan, "sngan_digits", NARROW_SNGAN),
+    "gan": (gan, "dcgan_digits", NARROW["experiments.gan"]),
+    "bigbigan": (bigbigan, "bigbigan_digits", NARROW["experiments.bigbigan"]),
+    "logan": (logan, "logan_digits", NARROW["experiments.logan"])}
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+@pytest.fixture(autouse=True)
+def without_configuration():
+  gin.clear_config()
+
+
+class Saver(Observer):
+  """Saves the step as it was built, in place of the training, which would take long to compile."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._folder = folder
+
+  def prepared(self, training: Training) -> None:
+    checkpoints = Checkpoints(self._folder / "checkpoints", training.step)
+    checkpoints.save(STEP, {})
+    checkpoints.wait()
+    (self._folder / "config.gin").write_text(operative.text())
+    self.stop()
+
+
+def saved(name: str, folder: pathlib.Path) -> pathlib.Path:
+  main, file, narrow = EXPERIMENTS[name]
+  config.parse([str(ROOT / f"configs/{file}.gin")], [f"{k} = {v!r}" for k, v in narrow.items()])
+  folder.mkdir()
+  with observed_by(Saver(folder)):
+    main(str(folder))
+  (folder / "run.json").write_text(json.dumps({
+      "program": ["-m", f"experiments.{name}"], "working_directory": str(ROOT),
+      "program_file": str(ROOT / f"experiments/{name}.py"), "argv": []}))
+  gin.clear_config()
+  return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  return saved("sngan", tmp_path_factory.mktemp("runs") / "sngan")
+
+
+@pytest.fixture(scope="module")
+def loaded(run):
+  """The step of the run, whose generator is compiled once for all tests."""
+  gin.clear_config()
+  return load.load_numbered(run)
+
+
+@pytest.fixture
+def loaded_once(loaded, monkeypatch):
+  monkeypatch.setattr(load, "load_numbered", lambda *arguments: loaded)
+
+
+def sampled(run: pathlib.Path, out: pathlib.Path, *flags: str) -> pathlib.Path:
+  assert sample.main([f"--run={run}", f"--out={out}", *flags]) == 0
+  return out
+
+
+def pixels(path) -> np.ndarray:
+  with Image.open(path) as image:
+    return np.asarray(image)
+
+
+def files_in(path: pathlib.Path) -> dict[str, bytes]:
+  if path.is_dir():
+    return {each.name: each.read_bytes() for each in path.glob("*.png")}
+  with zipfile.ZipFile(path) as archive:
+    return {name: archive.read(name) for name in archive.namelist() if name.endswith(".png")}
+
+
+# ---- What is written ----------------------------------------------------------------------------
+
+
+def test_a_grid_has_a_column_for_each_class(run, tmp_path, capsys):
+  grid = pixels(sampled(run, tmp_path / "grid.png"))
+  assert grid.shape == (8 * 33 + 1, 10 * 33 + 1, 3)
+  assert f"grid.png: 80 samples of {run}, step {STEP}" in capsys.readouterr().out
+  pair = pixels(sampled(run, tmp_path / "pair.png", "--classes=3,7", "--count=4"))
+  assert pair.shape == (2 * 33 + 1, 2 * 33 + 1, 3)
+
+
+def test_image_i_of_a_seed_is_the_same_whatever_the_count(run, loaded_once, tmp_path):
+  few = files_in(sampled(run, tmp_path / "few", "--count=3"))
+  many = files_in(sampled(run, tmp_path / "many.zip", "--count=40"))
+  other = files_in(sampled(run, tmp_path / "other", "--count=3", "--seed=1"))
+  assert list(few) and few.items() <= many.items() and len(many) == 40
+  assert sorted(few) == [f"{i:08d}-class{i}.png" for i in range(3)]
+  assert few.keys() == other.keys() and all(few[name] != other[name] for name in few)
+  assert pixels(tmp_path / "few" / "00000001-class1.png").shape == (8, 8)
+
+
+def test_truncation_changes_the_images(run, loaded_once, tmp_path):
+  full = files_in(sampled(run, tmp_path / "full", "--count=2"))
+  narrow = files_in(sampled(run, tmp_path / "narrow", "--count=2", "--truncation=0.1"))
+  assert full.keys() == narrow.keys() and full != narrow
+
+
+def test_a_walk_is_a_strip_or_an_animation(run, loaded_once, tmp_path):
+  strip = pixels(sampled(run, tmp_path / "walk.png", "--interpolate", "--seed=1,2,3"))
+  assert strip.shape == (34, 17 * 33 + 1, 3)
+  path = sampled(run, tmp_path / "walk.webp", "--interpolate", "--seed=1,2", "--count=5")
+  with Image.open(path) as animation:
+    assert animation.format == "WEBP" and animation.n_frames == 5
+    np.testing.assert_array_equal(np.asarray(animation.convert("RGB")), strip[:, :34])
+
+
+def test_images_are_shown_beside_their_reconstructions(run, loaded_once, tmp_path):
+  folder = sampled(run, tmp_path / "images", "--count=3")
+  pairs = pixels(sampled(run, tmp_path / "pairs.png", f"--reconstruct={folder}", "--classes=0,1,2"))
+  original = pixels(folder / "00000000-class0.png").repeat(4, 0).repeat(4, 1)
+  np.testing.assert_array_equal(pairs[1:33, 1:33, 0], original)
+
+
+@pytest.mark.slow
+def test_the_run_may_have_been_trained_in_double_precision(tmp_path):
+  EXPERIMENTS["double"] = (sngan, "sngan_digits", {**NARROW_SNGAN, "train.precision": "float64"})
+  try:
+    run = saved("double", tmp_path / "run")
+  finally:
+    del EXPERIMENTS["double"]
+  facts = json.loads((run / "run.json").read_text())
+  facts |= {"program": ["-m", "experiments.sngan"]}
+  (run / "run.json").write_text(json.dumps(facts))
+  assert len(files_in(sampled(run, tmp_path / "out", "--count=2", "--truncation=0.5"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gan", "bigbigan", "logan"])
+def test_every_gan_can_be_sampled(name, tmp_path):
+  run = saved(name, tmp_path / "run")
+  out = files_in(sampled(run, tmp_path / "out", "--count=2", "--truncation=0.5"))
+  assert len(set(out.values())) == 2
+  between = "--classes=3,7" if name == "gan" else "--seed=1,2"
+  assert sampled(run, tmp_path / "walk.png", "--interpolate", between).exists()
+  status = sample.main([f"--run={run}", f"--out={tmp_path / 'pairs.png'}",
+                        f"--reconstruct={tmp_path / 'out'}"])
+  assert status == (0 if name == "bigbigan" else 2)
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+REFUSED = {
+    "--out=x.jpg": "--out=x.jpg: write the name of a .png file or a .zip file or a folder",
+    "--out=x.webp": "--out=x.webp: write the name of",
+    "--out=x.zip --interpolate --seed=1,2": "a .png file or a .webp file with --interpolate",
+    "--out=setup.cfg": "--out=setup.cfg: write the name",
+    "--out=docs": "--out=docs: exists; write another name, or remove it",
+    "--out=x --classes=3,10": "class 10: the GAN has the classes 0 to 9",
+    "--out=x --classes=three": "'three': write whole numbers",
+    "--out=x --truncation=0": "--truncation=0: must be above 0, such as 0.5",
+    "--out=x --truncation=nan": "--truncation=nan: must be above 0",
+    "--out=x --count=0": "--count=0: must be at least 1",
+    "--out=x.png --count=5000": "--count=5000: too many images for one picture",
+    "--out=x --seed=4294967296": "--seed=4294967296: must be below 2 ** 32",
+    "--out=x --seed=1,2": "--seed: several are for --interpolate; write one",
+    "--out=x --step=7": "has no checkpoint of step 7; write one of the steps 2",
+    "--out=x --step=newest": "'newest': write the step of a checkpoint, or 'best'",
+    "--out=x --step=best": "is not known: this run has no Checkpoints.keep_best",
+    "--out=x.png --interpolate": "--interpolate: write between what: --seed=1,2 or --classes=3,7",
+    "--out=x.png --interpolate --seed=1,2 --count=1": "--count=1: must be at least 2",
+    "--out=x.png --interpolate --seed=1,2,3 --classes=1,2": "no path through 3 seeds and 2 classes",
+    "--out=x.png --reconstruct=gone": "gone: no such folder; write the path of a folder of images",
+    "--out=x.png --reconstruct=docs": "the generator needs the classes of the images",
+    "--out=x.png --reconstruct=docs --seed=1": "--reconstruct: draws no codes",
+    "--out=x.png --reconstruct=docs --interpolate": "not allowed with argument",
+    "--out=x --gin_param=Generator.widht=1": "Did you mean 'width'"}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_bad_command_is_one_line(words, run, loaded, capsys, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  if "--step" not in words and "--gin_param" not in words:
+    monkeypatch.setattr(load, "load_numbered", lambda *arguments: loaded)
+  assert sample.main([f"--run={run}", *words.split()]) == 2
+  shown = capsys.readouterr()
+  assert REFUSED[words] in shown.err and len(shown.err.splitlines()) == 1
+  assert not pathlib.Path("x").exists() and not pathlib.Path("x.png").exists()
+
+
+def test_an_unknown_program_is_not_run_unseen(run, tmp_path, capsys):
+  copy = tmp_path / "run"
+  copy.mkdir()
+  for name in ("config.gin", "checkpoints"):
+    (copy / name).symlink_to(run / name)
+  file = tmp_path / "other.py"
+  file.write_text("raise SystemExit('it ran')")
+  (copy / "run.json").write_text(json.dumps({
+      "program": ["other.py"], "program_file": str(file), "argv": [],
+      "working_directory": str(tmp_path)}))
+  assert sample.main([f"--run={copy}", f"--out={tmp_path / 'x'}"]) == 2
+  shown = capsys.readouterr().err
+  assert "names the program `other.py`, which runs when the run is loaded" in shown
+
+
+# ---- As a user does it --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_and_sampled_by_command(tmp_path):
+  few = {**NARROW_SNGAN, "train.steps": 2, "train.eval_every": 0, "train.checkpoint_every": 2,
+         "Replicator.strategy": "mirrored", "Replicator.logical_cpus": 2}
+  for words in (["experiments.sngan", "--gin_file=configs/sngan_digits.gin", *params(few),
+                 f"--workdir={tmp_path / 'run'}"],
+                ["experiments.sample", f"--run={tmp_path / 'run'}", f"--out={tmp_path / 'a.png'}"]):
+    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+  assert done.stdout.splitlines()[-1].endswith("step 2")
+  assert pixels(tmp_path / "a.png").shape == (8 * 33 + 1, 10 * 33 + 1, 3)
+
+
+@pytest.mark.slow
+def test_an_agent_loads_and_acts_and_is_no_gan(tmp_path):
+  few = {"train.steps": 2, "train.log_every": 2, "train.eval_every": 0, "RateLimiter.start": 300,
+         "train.checkpoint_every": 2, "Replicator.jit_compile": False, "train.steps_per_call": 1}
+  run = tmp_path / "run"
+  done = subprocess.run([sys.executable, "-m", "experiments.sac", *params(few), f"--workdir={run}",
+                         "--gin_file=configs/sac_pendulum.gin"], cwd=ROOT, capture_output=True,
+                        text=True, timeout=300, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+  script = (f"import replicator, tensorflow as tf; agent = replicator.load({str(run)!r})\n"
+            "print(agent.act(tf.zeros([1, 3]), tf.zeros([1, 1])).shape, agent.replay.size() > 0)")
+  done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True,
+                        timeout=300, check=False)
+  assert done.stdout == "(1, 1) True\n", done.stdout + done.stderr
+  done = subprocess.run([sys.executable, "-m", "experiments.sample", f"--run={run}",
+                         f"--out={tmp_path / 'x'}"], cwd=ROOT, capture_output=True, text=True,
+                        timeout=300, check=False)
+  assert done.returncode == 2
+  assert done.stderr == ("error: SAC has no 'latents', so it is no GAN that can be sampled; a step "
+                         "needs latents, latent_dim, num_classes, generate\n")

@@ -1,0 +1,386 @@
+"""`replicator.load`: the step of any run, wherever it was trained, and nothing else is changed."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random as python_random
+import shutil
+import sys
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator.app import config
+from replicator.app.load import load_numbered
+from replicator.app.program import main_of_run
+from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.step import context
+from replicator.workdir import charts
+from replicator.workdir.owner import owned
+
+# Each step counts up; each replica also counts for itself.
+PROGRAM = '''
+import gin
+import tensorflow as tf
+
+import replicator
+from replicator import app
+
+
+@gin.configurable(denylist=["x"])
+def scaled(x, factor=1.0) -> tf.Tensor:
+  return factor * x
+
+
+@gin.configurable
+class Counter(tf.Module):
+  def __init__(self, size=2, function=scaled, device=0):
+    super().__init__()
+    self.device = device
+    with replicator.logical_device(device):
+      self.weight = tf.Variable(2.0)
+    self.count = tf.Variable(tf.zeros([size], replicator_dtype()), trainable=False,
+                             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    self.own = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN,
+                           synchronization=tf.VariableSynchronization.ON_READ)
+    self.function = function
+
+  def __call__(self):
+    self.count.assign_add(tf.ones_like(self.count))
+    self.own.assign_add(1.0 + 2.0 * tf.cast(replicator.replica_id(), tf.float32))
+    return {"count": self.count[0], "scaled": self.function(self.count[0])}
+
+  def apply(self, x):
+    with replicator.logical_device(self.device):
+      return self.function(x)
+
+
+def replicator_dtype():
+  import keras
+  return keras.config.floatx()
+
+
+@gin.configurable
+def main(workdir: str, needs: str = "") -> None:
+  if needs:
+    open(needs).close()
+  replicator.train(Counter, workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(main)
+'''
+BASE = ["train.steps = 4", "train.checkpoint_every = 1", "train.log_every = 1",
+        "train.global_batch_size = 2", "Checkpoints.keep_last = 3"]
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+@pytest.fixture(autouse=True)
+def without_configuration():
+  """Tests begin, as a script does, without a configuration."""
+  gin.clear_config()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("program")
+  file = folder / "load_test_program.py"
+  file.write_text(PROGRAM)
+  yield file
+  sys.modules.pop(file.stem, None)
+  sys.path.remove(str(folder))
+
+
+def facts_for(file: pathlib.Path) -> dict:
+  return {"program": [file.name], "program_file": str(file), "argv": [],
+          "working_directory": str(file.parent)}
+
+
+def trained(program: pathlib.Path, folder: pathlib.Path, *bindings: str) -> pathlib.Path:
+  """A run of the program, trained here; `run.json` says what a process of its own would."""
+  main = main_of_run(facts_for(program))
+  config.parse([], [*BASE, *bindings])
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(charts, "curve", lambda *series: "<svg></svg>")
+    main(str(folder))
+  facts = json.loads((folder / "run.json").read_text())
+  (folder / "run.json").write_text(json.dumps({**facts, **facts_for(program)}))
+  gin.clear_config()
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")
+  return folder
+
+
+@pytest.fixture(scope="module")
+def run(program, tmp_path_factory):
+  gin.clear_config()
+  return trained(program, tmp_path_factory.mktemp("run"), "scaled.factor = 3.0", "train.seed = 5",
+                 "Checkpoints.keep_best = 'count'", "Checkpoints.best_is = 'min'")
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+  """A copy of the run, to damage."""
+  return pathlib.Path(shutil.copytree(run, tmp_path / "run"))
+
+
+# ---- What is loaded -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("step", "number"), [(None, 4), (3, 3), ("best", 1)])
+def test_the_step_has_the_values_of_a_checkpoint(step, number, run):
+  loaded = load_numbered(run, step)
+  assert loaded.number == number
+  assert loaded.step.count.numpy().tolist() == [number, number]
+
+
+def test_its_class_is_the_one_that_an_import_gives(run, program):
+  first, second = replicator.load(str(run)), replicator.load(run)
+  assert type(first) is type(second) is sys.modules[program.stem].Counter
+  assert first is not second
+
+
+def test_a_run_of_two_replicas_loads_on_one_device(program, tmp_path):
+  folder = trained(program, tmp_path, "Replicator.strategy = 'mirrored'",
+                   "Replicator.logical_cpus = 2")
+  step = replicator.load(folder)
+  assert step.count.numpy().tolist() == [4, 4]
+  assert step.own.numpy() == 4 * (1.0 + 3.0) / 2  # As its aggregation says.
+  assert not hasattr(step.count, "values") and context.run.strategy.num_replicas_in_sync == 1
+
+
+def test_a_run_of_replicas_that_span_devices_loads_on_one(program, tmp_path):
+  folder = trained(program, tmp_path, "Replicator.strategy = 'mirrored'", "Counter.device = 1",
+                   "Replicator.logical_cpus = 4", "Replicator.devices_per_replica = 2",
+                   "scaled.factor = 3.0")
+  step = replicator.load(folder)
+  assert step.count.numpy().tolist() == [4, 4]
+  assert step.apply(1.0) == 3.0
+
+
+def test_bindings_override_those_of_the_run(program, copied, tmp_path):
+  with (copied / "config.gin").open("a") as file:
+    file.write(f"\nmain.needs = '{tmp_path / 'moved'}'\n")
+  text = (copied / "config.gin").read_text()
+  (copied / "config.gin").write_text(text.replace("main.needs = ''\n", "", 1))
+  with pytest.raises(FileNotFoundError):
+    replicator.load(copied)
+  assert replicator.load(copied, bindings=["main.needs = ''"]).count[0] == 4
+
+
+def test_a_run_under_way_loads_and_nothing_is_written(copied):
+  checkpoints = copied / "checkpoints"
+  (checkpoints / ".tmp-step-00000005").mkdir()  # Is being saved.
+  before = {path: path.stat().st_mtime_ns for path in [copied, *copied.rglob("*")]}
+  with owned(copied):
+    before |= {path: path.stat().st_mtime_ns for path in [copied, *copied.glob("*")]}
+    assert replicator.load(copied).count[0] == 4
+    after = {path: path.stat().st_mtime_ns for path in [copied, *copied.rglob("*")]}
+  assert after.items() >= {p: t for p, t in before.items() if p.exists()}.items()
+  assert {p for p in after if p not in before} <= {copied / ".owner"}
+
+
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_passed_over(copied, monkeypatch):
+  newest, read = copied / "checkpoints" / "step-00000004", tf.train.load_checkpoint
+
+  def slowly(prefix):
+    if newest.exists():
+      shutil.rmtree(newest)
+    return read(prefix)
+
+  monkeypatch.setattr(tf.train, "load_checkpoint", slowly)
+  assert replicator.load(copied).count[0] == 3
+
+
+# ---- What is left behind ------------------------------------------------------------------------
+
+
+def test_the_process_is_then_as_after_the_training(run):
+  step = replicator.load(run)
+  assert step.apply(2.0) == 6.0  # The function reads its factor now.
+  assert gin.query_parameter("scaled.factor") == 3.0
+  assert context.run.seed == 5
+
+  @gin.configurable(module="test_load")
+  def defined_later(value=1):  # Gin is not locked.
+    return value
+
+  assert defined_later() == 1
+
+
+def test_the_precision_is_that_of_the_run(program, tmp_path):
+  folder = trained(program, tmp_path, "train.precision = 'float64'")
+  step = replicator.load(folder)
+  assert step.count.dtype == tf.float64
+  assert replicator.random.normal("z", [2]).dtype == tf.float64
+
+
+def test_a_configuration_that_was_there_stays(run):
+  config.parse([], ["scaled.factor = 3.0", "Counter.size = 7"])
+  replicator.random.set_seed(11)
+  numbers, state = np.random.get_state()[1].copy(), python_random.getstate()
+  draw = replicator.random.uniform("a", [1]).numpy()
+  step = replicator.load(run)
+  assert step.count.shape == [2]
+  assert gin.query_parameter("Counter.size") == 7 and gin.config_is_locked()
+  assert context.run.seed == 11
+  assert replicator.random.uniform("a", [1]).numpy() != draw  # The stream continues.
+  assert (np.random.get_state()[1] == numbers).all() and python_random.getstate() == state
+
+
+def test_a_step_that_would_then_compute_something_else_is_refused(run):
+  config.parse([], ["scaled.factor = 2.0"])
+  with pytest.raises(replicator.UsageError, match=r"has scaled.factor = 3.0, and this process 2.0"):
+    replicator.load(run)
+  assert gin.query_parameter("scaled.factor") == 2.0
+
+
+def test_two_runs_load_side_by_side_unless_they_read_different_values(run, program, tmp_path):
+  other = trained(program, tmp_path / "other", "scaled.factor = 3.0", "Counter.size = 5",
+                  "train.seed = 6")
+  third = trained(program, tmp_path / "third", "scaled.factor = 4.0")
+  double = trained(program, tmp_path / "double", "scaled.factor = 3.0",
+                   "train.precision = 'float64'")
+  first = replicator.load(run)
+  assert replicator.load(other).count.shape == [5] and first.count.shape == [2]
+  with pytest.raises(replicator.UsageError, match=r"has scaled.factor = 4.0, and this process 3.0"):
+    replicator.load(third)
+  with pytest.raises(replicator.UsageError, match=r"has train.precision = 'float64'"):
+    replicator.load(double)
+  assert first.apply(1.0) == 3.0 and keras.config.floatx() == "float32"
+  gin.clear_config()
+  assert replicator.load(third).apply(1.0) == 4.0
+
+
+def test_a_step_in_training_may_load_another(run, tmp_path, without_curves):
+  class Student(tf.Module):
+    def __init__(self):
+      super().__init__()
+      self.count = tf.Variable(0.0, trainable=False)
+      self.teacher = replicator.load(run, 2)
+
+    def __call__(self):
+      self.count.assign_add(1.0)
+      return {"difference": self.count - self.teacher.apply(self.teacher.count[0])}
+
+  config.parse([], ["train.steps = 2", "train.log_every = 1", "scaled.factor = 3.0",
+                    "train.seed = 3"])
+  student = replicator.train(Student, workdir=str(tmp_path / "student"))
+  assert student.teacher.count[0] == 2 and context.run.seed == 3
+  lines = (tmp_path / "student/metrics.jsonl").read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  assert [row["difference"] for row in rows if "difference" in row] == [-5.0, -4.0]
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+def change_facts(run: pathlib.Path, **changes) -> None:
+  facts = json.loads((run / "run.json").read_text())
+  (run / "run.json").write_text(json.dumps({**facts, **changes}))
+
+
+def corrupt(run: pathlib.Path, step: int) -> None:
+  path = next((run / "checkpoints" / f"step-{step:08d}").glob("variables.data*"))
+  path.write_bytes(bytes(path.stat().st_size))
+
+
+DAMAGES = {
+    "no folder": (shutil.rmtree, {}, "no such folder; write the workdir of a run"),
+    "no run.json": (lambda run: (run / "run.json").unlink(), {}, "run.json: missing"),
+    "a torn run.json": (lambda run: (run / "run.json").write_text('{"pro'), {},
+                        "run.json: corrupt.*build its step by hand"),
+    "an earlier version": (lambda run: (run / "run.json").write_text('{"argv": []}'), {},
+                           "run.json: has no 'program', because an earlier version wrote it"),
+    "no config.gin": (lambda run: (run / "config.gin").unlink(), {}, "config.gin: missing"),
+    "a program that is gone": (lambda run: change_facts(run, program_file="/gone/step.py"), {},
+                               "/gone/step.py, cannot be imported: the file is missing"),
+    "a module that is gone": (lambda run: change_facts(run, program=["-m", "gone.step"]), {},
+                              "gone.step, cannot be imported: No module named 'gone'"),
+    "another name in the code": (
+        lambda run: (run / "config.gin").write_text("Conuter.size = 2\n"), {},
+        r"config.gin:1: nothing configurable is called 'Conuter'. Did you mean 'Counter'"),
+    "no checkpoint": (lambda run: shutil.rmtree(run / "checkpoints"), {}, "holds no checkpoint"),
+    "a step that is not there": (lambda run: None, {"step": 7},
+                                 "has no checkpoint of step 7; write one of the steps 1, 2, 3, 4"),
+    "no step": (lambda run: None, {"step": "newest"}, "step = 'newest': write the step"),
+    "a corrupt step": (lambda run: corrupt(run, 3), {"step": 3},
+                       r"step-00000003 is corrupt.*; write one of the steps 1, 2, 4"),
+    "no best one": (lambda run: None,
+                    {"step": "best", "bindings": ["Checkpoints.keep_best = None"]},
+                    "is not known: this run has no Checkpoints.keep_best"),
+    "a best one by another scalar": (
+        lambda run: None, {"step": "best", "bindings": ["Checkpoints.keep_best = 'eval/fid'"]},
+        "none was saved at a step that logged 'eval/fid'; write one of the steps"),
+    "another shape": (lambda run: None, {"bindings": ["Counter.size = 3"]},
+                      r"'count' was float32 \[2\] and is float32 \[3\]; the code has changed"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_error_is_one_line(damage, copied):
+  harm, arguments, line = DAMAGES[damage]
+  harm(copied)
+  with pytest.raises(replicator.UsageError, match=line) as error:
+    replicator.load(copied, **arguments)
+  assert "\n" not in str(error.value)
+  assert not gin.config_str().strip()  # As it was.
+
+
+def test_a_corrupt_newest_checkpoint_is_reported(copied, capsys):
+  corrupt(copied, 4)
+  assert replicator.load(copied).count[0] == 3
+  assert "using the checkpoint of step 3 instead" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("from replicator import app\napp.run(print)\n", "calls app.run.main. when it is imported"),
+    ("x = 1\n", "does not call replicator.app.run"),
+    ("import no_such_module_at_all\n", "cannot be imported: No module named 'no_such_module")])
+def test_a_program_must_be_one_that_can_be_imported(text, line, copied, tmp_path):
+  file = tmp_path / f"load_test_{abs(hash(text))}.py"
+  file.write_text(text)
+  change_facts(copied, **facts_for(file))
+  with contextlib.ExitStack() as stack:
+    stack.callback(lambda: str(tmp_path) in sys.path and sys.path.remove(str(tmp_path)))
+    stack.callback(lambda: sys.modules.pop(file.stem, None))
+    with pytest.raises(replicator.UsageError, match=line):
+      replicator.load(copied)
+
+
+def test_a_program_gets_the_command_line_of_its_run(tmp_path):
+  file = tmp_path / "load_test_words.py"
+  file.write_text("import sys\nfrom replicator import app\n\n\ndef main(workdir):\n"
+                  "  raise NotImplementedError\n\n\nif __name__ == \"__main__\":\n"
+                  "  main.words = sys.argv\n  app.run(main)\n")
+  words = list(sys.argv)
+  try:
+    main = main_of_run({**facts_for(file), "argv": ["--size=3"]})
+  finally:
+    sys.modules.pop(file.stem, None)
+    sys.path.remove(str(tmp_path))
+  assert main.words == [str(file), "--size=3"] and sys.argv == words
+
+
+def test_a_module_of_another_file_with_the_name_of_the_program_is_no_program(copied, tmp_path):
+  file = tmp_path / "json.py"
+  file.write_text("")
+  change_facts(copied, **facts_for(file))
+  with pytest.raises(replicator.UsageError, match="another module is called 'json'"):
+    replicator.load(copied)
+
+
+def test_a_newer_checkpoint_is_found_by_a_second_load(copied):
+  step = replicator.load(copied)
+  checkpoints = Checkpoints(copied / "checkpoints", step)
+  step.count.assign([9.0, 9.0])
+  checkpoints.save(9, {})
+  checkpoints.wait()
+  assert replicator.load(copied).count[0] == 9
+  assert os.path.isdir(copied / "checkpoints" / "step-00000009")
