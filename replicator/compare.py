@@ -8,6 +8,7 @@ folder that holds no run.
 
 import argparse
 import itertools
+import os
 import pathlib
 import shutil
 import sys
@@ -50,8 +51,10 @@ def _compare(flags: argparse.Namespace) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = Parser(description="Shows runs side by side.")
-  parser.add_argument("runs", nargs="+", metavar="RUN", help="the workdir of a run")
-  parser.add_argument("--output", default="compare.html", metavar="FILE", help="the page to write")
+  parser.add_argument("runs", nargs="+", metavar="RUN", type=os.path.expanduser,
+                      help="the workdir of a run")
+  parser.add_argument("--output", default="compare.html", metavar="FILE", type=os.path.expanduser,
+                      help="the page to write")
   return parser.parse_args(argv)
 
 

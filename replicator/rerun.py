@@ -76,8 +76,8 @@ def _rerun(flags: argparse.Namespace) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = Parser(description="Runs a run again, from the files of its workdir.")
-  parser.add_argument("run", metavar="RUN", help="the workdir of a run")
-  parser.add_argument("--workdir", metavar="DIR",
+  parser.add_argument("run", metavar="RUN", type=os.path.expanduser, help="the workdir of a run")
+  parser.add_argument("--workdir", metavar="DIR", type=os.path.expanduser,
                       help="the workdir of the new run; by default RUN-rerun")
   parser.add_argument("--exact", action="store_true",
                       help="do not start if the code, the versions or the machine differ")

@@ -98,10 +98,12 @@ class Variables:
     for path, value in snapshot.values.items():
       variable = self._variables[path]
       copies = copies_of(variable)
-      if path in snapshot.by_replica or _differs(variable):
-        first, count = self._place(len(copies)) if _differs(variable) else (0, 1)
+      if _differs(variable):
+        first, count = self._place(len(copies))
         saved = value if path in snapshot.by_replica else value[np.newaxis]
         values = list(_spread(path, variable, saved, count)[first:first + len(copies)])
+      elif path in snapshot.by_replica:  # It differed when it was saved.
+        values = [_spread(path, variable, value, 1)[0]] * len(copies)
       else:
         values = [value] * len(copies)
       for copy, its_value in zip(copies, values, strict=True):

@@ -129,7 +129,7 @@ def _print_table(results: Iterator[CheckResult]) -> set[str]:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
   parser = Parser(description="Proves that a step trains the same on 1 and N replicas.")
-  parser.add_argument("--experiment", required=True, metavar="MODULE",
+  parser.add_argument("--experiment", required=True, metavar="MODULE", type=os.path.expanduser,
                       help="experiments.sngan, or path/to/file.py")
   parser.add_configuration()
   modes = parser.add_mutually_exclusive_group()

@@ -79,7 +79,8 @@ class WorkdirWriter:
   def take_back(self, first_step: int) -> None:
     """Drops the metrics, pictures and events after the step where the run resumes."""
     for picture in (self.workdir / "samples").glob("step-*.png"):
-      if int(picture.stem.removeprefix("step-")) > first_step:
+      number = picture.stem.removeprefix("step-")
+      if number.isdecimal() and int(number) > first_step:  # Others are the user's.
         picture.unlink()
     start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
     event = tf.compat.v1.Event(step=first_step + 1, wall_time=time.time(), session_log=start)

@@ -184,6 +184,14 @@ def test_after_a_kill_one_publishes_and_removes_as_before(tmp_path, monkeypatch)
     assert found(parent) == {"earlier": "old"}
 
 
+def test_what_is_removed_does_not_come_back_from_where_it_was_set_aside(tmp_path):
+  parent = two_folders(tmp_path)
+  shutil.copytree(parent / "the same", parent / ".old-the same")  # A crash at the end of `publish`.
+  atomic.remove(parent / "the same")
+  assert atomic.published(parent) == {"earlier": parent / "earlier"}
+  assert found(parent) == {"earlier": "old"}
+
+
 def test_a_folder_that_was_set_aside_is_put_back(tmp_path):
   parent = two_folders(tmp_path)
   (parent / "the same").rename(parent / ".old-the same")

@@ -69,6 +69,12 @@ def test_the_page_draws_the_curves_of_all_runs_in_one_chart(folders, tmp_path, c
   assert "<td>train.seed<td>0<td>7" in page
 
 
+def test_the_home_directory_may_be_written_as_a_tilde(folders, tmp_path, capsys, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  lines = compared(["~/one", folders[1]], capsys, "--output=~/c.html")
+  assert lines[-1] == f"wrote {tmp_path / 'c.html'}" and (tmp_path / "c.html").exists()
+
+
 def test_runs_of_the_same_name_are_labeled_by_their_paths(tmp_path):
   folders = [write_run(tmp_path / parent / "run", [1.0]) for parent in ("a", "b")]
   assert list(compare.read(folders)) == folders

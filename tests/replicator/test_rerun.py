@@ -53,6 +53,12 @@ def test_the_configuration_of_the_workdir_replaces_files_and_parameters(run):
   assert made.environment == {"HOME": "/home", "XLA_FLAGS": "--then"}  # As it was then.
 
 
+def test_a_run_whose_folder_is_gone_starts_in_this_one(run, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  write_facts(run, working_directory="/gone")
+  assert command(run).folder == str(tmp_path)
+
+
 def test_a_module_is_run_as_a_module(run):
   write_facts(run, program=["-m", "experiments.sngan"])
   assert command(run).words[1:3] == ["-m", "experiments.sngan"]
@@ -170,6 +176,13 @@ def test_without_a_terminal_nothing_starts_unseen(run, executed, monkeypatch, ca
   assert "write --yes" in output.err
   rerun.main([str(run), "--yes"])
   assert len(executed) == 1
+
+
+def test_the_home_directory_may_be_written_as_a_tilde(run, executed, monkeypatch):
+  monkeypatch.setenv("HOME", str(run.parent))
+  rerun.main(["~/run", "--workdir=~/again", "--yes"])
+  (_, words, _), = executed
+  assert f"--gin_file={run}/config.gin" in words and words[-1] == f"--workdir={run.parent}/again"
 
 
 def test_only_variables_that_may_change_numbers_are_taken_over(run):

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import math
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   flags.add_argument("--latency", type=float, help="of a hop, in seconds")
   flags.add_argument("--step_seconds", type=float, help="what one replica takes elsewhere")
   flags.add_argument("--strong", action="store_true", help="divide the batch over the replicas")
-  flags.add_argument("--plot", metavar="F.png", help="draw the efficiency")
+  flags.add_argument("--plot", metavar="F.png", type=os.path.expanduser, help="draw the efficiency")
 
 
 def check(flags: argparse.Namespace) -> None:

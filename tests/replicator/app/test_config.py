@@ -128,6 +128,15 @@ def test_a_file_of_the_same_name_in_another_folder_is_not_included(other):
   assert value("train.steps") == 1
 
 
+def test_two_files_may_include_the_same_one():
+  write("configs/base.gin", "train.steps = 1\n")
+  write("configs/deep/one.gin", "include '../base.gin'\ntrain.seed = 2\n")
+  write("configs/deep/base.gin", "train.steps = 99\n")
+  write("configs/main.gin", "include 'deep/one.gin'\ninclude 'base.gin'\n")
+  config.parse(["configs/main.gin"], [])
+  assert (value("train.steps"), value("train.seed")) == (1, 2)
+
+
 def test_a_file_of_the_same_name_one_level_up_is_not_included():
   write("configs/base.gin", "train.steps = 99\n")
   write("configs/deep/base.gin", "train.steps = 1\n")
@@ -284,6 +293,12 @@ def test_values_that_nothing_used_are_reported_after_the_first_step():
       "'critick'. Did you mean 'critic'? It is called in the scopes critic",
       "wrong.gin:4: critic/planted.kind, wrong.gin:5: critic/more/planted.count, "
       "--gin_param: nobody_calls_this.x)"]
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("scope", ["crit", "critics", "critic/more", "more/critic"])
+def test_a_scope_is_not_the_beginning_of_another_ones_name(scope):
+  assert f"{scope}/planted.count is never used" in train([], f"{scope}/planted.count = 4")
 
 
 @pytest.mark.usefixtures("restored")

@@ -262,6 +262,18 @@ def test_explain_reports_values_without_effect(run):
   assert table(others)["critic/sgd.momentum"] == ("0.5", "command line")
 
 
+def test_explain_prints_the_value_of_the_narrowest_scope_and_its_place(run, tmp_path):
+  (tmp_path / "a.gin").write_text(
+      "a/rmsprop.rho = 0.25\nrmsprop.rho = 0.5\nrmsprop.momentum = 0.125\na/b/rmsprop.rho = 0.75\n")
+  status, out, err = run(["--gin_file=a.gin", *flags(), "--explain"], small)
+  assert (status, err) == (0, "")
+  rows = table(out)
+  assert rows["rmsprop.rho"] == ("0.5", "a.gin:2")
+  assert rows["a/rmsprop.rho"] == ("0.25", "a.gin:1")
+  assert rows["a/b/rmsprop.rho"] == ("0.75", "a.gin:4")
+  assert rows["a/b/rmsprop.momentum"] == ("0.125", "a.gin:3")
+
+
 def test_explain_of_a_step_that_cannot_be_traced_prints_the_rest(run):
   status, out, err = run([*flags("TwoNetworks.fault = 'trace'"), "--explain"])
   assert (status, err) == (0, "")
@@ -354,6 +366,19 @@ def test_bad_input_is_one_line_and_status_2(argv, message, run, tmp_path):
   assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
   assert message in err
   assert not (tmp_path / "w").exists()
+
+
+def test_the_home_directory_may_be_written_as_a_tilde(run, tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path / "home"))
+  (tmp_path / "home").mkdir()
+  (tmp_path / "home" / "a.gin").write_text("train.steps = 3\n")
+  found = []
+  main = lambda workdir: found.append((workdir, gin.query_parameter("train.steps")))
+  assert run(["--workdir=~/w", "--gin_file=~/a.gin"], main) == (0, "", "")
+  assert found == [(str(tmp_path / "home" / "w"), 3)]
+  _, _, err = run(["--diff=~/w", "--gin_file=~/a.gin"], small)
+  assert f"--diff={tmp_path / 'home' / 'w'}: " in err
+  assert not list(tmp_path.glob("~*"))
 
 
 def test_processes_of_one_run_need_a_common_workdir(run, monkeypatch):

@@ -247,7 +247,8 @@ def test_a_rollback_forgets_later_checkpoints(tmp_path):
   assert checkpoint.read(tmp_path)["count"] == 50.0
 
 
-def test_a_crash_after_a_rollback_does_not_resume_what_was_abandoned(tmp_path, monkeypatch):
+@pytest.mark.parametrize("saved", [4, 5])
+def test_a_crash_after_a_rollback_does_not_resume_what_was_abandoned(saved, tmp_path, monkeypatch):
   checkpoints = save(tmp_path, Counter(), 2, 4, 6)
   assert checkpoints.restore(newest=4)["step"] == 4
   assert checkpoints.restore(newest=5)["step"] == 4
@@ -255,7 +256,7 @@ def test_a_crash_after_a_rollback_does_not_resume_what_was_abandoned(tmp_path, m
   def crash(*arguments):
     raise RuntimeError("crash")
   monkeypatch.setattr(atomic, "publish", crash)
-  checkpoints.save(5, {})
+  checkpoints.save(saved, {})
   with pytest.raises(RuntimeError, match="crash"):
     checkpoints.wait()
   assert Checkpoints(tmp_path, Counter()).restore()["step"] == 4
@@ -680,6 +681,20 @@ def test_a_stop_at_the_first_evaluation_saves_step_0(number, tmp_path):
     train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
   train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
   assert [row["eval/count"] for row in rows(tmp_path)] == [0.0, 5.0]
+
+
+def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
+  # A checkpoint without its scalars could not be the best one any more.
+  def ask(counter, step):
+    if step == 4:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  config.parse([], [*SMALL, "train.steps = 10"])
+  with pytest.raises(Preempted, match="stopped at step 5, which is saved"):
+    replicator.train(Counter, before_call=ask, workdir=str(tmp_path))
+  saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
+  assert saved["scalars"] == {"count": 3.0}
+  assert saved["loop"]["window"]["sums"] == {}
 
 
 def test_a_stop_between_two_log_points_loses_nothing(tmp_path):

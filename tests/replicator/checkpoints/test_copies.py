@@ -63,6 +63,16 @@ def test_a_copy_that_parted_is_found_alone(path, change, mirrored, variables):
     copy.assign(before)
 
 
+@pytest.mark.parametrize("dtype", [tf.bool, tf.uint8, tf.float16], ids=lambda dtype: dtype.name)
+def test_a_vector_that_does_not_fill_its_last_word_is_compared_to_its_end(dtype, mirrored):
+  for size in range(1, 6):
+    with mirrored.scope():
+      variable = tf.Variable(tf.ones([size], dtype))
+    assert Copies({"small": variable}, mirrored).parted() == set()
+    copies_of(variable)[1].assign(tf.cast(tf.range(1, size + 1) < size, dtype))
+    assert Copies({"small": variable}, mirrored).parted() == {"small"}
+
+
 def test_two_zeros_are_two_values(mirrored):
   with mirrored.scope():
     zero, words = tf.Variable([0.0]), tf.Variable(["a", "b"])

@@ -68,6 +68,19 @@ def test_without_an_aggregation_different_values_need_their_replicas(tmp_path):
     moved(tmp_path, AGGREGATIONS.NONE, tf.float64, [3, 4], 4)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("aggregation, expected", [
+    (AGGREGATIONS.SUM, 7.0), (AGGREGATIONS.MEAN, 3.5), (AGGREGATIONS.ONLY_FIRST_REPLICA, 3.0)])
+def test_a_variable_that_no_longer_differs_has_one_value_on_all_replicas(aggregation, expected,
+                                                                         replicas):
+  replicator = replicator_of(replicas)
+  with replicator.scope():
+    same = tf.Variable([0.0, 0.0], aggregation=aggregation)
+  saved = snapshot.Snapshot({"own": np.float32([[3, 3], [4, 4]])}, ["own"])
+  snapshot.Variables({"own": same}, replicator).put(saved)
+  assert [copy.numpy().tolist() for copy in copies_of(same)] == [[expected] * 2] * replicas
+
+
 @pytest.mark.parametrize("worker, expected", [(0, [1.0, 2.0]), (1, [3.0, 4.0])])
 def test_each_worker_gets_the_values_of_its_own_replicas(worker, expected):
   class Worker(Replicator):

@@ -137,6 +137,7 @@ def test_a_corrupt_config_of_an_earlier_run_is_replaced():
     ("a.x = 1e-3\n", "a.x = 0.001\n", []),
     ("N = 1\na.x = %N\n", "a.x = 1\n", []),
     ("N = 1\na.x = [%N, 2]\n", "N = 3\na.x = [%N, 2]\n", [Difference("a.x", "[1, 2]", "[3, 2]")]),
+    ("N = 1\nM = %N\na.x = {'k': [%M]}\n", "a.x = {'k': [1]}\n", []),
     ("a.x = 1\n", "", [Difference("a.x", "1", None)]),
     ("", "s/a.x = @b/f()\n", [Difference("s/a.x", None, "@b/f()")]),
     ("a.x = 1\n", "a.x = 2\na.x = 3\n", [Difference("a.x", "1", "3")]),

@@ -1,7 +1,11 @@
-"""The parser of command lines."""
+"""The parser of command lines, and the name of the program."""
+
+import importlib.machinery
+import sys
 
 import pytest
 
+from replicator.console import flags
 from replicator.console.flags import Parser
 from replicator.errors import UsageError
 
@@ -33,3 +37,22 @@ def test_a_bad_command_line_is_one_line_with_a_hint(argv, message):
 def test_a_usage_that_is_written_is_part_of_the_error():
   with pytest.raises(UsageError, match=r"'two'; usage: python -m program --workers=N$"):
     parser(usage="%(prog)s --workers=N").parse_args(["--workers=two"])
+
+
+@pytest.mark.parametrize("module, words, experiment", [
+  ("experiments.sngan", ["-m", "experiments.sngan"], "sngan"),
+  ("replicator.doctor.__main__", ["-m", "replicator.doctor"], "doctor"),  # A package.
+  (None, ["my experiments/gan.py"], "gan")])
+def test_the_program_is_named_as_it_was_typed(module, words, experiment, monkeypatch):
+  spec = module and importlib.machinery.ModuleSpec(module, None)
+  monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+  monkeypatch.setattr(sys, "argv", ["my experiments/gan.py"])
+  assert flags.program() == ["python", *words]
+  assert flags.experiment() == experiment
+
+
+def test_a_module_has_its_name_while_python_imports_the_packages_around_it(monkeypatch):
+  monkeypatch.setattr(sys, "argv", ["-m", "--steps=1"])
+  monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "-m", "experiments.sngan"])
+  assert flags.program() == ["python", "-m", "experiments.sngan"]
+  assert flags.experiment() == "sngan"

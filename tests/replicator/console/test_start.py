@@ -65,6 +65,13 @@ def test_only_the_chief_of_a_cluster_speaks(kind, index, cluster, speaks, said, 
   assert bool(said("--workdir=w")) == speaks
 
 
+def test_a_cluster_has_no_new_workdir(said, monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": IN_CLUSTER,
+                                              "task": {"type": "chief", "index": 0}}))
+  line, = said("--gin_file=a.gin")  # Who parses the command line refuses it.
+  assert line.startswith("experiment  ")
+
+
 @pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"task": 3}'])
 def test_a_bad_cluster_is_left_to_who_reads_it(text, said, monkeypatch):
   monkeypatch.setenv("TF_CONFIG", text)

@@ -75,9 +75,10 @@ def test_a_thread_beats_while_something_is_done():
   status = Status(Console(file=io.StringIO()))
   status.beat = said.set  # type: ignore[method-assign]
   with status:
-    before = set(threading.enumerate())
-    status.doing("loading")
-    assert len(set(threading.enumerate()) - before) == 1  # Others may end meanwhile.
-    said.clear()
-    assert said.wait(60)
-    status.doing("")
+    for what in ("loading", "compiling"):
+      before = set(threading.enumerate())
+      status.doing(what)
+      assert len(set(threading.enumerate()) - before) == 1  # Others may end meanwhile.
+      said.clear()
+      assert said.wait(60)
+      status.doing("")

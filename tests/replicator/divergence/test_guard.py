@@ -1,7 +1,9 @@
 """The divergence guard: what a run does about numbers that are not finite, or above a limit."""
 
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ from replicator import UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.divergence.guard import Divergence, Guard
+from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, first_line
 from tests.programs.fragile import BAD, Fragile, numbers
 
@@ -129,6 +132,19 @@ def test_a_warned_run_keeps_its_last_good_checkpoint(tmp_path, capsys):
   assert saved_steps(tmp_path) == [4]
 
 
+def test_a_stop_at_a_step_that_is_not_finite_saves_nothing(tmp_path):
+  def ask(step, number):
+    if number == 5:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  config.parse([], [*SETTINGS, "Guard.action = 'warn'"])
+  with pytest.raises(RunFailed, match=(
+      r"^stopped at step 6, which is not saved, since its numbers are not finite; the last good "
+      "checkpoint is of step 4, from which Guard.action = 'roll_back' would go on")):
+    replicator.train(Fragile, numbers, before_call=ask, workdir=str(tmp_path))
+  assert saved_steps(tmp_path) == [4]
+
+
 class Undefined(tf.Module):
   """Is NaN at every step."""
 
@@ -156,6 +172,17 @@ def test_a_guard_goes_on_from_its_state():
   assert after(guard).warning(divergence) is None
   guard.at_log_point(4, {}, {})
   assert after(guard).warning(divergence) == "warning: step 3: loss is nan"
+
+
+def test_a_failure_after_a_return_has_only_the_steps_since():
+  guard = Guard()
+  guard.divergence_in(1, history(loss=[1.0, 2.0]))
+  assert guard.divergence_in(3, history(loss=[np.nan])).recent["loss"][:2].tolist() == [1.0, 2.0]
+  assert not guard.is_sound
+  guard.restore({})  # As a rollback to step 0 does, and a checkpoint of an earlier version.
+  assert guard.is_sound
+  guard.divergence_in(1, history(loss=[3.0]))
+  assert guard.divergence_in(2, history(loss=[np.inf])).recent["loss"].tolist() == [3.0, np.inf]
 
 
 # ---- Roll back ----------------------------------------------------------------------------------
@@ -321,6 +348,23 @@ def test_a_collapse_is_logged_once_until_the_samples_recover(tmp_path, capsys):
 
 
 # ---- Several processes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("worker, files", [(0, {"batch-worker-0.npz", "failure.json"}),
+                                           (1, {"batch-worker-1.npz"})])
+def test_each_worker_leaves_its_part_of_the_failed_batch_beside_the_others(worker, files, tmp_path):
+  class Worker:
+    """One of two processes."""
+    worker_id, num_pipelines = worker, 2
+
+  recovery = Recovery(Guard(), Worker(), tmp_path, {"seed": 0, "global_batch_size": 4})
+  batches = {"x": np.arange(6.0).reshape(3, 2)}  # Three steps in one call.
+  with pytest.raises(Diverged, match="step 6: loss is nan; its batch and numbers are in"):
+    recovery.check(4, history(loss=[1.0, np.nan, 1.0]), batches, pytest.fail)
+  folder = tmp_path / "failures" / "step-00000006"
+  assert {path.name for path in folder.iterdir()} == files
+  with np.load(folder / f"batch-worker-{worker}.npz") as batch:
+    assert batch["x"].tolist() == [2.0, 3.0]
 
 
 def launch(workdir: pathlib.Path, arguments: list[str], *bindings: str, program: str = "fragile"

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import (
+  LinearDecay,
   Replicator,
   SpectralNorm,
   UsageError,
@@ -14,6 +15,7 @@ from replicator import (
   recompute_grad,
   wrap_optimizer,
 )
+from replicator.divergence.signals import LearningRates
 from replicator.step import context
 from replicator.training.training_function import TrainingFunction
 
@@ -82,6 +84,20 @@ def test_an_update_after_a_recomputation_is_reported(float64):
 
   logged = run(Recomputed(), Replicator())
   np.testing.assert_allclose(logged["grad_norm/optimizer"], NORM, rtol=1e-12)
+
+
+def test_learning_rates_are_those_of_the_next_update_under_the_shortest_names():
+  optimizer = lambda rate: wrap_optimizer(keras.optimizers.SGD(rate), [keras.Variable([0.0])])
+  step, falling = tf.Module(), optimizer(LinearDecay(0.5, updates=2))
+  step.actor, step.critic = tf.Module(), tf.Module()
+  step.actor.optimizer, step.critic.optimizer = optimizer(0.25), optimizer(0.125)
+  step.critic.alpha, step.others = optimizer(0.0625), [falling]
+  rates = LearningRates(step)
+  expected = {"learning_rate/actor/optimizer": 0.25, "learning_rate/critic/optimizer": 0.125,
+              "learning_rate/alpha": 0.0625, "learning_rate/others/0": 0.5}
+  assert rates.now() == expected
+  falling.apply([tf.constant([1.0])])
+  assert rates.now() == {**expected, "learning_rate/others/0": 0.25}
 
 
 def normalized(units: int) -> SpectralNorm:

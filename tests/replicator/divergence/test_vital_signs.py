@@ -45,9 +45,10 @@ def at(step: int, value: float, series: np.ndarray = NOISE) -> np.ndarray:
 @pytest.mark.parametrize("steps_per_call", [1, 10])
 @pytest.mark.parametrize("series, step, usual", [
     (at(300, 1e7), 300, 2.0), (at(300, -1e7), 300, 2.0), (at(2, 2e21), 2, 2.0),
-    (at(300, 1e13, 1e5 * NOISE), 300, 2e5),
+    (at(300, 1e13, 1e5 * NOISE), 300, 2e5), (at(300, 1e7, -NOISE), 300, 2.0),
     # The loss of a regression whose learning rate is a little too high grows at every step.
-    (2.0 * 1.1 ** np.arange(STEPS), 181, 5.0)], ids=["up", "down", "at once", "large", "slowly"])
+    (2.0 * 1.1 ** np.arange(STEPS), 181, 5.0)],
+    ids=["up", "down", "at once", "large", "from below", "slowly"])
 def test_an_explosion_is_told_once(series, step, usual, steps_per_call):
   for name in ("loss", "grad_norm/d"):
     (line,) = told(steps_per_call=steps_per_call, **{name.replace("grad_norm/", "g__"): series})

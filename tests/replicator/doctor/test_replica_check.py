@@ -326,6 +326,26 @@ def test_equal_values_that_are_not_finite_agree():
   assert diagnosis.compare(same, dict(same), 1e-9)[1] is None
 
 
+GRADIENTS = quantities("gradient", u__w=[1.0, 2.0], u__b=3.0, other__w=5.0)
+
+
+@pytest.mark.parametrize(("one", "other", "cause"), [
+    (quantities("loss", a=4.0), quantities("loss", a=1.0),
+     "a loss summed instead of averaged: the loss 'a' is exactly 1/4 of the reference's"),
+    (quantities("loss", a=4.0), quantities("loss", a=16.0),
+     "a sum over replicas: the loss 'a' is exactly 4 times as large"),
+    (GRADIENTS, GRADIENTS | quantities("gradient", u__w=[0.25, 0.5], u__b=0.75),
+     "a loss summed instead of averaged: all gradients of this update are exactly 1/4"),
+    (GRADIENTS, GRADIENTS | quantities("gradient", u__w=[4.0, 8.0], u__b=12.0),
+     "a sum over replicas: all gradients of this update are exactly 4 times as large"),
+    (GRADIENTS, GRADIENTS | quantities("gradient", u__w=[4.0, 8.0]), "a batch-dependent op"),
+    (quantities("variable", 0, w=4.0), quantities("variable", 0, w=1.0), "initial weights differ")])
+def test_the_same_ratio_everywhere_is_a_sum(one, other, cause):
+  reference = replica_recording.ReplicaRecording(one, True, 8, inspection.Evidence(lambda: None))
+  first = diagnosis.compare(one, other, 1e-9)[1]
+  assert diagnosis.Case(reference, other, first, 4, False, 1e-9).cause().startswith(cause)
+
+
 @pytest.mark.parametrize(("tape", "cause"), [
     (1.0, "clipping before aggregation: tf.clip_by_norm"), (2.5, "a batch-dependent op")])
 def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, cause):
@@ -411,6 +431,12 @@ def test_a_bad_command_line_is_status_2_and_one_line(words, message, capsys):
   assert doctor.main(words) == 2
   output = capsys.readouterr()
   assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+
+
+def test_the_home_directory_may_be_written_as_a_tilde(tmp_path, monkeypatch, capsys):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert doctor.main(["--experiment=~/my_step.py"]) == 2
+  assert f"--experiment={tmp_path}/my_step.py: no such file" in capsys.readouterr().err
 
 
 def test_a_bad_binding_is_status_2(examine_planted):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import replicator
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import resume_check, resume_recording
 from replicator.doctor.inspection import Evidence
@@ -161,6 +162,24 @@ def test_the_globals_of_a_plain_function_are_recorded():
   assert [path for path in before if after[path] != before[path]] == ["_calls.made"]
 
 
+@pytest.mark.usefixtures("restored", "without_curves")
+def test_what_changes_between_the_calls_is_recorded(tmp_path):
+  calls = []
+
+  def before_call(step, number):
+    calls.append(number)
+    np.random.normal()
+    random.random()
+
+  def main(workdir):
+    replicator.train(lambda: lambda: {"loss": 0.0}, before_call=before_call, workdir=workdir)
+
+  path = tmp_path / "recording.json"
+  resume_check.train(main, [], [], str(tmp_path / "run"), 3, str(path), 4)
+  assert resume_recording.load(path).changed == [
+      "before_call.len(calls)", "the generator of np.random", "the generator of random"]
+
+
 def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
   seeds = keras.random.SeedGenerator(1)
 
@@ -267,6 +286,19 @@ def test_what_cannot_be_proved_is_a_single_error_line(words, message, capsys, re
   assert doctor.main(["--experiment=x", "--check_resume", *words]) == 2
   output = capsys.readouterr()
   assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(("verdicts", "status", "conclusion"), [
+    ([AGREES, AGREES], 0, "This step resumes exactly."),
+    ([AGREES, DIFFERS], 1, "This step does not resume exactly."),
+    ([FAILED], 1, "This step does not resume exactly.")])
+def test_the_status_says_whether_a_step_resumes(verdicts, status, conclusion, monkeypatch, capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  monkeypatch.setattr(resume_check.ResumeCheck, "results",
+                      lambda check: (CheckResult("row", verdict, "") for verdict in verdicts))
+  assert doctor.main(["--experiment=x", "--check_resume"]) == status
+  assert capsys.readouterr().out.splitlines()[-1] == conclusion
 
 
 def check(*params: str) -> tuple[int, str]:

@@ -88,6 +88,14 @@ def test_axes_of_1_share_a_mask(noise_shape):
   assert len(np.unique(kept.reshape(50, -1), axis=0)) > 1
 
 
+def test_a_mask_of_keras_reaches_the_layers_behind():
+  words = tf.constant([[1, 2, 0, 0], [2, 0, 0, 0]])
+  network = keras.Sequential([keras.layers.Embedding(3, 2, mask_zero=True), Dropout(RATE),
+                              keras.layers.GlobalAveragePooling1D()])
+  vectors = network.layers[0](words).numpy()
+  np.testing.assert_allclose(network(words), [vectors[0, :2].mean(0), vectors[1, 0]], rtol=1e-6)
+
+
 # ---- The same for the global batch everywhere ---------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from replicator import (
   Dropout,
   GlobalBatchNorm,
+  Pool,
   Replicator,
   SpectralNorm,
   UsageError,
@@ -194,12 +195,13 @@ def test_a_symbolic_tensor_is_refused():
     recompute_grad(L.Dense(2))(keras.Input([5]))
 
 
-COUNT = tf.Variable(0.0, trainable=False)
+COUNT, ROWS = (tf.Variable(value, trainable=False) for value in (0.0, [0.0, 0.0]))
 
 
 @pytest.mark.parametrize("function, message", [
     (lambda x, y: x * y, r"'.*lambda>' uses a tensor \(8, 5\) that has a gradient \(.*\); pass it"),
     (lambda x, y: x + tf.cast(COUNT.assign_add(1.0), x.dtype), "assigns a tf.Variable"),
+    (lambda x, y: x + tf.cast(ROWS.scatter_nd_add([[0]], [1.0])[0], x.dtype), "assigns a tf.V"),
     (lambda x, y: x * tf.random.normal(x.shape, dtype=x.dtype), "draws with tf.random"),
     (lambda x, y: tf.nn.dropout(x, 0.5), "draws with tf.random"),
 ])
@@ -229,6 +231,19 @@ def test_their_recomputation_is_refused(wrap, change):
                                        "use replicator.recompute_grad"):
     gradients_of(lambda x: layer(x, training=True), tf.constant(X), wrap=wrap)
   gradients_of(lambda x: layer(x, training=False), tf.constant(X), wrap=wrap)
+
+
+@pytest.mark.parametrize("wrap", [tf.recompute_grad, keras.remat], ids=["tensorflow", "keras"])
+@pytest.mark.parametrize("call", ["append", "exchange"])
+def test_a_pool_in_their_recomputation_is_refused(call, wrap):
+  pool = Pool(4, [5], "float64")
+
+  def passed_in(x):
+    getattr(pool, call)(x)
+    return 2 * x
+
+  with pytest.raises(UsageError, match=rf"^Pool.{call} would take its examples once more while"):
+    gradients_of(passed_in, tf.constant(X), wrap=wrap)
 
 
 @pytest.mark.parametrize("change", LAYERS)

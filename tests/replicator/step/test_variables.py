@@ -182,8 +182,12 @@ def use_default(batch, net=NET):
   return net(batch)
 
 
-@pytest.mark.parametrize("step", [use_global, use_helper, use_global_in_loop, use_default],
-                         ids=lambda f: f.__name__)
+def use_keyword(batch, *, net=NET):
+  return net(batch)
+
+
+@pytest.mark.parametrize("step", [use_global, use_helper, use_global_in_loop, use_default,
+                                  use_keyword], ids=lambda f: f.__name__)
 def test_globals_and_defaults_of_a_function(step):
   assert found(step) == ids(NET.variables)
 

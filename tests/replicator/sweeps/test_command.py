@@ -45,6 +45,12 @@ def test_explain_prints_each_trial_with_its_command_and_runs_none(sweep):
     assert f"   {record.command}\n" in explained
 
 
+def test_the_home_directory_may_be_written_as_a_tilde(sweep, tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert sweep.run("--explain", "--sweep_file=~/tiny.gin", "--workdir=~/elsewhere") == 0
+  assert "~" not in sweep.out and f"{tmp_path}/elsewhere/trials/" in sweep.out
+
+
 def test_explain_says_which_trials_have_ended(sweep):
   sweep.write(zip={"lr": [0.1, 0.3], "fail": [0, 2]}, grid={}, seeds=[1])
   assert sweep.run() == 1

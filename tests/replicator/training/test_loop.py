@@ -138,6 +138,14 @@ def test_evaluations_come_at_their_steps_and_at_the_end(tmp_path):
   assert "evaluation" not in json.loads((tmp_path / "run.json").read_text())
 
 
+def test_an_evaluation_names_axes_as_they_are_logged(tmp_path):
+  train(tmp_path, "train.steps = 1", "train.eval_every = 1", step=Counter,
+        evaluate=lambda step: Evaluation({"frames": 4.0, "return": 1.0}, axes=("frames",)))
+  axes = json.loads((tmp_path / "run.json").read_text())["axes"]
+  assert axes == ["eval/frames"]
+  assert set(axes) < set(rows(tmp_path)[0])
+
+
 def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):
   train(tmp_path, "train.steps = 3", step=Counter, evaluate=pytest.fail)
   assert [list(row) for row in rows(tmp_path)] == [
@@ -288,6 +296,21 @@ def test_a_step_that_returns_what_cannot_be_logged_is_refused(outputs, message, 
     return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
   with pytest.raises(UsageError, match=message):
     train(tmp_path, "train.steps = 1", step=lambda: outputs, inputs=zeros)
+
+
+def test_a_run_that_failed_has_a_report_of_it_and_one_that_did_not_begin_has_none(tmp_path):
+  def fails():
+    raise ValueError("of the user")
+
+  for name, step, kind in (("failed", fails, ValueError),
+                           ("refused", lambda: {"loss": tf.zeros([2])}, UsageError)):
+    with pytest.raises(kind):
+      train(tmp_path / name, "train.steps = 1", step=lambda step=step: step)
+  ended = [json.loads((tmp_path / name / "run.json").read_text()).get("ended")
+           for name in ("failed", "refused")]
+  assert ended[0].startswith("failed: ") and ended[0].endswith("ValueError: of the user")
+  assert "of the user" in (tmp_path / "failed" / "report.html").read_text()
+  assert ended[1] is None and not (tmp_path / "refused" / "report.html").exists()
 
 
 # ---- Settings that cannot work ------------------------------------------------------------------

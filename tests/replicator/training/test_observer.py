@@ -1,14 +1,28 @@
 """An observer that is installed around a program sees its training, and can end the program."""
 
+import keras
 import pytest
 import tensorflow as tf
 
 import replicator
 from replicator.app import config
-from replicator.training.observer import Observer, current, observed_by
+from replicator.training.observer import Observer, Training, current, observed_by
 
 SETTINGS = ["train.steps = 4", "train.steps_per_call = 2", "train.log_every = 2",
             "train.eval_every = 0", "train.checkpoint_every = 2", "train.global_batch_size = 2"]
+
+
+def numbers(context):
+  return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
+
+
+class Points:
+  """An example source."""
+
+  size = 1500
+
+  def load(self, index):
+    return tf.cast(index, tf.float32)
 
 
 class Recorder(Observer):
@@ -41,8 +55,26 @@ def test_an_observer_sees_the_training(restored, tmp_path):
   assert type(current()) is Observer
 
 
-def numbers(context):
-  return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
+def prepared(step, inputs=None) -> Training:
+  return Training(replicator.Replicator(), step, inputs, replicator.InputContext(2))
+
+
+def test_the_trained_parameters_of_each_network_are_counted():
+  step = tf.Module()
+  step.critic = keras.Sequential([
+      keras.Input([2]), keras.layers.Dense(3), replicator.GlobalBatchNorm()])
+  step.heads = [keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]) for _ in range(2)]
+  # A batch norm keeps two statistics for each of three channels, which are not trained.
+  assert prepared(step).parameters() == {"critic": 9 + 6, "heads/0": 3, "heads/1": 3}
+  step.critic.layers[0].trainable = step.heads[0].trainable = False
+  assert prepared(step).parameters() == {"critic": 6, "heads/1": 3}
+  assert prepared(lambda: {}).parameters() == {}
+
+
+@pytest.mark.parametrize("inputs, words", [
+    (None, "made by the step"), (numbers, "numbers"), (Points(), "Points, 1,500 examples")])
+def test_the_data_have_a_name(inputs, words):
+  assert prepared(lambda: {}, inputs).data() == words
 
 
 def test_stop_passes_the_handlers_of_the_program():

@@ -124,11 +124,12 @@ def test_what_the_owner_does_loses_nothing(code, tmp_path):
     pass
 
 
-def test_an_owner_that_ends_is_waited_for(tmp_path, monkeypatch, capsys):
+def test_an_owner_that_ends_is_waited_for_and_that_is_said_once(tmp_path, monkeypatch, capsys):
   with another_owner(tmp_path) as process:
-    monkeypatch.setattr(owner.time, "sleep", lambda seconds: process.communicate())
+    naps = iter([lambda: None, lambda: None, process.communicate])
+    monkeypatch.setattr(owner.time, "sleep", lambda seconds: next(naps)())
     with owner.owned(tmp_path):
-      pass
+      assert next(naps, None) is None
   assert re.fullmatch(rf"waiting up to 30 s for {tmp_path}, which is in use by process "
                       rf"{process.pid} on .* UTC\n", capsys.readouterr().err)
 
@@ -160,6 +161,20 @@ def test_a_reserved_folder_is_taken_over_once(tmp_path, monkeypatch):
       pass
   with another_owner(tmp_path):  # All is released.
     pass
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_a_reserved_folder_that_is_not_taken_over_is_free_again(error, tmp_path):
+  with owner.owned(tmp_path):
+    pass
+  with contextlib.suppress(ZeroDivisionError), owner.reserved(tmp_path):
+    if error:
+      raise error
+  with owner.owned(tmp_path):  # A second training of this process, after a mistake in the first.
+    with pytest.raises(UsageError, match="is in use"), owner.owned(tmp_path):
+      pass
+    assert (tmp_path / owner.FILE).read_text().startswith(f"process {os.getpid()} on ")
 
 
 def test_a_new_folder_is_not_made_before_it_is_owned(tmp_path):

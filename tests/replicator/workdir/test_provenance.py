@@ -1,7 +1,10 @@
 """What `run.json` holds about the code: the commit and the changes since."""
 
+import os
 import pathlib
+import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -60,6 +63,35 @@ def test_changes_that_are_too_large_are_noted_and_not_kept(repository, monkeypat
   code = code_in(repository)
   assert code.diff == b"" and code.commit.endswith("+")
   assert code.note.endswith("bytes of changes, too many to keep")
+
+
+def test_changes_that_git_cannot_list_are_noted(repository, tmp_path_factory, monkeypatch):
+  folder = tmp_path_factory.mktemp("bin")
+  (folder / "git").write_text(
+      f'#!/bin/sh\ncase "$*" in *--binary*) exit 1;; esac\nexec {shutil.which("git")} "$@"\n')
+  (folder / "git").chmod(0o755)
+  monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+  code = code_in(repository)
+  assert code.commit == git(repository, "rev-parse", "HEAD") + "+"
+  assert (code.diff, code.note) == (b"", "git cannot list the changes: CalledProcessError")
+
+
+def test_many_new_python_files_are_an_environment_and_no_change(repository):
+  for number in range(201):
+    (repository / f"new{number}.py").touch()
+  assert code_in(repository) == provenance.Code(
+      str(repository), git(repository, "rev-parse", "HEAD"))
+
+
+def test_a_program_of_another_repository_is_recorded_beside_this_library(repository, monkeypatch):
+  def facts_of(file: str) -> dict:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
+    return provenance.of_this_process()
+
+  found = facts_of(str(repository / "step.py"))
+  assert found["git_commit"] == git(repository, "rev-parse", "HEAD")
+  assert found["replicator_commit"] == provenance.code_of(provenance.__file__).commit
+  assert facts_of(provenance.__file__)["replicator_commit"] is None
 
 
 def test_outside_a_repository_or_without_git_there_is_no_commit(tmp_path, repository, monkeypatch):

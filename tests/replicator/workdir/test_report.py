@@ -119,9 +119,12 @@ def test_a_spread_is_also_drawn_over_environment_steps(tmp_path):
 
 def test_a_run_names_the_axes_of_its_report(tmp_path):
   names = ("eval/frames", "eval/other_steps", "eval/return", "eval/return_min", "eval/return_max")
-  write_metrics(tmp_path, [{"step": step, **{name: float(step + i) for i, name in enumerate(names)}}
-                           for step in range(3)])
-  (tmp_path / "run.json").write_text(json.dumps({**FACTS, "axes": ["eval/frames", "eval/gone"]}))
+  rows = [{"step": step, **{name: float(step + i) for i, name in enumerate(names)}}
+          for step in range(3)]
+  rows[1]["eval/seldom"] = 5.0  # It cannot say where the other points are.
+  write_metrics(tmp_path, rows)
+  axes = ["eval/seldom", "eval/frames", "eval/gone"]
+  (tmp_path / "run.json").write_text(json.dumps({**FACTS, "axes": axes}))
   page = report.write_report(tmp_path).read_text()
   assert re.findall("<h2>Curves by (.*)</h2>", page) == ["step", "frames"]
 

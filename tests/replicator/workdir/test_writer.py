@@ -121,6 +121,20 @@ def test_a_picture_is_a_png_of_the_same_pixels(tmp_path):
     np.testing.assert_array_equal(np.asarray(image), pixels)
 
 
+@pytest.mark.parametrize("first_step, kept", [(0, []), (5, [0, 5]), (10, [0, 5, 10])])
+def test_pictures_after_the_restored_step_are_removed_but_not_those_of_the_user(
+    first_step, kept, tmp_path):
+  writer = WorkdirWriter(tmp_path, FACTS)
+  for step in (0, 5, 10):
+    writer.picture(step, np.zeros([2, 2, 3], np.uint8))
+  own = {"best.png", "step-00000010 brighter.png", "step-last.png"}
+  for name in own:
+    (tmp_path / "samples" / name).touch()
+  WorkdirWriter(tmp_path, FACTS, first_step)
+  assert {path.name for path in (tmp_path / "samples").iterdir()} == own | {
+      f"step-{step:08d}.png" for step in kept}
+
+
 # ---- Facts --------------------------------------------------------------------------------------
 
 
@@ -201,6 +215,15 @@ def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
   assert [(entry["step"], entry["before"]) for entry in said["resumed"]] == [
       (10, {"num_replicas": 2}), (15, {})]
   assert said["evaluation"] == "by eye"
+
+
+@pytest.mark.parametrize("first_step", [0, 10])
+def test_how_a_run_ended_is_forgotten_when_it_goes_on(first_step, tmp_path):
+  WorkdirWriter(tmp_path, FACTS).note("ended", "failed: the disk is full")
+  assert facts(tmp_path)["ended"] == "failed: the disk is full"
+  WorkdirWriter(tmp_path, FACTS, first_step)
+  assert "ended" not in facts(tmp_path)
+  assert facts(tmp_path)["resumed"][0]["before"] == {}
 
 
 def test_a_run_that_starts_again_at_step_0_says_so_and_drops_its_notes(tmp_path):
