@@ -44,11 +44,11 @@ from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_number
 from replicator.console.status import Status
-from replicator.errors import UsageError, nearest
+from replicator.errors import UsageError, first_line, nearest
 
 _SOURCES = {"digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
 _FEATURES = ("inception", "efficientnet", "classifier")
-_CHOICE_SEED = 1  # Of the real images, or those in files, if not all are used.
+_CHOICE_SEED = 1  # Chooses images where not all are used.
 _BAR = 24         # Columns of the progress bar.
 
 
@@ -172,11 +172,7 @@ def _fake(flags: argparse.Namespace, size: int, status: Status) -> tuple[ImageSe
 def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extractor:
   name = flags.features
   if name == "inception":
-    try:
-      return Inception2015()
-    except UsageError as error:
-      raise UsageError(f"{error}, or here --features=PATH, or --features=efficientnet, which needs "
-                       "no network") from None
+    return _inception()
   if name == "efficientnet":
     return EfficientNetLite0()
   if name == "classifier":
@@ -194,6 +190,15 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
     return Inception2015(str(path))
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
   return KerasFeatures(str(path), f"{path.stem} {digest[:8]}")
+
+
+def _inception() -> Extractor:
+  try:
+    return Inception2015()
+  except UsageError as error:
+    reason = first_line(error)  # gin adds lines of its own.
+  raise UsageError(f"{reason}, or here --features=PATH, or --features=efficientnet, which needs no "
+                   "network")
 
 
 def _chosen(images: ImageSet, flags: argparse.Namespace, flag: str) -> np.ndarray:

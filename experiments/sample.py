@@ -75,6 +75,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def checkpoint_step(text: str) -> int | str:
+  """The value of `--step`: the number of a step, or 'best'."""
   if text != "best" and not text.isdigit():
     raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint, or 'best'")
   return text if text == "best" else int(text)

@@ -24,7 +24,6 @@ NEEDS = {"fid": "statistics", "kid": "features", "prdc": "features", "is": "logi
          "swd": "images"}
 """The metrics, and what each needs of the images."""
 
-_NOTHING = np.empty([0, 0], np.float32)
 _KID_SUBSETS, _KID_SUBSET_SIZE = 100, 1000
 _SPLITS = 10
 
@@ -71,9 +70,9 @@ class Gathered:
 
   count: int
   statistics: FeatureStatistics
-  features: np.ndarray = _NOTHING
-  logits: np.ndarray = _NOTHING
-  images: np.ndarray = _NOTHING
+  features: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
+  logits: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
+  images: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
 
 
 def needs(metrics: Iterable[str]) -> set[str]:

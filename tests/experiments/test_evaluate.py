@@ -186,10 +186,9 @@ def test_images_of_other_sizes_are_resized_when_asked(run, extractor):
 
 def test_the_data_sets_of_the_project_have_names(run, tmp_path):
   np.savez(tmp_path / "digits.npz", digit_images()[0][::-1])
-  status, out, _ = run(f"--real=digits --fake={tmp_path}/digits.npz --metrics=kid,fid "
-                       "--features=classifier --samples=1200")
-  assert status == 0
-  assert "Kernel distance (classifier of Digits" in out and "100 subsets of 1,000" in out
+  status, out, _ = run(f"--real=digits --fake={tmp_path}/digits.npz --metrics=fid "
+                       "--features=classifier --samples=120")
+  assert status == 0 and "Fréchet distance (classifier of Digits" in out
 
 
 def test_any_keras_model_has_features(run, tmp_path):
@@ -202,7 +201,7 @@ def test_any_keras_model_has_features(run, tmp_path):
 def test_the_sliced_distance_needs_no_features(run, monkeypatch):
   monkeypatch.setattr(evaluate, "_extractor", lambda *arguments: pytest.fail("not needed"))
   status, out, _ = run("--real=large --fake=large --metrics=swd")
-  assert status == 0 and "Sliced Wasserstein distance x 1,000  0" in " ".join(out.split(" "))
+  assert status == 0 and "Sliced Wasserstein distance x 1,000 " in out
 
 
 # ---- Planted mistakes ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from models.metrics import comparison
 from models.metrics.comparison import NEEDS, compare, gather, needs
 from models.metrics.extractor import Extracted
 from models.metrics.inception_score import inception_score
@@ -33,13 +34,15 @@ def sets(count: int) -> list[list[np.ndarray]]:
           for top in (256, 230)]
 
 
-def test_every_row_has_the_number_of_its_function():
+def test_every_row_has_the_number_of_its_function(monkeypatch):
+  monkeypatch.setattr(comparison, "_KID_SUBSETS", 3)
+  monkeypatch.setattr(comparison, "_KID_SUBSET_SIZE", 20)
   extractor, metrics = Projected(is_inception=True), list(NEEDS)
-  real, generated = (gather(batches, extractor, needs(metrics)) for batches in sets(1000))
+  real, generated = (gather(batches, extractor, needs(metrics)) for batches in sets(40))
   rows = {row.name: row for row in compare(real, generated, extractor, metrics)}
   assert list(rows) == ["FID", "KID", "Precision", "Recall", "Density", "Coverage",
                         "Inception score", "Sliced Wasserstein distance x 1,000"]
-  kid = kernel_distance(real.features, generated.features)
+  kid = kernel_distance(real.features, generated.features, 3, 20)
   assert (rows["KID"].value, rows["KID"].spread) == kid
   score = inception_score(generated.logits)
   assert (rows["Inception score"].value, rows["Inception score"].spread) == score
@@ -47,7 +50,8 @@ def test_every_row_has_the_number_of_its_function():
             *density_coverage(real.features, generated.features))
   names = ("Precision", "Recall", "Density", "Coverage")
   assert tuple(rows[name].value for name in names) == scores
-  assert {row.num_real for row in rows.values()} == {0, 1000}
+  assert {row.num_real for row in rows.values()} == {0, 40}
+  assert rows["KID"].method == "3 subsets of 20, degree 3"
   assert rows["FID"].resizing == "nothing" and rows["FID"].features == "projected"
 
 
