@@ -3,7 +3,7 @@
     python -m experiments.evaluate --real=DATA --fake=RUN|FOLDER|FILE.zip|FILE.npz
         [--features=inception|efficientnet|classifier|FILE.pth|FILE.keras]
         [--metrics=fid,kid,prdc,is,swd] [--samples=N] [--resolution=R] [--json=FILE]
-        [--step=N|best] [--seed=S]
+        [--out=FOLDER] [--step=N|best] [--seed=S]
 
 DATA is a folder, a .zip, a .npz, or the name of a data set of this project: digits, shapes or
 stacked_digits. Features and statistics of real images are kept on the disk.
@@ -26,7 +26,7 @@ from absl import logging as absl_logging
 
 from experiments import sample
 from models.gan import sampling
-from models.metrics import cache, comparison
+from models.metrics import cache, comparison, memorization
 from models.metrics.adaptors import KerasFeatures, SmallClassifier
 from models.metrics.efficientnet import EfficientNetLite0
 from models.metrics.extractor import Extractor
@@ -77,6 +77,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                       help="resize the center squares of images in files to R x R pixels")
   parser.add_argument("--json", type=pathlib.Path, metavar="FILE",
                       help="a new file for the numbers")
+  parser.add_argument("--out", type=pathlib.Path, metavar="FOLDER",
+                      help="a new folder for the numbers and for pictures of nearest neighbors")
   parser.add_argument("--cache", type=pathlib.Path, metavar="FOLDER",
                       default="~/.cache/replicator", help="where features of real images are kept")
   parser.add_argument("--step", type=sample.checkpoint_step, metavar="N",
@@ -97,10 +99,11 @@ def _check(flags: argparse.Namespace) -> None:
   """Raises a UsageError for what is wrong whatever the images are."""
   comparison.needs(flags.metrics)
   flags.cache = flags.cache.expanduser()
-  if flags.json:
-    flags.json = flags.json.expanduser()
-    if flags.json.exists():
-      raise UsageError(f"--json={flags.json}: exists; write another name, or remove it")
+  for name in ("json", "out"):
+    if path := getattr(flags, name):
+      setattr(flags, name, path.expanduser())
+      if path.expanduser().exists():
+        raise UsageError(f"--{name}={path}: exists; write another name, or remove it")
   for name in ("samples", "resolution"):
     value = getattr(flags, name)
     if value is not None and value < 1:
@@ -246,20 +249,29 @@ def _warn(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> None:
 
 def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()  # The same image each time.
-  with _warnings() as warnings, Status() as status:
-    report = _evaluate(flags, status)
-  report["warnings"] = warnings
+  with contextlib.ExitStack() as stack:
+    warnings = stack.enter_context(_warnings())
+    status = stack.enter_context(Status())
+    folder = stack.enter_context(atomic.created(flags.out)) if flags.out else None
+    if folder:
+      folder.mkdir()
+    report = _evaluate(flags, folder, status)
+    report["warnings"] = warnings
+    written = json.dumps(report, indent=1) + "\n"
+    if folder:
+      (folder / "metrics.json").write_text(written)
+    if flags.json:
+      flags.json.parent.mkdir(parents=True, exist_ok=True)
+      atomic.write_whole(flags.json, written)
   print(_table(report))
   for line in warnings:
     print(f"warning: {line}", file=sys.stderr)
-  if flags.json:
-    flags.json.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_whole(flags.json, json.dumps(report, indent=1) + "\n")
   return 0
 
 
-def _evaluate(flags: argparse.Namespace, status: Status) -> dict[str, Any]:
-  """The rows, and what they are of, ready for JSON."""
+def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
+              status: Status) -> dict[str, Any]:
+  """The rows, and what they are of, ready for JSON; pictures go to the folder."""
   def shown(what: str, batches: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
     done = 0
     status.doing(_bar(what, done, count))
@@ -268,7 +280,7 @@ def _evaluate(flags: argparse.Namespace, status: Status) -> dict[str, Any]:
       done += len(images)
       status.doing(_bar(what, done, count))
 
-  needed = comparison.needs(flags.metrics)
+  needed = comparison.needs(flags.metrics) | ({"features"} if folder else set())
   status.doing("opening the images")
   real, source = _real(flags)
   of_real = _chosen(real, flags, "--real")
@@ -288,10 +300,16 @@ def _evaluate(flags: argparse.Namespace, status: Status) -> dict[str, Any]:
   _warn(real, fake, seen, seen_fake)
   status.doing("computing the metrics")
   rows = comparison.compare(gathered, generated, extractor, flags.metrics)
-  return {"real": flags.real, "fake": flags.fake, "step": number,
-          "resizing_of_files": {"real": real.resizing, "fake": fake.resizing},
-          "resolution": list(map(int, real.resolution)), "seed": flags.seed,
-          "rows": [dataclasses.asdict(row) for row in rows]}
+  report = {"real": flags.real, "fake": flags.fake, "step": number,
+            "resizing_of_files": {"real": real.resizing, "fake": fake.resizing},
+            "resolution": list(map(int, real.resolution)), "seed": flags.seed,
+            "rows": [dataclasses.asdict(row) for row in rows]}
+  if folder:
+    status.doing("drawing nearest neighbors")
+    distances = memorization.measure(gathered, generated)
+    memorization.write(folder, distances, real, of_real, fake, of_fake)
+    report["median_distance_to_nearest_real"] = distances.medians()
+  return report
 
 
 def _bar(what: str, done: int, count: int) -> str:
@@ -338,6 +356,9 @@ def _table(report: dict[str, Any]) -> str:
       f"features: {', '.join(dict.fromkeys(row['features'] for row in report['rows']))}",
       f"images: {height}x{width}; resized files: {of_files['real']} (real), {of_files['fake']} "
       f"(generated); resized for the features: {', '.join(resizings)}"]
+  if medians := report.get("median_distance_to_nearest_real"):
+    lines.append(f"median distance to the nearest real image: {format_number(medians['generated'])}"
+                 f" of a generated image, {format_number(medians['real'])} of another real one")
   if report["step"] is not None:
     lines.append(f"generated by {report['fake']}, step {report['step']}, seed {report['seed']}")
   return "\n".join(lines)

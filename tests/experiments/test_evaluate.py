@@ -204,6 +204,27 @@ def test_the_sliced_distance_needs_no_features(run, monkeypatch):
   assert status == 0 and "Sliced Wasserstein distance x 1,000 " in out
 
 
+def test_neighbors_are_drawn_and_copies_are_on_top(run, extractor, place, tmp_path):
+  folder = save(tmp_path / "half", np.concatenate([noise(1, 4), noise(0)[8:11]]))
+  status, out, _ = run(f"--real=real --fake={folder} --metrics=fid --out={tmp_path}/out")
+  assert status == 0 and "median distance to the nearest real image: " in out
+  assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+      "distances.png", "metrics.json", "neighbors.png"]
+  medians = json.loads((tmp_path / "out" / "metrics.json").read_text())[
+      "median_distance_to_nearest_real"]
+  assert min(medians["generated"], medians["real"]) > 0
+  with Image.open(tmp_path / "out" / "neighbors.png") as file:
+    picture = np.asarray(file)
+  copy = noise(0)[8].repeat(4, 0).repeat(4, 1)
+  np.testing.assert_array_equal(picture[1:33, 1:33], copy)
+  np.testing.assert_array_equal(picture[1:33, 51:83], copy)  # Its nearest neighbor.
+
+
+def test_a_failed_evaluation_leaves_no_folder(run, extractor, tmp_path):
+  assert run(f"--real=real --fake=broken --metrics=fid --out={tmp_path}/out")[0] == 2
+  assert not (tmp_path / "out").exists()
+
+
 # ---- Planted mistakes ---------------------------------------------------------------------------
 
 
@@ -234,6 +255,7 @@ MISTAKES = {  # What was typed, and the only line.
     "--real=real --fake=fake --samples=25": "--samples=25: --real=real has 24 images",
     "--real=real --fake=fake --samples=0": "--samples=0: must be at least 1",
     "--real=real --fake=agent": "object has no 'latents', so it is no GAN that can be sampled",
+    "--real=real --fake=fake --out=empty": "--out=empty: exists; write another name, or remove it",
     "--real=real --fake=fake --json=file.txt": "--json=file.txt: exists; write another name",
 }
 
