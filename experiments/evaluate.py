@@ -249,6 +249,7 @@ def _warn(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> None:
 
 def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()  # The same image each time.
+  tf.config.experimental.enable_tensor_float_32_execution(False)  # Features as the published ones.
   with contextlib.ExitStack() as stack:
     warnings = stack.enter_context(_warnings())
     status = stack.enter_context(Status())

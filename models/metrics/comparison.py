@@ -24,6 +24,11 @@ NEEDS = {"fid": "statistics", "kid": "features", "prdc": "features", "is": "logi
          "swd": "images"}
 """The metrics, and what each needs of the images."""
 
+_NAMES = {"fid": ["Fréchet distance"], "kid": ["Kernel distance"],
+          "prdc": ["Precision", "Recall", "Density", "Coverage"], "is": ["Score of classes"],
+          "swd": ["Sliced Wasserstein distance"]}
+_PUBLISHED = {"Fréchet distance": "FID", "Kernel distance": "KID",
+              "Score of classes": "Inception score"}
 _KID_SUBSETS, _KID_SUBSET_SIZE = 100, 1000
 _SPLITS = 10
 
@@ -86,6 +91,11 @@ def needs(metrics: Iterable[str]) -> set[str]:
       raise UsageError(f"no metric '{metric}': write some of {','.join(NEEDS)}."
                        f"{nearest(metric, NEEDS)}")
   return {NEEDS[metric] for metric in metrics}
+
+
+def names(metric: str, is_inception: bool) -> list[str]:
+  """What the rows of a metric are called, without the name of the features."""
+  return [_PUBLISHED.get(name, name) if is_inception else name for name in _NAMES[metric]]
 
 
 def check_counts(metrics: Iterable[str], num_real: int, num_generated: int) -> None:
@@ -165,46 +175,47 @@ def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
 # ---- The rows of each metric --------------------------------------------------------------------
 
 
-def _row(metric: str, published: str, other: str, extractor: Extractor, value: float,
-         spread: float | None, method: str, num_real: int, num_generated: int) -> Row:
-  name = published if extractor.is_inception else f"{other} ({extractor.name})"
-  return Row(metric, name, value, spread, method, extractor.name, num_real, num_generated,
-             extractor.resizing)
+def _row(metric: str, name: str, extractor: Extractor, value: float, method: str,
+         real: Gathered | None, generated: Gathered, spread: float | None = None) -> Row:
+  full_name = name if extractor.is_inception else f"{name} ({extractor.name})"
+  return Row(metric, full_name, value, spread, method, extractor.name, real.count if real else 0,
+             generated.count, extractor.resizing)
 
 
 def _fid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
   distance = frechet_distance(real.statistics, generated.statistics)
-  return [_row("fid", "FID", "Fréchet distance", extractor, distance, None, "unbiased covariances",
-               real.count, generated.count)]
+  [name] = names("fid", extractor.is_inception)
+  return [_row("fid", name, extractor, distance, "unbiased covariances", real, generated)]
 
 
 def _kid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
   distance = kernel_distance(real.features, generated.features, _KID_SUBSETS, _KID_SUBSET_SIZE)
+  [name] = names("kid", extractor.is_inception)
   method = f"{_KID_SUBSETS} subsets of {_KID_SUBSET_SIZE:,}, degree 3"
-  return [_row("kid", "KID", "Kernel distance", extractor, distance.mean, distance.std, method,
-               real.count, generated.count)]
+  return [_row("kid", name, extractor, distance.mean, method, real, generated, distance.std)]
 
 
 def _prdc(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
   improved, prdc = neighbor_scores(real.features, generated.features, [IMPROVED, PRDC])
-  scores = [("Precision", improved.precision, IMPROVED), ("Recall", improved.recall, IMPROVED),
-            ("Density", prdc.density, PRDC), ("Coverage", prdc.coverage, PRDC)]
-  return [_row(name.lower(), name, name, extractor, value, None,
-               f"k = {k}, {'closed' if closed else 'open'} balls", real.count, generated.count)
-          for name, value, (k, closed) in scores]
+  values = improved.precision, improved.recall, prdc.density, prdc.coverage
+  return [_row(name.lower(), name, extractor, value,
+               f"k = {k}, {'closed' if closed else 'open'} balls", real, generated)
+          for name, value, (k, closed) in zip(names("prdc", extractor.is_inception), values,
+                                              [IMPROVED, IMPROVED, PRDC, PRDC], strict=True)]
 
 
 def _is(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
   score = inception_score(generated.logits, _SPLITS)
-  return [_row("is", "Inception score", "Score of classes", extractor, score.mean, score.std,
-               f"{_SPLITS} splits", 0, generated.count)]
+  [name] = names("is", extractor.is_inception)
+  return [_row("is", name, extractor, score.mean, f"{_SPLITS} splits", None, generated, score.std)]
 
 
 def _swd(real: Gathered, generated: Gathered, extractor: Extractor | None) -> list[Row]:
   distance = sliced_wasserstein_distance(real.images, generated.images)
   heights = ", ".join(map(str, distance.by_height))
-  return [Row("swd", "Sliced Wasserstein distance x 1,000", distance.mean, None,
-              f"mean over heights {heights}", "pixels", real.count, generated.count, "none")]
+  [name] = names("swd", is_inception=False)
+  return [Row("swd", name, distance.mean, None, f"times 1,000; mean over heights {heights}",
+              "pixels", real.count, generated.count, "none")]
 
 
 _ROWS: dict[str, Callable[..., list[Row]]] = {

@@ -86,8 +86,8 @@ def _draw(file: Path, distances: Distances) -> None:
   top = max(distances.generated.max(), distances.real.max()) or 1.0
   for values, label in ((distances.real, "real image to the nearest other one"),
                         (distances.generated, "generated image to the nearest real one")):
-    axes.hist(values, np.linspace(0, top, 61).tolist(), density=True, histtype="stepfilled", alpha=0.5,
-              label=label)
+    axes.hist(values, np.linspace(0, top, 61).tolist(), density=True, histtype="stepfilled",
+              alpha=0.5, label=label)
   axes.set(xlabel="distance of features", yticks=[])
   axes.legend()
   figure.savefig(file, dpi=150)
