@@ -184,7 +184,8 @@ def test_the_live_line_fits_the_terminal(width):
 
 @pytest.mark.parametrize("value, text", [
   (1.23449, "1.234"), (0.0002, "0.0002"), (0.0, "0"), (10.0, "10"), (2637.4, "2637"),
-  (123456.7, "123457"), (1.5e-6, "1.5e-06"), (-0.04567891, "-0.04568"), (2.5e9, "2.5e+09"),
+  (123456.7, "123457"), (-123456.7, "-123457"), (9_999_999.0, "9999999"), (1e7, "1e+07"),
+  (1.5e-6, "1.5e-06"), (-0.04567891, "-0.04568"), (2.5e9, "2.5e+09"), (-2.5e9, "-2.5e+09"),
   (float("nan"), "nan"), (float("-inf"), "-inf")])
 def test_numbers_have_four_digits(value, text):
   assert format_number(value) == text

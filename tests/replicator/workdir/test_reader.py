@@ -1,0 +1,42 @@
+"""What is read of a workdir, and what it says about how the run went."""
+
+import json
+
+import numpy as np
+import pytest
+
+from replicator.workdir import reader
+
+
+def run_of(folder, *rows, **facts) -> reader.Run:
+  (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+  (folder / "run.json").write_text(json.dumps(facts))
+  return reader.read(folder)
+
+
+@pytest.mark.parametrize("losses, facts, status", [
+    ([], {}, ("warn", "nothing logged")),
+    ([1.0, 2.0], {"steps": 2}, ("good", "finished at step 2")),
+    ([1.0, 2.0], {"steps": 3}, ("warn", "step 2 of 3")),
+    ([1.0, 2.0], {"steps": 3, "ended": "preempted: SIGTERM"}, ("warn", "preempted at step 2 of 3")),
+    ([1.0, 2.0], {"steps": 3, "ended": "failed: no space"}, ("bad", "failed after step 2")),
+    ([1.0, "NaN"], {"steps": 2}, ("bad", "not finite at step 2: loss")),
+    (["NaN", 2.0], {"steps": 2}, ("good", "finished at step 2")),  # It recovered.
+])
+def test_the_status_is_that_of_the_last_step(losses, facts, status, tmp_path):
+  rows = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
+  assert run_of(tmp_path, *rows, **facts).status() == status
+
+
+def test_evaluations_come_first_and_keep_their_own_steps(tmp_path):
+  run = run_of(tmp_path, {"step": 1, "seconds": 3.0, "loss": 4.0, "note": "words"},
+               {"step": 2, "loss": 5.0, "eval/error": 6.0})
+  assert list(run.series()) == ["eval/error", "loss"]
+  for name, steps, values in (("eval/error", [2], [6.0]), ("loss", [1, 2], [4.0, 5.0])):
+    np.testing.assert_array_equal(run.series()[name], (steps, values))
+
+
+def test_lines_that_are_torn_are_counted_and_left_out(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 1, "d": 1.0}\n{"step": 2, "d"\n[3]\n{"d": 1}\n')
+  run = reader.read(tmp_path)
+  assert run.rows == [{"step": 1, "d": 1.0}] and run.num_corrupt == 3
