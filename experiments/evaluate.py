@@ -30,7 +30,7 @@ from models.metrics import cache, comparison, memorization
 from models.metrics.adaptors import KerasFeatures, SmallClassifier
 from models.metrics.efficientnet import EfficientNetLite0
 from models.metrics.extractor import Extractor
-from models.metrics.image_sets import ImageSet, Seen, Source, open_set, rgb
+from models.metrics.image_sets import ImageSet, Seen, Source, open_set
 from models.metrics.inception import Inception2015
 from models.vision.digits import Digits
 from models.vision.images import ImageSource
@@ -125,29 +125,6 @@ def _is_run(path: str) -> bool:
 # ---- What is compared ---------------------------------------------------------------------------
 
 
-class RunSamples:
-  """The samples of a trained generator as an `ImageSet`: image i of a seed is always the same."""
-
-  def __init__(self, name: str, gan: Any, size: int, seed: int) -> None:
-    sampling.check(gan)
-    self.name = name
-    self.size = size
-    self.resolution = sampling.image_shape(gan)[:2]
-    self.resizing = "none"
-    self.formats: set[str] = set()
-    self._gan = gan
-    self._seed = seed
-
-  def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
-    """As those of an `ImageSet`; all images before the last index are generated."""
-    first = 0
-    for images, _ in sampling.sample(self._gan, int(indices[-1]) + 1, self._seed):
-      chosen = indices[(indices >= first) & (indices < first + len(images))] - first
-      first += len(images)
-      if len(chosen):
-        yield rgb(images[chosen])
-
-
 def _real(flags: argparse.Namespace) -> tuple[ImageSet, ImageSource | None]:
   """The real images, and their source if they have a name."""
   if flags.real not in _SOURCES and not pathlib.Path(flags.real).expanduser().exists():
@@ -169,7 +146,8 @@ def _fake(flags: argparse.Namespace, size: int, status: Status) -> tuple[ImageSe
   sample.check_program(flags.fake, flags.yes)
   status.doing("loading the run")
   gan, number = load.load_numbered(flags.fake, flags.step, flags.gin_param)
-  return RunSamples(flags.fake, gan, size, flags.seed), number
+  sampling.check(gan)
+  return sampling.SampleSet(flags.fake, gan, size, flags.seed), number
 
 
 def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extractor:
