@@ -369,6 +369,37 @@ def test_without_a_file_the_ones_of_the_experiment_are_listed(monkeypatch):
 # ---- Values that nothing uses -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("binding, calls, reason", [
+    ("planted.rate = 1.0", {"": "count"}, "the program gives planted a rate of its own"),
+    ("planted.rate = 1.0", {}, "planted is not called by the end of the first step"),
+    ("a/planted.rate = 1.0", {"": "rate"}, "not called in the scope 'a'. It is called outside of"),
+    ("a/planted.rate = 1.0", {"b/c": "rate", "b": "rate"}, "It is called in the scopes b, b/c"),
+    ("planted.rate = 1.0", {"a/b": "rate"}, None),
+    ("a/planted.rate = 1.0", {"a/b": "rate"}, None),
+    ("a/planted.rate = 1.0", {"ab": "rate"}, "in the scope 'a'"),
+    ("a/b/planted.rate = 1.0", {"a": "rate"}, "in the scope 'a/b'")])
+def test_a_value_has_no_effect_for_a_reason(binding, calls, reason):
+  config.parse([], [binding])
+  (read,) = statements.last_read()
+  called = {(scope, read.selector): {name: 1} for scope, name in calls.items()}
+  found = [str(each) for each in checks.unused([read], called)]
+  assert found == [] if reason is None else reason in found[0]
+
+
+@pytest.mark.parametrize("scope, is_refused", [
+    ("critick", True), ("crit", True), ("critter", False), ("other", False), ("critic", False)])
+def test_a_misspelled_scope_is_refused_before_any_evaluation(scope, is_refused):
+  config.parse([], [f"{scope}/planted.rate = 1.0"])
+  with gin.config_scope("critic"):
+    planted(given=1)
+  try:
+    operative.check_scopes()
+  except UsageError as refused:
+    assert is_refused and f"{scope}/planted.rate is never used" in str(refused)
+  else:
+    assert not is_refused
+
+
 def train(files: list[str], *bindings: str, evaluate=None, rate: dict | None = None) -> str:
   """The one-line error after the first step, or "" if there is none."""
   def step() -> dict:

@@ -30,6 +30,8 @@ def test_gin_flags_may_be_repeated():
   (["--gin=a"], "command line: unrecognized arguments: --gin=a."),
   (["--worker=2", "--seed"],
    "command line: unrecognized arguments: --worker=2 --seed. Did you mean '--workers'?"),
+  (["a.gin", "--seed"],
+   "command line: unrecognized arguments: a.gin --seed. Write --gin_file=a.gin"),
   (["x/adam.beta_1", "=", "0.5"],
    'command line: unrecognized arguments: x/adam.beta_1 = 0.5. Write --gin_param="x/adam.beta_1 = '
    '0.5"')])
