@@ -362,8 +362,9 @@ def test_without_a_file_the_ones_of_the_experiment_are_listed(monkeypatch):
   write("configs/other.gin", "# python -m experiments.gan --gin_file=configs/other.gin\n")
   write("configs/gan_small.gin", "")
   write("configs/third.gin", "# python -m experiments.began --gin_file=configs/third.gin\n")
-  assert missing("count") == ("the configuration must set: planted.count; write --gin_file=F, where "
-                              "F is one of configs/gan_small.gin, configs/other.gin")
+  assert missing("count") == (
+      "the configuration must set: planted.count; write --gin_file=F, where F is one of "
+      "configs/gan_small.gin, configs/other.gin")
 
 
 # ---- Values that nothing uses -------------------------------------------------------------------
@@ -387,7 +388,7 @@ def test_a_value_has_no_effect_for_a_reason(binding, calls, reason):
 
 
 @pytest.mark.parametrize("scope, is_refused", [
-    ("critick", True), ("crit", True), ("critter", False), ("other", False), ("critic", False)])
+    ("critick", True), ("crit", True), ("a_critix", False), ("other", False), ("critic", False)])
 def test_a_misspelled_scope_is_refused_before_any_evaluation(scope, is_refused):
   config.parse([], [f"{scope}/planted.rate = 1.0"])
   with gin.config_scope("critic"):

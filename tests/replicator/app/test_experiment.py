@@ -394,7 +394,7 @@ def test_processes_of_one_run_need_a_common_workdir(run, monkeypatch):
 
 
 @pytest.mark.parametrize("words, allowed", [([], []), (["--allow_partial_restore"], [True])])
-def test_what_fits_of_a_checkpoint_is_restored_if_the_user_says_so(words, allowed, run, monkeypatch):
+def test_a_flag_lets_a_checkpoint_be_restored_in_part(words, allowed, run, monkeypatch):
   said = []
   monkeypatch.setattr(checkpoint, "allow_partial_restore", said.append)
   assert run(["--workdir=w", *words], nothing) == (0, "", "")

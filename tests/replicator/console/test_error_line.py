@@ -174,7 +174,8 @@ def calls(self) -> None:
      "ValueError: segment_ids[0] = 7 is out of range [0, 3); an index, such as a label, is too "
      "large or negative"),
     ("Graph execution error:\n\nDetected at node x\n  File y\n2 root error(s) found.\n"
-     "  (0) INVALID_ARGUMENT:  of the user\n  (1) CANCELLED: of another", "ValueError: of the user")])
+     "  (0) INVALID_ARGUMENT:  of the user\n  (1) CANCELLED: of another",
+     "ValueError: of the user")])
 def test_the_line_of_a_message_that_says_most_is_shown(message, line):
   assert in_one_line(ValueError(message)) == line
 

@@ -364,8 +364,8 @@ MAY_COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
 
 
 @pytest.mark.parametrize("sample, data, collapse, warned", [
-    (0.01, 1.0, 0.05, True), (0.05, 1.0, 0.05, False), (0.06, 1.0, 0.05, False), (0.0, 1.0, 0.0, False),
-    (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
+    (0.01, 1.0, 0.05, True), (0.05, 1.0, 0.05, False), (0.06, 1.0, 0.05, False),
+    (0.0, 1.0, 0.0, False), (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
 def test_the_guard_warns_of_samples_that_hardly_vary(sample, data, collapse, warned):
   means = {"sample_variance": sample, "data_variance": data}
   warnings = Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE)

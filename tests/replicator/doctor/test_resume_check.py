@@ -159,13 +159,12 @@ def test_what_is_too_large_is_data_and_no_state():
 
 def test_a_generator_that_has_ended_differs():
   step = Step()
-  step.drawn = iter([])
   step.few = (i for i in range(1))
   next(step.few)
   before = python_state("", step)
   assert next(step.few, None) is None
   after = python_state("", step)
-  assert [path for path in before if after.get(path) != before[path]][:1] == ["few.position"]
+  assert after["few.position"] != before["few.position"]
 
 
 _calls = {"made": 0}

@@ -236,7 +236,7 @@ def test_a_curve_is_smoothed_if_it_is_long(length, longest, is_smoothed):
 
 def labels_of(values: list[float]) -> list[str]:
   """The labels at both axes of a curve over hundreds of steps."""
-  svg = charts.curve(100 * np.arange(len(values)), np.array(values))
+  svg = charts.curve(100 + 100 * np.arange(len(values)), np.array(values))
   return re.findall(r"<text[^>]*>([^<]+)</text>", svg)
 
 
@@ -244,7 +244,7 @@ def labels_of(values: list[float]) -> list[str]:
     ([31.0] + [1.0] * 30, True), ([30.0] + [1.0] * 30, False), ([31.0] + [0.0] * 30, False),
     ([31.0] + [-1.0] * 30, False), ([31.0] * 30 + [1.0], False)])
 def test_a_curve_that_falls_far_has_a_logarithmic_axis(values, is_logarithmic):
-  assert ("2" in labels_of(values)) == is_logarithmic
+  assert {"0", "2"} & set(labels_of(values)) == {"2" if is_logarithmic else "0"}
 
 
 def test_an_axis_of_many_decades_shows_only_these():
