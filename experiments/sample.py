@@ -50,7 +50,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--run", required=True, metavar="RUN", help="the workdir of the run")
   parser.add_argument("--out", required=True, type=pathlib.Path, metavar="FILE",
                       help="a new .png, .webp or .zip, or a new folder of PNG files")
-  parser.add_argument("--step", type=_step, metavar="N",
+  parser.add_argument("--step", type=checkpoint_step, metavar="N",
                       help="the step of a checkpoint, or 'best'; by default the newest")
   parser.add_argument("--classes", type=_numbers, default=[], metavar="3,7",
                       help="the classes of the images, in turn; by default all")
@@ -74,7 +74,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   return flags
 
 
-def _step(text: str) -> int | str:
+def checkpoint_step(text: str) -> int | str:
+  """The value of `--step`: the number of a step, or 'best'."""
   if text != "best" and not text.isdigit():
     raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint, or 'best'")
   return text if text == "best" else int(text)
@@ -123,7 +124,7 @@ def _exists(path: pathlib.Path) -> str:
 
 
 def _run(flags: argparse.Namespace) -> int:
-  _check_program(flags)
+  check_program(flags.run, flags.yes)
   tf.config.experimental.enable_op_determinism()  # The same image each time.
   with Status() as status:
     status.doing("loading the run")
@@ -140,13 +141,16 @@ def _run(flags: argparse.Namespace) -> int:
   return 0
 
 
-def _check_program(flags: argparse.Namespace) -> None:
-  """Loads no unknown program unseen: whoever wrote `run.json` chose it."""
-  program = rerun.read_facts(pathlib.Path(flags.run).expanduser(), load.REMEDY)["program"]
-  if flags.yes or (program[:1] == ["-m"] and program[1].startswith("experiments.")):
+def check_program(run: str, is_read: bool) -> None:
+  """Raises a UsageError for a run of an unknown program, which whoever wrote `run.json` chose.
+
+  `is_read` says that the user has read it.
+  """
+  program = rerun.read_facts(pathlib.Path(run).expanduser(), load.REMEDY)["program"]
+  if is_read or (program[:1] == ["-m"] and program[1].startswith("experiments.")):
     return
   shown = ascii(" ".join(program))[1:-1]
-  raise UsageError(f"{flags.run}/run.json: names the program `{shown}`, which runs when the run is "
+  raise UsageError(f"{run}/run.json: names the program `{shown}`, which runs when the run is "
                    "loaded; read it, and write --yes")
 
 

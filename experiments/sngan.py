@@ -22,6 +22,7 @@ import tensorflow as tf
 import replicator
 from models.gan import losses, sample_variance
 from models.gan.evaluation import SampleQuality
+from models.gan.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
 from models.gan.latents import normal_latents
 from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
 from models.gan.networks.sngan import Discriminator, Encoder, Generator
@@ -178,7 +179,8 @@ class Evaluator:
   Args:
     data: the real images.
     folder: where the classifier behind the metrics is saved.
-    quality: makes what measures samples from data and folder: `@SampleQuality` or `@ModeCoverage`.
+    quality: makes what measures samples from data and folder: `@SampleQuality`, `@FeatureMetrics`
+      or `@ModeCoverage`.
     rows: number of rows of the drawn grids.
   """
 
@@ -202,14 +204,18 @@ class Evaluator:
     return replicator.Evaluation({**scalars, "reconstruction_error": error}, picture,
                                  self._quality.description)
 
-  def _sample(self, gan: SNGAN, count: int, batch_size: int = 250) -> np.ndarray:
-    """Samples of all classes in turn, from the same codes in each call: [count, h, w, c]."""
-    z = np.random.default_rng(0).standard_normal([count, gan.latent_dim])
-    labels = np.arange(count) % max(gan.num_classes, 1)
+  def _sample(self, gan: SNGAN, count: int, part: slice = slice(None),
+              batch_size: int = 250) -> np.ndarray:
+    """Samples of all classes in turn, from the same codes in each call: [n, h, w, c].
+
+    `part` says which of the `count` samples are made, by default all.
+    """
+    z = np.random.default_rng(0).standard_normal([count, gan.latent_dim])[part]
+    labels = (np.arange(count) % max(gan.num_classes, 1))[part]
     return np.concatenate([
         gan.generate(z[i:i + batch_size].astype(keras.config.floatx()),
                      labels[i:i + batch_size].astype(np.int32))
-        for i in range(0, count, batch_size)])
+        for i in range(0, len(z), batch_size)])
 
   def _reconstruct(self, gan: SNGAN) -> tuple[np.ndarray, np.ndarray]:
     """Real images, evenly spaced in the data, and their reconstructions."""

@@ -1,5 +1,6 @@
 """Evaluates a GAN by its samples: draws a grid of them, and measures them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 import replicator
 from models.gan.evaluation import SampleQuality
+from models.gan.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
 from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
 from models.vision import grid
 from models.vision.images import ImageSource
@@ -22,8 +24,8 @@ class SampleEvaluator:
   Args:
     data: the real images.
     folder: where the classifier behind the metrics is saved.
-    quality: makes what measures samples from data and folder: `@SampleQuality` or
-      `@ModeCoverage`.
+    quality: makes what measures samples from data and folder: `@SampleQuality`, `@FeatureMetrics`
+      or `@ModeCoverage`.
     rows: number of rows of the drawn grid.
   """
 
@@ -40,18 +42,19 @@ class SampleEvaluator:
     # Not in the constructor, because nothing may be computed before the strategy is made.
     self._quality = self._quality or self._make_quality(self._data, self._folder)
     picture = grid.image_grid(samples(gan, self._rows ** 2), self._rows)
-    scalars = self._quality.measure(lambda count: samples(gan, count), gan.num_classes)
+    scalars = self._quality.measure(functools.partial(samples, gan), gan.num_classes)
     return replicator.Evaluation(scalars, picture, self._quality.description)
 
 
-def samples(gan: Any, count: int, batch_size: int = 250) -> np.ndarray:
-  """Samples of all classes in turn, from the same codes in each call: [count, h, w, c].
+def samples(gan: Any, count: int, part: slice = slice(None), batch_size: int = 250) -> np.ndarray:
+  """Samples of all classes in turn, from the same codes in each call: [n, h, w, c].
 
   `gan.latents` draws the codes `[count, gan.latent_dim]`, by the seed of the run. `gan.generate`
-  makes images of them and of labels int32 `[n]` below `gan.num_classes`.
+  makes images of them and of labels int32 `[n]` below `gan.num_classes`. `part` says which of the
+  `count` images are made, by default all.
   """
   with context.entered(tf.constant(0, tf.int64)):
-    z = gan.latents("evaluation", [count, gan.latent_dim])
-  labels = tf.range(count) % max(gan.num_classes, 1)
+    z = gan.latents("evaluation", [count, gan.latent_dim])[part]
+  labels = (tf.range(count) % max(gan.num_classes, 1))[part]
   return np.concatenate([gan.generate(z[i:i + batch_size], labels[i:i + batch_size])
-                         for i in range(0, count, batch_size)])
+                         for i in range(0, len(z), batch_size)])

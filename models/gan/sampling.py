@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.gan.latents import Latents, is_uniform, truncated
+from models.metrics.image_sets import rgb
 from models.vision.images import to_uint8
 from replicator import random
 from replicator.errors import UsageError
@@ -127,6 +128,37 @@ def image_shape(gan: Any) -> tuple[int, int, int]:
   """(height, width, channels) of the images that a GAN makes."""
   images, _ = next(sample(gan, 1))
   return images.shape[1:]
+
+
+class SampleSet:
+  """The samples of a seed as a `models.metrics.image_sets.ImageSet`.
+
+  Attributes:
+    name: what the user calls them, such as the workdir of the run.
+    size: number of images.
+    resolution: height and width.
+    resizing: `none`.
+    formats: empty, since the images are in no files.
+  """
+
+  def __init__(self, name: str, gan: Any, size: int, seed: int) -> None:
+    """Takes the first `size` samples of a GAN that `check` accepts."""
+    self.name = name
+    self.size = size
+    self.resolution = image_shape(gan)[:2]
+    self.resizing = "none"
+    self.formats: set[str] = set()
+    self._gan = gan
+    self._seed = seed
+
+  def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
+    """RGB images, uint8 [n, h, w, 3], at ascending indices; all before the last are generated."""
+    first = 0
+    for images, _ in sample(self._gan, int(indices[-1]) + 1, self._seed):
+      chosen = indices[(indices >= first) & (indices < first + len(images))] - first
+      first += len(images)
+      if len(chosen):
+        yield rgb(images[chosen])
 
 
 def _codes(latents: Latents, latent_dim: int, seed: int, batch: int) -> np.ndarray:

@@ -4,25 +4,27 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from absl import logging
 
+from models.metrics.comparison import Gathered, gather
 from models.metrics.extractor import Extractor
-from models.vision.images import ImageSource, read
+from models.metrics.image_sets import ImageSet, Seen
+from models.metrics.statistics import FeatureStatistics
 from replicator import atomic
 
-_AT_A_TIME = 1024
-
+Shown = Callable[[str, Iterator[np.ndarray]], Iterator[np.ndarray]]
+"""Passes batches of images on, and shows the progress of what is done with them."""
 
 @dataclasses.dataclass(frozen=True)
 class Key:
   """What features of real images, and their statistics, depend on.
 
   Attributes:
-    data: the class of the source, and the SHA-256 of the images in use.
+    data: the SHA-256 of the images in use: other data under the same name have another key.
     count: how many images are in use.
     resolution: height and width of the images, such as `64x64`.
     resizing: how the extractor resizes them.
@@ -36,18 +38,53 @@ class Key:
   features: str
 
 
-def key_of(source: ImageSource, indices: np.ndarray, extractor: Extractor) -> Key:
-  """The key for the features of the images at `indices` [n] of a source, in that order.
+def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None, needed: set[str],
+                folder: str | os.PathLike,
+                shown: Shown = lambda what, batches: batches) -> tuple[Gathered, Seen]:
+  """What `gather` makes of real images, and what was seen of them, with features from the disk.
 
-  It reads all of these images, so that other data under the same name have another key.
+  All of the images are read, even if their features are there: their digest is in the key.
+
+  Args:
+    real: the images.
+    indices: ascending numbers [n] of those in use.
+    extractor: as for `gather`.
+    needed: as for `gather`; logits of real images are not computed.
+    folder: where features or their statistics are kept.
+    shown: shows progress.
+
+  Raises:
+    UsageError: as `gather`.
   """
-  digest = hashlib.sha256()
-  for i in range(0, len(indices), _AT_A_TIME):
-    images, _ = read(source, indices[i:i + _AT_A_TIME])
-    digest.update(images.tobytes())
-  height, width, _ = source.image_shape
-  return Key(f"{type(source).__name__} {digest.hexdigest()}", len(indices), f"{height}x{width}",
-             extractor.resizing, extractor.name)
+  def batches(what: str) -> Iterator[np.ndarray]:
+    return shown(what, real.batches(indices))
+
+  seen = Seen()
+  images = [some for some in seen(batches("reading real images")) if "images" in needed]
+  gathered = Gathered(seen.count, FeatureStatistics.of(np.empty([0, 1])))
+  if images:
+    gathered.images = np.concatenate(images)
+  if extractor is None:
+    return gathered, seen
+  height, width = real.resolution
+  key = Key(seen.sha256, seen.count, f"{height}x{width}", extractor.resizing, extractor.name)
+
+  def computed(what: str) -> Gathered:
+    return gather(batches("features of real images"), extractor, {what}, "real")
+
+  if "features" in needed:
+    gathered.features = cached(Path(folder) / "features", key,
+                               lambda: {"features": computed("features").features})["features"]
+    gathered.statistics = FeatureStatistics.of(gathered.features, "real")
+  elif "statistics" in needed:
+    arrays = cached(Path(folder) / "statistics", key,
+                    lambda: _arrays(computed("statistics").statistics))
+    gathered.statistics = FeatureStatistics(seen.count, arrays["mean"], arrays["scatter"])
+  return gathered, seen
+
+
+def _arrays(statistics: FeatureStatistics) -> dict[str, np.ndarray]:
+  return {"mean": statistics.mean, "scatter": statistics.scatter}
 
 
 def cached(folder: str | os.PathLike, key: Key,

@@ -99,6 +99,28 @@ def neighbor_scores(real: npt.ArrayLike, generated: npt.ArrayLike,
   return [tally.scores() for tally in tallies]
 
 
+def nearest(points: npt.ArrayLike, others: npt.ArrayLike,
+            k: int = 1) -> tuple[np.ndarray, np.ndarray]:
+  """The k nearest of some features to each of others, the nearest first.
+
+  Args:
+    points: features [n, d].
+    others: features [m, d], m at least k, among which the neighbors are.
+    k: how many.
+
+  Returns:
+    Their rows in `others`, int [n, k], and their distances, float32 [n, k].
+  """
+  points, others = checked_pair(points, others, 1, f"{k} nearest neighbors")
+  rows, distances = np.empty([len(points), k], np.int64), np.empty([len(points), k], np.float32)
+  for part, squared in _squared_distances(points, others):
+    found = np.argpartition(squared, k - 1, axis=1)[:, :k]
+    order = np.argsort(np.take_along_axis(squared, found, 1), axis=1, kind="stable")
+    rows[part] = np.take_along_axis(found, order, 1)
+    distances[part] = _rounded(np.take_along_axis(squared, rows[part], 1))
+  return rows, distances
+
+
 class _Tally:
   """What a convention counts of the pairs of a real and a generated sample."""
 

@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gin
 import numpy as np
@@ -11,7 +12,12 @@ from absl import logging
 from models.vision.images import InMemoryImages
 from replicator.errors import UsageError
 
-_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+if TYPE_CHECKING:
+  from PIL import Image
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+"""What names of image files end with, in lower case."""
+
 _ON_ERROR = ("raise", "skip")
 
 
@@ -82,9 +88,9 @@ def read_folder(path: str, image_shape: tuple[int, int, int], count: int
   root = Path(path).expanduser()
   if not root.is_dir():
     raise UsageError(f"{path}: no such folder; write the path of a folder of images")
-  files = _images_under(root)
+  files = images_under(root)
   if not files:
-    raise UsageError(f"{path}: has no images (file types: {' '.join(_SUFFIXES)})")
+    raise UsageError(f"{path}: has no images (file types: {' '.join(SUFFIXES)})")
   images, _ = _decode(files[:count], image_shape[0], stop_at_failure=True)
   if image_shape[2] == 1:
     gray = [np.asarray(Image.fromarray(image).convert("L")) for image in images]
@@ -102,24 +108,25 @@ def _list(path: str) -> tuple[tuple[str, ...], list[Path], np.ndarray]:
   if not root.is_dir():
     raise UsageError(f"ImageFolder.path = {str(path)!r}: no such folder. Write the path of a "
                      f"folder with {layout}.")
-  by_class = {folder.name: _images_under(folder) for folder in sorted(root.iterdir())
+  by_class = {folder.name: images_under(folder) for folder in sorted(root.iterdir())
               if folder.is_dir() and not folder.name.startswith(".")}
   by_class = {name: files for name, files in by_class.items() if files}
-  if not by_class and (flat := _images_under(root)):
+  if not by_class and (flat := images_under(root)):
     raise UsageError(f"ImageFolder.path = {str(path)!r}: no image in any sub-folder, but "
                      f"{len(flat):,} in the folder itself. Expected {layout}; images without "
                      f"classes may all be in one sub-folder, such as {root.name}/all.")
   if not by_class:
     raise UsageError(f"ImageFolder.path = {str(path)!r}: no image in any sub-folder. Expected "
-                     f"{layout} (file types: {' '.join(_SUFFIXES)}).")
+                     f"{layout} (file types: {' '.join(SUFFIXES)}).")
   counts = [len(files) for files in by_class.values()]
   files = [file for files in by_class.values() for file in files]
   return tuple(by_class), files, np.repeat(np.arange(len(counts)), counts)
 
 
-def _images_under(folder: Path) -> list[Path]:
+def images_under(folder: Path) -> list[Path]:
+  """The image files at any depth, in sorted order, without those whose names begin with a dot."""
   return sorted(file for file in folder.rglob("*")
-                if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")
+                if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
                 and file.is_file())
 
 
@@ -149,17 +156,27 @@ def _decode(files: list[Path], resolution: int,
 
 def _picture(file: Path, resolution: int) -> np.ndarray:
   """The center square of one image file, at `resolution`: uint8 [r, r, 3]."""
-  from PIL import Image, ImageOps
+  from PIL import Image
   with Image.open(file) as image:
     # A JPEG that is much too large is decoded at a fraction of its size.
     image.draft(None, (2 * resolution, 2 * resolution))
-    upright = ImageOps.exif_transpose(image)
-    if upright.has_transparency_data:
-      upright = upright.convert("RGBA")
-      upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-    upright = upright.convert("RGB")
-  side = min(upright.size)
-  left, top = (upright.width - side) // 2, (upright.height - side) // 2
-  square = upright.resize((resolution, resolution), Image.Resampling.BICUBIC,
-                          box=(left, top, left + side, top + side))
-  return np.asarray(square)
+    return np.asarray(center_square(upright_rgb(image), resolution))
+
+
+def upright_rgb(image: "Image.Image") -> "Image.Image":
+  """An image rotated by its EXIF orientation, in RGB, on white where it is transparent."""
+  from PIL import Image, ImageOps
+  upright = ImageOps.exif_transpose(image)
+  if upright.has_transparency_data:
+    upright = upright.convert("RGBA")
+    upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
+  return upright.convert("RGB")
+
+
+def center_square(image: "Image.Image", resolution: int) -> "Image.Image":
+  """The center square of an image, resized to `resolution` by Pillow's bicubic filter."""
+  from PIL import Image
+  side = min(image.size)
+  left, top = (image.width - side) // 2, (image.height - side) // 2
+  return image.resize((resolution, resolution), Image.Resampling.BICUBIC,
+                      box=(left, top, left + side, top + side))

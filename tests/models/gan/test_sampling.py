@@ -214,3 +214,12 @@ def test_what_cannot_be_sampled_is_refused(gan, call, line):
 
 def test_the_shape_of_images_is_that_of_a_sample():
   assert sampling.image_shape(Painter()) == (1, DIM + 1, 1)
+
+
+def test_a_set_of_samples_has_those_of_the_seed():
+  images, _ = drawn(Painter(), 70, seed=3)
+  found = sampling.SampleSet("run", Painter(), 70, seed=3)
+  assert (found.size, found.resolution, found.formats) == (70, (1, DIM + 1), set())
+  chosen = np.array([0, 31, 32, 69])
+  np.testing.assert_array_equal(np.concatenate(list(found.batches(chosen))),
+                                np.repeat(images[chosen], 3, -1))

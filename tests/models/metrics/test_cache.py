@@ -6,10 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from models.metrics.cache import cached, key_of
+from models.metrics.cache import Key, cached, gather_real
+from models.metrics.comparison import gather
 from models.metrics.extractor import Extracted
-from models.vision.digits import Digits
-from models.vision.images import InMemoryImages
 
 
 class Means:
@@ -20,13 +19,14 @@ class Means:
 
   def __init__(self, name: str = "means", resizing: str = "none") -> None:
     self.name, self.resizing = name, resizing
+    self.calls = 0
 
   def __call__(self, images: np.ndarray) -> Extracted:
+    self.calls += 1
     return Extracted(images.mean((1, 2)).astype(np.float32), None)
 
 
-FIRST = np.arange(20)
-KEY = key_of(Digits(), FIRST, Means())
+KEY = Key("digest", 20, "8x8", "none", "means")
 
 
 class Count:
@@ -54,21 +54,39 @@ def test_arrays_are_computed_once(tmp_path):
   assert compute.calls == 1
 
 
-def test_a_key_says_what_features_depend_on():
-  data, *others = dataclasses.astuple(KEY)
-  assert data.startswith("Digits ") and others == [20, "8x8", "none", "means"]
-  images = np.zeros([30, 8, 8, 1], np.uint8)
-  black = InMemoryImages(images, np.zeros(30), ("all",))
-  images = images.copy()
-  images[7, 3, 3] = 1
-  spotted = InMemoryImages(images, np.zeros(30), ("all",))
-  keys = [KEY, key_of(Digits(), FIRST[:19], Means()), key_of(Digits(), FIRST + 1, Means()),
-          key_of(Digits(), FIRST[::-1], Means()), key_of(Digits(), FIRST, Means("others")),
-          key_of(Digits(), FIRST, Means(resizing="bicubic")),
-          key_of(black, FIRST, Means()), key_of(spotted, FIRST, Means()),
-          key_of(InMemoryImages(images[:, :4], np.zeros(30), ("all",)), FIRST, Means())]
-  assert len(set(keys)) == len(keys)
-  assert key_of(Digits(), FIRST, Means()) == KEY
+class Images:
+  """An image set of an array, 7 at a time."""
+
+  def __init__(self, images: np.ndarray) -> None:
+    self.resolution = images.shape[1:3]
+    self._images = images
+
+  def batches(self, indices: np.ndarray):
+    for i in range(0, len(indices), 7):
+      yield self._images[indices[i:i + 7]]
+
+
+def test_features_are_computed_again_when_what_they_depend_on_changes(tmp_path):
+  images = np.random.default_rng(0).integers(0, 256, [30, 8, 8, 3], np.uint8)
+  spotted = images.copy()
+  spotted[7, 3, 3] += 1
+  first = np.arange(20)
+  cases = [(images, first, Means()), (images, first[:19], Means()), (images, first + 1, Means()),
+           (images, first, Means("others")), (images, first, Means(resizing="bicubic")),
+           (spotted, first, Means()), (images.reshape(30, 4, 16, 3), first, Means())]
+  for needed in ({"features"}, {"statistics"}):
+    for pixels, indices, means in cases:
+      gathered, seen = gather_real(Images(pixels), indices, means, needed, tmp_path)
+      assert means.calls > 0 and gathered.count == seen.count == len(indices)
+      means.calls = 0
+    for pixels, indices, means in cases:
+      gathered, _ = gather_real(Images(pixels), indices, means, needed, tmp_path)
+      assert means.calls == 0
+      expected = gather([pixels[indices]], Means(), {"features"})
+      np.testing.assert_allclose(gathered.statistics.scatter, expected.statistics.scatter,
+                                 rtol=1e-9, atol=1e-9)
+      if needed == {"features"}:
+        np.testing.assert_array_equal(gathered.features, expected.features)
 
 
 def test_another_key_has_other_arrays(tmp_path):

@@ -73,6 +73,20 @@ def test_a_vector_that_does_not_fill_its_last_word_is_compared_to_its_end(dtype,
     assert Copies({"small": variable}, mirrored).parted() == {"small"}
 
 
+@pytest.mark.parametrize("dtype", [tf.bool, tf.bfloat16, tf.float32, tf.float64, tf.string],
+                         ids=lambda dtype: dtype.name)
+def test_a_large_variable_is_compared_to_its_end(dtype, mirrored):
+  is_even = np.arange(2 ** 20 + 4) % 2 == 0  # More than are summed at once, of any dtype.
+  values = (tf.constant(np.where(is_even, "a", "b")) if dtype == tf.string
+            else tf.cast(is_even, dtype))
+  with mirrored.scope():
+    variable = tf.Variable(values)
+  assert Copies({"large": variable}, mirrored).parted() == set()
+  other = tf.concat([values[:-2], values[-1:], values[-2:-1]], 0)
+  copies_of(variable)[1].assign(other)
+  assert Copies({"large": variable}, mirrored).parted() == {"large"}
+
+
 def test_two_zeros_are_two_values(mirrored):
   with mirrored.scope():
     zero, words = tf.Variable([0.0]), tf.Variable(["a", "b"])

@@ -60,7 +60,8 @@ def written(workdir: str) -> str:
 
 def test_a_run_is_made_again_from_its_config_alone(capsys):
   pathlib.Path("a.gin").write_text(
-      f"SCALE = 3.5\nnoise.scale = %SCALE\nnoise.note = {NOTE!r}\nnoise.kind = 'normal'\n"
+      f"WIDE = 3.5\nSCALE = %WIDE\nnoise.scale = %SCALE\nnoise.note = {NOTE!r}\n"
+      "noise.kind = 'normal'\n"
       "TwoNetworks.optimizer = @rmsprop\nrmsprop.rho = 0.5\n")
   # Nothing uses the last two lines, since the program of this test makes no networks.
   pathlib.Path("b.gin").write_text("include 'a.gin'\ninner/noise.kind = 'uniform'\n"
@@ -68,13 +69,13 @@ def test_a_run_is_made_again_from_its_config_alone(capsys):
   with pytest.raises(UsageError, match=r"b.gin:3: TwoNetworks.optimizer is never used"):
     train("0", ["b.gin"], "train.steps = 4", *SETTING)
   pathlib.Path("a.gin").write_text("\n".join(
-      pathlib.Path("a.gin").read_text().splitlines()[:4]) + "\n")
+      pathlib.Path("a.gin").read_text().splitlines()[:5]) + "\n")
   pathlib.Path("loud.gin").write_text("LOUD = 9.0\nnoise.scale = %LOUD\n")
   pathlib.Path("b.gin").write_text(
       "include 'loud.gin'\ninclude 'a.gin'\ninner/noise.kind = 'uniform'\n")
   first = train("1", ["b.gin"], "train.steps = 4", "train.seed = 3", *SETTING)
   text = written("1")
-  for line in (RECORD_HEADER, "SCALE = 3.5", "inner/noise.scale = %SCALE",
+  for line in (RECORD_HEADER, "WIDE = 3.5", "SCALE = %WIDE", "inner/noise.scale = %SCALE",
                "inner/noise.kind = 'uniform'", "judge.limit = 2.0", "train.seed = 3",
                "train.precision = 'float32'", "Replicator.strategy = 'default'"):
     assert line in text.splitlines()

@@ -147,7 +147,8 @@ def test_an_error_that_the_user_raises_from_another_is_a_cause():
     (lambda: pritn, "name 'pritn' is not defined. Did you mean 'print'?"),  # noqa: F821
     (lambda: functols, "name 'functols' is not defined. Did you mean 'functools'?"),  # noqa: F821
     (lambda batch={"image": 1, "label": 2}: batch["img"], "'img'. 'batch' has: image, label"),
-    (lambda one={"x": 1}, other={"y": 2}: (one["x"], other["x"]), "'x'. 'other' has: y"),
+    (lambda names={"img": "x"}, batch={"image": 1}: (names["img"], batch["img"]),
+     "'img'. 'batch' has: image"),
     (lambda batch={"image": 1}: batch["image"]["x"], "not subscriptable")])
 def test_a_name_that_does_not_exist_gets_a_hint(fails, hint):
   assert hint in in_one_line(raised(fails))

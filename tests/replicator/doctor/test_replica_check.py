@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 
 import gin
@@ -146,6 +147,17 @@ def test_steps_of_several_in_a_call_are_compared_one_by_one():
   found = examine("train.steps_per_call = 10", "train.log_every = 10")
   assert {step for step, *_ in found.reference.quantities} == {0, 1, 2}
   assert next(found.results()).verdict == AGREES
+
+
+def test_before_call_gets_the_numbers_of_a_run():
+  numbers = []
+
+  def main(workdir):
+    replicator.train(lambda: lambda: {"loss": tf.zeros([])}, workdir=workdir,
+                     before_call=lambda step, number: numbers.append(number))
+
+  examine(main=main, steps=3)
+  assert numbers == [0, 1, 2]
 
 
 def test_clipping_that_never_changes_a_gradient_is_no_bug():
@@ -388,6 +400,38 @@ def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every
   assert all(float(row.split()[-6]) < 1e-13 for row in rows)
   assert conclusion == "This step trains the same however it is divided."
   assert done.stderr == ""
+
+
+class Check:
+  """A check whose rows are known."""
+
+  tolerance, notes, reference = 1e-9, (), types.SimpleNamespace(batch_size=8)
+
+  def __init__(self, rows):
+    self.rows = rows
+
+  def __call__(self, *args):
+    return self
+
+  def prepare(self):
+    pass
+
+  def results(self, words):
+    return (CheckResult("row", verdict, "") for verdict in self.rows)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("verdicts, status, conclusion", [
+    ([AGREES, SKIPPED], 0, "This step trains the same however it is divided."),
+    ([AGREES, DIFFERS], 1, "This step does not train the same however it is divided."),
+    ([AGREES, FAILED], 1, "This step does not train the same however it is divided."),
+    ([SKIPPED], 1, "Nothing could be compared.")])
+def test_the_status_says_whether_a_step_trains_the_same(verdicts, status, conclusion, monkeypatch,
+                                                       capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  monkeypatch.setattr(replica_check, "ReplicaCheck", Check(verdicts))
+  assert doctor.main(["--experiment=x"]) == status
+  assert capsys.readouterr().out.splitlines()[-1] == conclusion
 
 
 @pytest.fixture

@@ -31,8 +31,10 @@ def test_nothing_is_left_behind_and_averages_are_used(float64):
       keras.Input([4]), SpectralNorm(keras.layers.Dense(4)), GlobalBatchNorm()])
   optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), network.trainable_variables, ema_decay=0.5)
   before = [v.numpy() for v in network.variables]
-  averages = [v.numpy() for v in optimizer.averages]
-  optimizer.averages[0].assign(2 * averages[0])  # The bias, or the kernel, is another one.
+  random = np.random.default_rng(2)
+  averages = [v.numpy() + random.normal(size=v.shape) for v in optimizer.averages]
+  for variable, value in zip(optimizer.averages, averages, strict=True):
+    variable.assign(value)
 
   @tf.function(autograph=False)
   def sample(x):
@@ -43,7 +45,8 @@ def test_nothing_is_left_behind_and_averages_are_used(float64):
   outputs = sample(X)
   for value, variable in zip(before, network.variables, strict=True):
     np.testing.assert_array_equal(variable, value)
-  network.trainable_variables[0].assign(2 * averages[0])
+  for variable, value in zip(network.trainable_variables, averages, strict=True):
+    variable.assign(value)
   with use_standing_statistics(network, lambda i: network(BATCHES[i], training=True), 2):
     np.testing.assert_allclose(outputs, network(X, training=False), rtol=1e-12)
 

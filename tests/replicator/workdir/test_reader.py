@@ -1,50 +1,53 @@
-"""What the files of a workdir say, complete or not."""
+"""What is read of a workdir, and what it says about how the run went."""
 
 import json
-import math
 
+import numpy as np
 import pytest
 
 from replicator.workdir import reader
 
 
-def write(workdir, rows: list[dict], **facts: object) -> reader.Run:
-  (workdir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-  (workdir / "run.json").write_text(json.dumps(facts))
-  return reader.read(workdir)
+def run_of(folder, *rows, **facts) -> reader.Run:
+  (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+  (folder / "run.json").write_text(json.dumps(facts))
+  return reader.read(folder)
 
 
-@pytest.mark.parametrize("values, look", [
-    ([math.nan, 1.0], "good"), ([math.inf, math.nan, 1.0], "good"), ([1.0, 0.0], "good"),
-    ([1.0, math.nan], "bad"), ([1.0, -math.inf], "bad")])
-def test_the_last_values_say_whether_a_run_is_lost(values, look, tmp_path):
-  run = write(tmp_path, [{"step": i + 1, "d": value} for i, value in enumerate(values)])
-  assert run.status()[0] == look
+@pytest.mark.parametrize("losses, facts, status", [
+    ([], {}, ("warn", "nothing logged")),
+    ([1.0, 2.0], {"steps": 2}, ("good", "finished at step 2")),
+    ([1.0, 2.0], {"steps": 3}, ("warn", "step 2 of 3")),
+    ([1.0, 2.0], {"steps": 3, "ended": "preempted: SIGTERM"}, ("warn", "preempted at step 2 of 3")),
+    ([1.0, 2.0], {"steps": 3, "ended": "failed: no space"}, ("bad", "failed after step 2")),
+    ([1.0, "NaN"], {"steps": 2}, ("bad", "not finite at step 2: loss")),
+    (["NaN", 2.0], {"steps": 2}, ("good", "finished at step 2")),  # It recovered.
+    ([1.0], {"steps": "many"}, ("good", "finished at step 1")),
+])
+def test_the_status_is_that_of_the_last_step(losses, facts, status, tmp_path):
+  rows = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
+  assert run_of(tmp_path, *rows, **facts).status() == status
 
 
-@pytest.mark.parametrize("steps, ended, look", [
-    (2, "", "good"), (1, "", "good"), (3, "", "warn"), (None, "interrupted", "good"),
-    ("many", "", "good"), (2, "failed: of the user", "bad"), (3, "failed", "bad")])
-def test_how_a_run_went_is_a_look(steps, ended, look, tmp_path):
-  run = write(tmp_path, [{"step": 2, "d": 1.0}], steps=steps, ended=ended)
-  assert run.status()[0] == look
+def test_evaluations_come_first_and_keep_their_own_steps(tmp_path):
+  run = run_of(tmp_path, {"step": 1, "seconds": 3.0, "loss": 4.0, "note": "words", "list": [1.0]},
+               {"step": 2, "loss": 5.0, "eval/error": 6.0})
+  assert list(run.series()) == ["eval/error", "loss"]
+  for name, steps, values in (("eval/error", [2], [6.0]), ("loss", [1, 2], [4.0, 5.0])):
+    np.testing.assert_array_equal(run.series()[name], (steps, values))
 
 
-def test_series_are_the_numbers_by_name(tmp_path):
-  run = write(tmp_path, [{"step": 1, "seconds": 0.5, "d": 2, "note": "words", "list": [1.0]},
-                         {"step": 3, "seconds": 0.9, "eval/x": 4.0, "d": -1.5}])
-  found = {name: [each.tolist() for each in points] for name, points in run.series().items()}
-  assert found == {"eval/x": [[3.0], [4.0]], "d": [[1.0, 3.0], [2.0, -1.5]]}
-  assert list(found) == ["eval/x", "d"]
+def test_lines_that_are_torn_are_counted_and_left_out(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 1, "d": 1.0}\n{"step": 2, "d"\n[3]\n{"d": 1}\n')
+  run = reader.read(tmp_path)
+  assert run.rows == [{"step": 1, "d": 1.0}] and run.num_corrupt == 3
 
 
-def test_what_cannot_be_read_is_counted_and_left_out(tmp_path):
-  write(tmp_path, [{"step": 1, "d": 1.0}])
-  with (tmp_path / "metrics.jsonl").open("ab") as file:
-    file.write(b'\xff\n[]\n{"d": 1.0}\n{"step": "2"}\n')
+def test_what_is_no_text_or_no_dict_is_unreadable(tmp_path):
+  (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\n{"step": "2"}\n')
   (tmp_path / "run.json").write_text("[1, 2]")
   run = reader.read(tmp_path)
-  assert (len(run.rows), run.num_corrupt, run.facts) == (1, 4, {})
+  assert (run.rows, run.num_corrupt, run.facts) == ([{"step": 1}], 2, {})
 
 
 @pytest.mark.parametrize("name, tag, kind", [

@@ -1,0 +1,350 @@
+"""Compares generated images with real ones: FID, KID, precision, recall, density, coverage, ...
+
+    python -m experiments.evaluate --real=DATA --fake=RUN|FOLDER|FILE.zip|FILE.npz
+        [--features=inception|efficientnet|classifier|FILE.pth|FILE.keras]
+        [--metrics=fid,kid,prdc,is,swd] [--samples=N] [--resolution=R] [--json=FILE]
+        [--out=FOLDER] [--step=N|best] [--seed=S]
+
+DATA is a folder, a .zip, a .npz, or the name of a data set of this project: digits, shapes or
+stacked_digits. Features and statistics of real images are kept on the disk.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging as absl_logging
+
+from experiments import sample
+from models.gan import sampling
+from models.metrics import cache, comparison, memorization
+from models.metrics.adaptors import KerasFeatures, SmallClassifier
+from models.metrics.efficientnet import EfficientNetLite0
+from models.metrics.extractor import Extractor
+from models.metrics.image_sets import ImageSet, Seen, Source, open_set
+from models.metrics.inception import Inception2015
+from models.vision.digits import Digits
+from models.vision.images import ImageSource
+from models.vision.shapes import Shapes
+from models.vision.stacked_digits import StackedDigits
+from replicator import atomic
+from replicator.app import load
+from replicator.console import quiet
+from replicator.console.error_line import in_one_line
+from replicator.console.exit_status import exit_status
+from replicator.console.flags import Parser
+from replicator.console.formatting import format_number
+from replicator.console.status import Status
+from replicator.errors import UsageError, first_line, nearest
+
+_SOURCES = {"digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
+_FEATURES = ("inception", "efficientnet", "classifier")
+_CHOICE_SEED = 1  # Chooses images where not all are used.
+_BAR = 24         # Columns of the progress bar.
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line `argv` (default: this process's); returns the exit status."""
+  words = list(sys.argv[1:] if argv is None else argv)
+  return exit_status(lambda: _run(_parse(words)), debug="--debug" in words, describe=in_one_line)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+  parser = Parser(description="Compares generated images with real ones.")
+  parser.add_argument("--real", required=True, metavar="DATA",
+                      help=f"a folder, .zip or .npz of images, or {', '.join(_SOURCES)}")
+  parser.add_argument("--fake", required=True, metavar="RUN",
+                      help="the workdir of a run, or a folder, .zip or .npz of generated images")
+  parser.add_argument("--features", default="inception", metavar="NAME",
+                      help=f"{', '.join(_FEATURES)} (of the named data), a file .pth of weights of "
+                           "Inception, or a .keras model; by default inception")
+  parser.add_argument("--metrics", default="fid,kid,prdc", metavar="fid,kid",
+                      type=lambda text: text.split(","),
+                      help=f"some of {','.join(comparison.NEEDS)}; by default fid,kid,prdc")
+  parser.add_argument("--samples", type=int, metavar="N",
+                      help="how many real and generated images; by default all, and as many of a "
+                           "run as there are real ones")
+  parser.add_argument("--resolution", type=int, metavar="R",
+                      help="resize the center squares of images in files to R x R pixels")
+  parser.add_argument("--json", type=pathlib.Path, metavar="FILE",
+                      help="a new file for the numbers")
+  parser.add_argument("--out", type=pathlib.Path, metavar="FOLDER",
+                      help="a new folder for the numbers and for pictures of nearest neighbors")
+  parser.add_argument("--cache", type=pathlib.Path, metavar="FOLDER",
+                      default="~/.cache/replicator", help="where features of real images are kept")
+  parser.add_argument("--step", type=sample.checkpoint_step, metavar="N",
+                      help="of a run: the step of a checkpoint, or 'best'; by default the newest")
+  parser.add_argument("--seed", type=int, default=0, metavar="S",
+                      help="of a run: chooses the codes; by default 0")
+  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
+                      help="of a run: a gin binding that overrides its own")
+  parser.add_argument("--yes", action="store_true",
+                      help="load a run of a program that is no experiment of this project")
+  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+  flags = parser.parse_args(words)
+  _check(flags)
+  return flags
+
+
+def _check(flags: argparse.Namespace) -> None:
+  """Raises a UsageError for what is wrong whatever the images are."""
+  comparison.needs(flags.metrics)
+  flags.cache = flags.cache.expanduser()
+  for name in ("json", "out"):
+    if path := getattr(flags, name):
+      setattr(flags, name, path.expanduser())
+      if path.expanduser().exists():
+        raise UsageError(f"--{name}={path}: exists; write another name, or remove it")
+  for name in ("samples", "resolution"):
+    value = getattr(flags, name)
+    if value is not None and value < 1:
+      raise UsageError(f"--{name}={value}: must be at least 1")
+  if not 0 <= flags.seed < 2 ** 32:
+    raise UsageError(f"--seed={flags.seed}: must be from 0 to 2 ** 32 - 1")
+  if _is_run(flags.real):
+    raise UsageError(f"--real={flags.real}: is a run, whose images are generated; write it as "
+                     "--fake, and data as --real")
+  if flags.fake in _SOURCES:
+    raise UsageError(f"--fake={flags.fake}: is real data; write it as --real, and a run or its "
+                     "samples as --fake")
+
+
+def _is_run(path: str) -> bool:
+  return (pathlib.Path(path).expanduser() / "run.json").exists()
+
+
+# ---- What is compared ---------------------------------------------------------------------------
+
+
+def _real(flags: argparse.Namespace) -> tuple[ImageSet, ImageSource | None]:
+  """The real images, and their source if they have a name."""
+  if flags.real not in _SOURCES and not pathlib.Path(flags.real).expanduser().exists():
+    raise UsageError(f"--real={flags.real}: no such folder or file; write one of images, or "
+                     f"{', '.join(_SOURCES)}.{nearest(flags.real, _SOURCES)}")
+  if flags.real not in _SOURCES:
+    return open_set(flags.real, flags.resolution), None
+  if flags.real == "shapes" and flags.resolution:
+    source: ImageSource = Shapes(flags.resolution)
+  else:
+    source = _SOURCES[flags.real]()
+  return Source(flags.real, source), source
+
+
+def _fake(flags: argparse.Namespace, size: int, status: Status) -> tuple[ImageSet, int | None]:
+  """The generated images, and the step of the run that makes them."""
+  if not _is_run(flags.fake):
+    return open_set(flags.fake, flags.resolution), None
+  sample.check_program(flags.fake, flags.yes)
+  status.doing("loading the run")
+  gan, number = load.load_numbered(flags.fake, flags.step, flags.gin_param)
+  sampling.check(gan)
+  return sampling.SampleSet(flags.fake, gan, size, flags.seed), number
+
+
+def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extractor:
+  name = flags.features
+  if name == "inception":
+    return _inception()
+  if name == "efficientnet":
+    return EfficientNetLite0()
+  if name == "classifier":
+    if source is None:
+      raise UsageError(f"--features=classifier: is trained on data with classes, such as "
+                       f"--real=digits, and not on {flags.real}; write --features=efficientnet")
+    return SmallClassifier(source, flags.cache / f"classifier-{flags.real}")
+  path = pathlib.Path(name).expanduser()
+  if path.suffix not in (".pth", ".keras"):
+    raise UsageError(f"--features={name}: write {', '.join(_FEATURES)}, or a file .pth or .keras."
+                     f"{nearest(name, _FEATURES)}")
+  if not path.is_file():
+    raise UsageError(f"--features={name}: no such file")
+  if path.suffix == ".pth":
+    return Inception2015(str(path))
+  digest = hashlib.sha256(path.read_bytes()).hexdigest()
+  return KerasFeatures(str(path), f"{path.stem} {digest[:8]}")
+
+
+def _inception() -> Extractor:
+  try:
+    return Inception2015()
+  except UsageError as error:
+    reason = first_line(error)  # gin adds lines of its own.
+  raise UsageError(f"{reason}, or here --features=PATH, or --features=efficientnet, which needs no "
+                   "network")
+
+
+def _chosen(images: ImageSet, flags: argparse.Namespace, flag: str) -> np.ndarray:
+  """The numbers of the images in use, ascending."""
+  count = flags.samples or images.size
+  if count > images.size:
+    raise UsageError(f"--samples={count}: {flag}={images.name} has {images.size:,} images; write "
+                     "at most that many")
+  if count == images.size:
+    return np.arange(count)
+  return np.sort(np.random.default_rng(_CHOICE_SEED).permutation(images.size)[:count])
+
+
+def _check_sizes(real: ImageSet, fake: ImageSet) -> None:
+  if tuple(real.resolution) != tuple(fake.resolution):
+    sizes = ["x".join(map(str, images.resolution)) for images in (real, fake)]
+    raise UsageError(f"--real={real.name}: has images of {sizes[0]} pixels, and --fake={fake.name} "
+                     f"of {sizes[1]}; write --resolution={min(*real.resolution, *fake.resolution)} "
+                     "to resize those in files, or bring both to one size")
+
+
+def _warn(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> None:
+  """Logs what makes numbers mean something else than they seem to."""
+  warn = absl_logging.warning
+  if of_real.sha256 == of_fake.sha256:
+    warn("the generated images are the real ones: the distances are those of equal images")
+  if of_real.count != of_fake.count:
+    warn("%s real and %s generated images: most metrics depend on both counts; --samples=%s takes "
+         "as many of each", f"{of_real.count:,}", f"{of_fake.count:,}",
+         min(of_real.count, of_fake.count))
+  if of_real.is_gray != of_fake.is_gray:
+    gray, color = ("real", "generated") if of_real.is_gray else ("generated", "real")
+    warn("all %s images are gray, and the %s ones have colors", gray, color)
+  if real.formats and fake.formats and real.formats != fake.formats:
+    warn("the real files are %s, and the generated ones %s: the metrics see the traces of JPEG; "
+         "save both as PNG, from originals", " and ".join(sorted(real.formats)),
+         " and ".join(sorted(fake.formats)))
+  if real.resizing != fake.resizing:
+    warn("resizing of the real images: %s; of the generated ones: %s. The metrics see the "
+         "difference", real.resizing, fake.resizing)
+
+
+# ---- The run ------------------------------------------------------------------------------------
+
+
+def _run(flags: argparse.Namespace) -> int:
+  tf.config.experimental.enable_op_determinism()  # The same image each time.
+  tf.config.experimental.enable_tensor_float_32_execution(False)  # Features as the published ones.
+  with contextlib.ExitStack() as stack:
+    warnings = stack.enter_context(_warnings())
+    status = stack.enter_context(Status())
+    folder = stack.enter_context(atomic.created(flags.out)) if flags.out else None
+    if folder:
+      folder.mkdir()
+    report = _evaluate(flags, folder, status)
+    report["warnings"] = warnings
+    written = json.dumps(report, indent=1) + "\n"
+    if folder:
+      (folder / "metrics.json").write_text(written)
+    if flags.json:
+      flags.json.parent.mkdir(parents=True, exist_ok=True)
+      atomic.write_whole(flags.json, written)
+  print(_table(report))
+  for line in warnings:
+    print(f"warning: {line}", file=sys.stderr)
+  return 0
+
+
+def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
+              status: Status) -> dict[str, Any]:
+  """The rows, and what they are of, ready for JSON; pictures go to the folder."""
+  def shown(what: str, batches: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
+    done = 0
+    status.doing(_bar(what, done, count))
+    for images in batches:
+      yield images
+      done += len(images)
+      status.doing(_bar(what, done, count))
+
+  needed = comparison.needs(flags.metrics) | ({"features"} if folder else set())
+  status.doing("opening the images")
+  real, source = _real(flags)
+  of_real = _chosen(real, flags, "--real")
+  status.doing("loading the features")
+  extractor = None if needed == {"images"} else _extractor(flags, source)
+  fake, number = _fake(flags, len(of_real), status)
+  of_fake = _chosen(fake, flags, "--fake")
+  comparison.check_counts(flags.metrics, len(of_real), len(of_fake))
+  _check_sizes(real, fake)
+  gathered, seen = cache.gather_real(
+      real, of_real, extractor, needed, flags.cache,
+      lambda what, batches: shown(what, batches, len(of_real)))
+  seen_fake = Seen()
+  generated = comparison.gather(
+      seen_fake(shown("features of generated images", fake.batches(of_fake), len(of_fake))),
+      extractor, needed)
+  _warn(real, fake, seen, seen_fake)
+  status.doing("computing the metrics")
+  rows = comparison.compare(gathered, generated, extractor, flags.metrics)
+  report = {"real": flags.real, "fake": flags.fake, "step": number,
+            "resizing_of_files": {"real": real.resizing, "fake": fake.resizing},
+            "resolution": list(map(int, real.resolution)), "seed": flags.seed,
+            "rows": [dataclasses.asdict(row) for row in rows]}
+  if folder:
+    status.doing("drawing nearest neighbors")
+    distances = memorization.measure(gathered, generated)
+    memorization.write(folder, distances, real, of_real, fake, of_fake)
+    report["median_distance_to_nearest_real"] = distances.medians()
+  return report
+
+
+def _bar(what: str, done: int, count: int) -> str:
+  full = _BAR * done // count
+  return f"{what}  {'━' * full}{'─' * (_BAR - full)}  {done:,} of {count:,}"
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[list[str]]:
+  """Collects what is logged as a warning, in place of writing it."""
+  lines: list[str] = []
+
+  class Collector(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+      lines.append(record.getMessage())
+
+  logger, collector = absl_logging.get_absl_logger(), Collector(logging.WARNING)
+  propagate, logger.propagate = logger.propagate, False
+  logger.addHandler(collector)
+  try:
+    yield lines
+  finally:
+    logger.removeHandler(collector)
+    logger.propagate = propagate
+
+
+def _table(report: dict[str, Any]) -> str:
+  """The rows in columns, and below them what they have in common."""
+  cells = [("metric", "value", "spread", "real", "generated", "method")]
+  for row in report["rows"]:
+    spread = "-" if row["spread"] is None else format_number(row["spread"])
+    cells.append((row["name"], format_number(row["value"]), spread,
+                  f"{row['num_real']:,}" if row["num_real"] else "-",
+                  f"{row['num_generated']:,}", row["method"]))
+  widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+  lines = ["  ".join([line[0].ljust(widths[0]),
+                      *(cell.rjust(width) for cell, width in
+                        zip(line[1:-1], widths[1:-1], strict=True)), line[-1]])
+           for line in cells]
+  height, width = report["resolution"]
+  resizings = dict.fromkeys(row["resizing"] for row in report["rows"])
+  of_files = report["resizing_of_files"]
+  lines += [
+      f"features: {', '.join(dict.fromkeys(row['features'] for row in report['rows']))}",
+      f"images: {height}x{width}; resized files: {of_files['real']} (real), {of_files['fake']} "
+      f"(generated); resized for the features: {', '.join(resizings)}"]
+  if medians := report.get("median_distance_to_nearest_real"):
+    lines.append(f"median distance to the nearest real image: {format_number(medians['generated'])}"
+                 f" of a generated image, {format_number(medians['real'])} of another real one")
+  if report["step"] is not None:
+    lines.append(f"generated by {report['fake']}, step {report['step']}, seed {report['seed']}")
+  return "\n".join(lines)
+
+
+if __name__ == "__main__":
+  quiet.drop_native_log()
+  exit_with = main()
+  quiet.finish()
+  sys.exit(exit_with)

@@ -1,0 +1,222 @@
+"""Compares generated images with real ones: gathers features once, and computes metrics of them.
+
+    real = gather(real_set.batches(np.arange(10_000)), extractor, needs(metrics))
+    generated = gather(samples, extractor, needs(metrics))
+    rows = compare(real, generated, extractor, metrics)
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from models.metrics.checks import checked
+from models.metrics.extractor import Extractor
+from models.metrics.frechet import frechet_distance
+from models.metrics.inception_score import inception_score
+from models.metrics.kernel import kernel_distance
+from models.metrics.neighbors import IMPROVED, PRDC, neighbor_scores
+from models.metrics.sliced_wasserstein import sliced_wasserstein_distance
+from models.metrics.statistics import FeatureStatistics
+from replicator.errors import UsageError, nearest
+
+NEEDS = {"fid": "statistics", "kid": "features", "prdc": "features", "is": "logits",
+         "swd": "images"}
+"""The metrics, and what each needs of the images."""
+
+_NAMES = {"fid": ["Fréchet distance"], "kid": ["Kernel distance"],
+          "prdc": ["Precision", "Recall", "Density", "Coverage"], "is": ["Score of classes"],
+          "swd": ["Sliced Wasserstein distance"]}
+_PUBLISHED = {"Fréchet distance": "FID", "Kernel distance": "KID",
+              "Score of classes": "Inception score"}
+_KID_SUBSETS, _KID_SUBSET_SIZE = 100, 1000
+_SPLITS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A number, and what it depends on.
+
+  Attributes:
+    metric: what it is asked for as, such as `fid`.
+    name: what a publication may call it. Only with the features of Inception it is FID, KID or
+      Inception score; with others, the features are part of the name.
+    value: the number.
+    spread: the standard deviation between subsets or splits, or None.
+    method: subsets, splits or neighbors.
+    features: what the extractor is called; `pixels` for a metric without one.
+    num_real: number of real images; 0 for a metric of generated images alone.
+    num_generated: number of generated images.
+    resizing: how the extractor resizes.
+  """
+
+  metric: str
+  name: str
+  value: float
+  spread: float | None
+  method: str
+  features: str
+  num_real: int
+  num_generated: int
+  resizing: str
+
+
+@dataclasses.dataclass
+class Gathered:
+  """What was computed of a set of images; what was not needed is empty.
+
+  Attributes:
+    count: number of images.
+    statistics: of their features.
+    features: float32 [n, d].
+    logits: float32 [n, k].
+    images: uint8 [n, h, w, 3].
+  """
+
+  count: int
+  statistics: FeatureStatistics
+  features: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
+  logits: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
+  images: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
+
+
+def needs(metrics: Iterable[str]) -> set[str]:
+  """What metrics need: some of `statistics`, `features`, `logits` and `images`.
+
+  Raises:
+    UsageError: there is no such metric.
+  """
+  for metric in metrics:
+    if metric not in NEEDS:
+      raise UsageError(f"no metric '{metric}': write some of {','.join(NEEDS)}."
+                       f"{nearest(metric, NEEDS)}")
+  return {NEEDS[metric] for metric in metrics}
+
+
+def names(metric: str, is_inception: bool) -> list[str]:
+  """What the rows of a metric are called, without the name of the features."""
+  return [_PUBLISHED.get(name, name) if is_inception else name for name in _NAMES[metric]]
+
+
+def check_counts(metrics: Iterable[str], num_real: int, num_generated: int) -> None:
+  """Raises a UsageError if there are too few images for a metric, before anything is computed."""
+  least = {"fid": 2, "kid": _KID_SUBSET_SIZE, "prdc": PRDC.k + 1, "is": _SPLITS, "swd": 1}
+  for metric in metrics:
+    if metric == "swd" and num_real != num_generated:
+      raise UsageError(f"metric 'swd' of {num_real:,} real and {num_generated:,} generated images: "
+                       "it takes as many of both; take fewer of one, or leave 'swd' out")
+    count = num_generated if metric == "is" else min(num_real, num_generated)
+    if count < least[metric]:
+      raise UsageError(f"metric '{metric}' of {num_real:,} real and {num_generated:,} generated "
+                       f"images: it needs at least {least[metric]:,} of each; take more images, or "
+                       f"leave '{metric}' out")
+
+
+def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: set[str],
+           whose: str = "generated") -> Gathered:
+  """Computes what is needed of images, one batch at a time.
+
+  Only what a metric needs is kept: with `statistics` alone, memory does not grow with the number of
+  images.
+
+  Args:
+    batches: uint8 [n, h, w, 3] each.
+    extractor: may be None if only images are needed.
+    needed: as `needs` returns.
+    whose: `real` or `generated`, for errors.
+
+  Raises:
+    UsageError: there are no images, features are not finite, or the extractor has no logits.
+  """
+  count = 0
+  statistics = FeatureStatistics.of(np.empty([0, extractor.num_features if extractor else 1]))
+  kept: dict[str, list[np.ndarray]] = {name: [] for name in needed - {"statistics"}}
+  for images in batches:
+    count += len(images)
+    if "images" in kept:
+      kept["images"].append(images)
+    if extractor is None:
+      continue
+    extracted = extractor(images)
+    checked(extracted.features, whose)
+    if "logits" in kept:
+      if extracted.logits is None:
+        raise UsageError(f"metric 'is': {extractor.name} has features, but no logits of classes; "
+                         "leave 'is' out, or take another extractor")
+      kept["logits"].append(extracted.logits)
+    if "features" in kept:
+      kept["features"].append(extracted.features)
+    elif "statistics" in needed:
+      statistics += FeatureStatistics.of(extracted.features, whose)
+  if not count:
+    raise UsageError(f"There are no {whose} images")
+  arrays = {name: np.concatenate(parts) for name, parts in kept.items()}
+  if "features" in arrays:
+    statistics = FeatureStatistics.of(arrays["features"], whose)
+  return Gathered(count, statistics, **arrays)
+
+
+def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
+            metrics: Sequence[str]) -> list[Row]:
+  """The rows of some metrics, in their order.
+
+  Args:
+    real: what `gather` made of the real images.
+    generated: what it made of the generated ones.
+    extractor: the one that both were gathered with.
+    metrics: some of `NEEDS`.
+
+  Raises:
+    UsageError: a metric refuses what was gathered.
+  """
+  return [row for metric in metrics for row in _ROWS[metric](real, generated, extractor)]
+
+
+# ---- The rows of each metric --------------------------------------------------------------------
+
+
+def _row(metric: str, name: str, extractor: Extractor, value: float, method: str,
+         real: Gathered | None, generated: Gathered, spread: float | None = None) -> Row:
+  full_name = name if extractor.is_inception else f"{name} ({extractor.name})"
+  return Row(metric, full_name, value, spread, method, extractor.name, real.count if real else 0,
+             generated.count, extractor.resizing)
+
+
+def _fid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+  distance = frechet_distance(real.statistics, generated.statistics)
+  [name] = names("fid", extractor.is_inception)
+  return [_row("fid", name, extractor, distance, "unbiased covariances", real, generated)]
+
+
+def _kid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+  distance = kernel_distance(real.features, generated.features, _KID_SUBSETS, _KID_SUBSET_SIZE)
+  [name] = names("kid", extractor.is_inception)
+  method = f"{_KID_SUBSETS} subsets of {_KID_SUBSET_SIZE:,}, degree 3"
+  return [_row("kid", name, extractor, distance.mean, method, real, generated, distance.std)]
+
+
+def _prdc(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+  improved, prdc = neighbor_scores(real.features, generated.features, [IMPROVED, PRDC])
+  values = improved.precision, improved.recall, prdc.density, prdc.coverage
+  return [_row(name.lower(), name, extractor, value,
+               f"k = {k}, {'closed' if closed else 'open'} balls", real, generated)
+          for name, value, (k, closed) in zip(names("prdc", extractor.is_inception), values,
+                                              [IMPROVED, IMPROVED, PRDC, PRDC], strict=True)]
+
+
+def _is(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+  score = inception_score(generated.logits, _SPLITS)
+  [name] = names("is", extractor.is_inception)
+  return [_row("is", name, extractor, score.mean, f"{_SPLITS} splits", None, generated, score.std)]
+
+
+def _swd(real: Gathered, generated: Gathered, extractor: Extractor | None) -> list[Row]:
+  distance = sliced_wasserstein_distance(real.images, generated.images)
+  heights = ", ".join(map(str, distance.by_height))
+  [name] = names("swd", is_inception=False)
+  return [Row("swd", name, distance.mean, None, f"times 1,000; mean over heights {heights}",
+              "pixels", real.count, generated.count, "none")]
+
+
+_ROWS: dict[str, Callable[..., list[Row]]] = {
+    "fid": _fid, "kid": _kid, "prdc": _prdc, "is": _is, "swd": _swd}

@@ -1,0 +1,93 @@
+"""Do samples copy real images? The real images nearest to some samples, and how near they are."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from models.metrics.comparison import Gathered
+from models.metrics.image_sets import ImageSet, pick
+from models.metrics.neighbors import nearest
+from models.vision import grid, picture_files
+
+_SAMPLES = 10  # Rows of the picture.
+_NEIGHBORS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Distances:
+  """How far images are from the nearest real one, in feature space.
+
+  A generator that copies its data has samples that are much nearer to a real image than real images
+  are to each other.
+
+  Attributes:
+    generated: float32 [m], of generated images.
+    real: float32 [n], of real images; the image itself does not count.
+    rows: int [m, k], the nearest real images of each generated one, the nearest first.
+  """
+
+  generated: np.ndarray
+  real: np.ndarray
+  rows: np.ndarray
+
+  def medians(self) -> dict[str, float]:
+    """The median distance of generated images, and that of real ones."""
+    return {"generated": float(np.median(self.generated)), "real": float(np.median(self.real))}
+
+
+def measure(real: Gathered, generated: Gathered) -> Distances:
+  """The distances from what was gathered with features of both.
+
+  Raises:
+    UsageError: no metric takes the features.
+  """
+  rows, distances = nearest(generated.features, real.features, min(_NEIGHBORS, real.count))
+  _, between = nearest(real.features, real.features, min(2, real.count))
+  return Distances(distances[:, 0], between[:, -1], rows)
+
+
+def spread(distances: np.ndarray, count: int = _SAMPLES) -> np.ndarray:
+  """The places of at most `count` numbers: the least, the greatest, and those between, by rank."""
+  order = np.argsort(distances, kind="stable")
+  return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
+
+
+def neighbors_picture(distances: Distances, real: ImageSet, real_indices: np.ndarray,
+                      generated: ImageSet, generated_indices: np.ndarray) -> np.ndarray:
+  """Some samples, the nearest to a real image on top, each beside its neighbors: uint8 [h, w, 3].
+
+  Args:
+    distances: what `measure` found.
+    real: the real images.
+    real_indices: the numbers of those that were measured.
+    generated: the generated images.
+    generated_indices: the numbers of those that were measured.
+  """
+  chosen = spread(distances.generated)
+  rows = distances.rows[chosen]
+  return grid.side_by_side(
+      grid.image_grid(pick(generated, generated_indices[chosen]), 1),
+      grid.image_grid(pick(real, real_indices[rows.ravel()]), rows.shape[1]))
+
+
+def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.ndarray,
+          generated: ImageSet, generated_indices: np.ndarray) -> None:
+  """Writes `neighbors.png`, the picture, and `distances.png`, histograms of both distances."""
+  picture_files.write_picture(folder / "neighbors.png", neighbors_picture(
+      distances, real, real_indices, generated, generated_indices))
+  _draw(folder / "distances.png", distances)
+
+
+def _draw(file: Path, distances: Distances) -> None:
+  from matplotlib.figure import Figure  # Slow to import.
+  figure = Figure(figsize=(6, 3.5), layout="constrained")
+  axes = figure.subplots()
+  top = max(distances.generated.max(), distances.real.max()) or 1.0
+  for values, label in ((distances.real, "real image to the nearest other one"),
+                        (distances.generated, "generated image to the nearest real one")):
+    axes.hist(values, np.linspace(0, top, 61).tolist(), density=True, histtype="stepfilled",
+              alpha=0.5, label=label)
+  axes.set(xlabel="distance of features", yticks=[])
+  axes.legend()
+  figure.savefig(file, dpi=150)

@@ -1,0 +1,101 @@
+"""Metrics in features during a training: what they measure, in batches, beside real images."""
+
+import gin
+import numpy as np
+import pytest
+
+from models.gan import feature_metrics
+from models.gan.feature_metrics import FeatureMetrics
+from models.gan.sample_evaluator import SampleEvaluator, samples
+from models.metrics.extractor import Extracted
+from models.metrics.frechet import frechet_distance
+from models.metrics.statistics import FeatureStatistics
+from models.vision.digits import Digits, digit_images
+from models.vision.images import to_unit_range
+from replicator.errors import UsageError
+
+IMAGES = to_unit_range(digit_images()[0]).numpy()
+
+
+class Means:
+  """An extractor of the means of the rows of gray images."""
+
+  name = "means"
+  num_features = 8
+  resizing = "none"
+  is_inception = False
+
+  def __call__(self, images: np.ndarray) -> Extracted:
+    return Extracted(images.mean((2, 3)).astype(np.float32), None)
+
+
+class Gan:
+  """A GAN of noise, whose images are its codes."""
+
+  latent_dim = 64
+  num_classes = 0
+
+  def latents(self, name, shape):
+    return np.random.default_rng(0).uniform(-1, 1, shape)
+
+  def generate(self, z, labels):
+    return z.reshape(-1, 8, 8, 1)
+
+
+def test_real_images_are_near_and_noise_is_far(tmp_path):
+  quality = FeatureMetrics(Digits(), tmp_path, num_samples=1700)
+  near = quality.measure(lambda n, part: IMAGES[:n][part])
+  far = quality.measure(lambda n, part: Gan().generate(
+      Gan().latents("", [n, 64]), None)[part].astype(np.float32))
+  assert list(near) == ["frechet_distance", "precision", "recall", "density", "coverage"]
+  assert near["frechet_distance"] < 1 < 50 < far["frechet_distance"]
+  assert near["coverage"] > 0.9 > 0.2 > far["coverage"]
+  assert quality.description.startswith("1,700 real and 1,700 generated images; features: "
+                                        "classifier of Digits")
+
+
+def test_the_distance_is_that_of_all_images_in_any_batches(tmp_path, monkeypatch):
+  chosen = np.sort(np.random.default_rng(1).permutation(1797)[:100])
+  pixels = np.repeat(digit_images()[0], 3, -1)
+  expected = frechet_distance(*(FeatureStatistics.of(Means()(pixels[indices]).features)
+                                for indices in (chosen, np.arange(100))))
+  for size in (7, 100, 250):
+    monkeypatch.setattr(feature_metrics, "_AT_A_TIME", size)
+    quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid"], 100)
+    found = quality.measure(lambda n, part: IMAGES[:n][part])
+    assert found == {"frechet_distance": pytest.approx(expected, rel=1e-9)}
+
+
+def test_only_inception_has_fid(tmp_path, monkeypatch):
+  monkeypatch.setattr(Means, "is_inception", True)
+  quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid"], 100)
+  assert list(quality.measure(lambda n, part: IMAGES[:n][part])) == ["fid"]
+
+
+def test_images_that_are_not_finite_have_no_numbers(tmp_path):
+  quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid", "prdc"], 50)
+  found = quality.measure(lambda n, part: np.full([50, 8, 8, 1], np.nan))
+  assert list(found) == ["frechet_distance", "precision", "recall", "density", "coverage"]
+  assert np.isnan(list(found.values())).all()
+
+
+def test_too_few_images_for_a_metric_end_with_one_line(tmp_path):
+  with pytest.raises(UsageError, match="metric 'kid' of 900 real and 900 generated"):
+    FeatureMetrics(Digits(), tmp_path, Means, ["kid"], 900)
+  with pytest.raises(UsageError, match="no metric 'fdi'"):
+    FeatureMetrics(Digits(), tmp_path, Means, ["fdi"])
+
+
+@pytest.mark.usefixtures("restored")
+def test_gin_chooses_them_for_an_evaluator(tmp_path):
+  gin.parse_config(["SampleEvaluator.quality = @FeatureMetrics", "FeatureMetrics.metrics = ['fid']",
+                    "FeatureMetrics.num_samples = 300", "SampleEvaluator.rows = 2"])
+  evaluation = SampleEvaluator(Digits(), str(tmp_path))(Gan())
+  assert list(evaluation.scalars) == ["frechet_distance"]
+  assert evaluation.method.startswith("300 real and 300 generated images; features: classifier of")
+
+
+def test_parts_of_samples_are_parts_of_all():
+  whole = samples(Gan(), 10)
+  parts = [samples(Gan(), 10, slice(i, i + 4), batch_size=3) for i in (0, 4, 8)]
+  np.testing.assert_array_equal(np.concatenate(parts), whole)

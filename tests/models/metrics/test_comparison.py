@@ -1,0 +1,80 @@
+"""Rows of metrics: their names, their values beside the functions behind them, bounded memory."""
+
+import numpy as np
+import pytest
+
+from models.metrics import comparison
+from models.metrics.comparison import NEEDS, compare, gather, needs
+from models.metrics.extractor import Extracted
+from models.metrics.inception_score import inception_score
+from models.metrics.kernel import kernel_distance
+from models.metrics.neighbors import density_coverage, precision_recall
+from replicator.errors import UsageError
+
+
+class Projected:
+  """An extractor of random projections of 16 x 16 pixels."""
+
+  name = "projected"
+  num_features = 5
+  resizing = "nothing"
+
+  def __init__(self, is_inception: bool = False):
+    self.is_inception = is_inception
+    self._matrix = np.random.default_rng(0).normal(size=[768, 8]).astype(np.float32) / 768
+
+  def __call__(self, images: np.ndarray) -> Extracted:
+    values = images.reshape(len(images), -1).astype(np.float32) @ self._matrix
+    return Extracted(values[:, :5], values[:, 5:])
+
+
+def sets(count: int) -> list[list[np.ndarray]]:
+  generator = np.random.default_rng(1)
+  return [np.split(generator.integers(0, top, [count, 16, 16, 3], np.uint8), 4)
+          for top in (256, 230)]
+
+
+def test_every_row_has_the_number_of_its_function(monkeypatch):
+  monkeypatch.setattr(comparison, "_KID_SUBSETS", 3)
+  monkeypatch.setattr(comparison, "_KID_SUBSET_SIZE", 20)
+  extractor, metrics = Projected(is_inception=True), list(NEEDS)
+  real, generated = (gather(batches, extractor, needs(metrics)) for batches in sets(40))
+  rows = {row.name: row for row in compare(real, generated, extractor, metrics)}
+  assert list(rows) == ["FID", "KID", "Precision", "Recall", "Density", "Coverage",
+                        "Inception score", "Sliced Wasserstein distance"]
+  kid = kernel_distance(real.features, generated.features, 3, 20)
+  assert (rows["KID"].value, rows["KID"].spread) == kid
+  score = inception_score(generated.logits)
+  assert (rows["Inception score"].value, rows["Inception score"].spread) == score
+  scores = (*precision_recall(real.features, generated.features),
+            *density_coverage(real.features, generated.features))
+  names = ("Precision", "Recall", "Density", "Coverage")
+  assert tuple(rows[name].value for name in names) == scores
+  assert {row.num_real for row in rows.values()} == {0, 40}
+  assert rows["KID"].method == "3 subsets of 20, degree 3"
+  assert rows["FID"].resizing == "nothing" and rows["FID"].features == "projected"
+
+
+def test_only_inception_has_the_published_names():
+  extractor = Projected()
+  real, generated = (gather(batches, extractor, needs(["fid", "prdc", "is"]))
+                     for batches in sets(40))
+  rows = compare(real, generated, extractor, ["fid", "prdc", "is"])
+  assert [row.name for row in rows] == [
+      f"{name} (projected)" for name in ("Fréchet distance", "Precision", "Recall", "Density",
+                                         "Coverage", "Score of classes")]
+
+
+def test_only_what_is_needed_is_kept():
+  gathered = gather(sets(40)[0], Projected(), needs(["fid"]))
+  assert gathered.statistics.count == gathered.count == 40
+  assert gathered.features.size == gathered.logits.size == gathered.images.size == 0
+  kept = gather(sets(40)[0], Projected(), needs(["fid", "kid"]))
+  np.testing.assert_allclose(gathered.statistics.mean, kept.statistics.mean, rtol=1e-12)
+  np.testing.assert_allclose(gathered.statistics.covariance, kept.statistics.covariance,
+                             rtol=1e-9, atol=1e-12)
+
+
+def test_no_images_are_refused():
+  with pytest.raises(UsageError, match="There are no generated images"):
+    gather([], Projected(), {"statistics"})
