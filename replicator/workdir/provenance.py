@@ -143,12 +143,14 @@ def code_of(file: str) -> Code:
 
 def _diff(root: str) -> bytes:
   index = _git(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
-  new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py").split(b"\0")
+  listed = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
+  new = listed.split(b"\0")[:-1]  # Each ends with a zero.
   with tempfile.TemporaryDirectory(prefix="replicator-") as scratch:
-    # New files are added to a copy of the index, so that the repository stays as it is.
-    copied = shutil.copyfile(index.decode().rstrip("\n"), pathlib.Path(scratch) / "index")
-    if 1 < len(new) <= _MAX_NEW:
-      _git(root, "add", "--intent-to-add", "--", *map(os.fsdecode, new[:-1]), index=copied)
+    # New files are added to a copy of the index, so that the repository stays as it is. The copy
+    # is as old: git looks into files that were changed in the second of the index.
+    copied = shutil.copy2(index.decode().rstrip("\n"), pathlib.Path(scratch) / "index")
+    if 0 < len(new) <= _MAX_NEW:
+      _git(root, "add", "--intent-to-add", "--", *map(os.fsdecode, new), index=copied)
     return _git(root, "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff",
                 "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", index=copied)
 

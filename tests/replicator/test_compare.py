@@ -57,6 +57,27 @@ def test_runs_that_do_not_fit_the_terminal_come_below(folders, tmp_path, capsys,
   lines = compared(folders, capsys, f"--output={tmp_path / 'c.html'}")
   assert [line.strip() for line in lines if line.strip() in ("one", "two")] == ["one", "two"]
   assert all(len(line) <= 60 for line in lines[:-1])
+  assert sum(line.startswith("resumed") for line in lines) == 1  # The second run was not.
+
+
+def test_a_long_text_is_cut_on_the_terminal(tmp_path):
+  found = compare.read([write_run(tmp_path / "one", [1.0], strategy="x" * 31, precision="y" * 30)])
+  lines = [line.split() for line in compare.lines(found, 120)]
+  assert ["strategy", "x" * 29 + "…"] in lines and ["precision", "y" * 30] in lines
+
+
+def test_the_spread_of_a_metric_needs_two_values(tmp_path):
+  folder = write_run(tmp_path / "one", [3.0])
+  with (tmp_path / "one" / "metrics.jsonl").open("a") as file:
+    file.write('{"step": 2, "other": 1.0, "eval/x": 5.0}\n{"step": 3, "other": 0.5}\n')
+  assert list(compare.metrics(compare.read([folder])).items()) == [
+      ("eval/x", ["5"]), ("loss", ["3"]), ("other", ["0.5 (0.5 to 1)"])]
+
+
+@pytest.mark.parametrize("number, title", [(3, "0 and 1 and 2"), (4, "4 runs")])
+def test_the_page_is_named_after_few_runs(number, title, tmp_path):
+  folders = [write_run(tmp_path / str(i), [1.0]) for i in range(number)]
+  assert f"<title>{title}: " in compare.page(compare.read(folders))
 
 
 def test_the_page_draws_the_curves_of_all_runs_in_one_chart(folders, tmp_path, capsys):

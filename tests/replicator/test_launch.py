@@ -107,11 +107,18 @@ def test_parameter_servers_add_a_chief():
   assert len({a for addresses in cluster.values() for a in addresses}) == 4
 
 
-def test_a_proxy_does_not_stand_between_the_processes(monkeypatch):
+@pytest.mark.parametrize("variables, direct", [
+    ({"no_proxy": "localhost"}, "localhost,127.0.0.1"), ({}, "127.0.0.1"),
+    ({"no_proxy": "localhost", "no_grpc_proxy": "a.example"}, "a.example,127.0.0.1")])
+def test_a_proxy_does_not_stand_between_the_processes(variables, direct, monkeypatch):
   monkeypatch.setenv("http_proxy", "http://proxy.example")
-  monkeypatch.setenv("no_proxy", "localhost")
-  _, lines, _ = run("--workers=1", "print(os.environ['no_proxy'], os.environ['no_grpc_proxy'])")
-  assert lines == ["[worker 0] localhost localhost,127.0.0.1"]
+  for name in ("no_proxy", "no_grpc_proxy"):
+    monkeypatch.delenv(name, raising=False)
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  _, lines, _ = run("--workers=1",
+                    "print(os.environ.get('no_proxy'), os.environ['no_grpc_proxy'])")
+  assert lines == [f"[worker 0] {variables.get('no_proxy')} {direct}"]
 
 
 def test_ports_are_free():

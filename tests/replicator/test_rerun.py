@@ -103,6 +103,17 @@ def test_nothing_differs_if_everything_is_as_it_was(run):
   assert differences(run) == []
   (run / "changes.diff").write_bytes(b"patch")
   assert differences(run, "c0ffee+", b"patch", git_commit="c0ffee+", git_diff="changes.diff") == []
+  assert differences(run, tf_config=CLUSTER, resumed=[{"step": 1, "before": {}}]) == []
+
+
+def test_the_changes_of_the_code_can_be_restored(run):
+  (run / "changes.diff").write_bytes(b"patch")
+  then = {"git_commit": "0123456789abcdef+", "git_diff": "changes.diff"}
+  restore = f"`git checkout 0123456789abcdef && git apply {run}/changes.diff`"
+  assert differences(run, "0123456789abcdef", **then) == [
+      f"code: other changes on top of commit 0123456789; {restore} restores them"]
+  assert differences(run, "dead", **then) == [
+      f"code: commit 0123456789 with changes then, dead now; {restore} restores it"]
 
 
 @pytest.mark.parametrize(("now", "then", "line"), [

@@ -11,6 +11,7 @@ import tensorflow as tf
 import replicator
 from replicator import UsageError
 from replicator.app import config
+from replicator.configuration import checks, operative, statements
 from replicator.configuration.gin_internals import registry
 from tests.programs import two_networks  # noqa: F401  (for gin)
 
@@ -27,6 +28,23 @@ def planted(rate: float = 0.1, count: int = 1, flag: bool = False, kind: Literal
 @gin.configurable
 def nobody_calls_this(x: int = 0) -> None:
   """A configurable that no test calls."""
+
+
+@gin.configurable
+def takes_nothing() -> None:
+  """A configurable without parameters."""
+
+
+@gin.configurable
+def takes_any(**options) -> dict:
+  """A configurable whose parameters nobody knows."""
+  return options
+
+
+@gin.configurable(allowlist=["shown"])
+def partly_open(shown: int = 1, hidden: int = 2) -> int:
+  """A configurable of which gin files set a part."""
+  return shown + hidden
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +95,8 @@ def test_parsing_again_forgets_the_earlier_configuration():
     ("planted.rate = 1", 1), ("planted.sizes = [1, 2]", [1, 2]), ("planted.names = None", None),
     ("planted.pair = [3, 4]", [3, 4]), ("planted.names = {'a': 1}", {"a": 1}),
     ("planted.anything = 'x'", "x"), ("planted.rate = \\\n  2.5", 2.5),
-    ("planted:\n  rate = 0.5\n  count = 2", 0.5), ("planted.kind = 'b'", "b")])
+    ("planted:\n  rate = 0.5\n  count = 2", 0.5), ("planted.kind = 'b'", "b"),
+    ("takes_any.color = 'red'", "red"), ("partly_open.shown = 4", 4)])
 def test_a_value_of_the_annotated_type_is_used(binding, expected):
   for files, params in (([write("a.gin", binding + "\n")], []), ([], [binding])):
     config.parse(files, params)
@@ -118,6 +137,17 @@ def test_a_file_is_included_relative_to_the_working_directory():
   assert value("train.steps") == 1
 
 
+def test_the_command_line_may_include_a_file():
+  write("configs/base.gin", "train.steps = 1\n")
+  config.parse([], ["include 'configs/base.gin'", "train.seed = 2"])
+  assert (value("train.steps"), value("train.seed")) == (1, 2)
+
+
+def test_imports_are_part_of_the_written_configuration():
+  config.parse([write("a.gin", "import tests.programs.two_networks\n")], [])
+  assert "import tests.programs.two_networks" in operative.text().splitlines()
+
+
 @pytest.mark.parametrize("other", ["base.gin", "other/base.gin"])
 def test_a_file_of_the_same_name_in_another_folder_is_not_included(other):
   write(other, "train.steps = 99\n")
@@ -153,6 +183,32 @@ def test_a_missing_file_is_an_error():
   assert error(["nowhere.gin"]) == "--gin_file=nowhere.gin: no such file"
 
 
+@pytest.mark.parametrize("missing, meant", [
+    ("mine/one_fil.gin", "mine/one_file.gin"), ("one_fil.gin", "configs/one_file.gin"),
+    ("rare_nam.gin", "configs/deep/rare_name.gin")])
+def test_a_similar_file_is_one_beside_it_or_in_configs(missing, meant):
+  for name in ("mine/one_file.gin", "configs/one_file.gin", "configs/deep/rare_name.gin"):
+    write(name, "")
+  assert error([missing]) == f"--gin_file={missing}: no such file. Did you mean '{meant}'?"
+
+
+def test_a_configuration_with_a_mistake_leaves_no_statements():
+  config.parse([], ["train.steps = 1"])
+  assert len(statements.last_read()) == 1
+  error([], "train.seed = 1", "train.stepps = 1")
+  assert statements.last_read() == []
+
+
+@pytest.mark.parametrize("binding, end", [
+    ("planted.count = 2.5", "must be int, not float"),
+    ("planted.rate = 'high'", "must be float, not str"),
+    ("planted.sizes = 3", "must be Sequence[int], not int"),
+    (f"planted.count = '{'x' * 80}'", f" = '{'x' * 56}...: must be int, not str"),
+    (f"planted.count = '{'x' * 58}'", f" = '{'x' * 58}': must be int, not str")])
+def test_a_value_without_a_remedy_gets_none(binding, end):
+  assert error([], binding).endswith(end)
+
+
 # Each text begins in line 3 of a file; the number is the line that the message names.
 MISTAKES = {
     "unknown parameter": (
@@ -185,6 +241,19 @@ MISTAKES = {
     "macros in a circle": (
         "A = %B\nB = %A\nplanted.rate = %A", 3, "A = %B: the macro refers to itself"),
     "macro that is never used": ("RATE = 1.0", 3, "the macro RATE is never used"),
+    "macro like one that is used": (
+        "planted.rate = %RATE\nRATE = 1.0\nRATES = 2.0", 5, "never used. Did you mean 'RATE'?"),
+    "macro like nothing": ("QQQQ = 1", 3, "is never used. Write %QQQQ where it is the value"),
+    "macro like a parameter": ("train_steps = 1", 3, "never used. Did you mean 'train.steps'?"),
+    "block of an unknown configurable": (
+        "trian:\n  steps = 1", 3, "nothing configurable is called 'trian'. Did you mean 'train'?"),
+    "parameter of none": ("takes_nothing.x = 1", 3, "has no parameter 'x'. It has none"),
+    "parameter that is not open": (
+        "partly_open.hidden = 1", 3, "'partly_open' gets its 'hidden' from the program"),
+    "null": ("planted.names = null", 3, "planted.names = null (write None)"),
+    "false": ("planted.flag = false", 3, "planted.flag = false (write False)"),
+    "string that is almost a function": (
+        "TwoNetworks.optimizer = 'adm'", 3, "not str. Did you mean 'adam'?"),
     "parameter without its owner": (
         "steps_per_call = 5", 3, "is never used. Did you mean train.steps_per_call?"),
     "string for a float": (
@@ -263,7 +332,73 @@ def test_a_file_that_is_not_text_is_an_error():
   assert error(["a.gin"]).startswith("a.gin: cannot be read: ")
 
 
+# ---- Values that are missing -------------------------------------------------------------------
+
+
+def missing(*names: str) -> str | None:
+  """One line about a call of `planted` without some values."""
+  return checks.missing_value(RuntimeError(
+      f"Required bindings for `planted` not provided in config: {list(names)}"))
+
+
+def test_a_missing_value_is_to_be_written_into_the_last_file():
+  config.parse([write("a.gin", "planted.rate = 1.0\nx/planted.count = 2\n"),
+                write("b.gin", "planted.flag = True\n")], ["planted.kind = 'a'"])
+  assert missing("count", "given") == (
+      "the configuration must set: planted.count (a.gin:2 sets x/planted.count only); write "
+      "planted.count = ... in b.gin, or with --gin_param")
+  assert missing("given") is None  # The program's own.
+  assert checks.missing_value(RuntimeError("of another kind")) is None
+
+
+def test_without_a_file_the_ones_of_the_experiment_are_listed(monkeypatch):
+  monkeypatch.setattr(checks.flags, "experiment", lambda: "gan")
+  written = write("config.gin", f"{statements.RECORD_HEADER}\nplanted.rate = 1.0\n")
+  for files in ([], [written]):  # A run's own record is no file to write into.
+    config.parse(files, [])
+    assert missing("count", "pair") == (
+        "the configuration must set: planted.count, planted.pair; write planted.count = ... with "
+        "--gin_param")
+  write("configs/other.gin", "# python -m experiments.gan --gin_file=configs/other.gin\n")
+  write("configs/gan_small.gin", "")
+  write("configs/third.gin", "# python -m experiments.began --gin_file=configs/third.gin\n")
+  assert missing("count") == (
+      "the configuration must set: planted.count; write --gin_file=F, where F is one of "
+      "configs/gan_small.gin, configs/other.gin")
+
+
 # ---- Values that nothing uses -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("binding, calls, reason", [
+    ("planted.rate = 1.0", {"": "count"}, "the program gives planted a rate of its own"),
+    ("planted.rate = 1.0", {}, "planted is not called by the end of the first step"),
+    ("a/planted.rate = 1.0", {"": "rate"}, "not called in the scope 'a'. It is called outside of"),
+    ("a/planted.rate = 1.0", {"b/c": "rate", "b": "rate"}, "It is called in the scopes b, b/c"),
+    ("planted.rate = 1.0", {"a/b": "rate"}, None),
+    ("a/planted.rate = 1.0", {"a/b": "rate"}, None),
+    ("a/planted.rate = 1.0", {"ab": "rate"}, "in the scope 'a'"),
+    ("a/b/planted.rate = 1.0", {"a": "rate"}, "in the scope 'a/b'")])
+def test_a_value_has_no_effect_for_a_reason(binding, calls, reason):
+  config.parse([], [binding])
+  (read,) = statements.last_read()
+  called = {(scope, read.selector): {name: 1} for scope, name in calls.items()}
+  found = [str(each) for each in checks.unused([read], called)]
+  assert found == [] if reason is None else reason in found[0]
+
+
+@pytest.mark.parametrize("scope, is_refused", [
+    ("critick", True), ("crit", True), ("a_critix", False), ("other", False), ("critic", False)])
+def test_a_misspelled_scope_is_refused_before_any_evaluation(scope, is_refused):
+  config.parse([], [f"{scope}/planted.rate = 1.0"])
+  with gin.config_scope("critic"):
+    planted(given=1)
+  try:
+    operative.check_scopes()
+  except UsageError as refused:
+    assert is_refused and f"{scope}/planted.rate is never used" in str(refused)
+  else:
+    assert not is_refused
 
 
 def train(files: list[str], *bindings: str, evaluate=None, rate: dict | None = None) -> str:

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import UsageError, app
+from replicator.checkpoints import checkpoint
 from replicator.console import quiet, start
 from replicator.errors import Preempted
 from replicator.workdir import owner
@@ -265,9 +266,13 @@ def test_explain_reports_values_without_effect(run):
 def test_explain_prints_the_value_of_the_narrowest_scope_and_its_place(run, tmp_path):
   (tmp_path / "a.gin").write_text(
       "a/rmsprop.rho = 0.25\nrmsprop.rho = 0.5\nrmsprop.momentum = 0.125\na/b/rmsprop.rho = 0.75\n")
-  status, out, err = run(["--gin_file=a.gin", *flags(), "--explain"], small)
+  for number, name in enumerate(("b", "c", "d")):
+    (tmp_path / f"{name}.gin").write_text(f"train.seed = {number}\n")
+  files = [f"--gin_file={name}.gin" for name in "abcd"]
+  status, out, err = run([*files, *flags(), "--explain"], small)
   assert (status, err) == (0, "")
   rows = table(out)
+  assert rows["train.seed"] == ("2", "d.gin:1, over c.gin:1")
   assert rows["rmsprop.rho"] == ("0.5", "a.gin:2")
   assert rows["a/rmsprop.rho"] == ("0.25", "a.gin:1")
   assert rows["a/b/rmsprop.rho"] == ("0.75", "a.gin:4")
@@ -388,6 +393,14 @@ def test_processes_of_one_run_need_a_common_workdir(run, monkeypatch):
   assert run(["--workdir=w"], nothing)[0] == 0
 
 
+@pytest.mark.parametrize("words, allowed", [([], []), (["--allow_partial_restore"], [True])])
+def test_a_flag_lets_a_checkpoint_be_restored_in_part(words, allowed, run, monkeypatch):
+  said = []
+  monkeypatch.setattr(checkpoint, "allow_partial_restore", said.append)
+  assert run(["--workdir=w", *words], nothing) == (0, "", "")
+  assert said == allowed
+
+
 def test_debug_shows_the_traceback_of_bad_input(run):
   argv = [*flags("train.log_every = 0"), "--workdir=w"]
   status, _, err = run([*argv, "--debug"])
@@ -430,6 +443,12 @@ def test_a_failure_inside_a_library_names_the_users_line(call, name, run):
   lines = [line_of(f"lambda: {start}", pathlib.Path(__file__)) for start in ("json", "np.random")]
   assert re.search(f"{pathlib.Path(__file__).name}:({lines[0]}|{lines[1]}): {name}: ", err)
   assert "--debug" in err  # There is no workdir yet to keep a traceback in.
+
+
+def test_a_traceback_that_cannot_be_written_hides_no_failure(run, tmp_path):
+  (tmp_path / "w" / "traceback.txt").mkdir(parents=True)
+  status, _, err = run(["--workdir=w"], fails_with(ZeroDivisionError()))
+  assert status == 1 and err.endswith("ZeroDivisionError (--debug shows the traceback)\n")
 
 
 def test_a_failure_without_a_message_shows_its_type(run):

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+from replicator import UsageError
 from replicator.app import config
 from replicator.configuration import annotations
 
@@ -36,6 +37,11 @@ def make_settings() -> Settings:
 @gin.configurable
 def make_anything():
   return Settings()
+
+
+@gin.configurable
+def make_count() -> int:
+  return 1
 
 
 @gin.configurable
@@ -90,7 +96,8 @@ def test_a_literal_is_of_an_annotated_type(hint, good, bad):
     (Settings, ["@make_settings()", "@make_anything()"],
      ["@make_settings", "@Worker()", "@adam()"]),
     (Settings | None, ["@make_settings()"], ["@make_settings"]),
-    (float, ["@make_anything()"], ["@adam", "@make_settings()", "@make_settings"]),
+    (float, ["@make_anything()", "@make_count()"], ["@adam", "@make_settings()", "@make_settings"]),
+    (int, ["@make_count()"], ["@make_settings()"]), (str, [], ["@make_count()"]),
     (None, [], ["@adam"]),
     (keras.optimizers.schedules.LearningRateSchedule,
      ["@LinearDecay()", "@cosine_decay()"], ["@LinearDecay", "@adam()"]),
@@ -110,6 +117,8 @@ def test_a_default_may_be_of_another_type_than_the_annotation():
 
   config.parse([], ["sloppy.x = None", "sloppy.y = 0"])
   assert sloppy() == (None, 0)
+  with pytest.raises(UsageError, match="must be str, not bool"):
+    config.parse([], ["sloppy.y = False"])  # It equals 0.
   gin.clear_config()
 
 

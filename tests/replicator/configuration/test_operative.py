@@ -139,6 +139,11 @@ def test_a_corrupt_config_of_an_earlier_run_is_replaced():
     ("N = 1\na.x = %N\n", "a.x = 1\n", []),
     ("N = 1\na.x = [%N, 2]\n", "N = 3\na.x = [%N, 2]\n", [Difference("a.x", "[1, 2]", "[3, 2]")]),
     ("N = 1\nM = %N\na.x = {'k': [%M]}\n", "a.x = {'k': [1]}\n", []),
+    ("s/N = 1\na.x = %s/N\n", "a.x = 1\n", []),
+    ("N = 1\na.x = (%N, 2)\n", "a.x = (1, 2)\n", []),
+    ("a.x = %M\n", "a.x = 1\n", [Difference("a.x", "%M", "1")]),
+    ("a.x = @b\n", "a.x = @b()\n", [Difference("a.x", "@b", "@b()")]),
+    ("b.x = 1\na.y = 2\n", "", [Difference("a.y", "2", None), Difference("b.x", "1", None)]),
     ("a.x = 1\n", "", [Difference("a.x", "1", None)]),
     ("", "s/a.x = @b/f()\n", [Difference("s/a.x", None, "@b/f()")]),
     ("a.x = 1\n", "a.x = 2\na.x = 3\n", [Difference("a.x", "1", "3")]),
@@ -153,6 +158,13 @@ def test_differences_read_as_sentences():
   found = differences("a.x = 1\na.y = 2\n", "a.x = 3\na.z = 4\n")
   assert [str(each) for each in found] == [
       "a.x = 3, was 1", "a.y is no longer set, was 2", "a.z = 4, new"]
+
+
+def test_the_calls_in_a_text_are_those_of_what_is_configurable():
+  text = "N = 1\ntrain.steps = 3\ntrain.seed = 2\ninner/noise.scale = %N\nunknown.x = 1\n"
+  calls = operative.calls_in(text)
+  assert calls[("", "replicator.train")] == {"steps": 3, "seed": 2}
+  assert sorted(key[0] for key in calls) == ["", "inner"]
 
 
 @pytest.mark.parametrize("text", ["a.x = = 1", "a.x = [1", "a.x = 'b"])

@@ -155,6 +155,32 @@ def test_a_name_that_does_not_exist_gets_a_hint(fails, hint):
   assert functools  # It is what the second row means.
 
 
+def test_a_layer_in_a_dict_is_named_by_its_key():
+  step = Step(ValueError("of the user"))
+  step.parts = {"first": [], "second": Block(ZeroDivisionError())}
+  assert in_one_line(raised(lambda: calls(step))).endswith(" (in the layer parts/second/parts/1)")
+
+
+def calls(self) -> None:
+  """Calls a layer, as a method of its owner does."""
+  self.parts["second"](tf.zeros([2, 3]))
+
+
+@pytest.mark.parametrize("message, line", [
+    ("\n\n  \nof a library.\nand more", "ValueError: of a library"),
+    ("indices[3] = -1 is not in [0, 10) [[{{node x}}]]",
+     "ValueError: indices[3] = -1 is not in [0, 10); an index, such as a label, is too large or "
+     "negative"),
+    ("segment_ids[0] = 7 is out of range [0, 3) there",
+     "ValueError: segment_ids[0] = 7 is out of range [0, 3); an index, such as a label, is too "
+     "large or negative"),
+    ("Graph execution error:\n\nDetected at node x\n  File y\n2 root error(s) found.\n"
+     "  (0) INVALID_ARGUMENT:  of the user\n  (1) CANCELLED: of another",
+     "ValueError: of the user")])
+def test_the_line_of_a_message_that_says_most_is_shown(message, line):
+  assert in_one_line(ValueError(message)) == line
+
+
 @pytest.mark.parametrize("strategy, devices", [("default", None), ("mirrored", 2)])
 def test_an_error_of_the_compiled_step_names_the_reason_and_the_line(strategy, devices):
   def step(x):

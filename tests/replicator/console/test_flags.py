@@ -27,11 +27,25 @@ def test_gin_flags_may_be_repeated():
 @pytest.mark.parametrize("argv, message", [
   (["--worker=2"], "command line: unrecognized arguments: --worker=2. Did you mean '--workers'?"),
   (["--workers=two"], "command line: argument --workers: invalid int value: 'two'."),
-  (["--gin=a"], "command line: unrecognized arguments: --gin=a.")])
+  (["--gin=a"], "command line: unrecognized arguments: --gin=a."),
+  (["--worker=2", "--seed"],
+   "command line: unrecognized arguments: --worker=2 --seed. Did you mean '--workers'?"),
+  (["a.gin", "--seed"],
+   "command line: unrecognized arguments: a.gin --seed. Write --gin_file=a.gin"),
+  (["x/adam.beta_1", "=", "0.5"],
+   'command line: unrecognized arguments: x/adam.beta_1 = 0.5. Write --gin_param="x/adam.beta_1 = '
+   '0.5"')])
 def test_a_bad_command_line_is_one_line_with_a_hint(argv, message):
   with pytest.raises(UsageError) as error:
     parser().parse_args(argv)
   assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("word", ["a.gin", "a.b=1", "--seed=1"])
+def test_a_program_without_gin_suggests_none(word):
+  with pytest.raises(UsageError) as error:
+    Parser(prog="python -m program").parse_args([word])
+  assert str(error.value) == f"command line: unrecognized arguments: {word}."
 
 
 def test_a_usage_that_is_written_is_part_of_the_error():

@@ -99,13 +99,24 @@ def test_the_rate_is_a_mean_over_the_recent_past():
   assert " 10 steps/s" in out.getvalue().splitlines()[-1]
 
 
-def test_after_a_rollback_the_rate_is_that_of_the_steps_made_again():
+def test_the_recent_past_is_half_a_minute():
   progress, clock, out = plain()
   with progress:
-    for step in (100, 200, 60, 70):  # Rolled back to step 50.
+    for step in [*range(1, 21), 50]:  # 1 step/s, and then 30 at once.
+      clock.now += 1
+      progress.update(step, {})
+  assert " 2.45 steps/s" in out.getvalue().splitlines()[-1]  # 49 steps in 20 s.
+
+
+@pytest.mark.parametrize("steps", [(100, 200, 60, 70), (100, 200, 200, 210)])
+def test_after_a_rollback_the_rate_is_that_of_the_steps_made_again(steps):
+  progress, clock, out = plain()
+  with progress:
+    for step in steps:  # Rolled back to an earlier step than the third, which is logged again.
       clock.now += 10
       progress.update(step, {})
-  assert out.getvalue().splitlines()[-1].startswith("step 70/5000  1 steps/s  64 examples/s")
+  assert out.getvalue().splitlines()[-1].startswith(
+      f"step {steps[-1]}/5000  1 steps/s  64 examples/s")
 
 
 def test_two_updates_at_the_same_time_are_no_error():
@@ -122,6 +133,15 @@ def test_many_scalars_are_cut_and_counted():
     clock.now += 1
     progress.update(1, {f"loss_of_network_{i}": 0.5 for i in range(10)})
   assert "  loss_of_network_0 0.5  loss_of_network_1 0.5  +8  " in out.getvalue()
+
+
+@pytest.mark.parametrize("length, shown", [(25, "  +0"), (26, "  +1")])
+def test_scalars_take_at_most_60_characters(length, shown):
+  progress, _, out = plain()
+  with progress:
+    progress.update(1, {"a" * 25: 0.5, "b" * length: 0.5})
+  assert ("b" in out.getvalue()) == (shown == "  +0")
+  assert (shown in out.getvalue()) == (shown == "  +1")
 
 
 def test_a_note_is_printed_unchanged():
@@ -177,6 +197,7 @@ def test_the_live_line_fits_the_terminal(width):
   drawn = visible(out.getvalue())
   assert len(set(drawn)) == 1
   assert len(drawn[0]) <= width
+  assert width == 40 or drawn[0].endswith("s left")  # Only scalars are cut.
 
 
 # ---- Numbers ------------------------------------------------------------------------------------
@@ -184,8 +205,9 @@ def test_the_live_line_fits_the_terminal(width):
 
 @pytest.mark.parametrize("value, text", [
   (1.23449, "1.234"), (0.0002, "0.0002"), (0.0, "0"), (10.0, "10"), (2637.4, "2637"),
-  (123456.7, "123457"), (-123456.7, "-123457"), (9_999_999.0, "9999999"), (1e7, "1e+07"),
-  (1.5e-6, "1.5e-06"), (-0.04567891, "-0.04568"), (2.5e9, "2.5e+09"), (-2.5e9, "-2.5e+09"),
+  (123456.7, "123457"), (-123456.7, "-123457"), (10000.0, "10000"), (9_999_999.0, "9999999"),
+  (1e7, "1e+07"), (1.5e-6, "1.5e-06"), (-0.04567891, "-0.04568"), (2.5e9, "2.5e+09"),
+  (-2.5e9, "-2.5e+09"),
   (float("nan"), "nan"), (float("-inf"), "-inf")])
 def test_numbers_have_four_digits(value, text):
   assert format_number(value) == text
@@ -193,6 +215,6 @@ def test_numbers_have_four_digits(value, text):
 
 @pytest.mark.parametrize("seconds, text", [
   (0.2, "0s"), (12, "12s"), (59.6, "1m 00s"), (125, "2m 05s"), (3 * 3600 + 7 * 60 + 1, "3h 07m"),
-  (2 * 86400 + 4 * 3600, "2d 04h")])
+  (2 * 86400 + 4 * 3600, "2d 04h"), (60, "1m 00s"), (3600, "1h 00m"), (86400, "1d 00h")])
 def test_durations_have_two_units(seconds, text):
   assert format_duration(seconds) == text

@@ -34,6 +34,8 @@ WARNING: All log messages before absl::InitializeLog() is called are written to 
 I0000 00:00:1795185226.981580   26398 port.cc:153] oneDNN custom operations are on.
 W0000 00:00:1795185226.981580   26398 rewrite.cc:1] Something was rewritten.
 To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
+E0000 00:00:1795185226.981580   26398 meta_optimizer.cc:967] remapper failed: INVALID_ARGUMENT
+E0000 00:00:1795185226.981580   26398 cpu_utils.h:1] oneDNN supports DT_HALF only on some CPUs.
 """
 WORDS = """\
 E0000 00:00:1795185226.981580   26398 port.cc:153] An error.
@@ -41,6 +43,8 @@ F0000 00:00:1795185226.981580   26398 port.cc:153] The last error.
 Ordinary words, Warning: too.
 I0000 is how this line begins
   I0000 00:00:1795185226.981580   26398 port.cc:153] quoted
+E0000 00:00:1795185226.981580   26398 meta_optimizer.cc:967] Another error.
+E0000 00:00:1795185226.981580   26398 cpu_utils.h:1] oneDNN has no such kernel.
 """
 
 
@@ -125,6 +129,8 @@ def test_the_import_is_silent(tmp_path):
   assert run("""
 quiet.import_tensorflow()
 assert sys.modules["tensorflow"]
+import logging
+logging.getLogger("tensorflow").warning("of Python")
 os.write(2, b"words\\n")
 """, PYTHONPATH=str(tmp_path)) == (0, "words\n")
 

@@ -50,6 +50,21 @@ def test_the_announced_workdir_is_the_one_of_the_run(monkeypatch, capsys):
   start.end()
 
 
+def test_the_next_training_has_a_workdir_of_its_own(monkeypatch, said):
+  said()
+  monkeypatch.setattr(start, "experiment", lambda: "another")
+  assert start.new_workdir().startswith("runs/another-")
+
+
+def test_a_flag_without_its_value_is_left_to_who_reads_it(said):
+  assert len(said("--workdir=w", "--gin_file")) == 2
+
+
+def test_ctrl_c_is_an_exception_again_when_all_is_loaded(said):
+  said()
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.parametrize("flag", ["--explain", "--diff=runs/a", "--help", "-h"])
 def test_a_command_that_prints_something_else_is_not_announced(flag, said):
   assert said(flag, "--workdir=w") == []

@@ -55,6 +55,15 @@ def test_nothing_is_said_when_nothing_is_done(plain):
   assert out.getvalue() == ""
 
 
+def test_nothing_is_said_after_the_end():
+  out, clock = io.StringIO(), Clock()
+  with Status(Console(file=out, force_terminal=False), clock) as status:
+    status.doing("loading")
+  clock.now += 100
+  status.beat()
+  assert out.getvalue() == ""
+
+
 def test_a_terminal_shows_one_line_that_goes_away():
   out, clock = io.StringIO(), Clock()
   console = Console(file=out, force_terminal=True, width=60, color_system=None,

@@ -185,6 +185,49 @@ def test_a_failure_after_a_return_has_only_the_steps_since():
   assert guard.divergence_in(2, history(loss=[np.inf])).recent["loss"].tolist() == [3.0, np.inf]
 
 
+def test_a_divergence_remembers_twenty_steps_and_what_is_new():
+  guard = Guard()
+  for first in range(1, 31, 2):
+    assert guard.divergence_in(first, history(loss=[first, first + 1.0])) is None
+  found = guard.divergence_in(31, history(loss=[31.0, np.nan, 33.0], new=[0.5, 1.5, 2.5]))
+  assert found.step == 32
+  assert found.recent["loss"][:-1].tolist() == [float(step) for step in range(13, 32)]
+  assert found.recent["new"].tolist() == [0.5, 1.5]
+
+
+def test_a_guard_that_is_off_looks_at_nothing():
+  guard = Guard("off", limits={"gone": 1.0})
+  guard.check_limits(["loss"])
+  assert guard.divergence_in(1, history(loss=[np.nan])) is None
+  assert guard.suspicions_in(1, history(loss=[np.nan])) == []
+  assert guard.at_log_point(1, {}, MAY_COLLAPSE) == []
+
+
+class Alone:
+  """The only process of a run."""
+
+  worker_id, num_pipelines = 0, 1
+
+
+@pytest.mark.parametrize("batches, files", [
+    (np.arange(6.0).reshape(3, 2), {"batch": [2.0, 3.0]}),
+    ({"pair": (np.arange(3.0), -np.arange(3.0))}, {"pair.0": 1.0, "pair.1": -1.0}),
+    (None, None)])
+def test_a_failure_says_which_data_came_after_the_skipped_ones(batches, files, tmp_path):
+  recovery = Recovery(Guard(), Alone(), tmp_path, {"seed": 0, "global_batch_size": 4})
+  recovery.rollbacks, recovery.skipped = 2, 3
+  with pytest.raises(Diverged):
+    recovery.check(4, history(loss=[1.0, np.inf, 1.0]), batches, pytest.fail)
+  folder = tmp_path / "failures" / "step-00000006-rollback-2"
+  facts = json.loads((folder / "failure.json").read_text())
+  assert facts["data_positions"] == (files and [32, 36])  # The ninth batch.
+  assert (facts["rollbacks"], facts["offending"]) == (2, {"loss": "Infinity"})
+  assert (folder / "batch.npz").exists() == (files is not None)
+  if files:
+    with np.load(folder / "batch.npz") as batch:
+      assert {name: batch[name].tolist() for name in batch.files} == files
+
+
 # ---- Roll back ----------------------------------------------------------------------------------
 
 ROLL_BACK = "Guard.action = 'roll_back'"
@@ -306,18 +349,23 @@ def test_a_limit_stops_a_run(tmp_path):
     ({"limits": {"d": np.nan}}, "must be a number"),
     ({"max_rollbacks": -1}, "max_rollbacks = -1: must be a whole number"),
     ({"max_rollbacks": 1.5}, "max_rollbacks = 1.5: must be a whole number"),
+    ({"limits": {"d": True}}, "must be a number"),
+    ({"max_rollbacks": True}, "max_rollbacks = True: must be a whole number"),
+    ({"collapse": 1}, r"collapse = 1: must be a fraction in \[0, 1\)"),
+    ({"collapse": -0.1}, "must be a fraction"), ({"collapse": True}, "must be a fraction"),
     ({"collapse": 5}, r"collapse = 5: must be a fraction in \[0, 1\)")])
 def test_settings_that_cannot_work_are_refused(kwargs, message):
   with pytest.raises(UsageError, match=message):
     Guard(**kwargs)
+  Guard(limits={"d": np.inf, "g": 1}, max_rollbacks=0, collapse=0)  # The lowest and the highest.
 
 
 MAY_COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
 
 
 @pytest.mark.parametrize("sample, data, collapse, warned", [
-    (0.01, 1.0, 0.05, True), (0.06, 1.0, 0.05, False), (0.0, 1.0, 0.0, False),
-    (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
+    (0.01, 1.0, 0.05, True), (0.05, 1.0, 0.05, False), (0.06, 1.0, 0.05, False),
+    (0.0, 1.0, 0.0, False), (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
 def test_the_guard_warns_of_samples_that_hardly_vary(sample, data, collapse, warned):
   means = {"sample_variance": sample, "data_variance": data}
   warnings = Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE)

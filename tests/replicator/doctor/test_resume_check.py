@@ -151,6 +151,22 @@ def test_python_values_that_change_are_found_and_no_others():
   assert found == {"count", "seen", "generator", "numbers", "drawn", "queue", "pyrandom"}
 
 
+def test_what_is_too_large_is_data_and_no_state():
+  step = Step()
+  step.state, step.data = np.zeros(2 ** 17), np.zeros(2 ** 17 + 1)  # The first has 1 MiB.
+  assert {"state", "data"} & python_state("", step).keys() == {"state"}
+
+
+def test_a_generator_that_has_ended_differs():
+  step = Step()
+  step.few = (i for i in range(1))
+  next(step.few)
+  before = python_state("", step)
+  assert next(step.few, None) is None
+  after = python_state("", step)
+  assert after["few.position"] != before["few.position"]
+
+
 _calls = {"made": 0}
 
 

@@ -91,6 +91,38 @@ def test_what_keras_keeps_for_itself_may_change():
   assert found.changed() == {}
 
 
+def read(step: object, *names: str) -> FrozenAttributes:
+  """What is found where a step reads these attributes, and does nothing else."""
+  found = FrozenAttributes(step)
+  with found.recorded():
+    for name in names:
+      getattr(step, name)
+  return found
+
+
+@pytest.mark.parametrize("value, is_data", [
+    (np.zeros(2 ** 14), True), ([0] * 1001, True), (np.array([None]), True), ([Settings()], True),
+    (np.zeros(2 ** 12), False), ([0] * 1000, False), (np.float32(0), False)])
+def test_what_is_large_or_no_number_is_not_compared(value, is_data):
+  step = tf.Module()
+  step.value = value
+  found = read(step, "value")
+  step.value = 1.0
+  assert (found.changed() == {}) == is_data
+
+
+def test_an_attribute_that_is_gone_is_named_and_a_long_value_is_cut():
+  step = Settings()
+  step.name = "x" * 60
+  step.word = "y" * 38
+  found = read(step, "rate", "name", "word")
+  del step.rate
+  step.name, step.word = step.word, step.name
+  assert found.changed() == {"rate": ("0.5", "None"),
+                             "name": (f"'{'x' * 36}...", f"'{'y' * 38}'"),
+                             "word": (f"'{'y' * 38}'", f"'{'x' * 36}...")}
+
+
 def test_the_classes_are_as_they_were():
   class Own(Step):
     def __getattribute__(self, name: str) -> object:

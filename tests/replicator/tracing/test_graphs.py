@@ -38,3 +38,16 @@ def test_an_assignment_is_placed_in_a_branch_or_loop_too(variables):
   found = {name: graphs.assigned_at(graph, variable) for name, variable in variables.items()}
   assert found == {"always": line_of("# Always."), "sometimes": line_of("# Sometimes."),
                    "again": line_of("# Again."), "never": ""}
+
+
+def test_calls_of_python_are_named_once_with_their_lines():
+  @tf.function(autograph=False)
+  def step(x):
+    for _ in range(2):
+      x += tf.numpy_function(lambda: 1.0, [], tf.float64)  # NumPy.
+    return tf.cond(x > 0, lambda: tf.py_function(lambda: 1.0, [], tf.float64),  # Python.
+                   lambda: x)
+
+  graph = step.get_concrete_function(tf.TensorSpec([], tf.float64)).graph
+  assert sorted(graphs.python_calls(graph)) == [
+      f"tf.numpy_function{line_of('# NumPy.')}", f"tf.py_function{line_of('# Python.')}"]

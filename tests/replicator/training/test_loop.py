@@ -288,7 +288,8 @@ def test_a_data_set_that_ends_early_is_an_error(tmp_path):
     (lambda x: {}, "non-empty dict of scalars"),
     (lambda x: [tf.reduce_mean(x)], "dict of scalars to log.* not list"),
     (lambda x: {"loss": x}, r"'loss' of shape \(8,\); return a scalar"),
-    # `metrics.jsonl` has these two itself.
+    # `metrics.jsonl` has these itself.
+    (lambda x: {"loss": x[0], "staleness": x[0]}, "'staleness'"),
     (lambda x: {"loss": x[0], "step": x[0]}, "'step'"),
     (lambda x: {"loss": x[0], "seconds": x[0]}, "'seconds'")])
 def test_a_step_that_returns_what_cannot_be_logged_is_refused(outputs, message, tmp_path):

@@ -30,6 +30,8 @@ def test_a_step_without_keras_networks_has_no_line_for_them():
 def test_many_networks_are_counted():
   *_, line = introduction.lines(FACTS, "x", {f"n{i}": i for i in range(30)})
   assert line.endswith("n7 7, and 22 more parameters")
+  *_, line = introduction.lines(FACTS, "x", {f"n{i}": i for i in range(8)})
+  assert line.endswith("n6 6, n7 7 parameters")
 
 
 @pytest.mark.parametrize("machine, text", [
@@ -44,6 +46,8 @@ def test_devices(machine, text):
 def test_workers_are_counted():
   line = list(introduction.lines({**FACTS, "num_workers": 2, "num_replicas": 4}, "x", {}))[1]
   assert line == "strategy    mirrored, 4 replicas, 2 workers, float32, seed 3"
+  line = list(introduction.lines({**FACTS, "num_replicas": 1}, "x", {}))[1]
+  assert line == "strategy    mirrored, 1 replica, float32, seed 3"
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_named(monkeypatch):
@@ -65,5 +69,8 @@ def test_the_gpus_are_those_of_the_driver(tmp_path, monkeypatch):
         "Model: \t\t NVIDIA H200\nIRQ:   \t\t 255\n")
   assert introduction.gpus(tmp_path) == ["NVIDIA H200"] * 2
   assert introduction.gpus(tmp_path / "none") == []
-  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # The user hides them.
-  assert introduction.gpus(tmp_path) == []
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+  assert introduction.gpus(tmp_path)
+  for hidden in ("", "-1"):  # By the user.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert introduction.gpus(tmp_path) == []

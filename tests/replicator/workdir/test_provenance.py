@@ -57,6 +57,21 @@ def test_the_commit_and_the_diff_make_the_code(repository, tmp_path_factory):
   assert not (clone / "data.bin").exists()
 
 
+def test_a_change_in_the_second_of_the_commit_is_found(repository):
+  git(repository, "config", "core.trustctime", "false")  # Nobody can set that time.
+  then = (repository / "step.py").stat().st_mtime // 1 - 100
+
+  def at_that_time(name: str) -> None:
+    os.utime(repository / name, (then, then))
+
+  at_that_time("step.py")
+  git(repository, "add", "step.py")
+  (repository / "step.py").write_text("rate = 2\n")  # As long as before.
+  at_that_time("step.py")
+  at_that_time(".git/index")
+  assert b"+rate = 2" in code_in(repository).diff
+
+
 def test_changes_that_are_too_large_are_noted_and_not_kept(repository, monkeypatch):
   monkeypatch.setattr(provenance, "MAX_DIFF", 50)
   (repository / "step.py").write_text("rate = 2\n")
@@ -76,6 +91,14 @@ def test_changes_that_git_cannot_list_are_noted(repository, tmp_path_factory, mo
   assert (code.diff, code.note) == (b"", "git cannot list the changes: CalledProcessError")
 
 
+@pytest.mark.parametrize("number, is_change", [(1, True), (3, True), (4, False)])
+def test_new_python_files_are_changes_up_to_a_number(number, is_change, repository, monkeypatch):
+  monkeypatch.setattr(provenance, "_MAX_NEW", 3)
+  for each in range(number):
+    (repository / f"new{each}.py").write_text("x = 1\n")
+  assert code_in(repository).commit.endswith("+") == is_change
+
+
 def test_many_new_python_files_are_an_environment_and_no_change(repository):
   for number in range(201):
     (repository / f"new{number}.py").touch()
@@ -92,6 +115,21 @@ def test_a_program_of_another_repository_is_recorded_beside_this_library(reposit
   assert found["git_commit"] == git(repository, "rev-parse", "HEAD")
   assert found["replicator_commit"] == provenance.code_of(provenance.__file__).commit
   assert facts_of(provenance.__file__)["replicator_commit"] is None
+  for none in (None, "/nowhere/step.py"):
+    assert provenance.code_of_program(none) == provenance.code_of(provenance.__file__)
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
+  installed = {"tensorflow-cpu": "2.21.0", "tensorflow-macos": "2.16.0", "numpy": "2.0.1"}
+
+  def version(name: str) -> str:
+    if name not in installed:
+      raise provenance.importlib.metadata.PackageNotFoundError(name)
+    return installed[name]
+
+  monkeypatch.setattr(provenance.importlib.metadata, "version", version)
+  found = provenance.versions()
+  assert (found["tensorflow"], found["numpy"], found["keras"]) == ("2.21.0", "2.0.1", None)
 
 
 def test_outside_a_repository_or_without_git_there_is_no_commit(tmp_path, repository, monkeypatch):

@@ -22,6 +22,7 @@ def run_of(folder, *rows, **facts) -> reader.Run:
     ([1.0, 2.0], {"steps": 3, "ended": "failed: no space"}, ("bad", "failed after step 2")),
     ([1.0, "NaN"], {"steps": 2}, ("bad", "not finite at step 2: loss")),
     (["NaN", 2.0], {"steps": 2}, ("good", "finished at step 2")),  # It recovered.
+    ([1.0], {"steps": "many"}, ("good", "finished at step 1")),
 ])
 def test_the_status_is_that_of_the_last_step(losses, facts, status, tmp_path):
   rows = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
@@ -29,7 +30,7 @@ def test_the_status_is_that_of_the_last_step(losses, facts, status, tmp_path):
 
 
 def test_evaluations_come_first_and_keep_their_own_steps(tmp_path):
-  run = run_of(tmp_path, {"step": 1, "seconds": 3.0, "loss": 4.0, "note": "words"},
+  run = run_of(tmp_path, {"step": 1, "seconds": 3.0, "loss": 4.0, "note": "words", "list": [1.0]},
                {"step": 2, "loss": 5.0, "eval/error": 6.0})
   assert list(run.series()) == ["eval/error", "loss"]
   for name, steps, values in (("eval/error", [2], [6.0]), ("loss", [1, 2], [4.0, 5.0])):
@@ -40,3 +41,17 @@ def test_lines_that_are_torn_are_counted_and_left_out(tmp_path):
   (tmp_path / "metrics.jsonl").write_text('{"step": 1, "d": 1.0}\n{"step": 2, "d"\n[3]\n{"d": 1}\n')
   run = reader.read(tmp_path)
   assert run.rows == [{"step": 1, "d": 1.0}] and run.num_corrupt == 3
+
+
+def test_what_is_no_text_or_no_dict_is_unreadable(tmp_path):
+  (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\n{"step": "2"}\n')
+  (tmp_path / "run.json").write_text("[1, 2]")
+  run = reader.read(tmp_path)
+  assert (run.rows, run.num_corrupt, run.facts) == ([{"step": 1}], 2, {})
+
+
+@pytest.mark.parametrize("name, tag, kind", [
+    ("loss", "train/loss", "training"), ("eval/x", "eval/x", "evaluation"),
+    ("evaluated", "train/evaluated", "training"), ("sigma/d", "sigma/d", "training")])
+def test_a_metric_has_a_tag_and_a_kind(name, tag, kind):
+  assert (reader.tensorboard_tag(name), reader.kind(name)) == (tag, kind)

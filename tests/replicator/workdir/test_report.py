@@ -227,6 +227,61 @@ def test_smoothing_keeps_lines_and_lessens_noise():
       charts.smoothed(noise[:30], 40)[:29], charts.smoothed(noise[:40])[:29])
 
 
+@pytest.mark.parametrize("length, longest, is_smoothed", [
+    (39, None, False), (40, None, True), (40, 1000, False), (41, 1000, True), (3, 40, True)])
+def test_a_curve_is_smoothed_if_it_is_long(length, longest, is_smoothed):
+  values = np.arange(float(length))
+  assert (charts.smoothed(values, longest) is not values) == is_smoothed
+
+
+def labels_of(values: list[float]) -> list[str]:
+  """The labels at both axes of a curve over hundreds of steps."""
+  svg = charts.curve(100 + 100 * np.arange(len(values)), np.array(values))
+  return re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+
+
+@pytest.mark.parametrize("values, is_logarithmic", [
+    ([31.0] + [1.0] * 30, True), ([30.0] + [1.0] * 30, False), ([31.0] + [0.0] * 30, False),
+    ([31.0] + [-1.0] * 30, False), ([31.0] * 30 + [1.0], False)])
+def test_a_curve_that_falls_far_has_a_logarithmic_axis(values, is_logarithmic):
+  assert {"0", "2"} & set(labels_of(values)) == {"2" if is_logarithmic else "0"}
+
+
+def test_an_axis_of_many_decades_shows_only_these():
+  labels = labels_of([1e4, 1e3, 100.0, 10.0, 1.0, 1.0])
+  assert "10" in labels and not {"2", "5", "20", "50"} & set(labels)
+
+
+def test_a_chart_goes_from_the_first_to_the_last_step_of_the_run():
+  def places(*span) -> list[float]:
+    svg = charts.curve(np.array([500.0, 1000.0]), np.array([1.0, 2.0]), *span)
+    return [float(x) for x in re.findall(r'cx="([\d.]+)"', svg)]
+
+  np.testing.assert_allclose(places(), [41.5, 251.4], atol=0.1)
+  np.testing.assert_allclose(places((0, 1000)), [146.4, 251.4], atol=0.1)
+
+
+def test_a_curve_without_points_keeps_its_color():
+  line, nothing = (np.arange(2), np.arange(2.0)), (np.zeros(0), np.zeros(0))
+  svg = charts.curves({"a": nothing, "b": line})
+  assert "var(--curve1)" in svg and "var(--curve0)" not in svg
+  assert charts.curves({"a": nothing}) == ""
+
+
+def test_curves_beyond_the_colors_are_dashed():
+  line = np.arange(2), np.arange(2.0)
+  eight, nine = (charts.curves(dict.fromkeys(map(str, range(n)), line)) for n in (8, 9))
+  assert nine.count("stroke-dasharray") == eight.count("stroke-dasharray") + 1
+
+
+def test_a_single_point_is_visible():
+  def marks(values: list[float], marker: str = "") -> int:
+    svg = charts.curve(np.arange(len(values)), np.array(values), marker=marker)
+    return len(re.findall(r"<use [^>]*var\(--ink\)", svg))
+
+  assert (marks([1.0]), marks([1.0, 2.0]), marks([1.0, 2.0], "o")) == (1, 0, 2)
+
+
 def test_numbers_that_are_not_finite_are_read_back(workdir):
   write_metrics(workdir, [{"step": 1, "d": "NaN", "g": "-Infinity", "words": "Infinite"}])
   (row,) = reader.read(workdir).rows

@@ -148,6 +148,7 @@ def test_run_json_says_where_the_run_came_from(tmp_path, monkeypatch):
   assert said["command"].endswith(""" '--gin_param=a.b = '"'"'c d'"'"''""")  # As a shell reads it.
   assert said["versions"]["tensorflow"] == tf.__version__
   assert len(said["machine"]["devices"]) >= 8
+  assert "CPU" not in said["machine"]["accelerators"]
   assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["started"])
   assert said["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", said["git_commit"])
 
