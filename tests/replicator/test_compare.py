@@ -1,5 +1,6 @@
 """Runs side by side: the tables, the page, and folders that hold no run."""
 
+import base64
 import json
 import re
 
@@ -88,6 +89,20 @@ def test_the_page_draws_the_curves_of_all_runs_in_one_chart(folders, tmp_path, c
   assert re.findall(r"</svg>(\w+)</span>", page) == ["one", "two"]  # In the legend.
   assert page.count("data:image/png;base64,") == 2
   assert "<td>train.seed<td>0<td>7" in page
+
+
+def test_the_last_picture_and_the_place_of_late_points_are_shown(tmp_path):
+  folder = write_run(tmp_path / "one", [5.0, 4.0, 3.0, 2.0, 1.0])
+  with (tmp_path / "one" / "metrics.jsonl").open("a") as file:
+    file.write('{"step": 3, "eval/x": 1.0}\n{"step": 5, "eval/x": 2.0}\n')
+  last = tmp_path / "one" / "samples" / "step-00000005.png"
+  Image.new("RGB", (9, 9)).save(last)
+  page = compare.page(compare.read([folder]))
+  assert re.findall("base64,([^\"]+)", page) == [base64.b64encode(last.read_bytes()).decode()]
+  (chart,) = re.findall(r"<figcaption>eval/x.*?</svg>", page, re.DOTALL)
+  x = [float(place) for place in re.findall(r'cx="([\d.]+)"', chart)]
+  assert x == pytest.approx([146.4, 251.4], abs=0.1)  # The middle of all steps, and their end.
+  assert len(re.findall(r"<use [^>]*var\(--curve0\)", chart)) == 2  # Evaluations have marks.
 
 
 def test_the_home_directory_may_be_written_as_a_tilde(folders, tmp_path, capsys, monkeypatch):
