@@ -148,7 +148,8 @@ def _diff(root: str) -> bytes:
   with tempfile.TemporaryDirectory(prefix="replicator-") as scratch:
     # New files are added to a copy of the index, so that the repository stays as it is. The copy
     # is as old: git looks into files that were changed in the second of the index.
-    copied = shutil.copy2(index.decode().rstrip("\n"), pathlib.Path(scratch) / "index")
+    copied = pathlib.Path(scratch) / "index"
+    shutil.copy2(index.decode().rstrip("\n"), copied)
     if 0 < len(new) <= _MAX_NEW:
       _git(root, "add", "--intent-to-add", "--", *map(os.fsdecode, new), index=copied)
     return _git(root, "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff",
