@@ -112,7 +112,7 @@ def _restored(main: Callable[[str], None], folder: pathlib.Path,
   if builder.step is None:
     raise UsageError(f"{folder}: its program did not call replicator.train")
   checkpoints = Checkpoints(folder / "checkpoints", builder.step)
-  number = checkpoints.load(checkpoints.best() if step == "best" else step)
+  number = checkpoints.restore_step(checkpoints.best() if step == "best" else step)
   return Loaded(builder.step, number)
 
 

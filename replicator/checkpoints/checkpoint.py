@@ -150,7 +150,7 @@ class Checkpoints:
               "another --workdir, or --allow_partial_restore")
     return {**facts["loop"], "step": facts["step"]}
 
-  def load(self, step: int | None = None) -> int:
+  def restore_step(self, step: int | None = None) -> int:
     """Restores the checkpoint of a step, or the newest good one; returns its step.
 
     It writes nothing to the disk, so the run that saves here may be under way.
