@@ -62,11 +62,10 @@ def one(tmp_path_factory):
   return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, divided", [
-    ("r3gan_stacked_digits", REPLICAS["mirrored 2"]),
-    pytest.param("wgangp_digits", REPLICAS["mirrored 2"], marks=pytest.mark.slow),
-    *(pytest.param(name, REPLICAS["mirrored 4"], marks=pytest.mark.slow) for name in TINY),
-    pytest.param("r3gan_stacked_digits", ["microbatch.n = 4"], marks=pytest.mark.slow)])
+    *((name, REPLICAS[replicas]) for replicas in ("mirrored 2", "mirrored 4") for name in TINY),
+    ("r3gan_stacked_digits", ["microbatch.n = 4"])])
 def test_however_it_is_divided_the_training_is_the_same(name, divided, one, tmp_path):
   expected, reference = one(name)
   rows = train(tmp_path, name, *divided)

@@ -38,6 +38,7 @@ def test_digits_are_classified_correctly(digits_folder):
   assert classifier.num_held_out == 359
 
 
+@pytest.mark.slow
 def test_the_classifier_of_digits_comes_with_the_package(digits_folder, tmp_path, monkeypatch):
   _, ours = digits_folder
   trained = train(Digits())  # What training makes today, on this machine.

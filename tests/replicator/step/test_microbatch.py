@@ -128,7 +128,8 @@ def test_the_number_comes_from_the_gin_file(float64, full_batch, monkeypatch):
   assert sizes == {4}
 
 
-@pytest.mark.parametrize("replicas, n", [(2, 4), pytest.param(4, 2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas, n", [(2, 4), (4, 2)])
 def test_with_batch_norm_micro_batches_are_those_of_one_replica(float64, replicas, n):
   # Statistics are of one micro-batch over all replicas: the same examples whatever their number.
   expected = train(Replicator("one_device"), n, GlobalBatchNorm)
