@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from models.metrics.checks import checked
-from models.metrics.extractor import Extractor
+from models.metrics.extractor import Extracted, Extractor
 from models.metrics.frechet import frechet_distance
 from models.metrics.inception_score import inception_score
 from models.metrics.kernel import kernel_distance
@@ -116,9 +116,6 @@ def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: s
            whose: str = "generated") -> Gathered:
   """Computes what is needed of images, one batch at a time.
 
-  Only what a metric needs is kept: with `statistics` alone, memory does not grow with the number of
-  images.
-
   Args:
     batches: uint8 [n, h, w, 3] each.
     extractor: may be None if only images are needed.
@@ -126,18 +123,35 @@ def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: s
     whose: `real` or `generated`, for errors.
 
   Raises:
+    UsageError: as `gather_extracted`.
+  """
+  return gather_extracted(((images, extractor(images) if extractor else None)
+                           for images in batches), extractor, needed, whose)
+
+
+def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
+                     extractor: Extractor | None, needed: set[str],
+                     whose: str = "generated") -> Gathered:
+  """Keeps what is needed of images and what was extracted from them.
+
+  With `statistics` alone, memory does not grow with the number of images.
+
+  Args:
+    batches: uint8 [n, h, w, 3] and what the extractor made of them.
+    extractor: as for `gather`, like `needed` and `whose`.
+
+  Raises:
     UsageError: there are no images, features are not finite, or the extractor has no logits.
   """
   count = 0
   statistics = FeatureStatistics.of(np.empty([0, extractor.num_features if extractor else 1]))
   kept: dict[str, list[np.ndarray]] = {name: [] for name in needed - {"statistics"}}
-  for images in batches:
+  for images, extracted in batches:
     count += len(images)
     if "images" in kept:
       kept["images"].append(images)
-    if extractor is None:
+    if extractor is None or extracted is None:
       continue
-    extracted = extractor(images)
     checked(extracted.features, whose)
     if "logits" in kept:
       if extracted.logits is None:
