@@ -150,8 +150,9 @@ def test_the_first_three_of_many_corrupt_images_are_named(bad, ending, tmp_path,
   logging.use_absl_handler()
   with caplog.at_level("WARNING"):
     ImageFolder(str(tmp_path), 8, on_error="skip")
-  assert caplog.messages == [f"ImageFolder skipped {bad} of {bad + 1} files that cannot be read: " + (
-      "{0}, {1}, " + ending).format(*files)]
+  assert caplog.messages == [
+      f"ImageFolder skipped {bad} of {bad + 1} files that cannot be read: {files[0]}, {files[1]}, "
+      + ending.format(*files)]
 
 
 def test_a_folder_without_a_readable_image_is_refused(tmp_path):

@@ -417,7 +417,7 @@ SEED, GENERATOR = [1, 2], tf.random.Generator.from_seed(0)
     (lambda: tf.random.stateless_truncated_normal([2], SEED), 1, 0),
     (lambda: tf.random.stateless_categorical([[0.0, 1.0]], 1, SEED), 1, 0),
     (lambda: tf.random.stateless_parameterized_truncated_normal([2], SEED), 1, 0),
-    (lambda: tf.random.split(SEED), 0, 0)])
+    (lambda: tf.random.split(SEED), 0, 0), (tf.raw_ops.StatelessRandomGetAlg, 0, 0)])
 def test_every_kind_of_draw_is_seen_and_no_key(draw, draws, with_state):
   seen = inspection.Evidence(lambda: None)
   seen.look_at_graph(tf.function(draw, autograph=False).get_concrete_function().graph)
