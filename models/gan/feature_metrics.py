@@ -1,6 +1,7 @@
 """The metrics of `models.metrics` during a training: FID, KID, precision, recall and others."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import gin
@@ -10,7 +11,8 @@ from models.metrics import efficientnet, inception  # noqa: F401  (for gin)
 from models.metrics.adaptors import SmallClassifier
 from models.metrics.extractor import Extracted, Extractor
 from models.metrics.image_sets import Source, rgb
-from models.vision.images import ImageSource, to_uint8
+from models.vision.images import ImageSource, read, to_uint8
+from replicator.errors import UsageError
 from replicator.strategies import dealing
 
 _SEED = 1
@@ -44,7 +46,8 @@ class FeatureMetrics:
         own.
       extractor: makes it, such as `@EfficientNetLite0`, `@Inception2015` or `@KerasFeatures`; by
         default a small classifier, which is trained on the source.
-      metrics: some of `fid`, `kid`, `prdc`, `is` and `swd`.
+      metrics: some of `fid`, `kid`, `prdc`, `is`, `swd` and, for a conditional generator,
+        `intra_fid`.
       num_samples: how many real and generated images to compare, at most `source.size`. Published
         numbers have 10,000 or 50,000.
 
@@ -61,6 +64,8 @@ class FeatureMetrics:
       self._extractor = extractor() if extractor else SmallClassifier(source, folder)
       self._real, _ = cache.gather_real(Source("data", source), np.sort(chosen), self._extractor,
                                         self._needed, folder)
+    if "intra_fid" in metrics:
+      self._real.labels = read(source, np.sort(chosen))[1]
     self.description = (
         f"{self.num_samples:,} real and {self.num_samples:,} generated images; features: "
         f"{self._extractor.name}; resizing: {self._extractor.resizing}"
@@ -73,22 +78,29 @@ class FeatureMetrics:
     Args:
       generate: n and a slice of `range(n)` -> these images [m, h, w, c], floats in [-1, 1] of any
         precision. They are rounded to 8 bits, the precision of the real ones.
-      num_classes: not used.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
 
     Returns:
       The numbers by the names that they have in these features: `fid`, `kid` and `inception_score`
       in those of Inception, and `frechet_distance`, `kernel_distance` and `score_of_classes` in
-      others; `precision`, `recall`, `density`, `coverage`, `sliced_wasserstein_distance`. NaN when
-      an image is not finite.
+      others; `intra_class_fid` and `intra_class_frechet_distance` likewise; `precision`, `recall`,
+      `density`, `coverage`, `sliced_wasserstein_distance`. NaN when an image is not finite.
+
+    Raises:
+      UsageError: `intra_fid` of a generator without classes.
     """
     from models.metrics import comparison
-    names = [name.lower().replace("é", "e").replace(" ", "_") for metric in self._metrics
+    if "intra_fid" in self._metrics and not num_classes:
+      raise UsageError("FeatureMetrics.metrics has 'intra_fid', and the generator has no classes; "
+                       "train a conditional one, or leave 'intra_fid' out")
+    names = [re.sub("[ -]", "_", name.lower().replace("é", "e")) for metric in self._metrics
              for name in comparison.names(metric, self._extractor.is_inception)]
     try:
       generated = comparison.gather_extracted(self._extracted(generate), self._extractor,
                                               self._needed)
     except FloatingPointError:
       return dict.fromkeys(names, np.nan)
+    generated.labels = np.arange(self.num_samples) % max(num_classes, 1)
     rows = comparison.compare(self._real, generated, self._extractor, self._metrics)
     return dict(zip(names, [row.value for row in rows], strict=True))
 
