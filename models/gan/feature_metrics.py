@@ -117,9 +117,9 @@ class FeatureMetrics:
       pixels = rgb(to_uint8(images).numpy())
       pixels = pixels[np.arange(size) % len(pixels)]  # The last part may be smaller.
       extracted = self._extractor(pixels)
-      found = {"is_finite": np.isfinite(np.asarray(images, np.float64)).all(),
-               "images": pixels if "images" in self._needed else pixels[:, :0],
-               "features": extracted.features}
+      is_finite = np.isfinite(np.asarray(images, np.float64)).all()
+      found = {"is_finite": np.asarray(is_finite), "features": extracted.features,
+               "images": pixels if "images" in self._needed else pixels[:, :0]}
       return found if extracted.logits is None else {**found, "logits": extracted.logits}
 
     left = self.num_samples

@@ -206,7 +206,7 @@ class _Array:
     self.resolution = (resolution, resolution) if resolution else images.shape[1:3]
     self.resizing = _resizing(resolution)
     self.formats: set[str] = set()
-    self.class_names = ()
+    self.class_names: tuple[str, ...] = ()
     self._images = images
     self._classes = classes
     self._square = resolution
