@@ -107,9 +107,9 @@ def test_small_variables_of_a_type_share_a_checksum_and_large_ones_do_not(mirror
   with mirrored.scope():
     many = {f"{kind.name}{i}": tf.Variable(tf.ones([2 ** 16], kind)) for i in range(5)
             for kind in (tf.float32, tf.int64)}
-  compute, sizes = copies._checksum_of, []
+  sizes: list[int] = []
   monkeypatch.setattr(copies, "_checksum_of", lambda dtype: lambda x: (
-      sizes.append(x.shape[0] // 2 ** 16), compute(dtype)(x))[1])
+      sizes.append(x.shape[0] // 2 ** 16) or 0))
   assert Copies(many, mirrored).parted() == set()
   assert sorted(sizes) == [1] * 4 + [4] * 4  # Of two types, on two replicas.
 

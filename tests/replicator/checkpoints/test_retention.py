@@ -48,7 +48,7 @@ def test_all_rules_keep_together():
     (None, [], True, None), ("loss", ["eval/x"], True, None), ("eval/x", ["loss"], False, None),
     ("loss", ["loss"], False, None), ("eval/x", ["eval/x"], True, None),
     ("loss", ["losses", "d"], False, "Did you mean 'losses'? Write one of: losses, d"),
-    ("eval/x", ["eval/fid"], True, "logged. Write one of: eval/fid"),
+    ("eval/x", ["eval/mean_error"], True, "logged. Write one of: eval/mean_error"),
     ("eval/x", [], True, "logged. This run has no evaluation")])
 def test_the_scalar_must_be_logged_where_its_name_says(metric, names, evaluated, words):
   retention = Retention(1, 0, metric, "min")
