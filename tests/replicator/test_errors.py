@@ -33,8 +33,8 @@ def raised(first: Exception, then: Exception) -> Exception:
 
 @pytest.mark.parametrize("first, then, is_replaced", [
     (ValueError("of the user"), ValueError("of the user\n  In call to configurable 'a'"), True),
-    (KeyError("x"), KeyError("'x'\n  In call to configurable 'a'"), True),
     (UsageError("write b"), ValueError("Exception encountered when calling Dense.call()."), True),
+    (KeyError("x"), KeyError("Exception encountered when calling Dense.call()."), True),
     (UsageError("write b"), ValueError("in user code:\n\n  write b"), True),
     (UnicodeError(), TypeError("UnicodeError.__init__() missing 4 arguments"), True),
     (ValueError("of the user"), ValueError("another"), False),
