@@ -26,7 +26,7 @@ def raised(first: Exception, then: Exception) -> Exception:
     try:
       raise first
     except Exception:
-      raise then
+      raise then  # noqa: B904
   except Exception as error:
     return error
 

@@ -1,6 +1,7 @@
 """The command line of an experiment: what it prints, which files it writes, and how it ends."""
 
 import importlib.machinery
+import itertools
 import json
 import os
 import pathlib
@@ -298,7 +299,7 @@ def test_explain_has_columns_that_one_long_text_does_not_widen(run):
   used = out.partition("\nNot used to build the run")[0].splitlines()
   groups = [line.partition(" ")[0].rpartition(".")[0] for line in used]
   assert "" in groups  # A blank line stands between two configurables, and only there.
-  assert all("" in pair or pair[0] == pair[1] for pair in zip(groups, groups[1:], strict=False))
+  assert all("" in pair or pair[0] == pair[1] for pair in itertools.pairwise(groups))
   assert len(set(groups) - {""}) == groups.count("") + 1
   assert list(filter(None, dict.fromkeys(groups))) == sorted(
       set(groups) - {""}, key=lambda name: name.lower())

@@ -96,7 +96,8 @@ def test_an_activation_is_that_of_tensorflow(name):
 @pytest.mark.parametrize("binding, words", [
     ("adam.weight_decay = 'much'", "must be float or LearningRateSchedule or None, not str"),
     ("adam.beta_1 = 'much'", "must be float or LearningRateSchedule, not str"),
-    ("adam.amsgrad = 1", "must be bool, not int"), ("adam.name = 3", "must be str or None, not int"),
+    ("adam.amsgrad = 1", "must be bool, not int"),
+    ("adam.name = 3", "must be str or None, not int"),
     ("exponential_decay.decay_steps = 'x'", "must be float, not str"),
     ("piecewise_constant_decay.values = 0.1", "must be Sequence[float], not float"),
     ("variance_scaling.mode = 1", "must be str, not int"),
