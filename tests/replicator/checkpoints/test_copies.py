@@ -111,7 +111,7 @@ def test_small_variables_of_a_type_share_a_checksum_and_large_ones_do_not(mirror
   monkeypatch.setattr(copies, "_checksum_of", lambda dtype: lambda x: (
       sizes.append(x.shape[0] // 2 ** 16) or 0))
   assert Copies(many, mirrored).parted() == set()
-  assert sorted(sizes) == [1] * 4 + [4] * 4  # Of two types, on two replicas.
+  assert sorted(sizes) == [1] * 4 + [4] * 4  # Two types on two replicas.
 
 
 @pytest.mark.parametrize("offset, found", [(0, set()), (1, {"own"})])

@@ -48,8 +48,8 @@ def test_a_resumed_search_knows_the_recorded_trials():
   first = searched(count=12)
   assert len(first) == 12
   bindings = next(iter(first.values())).bindings
-  others = {"other": Record("other", bindings, DONE),  # Of other common settings,
-            "lr=1": Record("lr=1", {"lr": 1.0}, DONE)}  # and of another space.
+  others = {"other": Record("other", bindings, DONE),  # With other common settings,
+            "lr=1": Record("lr=1", {"lr": 1.0}, DONE)}  # and in another space.
   both = searched(records={**first, **others})
   assert len(both) == 22 and {*first, *others} < set(both)
 

@@ -42,7 +42,7 @@ def test_code_as_it_was_committed_is_its_commit(repository):
 
 def test_the_commit_and_the_diff_make_the_code(repository, tmp_path_factory):
   for setting, value in (("diff.noprefix", "true"), ("color.ui", "always"),
-                         ("diff.external", "true")):  # Of the user, for reading.
+                         ("diff.external", "true")):  # A user likes to read so.
     git(repository, "config", setting, value)
   (repository / "step.py").write_text("rate = 2\n")
   (repository / "notes.txt").write_bytes(b"\0not text")

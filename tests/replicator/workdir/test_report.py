@@ -140,7 +140,7 @@ def test_each_chart_by_step_goes_over_the_whole_run(tmp_path):
     (chart,) = re.findall(rf"<figcaption>{name}.*?</figure>", page, re.DOTALL)
     x = [float(place) for place in re.findall(r'cx="([\d.]+)"', chart)]
     assert x[-2:] == pytest.approx([146.4, 251.4], abs=0.1)
-    assert len(re.findall(r"<use [^>]*var\(--ink\)", chart)) == marks  # Of evaluations.
+    assert len(re.findall(r"<use [^>]*var\(--ink\)", chart)) == marks  # Evaluations have them.
 
 
 @pytest.mark.parametrize("end", [{"eval/return_min": "NaN"}, {}])
@@ -465,7 +465,7 @@ def test_the_values_of_a_curve_are_under_the_pointer(workdir):
 def test_the_values_of_a_long_curve_are_a_choice():
   values = np.random.default_rng(0).normal(size=5000)
   svg = charts.curve(np.arange(5000.0), values)
-  assert svg.count("<title>") == 60  # Of the values themselves, not of their moving mean.
+  assert svg.count("<title>") == 60  # They show the values, not their moving mean.
   assert f"<title>4999: {values[-1]:.4g}</title>" in svg
 
 
