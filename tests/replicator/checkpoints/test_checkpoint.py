@@ -704,6 +704,7 @@ def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
   saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
   assert saved["scalars"] == {"count": 3.0}
   assert saved["loop"]["window"]["sums"] == {}
+  assert json.loads((tmp_path / "run.json").read_text())["ended"] == "interrupted"
 
 
 def test_a_stop_between_two_log_points_loses_nothing(tmp_path):
