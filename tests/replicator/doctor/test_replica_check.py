@@ -496,6 +496,9 @@ def test_draws_are_for_joined_batches_if_they_have_as_many_rows():
 # ---- The variants -------------------------------------------------------------------------------
 
 
+NORM = replicator.GlobalBatchNorm()
+
+
 def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **seen):
   """The table of a step whose loss `a` is known, by replicas and micro-batches, or its values."""
   check = replica_check.ReplicaCheck(lambda workdir: None, [], [])
@@ -504,6 +507,8 @@ def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **se
 
   def record(replicas: int, microbatches: int = 1) -> replica_recording.ReplicaRecording:
     found = recordings.get((replicas, microbatches), 1.0)
+    if isinstance(found, Exception):
+      raise found
     found = next(found) if hasattr(found, "__next__") else found
     values = found if isinstance(found, dict) else quantities("loss", a=found)
     return replica_recording.ReplicaRecording(values, True, 8, evidence)
@@ -512,9 +517,7 @@ def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **se
 
 
 def test_the_statistics_of_micro_batches_are_not_compared_with_those_of_the_full_batch():
-  step = tf.Module()
-  step.norm = replicator.GlobalBatchNorm()
-  in_parts = {(1, 2): 2.0, (2, 2): 2.0}
+  step, in_parts = lambda: NORM, {(1, 2): 2.0, (2, 2): 2.0}
   *_, row = rows(in_parts, step, microbatched=True)
   assert row.verdict == AGREES and row.notes[0].startswith("compared on 2 replicas with 2 micro")
   *_, row = rows({**in_parts, (2, 2): 2.5}, step, microbatched=True)
@@ -535,6 +538,37 @@ def test_weights_that_differ_are_no_proof_that_the_step_draws():
   assert cause.startswith("likely cause: initial weights differ")
   losses = map(float, itertools.count())
   assert "not deterministic" in rows({(1, 1): losses, (2, 1): 9.0})[0].notes[1]
+
+
+def test_a_variant_that_is_refused_says_so_in_one_line():
+  two, four, _ = rows({(2, 1): UsageError("step.py:3: no such\nIn call to train"),
+                       (4, 1): UsageError("train.global_batch_size = 6: does not divide by the 4")})
+  assert (two.verdict, two.detail, two.notes) == (FAILED, "step.py:3: no such", ())
+  assert (four.verdict, four.detail[-8:]) == (SKIPPED, "by the 4")
+  row = rows({(1, 2): UsageError("in parts")}, lambda: NORM, microbatched=True)[2]
+  assert (row.verdict, row.detail) == (FAILED, "in parts")
+
+
+def test_two_processes_are_compared_by_what_their_chief_recorded(monkeypatch):
+  def run_doctor(words, workers):
+    *given, record = words
+    assert (given, workers) == (["--experiment=x"], 2)
+    value = quantities("loss", a=2.0)
+    replica_recording.ReplicaRecording(value, True, 8, inspection.Evidence(lambda: None)).write(
+        record.removeprefix("--record="))
+  monkeypatch.setattr(replica_check, "run_doctor", run_doctor)
+  row = rows({}, words=["--experiment=x"])[3]
+  assert (row.check, row.verdict) == ("2 processes", DIFFERS)
+  assert "a sum over replicas: the loss 'a' is exactly 2 times as large" in row.notes[1]
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_only_the_chief_of_a_cluster_writes_what_it_recorded(is_chief, tmp_path, monkeypatch):
+  recording = replica_recording.ReplicaRecording(
+      quantities("loss", a=1.0), is_chief, 8, inspection.Evidence(lambda: None))
+  monkeypatch.setattr(replica_check.ReplicaCheck, "_record_with", lambda check, bindings: recording)
+  replica_check.ReplicaCheck(lambda workdir: None, [], []).record_process(str(tmp_path / "r.npz"))
+  assert (tmp_path / "r.npz").exists() == is_chief
 
 
 def test_a_replica_of_several_devices_has_no_second_process():
