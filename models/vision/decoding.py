@@ -51,7 +51,7 @@ class EncodedImages(Protocol):
 class DecodedImages:
   """An `ImageSource` of center squares [r, r, channels] of encoded images, which are `encoded`.
 
-  If all of them fit into `memory_limit` bytes, a pool of threads decodes them at construction.
+  If all images fit into `memory_limit` bytes, a pool of threads decodes them at construction.
   Otherwise each is decoded by the threads of the input pipeline whenever it is drawn, and nothing
   is kept; what a run sees is the same.
 
