@@ -361,13 +361,16 @@ def test_the_same_ratio_everywhere_is_a_sum(one, other, cause):
   assert diagnosis.Case(reference, other, first, 4, False, 1e-9).cause().startswith(cause)
 
 
-@pytest.mark.parametrize(("tape", "cause"), [
-    (1.0, "clipping before aggregation: tf.clip_by_norm"), (2.5, "a batch-dependent op")])
-def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, cause):
+@pytest.mark.parametrize(("tape", "kind", "cause"), [
+    (1.0, "clips", "clipping before aggregation: this at my_step.py:3; set wrap_optimizer's clip_"),
+    (1.0, "changes", "gradients changed before aggregation by an operation that is not linear "
+     "(this at my_step.py:3), as in clipping; set wrap_optimizer's clip_norm, which clips the"),
+    (2.5, "clips", "a batch-dependent op")])
+def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, kind, cause):
   one = quantities(replica_recording.RAW, u__0=1.0) | quantities("gradient", u__w=0.3)
   other = quantities(replica_recording.RAW, u__0=tape) | quantities("gradient", u__w=0.4)
   seen = inspection.Evidence(lambda: None)
-  seen.clips.append("tf.clip_by_norm at my_step.py:3")
+  getattr(seen, kind).append("this at my_step.py:3")
   first = diagnosis.compare(one, other, 1e-9)[1]
   reference = replica_recording.ReplicaRecording(one, True, 8, seen)
   case = diagnosis.Case(reference, other, first, 2, False, 1e-9)
@@ -491,6 +494,12 @@ def test_draws_are_for_joined_batches_if_they_have_as_many_rows():
   assert seen.draws_for_joined_batches() == [
       (f"a replicator.Dropout layer draws at {line(4)}", place) for place in (line(3), line(4))]
   assert seen.draws == []
+  reference = replica_recording.ReplicaRecording(quantities("loss", a=1.0), True, 8, seen)
+  first = diagnosis.Deviation((1, "loss", "a"), 0.5, (1.0, 1.5))
+  cause = diagnosis.Case(reference, {}, first, 2, False, 1e-9).cause()
+  assert cause.startswith(
+      f"a replicator.Dropout layer draws at {line(4)} on batches that are joined at {line(3)}: on "
+      "each replica their rows are in another order; draw, or call the network, once for each")
 
 
 # ---- The variants -------------------------------------------------------------------------------
