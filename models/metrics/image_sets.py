@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from models.metrics import image_classes
-from models.vision import folder
+from models.vision import decoding, folder
 from models.vision.images import ImageSource, read
 from replicator.errors import UsageError
 
@@ -185,8 +185,8 @@ class _Files:
         if image.mode[0] in "IF":
           raise ValueError("it has more than 8 bits for each channel")
         self.formats.add(image.format or "")
-        whole = folder.upright_rgb(image)
-        return np.asarray(folder.center_square(whole, self._square) if self._square else whole)
+        whole = decoding.upright_rgb(image)
+        return np.asarray(decoding.center_square(whole, self._square) if self._square else whole)
     except Exception as error:  # Pillow raises errors of many types for broken files.
       reason = " ".join(str(error).split()) or type(error).__name__
       raise UsageError(f"{self.name}: {self._files[index]} cannot be read as an image ({reason}): "
@@ -215,7 +215,7 @@ class _Array:
     for i in range(0, len(indices), _AT_A_TIME):
       images = rgb(self._images[indices[i:i + _AT_A_TIME]])
       if self._square:
-        images = np.stack([np.asarray(folder.center_square(Image.fromarray(image), self._square))
+        images = np.stack([np.asarray(decoding.center_square(Image.fromarray(image), self._square))
                            for image in images])
       yield images
 

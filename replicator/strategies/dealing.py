@@ -98,7 +98,7 @@ def deal(function: Part, count: int) -> Iterator[Nest]:
 def chief_first() -> Iterator[None]:
   """Runs the body on the chief, and then on the other workers that evaluate.
 
-  It is for files that one worker makes and all of them read.
+  It is for files that one worker makes and all workers read.
   """
   dealer = context.current().dealer
   if dealer and dealer.worker:
