@@ -141,6 +141,9 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("SNGAN.loss = @wgan",
      "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
      "@modified, @relativistic, @wasserstein"),
+    ("generator/SNGAN.loss = @wgan",
+     "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
+     "@modified, @relativistic, @wasserstein"),
     ("SNGAN.loss = hinge",
      "not valid gin: SNGAN.loss = hinge (a string needs quotes, a function @, a macro %)"),
     ("SNGAN.loss = 'hinge'",
