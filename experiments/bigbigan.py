@@ -177,6 +177,7 @@ class BigBiGANEvaluator:
   def __init__(self, evaluate_samples: SampleEvaluator, train_on: ImageSource,
                held_out: ImageSource, rows: int = 8, probe_images: int = 5_000):
     self._evaluate_samples = evaluate_samples
+    self.on_all_workers = evaluate_samples.on_all_workers
     self._parts = train_on, held_out
     self._shown = rows * (rows // 2)
     self._columns = rows // 2

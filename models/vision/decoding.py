@@ -229,5 +229,6 @@ def center_square(image: Image.Image, resolution: int) -> Image.Image:
   """The center square of an image, resized to `resolution` by Pillow's bicubic filter."""
   side = min(image.size)
   left, top = (image.width - side) // 2, (image.height - side) // 2
-  return image.resize((resolution, resolution), Image.Resampling.BICUBIC,
-                      box=(left, top, left + side, top + side))
+  # Not `resize(box=...)`, whose filter reads pixels outside of the box.
+  square = image.crop((left, top, left + side, top + side))
+  return square.resize((resolution, resolution), Image.Resampling.BICUBIC)
