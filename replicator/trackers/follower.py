@@ -87,7 +87,8 @@ class _Follower(threading.Thread):
     self._status = ""
     self._has_news = True
     # What the thread knows.
-    self._sent = first_step  # The tracker may have lines up to here.
+    self._sent = -1  # The tracker has the lines up to here.
+    self._most = first_step  # Those up to here may be there: the run has not taken them back.
     self._open = ""  # The id of the open record.
     self._log = record.Log(workdir, first_step)
     self._problem = ""  # Why it is behind.
@@ -124,8 +125,8 @@ class _Follower(threading.Thread):
     self.join(max(0.0, seconds))
     problem = "it is slow" if self.is_alive() else self._problem
     if problem:
-      self._say(f"warning: {self.name} has only what was logged up to step {self._sent} "
-                f"({problem}); the same command sends the rest")
+      lacks = f"what was logged after step {self._sent}" if self._sent >= 0 else "all"
+      self._say(f"warning: {self.name} lacks {lacks} ({problem}); the same command sends it")
 
   # ---- In the thread of the tracker -------------------------------------------------------------
 
@@ -152,8 +153,9 @@ class _Follower(threading.Thread):
     if self._open != self._ids.of(self.name):
       self._begin()
     for line in self._log.up_to(settled):
-      self._sent = line.step
+      self._most = line.step
       self._tracker.log(line.step, line.scalars, line.picture)
+      self._sent = line.step
 
   def _begin(self) -> None:
     """Opens the record, or a new one if it has lines that the run took back."""
@@ -161,7 +163,7 @@ class _Follower(threading.Thread):
       self._tracker.end(INTERRUPTED)
     run_id = self._ids.of(self.name)
     last = self._last_of(run_id)
-    if last > self._sent:
+    if last > self._most:
       self._say(f"note: {self.name} has lines up to step {last} that this run does not have any "
                 "more; another record begins there")
       self._tracker.end(INTERRUPTED)
