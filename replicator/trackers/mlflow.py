@@ -11,6 +11,7 @@ import gin
 from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, TrackedRun, require
 
 _TAG = "replicator.id"
+_LAST = "seconds"  # The scalar that every line has, and that is logged last of a line.
 _STATUS = {FINISHED: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
 _BATCH = 100  # The most parameters that one request may have.
 _LENGTH = 6000  # The most letters that the value of a parameter may have.
@@ -51,7 +52,7 @@ class MLflow:
     self._id, self._started = opened.info.run_id, opened.info.start_time
     self._client.update_run(self._id, "RUNNING")
     self._write_config(run, opened.data.params)
-    history = self._client.get_metric_history(self._id, "seconds")
+    history = self._client.get_metric_history(self._id, _LAST)
     return max((metric.step for metric in history), default=-1)
 
   def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
@@ -59,9 +60,10 @@ class MLflow:
     from mlflow.entities import Metric
     if picture is not None:
       self._client.log_artifact(self._id, str(picture), "samples")
-    time = self._started + round(1000 * scalars.get("seconds", 0.0))
+    time = self._started + round(1000 * scalars.get(_LAST, 0.0))
+    names = sorted(scalars, key=lambda name: name == _LAST)
     self._client.log_batch(self._id, metrics=[
-        Metric(_allowed(name), value, time, step) for name, value in scalars.items()])
+        Metric(_allowed(name), scalars[name], time, step) for name in names])
 
   def end(self, status: str) -> None:
     """Sets the status to FINISHED, FAILED or, of an interrupted run, KILLED."""

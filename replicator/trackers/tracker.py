@@ -1,7 +1,7 @@
 """What a tracker is: a service, or a file, that gets what a run logs.
 
-A tracker is any object with the three methods of `Tracker`. It is told of a line of `metrics.jsonl`
-only when the run will not take it back, and is asked what it has whenever it begins. So it need not
+A tracker is any object with the three methods of `Tracker`. It gets a line of `metrics.jsonl` only
+when the run will not take it back, and is asked what it has whenever it begins. So it need not
 delete anything, and need not remember more than it shows.
 """
 

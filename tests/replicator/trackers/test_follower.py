@@ -56,7 +56,7 @@ def test_the_end_sends_all_that_belongs_to_the_run(status, last, workdir):
 
 
 class Killed(BaseException):
-  """The process ends here: nothing of it goes on, and nobody is told."""
+  """The process ends here: nothing in it goes on, or says so."""
 
 
 @pytest.mark.filterwarnings("ignore:Exception in thread")
@@ -150,7 +150,8 @@ def test_a_rollback_to_the_last_checkpoint_takes_nothing_back_that_was_sent(work
 def test_a_finished_run_sends_what_is_missing(workdir):
   workdir.log(0, 20)
   memory = Memory()
-  followers = Followers([memory], workdir.folder, 20, lambda line: None)  # Nothing is left to train.
+  # Nothing is left to train, so that nothing calls `begin`.
+  followers = Followers([memory], workdir.folder, 20, lambda line: None)
   followers.end("finished")
   assert list(memory.records.values()) == [workdir.lines]
 

@@ -42,8 +42,8 @@ def test_a_package_that_is_not_installed_is_named(kind, package, monkeypatch):
   monkeypatch.setattr(tracker.importlib.util, "find_spec", lambda name: None)
   with pytest.raises(UsageError) as refused:
     kind()
-  assert str(refused.value).splitlines()[0] == (f"@{kind.__name__}() needs the package {package}: pip install "
-                                                f"'replicator[{package}]'")
+  assert str(refused.value).splitlines()[0] == (
+      f"@{kind.__name__}() needs the package {package}: pip install 'replicator[{package}]'")
 
 
 def test_gin_names_the_line_of_what_is_no_list(restored, tmp_path):

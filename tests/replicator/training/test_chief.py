@@ -112,7 +112,8 @@ def test_a_run_that_failed_is_tracked_to_its_end_and_resumes_in_another_record(t
   assert list(memory.records.values()) == [failed]
   train(tmp_path, 10)
   assert list(memory.records.values()) == [failed, logged(tmp_path)]
-  assert "note: Memory has lines up to step 6 that this run does not have" in capsys.readouterr().out
+  out = capsys.readouterr().out
+  assert "note: Memory has lines up to step 6 that this run does not have" in out
 
 
 def test_a_tracker_that_fails_does_not_fail_the_run(tmp_path, capsys):
