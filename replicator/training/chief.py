@@ -5,12 +5,10 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from replicator.console.error_line import in_one_line
 from replicator.console.progress import Progress
 from replicator.errors import Preempted, RunFailed, UsageError, first_line
-from replicator.step import context
 from replicator.trackers.follower import Followers
 from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, Tracker
 from replicator.workdir import introduction, writer
@@ -42,7 +40,7 @@ class Chief:
   """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
-               evaluate: Callable[[], Evaluation] | None, trackers: Sequence[Tracker] = ()):
+               evaluate: Callable[[int], Evaluation] | None, trackers: Sequence[Tracker] = ()):
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
     self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self._report = LiveReport(self._record, self.progress.note)
@@ -58,8 +56,7 @@ class Chief:
     """Evaluates, draws the picture, and returns the scalars by the names they are logged under."""
     if self._evaluate is None:
       return {}
-    with context.entered(tf.constant(step, tf.int64)):
-      found = self._evaluate()
+    found = self._evaluate(step)
     if found.method and self._record.note("evaluation", found.method):
       self.progress.note(f"evaluation: {found.method}")
     if found.axes:

@@ -218,12 +218,13 @@ def test_the_report_of_corrupt_files_says_so(workdir):
 
 def test_numbers_that_are_not_finite_are_named(workdir):
   write_metrics(workdir, [{"step": 1, "seconds": 1.0, "d": 1.0, "g": math.nan},
-                          {"step": 2, "seconds": 2.0, "d": math.inf, "g": math.nan}])
+                          {"step": 2, "seconds": 2.0, "d": math.inf, "g": math.nan},
+                          {"step": 3, "seconds": 3.0, "d": math.nan, "g": math.nan}])
   words = written(workdir).words
-  assert "not finite at step 2: d, g" in words
-  assert "1 not finite" in words and "2 not finite" in words
+  assert "not finite at step 3: d, g" in words
+  assert "2 not finite" in words and "3 not finite" in words
   words = re.sub(r"\s+", " ", words)
-  assert "d inf 1 1 1 " in words and "g nan nan nan nan " in words  # In the table.
+  assert "d nan 1 1 1 " in words and "g nan nan nan nan " in words  # In the table.
 
 
 def test_a_run_that_stopped_early_is_not_called_finished(workdir):
