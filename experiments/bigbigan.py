@@ -27,6 +27,7 @@ from models.vision import grid
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.held_out import hold_out
+from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.linear_probe import linear_probe
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
