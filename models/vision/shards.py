@@ -9,13 +9,13 @@ Any reader of TFRecords can read a shard: `image/encoded` is a JPEG, PNG, ... fi
 index, an image is read alone, without what comes before it and without parsing the record.
 """
 
+import dataclasses
 import io
 import json
 import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -100,7 +100,8 @@ def _identity(path: Path) -> np.ndarray:
   return np.array([size, zlib.crc32(ends)], np.int64)
 
 
-class Facts(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Facts:
   """What `index.json` holds."""
 
   class_names: tuple[str, ...]
@@ -111,7 +112,7 @@ class Facts(NamedTuple):
 
 def write_facts(root: Path, facts: Facts) -> None:
   """Writes `index.json`, when all shards are written."""
-  write_whole(root / INDEX, json.dumps(facts._asdict(), indent=1) + "\n")
+  write_whole(root / INDEX, json.dumps(dataclasses.asdict(facts), indent=1) + "\n")
 
 
 class ShardedImages:
