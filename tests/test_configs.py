@@ -13,6 +13,7 @@ from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.resnet import resnet
 from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator.app import config

@@ -43,7 +43,8 @@ from tests.pages import (
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard"}
 MAINS = {"experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg, "experiments.gan": gan,
-         "experiments.logan": logan, "experiments.sac": sac, "experiments.sngan": sngan}
+         "experiments.logan": logan, "experiments.resnet": resnet, "experiments.sac": sac,
+         "experiments.sngan": sngan}
 # What makes networks small.
 NARROW = {
     "experiments.bigbigan": {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,

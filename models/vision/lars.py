@@ -50,4 +50,7 @@ class LARS(keras.optimizers.SGD):
 
   def get_config(self) -> dict:
     """The arguments, as Keras keeps them."""
-    return {**super().get_config(), "weight_decay": self.gradient_decay, "trust": self.trust}
+    of_sgd = super().get_config()
+    shared = ("name", "learning_rate", "momentum", "nesterov")
+    return {**{name: of_sgd[name] for name in shared}, "weight_decay": self.gradient_decay,
+            "trust": self.trust}
