@@ -65,7 +65,7 @@ class ImageClassifier(tf.Module):
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
     These are `loss`, the cross-entropy with the smoothed labels; and `accuracy`, the fraction of
-    the examples whose class has the highest logit. Of a mixture, it is the class of the larger
+    the examples whose class has the highest logit; a mixture counts for the class of its larger
     share.
     """
     images = to_unit_range(batch["image"], keras.config.floatx())

@@ -20,6 +20,7 @@ from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.resnet import resnet
 from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator import app
@@ -51,6 +52,7 @@ NARROW = {
                              "BigBiGANEncoder.width": 2},
     "experiments.gan": {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2},
     "experiments.logan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625},
+    "experiments.resnet": {"ResNet.width": 0.125},
     "experiments.sngan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625,
                           "Encoder.width": 0.0625}}
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,

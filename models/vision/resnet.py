@@ -23,7 +23,7 @@ from replicator.errors import UsageError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
-class Architecture:
+class ResNetDescription:
   """What tells one residual network from another.
 
   Attributes:
@@ -43,15 +43,15 @@ class Architecture:
 
 STEMS = ("large", "small")
 ARCHITECTURES = {
-    18: Architecture((2, 2, 2, 2)),
-    34: Architecture((3, 4, 6, 3)),
-    50: Architecture((3, 4, 6, 3), bottleneck=True),
-    101: Architecture((3, 4, 23, 3), bottleneck=True),
-    152: Architecture((3, 8, 36, 3), bottleneck=True),
-    **{6 * n + 2: Architecture((n, n, n), channels=16, stem="small", projected=False)
+    18: ResNetDescription((2, 2, 2, 2)),
+    34: ResNetDescription((3, 4, 6, 3)),
+    50: ResNetDescription((3, 4, 6, 3), bottleneck=True),
+    101: ResNetDescription((3, 4, 23, 3), bottleneck=True),
+    152: ResNetDescription((3, 8, 36, 3), bottleneck=True),
+    **{6 * n + 2: ResNetDescription((n, n, n), channels=16, stem="small", projected=False)
        for n in (3, 5, 7, 9, 18)},
 }
-"""The architectures by their depth, the number of layers with weights on the longest path."""
+"""The descriptions by their depth, the number of layers with weights on the longest path."""
 
 
 @gin.configurable(denylist=["num_classes", "channels"])
@@ -122,7 +122,7 @@ class Block(keras.layers.Layer):
     channels: those of its 3x3 convolutions.
     stride: 1, or 2 to halve the size.
     bottleneck: whether f has three convolutions, and `filters` is `4 channels`; else `channels`.
-    projected: see `Architecture`. Then gamma is 0 in the beginning, so that f is, too.
+    projected: see `ResNetDescription`. Then gamma is 0 in the beginning, so that f is, too.
   """
 
   def __init__(self, channels: int, stride: int, bottleneck: bool, projected: bool):
@@ -196,7 +196,7 @@ def _padded(x: tf.Tensor, margin: int) -> tf.Tensor:
   return tf.pad(x, [[0, 0], [margin, margin], [margin, margin], [0, 0]])
 
 
-def _architecture(depth: int, stem: str | None) -> Architecture:
+def _architecture(depth: int, stem: str | None) -> ResNetDescription:
   if depth not in ARCHITECTURES:
     raise UsageError(f"ResNet.depth = {depth!r}: no such network; write one of "
                      f"{', '.join(map(str, ARCHITECTURES))}")

@@ -172,7 +172,7 @@ def test_validation_images_are_measured_and_the_others_trained_on(monkeypatch, t
   (data, evaluate), (train_on, held_out) = given
   assert (data, evaluate._images.source) == (everything, validation)
   assert (train_on.size, held_out._images.source.size) == (3, 1)
-  with pytest.raises(UsageError, match="resnet.validation: has 1 classes that are not the 2"):
+  with pytest.raises(UsageError, match=r"resnet\.validation: has 1 classes that are not the 2"):
     resnet.resnet(str(tmp_path), lambda: everything, lambda: source("a"))
 
 

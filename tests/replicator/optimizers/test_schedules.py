@@ -62,7 +62,7 @@ def test_a_number_is_scaled_with_the_batch_of_the_run(float64, monkeypatch, valu
   found = values(schedules.scaled_with_batch(value), [0, 4])
   np.testing.assert_allclose(found, [4 * 0.3, 4 * later], rtol=1e-15)
   np.testing.assert_allclose(values(schedules.scaled_with_batch(value, 2048), [0]), [0.15])
-  with pytest.raises(UsageError, match="scaled_with_batch.batch_size = 0: must be at least 1"):
+  with pytest.raises(UsageError, match=r"scaled_with_batch\.batch_size = 0: must be at least 1"):
     schedules.scaled_with_batch(value, 0)
 
 

@@ -73,8 +73,8 @@ def test_what_is_no_number_for_each_example_is_refused():
   with pytest.raises(UsageError, match=r"the measure 'sum' is int64 \(\); return a number for each "
                                        "of the 32 examples"):
     every_example.mean(lambda numbers: {"sum": tf.reduce_sum(numbers)})
-  with pytest.raises(UsageError, match="the measure calls the collective all_sum.* which would "
+  with pytest.raises(UsageError, match=r"the measure calls the collective all_sum.* which would "
                                        "wait for workers that do not evaluate"):
     every_example.mean(lambda numbers: {"sum": numbers + all_sum(tf.reduce_sum(numbers))})
-  with pytest.raises(UsageError, match="EveryExample.batch_size = 0: must be at least 1"):
+  with pytest.raises(UsageError, match=r"EveryExample\.batch_size = 0: must be at least 1"):
     EveryExample(Numbers(), 0)
