@@ -124,8 +124,8 @@ def _check_weight_decays(optimizer: keras.optimizers.Optimizer, weight_decay: fl
                   else optimizer.weight_decay)
   if weight_decay and of_optimizer:
     raise replicator.UsageError(
-        f"ImageClassifier.weight_decay = {weight_decay}: {optimizer.name} has a weight_decay of "
-        f"{of_optimizer} as well; leave out one of the two")
+        f"ImageClassifier.weight_decay = {weight_decay}: {type(optimizer).__name__} has a "
+        f"weight_decay of {of_optimizer} as well; leave out one of the two")
 
 
 class Accuracy:
@@ -156,6 +156,8 @@ def resnet(workdir: str, data: Callable[[], ImageSource] = Digits,
     UsageError: `validation` has other classes than `data`.
   """
   source = data()
+  train_on: ImageSource
+  measured: ImageSource
   if validation is None:
     train_on, measured = hold_out(source, held_out)
   else:

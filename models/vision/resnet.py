@@ -92,8 +92,9 @@ class ResNet(keras.Model):
         for stage, count in enumerate(architecture.blocks) for i in range(count)]
     self.linear = keras.layers.Dense(num_classes, dtype=self.variable_dtype,
                                      kernel_initializer=keras.initializers.RandomNormal(0.0, 0.01))
+    trunk: list[ConvNorm | Block] = [self.stem, *self.blocks]
     shape: tuple = (None, None, None, channels)
-    for layer in (self.stem, *self.blocks):
+    for layer in trunk:
       layer.build(shape)
       shape = (None, None, None, layer.filters)
     self.num_features = shape[-1]

@@ -111,10 +111,10 @@ def test_the_loss_is_that_of_smoothed_labels_and_only_kernels_decay():
   log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
   expected = -(targets * log_softmax).sum(1).mean()
   variables = step.network.trainable_variables
+  total, loss, accuracy = step._losses(images, tf.one_hot(BATCH["label"], 10, dtype=tf.float64))
   with tf.GradientTape() as tape:
-    total, loss, accuracy = step._losses(images, tf.one_hot(BATCH["label"], 10, dtype=tf.float64))
-    decay = total - loss
-  np.testing.assert_allclose(loss, expected)
+    decay = step._decay()
+  np.testing.assert_allclose([loss, total], [expected, expected + decay])
   assert accuracy == np.mean(logits.argmax(1) == BATCH["label"])
   for variable, gradient in zip(variables, tape.gradient(decay, variables), strict=True):
     if variable.name == "kernel":
@@ -146,10 +146,10 @@ def test_an_evaluation_is_of_averaged_weights():
     (["ImageClassifier.label_smoothing = 1.0"],
      "ImageClassifier.label_smoothing = 1.0: must be in [0, 1)"),
     (["sgd.weight_decay = 1e-4"],
-     "ImageClassifier.weight_decay = 0.0001: sgd has a weight_decay of 0.0001 as well; leave out "
+     "ImageClassifier.weight_decay = 0.0001: SGD has a weight_decay of 0.0001 as well; leave out "
      "one of the two"),
     (["ImageClassifier.optimizer = @LARS", "LARS.learning_rate = 10.0", "LARS.weight_decay = 1e-4"],
-     "ImageClassifier.weight_decay = 0.0001: lars has a weight_decay of 0.0001 as well; leave out "
+     "ImageClassifier.weight_decay = 0.0001: LARS has a weight_decay of 0.0001 as well; leave out "
      "one of the two"),
 ])
 def test_settings_that_do_not_go_together_are_refused(bindings, line):
