@@ -6,10 +6,12 @@ He et al. 2015 (arXiv:1512.03385), trained as in Goyal et al. 2017 (arXiv:1706.0
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 
 import gin
 import keras
+import numpy as np
 import tensorflow as tf
 
 import replicator
@@ -17,11 +19,13 @@ from models.gan.augmentation.shift import FlipAndShift  # noqa: F401  (for gin)
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.held_out import hold_out
-from models.vision.images import ImageSource, to_unit_range
+from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
+from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.lars import LARS
 from models.vision.mixing import CutMix, MixUp  # noqa: F401  (for gin)
 from models.vision.resnet import ResNet
 from replicator import app
+from replicator.strategies import dealing
 
 
 @gin.configurable(denylist=["channels", "num_classes"])
@@ -90,6 +94,7 @@ class ImageClassifier(tf.Module):
     with averaged:
       return self.network(to_unit_range(images, keras.config.floatx()), training=False)
 
+  @tf.function(autograph=False, reduce_retracing=True)  # Its last batch is smaller.
   def measure(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Whether the class is the highest, and among the five highest logits; and the cross-entropy.
 
@@ -129,15 +134,34 @@ def _check_weight_decays(optimizer: keras.optimizers.Optimizer, weight_decay: fl
 
 
 class Accuracy:
-  """Measures a classifier on every image of a source, each counted once."""
+  """Measures a classifier on every image of a source, each counted once.
 
-  def __init__(self, source: ImageSource):
-    self._images = replicator.EveryExample(source)
-    self._method = f"top-1 and top-5 accuracy on {source.size:,} images that are not trained on"
+  The replicas of all workers share the images, in parts of `part_size`. The numbers do not depend
+  on how many replicas there are.
+  """
+
+  on_all_workers = True
+
+  def __init__(self, source: ImageSource, part_size: int = 250):
+    self.source = source
+    self._part_size = part_size
 
   def __call__(self, classifier: ImageClassifier) -> replicator.Evaluation:
     """The means of what `ImageClassifier.measure` returns."""
-    return replicator.Evaluation(self._images.mean(classifier.measure), method=self._method)
+    size = self.source.size
+    parts = list(dealing.deal(functools.partial(self._sums, classifier),
+                              -(-size // self._part_size)))
+    return replicator.Evaluation(
+        {name: float(sum(part[name] for part in parts)) / size for name in parts[0]},
+        method=f"top-1 and top-5 accuracy on {size:,} images that are not trained on")
+
+  def _sums(self, classifier: ImageClassifier, part: int) -> dict[str, np.ndarray]:
+    """The sums over the images of a part, float64 [] by name."""
+    first = part * self._part_size
+    images, labels = read(self.source, np.arange(first, min(first + self._part_size,
+                                                            self.source.size)))
+    found = classifier.measure({"image": images, "label": labels})
+    return {name: np.sum(values.numpy(), dtype=np.float64) for name, values in found.items()}
 
 
 @gin.configurable

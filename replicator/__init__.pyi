@@ -35,6 +35,5 @@ from .step.microbatch import microbatch as microbatch
 from .step.microbatch import split as split
 from .strategies.replicator import Replicator as Replicator
 from .training.chief import Evaluation as Evaluation
-from .training.every_example import EveryExample as EveryExample
 from .training.inputs import InputContext as InputContext
 from .training.train import train as train

@@ -72,7 +72,6 @@ class RunContext:
   global_batch_size: int = 1  # The examples of one step over all replicas.
   num_input_pipelines: int = 1  # The processes that read inputs or act in environments.
   strategy: tf.distribute.Strategy | None = None  # That of the newest `Replicator`.
-  replicator: Any = None  # The newest `Replicator`, for evaluations on its replicas.
   is_loaded: bool = False  # Whether its step was loaded, onto one device; see `app.load`.
   outside: StepContext = dataclasses.field(
       default_factory=lambda: StepContext(step=0, is_step=False))

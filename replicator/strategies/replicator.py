@@ -64,7 +64,6 @@ class Replicator:
     self.name = strategy
     self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica)
     context.run.strategy = self.strategy
-    context.run.replicator = self
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.is_async = strategy == "parameter_server"
     self.jit_compile = jit_compile

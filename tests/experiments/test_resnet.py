@@ -17,6 +17,7 @@ from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.step import context
+from replicator.strategies.dealing import Dealer
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
@@ -158,6 +159,33 @@ def test_settings_that_do_not_go_together_are_refused(bindings, line):
   assert str(error.value).splitlines()[0] == line
 
 
+class Counting:
+  """A classifier whose top-1 is the label of an image, and which counts how often it sees one."""
+
+  def __init__(self) -> None:
+    self.seen = np.zeros(1003, np.int64)
+
+  def measure(self, batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    numbers = batch["image"].astype(np.int64) @ [256, 1]
+    np.add.at(self.seen, numbers[:, 0, 0], 1)
+    return {"top1": tf.constant(batch["label"])}
+
+
+@pytest.mark.parametrize("replicas", [1, 7])
+def test_every_image_counts_once(replicas):
+  numbers = np.arange(1003)
+  images = np.stack([numbers // 256, numbers % 256], -1)[:, None, None]
+  labels = np.random.default_rng(0).integers(0, 1000, 1003)
+  runner = replicator.Replicator("mirrored", logical_cpus=replicas)
+  evaluate = resnet.Accuracy(InMemoryImages(images, labels, ("a",)), part_size=100)
+  counting = Counting()
+  with context.entered(tf.constant(0, tf.int64)) as here:
+    here.dealer = Dealer(runner, evaluate.on_all_workers)
+    found = evaluate(counting).scalars
+  assert counting.seen.min() == 1
+  np.testing.assert_allclose(found["top1"], labels.mean(), rtol=1e-15)
+
+
 def source(*names: str) -> InMemoryImages:
   return InMemoryImages(np.zeros([4, 8, 8, 1]), np.zeros(4), names)
 
@@ -170,8 +198,8 @@ def test_validation_images_are_measured_and_the_others_trained_on(monkeypatch, t
   resnet.resnet(str(tmp_path), lambda: everything, lambda: validation)
   resnet.resnet(str(tmp_path), lambda: everything, held_out=0.25)
   (data, evaluate), (train_on, held_out) = given
-  assert (data, evaluate._images.source) == (everything, validation)
-  assert (train_on.size, held_out._images.source.size) == (3, 1)
+  assert (data, evaluate.source) == (everything, validation)
+  assert (train_on.size, held_out.source.size) == (3, 1)
   with pytest.raises(UsageError, match=r"resnet\.validation: has 1 classes that are not the 2"):
     resnet.resnet(str(tmp_path), lambda: everything, lambda: source("a"))
 
