@@ -155,7 +155,7 @@ class Accuracy:
         {name: float(sum(part[name] for part in parts)) / size for name in parts[0]},
         method=f"top-1 and top-5 accuracy on {size:,} images that are not trained on")
 
-  def _sums(self, classifier: ImageClassifier, part: int) -> dict[str, np.ndarray]:
+  def _sums(self, classifier: ImageClassifier, part: int) -> dict[str, np.float64]:
     """The sums over the images of a part, float64 [] by name."""
     first = part * self._part_size
     images, labels = read(self.source, np.arange(first, min(first + self._part_size,
