@@ -3,7 +3,7 @@
 import io
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -45,6 +45,10 @@ class EncodedImages(Protocol):
       UsageError: the file that holds it is not the one that was opened; this ends the run.
       Exception: this image cannot be read, which may be skipped.
     """
+    ...
+
+  def files(self) -> Iterable[str]:
+    """The paths of the files that hold all images."""
     ...
 
 
@@ -113,8 +117,8 @@ class DecodedImages:
         raise
       except Exception as error:
         if not self._skips:
-          raise _unreadable(self.encoded.name(i), _reason(error), self._owner) from error
-        self._count(i, reason := _reason(error))
+          raise _unreadable(self.encoded.name(i), reason_of(error), self._owner) from error
+        self._count(i, reason := reason_of(error))
     raise self._none_readable(i, reason)
 
   def _none_readable(self, index: int, reason: str) -> UsageError:
@@ -170,7 +174,7 @@ def decode_many(encoded: EncodedImages, indices: Sequence[int],
     except UsageError:
       raise
     except Exception as error:
-      return _reason(error)
+      return reason_of(error)
     return ""
 
   with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
@@ -188,7 +192,8 @@ def _unreadable(name: str, reason: str, owner: str) -> UsageError:
                     f"{owner}.on_error = 'skip'.")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+  """The message of an error in one line."""
   return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -224,5 +229,6 @@ def center_square(image: Image.Image, resolution: int) -> Image.Image:
   """The center square of an image, resized to `resolution` by Pillow's bicubic filter."""
   side = min(image.size)
   left, top = (image.width - side) // 2, (image.height - side) // 2
-  return image.resize((resolution, resolution), Image.Resampling.BICUBIC,
-                      box=(left, top, left + side, top + side))
+  # Not `resize(box=...)`, whose filter reads pixels outside of the box.
+  square = image.crop((left, top, left + side, top + side))
+  return square.resize((resolution, resolution), Image.Resampling.BICUBIC)

@@ -45,7 +45,7 @@ class ImageFolder(DecodedImages):
       UsageError: `path` is not a folder or has no images in sub-folders, a file cannot be
         decoded (or none can), or `resolution` or `on_error` has a wrong value.
     """
-    files = _list(path)
+    files = list_folder(path)
     super().__init__(files, resolution, on_error, memory_limit)
     logging.info("ImageFolder found %d images of %d classes in %s",
                  self.size, self.num_classes, path)
@@ -70,6 +70,10 @@ class ImageFiles:
   def read(self, index: int) -> bytes:
     """The content of the file."""
     return Path(self.name(index)).read_bytes()
+
+  def files(self) -> Iterable[str]:
+    """The paths of all."""
+    return map(os.fsdecode, self._names)
 
 
 def read_folder(path: str, image_shape: tuple[int, int, int], count: int
@@ -98,13 +102,13 @@ def read_folder(path: str, image_shape: tuple[int, int, int], count: int
   return images, len(files)
 
 
-def _list(path: str) -> ImageFiles:
-  """Every image file in order, with its class."""
+def list_folder(path: str) -> ImageFiles:
+  """The image files of an `ImageFolder`, in order; raises a UsageError if there are none."""
   root = Path(path).expanduser()
   layout = "one sub-folder of images per class, such as cats/001.jpg and dogs/001.jpg"
   if root.is_file():
-    raise UsageError(f"ImageFolder.path = {str(path)!r}: is a file. Unpack it if it is an archive, "
-                     f"and write the path of a folder with {layout}.")
+    raise UsageError(f"ImageFolder.path = {str(path)!r}: is a file. Use ImageZip if it is a ZIP "
+                     f"archive, or write the path of a folder with {layout}.")
   if not root.is_dir():
     raise UsageError(f"ImageFolder.path = {str(path)!r}: no such folder. Write the path of a "
                      f"folder with {layout}.")

@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 from PIL import Image
 
+from models.vision.decoding import center_square
 from models.vision.folder import ImageFolder, read_folder
 from models.vision.images import read
 from replicator.errors import UsageError, chain_of
@@ -272,3 +273,12 @@ def test_a_folder_without_images_is_refused(prepare, line, tmp_path):
   prepare(tmp_path / "images")
   with pytest.raises(UsageError, match=line):
     read_folder(str(tmp_path / "images"), (8, 8, 3), 1)
+
+
+@pytest.mark.parametrize("resolution", [15, 30, 60, 90])
+def test_nothing_outside_of_the_center_square_is_seen(resolution):
+  image = np.full([60, 100, 3], 255, np.uint8)
+  image[:, 20:80] = 0
+  for pixels in (image, image.transpose(1, 0, 2)):
+    square = center_square(Image.fromarray(pixels), resolution)
+    assert square.size == (resolution, resolution) and not np.asarray(square).any()
