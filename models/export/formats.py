@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -54,10 +55,9 @@ def write(network: Network, formats: Sequence[str], folder: pathlib.Path) -> lis
   expected = network.function(*map(tf.constant, arguments)).numpy()
   np.savez(folder / f"{network.name}.npz", expected=expected, **{
       each.name: array for each, array in zip(network.inputs, arguments, strict=True)})
-  graph = FrozenGraph(network.function, [each.spec for each in network.inputs])
   paths = [folder / f"{network.name}{SUFFIXES[each]}" for each in formats]
   for path in paths:
-    _WRITERS[path.suffix](network, graph, path)
+    _WRITERS[path.suffix](network, path)
   return paths
 
 
@@ -105,8 +105,10 @@ def _loaded(paths: Sequence[pathlib.Path]) -> dict[str, np.ndarray]:
 class _Served(tf.Module):
   """Computes a graph. The signature of `serve` has the names of the arguments and the result."""
 
-  def __init__(self, network: Network, graph: FrozenGraph):
+  def __init__(self, network: Network):
     super().__init__()
+    signature = [each.spec for each in network.inputs]
+    graph = FrozenGraph(network.function, signature)
     # Sizes and axes stay constants, because shapes follow from them.
     weights = {name: tf.Variable(value, trainable=False) for name, value in graph.constants.items()
                if value.ndim and tf.as_dtype(value.dtype).is_floating}
@@ -120,24 +122,27 @@ class _Served(tf.Module):
     def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
       return {network.output.name: call(*arguments)}
 
-    signature = [each.spec for each in network.inputs]
     self.__call__ = tf.function(call, signature, autograph=False)
     self.serve = tf.function(serve, signature, autograph=False)
 
 
-def _write_saved_model(network: Network, graph: FrozenGraph, path: pathlib.Path) -> None:
-  module = _Served(network, graph)
+def _write_saved_model(network: Network, path: pathlib.Path) -> None:
+  module = _Served(network)
   tf.saved_model.save(module, str(path), {"serving_default": module.serve})
 
 
-def _write_keras(network: Network, graph: FrozenGraph, path: pathlib.Path) -> None:
-  plain_model(network.name, graph).save(path)
+def _write_keras(network: Network, path: pathlib.Path) -> None:
+  _plain(network).save(path)
 
 
-def _write_onnx(network: Network, graph: FrozenGraph, path: pathlib.Path) -> None:
+def _plain(network: Network) -> keras.Model:
+  return plain_model(network.name, network.function, [each.spec for each in network.inputs])
+
+
+def _write_onnx(network: Network, path: pathlib.Path) -> None:
   import onnx
   import tf2onnx
-  model = plain_model(network.name, graph)
+  model = _plain(network)
 
   def call(*arguments: tf.Tensor) -> tf.Tensor:
     return model(arguments if len(arguments) > 1 else arguments[0])
@@ -158,5 +163,5 @@ def _name_result(graph: Any, name: str) -> None:
       names[:] = [name if each == before else each for each in names]
 
 
-_WRITERS: dict[str, Callable[[Network, FrozenGraph, pathlib.Path], None]] = {
+_WRITERS: dict[str, Callable[[Network, pathlib.Path], None]] = {
     "": _write_saved_model, ".keras": _write_keras, ".onnx": _write_onnx}

@@ -31,8 +31,7 @@ class FrozenGraph:
     self.output: tf.Tensor = wrapped.outputs[0]
     self._graph = wrapped.graph
     depend = _dependent(wrapped.graph, self.inputs)
-    self.operations = leading_to(self.output, [op for op in wrapped.graph.get_operations()
-                                               if op.name in depend], lambda op: list(op.inputs))
+    self.operations = _leading_to(self.output, depend)
     fixed = {each.name: each for operation in self.operations for each in operation.inputs
              if each.op.name not in depend}
     values = wrapped.prune([], list(fixed.values()))() if fixed else []
@@ -52,19 +51,6 @@ class FrozenGraph:
     return result
 
 
-def leading_to(output: tf.Tensor, operations: Sequence[tf.Operation],
-               inputs_of: Callable[[tf.Operation], Sequence[tf.Tensor]]) -> list[tf.Operation]:
-  """Those of some operations whose results a tensor needs, in their order; none without inputs."""
-  known = {operation.name for operation in operations}
-  needed, waiting = {output.op.name}, [output.op]
-  while waiting:
-    for each in inputs_of(waiting.pop()):
-      if each.op.name in known - needed:
-        needed.add(each.op.name)
-        waiting.append(each.op)
-  return [operation for operation in operations if operation.name in needed and operation.inputs]
-
-
 def _dependent(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> set[str]:
   """The names of the operations whose results depend on some tensors, those of these included."""
   depend = {each.op.name for each in inputs}
@@ -72,6 +58,18 @@ def _dependent(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> set[str]:
     if any(each.op.name in depend for each in operation.inputs):
       depend.add(operation.name)
   return depend
+
+
+def _leading_to(output: tf.Tensor, names: set[str]) -> list[tf.Operation]:
+  """Those of some operations whose results a tensor needs, in their order; none without inputs."""
+  needed, waiting = {output.op.name}, [output.op]
+  while waiting:
+    for each in waiting.pop().inputs:
+      if each.op.name in names - needed:
+        needed.add(each.op.name)
+        waiting.append(each.op)
+  return [operation for operation in output.graph.get_operations()
+          if operation.name in needed and operation.inputs]
 
 
 @contextmanager

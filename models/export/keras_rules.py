@@ -43,8 +43,7 @@ def _conv_transpose(operation: tf.Operation, kernel: np.ndarray, **options: Any
 
 
 def _check_shape(operation: tf.Operation, layer: keras.Layer, shape: Sequence[int | None]) -> None:
-  found = list(layer.compute_output_shape((None, *shape[1:])))
-  if found != operation.outputs[0].shape.as_list():
+  if list(layer.compute_output_shape((1, *shape[1:]))) != operation.outputs[0].shape.as_list():
     raise NoRule(f"whose result has the shape {operation.outputs[0].shape}")
 
 
@@ -67,8 +66,9 @@ def _padding(operation: tf.Operation) -> str:
   return padding
 
 
-LAYERS: dict[str, Callable[..., tuple[keras.Layer, np.ndarray]]] = {
-    "MatMul": _dense, "Conv2D": _conv, "Conv2DBackpropInput": _conv_transpose}
+# With the places of the input and of the kernel among the arguments of the operation.
+LAYERS: dict[str, tuple[Callable[..., tuple[keras.Layer, np.ndarray]], int, int]] = {
+    "MatMul": (_dense, 0, 1), "Conv2D": (_conv, 0, 1), "Conv2DBackpropInput": (_conv_transpose, 2, 1)}
 
 
 # ---- Operations: of an operation and its arguments, the symbolic results -------------------------
@@ -86,10 +86,7 @@ def _swapped(x: Any) -> Any:
 
 
 def _reshape(operation: tf.Operation, x: Any, *_: Any) -> Any:
-  shape = operation.outputs[0].shape
-  if shape.rank is None or None in shape[1:]:
-    raise NoRule(f"whose result has the shape {shape}")
-  return ops.reshape(x, (-1, *shape[1:]))
+  return ops.reshape(x, (-1, *operation.outputs[0].shape[1:]))
 
 
 def _slice(operation: tf.Operation, x: Any, begin: np.ndarray, end: np.ndarray,
@@ -125,7 +122,7 @@ def _pool(kind: type[keras.Layer]) -> Callable[..., Any]:
   return pool
 
 
-def _spread(operation: tf.Operation, x: Any) -> Any:
+def _spread(operation: tf.Operation, size_before: np.ndarray, x: Any) -> Any:
   """The gradient of average pooling: each value goes to all pixels of its block, divided."""
   size = _over_map(operation, "ksize")
   upsampling = keras.layers.UpSampling2D(size, interpolation="nearest")

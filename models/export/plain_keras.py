@@ -1,25 +1,24 @@
-"""A model of Keras' own layers and operations that computes what a frozen graph computes.
+"""A model of Keras' own layers and operations that computes the same as a function.
 
-It loads without the code that made the graph, and other tools can read it.
+It loads without the code of the function, and other tools can read it.
 """
 
+import collections
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from models.export.graph import FrozenGraph, leading_to
+from models.export.graph import FrozenGraph
 from models.export.keras_rules import LAYERS, OPERATIONS, NoRule
 from replicator.errors import UsageError
 
-# The inputs that count, images before kernels. The others are sizes, which the static shape of the
-# output has too.
-_USED = {"Reshape": (0,), "AvgPoolGrad": (1,), "Conv2DBackpropInput": (2, 1)}
 
-
-def plain_model(name: str, graph: FrozenGraph) -> keras.Model:
-  """Makes the model, whose inputs have the names of the graph's.
+def plain_model(name: str, function: Callable[..., tf.Tensor], inputs: Sequence[tf.TensorSpec]
+                ) -> keras.Model:
+  """Makes the model. Its inputs have the names and the shapes `[None, ...]` of the arguments.
 
   Constant kernels and their biases become weights of layers. Other constants, which are small, are
   arguments of operations.
@@ -27,39 +26,48 @@ def plain_model(name: str, graph: FrozenGraph) -> keras.Model:
   Raises:
     UsageError: there is no rule for an operation; the line names it.
   """
-  inputs = [keras.Input(each.shape[1:], dtype=each.dtype.name, name=each.op.name)
-            for each in graph.inputs]
+  # With one example all sizes are known, and constants that have a row for each example broadcast.
+  graph = FrozenGraph(function, [
+      tf.TensorSpec([1, *each.shape[1:]], each.dtype, each.name) for each in inputs])
+  made = [keras.Input(each.shape[1:], dtype=each.dtype.name, name=each.name) for each in inputs]
   values: dict[str, Any] = dict(graph.constants)
-  values.update((each.name, made) for each, made in zip(graph.inputs, inputs, strict=True))
-  operations = leading_to(graph.output, graph.operations, _used)
-  for operation in operations:
+  values.update((each.name, symbol) for each, symbol in zip(graph.inputs, made, strict=True))
+  users = _users(graph.operations)
+  for operation in graph.operations:
     if operation.outputs[0].name in values:  # The layer in front of it adds the bias.
       continue
     try:
-      values.update(_results(operation, operations, values))
+      values.update(_results(operation, values, users))
     except NoRule as error:
-      raise UsageError(f"{name}: Keras has nothing for {operation.type} '{operation.name}', {error}; "
-                       "write --formats=savedmodel, which holds any network") from error
-  return keras.Model(inputs, values[graph.output.name], name=name)
+      raise UsageError(
+          f"{name}: Keras has nothing for {operation.type} '{operation.name}', {error}; write "
+          "--formats=savedmodel, which holds any network") from error
+  return keras.Model(made, values[graph.output.name], name=name)
 
 
-def _used(operation: tf.Operation) -> list[tf.Tensor]:
-  inputs = list(operation.inputs)
-  return [inputs[i] for i in _USED.get(operation.type, range(len(inputs)))]
+def _users(operations: Sequence[tf.Operation]) -> Mapping[str, list[tf.Operation]]:
+  """The operations that take a tensor, by its name."""
+  users = collections.defaultdict(list)
+  for operation in operations:
+    for each in operation.inputs:
+      users[each.name].append(operation)
+  return users
 
 
-def _results(operation: tf.Operation, operations: list[tf.Operation], values: dict[str, Any]
-             ) -> dict[str, Any]:
+def _results(operation: tf.Operation, values: Mapping[str, Any],
+             users: Mapping[str, list[tf.Operation]]) -> dict[str, Any]:
   """The symbolic results of an operation, by name; with that of its bias, if it has one."""
-  arguments = [values[each.name] for each in _used(operation)]
-  if operation.type in LAYERS and isinstance(arguments[1], np.ndarray):
-    symbol, kernel = arguments
-    bias = _bias(operation, operations, values)
-    layer, kernel = LAYERS[operation.type](
-        operation, kernel, use_bias=bias is not None, dtype=operation.outputs[0].dtype.name)
-    result = layer(symbol)
-    layer.set_weights([kernel] if bias is None else [kernel, bias[1]])
-    return {operation.outputs[0].name: result, **({bias[0]: result} if bias else {})}
+  arguments = [values[each.name] for each in operation.inputs]
+  if operation.type in LAYERS:
+    make, place, kernel_place = LAYERS[operation.type]
+    kernel = arguments[kernel_place]
+    if isinstance(kernel, np.ndarray):
+      name, bias = _bias(operation, values, users)
+      layer, weights = make(operation, kernel, use_bias=bias is not None,
+                            dtype=operation.outputs[0].dtype.name)
+      result = layer(arguments[place])
+      layer.set_weights([weights] if bias is None else [weights, bias])
+      return {operation.outputs[0].name: result, name: result}
   if operation.type not in OPERATIONS:
     raise NoRule("an operation that is not known here")
   results = OPERATIONS[operation.type](operation, *arguments)
@@ -67,15 +75,16 @@ def _results(operation: tf.Operation, operations: list[tf.Operation], values: di
   return {each.name: made for each, made in zip(operation.outputs, several, strict=True)}
 
 
-def _bias(operation: tf.Operation, operations: list[tf.Operation], values: dict[str, Any]
-          ) -> tuple[str, np.ndarray] | None:
-  """The constant that the one operation behind this one adds, and the name of its result."""
+def _bias(operation: tf.Operation, values: Mapping[str, Any],
+          users: Mapping[str, list[tf.Operation]]) -> tuple[str, np.ndarray | None]:
+  """The constant that the one user of a result adds, and the name of the sum.
+
+  Without such a user: None, and the name of the result.
+  """
   output = operation.outputs[0]
-  behind = [each for each in operations if output.name in [i.name for i in _used(each)]]
-  if len(behind) != 1 or behind[0].type not in ("BiasAdd", "AddV2"):
-    return None
-  [other] = [each for each in _used(behind[0]) if each.name != output.name]
-  value = values.get(other.name)
-  if isinstance(value, np.ndarray) and value.shape == (output.shape[-1],):
-    return behind[0].outputs[0].name, value
-  return None
+  match users[output.name]:
+    case [adds] if adds.type in ("BiasAdd", "AddV2"):
+      value = values.get(adds.inputs[1].name)
+      if isinstance(value, np.ndarray) and value.shape == (output.shape[-1],):
+        return adds.outputs[0].name, value
+  return output.name, None
