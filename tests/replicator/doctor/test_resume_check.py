@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import os
 import pathlib
 import random
 import re
@@ -313,8 +314,24 @@ def test_the_status_says_whether_a_step_resumes(verdicts, status, conclusion, mo
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   monkeypatch.setattr(resume_check.ResumeCheck, "results",
                       lambda check: (CheckResult("row", verdict, "") for verdict in verdicts))
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
   assert doctor.main(["--experiment=x", "--check_resume"]) == status
-  assert capsys.readouterr().out.splitlines()[-1] == conclusion
+  title, *_, last = capsys.readouterr().out.splitlines()
+  assert title.startswith("x: 6 steps, against the same run ended after step 3 and resumed in a ")
+  assert last == conclusion
+  assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"  # It resumes where it trains.
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_process_of_the_proof_trains_as_the_command_line_says(monkeypatch, capsys):
+  calls = []
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  monkeypatch.setattr(resume_check, "train", lambda *arguments: calls.append(arguments))
+  assert doctor.main(["--experiment=x", "--check_resume", "--gin_param=a.b = 1", "--steps=4",
+                      "--precision=float64", "--train_in=run", "--train_until=2",
+                      "--record=r.json"]) == 0
+  assert calls == [(None, [], ["a.b = 1", "train.precision = 'float64'"], "run", 2, "r.json", 4)]
+  assert capsys.readouterr().out == ""
 
 
 def check(*params: str) -> tuple[int, str]:

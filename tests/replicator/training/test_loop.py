@@ -129,10 +129,11 @@ def test_a_log_point_has_the_mean_since_the_last_one(steps_per_call, strategy, r
 
 def test_evaluations_come_at_their_steps_and_at_the_end(tmp_path):
   def count(counter):
-    return Evaluation({"count": counter.count.numpy()})
+    return Evaluation({"count": counter.count.numpy(), "number": replicator.step_number()})
   train(tmp_path, "train.steps = 10", "train.log_every = 10", "train.eval_every = 4",
         step=Counter, evaluate=count)
-  assert column(tmp_path, "eval/count") == {0: 0, 4: 4, 8: 8, 10: 10}
+  for name in ("count", "number"):  # Its random draws belong to the step.
+    assert column(tmp_path, f"eval/{name}") == {0: 0, 4: 4, 8: 8, 10: 10}
   assert column(tmp_path, "count") == {10: 5.5}
   assert not list((tmp_path / "samples").iterdir())  # It drew nothing.
   assert "evaluation" not in json.loads((tmp_path / "run.json").read_text())
