@@ -51,10 +51,11 @@ def text(run: Run, step: int, files: Sequence[File]) -> str:
       "n is any number of examples.",
       "## Files", _table(
           ("file", "size", "greatest difference from the run"),
-          ((f"`{file.path.name}`", _size(file.path), f"{file.difference:.2g}") for file in files)),
-      "The differences are those of the results of the examples in the `.npz` files, which have the "
-      "arguments and what the run itself makes of them (`expected`). A process without the code of "
-      "the run computed them, on a CPU.",
+          ([f"`{each.path.name}`", _size(each.path), f"{each.difference:.2g}"]
+           for each in files)),
+      "The `.npz` files have examples: arguments, by name, and what the run makes of them,\n"
+      "`expected`. A process without the code of the run loaded each file on a CPU; the differences\n"
+      "are those of its results.",
       f"```python\n{_loading(files)}\n```",
       "## Numbers", _numbers(run, step),
       "## Training", _table(("", ""), _training(run)),
@@ -64,7 +65,8 @@ def text(run: Run, step: int, files: Sequence[File]) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   lines = [head, ["---"] * len(head), *rows]
-  return "\n".join(f"| {' | '.join(cell.replace('|', '\\|') for cell in line)} |" for line in lines)
+  cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+  return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def _rows(network: Network) -> Iterable[Sequence[str]]:
@@ -119,14 +121,14 @@ def _training(run: Run) -> Iterable[Sequence[str]]:
   commit = facts.get("git_commit") or "not recorded"
   changed = " with changes, which `changes.diff` of the run has" if facts.get("git_diff") else ""
   yield "command", f"`{facts.get('command', 'not recorded')}`"
-  yield "data", ", ".join(f"`{each}`" for each in _DATA.findall(run.config)) or "see the configuration"
+  yield "data", ", ".join(f"`{each}`" for each in _DATA.findall(run.config)) or "see below"
   yield "steps", f"{facts.get('steps')} of {facts.get('global_batch_size')} examples"
   yield "seed", str(facts.get("seed"))
   yield "precision", str(facts.get("precision"))
-  yield "strategy", (f"{facts.get('strategy')}, {facts.get('num_replicas')} replicas in "
-                     f"{facts.get('num_workers')} processes")
-  yield "hardware", (f"{facts['machine'].get('processor')}, {facts['machine'].get('cores')} cores, "
-                     f"{accelerators}")
+  yield "strategy", (f"{facts.get('strategy')}; replicas: {facts.get('num_replicas')}, workers: "
+                     f"{facts.get('num_workers')}")
+  yield "hardware", (f"{facts['machine'].get('processor')}; cores: "
+                     f"{facts['machine'].get('cores')}, {accelerators}")
   yield "commit", f"`{commit}`{changed}"
   yield "versions", ", ".join(f"{name} {each}" for name, each in facts["versions"].items())
 

@@ -10,7 +10,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from models.export.graph import FrozenGraph
 from models.export.networks import Network
 from models.export.plain_keras import plain_model
 from replicator import processes
-from replicator.errors import RunFailed, UsageError
+from replicator.errors import RunFailed, UsageError, first_line
 
 SUFFIXES = {"savedmodel": "", "keras": ".keras", "onnx": ".onnx"}
 _TOLERANCES = {"": 1e-6, ".keras": 1e-6, ".onnx": 1e-5}  # For results up to 1.
@@ -128,7 +127,9 @@ class _Served(tf.Module):
 
 def _write_saved_model(network: Network, path: pathlib.Path) -> None:
   module = _Served(network)
-  tf.saved_model.save(module, str(path), {"serving_default": module.serve})
+  # The graphs of gradients would refer to tensors of the run's own graph.
+  options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+  tf.saved_model.save(module, str(path), {"serving_default": module.serve}, options)
 
 
 def _write_keras(network: Network, path: pathlib.Path) -> None:
@@ -147,8 +148,12 @@ def _write_onnx(network: Network, path: pathlib.Path) -> None:
   def call(*arguments: tf.Tensor) -> tf.Tensor:
     return model(arguments if len(arguments) > 1 else arguments[0])
 
-  made, _ = tf2onnx.convert.from_function(
-      tf.function(call, autograph=False), [each.spec for each in network.inputs])
+  try:
+    made, _ = tf2onnx.convert.from_function(
+        tf.function(call, autograph=False), [each.spec for each in network.inputs])
+  except Exception as error:
+    raise UsageError(f"{network.name}: tf2onnx cannot convert it ({first_line(error)}); write "
+                     "--formats=savedmodel,keras") from error
   _name_result(made.graph, network.output.name)
   for each in (*made.graph.input, *made.graph.output):
     each.type.tensor_type.shape.dim[0].dim_param = "n"

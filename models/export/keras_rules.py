@@ -13,7 +13,7 @@ class NoRule(Exception):
   """Keras has nothing that computes the same; the message says why."""
 
 
-# ---- Layers: of an operation, its kernel and options, the layer and the kernel as it has it -------
+# ---- Layers: of an operation, its kernel and options, the layer and the kernel as it has it ------
 
 
 def _dense(operation: tf.Operation, kernel: np.ndarray, **options: Any
@@ -66,9 +66,10 @@ def _padding(operation: tf.Operation) -> str:
   return padding
 
 
-# With the places of the input and of the kernel among the arguments of the operation.
+# With the places of the input and of the kernel among the arguments.
 LAYERS: dict[str, tuple[Callable[..., tuple[keras.Layer, np.ndarray]], int, int]] = {
-    "MatMul": (_dense, 0, 1), "Conv2D": (_conv, 0, 1), "Conv2DBackpropInput": (_conv_transpose, 2, 1)}
+    "MatMul": (_dense, 0, 1), "Conv2D": (_conv, 0, 1),
+    "Conv2DBackpropInput": (_conv_transpose, 2, 1)}
 
 
 # ---- Operations: of an operation and its arguments, the symbolic results -------------------------

@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from models.gan import sampling
 from models.gan.latents import is_uniform
+from models.gan.networks.bigbigan import CodeDistribution
 from replicator.errors import UsageError
 
 _SEED = 0
-_RANGE = "-1 is black and 1 is white"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,53 +109,60 @@ def chosen(available: dict[str, Network], names: list[str]) -> list[Network]:
 def _generator(gan: Any, image_shape: tuple[int, int, int]) -> Network:
   dtype = keras.config.floatx()
   low, high, what = _distribution(gan.latents)
-  codes = Values("z", (gan.latent_dim,), dtype, f"codes, {what}", low, high)
-  images = Values("image", image_shape, dtype, f"images, {_RANGE}", -1, 1)
+  codes = Values("z", (gan.latent_dim,), dtype, f"codes, {what} in the training", low, high)
+  images = Values("image", image_shape, dtype,
+                  "images of -1 (black) to 1; in bytes, clip(round(127.5 (x + 1)), 0, 255)")
+  weights = f"with {_weights(gan, 'generator')} weights"
   if not gan.num_classes:
-    return Network("generator", "Draws images from codes.", (codes,), images,
-                   lambda z: gan.generate(z, tf.zeros([tf.shape(z)[0]], tf.int32)))
+    return Network("generator", f"The generator, {weights}, draws images from codes.", (codes,),
+                   images, lambda z: gan.generate(z, tf.zeros([tf.shape(z)[0]], tf.int32)))
   labels = Values("label", (), "int32", "classes", 0, gan.num_classes - 1)
-  return Network("generator", "Draws images of given classes from codes.", (codes, labels), images,
-                 gan.generate)
+  return Network("generator", f"The generator, {weights}, draws images of classes from codes.",
+                 (codes, labels), images, gan.generate)
+
+
+def _weights(gan: Any, name: str) -> str:
+  return "averaged" if _averages(gan, name) else "the newest"
+
+
+def _averages(gan: Any, name: str) -> Any:
+  """The averages of a network's weights, if the run keeps some."""
+  return getattr(getattr(gan, "optimizers", {}).get(name), "averages", None)
 
 
 def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
   """The bounds of the codes of the training, and what they are."""
   if is_uniform(latents):
-    return -1.0, 1.0, "uniform in [-1, 1] in the training"
+    return -1.0, 1.0, "uniform"
   name = getattr(inspect.unwrap(latents), "__name__", repr(latents))
-  return None, None, {"normal_latents": "N(0, 1) in the training"}.get(
-      name, f"of '{name}' in the training")
+  return None, None, "N(0, 1)" if name == "normal_latents" else f"of '{name}'"
 
 
 def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> Network:
   dtype = keras.config.floatx()
+  is_averaged = bool(_averages(gan, "encoder"))
 
   def encode(images: tf.Tensor) -> tf.Tensor:
-    optimizer = gan.optimizers["encoder"]
-    with optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext():
+    with gan.optimizers["encoder"].averaged_weights() if is_averaged else contextlib.nullcontext():
       codes = gan.encoder(images, training=False)
-    return getattr(codes, "mean", codes)  # BigBiGAN's are distributions.
+    return codes.mean if isinstance(codes, CodeDistribution) else codes
 
-  return Network("encoder", "Infers the codes of images.",
-                 (Values("image", image_shape, dtype, f"images, {_RANGE}", -1, 1),),
+  weights = _weights(gan, "encoder")
+  return Network("encoder", f"The encoder, with {weights} weights, infers the codes of images.",
+                 (Values("image", image_shape, dtype, "images, bytes / 127.5 - 1", -1, 1),),
                  Values("z", (gan.latent_dim,), dtype, "codes"), encode)
 
 
 def _policy(agent: Any) -> Network:
   environments = agent.actor.environments
   size = environments.action_size
-  # One row of noise for all observations: zeros, for the greedy action.
-  def act(observations: tf.Tensor) -> tf.Tensor:
-    return agent.act(observations, tf.zeros([1, size]))
-
-  is_pixels = environments.observation_dtype == "uint8"
-  return Network(
-      "policy", "Chooses greedy actions.",
-      (Values("observation", environments.observation_shape, environments.observation_dtype,
-              f"observations of {environments.name}, which are normalized inside"
-              if not is_pixels else f"pictures of {environments.name}",
-              *((0, 255) if is_pixels else (None, None))),),
-      Values("action", (size,), keras.config.floatx(),
-             "actions; -1 is the lower bound of the environment's, and 1 the upper one", -1, 1),
-      act)
+  is_image = environments.observation_dtype == "uint8"
+  observations = Values(
+      "observation", environments.observation_shape, environments.observation_dtype,
+      f"observations of {environments.name}, as the environment gives them",
+      *((0, 255) if is_image else ()))
+  actions = Values("action", (size,), keras.config.floatx(),
+                   "actions; -1 and 1 are the bounds of the environment", -1, 1)
+  # No noise means the greedy action. One row of it is for all observations.
+  return Network("policy", "The policy chooses greedy actions.", (observations,), actions,
+                 lambda seen: agent.act(seen, tf.zeros([1, size])))
