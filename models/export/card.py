@@ -54,8 +54,8 @@ def text(run: Run, step: int, files: Sequence[File]) -> str:
           ([f"`{each.path.name}`", _size(each.path), f"{each.difference:.2g}"]
            for each in files)),
       "The `.npz` files have examples: arguments, by name, and what the run makes of them,\n"
-      "`expected`. A process without the code of the run loaded each file on a CPU; the differences\n"
-      "are those of its results.",
+      "`expected`. A process without the code of the run loaded each file on a CPU; its results\n"
+      "have these differences.",
       f"```python\n{_loading(files)}\n```",
       "## Numbers", _numbers(run, step),
       "## Training", _table(("", ""), _training(run)),

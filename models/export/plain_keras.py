@@ -42,7 +42,7 @@ def plain_model(name: str, function: Callable[..., tf.Tensor], inputs: Sequence[
       raise UsageError(
           f"{name}: Keras has nothing for {operation.type} '{operation.name}', {error}; write "
           "--formats=savedmodel, which holds any network") from error
-  return keras.Model(made, values[graph.output.name], name=name)
+  return keras.Model(made if len(made) > 1 else made[0], values[graph.output.name], name=name)
 
 
 def _users(operations: Sequence[tf.Operation]) -> Mapping[str, list[tf.Operation]]:
