@@ -6,6 +6,7 @@ The results go to RESULTS, an `.npz` file, by the name of the file.
 
 import pathlib
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ LOADERS = {"": of_saved_model, ".keras": of_keras, ".onnx": of_onnx}
 
 def main(results: str, *paths: str) -> None:
   """Writes the results of all files; ends with a line that names a file that fails."""
-  made = {}
+  made: dict[str, Any] = {}
   for path in map(pathlib.Path, paths):
     with np.load(path.with_suffix(".npz")) as example:
       arguments = {name: array for name, array in example.items() if name != "expected"}
