@@ -5,12 +5,10 @@ import pathlib
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 
 from replicator.console.error_line import in_one_line
 from replicator.console.progress import Progress
 from replicator.errors import Preempted, RunFailed, UsageError, first_line
-from replicator.step import context
 from replicator.workdir import introduction, writer
 from replicator.workdir.live_report import LiveReport
 
@@ -37,7 +35,7 @@ class Chief:
   """Evaluates, writes the workdir, and shows its `progress`, which must be entered first."""
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
-               evaluate: Callable[[], Evaluation] | None):
+               evaluate: Callable[[int], Evaluation] | None):
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
     self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self._report = LiveReport(self._record, self.progress.note)
@@ -52,8 +50,7 @@ class Chief:
     """Evaluates, draws the picture, and returns the scalars by the names they are logged under."""
     if self._evaluate is None:
       return {}
-    with context.entered(tf.constant(step, tf.int64)):
-      found = self._evaluate()
+    found = self._evaluate(step)
     if found.method and self._record.note("evaluation", found.method):
       self.progress.note(f"evaluation: {found.method}")
     if found.axes:

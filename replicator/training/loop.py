@@ -32,8 +32,10 @@ from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.divergence.signals import LearningRates
 from replicator.errors import Preempted, RunFailed, UsageError
+from replicator.step import context as step_context
+from replicator.strategies.dealing import Dealer
 from replicator.training import inputs as inputs_lib
-from replicator.training.chief import Chief
+from replicator.training.chief import Chief, Evaluation
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
@@ -80,8 +82,10 @@ class Loop:
       self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._state = RunState(replicator, self._checkpoints, self._recovery)
-    self._chief = Chief(workdir, facts, self._state.step, (lambda: evaluate(step))
-                        if evaluate else None) if is_chief else None
+    self._chief = (Chief(workdir, facts, self._state.step, self._evaluate if evaluate else None)
+                   if is_chief else None)
+    self._all_evaluate = bool(getattr(evaluate, "on_all_workers", False))
+    self._dealer = Dealer(replicator, self._all_evaluate) if evaluate else None
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
 
@@ -223,9 +227,12 @@ class Loop:
         self._note(warning)
       if self._rates:
         scalars = {**scalars, **self._rates.now()}
-    if chief and s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
-      self._checkpoints.retention.check_logged(list(found), evaluated=True)
-      scalars = {**scalars, **found}
+    if s.due(s.eval_every, state.step):
+      if chief and (found := chief.evaluate(state.step)):
+        self._checkpoints.retention.check_logged(list(found), evaluated=True)
+        scalars = {**scalars, **found}
+      elif self._all_evaluate and not chief:
+        self._evaluate(state.step)
     if chief:
       chief.log(state.step, state.seconds, scalars)
     if state.step and s.due(s.checkpoint_every, state.step):
@@ -237,6 +244,14 @@ class Loop:
     if chief and state.step and (s.due(s.eval_every, state.step)
                                  or s.due(s.checkpoint_every, state.step)):
       chief.report()
+
+  def _evaluate(self, step: int) -> Evaluation:
+    """What `evaluate` finds after step `step`, with the help of all replicas."""
+    evaluate = self._training.evaluate
+    assert evaluate is not None
+    with step_context.entered(tf.constant(step, tf.int64)) as here:
+      here.dealer = self._dealer
+      return evaluate(self._training.step)
 
   def _save(self, scalars: dict[str, float]) -> None:
     self._state.save(scalars)

@@ -50,7 +50,9 @@ def train(make_step: Callable[[], Callable],
       survive a restart is an attribute of the step: make it a `tf.Module`.
     inputs: an example source or an input function, see `training.inputs`; None for a step
       that makes its own examples.
-    evaluate: called with the step, before the first step and every `eval_every` steps.
+    evaluate: called with the step, before the first step and every `eval_every` steps. The chief
+      calls it; if it has a true attribute `on_all_workers`, every worker does, to compute a part of
+      it with `replicator.strategies.dealing`.
     before_call: called in Python with the step and its number before every call of
       `steps_per_call` steps, on every worker, to change variables of the step: for example, to
       act in an environment and fill a replay. What it keeps is an attribute of the step, too.

@@ -1,5 +1,6 @@
 """A published folder is whole, the old or the new one, whenever the process is killed."""
 
+import errno
 import itertools
 import os
 import pathlib
@@ -236,6 +237,14 @@ def test_an_error_at_any_moment_leaves_a_whole_folder(failing, tmp_path, monkeyp
   assert moment > 1
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_a_fault_of_the_disk_is_named(number):
+  words = os.strerror(number)
+  assert atomic.disk_fault(OSError(number, words)) == words
+  assert atomic.disk_fault(RuntimeError(f"of TensorFlow: /a/b; {words} [[x]]")) == words
+  assert atomic.disk_fault(OSError(errno.ENOENT, "No such file or directory")) is None
+
+
 def test_two_machines_may_write_a_file_at_once(tmp_path, monkeypatch):
   to_disk = os.fsync
 
@@ -265,3 +274,8 @@ def test_what_is_created_has_its_name_when_it_is_whole(make, tmp_path):
     make(temporary)
     1 / 0  # noqa: B018
   assert [each.name for each in tmp_path.iterdir()] == ["made"]
+  with pytest.raises(FileExistsError), atomic.created(tmp_path / "late") as temporary:
+    make(temporary)
+    (tmp_path / "late").write_text("faster")
+  assert sorted(each.name for each in tmp_path.iterdir()) == ["late", "made"]
+  assert (tmp_path / "late").read_text() == "faster"

@@ -124,6 +124,7 @@ def test_a_proxy_does_not_stand_between_the_processes(variables, direct, monkeyp
 def test_ports_are_free():
   for address in launch.tf_configs(workers=4)[0]["cluster"]["worker"]:
     host, port = address.split(":")
+    assert 12000 <= int(port) < 32768  # Below those of outgoing connections.
     with socket.socket() as listener:
       listener.bind((host, int(port)))
 
@@ -569,3 +570,4 @@ def test_a_file_that_cannot_run_is_one_line_of_error(tmp_path):
 def test_everything_after_the_dashes_is_the_command():
   assert __main__.parse(["--workers=2", "--ps=1", "--max_restarts=3", "--", "sh", "--", "--ps=3"]
                       ) == (2, 1, 3, ["sh", "--", "--ps=3"])
+  assert __main__.parse(["--workers=1", "--", "sh"]) == (1, 0, 0, ["sh"])

@@ -361,13 +361,16 @@ def test_the_same_ratio_everywhere_is_a_sum(one, other, cause):
   assert diagnosis.Case(reference, other, first, 4, False, 1e-9).cause().startswith(cause)
 
 
-@pytest.mark.parametrize(("tape", "cause"), [
-    (1.0, "clipping before aggregation: tf.clip_by_norm"), (2.5, "a batch-dependent op")])
-def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, cause):
+@pytest.mark.parametrize(("tape", "kind", "cause"), [
+    (1.0, "clips", "clipping before aggregation: this at my_step.py:3; set wrap_optimizer's clip_"),
+    (1.0, "changes", "gradients changed before aggregation by an operation that is not linear "
+     "(this at my_step.py:3), as in clipping; set wrap_optimizer's clip_norm, which clips the"),
+    (2.5, "clips", "a batch-dependent op")])
+def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, kind, cause):
   one = quantities(replica_recording.RAW, u__0=1.0) | quantities("gradient", u__w=0.3)
   other = quantities(replica_recording.RAW, u__0=tape) | quantities("gradient", u__w=0.4)
   seen = inspection.Evidence(lambda: None)
-  seen.clips.append("tf.clip_by_norm at my_step.py:3")
+  getattr(seen, kind).append("this at my_step.py:3")
   first = diagnosis.compare(one, other, 1e-9)[1]
   reference = replica_recording.ReplicaRecording(one, True, 8, seen)
   case = diagnosis.Case(reference, other, first, 2, False, 1e-9)
@@ -491,9 +494,18 @@ def test_draws_are_for_joined_batches_if_they_have_as_many_rows():
   assert seen.draws_for_joined_batches() == [
       (f"a replicator.Dropout layer draws at {line(4)}", place) for place in (line(3), line(4))]
   assert seen.draws == []
+  reference = replica_recording.ReplicaRecording(quantities("loss", a=1.0), True, 8, seen)
+  first = diagnosis.Deviation((1, "loss", "a"), 0.5, (1.0, 1.5))
+  cause = diagnosis.Case(reference, {}, first, 2, False, 1e-9).cause()
+  assert cause.startswith(
+      f"a replicator.Dropout layer draws at {line(4)} on batches that are joined at {line(3)}: on "
+      "each replica their rows are in another order; draw, or call the network, once for each")
 
 
 # ---- The variants -------------------------------------------------------------------------------
+
+
+NORM = replicator.GlobalBatchNorm()
 
 
 def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **seen):
@@ -504,6 +516,8 @@ def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **se
 
   def record(replicas: int, microbatches: int = 1) -> replica_recording.ReplicaRecording:
     found = recordings.get((replicas, microbatches), 1.0)
+    if isinstance(found, Exception):
+      raise found
     found = next(found) if hasattr(found, "__next__") else found
     values = found if isinstance(found, dict) else quantities("loss", a=found)
     return replica_recording.ReplicaRecording(values, True, 8, evidence)
@@ -512,9 +526,7 @@ def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **se
 
 
 def test_the_statistics_of_micro_batches_are_not_compared_with_those_of_the_full_batch():
-  step = tf.Module()
-  step.norm = replicator.GlobalBatchNorm()
-  in_parts = {(1, 2): 2.0, (2, 2): 2.0}
+  step, in_parts = lambda: NORM, {(1, 2): 2.0, (2, 2): 2.0}
   *_, row = rows(in_parts, step, microbatched=True)
   assert row.verdict == AGREES and row.notes[0].startswith("compared on 2 replicas with 2 micro")
   *_, row = rows({**in_parts, (2, 2): 2.5}, step, microbatched=True)
@@ -535,6 +547,37 @@ def test_weights_that_differ_are_no_proof_that_the_step_draws():
   assert cause.startswith("likely cause: initial weights differ")
   losses = map(float, itertools.count())
   assert "not deterministic" in rows({(1, 1): losses, (2, 1): 9.0})[0].notes[1]
+
+
+def test_a_variant_that_is_refused_says_so_in_one_line():
+  two, four, _ = rows({(2, 1): UsageError("step.py:3: no such\nIn call to train"),
+                       (4, 1): UsageError("train.global_batch_size = 6: does not divide by the 4")})
+  assert (two.verdict, two.detail, two.notes) == (FAILED, "step.py:3: no such", ())
+  assert (four.verdict, four.detail[-8:]) == (SKIPPED, "by the 4")
+  row = rows({(1, 2): UsageError("in parts")}, lambda: NORM, microbatched=True)[2]
+  assert (row.verdict, row.detail) == (FAILED, "in parts")
+
+
+def test_two_processes_are_compared_by_what_their_chief_recorded(monkeypatch):
+  def run_doctor(words, workers):
+    *given, record = words
+    assert (given, workers) == (["--experiment=x"], 2)
+    value = quantities("loss", a=2.0)
+    replica_recording.ReplicaRecording(value, True, 8, inspection.Evidence(lambda: None)).write(
+        record.removeprefix("--record="))
+  monkeypatch.setattr(replica_check, "run_doctor", run_doctor)
+  row = rows({}, words=["--experiment=x"])[3]
+  assert (row.check, row.verdict) == ("2 processes", DIFFERS)
+  assert "a sum over replicas: the loss 'a' is exactly 2 times as large" in row.notes[1]
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_only_the_chief_of_a_cluster_writes_what_it_recorded(is_chief, tmp_path, monkeypatch):
+  recording = replica_recording.ReplicaRecording(
+      quantities("loss", a=1.0), is_chief, 8, inspection.Evidence(lambda: None))
+  monkeypatch.setattr(replica_check.ReplicaCheck, "_record_with", lambda check, bindings: recording)
+  replica_check.ReplicaCheck(lambda workdir: None, [], []).record_process(str(tmp_path / "r.npz"))
+  assert (tmp_path / "r.npz").exists() == is_chief
 
 
 def test_a_replica_of_several_devices_has_no_second_process():

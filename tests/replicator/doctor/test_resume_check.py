@@ -197,6 +197,14 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
       "before_call.len(calls)", "the generator of np.random", "the generator of random"]
 
 
+@pytest.mark.usefixtures("restored", "without_curves")
+def test_a_step_that_is_not_finite_cannot_be_resumed(tmp_path):
+  main = lambda workdir: replicator.train(lambda: lambda: {"loss": np.nan}, workdir=workdir)
+  with pytest.raises(UsageError, match="step 2 was not saved, because its numbers are not finite"):
+    resume_check.train(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2,
+                       str(tmp_path / "recording.json"), 4)
+
+
 def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
   seeds = keras.random.SeedGenerator(1)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from replicator.sweeps import trials
+from replicator.sweeps import command, trials
 
 
 def test_a_name_that_the_experiment_rejects_is_reported_before_any_trial_runs(sweep):
@@ -35,6 +35,7 @@ def test_a_bad_command_line_is_reported_in_one_line(flags, message, sweep):
 def test_explain_prints_each_trial_with_its_command_and_runs_none(sweep):
   assert sweep.run("--explain") == 0
   assert "4 trials" in sweep.out and sweep.out.count(": to run\n") == 4
+  assert "; the best has the lowest eval/loss\n" in sweep.out and "\n4. lr=0.3_seed=2" in sweep.out
   assert not sweep.folder.exists()
   explained = sweep.out
   assert sweep.write(seeds=[1]).run() == 0
@@ -51,6 +52,12 @@ def test_the_home_directory_may_be_written_as_a_tilde(sweep, tmp_path, monkeypat
   assert "~" not in sweep.out and f"{tmp_path}/elsewhere/trials/" in sweep.out
 
 
+def test_a_sweep_has_a_folder_of_the_name_of_its_file(sweep, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert command.main([f"--sweep_file={sweep.file}", "--explain"]) == 0
+  assert capsys.readouterr().out.startswith("runs/tiny: 4 trials of ")
+
+
 def test_explain_says_which_trials_have_ended(sweep):
   sweep.write(zip={"lr": [0.1, 0.3], "fail": [0, 2]}, grid={}, seeds=[1])
   assert sweep.run() == 1
@@ -62,8 +69,10 @@ def test_explain_says_which_trials_have_ended(sweep):
 
 
 def test_explain_shows_the_space_of_a_search(sweep):
-  sweep.write(grid=None, seeds=None, trials=20, optuna={"lr": ("log_uniform", 0.01, 1.0)})
+  sweep.write(grid=None, seeds=None, trials=20, optuna={"lr": ("log_uniform", 0.01, 1.0)},
+              goal="max")
   assert sweep.run("--explain") == 0
+  assert "20 trials of " in sweep.out and "; the best has the highest eval/loss\n" in sweep.out
   assert "20 trials to be proposed by Optuna" in sweep.out
   assert "     lr = ('log_uniform', 0.01, 1.0)\n" in sweep.out
   assert "--gin_param=lr = 0." in sweep.out
