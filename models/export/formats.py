@@ -52,8 +52,9 @@ def write(network: Network, formats: Sequence[str], folder: pathlib.Path) -> lis
   """
   arguments = network.example(_EXAMPLES)
   expected = network.function(*map(tf.constant, arguments)).numpy()
-  np.savez(folder / f"{network.name}.npz", expected=expected, **{
-      each.name: array for each, array in zip(network.inputs, arguments, strict=True)})
+  example: dict[str, Any] = {
+      each.name: array for each, array in zip(network.inputs, arguments, strict=True)}
+  np.savez(folder / f"{network.name}.npz", expected=expected, **example)
   paths = [folder / f"{network.name}{SUFFIXES[each]}" for each in formats]
   for path in paths:
     _WRITERS[path.suffix](network, path)
@@ -88,9 +89,9 @@ def _loaded(paths: Sequence[pathlib.Path]) -> dict[str, np.ndarray]:
   with tempfile.TemporaryDirectory(prefix="replicator-") as folder:
     results = pathlib.Path(folder, "results.npz")
     ended = subprocess.run(
-        [sys.executable, loading.__file__, str(results), *map(str, paths)], cwd=folder,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}, capture_output=True, text=True,
-        preexec_fn=processes.end_with_parent())
+        [sys.executable, loading.__file__, str(results), *(str(each.resolve()) for each in paths)],
+        cwd=folder, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}, capture_output=True,
+        text=True, preexec_fn=processes.end_with_parent())
     if ended.returncode:
       lines = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"]
       raise RunFailed(f"{lines[-1]}; nothing was written; leave out this format")

@@ -65,7 +65,7 @@ def _leading_to(output: tf.Tensor, names: set[str]) -> list[tf.Operation]:
   needed, waiting = {output.op.name}, [output.op]
   while waiting:
     for each in waiting.pop().inputs:
-      if each.op.name in names - needed:
+      if each.op.name in names and each.op.name not in needed:
         needed.add(each.op.name)
         waiting.append(each.op)
   return [operation for operation in output.graph.get_operations()

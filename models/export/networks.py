@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -112,22 +112,24 @@ def _generator(gan: Any, image_shape: tuple[int, int, int]) -> Network:
   codes = Values("z", (gan.latent_dim,), dtype, f"codes, {what} in the training", low, high)
   images = Values("image", image_shape, dtype,
                   "images of -1 (black) to 1; in bytes, clip(round(127.5 (x + 1)), 0, 255)")
-  weights = f"with {_weights(gan, 'generator')} weights"
+  name = f"The generator{_with_averages(gan, 'generator')}"
   if not gan.num_classes:
-    return Network("generator", f"The generator, {weights}, draws images from codes.", (codes,),
+    return Network("generator", f"{name} draws images from codes.", (codes,),
                    images, lambda z: gan.generate(z, tf.zeros([tf.shape(z)[0]], tf.int32)))
   labels = Values("label", (), "int32", "classes", 0, gan.num_classes - 1)
-  return Network("generator", f"The generator, {weights}, draws images of classes from codes.",
+  return Network("generator", f"{name} draws images of classes from codes.",
                  (codes, labels), images, gan.generate)
 
 
-def _weights(gan: Any, name: str) -> str:
-  return "averaged" if _averages(gan, name) else "the newest"
+def _averages(gan: Any, network: str) -> Any:
+  """The averages of a network's weights, if the run is known to keep some."""
+  optimizers = getattr(gan, "optimizers", None)
+  return (getattr(optimizers.get(network), "averages", None) if isinstance(optimizers, Mapping)
+          else None)
 
 
-def _averages(gan: Any, name: str) -> Any:
-  """The averages of a network's weights, if the run keeps some."""
-  return getattr(getattr(gan, "optimizers", {}).get(name), "averages", None)
+def _with_averages(gan: Any, network: str) -> str:
+  return ", with averaged weights," if _averages(gan, network) else ""
 
 
 def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
@@ -147,8 +149,8 @@ def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> Network:
       codes = gan.encoder(images, training=False)
     return codes.mean if isinstance(codes, CodeDistribution) else codes
 
-  weights = _weights(gan, "encoder")
-  return Network("encoder", f"The encoder, with {weights} weights, infers the codes of images.",
+  name = f"The encoder{_with_averages(gan, 'encoder')}"
+  return Network("encoder", f"{name} infers the codes of images.",
                  (Values("image", image_shape, dtype, "images, bytes / 127.5 - 1", -1, 1),),
                  Values("z", (gan.latent_dim,), dtype, "codes"), encode)
 

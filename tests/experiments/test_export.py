@@ -53,9 +53,9 @@ def test_every_file_computes_the_same(written):
 
 
 def test_another_process_loads_a_file_without_this_project(written, monkeypatch):
-  _, [*_, path] = written
-  monkeypatch.setenv("PYTHONPATH", "")  # The current folder is not that of the project, either.
-  assert 0 <= formats.check([path])["policy.onnx"] < 1e-6
+  folder, _ = written
+  monkeypatch.chdir(folder)
+  assert 0 <= formats.check([pathlib.Path("policy.onnx")])["policy.onnx"] < 1e-6
   source = pathlib.Path(loading.__file__).read_text()
   assert set(re.findall(r"import (\w+)", source)) == {
       "pathlib", "sys", "Any", "numpy", "tensorflow", "keras", "onnxruntime"}
@@ -203,6 +203,8 @@ def test_a_run_is_exported_by_command(name, names, tmp_path):
   assert done.stderr == ""
   assert f"{', '.join(names)} of {run}, step {STEP}, as savedmodel, keras, onnx; greatest diff" in (
       done.stdout.splitlines()[-1])
+  text = (tmp_path / "out" / "README.md").read_text()
+  assert ("with averaged weights" in text) == (names != ["policy"])
   assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
       ["README.md", "config.gin", *(f"{name}{suffix}" for name in names
                                     for suffix in ("", ".keras", ".onnx", ".npz"))])
