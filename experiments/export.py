@@ -84,8 +84,8 @@ def _run(flags: argparse.Namespace) -> int:
   return 0
 
 
-def _write(wanted: Sequence[networks.Network], names: Sequence[str], folder: pathlib.Path,
-           status: Status) -> list[card.File]:
+def _write(wanted: Sequence[networks.ExportedNetwork], names: Sequence[str],
+           folder: pathlib.Path, status: Status) -> list[card.File]:
   written = []
   for network in wanted:
     status.doing(f"writing the {network.name}")

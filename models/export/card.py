@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from models.export.networks import Network, Values
+from models.export.networks import ExportedNetwork, Values
 from replicator.console.formatting import format_number
 from replicator.workdir.reader import Run
 
@@ -31,7 +31,7 @@ class File:
     difference: the greatest difference of its results from those of the run.
   """
 
-  network: Network
+  network: ExportedNetwork
   format: str
   path: pathlib.Path
   difference: float
@@ -69,7 +69,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def _rows(network: Network) -> Iterable[Sequence[str]]:
+def _rows(network: ExportedNetwork) -> Iterable[Sequence[str]]:
   for role, each in [*(("input", each) for each in network.inputs), ("output", network.output)]:
     shape = ", ".join(map(str, ("n", *each.shape)))
     yield network.name, role, f"`{each.name}`", f"[{shape}]", each.dtype, _meaning(each)

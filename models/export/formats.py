@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from models.export import loading
 from models.export.graph import FrozenGraph
-from models.export.networks import Network
+from models.export.networks import ExportedNetwork
 from models.export.plain_keras import plain_model
 from replicator import processes
 from replicator.errors import RunFailed, UsageError, first_line
@@ -42,7 +42,8 @@ def check_formats(formats: Sequence[str]) -> None:
                        f"'replicator[onnx]', or write --formats={others}")
 
 
-def write(network: Network, formats: Sequence[str], folder: pathlib.Path) -> list[pathlib.Path]:
+def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
+          ) -> list[pathlib.Path]:
   """Writes a network into a folder, in some formats; returns the files, in this order.
 
   `NAME.npz` has arguments, by name, and the result `expected` of the run itself.
@@ -105,7 +106,7 @@ def _loaded(paths: Sequence[pathlib.Path]) -> dict[str, np.ndarray]:
 class _Served(tf.Module):
   """Computes a graph. The signature of `serve` has the names of the arguments and the result."""
 
-  def __init__(self, network: Network):
+  def __init__(self, network: ExportedNetwork):
     super().__init__()
     signature = [each.spec for each in network.inputs]
     graph = FrozenGraph(network.function, signature)
@@ -126,22 +127,22 @@ class _Served(tf.Module):
     self.serve = tf.function(serve, signature, autograph=False)
 
 
-def _write_saved_model(network: Network, path: pathlib.Path) -> None:
+def _write_saved_model(network: ExportedNetwork, path: pathlib.Path) -> None:
   module = _Served(network)
   # The graphs of gradients would refer to tensors of the run's own graph.
   options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
   tf.saved_model.save(module, str(path), {"serving_default": module.serve}, options)
 
 
-def _write_keras(network: Network, path: pathlib.Path) -> None:
+def _write_keras(network: ExportedNetwork, path: pathlib.Path) -> None:
   _plain(network).save(path)
 
 
-def _plain(network: Network) -> keras.Model:
+def _plain(network: ExportedNetwork) -> keras.Model:
   return plain_model(network.name, network.function, [each.spec for each in network.inputs])
 
 
-def _write_onnx(network: Network, path: pathlib.Path) -> None:
+def _write_onnx(network: ExportedNetwork, path: pathlib.Path) -> None:
   import onnx
   import tf2onnx
   model = _plain(network)
@@ -169,5 +170,5 @@ def _name_result(graph: Any, name: str) -> None:
       names[:] = [name if each == before else each for each in names]
 
 
-_WRITERS: dict[str, Callable[[Network, pathlib.Path], None]] = {
+_WRITERS: dict[str, Callable[[ExportedNetwork, pathlib.Path], None]] = {
     "": _write_saved_model, ".keras": _write_keras, ".onnx": _write_onnx}

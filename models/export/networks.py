@@ -53,7 +53,7 @@ class Values:
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class ExportedNetwork:
   """A network of a trained step.
 
   Attributes:
@@ -76,7 +76,7 @@ class Network:
     return [each.draw(generator, count) for each in self.inputs]
 
 
-def networks_of(step: Any) -> dict[str, Network]:
+def networks_of(step: Any) -> dict[str, ExportedNetwork]:
   """The networks of a trained step, by name: those of a GAN, or the policy of an agent.
 
   Raises:
@@ -93,7 +93,7 @@ def networks_of(step: Any) -> dict[str, Network]:
   return made
 
 
-def chosen(available: dict[str, Network], names: list[str]) -> list[Network]:
+def chosen(available: dict[str, ExportedNetwork], names: list[str]) -> list[ExportedNetwork]:
   """The networks of these names; all if there are none.
 
   Raises:
@@ -106,7 +106,7 @@ def chosen(available: dict[str, Network], names: list[str]) -> list[Network]:
   return [available[name] for name in names or available]
 
 
-def _generator(gan: Any, image_shape: tuple[int, int, int]) -> Network:
+def _generator(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
   dtype = keras.config.floatx()
   low, high, what = _distribution(gan.latents)
   codes = Values("z", (gan.latent_dim,), dtype, f"codes, {what} in the training", low, high)
@@ -114,11 +114,12 @@ def _generator(gan: Any, image_shape: tuple[int, int, int]) -> Network:
                   "images of -1 (black) to 1; in bytes, clip(round(127.5 (x + 1)), 0, 255)")
   name = f"The generator{_with_averages(gan, 'generator')}"
   if not gan.num_classes:
-    return Network("generator", f"{name} draws images from codes.", (codes,),
-                   images, lambda z: gan.generate(z, tf.zeros([tf.shape(z)[0]], tf.int32)))
+    return ExportedNetwork(
+        "generator", f"{name} draws images from codes.", (codes,), images,
+        lambda z: gan.generate(z, tf.zeros([tf.shape(z)[0]], tf.int32)))
   labels = Values("label", (), "int32", "classes", 0, gan.num_classes - 1)
-  return Network("generator", f"{name} draws images of classes from codes.",
-                 (codes, labels), images, gan.generate)
+  return ExportedNetwork("generator", f"{name} draws images of classes from codes.",
+                         (codes, labels), images, gan.generate)
 
 
 def _averages(gan: Any, network: str) -> Any:
@@ -140,7 +141,7 @@ def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
   return None, None, "N(0, 1)" if name == "normal_latents" else f"of '{name}'"
 
 
-def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> Network:
+def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
   dtype = keras.config.floatx()
   is_averaged = bool(_averages(gan, "encoder"))
 
@@ -150,12 +151,12 @@ def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> Network:
     return codes.mean if isinstance(codes, CodeDistribution) else codes
 
   name = f"The encoder{_with_averages(gan, 'encoder')}"
-  return Network("encoder", f"{name} infers the codes of images.",
-                 (Values("image", image_shape, dtype, "images, bytes / 127.5 - 1", -1, 1),),
-                 Values("z", (gan.latent_dim,), dtype, "codes"), encode)
+  images = Values("image", image_shape, dtype, "images, bytes / 127.5 - 1", -1, 1)
+  return ExportedNetwork("encoder", f"{name} infers the codes of images.", (images,),
+                         Values("z", (gan.latent_dim,), dtype, "codes"), encode)
 
 
-def _policy(agent: Any) -> Network:
+def _policy(agent: Any) -> ExportedNetwork:
   environments = agent.actor.environments
   size = environments.action_size
   is_image = environments.observation_dtype == "uint8"
@@ -166,5 +167,5 @@ def _policy(agent: Any) -> Network:
   actions = Values("action", (size,), keras.config.floatx(),
                    "actions; -1 and 1 are the bounds of the environment", -1, 1)
   # No noise means the greedy action. One row of it is for all observations.
-  return Network("policy", "The policy chooses greedy actions.", (observations,), actions,
-                 lambda seen: agent.act(seen, tf.zeros([1, size])))
+  return ExportedNetwork("policy", "The policy chooses greedy actions.", (observations,), actions,
+                         lambda seen: agent.act(seen, tf.zeros([1, size])))

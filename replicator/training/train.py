@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -15,6 +15,8 @@ from replicator.divergence.guard import Guard
 from replicator.errors import UsageError, nearest
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
+from replicator.trackers import tracker
+from replicator.trackers.tracker import Tracker
 from replicator.training import inputs as inputs_lib
 from replicator.training import loop, observer, preemption
 from replicator.training.chief import Evaluation
@@ -40,7 +42,8 @@ def train(make_step: Callable[[], Callable],
           steps_per_call: int = 1,
           log_every: int = 100,
           eval_every: int = 1000,
-          checkpoint_every: int = 1000) -> Any:
+          checkpoint_every: int = 1000,
+          trackers: Sequence[Tracker] = ()) -> Any:
   """Trains a step under the strategy of the gin file, or resumes the run in `workdir`.
 
   Args:
@@ -69,6 +72,7 @@ def train(make_step: Callable[[], Callable],
     log_every: steps between log points.
     eval_every: steps between evaluations; 0 for none.
     checkpoint_every: steps between checkpoints; 0 for none.
+    trackers: what else gets all that is logged, such as `[@MLflow()]`; see `Tracker`.
 
   Returns:
     the trained step.
@@ -81,6 +85,7 @@ def train(make_step: Callable[[], Callable],
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed)
+  tracker.check(trackers)
   if precision not in PRECISIONS:
     raise UsageError(f"train.precision = {precision!r}: no such precision."
                      f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")
@@ -112,7 +117,7 @@ def train(make_step: Callable[[], Callable],
     schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
     folder = pathlib.Path(workdir)
     with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
-      loop.Loop(training, schedule, guard, folder, facts, observer.current()).run(release)
+      loop.Loop(training, schedule, guard, folder, facts, observer.current(), trackers).run(release)
   return step
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from experiments import export
 from models.export import card, formats, loading
-from models.export.networks import Network, Values, chosen, networks_of
+from models.export.networks import ExportedNetwork, Values, chosen, networks_of
 from replicator.errors import RunFailed, UsageError
 from replicator.workdir import reader
 from tests.experiments.test_sample import ROOT, STEP, saved
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:__array__ implementation:Deprec
 FORMATS = list(formats.SUFFIXES)
 WEIGHTS = tf.constant(np.linspace(-1.0, 1.0, 12).reshape(4, 3), tf.float32)
 INPUT, OUTPUT = Values("observation", (4,), "float32", "a"), Values("action", (3,), "float32", "b")
-POLICY = Network("policy", "Acts.", (INPUT,), OUTPUT, lambda x: tf.tanh(x @ WEIGHTS))
+POLICY = ExportedNetwork("policy", "Acts.", (INPUT,), OUTPUT, lambda x: tf.tanh(x @ WEIGHTS))
 
 
 # ---- One network --------------------------------------------------------------------------------

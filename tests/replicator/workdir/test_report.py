@@ -157,7 +157,8 @@ def test_ends_that_are_not_known_everywhere_are_curves_and_no_spread(end, tmp_pa
 @pytest.mark.parametrize("seconds, rate", [([0, 1, 2, 102, 103], "10"), ([7, 7, 7, 7, 7], "0")])
 def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
   write_metrics(workdir, [{"step": 10 * i, "seconds": each} for i, each in enumerate(seconds)])
-  facts = {**FACTS, "num_replicas": 1, "argv": ["--eager"], "program": ["-m", "a.b"]}
+  facts = {**FACTS, "num_replicas": 1, "argv": ["--eager"], "program": ["-m", "a.b"],
+           "resumed": []}
   (workdir / "run.json").write_text(json.dumps(facts))
   words = re.sub(r"\s+", " ", written(workdir).words)
   assert f" {rate} steps per second" in words
@@ -165,6 +166,7 @@ def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
   assert ("1m 43s training time" if rate == "10" else "7s training time") in words
   assert "1 replica " in words and "global batch size 64" in words
   assert "argv" not in words and "-m, a.b" not in words  # The command says so.
+  assert "resumed" not in words  # It never was.
 
 
 def test_the_page_needs_nothing_else(workdir):
