@@ -161,7 +161,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "AvgPoolGrad": _spread,
     "Mean": _reduction(ops.mean), "Sum": _reduction(ops.sum), "Max": _reduction(ops.max),
     "LeakyRelu": lambda operation, x: ops.leaky_relu(x, operation.get_attr("alpha")),
-    "Softmax": _elementwise(ops.softmax),  # Of the last axis in both.
+    "Softmax": _elementwise(ops.softmax),  # Both take the last axis.
     **{name: _elementwise(function) for name, function in {
         "Identity": lambda x: x, "IdentityN": lambda *given: given,
         "EnsureShape": lambda x: x, "StopGradient": lambda x: x,

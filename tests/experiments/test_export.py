@@ -190,9 +190,7 @@ def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, names", [
-    ("sngan", ["generator", "encoder"]), ("bigbigan", ["generator", "encoder"]),
-    ("d4pg", ["policy"]), ("sac", ["policy"])])
+@pytest.mark.parametrize("name, names", [("sngan", ["generator", "encoder"]), ("d4pg", ["policy"])])
 def test_a_run_is_exported_by_command(name, names, tmp_path):
   gin.clear_config()
   run = saved(name, tmp_path / "run")

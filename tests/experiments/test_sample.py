@@ -16,7 +16,6 @@ from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
-from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator.app import config, load
 from replicator.checkpoints.checkpoint import Checkpoints
@@ -33,7 +32,7 @@ EXPERIMENTS = {  # The main function, the configuration, and what makes networks
     "gan": (gan, "dcgan_digits", NARROW["experiments.gan"]),
     "bigbigan": (bigbigan, "bigbigan_digits", NARROW["experiments.bigbigan"]),
     "logan": (logan, "logan_digits", NARROW["experiments.logan"]),
-    "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT), "sac": (sac, "sac_pendulum", NARROW_AGENT)}
+    "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT)}
 
 pytestmark = pytest.mark.usefixtures("restored")
 
