@@ -20,6 +20,7 @@ from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.resnet import resnet
 from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator import app
@@ -43,13 +44,15 @@ from tests.pages import (
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard"}
 MAINS = {"experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg, "experiments.gan": gan,
-         "experiments.logan": logan, "experiments.sac": sac, "experiments.sngan": sngan}
+         "experiments.logan": logan, "experiments.resnet": resnet, "experiments.sac": sac,
+         "experiments.sngan": sngan}
 # What makes networks small.
 NARROW = {
     "experiments.bigbigan": {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
                              "BigBiGANEncoder.width": 2},
     "experiments.gan": {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2},
     "experiments.logan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625},
+    "experiments.resnet": {"ResNet.width": 0.125},
     "experiments.sngan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625,
                           "Encoder.width": 0.0625}}
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,

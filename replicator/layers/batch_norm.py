@@ -32,24 +32,29 @@ class GlobalBatchNorm(keras.layers.Layer):
     scale: whether to multiply by a learned factor `gamma [c]`.
     groups: lists of replicas that each normalize alone; see `replicator.collectives.collectives`.
       The moving statistics are those of all replicas, so they are the same on every replica.
+    gamma_initializer: the initial gamma, such as 'ones' or, for a residual block that begins as the
+      identity, 'zeros' (Goyal et al. 2017, arXiv:1706.02677).
 
   Raises:
     UsageError: the groups are not those of the replicas.
   """
 
   def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, center: bool = True,
-               scale: bool = True, groups: collectives.Groups = None, **kwargs):
+               scale: bool = True, groups: collectives.Groups = None,
+               gamma_initializer: str = "ones", **kwargs):
     super().__init__(autocast=False, **kwargs)
     self.groups = groups
     self.momentum = momentum
     self.epsilon = epsilon
     self.center = center
     self.scale = scale
+    self.gamma_initializer = gamma_initializer
 
   def build(self, input_shape):
     shape = (input_shape[-1],)
     if self.scale:
-      self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones", autocast=False)
+      self.gamma = self.add_weight(name="gamma", shape=shape,
+                                   initializer=self.gamma_initializer, autocast=False)
     if self.center:
       self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
     dtype = self.variable_dtype
