@@ -124,7 +124,8 @@ class StartFrom:
       found.add(network)
     if not found.taken:
       why = "; ".join(f"{name} {why}" for name, why in list(found.left.items())[:3])
-      raise self._error(f"nothing of it fits the networks of this run: {why}")
+      raise self._error("nothing of it fits the networks of this run: "
+                        f"{why or 'StartFrom.networks names none'}")
     found.check_taken(frozen)
     Variables(variables, replicator).put(found.snapshot())
     counts = found.counts()
