@@ -80,15 +80,9 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                       help="a new folder for the numbers and for pictures of nearest neighbors")
   parser.add_argument("--cache", type=pathlib.Path, metavar="FOLDER",
                       default="~/.cache/replicator", help="where features of real images are kept")
-  parser.add_argument("--step", type=sample.checkpoint_step, metavar="N",
-                      help="of a run: the step of a checkpoint, or 'best'; by default the newest")
   parser.add_argument("--seed", type=int, default=0, metavar="S",
                       help="of a run: chooses the codes; by default 0")
-  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
-                      help="of a run: a gin binding that overrides its own")
-  parser.add_argument("--yes", action="store_true",
-                      help="load a run of a program that is no experiment of this project")
-  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+  sample.add_loading_flags(parser)
   flags = parser.parse_args(words)
   _check(flags)
   return flags

@@ -50,8 +50,6 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--run", required=True, metavar="RUN", help="the workdir of the run")
   parser.add_argument("--out", required=True, type=pathlib.Path, metavar="FILE",
                       help="a new .png, .webp or .zip, or a new folder of PNG files")
-  parser.add_argument("--step", type=checkpoint_step, metavar="N",
-                      help="the step of a checkpoint, or 'best'; by default the newest")
   parser.add_argument("--classes", type=_numbers, default=[], metavar="3,7",
                       help="the classes of the images, in turn; by default all")
   parser.add_argument("--truncation", type=float, metavar="T",
@@ -64,17 +62,24 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                      help="walk between the seeds, or between the classes")
   modes.add_argument("--reconstruct", metavar="FOLDER",
                      help="pairs of the images of a folder and their reconstructions")
-  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
-                      help="a gin binding that overrides the run's, such as where the data is")
-  parser.add_argument("--yes", action="store_true",
-                      help="load a run of a program that is no experiment of this project")
-  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+  add_loading_flags(parser)
   flags = parser.parse_args(words)
   _check(flags)
   return flags
 
 
-def checkpoint_step(text: str) -> int | str:
+def add_loading_flags(parser: Parser) -> None:
+  """Adds the flags of a command that loads a run, and `--debug`."""
+  parser.add_argument("--step", type=_checkpoint_step, metavar="N",
+                      help="the step of a checkpoint, or 'best'; by default the newest")
+  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
+                      help="a gin binding that overrides the run's, such as where the data is")
+  parser.add_argument("--yes", action="store_true",
+                      help="load a run of a program that is no experiment of this project")
+  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _checkpoint_step(text: str) -> int | str:
   """The value of `--step`: the number of a step, or 'best'."""
   if text != "best" and not text.isdigit():
     raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint, or 'best'")

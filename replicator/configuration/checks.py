@@ -145,8 +145,8 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
     return Unused(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
                               f"is called {where}", True, misspelled)
   hint = nearest(binding.scope, {s for s, _ in called if s}) if not entered else ""
-  return Unused(binding, f"{short} is not called by the end of the first step{hint or '; '}"
-                            f"{'' if hint else 'remove the line, or refer to it'}", False)
+  remedy = f".{hint}" if hint else "; remove the line, or refer to it"
+  return Unused(binding, f"{short} is not called by the end of the first step{remedy}", False)
 
 
 def dropped_by(bindings: Sequence[Binding]) -> set[str]:

@@ -49,11 +49,12 @@ def find(scoped: str, parameter: str | None = None, fitting: Sequence[str] = ()
     raise UsageError(f"nothing configurable is called '{selector}'.{hint}")
   if parameter is None:
     return found
-  if parameter in (found.denylist or []) or (found.allowlist and
-                                             parameter not in found.allowlist):
+  known, signature = parameters(found), _signature(found)
+  if parameter in (found.denylist or []) or (
+      found.allowlist and parameter in signature and parameter not in known):
     raise UsageError(f"'{name}' gets its '{parameter}' from the program; it cannot be set here")
-  known = parameters(found)
-  takes_any = any(each.kind == inspect.Parameter.VAR_KEYWORD for each in _signature(found).values())
+  takes_any = not found.allowlist and any(
+      each.kind == inspect.Parameter.VAR_KEYWORD for each in signature.values())
   if parameter not in known and not takes_any:
     has = f"It has: {', '.join(known)}" if known else "It has none"
     raise UsageError(f"'{name}' has no parameter '{parameter}'.{nearest(parameter, known)} {has}")

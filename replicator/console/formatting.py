@@ -3,7 +3,7 @@
 
 def format_number(value: float) -> str:
   """Four significant digits: `1.234`, `0.0002`, `123457`, `1.5e-06`, `nan`."""
-  if 1e4 <= abs(value) < 1e7:
+  if 9999.5 <= abs(value) < 1e7:
     return f"{value:.0f}"
   return f"{value:.4g}"
 

@@ -38,7 +38,9 @@ def serve(resolver: Any) -> None:
   signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
   signal.signal(signal.SIGINT, signal.SIG_DFL)
   cluster = resolver.cluster_spec()
-  server = tf.distribute.Server(cluster, job_name=resolver.task_type,
+  # With one thread, on one core, a server would wait for itself.
+  config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(os.cpu_count() or 2, 2))
+  server = tf.distribute.Server(cluster, job_name=resolver.task_type, config=config,
                                 task_index=resolver.task_id, protocol="grpc")
   # Inside `server.join()`, Python would never run its signal handlers.
   while not asked or _listens(cluster.task_address("chief", 0)):

@@ -17,6 +17,7 @@ from models.metrics.frechet import frechet_distance
 from models.metrics.statistics import FeatureStatistics
 from models.vision.digits import digit_images
 from replicator.app import load
+from replicator.console.flags import Parser
 from replicator.errors import UsageError
 
 COUNT = 24
@@ -331,5 +332,8 @@ def test_counts_are_checked_before_anything_is_computed():
     check_counts(["prdc"], 5, 9)
 
 
-def test_the_step_of_a_run_is_named_as_in_sample():
-  assert sample.checkpoint_step("best") == "best" and sample.checkpoint_step("30") == 30
+def test_the_step_of_a_run_is_a_number_or_the_best():
+  parser = Parser()
+  sample.add_loading_flags(parser)
+  assert [parser.parse_args(words).step for words in ([], ["--step=best"], ["--step=30"])] == [
+      None, "best", 30]

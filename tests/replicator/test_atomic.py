@@ -1,5 +1,6 @@
 """A published folder is whole, the old or the new one, whenever the process is killed."""
 
+import errno
 import itertools
 import os
 import pathlib
@@ -234,6 +235,14 @@ def test_an_error_at_any_moment_leaves_a_whole_folder(failing, tmp_path, monkeyp
     assert atomic.check(folder)["value"] in ("old", "new")  # Without any repair.
     assert set(found(folder.parent)) == {"earlier", "the same"}
   assert moment > 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_a_fault_of_the_disk_is_named(number):
+  words = os.strerror(number)
+  assert atomic.disk_fault(OSError(number, words)) == words
+  assert atomic.disk_fault(RuntimeError(f"of TensorFlow: /a/b; {words} [[x]]")) == words
+  assert atomic.disk_fault(OSError(errno.ENOENT, "No such file or directory")) is None
 
 
 def test_two_machines_may_write_a_file_at_once(tmp_path, monkeypatch):

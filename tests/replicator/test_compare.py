@@ -61,6 +61,15 @@ def test_runs_that_do_not_fit_the_terminal_come_below(folders, tmp_path, capsys,
   assert sum(line.startswith("resumed") for line in lines) == 1  # The second run was not.
 
 
+def test_runs_stand_side_by_side_as_soon_as_they_fit(tmp_path):
+  found = compare.read([write_run(tmp_path / name, [1.0], precision="y" * 30) for name in "ab"])
+  width = max(map(len, compare.lines(found, 1000)))
+  for less, blocks in ((0, 1), (1, 2)):
+    lines = list(compare.lines(found, width - less))
+    assert sum(line.startswith("precision") for line in lines) == blocks
+    assert lines.count("") == blocks - 1
+
+
 def test_a_long_text_is_cut_on_the_terminal(tmp_path):
   found = compare.read([write_run(tmp_path / "one", [1.0], strategy="x" * 31, precision="y" * 30)])
   lines = [line.split() for line in compare.lines(found, 120)]
@@ -124,8 +133,11 @@ def test_a_configuration_that_cannot_be_read_is_reported(tmp_path):
 
 def test_a_run_without_a_configuration_differs_from_none(folders, tmp_path):
   write_run(tmp_path / "failed", [], "")
+  (tmp_path / "failed" / "samples" / "step-00000004.png").unlink()
   found = compare.read([folders[0], str(tmp_path / "failed")])
   assert compare.configuration(found) == {}
+  assert compare.facts(found)["training time"] == ["30s", ""]
+  assert compare.page(found).count("data:image/png;base64,") == 1
   assert list(compare.configuration(compare.read([*folders, str(tmp_path / "failed")]))) == [
       "train.seed"]
 

@@ -124,6 +124,7 @@ def test_a_proxy_does_not_stand_between_the_processes(variables, direct, monkeyp
 def test_ports_are_free():
   for address in launch.tf_configs(workers=4)[0]["cluster"]["worker"]:
     host, port = address.split(":")
+    assert 12000 <= int(port) < 32768  # Below those of outgoing connections.
     with socket.socket() as listener:
       listener.bind((host, int(port)))
 

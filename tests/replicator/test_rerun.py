@@ -137,6 +137,14 @@ def test_a_difference_is_one_line(now, then, line, run):
   assert line in found
 
 
+def test_versions_come_in_the_order_of_their_names_and_then_the_machine(run):
+  assert differences(run, versions={"numpy": "2.0", "keras": "3.0"}, machine={
+      "host": "b", "accelerators": ["H200", "T4"], "cores": 8, "processor": "B"}) == [
+          "version of keras: unknown then, 3.0 now", "version of numpy: 1.0 then, 2.0 now",
+          "processor: unknown then, B now", "cores: 2 then, 8 now",
+          "accelerators: none then, H200, T4 now"]  # The host is no difference.
+
+
 def test_exact_does_not_start_what_differs(run, monkeypatch, capsys):
   today = {"git_commit": "dead", "diff": b"", "versions": {}, "machine": {}}
   monkeypatch.setattr(rerun, "now", lambda facts: today)
@@ -176,6 +184,19 @@ def test_the_command_is_shown_and_starts_if_the_answer_is_yes(answer, starts, ru
   assert len(executed) == starts
   if not starts:
     assert (status, output.err) == (1, "error: not started, because the answer was not yes\n")
+
+
+@pytest.mark.parametrize(("commit", "words", "said"), [
+  ("c0ffee", ["--exact"], "everything that the run recorded is as it was\n"),
+  ("dead", [], "differs now: code: commit c0ffee then, dead now; ")])
+def test_a_run_starts_in_its_folder_if_nothing_differs_or_may_differ(
+    commit, words, said, run, executed, monkeypatch, capsys, tmp_path):
+  monkeypatch.setattr(rerun, "now", lambda facts: {**facts, "git_commit": commit, "diff": b""})
+  (tmp_path / "elsewhere").mkdir()
+  monkeypatch.chdir(tmp_path / "elsewhere")
+  rerun.main([str(run), "--yes", *words])
+  assert capsys.readouterr().out.startswith(said)
+  assert len(executed) == 1 and os.getcwd() == str(run.parent)
 
 
 def test_without_a_terminal_nothing_starts_unseen(run, executed, monkeypatch, capsys):
@@ -278,5 +299,11 @@ def test_only_variables_that_may_change_numbers_are_kept():
   kept = provenance.environment({
       "XLA_FLAGS": "a", "TF_ENABLE_ONEDNN_OPTS": "0", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/p",
       "TF_CONFIG": "{}", "TF_CPP_MIN_LOG_LEVEL": "2", "TF_VAR_password": "secret",
-      "TF_TOKEN_host": "secret", "HOME": "/h", "AWS_SECRET": "secret"})
-  assert list(kept) == ["OMP_NUM_THREADS", "PYTHONPATH", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS"]
+      "TF_TOKEN_host": "secret", "HOME": "/h", "AWS_SECRET": "secret", "TF_CLI_ARGS": "secret",
+      "CUDA_HOME": "/c", "CUDA_PATH": "/c", "TPU_ML_PLATFORM": "x", "CUDA_VISIBLE_DEVICES": "0",
+      "KERAS_BACKEND": "tensorflow", "MKL_NUM_THREADS": "2", "NVIDIA_TF32_OVERRIDE": "0",
+      "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "TPU_NAME": "x"})
+  assert list(kept) == [
+      "CUDA_VISIBLE_DEVICES", "KERAS_BACKEND", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE",
+      "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH", "TF_ENABLE_ONEDNN_OPTS", "TPU_NAME",
+      "XLA_FLAGS"]

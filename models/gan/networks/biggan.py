@@ -22,6 +22,7 @@ from models.gan.networks.building import (
   check_images,
   check_labels,
   class_weights,
+  projection_score,
 )
 from replicator import GlobalBatchNorm, SpectralNorm
 from replicator.errors import UsageError
@@ -181,8 +182,4 @@ class BigGANDiscriminator(keras.Model):
 
   def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
     """Scores `[n]` of images with these features `[n, num_features]`."""
-    scores = self.linear(features)[:, 0]
-    if self.num_classes:
-      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
-      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
-    return scores
+    return projection_score(self, features, labels)

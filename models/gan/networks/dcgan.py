@@ -19,6 +19,7 @@ from models.gan.networks.building import (
   check_images,
   check_labels,
   class_weights,
+  projection_score,
 )
 from replicator import GlobalBatchNorm
 from replicator.errors import UsageError
@@ -132,11 +133,7 @@ class DCGANDiscriminator(keras.Model):
 
   def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
     """Scores `[n]` of images with these features `[n, num_features]`."""
-    scores = self.linear(features)[:, 0]
-    if self.num_classes:
-      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
-      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
-    return scores
+    return projection_score(self, features, labels)
 
 
 def _channels(network: str, resolution: int, width: int) -> list[int]:

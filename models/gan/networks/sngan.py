@@ -15,7 +15,13 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
+from models.gan.networks.building import (
+  architecture_of,
+  build_chain,
+  check_images,
+  check_labels,
+  projection_score,
+)
 from models.gan.networks.sngan_blocks import DownBlock, UpBlock
 from replicator import GlobalBatchNorm, SpectralNorm
 from replicator.errors import UsageError
@@ -158,11 +164,7 @@ class Discriminator(keras.Model):
 
   def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
     """Scores `[n]` of images with these features `[n, num_features]`, whatever their codes."""
-    scores = self.linear(features)[:, 0]
-    if self.num_classes:
-      one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)
-      scores += tf.reduce_sum(self.embedding(one_hot) * features, axis=1)
-    return scores
+    return projection_score(self, features, labels)
 
   def _judge_pair(self, features, codes):
     # Image features and code have first layers of their own, so each enters with spectral norm 1.

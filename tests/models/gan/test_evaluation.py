@@ -143,6 +143,11 @@ def test_a_label_counts_if_the_classifier_finds_it(classes, accuracy, lowest, of
   assert result["classifier_confidence"] == pytest.approx(np.e / (np.e + 3))
 
 
+def test_two_images_of_each_are_enough(of_pixels, tmp_path):
+  source = InMemoryImages(images_of([2]), np.array([0, 0]), ("a",))
+  assert SampleQuality(source, tmp_path).num_samples == 2
+
+
 def test_no_label_counts_in_images_that_are_not_finite(quality):
   result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan), num_classes=12)
   assert result["label_accuracy"] == result["lowest_label_accuracy"] == 0

@@ -53,11 +53,12 @@ def test_losses_equal_the_closed_form(dtype, tolerance, name, shape, called):
   np.testing.assert_allclose(g_loss, generator(*SCORES[of_generator]), rtol=tolerance * 10)
 
 
-def test_a_hinge_has_the_margins_that_are_set():
+@pytest.mark.parametrize("of_real, of_fake", [(0.5, 2.0), (1.0, 2.0), (0.5, 1.0), (2.0, 2.0)])
+def test_a_hinge_has_the_margins_that_are_set(of_real, of_fake):
   real, fake = map(tf.constant, SCORES)
-  found = losses.hinge(real_margin=0.5, fake_margin=2.0).discriminator(real, fake)
-  np.testing.assert_allclose(found, np.mean(np.maximum(0, 0.5 - SCORES[0])) +
-                             np.mean(np.maximum(0, 2.0 + SCORES[1])), rtol=1e-14)
+  found = losses.hinge(real_margin=of_real, fake_margin=of_fake).discriminator(real, fake)
+  np.testing.assert_allclose(found, np.mean(np.maximum(0, of_real - SCORES[0])) +
+                             np.mean(np.maximum(0, of_fake + SCORES[1])), rtol=1e-14)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

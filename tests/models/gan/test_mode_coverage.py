@@ -99,3 +99,4 @@ def test_other_data_and_too_few_samples_are_refused_in_one_line(tmp_path):
     ModeCoverage(Digits(), tmp_path)
   with pytest.raises(UsageError, match=r"^ModeCoverage\.num_samples = 999: write at least 1000"):
     ModeCoverage(SOURCE, tmp_path, num_samples=999)
+  assert ModeCoverage(SOURCE, tmp_path, num_samples=1000).num_samples == 1000

@@ -146,6 +146,12 @@ def test_an_arc_turns_evenly_and_is_as_far_out_as_its_ends():
   np.testing.assert_allclose(codes[1], expected, rtol=1e-5)
 
 
+def test_a_path_from_a_code_to_itself_stays_there():
+  codes = path(Painter(), 3, [1, 1])
+  np.testing.assert_allclose(codes, [codes[0]] * 3, rtol=1e-6)
+  assert np.isfinite(codes).all()
+
+
 def test_the_path_between_uniform_codes_stays_in_their_cube():
   codes = path(Painter(uniform_latents), 5, [1, 2])
   np.testing.assert_allclose(codes[2], (codes[0] + codes[4]) / 2, rtol=1e-5, atol=1e-7)
@@ -192,6 +198,12 @@ def test_reconstructions_come_in_batches_with_their_classes():
   assert np.concatenate([labels for _, labels in gan.calls]).tolist() == [2, 0] * 20
 
 
+def test_a_gan_of_no_classes_needs_none_to_reconstruct():
+  gan = Mirror()
+  sampling.reconstruct(gan, np.zeros([2, 1, 1, 1], np.uint8))
+  assert gan.calls[0][1].tolist() == [0, 0]
+
+
 # ---- What is refused ----------------------------------------------------------------------------
 
 
@@ -199,6 +211,7 @@ def test_reconstructions_come_in_batches_with_their_classes():
     (object(), sampling.check, "object has no 'latents', so it is no GAN that can be sampled"),
     (Painter(num_classes=9), lambda gan: drawn(gan, 1, classes=[9]),
      "class 9: the GAN has the classes 0 to 8"),
+    (Painter(num_classes=9), lambda gan: drawn(gan, 1, classes=[0, -1]), "class -1: the GAN has"),
     (Painter(), lambda gan: drawn(gan, 1, classes=[0, 1]),
      "classes 0, 1: the GAN was trained without classes"),
     (Painter(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),

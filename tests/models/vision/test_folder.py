@@ -141,6 +141,20 @@ def test_the_first_corrupt_image_is_the_one_named(tmp_path):
   assert message_of(str(tmp_path), 8).startswith(f"{tmp_path / 'a' / '01.jpg'} cannot be read")
 
 
+@pytest.mark.parametrize("bad, ending", [(3, "{2}"), (4, "{2}, ...")])
+def test_the_first_three_of_many_corrupt_images_are_named(bad, ending, tmp_path, caplog):
+  paint(tmp_path / "a" / "good.png", "red")
+  files = [tmp_path / "a" / f"{number}.jpg" for number in range(bad)]
+  for file in files:
+    file.write_text("no image")
+  logging.use_absl_handler()
+  with caplog.at_level("WARNING"):
+    ImageFolder(str(tmp_path), 8, on_error="skip")
+  assert caplog.messages == [
+      f"ImageFolder skipped {bad} of {bad + 1} files that cannot be read: {files[0]}, {files[1]}, "
+      + ending.format(*files)]
+
+
 def test_a_folder_without_a_readable_image_is_refused(tmp_path):
   (tmp_path / "a").mkdir()
   (tmp_path / "a" / "1.png").write_text("no image")

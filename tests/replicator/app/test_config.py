@@ -47,6 +47,9 @@ def partly_open(shown: int = 1, hidden: int = 2) -> int:
   return shown + hidden
 
 
+gin.constant("test_config.HALF", 0.5)
+
+
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
@@ -112,8 +115,9 @@ def test_values_of_macros_and_calls_are_used():
 
 
 def test_an_included_or_earlier_file_may_be_overridden():
-  write("base.gin", "planted.rate = 1.0\nSCALE = 1\nplanted.count = %SCALE\n")
-  write("main.gin", "include 'base.gin'\nplanted.rate = 2.0\nSCALE = 2\n")
+  write("base.gin", "planted.rate = 1.0\nSCALE = 1\nplanted.count = %SCALE\n"
+                    "planted.flag = %gin.REQUIRED\n")
+  write("main.gin", "include 'base.gin'\nplanted.rate = 2.0\nSCALE = 2\nplanted.flag = True\n")
   config.parse(["main.gin", write("more.gin", "planted.count = 3\n")],
                ["planted.rate = 4.0", "planted.rate = 5.0"])
   assert (value("planted.rate"), value("planted.count")) == (5.0, 3)
@@ -148,13 +152,18 @@ def test_imports_are_part_of_the_written_configuration():
   assert "import tests.programs.two_networks" in operative.text().splitlines()
 
 
-@pytest.mark.parametrize("other", ["base.gin", "other/base.gin"])
-def test_a_file_of_the_same_name_in_another_folder_is_not_included(other):
+@pytest.mark.parametrize("other, own, files", [
+    ("base.gin", "configs/base.gin", {"configs/main.gin": "base.gin"}),
+    ("other/base.gin", "configs/base.gin", {"other/main.gin": "base.gin",
+                                            "configs/main.gin": "base.gin"}),
+    ("configs/base.gin", "configs/deep/base.gin", {"configs/deep/main.gin": "base.gin",
+                                                   "configs/main.gin": "deep/main.gin"})])
+def test_a_file_of_the_same_name_in_another_folder_is_not_included(other, own, files):
   write(other, "train.steps = 99\n")
-  write("other/main.gin", "include 'base.gin'\n" if "/" in other else "")
-  write("configs/base.gin", "train.steps = 1\n")
-  write("configs/main.gin", "include 'base.gin'\n")
-  config.parse(["other/main.gin", "configs/main.gin"], [])
+  write(own, "train.steps = 1\n")
+  for name, included in files.items():
+    write(name, f"include '{included}'\n")
+  config.parse(list(files), [])
   assert value("train.steps") == 1
 
 
@@ -165,15 +174,6 @@ def test_two_files_may_include_the_same_one():
   write("configs/main.gin", "include 'deep/one.gin'\ninclude 'base.gin'\n")
   config.parse(["configs/main.gin"], [])
   assert (value("train.steps"), value("train.seed")) == (1, 2)
-
-
-def test_a_file_of_the_same_name_one_level_up_is_not_included():
-  write("configs/base.gin", "train.steps = 99\n")
-  write("configs/deep/base.gin", "train.steps = 1\n")
-  write("configs/deep/main.gin", "include 'base.gin'\n")
-  write("configs/main.gin", "include 'deep/main.gin'\n")
-  config.parse(["configs/main.gin"], [])
-  assert value("train.steps") == 1
 
 
 # ---- Mistakes -----------------------------------------------------------------------------------
@@ -207,6 +207,10 @@ def test_a_configuration_with_a_mistake_leaves_no_statements():
     (f"planted.count = '{'x' * 58}'", f" = '{'x' * 58}': must be int, not str")])
 def test_a_value_without_a_remedy_gets_none(binding, end):
   assert error([], binding).endswith(end)
+
+
+def test_what_belongs_to_gin_is_never_meant():
+  assert "'constant'" not in error([], "constnt.x = 1")
 
 
 # Each text begins in line 3 of a file; the number is the line that the message names.
@@ -250,6 +254,11 @@ MISTAKES = {
     "parameter of none": ("takes_nothing.x = 1", 3, "has no parameter 'x'. It has none"),
     "parameter that is not open": (
         "partly_open.hidden = 1", 3, "'partly_open' gets its 'hidden' from the program"),
+    "parameter like one that is open": (
+        "partly_open.shwon = 1", 3, "no parameter 'shwon'. Did you mean 'shown'? It has: shown"),
+    "constant of another type": (
+        "planted.count = %test_config.HALF", 3, "= %test_config.HALF: must be int, not float"),
+    "None in small letters": ("planted.names = none", 3, "planted.names = none (write None)"),
     "null": ("planted.names = null", 3, "planted.names = null (write None)"),
     "false": ("planted.flag = false", 3, "planted.flag = false (write False)"),
     "string that is almost a function": (
@@ -297,6 +306,11 @@ MISTAKES = {
         "planted.sizes = [1,\n 2\nplanted.rate = 2.0", 5,
         "not valid gin: planted.rate = 2.0 (in the value that begins in line "),
 }
+
+
+def test_a_bracket_without_end_names_the_line_where_its_value_begins():
+  write("a.gin", "\nplanted.sizes = [1,\n 2\nplanted.rate = 2.0\n")
+  assert error(["a.gin"]).endswith(" (in the value that begins in line 2)")
 
 
 @pytest.mark.parametrize("text, line, message", MISTAKES.values(), ids=MISTAKES)
@@ -461,4 +475,6 @@ def test_bindings_of_what_only_an_overridden_value_refers_to_are_no_mistake():
   assert train([base], "planted.make = @sgd") == ""
   # A mistyped scope is still a mistake.
   write("more.gin", "include 'base.gin'\nplanted.make = @sgd\ncritik/adam.beta_2 = 0.5\n")
-  assert "more.gin:3: critik/adam.beta_2 is never used" in train(["more.gin"])
+  assert train(["more.gin"]) == (
+      "more.gin:3: critik/adam.beta_2 is never used: adam is not called by the end of the first "
+      "step. Did you mean 'critic'?")

@@ -1,6 +1,7 @@
 """The command line of an experiment: what it prints, which files it writes, and how it ends."""
 
 import importlib.machinery
+import itertools
 import json
 import os
 import pathlib
@@ -240,10 +241,16 @@ def test_explain_prints_each_value_with_its_source_and_writes_nothing(run, tmp_p
 
 
 @gin.configurable
-def small_step(scale: float = 1.0, optimizer: Callable[[], object] | None = None) -> Callable:
+def small_step(scale: float = 1.0, optimizer: Callable[[], object] | None = None,
+               device: int = 0, after: Callable = tf.identity, note: str = "") -> Callable:
   """Makes a step without networks."""
   rate = float(optimizer().learning_rate) if optimizer else 1.0
-  return lambda: {"loss": tf.constant(scale * rate)}
+
+  def step() -> dict[str, tf.Tensor]:
+    with replicator.logical_device(device):
+      return {"loss": after(tf.constant(scale * rate))}
+
+  return step
 
 
 def small(workdir: str) -> None:
@@ -277,6 +284,43 @@ def test_explain_prints_the_value_of_the_narrowest_scope_and_its_place(run, tmp_
   assert rows["a/rmsprop.rho"] == ("0.25", "a.gin:1")
   assert rows["a/b/rmsprop.rho"] == ("0.75", "a.gin:4")
   assert rows["a/b/rmsprop.momentum"] == ("0.125", "a.gin:3")
+  assert rows["small_step.after"] == ("identity", "default, unless the program gives one")
+  assert rows["small_step.device"] == ("0", "default")
+
+
+def test_explain_has_columns_that_one_long_text_does_not_widen(run):
+  scope = "/".join(["a_long_scope"] * 5)
+  status, out, err = run([*flags(f"small_step.note = '{'x' * 50}'", f"{scope}/rmsprop.rho = 0.5"),
+                          "--explain"], small)
+  assert (status, err) == (0, "")
+  lines = out.splitlines()
+  assert "train.seed".ljust(60) + "  " + "0".ljust(40) + "  default" in lines
+  assert "small_step.note".ljust(60) + f"  '{'x' * 50}'  command line" in lines
+  used = out.partition("\nNot used to build the run")[0].splitlines()
+  groups = [line.partition(" ")[0].rpartition(".")[0] for line in used]
+  assert "" in groups  # A blank line stands between two configurables, and only there.
+  assert all("" in pair or pair[0] == pair[1] for pair in itertools.pairwise(groups))
+  assert len(set(groups) - {""}) == groups.count("") + 1
+  assert list(filter(None, dict.fromkeys(groups))) == sorted(
+      set(groups) - {""}, key=lambda name: name.lower())
+
+
+def test_explain_traces_a_replica_that_spans_devices(run):
+  for devices, said in ((2, 0), (1, 1)):
+    status, out, err = run([*flags(f"Replicator.devices_per_replica = {devices}",
+                                   "Replicator.strategy = 'mirrored'", "small_step.device = 1"),
+                            "--explain"], small)
+    assert (status, err) == (0, "") and out.count("problem: ") == said
+    assert table(out)["Replicator.strategy"] == ("'mirrored'", "command line")
+
+
+def test_explain_names_the_program_as_the_source_of_what_it_binds(run, monkeypatch):
+  hooks: list = []
+  monkeypatch.setattr(gin.config, "_FINALIZE_HOOKS", hooks)
+  gin.config.register_finalize_hook(lambda config: {"small_step.scale": 2.0})
+  status, out, err = run([*flags(), "--explain"], small)
+  assert (status, err) == (0, "")
+  assert table(out)["small_step.scale"] == ("2.0", "the program")
 
 
 def test_explain_of_a_step_that_cannot_be_traced_prints_the_rest(run):
@@ -295,7 +339,10 @@ def test_diff_prints_what_differs_from_an_earlier_run(run, tmp_path):
                           "--gin_param=small_step.optimizer = @sgd", "--diff=w/config.gin"], small)
   assert (status, err) == (0, "")
   rows = table(out)
+  assert rows[""] == ("here", "w/config.gin")
   assert rows["train.steps"] == ("20", "10")
+  assert len({line.index(row[-1]) for line in out.splitlines()
+              for row in [re.split(r"  +", line)]}) == 1  # The columns are straight.
   assert rows["small_step.optimizer"] == ("@sgd", "@rmsprop")
   assert rows["sgd.momentum"] == ("0.0", "--") and rows["rmsprop.momentum"] == ("--", "0.0")
   assert "train.seed" not in rows and "small_step.scale" not in rows

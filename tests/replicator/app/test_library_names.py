@@ -92,6 +92,24 @@ def test_an_activation_is_that_of_tensorflow(name):
   np.testing.assert_array_equal(found, getattr(tf.nn, name)(x))
 
 
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("binding, words", [
+    ("adam.weight_decay = 'much'", "must be float or LearningRateSchedule or None, not str"),
+    ("adam.beta_1 = 'much'", "must be float or LearningRateSchedule, not str"),
+    ("adam.amsgrad = 1", "must be bool, not int"),
+    ("adam.name = 3", "must be str or None, not int"),
+    ("exponential_decay.decay_steps = 'x'", "must be float, not str"),
+    ("piecewise_constant_decay.values = 0.1", "must be Sequence[float], not float"),
+    ("variance_scaling.mode = 1", "must be str, not int"),
+    ("relu.features = 1.0", "'relu' gets its 'features' from the program; it cannot be set here")])
+def test_values_of_another_type_are_refused(binding, words):
+  with pytest.raises(replicator.UsageError) as refused:
+    config.parse([], [binding])
+  assert words in str(refused.value)
+  config.parse([], ["he_normal.seed = None", "adam.weight_decay = None", "sgd.momentum = 1",
+                    "piecewise_constant_decay.boundaries = [1, 2]"])
+
+
 def test_each_has_one_name():
   names = [selector.rpartition(".")[2] for selector, _ in registry().items()
            if selector.startswith(("keras.", "tf."))]

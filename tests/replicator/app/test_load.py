@@ -310,6 +310,7 @@ DAMAGES = {
     "a step that is not there": (lambda run: None, {"step": 7},
                                  "has no checkpoint of step 7; write one of the steps 1, 2, 3, 4"),
     "no step": (lambda run: None, {"step": "newest"}, "step = 'newest': write the step"),
+    "a negative step": (lambda run: None, {"step": -1}, "step = -1: write the step"),
     "a corrupt step": (lambda run: corrupt(run, 3), {"step": 3},
                        r"step-00000003 is corrupt.*; write one of the steps 1, 2, 4"),
     "no best one": (lambda run: None,
@@ -366,6 +367,22 @@ def test_a_program_gets_the_command_line_of_its_run(tmp_path):
     sys.modules.pop(file.stem, None)
     sys.path.remove(str(tmp_path))
   assert main.words == [str(file), "--size=3"] and sys.argv == words
+
+
+def test_a_package_is_run_by_its_main_module(tmp_path, monkeypatch):
+  package = tmp_path / "load_test_package"
+  package.mkdir()
+  (package / "__init__.py").write_text("")
+  (package / "__main__.py").write_text("from replicator import app\n\n\ndef main(workdir):\n"
+                                       "  raise NotImplementedError\n\n\n"
+                                       "if __name__ == \"__main__\":\n  app.run(main)\n")
+  monkeypatch.syspath_prepend(tmp_path)
+  try:
+    main = main_of_run({**facts_for(package / "__main__.py"), "program": ["-m", package.name]})
+    assert main is sys.modules["load_test_package.__main__"].main
+  finally:
+    for name in ("load_test_package.__main__", "load_test_package"):
+      sys.modules.pop(name, None)
 
 
 def test_a_module_of_another_file_with_the_name_of_the_program_is_no_program(copied, tmp_path):

@@ -206,6 +206,12 @@ def test_the_newest_three_are_kept_across_a_restart(tmp_path):
   assert checkpoint.steps_of(tmp_path) == [4, 5, 6]
 
 
+def test_steps_are_in_the_order_of_numbers_and_not_of_names(tmp_path):
+  save(tmp_path, Counter(), 99_999_999, 100_000_000)
+  assert checkpoint.steps_of(tmp_path) == [99_999_999, 100_000_000]
+  assert Checkpoints(tmp_path, Counter()).restore()["step"] == 100_000_000
+
+
 @pytest.mark.parametrize("settings, kept", [
     ({"keep_last": 1}, [10]), ({"keep_last": 2, "keep_every": 4}, [4, 8, 9, 10]),
     ({"keep_last": 1, "keep_best": "loss"}, [3, 10]),
@@ -467,6 +473,9 @@ def test_what_does_not_fit_is_named(tmp_path):
       "'new' is not in the checkpoint, 'shape' was float32 [1] and is float32 [2], 1 more; use")):
     checkpoints.restore()
   assert other.count.numpy() == 0.0
+  other.type = tf.Variable(1.0)
+  with pytest.raises(UsageError, match=re.escape("3 variables do not fit") + ".*2]; use the conf"):
+    Checkpoints(tmp_path, other).restore()
 
 
 def test_a_partial_restore_is_loud(tmp_path, capfd):
@@ -695,6 +704,7 @@ def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
   saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
   assert saved["scalars"] == {"count": 3.0}
   assert saved["loop"]["window"]["sums"] == {}
+  assert json.loads((tmp_path / "run.json").read_text())["ended"] == "interrupted"
 
 
 def test_a_stop_between_two_log_points_loses_nothing(tmp_path):

@@ -103,6 +103,17 @@ def test_variables_that_replicas_share_need_no_checksum(monkeypatch):
       assert Copies({"shared": tf.Variable(1.0)}, shared).parted() == set()
 
 
+def test_small_variables_of_a_type_share_a_checksum_and_large_ones_do_not(mirrored, monkeypatch):
+  with mirrored.scope():
+    many = {f"{kind.name}{i}": tf.Variable(tf.ones([2 ** 16], kind)) for i in range(5)
+            for kind in (tf.float32, tf.int64)}
+  sizes: list[int] = []
+  monkeypatch.setattr(copies, "_checksum_of", lambda dtype: lambda x: (
+      sizes.append(x.shape[0] // 2 ** 16) or 0))
+  assert Copies(many, mirrored).parted() == set()
+  assert sorted(sizes) == [1] * 4 + [4] * 4  # Two types on two replicas.
+
+
 @pytest.mark.parametrize("offset, found", [(0, set()), (1, {"own"})])
 def test_workers_with_one_replica_each_are_compared(offset, found):
   class Workers:

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from replicator.checkpoints.retention import Retention
+from replicator.errors import UsageError
 
 LOSSES = {2: {"loss": 3.0}, 4: {"loss": 1.0}, 6: {"loss": math.nan}, 8: {"loss": 1.0}}
 
@@ -41,6 +42,22 @@ def test_a_nan_is_not_the_best_even_if_it_comes_first(best_is):
 
 def test_all_rules_keep_together():
   assert kept(keep_last=2, keep_every=5, keep_best="loss") == [4, 5, 9, 10]
+
+
+@pytest.mark.parametrize(("metric", "names", "evaluated", "words"), [
+    (None, [], True, None), ("loss", ["eval/x"], True, None), ("eval/x", ["loss"], False, None),
+    ("loss", ["loss"], False, None), ("eval/x", ["eval/x"], True, None),
+    ("loss", ["losses", "d"], False, "Did you mean 'losses'? Write one of: losses, d"),
+    ("eval/x", ["eval/mean_error"], True, "logged. Write one of: eval/mean_error"),
+    ("eval/x", [], True, "logged. This run has no evaluation")])
+def test_the_scalar_must_be_logged_where_its_name_says(metric, names, evaluated, words):
+  retention = Retention(1, 0, metric, "min")
+  if words is None:
+    retention.check_logged(names, evaluated)
+  else:
+    with pytest.raises(UsageError) as refused:
+      retention.check_logged(names, evaluated)
+    assert str(refused.value).endswith(words)
 
 
 @pytest.mark.parametrize(("settings", "expected"), [

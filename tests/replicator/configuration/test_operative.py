@@ -126,6 +126,23 @@ def test_what_a_run_did_not_use_of_an_earlier_config_is_a_note(capsys):
       capsys.readouterr().out.splitlines())
 
 
+def test_what_only_an_overridden_value_refers_to_is_written_if_it_was_called():
+  for calls in (False, True):
+    config.parse([], ["TwoNetworks.optimizer = @rmsprop", "rmsprop.rho = 0.5",
+                      "TwoNetworks.optimizer = @sgd", "adam.beta_1 = 0.5"])
+    if calls:
+      gin.get_configurable("rmsprop")()
+    lines = operative.text().splitlines()
+    assert ("rmsprop.rho = 0.5" in lines) == ("rmsprop.momentum = 0.0" in lines) == calls
+    assert "TwoNetworks.optimizer = @sgd" in lines and "adam.beta_1 = 0.5" in lines
+
+
+def test_a_resumed_run_whose_config_is_gone_has_nothing_to_compare(tmp_path):
+  config.parse([], [])
+  assert operative.after_first_step(tmp_path / "config.gin", resumed=True, evaluated=True) == []
+  assert (tmp_path / "config.gin").read_text().startswith(RECORD_HEADER)
+
+
 def test_a_corrupt_config_of_an_earlier_run_is_replaced():
   train("run", [], "train.steps = 2", *SETTING)
   pathlib.Path("run/config.gin").write_bytes(written("run").encode()[:99] + b"\xff[")

@@ -176,6 +176,8 @@ def calls(self) -> None:
      "large or negative"),
     ("Graph execution error:\n\nDetected at node x\n  File y\n2 root error(s) found.\n"
      "  (0) INVALID_ARGUMENT:  of the user\n  (1) CANCELLED: of another",
+     "ValueError: of the user"),
+    ("Graph execution error:\n\nDetected at node x\n  File y\nof the user\nand more",
      "ValueError: of the user")])
 def test_the_line_of_a_message_that_says_most_is_shown(message, line):
   assert in_one_line(ValueError(message)) == line

@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 from rich.console import Console
@@ -188,6 +189,25 @@ def test_the_live_line_is_one_line_with_a_bar():
   assert "step 5000  eval/classifier_frechet_distance 31.4" in drawn
 
 
+@pytest.mark.parametrize("width, bar", [(120, 20), (119, 8)])
+def test_a_narrow_terminal_has_a_narrow_bar(width, bar):
+  progress, _, out = live(width)
+  with progress:
+    progress.update(5000, {"d": 1.5})
+  assert visible(out.getvalue())[0].startswith(f"{'━' * bar}  5000/5000  ")
+
+
+def test_what_was_being_done_is_no_longer_said_after_an_update():
+  progress, *_ = plain()
+  before = set(threading.enumerate())
+  with progress:
+    progress.doing("compiling the step")
+    (beats,) = set(threading.enumerate()) - before
+    progress.update(1, {})
+    beats.join(timeout=10)
+    assert not beats.is_alive()
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_live_line_fits_the_terminal(width):
   progress, clock, out = live(width)
@@ -197,7 +217,8 @@ def test_the_live_line_fits_the_terminal(width):
   drawn = visible(out.getvalue())
   assert len(set(drawn)) == 1
   assert len(drawn[0]) <= width
-  assert width == 40 or drawn[0].endswith("s left")  # Only scalars are cut.
+  assert width == 40 or drawn[0].endswith("s left")  # Only scalars are cut,
+  assert width - len(drawn[0]) <= len("  loss10 0.1235")  # and no more of them than must be.
 
 
 # ---- Numbers ------------------------------------------------------------------------------------
@@ -205,6 +226,7 @@ def test_the_live_line_fits_the_terminal(width):
 
 @pytest.mark.parametrize("value, text", [
   (1.23449, "1.234"), (0.0002, "0.0002"), (0.0, "0"), (10.0, "10"), (2637.4, "2637"),
+  (9999.4, "9999"), (9999.6, "10000"), (-9999.6, "-10000"),
   (123456.7, "123457"), (-123456.7, "-123457"), (10000.0, "10000"), (9_999_999.0, "9999999"),
   (1e7, "1e+07"), (1.5e-6, "1.5e-06"), (-0.04567891, "-0.04568"), (2.5e9, "2.5e+09"),
   (-2.5e9, "-2.5e+09"),

@@ -12,13 +12,14 @@ HANG_SECONDS = 300
 IMPORTS = "import os, subprocess, sys\nfrom replicator.console import quiet\n"
 
 
-def start(code: str, **environment: str) -> subprocess.Popen:
+def start(code: str, preexec_fn=None, **environment: str) -> subprocess.Popen:
   # The import of TensorFlow has set the log level of this process.
   changed = ("TF_CPP_MIN_LOG_LEVEL", "PYTHONUNBUFFERED")
   inherited = {k: v for k, v in os.environ.items() if k not in changed}
   return subprocess.Popen([sys.executable, "-c", IMPORTS + code], cwd=ROOT,
                           env={**inherited, **environment}, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=preexec_fn)
 
 
 def run(code: str, **environment: str) -> tuple[int, str]:
@@ -97,6 +98,22 @@ def test_lines_are_shown_when_they_are_written():
     assert process.communicate(timeout=HANG_SECONDS)[1] == "words\n"
 
 
+def test_ctrl_c_does_not_end_the_filter_before_the_last_lines():
+  code = """
+import signal
+quiet.drop_native_log()
+signal.signal(signal.SIGINT, lambda *_: None)
+print("ready", flush=True)
+signal.pause()
+os.write(2, b"I0000 00:00:1.5 1 a.cc:1] noise\\nlast words\\n")
+quiet.finish()
+"""
+  process = start(code, preexec_fn=os.setsid)
+  assert process.stdout is not None and process.stdout.readline() == "ready\n"
+  os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
+  assert process.communicate(timeout=HANG_SECONDS) == ("", "last words\n")
+
+
 def test_a_background_process_delays_no_exit():
   process = start("""
 quiet.drop_native_log()
@@ -151,14 +168,18 @@ def test_the_log_level_of_the_user_is_kept(tmp_path):
 
 
 def test_what_keras_can_do_without_is_left_out_but_stays_usable(tmp_path):
-  (tmp_path / "sklearn.py").write_text("loaded = True\n")
+  for name in ("sklearn", "matplotlib", "scipy"):
+    (tmp_path / f"{name}.py").write_text("loaded = True\n")
   (tmp_path / "tensorflow.py").write_text(LOUD + """
 import gc
 assert not gc.isenabled()
-try:
-  import sklearn
-except ImportError:
-  sklearn = None
+import importlib
+sklearn = None
+for name in ("sklearn", "matplotlib", "scipy"):
+  try:
+    sklearn = importlib.import_module(name)
+  except ImportError:
+    pass
 """)
   assert run("""
 import gc

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from replicator.console import start
+from replicator.console import start, status
 
 ROOT = pathlib.Path(__file__).parents[3]
 IN_CLUSTER = {"worker": ["a:1", "b:1"], "chief": ["c:1"]}
@@ -54,6 +54,12 @@ def test_the_next_training_has_a_workdir_of_its_own(monkeypatch, said):
   said()
   monkeypatch.setattr(start, "experiment", lambda: "another")
   assert start.new_workdir().startswith("runs/another-")
+
+
+def test_what_takes_long_is_named(said, monkeypatch):
+  monkeypatch.setattr(status, "SILENT_SECONDS", 0.0)
+  assert said("--workdir=w")[2:4] == [
+      "loading TensorFlow: 0s", "preparing data and networks: 0s"]
 
 
 def test_a_flag_without_its_value_is_left_to_who_reads_it(said):

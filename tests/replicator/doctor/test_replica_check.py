@@ -1,5 +1,7 @@
 """The doctor finds planted bugs and names their causes, and finds none in sound steps."""
 
+import inspect
+import itertools
 import os
 import pathlib
 import re
@@ -15,11 +17,12 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError
+from replicator import UsageError, random
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import diagnosis, inspection, replica_check, replica_recording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.optimizers.optimizer import Optimizer
+from replicator.step import context
 from tests.programs import planted_bugs
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -358,17 +361,38 @@ def test_the_same_ratio_everywhere_is_a_sum(one, other, cause):
   assert diagnosis.Case(reference, other, first, 4, False, 1e-9).cause().startswith(cause)
 
 
-@pytest.mark.parametrize(("tape", "cause"), [
-    (1.0, "clipping before aggregation: tf.clip_by_norm"), (2.5, "a batch-dependent op")])
-def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, cause):
+@pytest.mark.parametrize(("tape", "kind", "cause"), [
+    (1.0, "clips", "clipping before aggregation: this at my_step.py:3; set wrap_optimizer's clip_"),
+    (1.0, "changes", "gradients changed before aggregation by an operation that is not linear "
+     "(this at my_step.py:3), as in clipping; set wrap_optimizer's clip_norm, which clips the"),
+    (2.5, "clips", "a batch-dependent op")])
+def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, kind, cause):
   one = quantities(replica_recording.RAW, u__0=1.0) | quantities("gradient", u__w=0.3)
   other = quantities(replica_recording.RAW, u__0=tape) | quantities("gradient", u__w=0.4)
   seen = inspection.Evidence(lambda: None)
-  seen.clips.append("tf.clip_by_norm at my_step.py:3")
+  getattr(seen, kind).append("this at my_step.py:3")
   first = diagnosis.compare(one, other, 1e-9)[1]
   reference = replica_recording.ReplicaRecording(one, True, 8, seen)
   case = diagnosis.Case(reference, other, first, 2, False, 1e-9)
   assert case.cause().startswith(cause)
+
+
+def test_a_batch_norm_that_never_ran_in_training_is_not_blamed():
+  step = tf.Module()
+  step.frozen, step.local = (keras.layers.BatchNormalization(name=name) for name in ("a", "b"))
+  step.together = keras.layers.BatchNormalization(synchronized=True)
+  for layer in (step.frozen, step.local, step.together):
+    layer.build([None, 1])
+  seen = inspection.Evidence(step)
+  mean = next(i for i, v in enumerate(step.local.variables) if v is step.local.moving_mean)
+  one = quantities("loss", a=1.0)
+  for number, moved in ((0, 0.0), (1, 0.5)):
+    one |= {(number, "variable", f"{name}/{mean:03d}"): np.array([moved * (name != "frozen")])
+            for name in ("frozen", "local", "together")}
+  first = diagnosis.Deviation((1, "loss", "a"), 1.0, (1.0, 1.5))
+  reference = replica_recording.ReplicaRecording(one, True, 8, seen)
+  cause = diagnosis.Case(reference, dict(one), first, 2, False, 1e-9).cause()
+  assert cause.startswith("local batch norm: ") and "each replica by itself (b); use" in cause
 
 
 def test_a_recording_comes_back_from_its_file_in_order(tmp_path):
@@ -379,6 +403,188 @@ def test_a_recording_comes_back_from_its_file_in_order(tmp_path):
   loaded = replica_recording.load(path)
   assert list(loaded) == list(found)
   assert all(np.array_equal(loaded[key], found[key]) for key in found)
+
+
+# ---- What is seen in the graph ------------------------------------------------------------------
+
+
+SEED, GENERATOR = [1, 2], tf.random.Generator.from_seed(0)
+
+
+@pytest.mark.parametrize("draw, draws, with_state", [
+    (lambda: tf.random.normal([2]), 1, 1), (lambda: tf.random.uniform([2]), 1, 1),
+    (lambda: tf.random.truncated_normal([2]), 1, 1), (lambda: tf.random.gamma([2], 1.0), 1, 1),
+    (lambda: tf.random.categorical([[0.0, 1.0]], 1), 1, 1), (lambda: GENERATOR.normal([2]), 1, 0),
+    (lambda: tf.random.shuffle([1.0, 2.0]), 1, 1),
+    (lambda: tf.random.stateless_normal([2], SEED), 1, 0),
+    (lambda: tf.random.stateless_truncated_normal([2], SEED), 1, 0),
+    (lambda: tf.random.stateless_categorical([[0.0, 1.0]], 1, SEED), 1, 0),
+    (lambda: tf.random.stateless_parameterized_truncated_normal([2], SEED), 1, 0),
+    (lambda: tf.random.split(SEED), 0, 0),
+    (lambda: tf.raw_ops.StatelessRandomGetAlg(), 0, 0)])
+def test_every_kind_of_draw_is_seen_and_no_key(draw, draws, with_state):
+  seen = inspection.Evidence(lambda: None)
+  seen.look_at_graph(tf.function(draw, autograph=False).get_concrete_function().graph)
+  assert (len(seen.draws), len(seen.stateful_draws)) == (draws, with_state)
+  assert all(re.match(r"a tf\.random draw at tests/replicator/doctor/test_replica_check\.py:\d+$",
+                      found) for found in seen.draws)
+
+
+def evidence_of(change) -> tuple[inspection.Evidence, list[tf.Tensor]]:
+  """What is seen between the tape and the optimizer, and the gradients of the tape."""
+  seen, x, found = inspection.Evidence(lambda: None), tf.constant([1.0, 2.0]), []
+
+  def step():
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      loss = tf.reduce_sum(x ** 3)
+    found.extend(seen.gradients_of_tape([change(tape.gradient(loss, x))]))
+  tf.function(step, autograph=False).get_concrete_function()
+  return seen, found
+
+
+@pytest.mark.parametrize("change, operations", [
+    (tf.abs, {"Abs"}), (tf.nn.l2_loss, {"L2Loss"}), (lambda g: tf.maximum(g, 1.0), {"Maximum"}),
+    (lambda g: tf.minimum(g, 1.0), {"Minimum"}), (tf.math.rsqrt, {"Rsqrt"}), (tf.sign, {"Sign"}),
+    (lambda g: tf.where(g > 1.0, g, 1.0), {"SelectV2"}), (tf.sqrt, {"Sqrt"}),
+    (lambda g: tf.compat.v1.where(g > 1.0, g, g + 1.0), {"Select"}), (tf.square, {"Square"}),
+    (tf.tanh, {"Tanh"}), (lambda g: tf.reshape(2.0 * g + 1.0, [2, 1]), set())])
+def test_a_change_of_a_gradient_that_is_not_linear_is_seen(change, operations):
+  seen, gradients = evidence_of(change)
+  assert gradients and not seen.clips
+  assert {text.partition(" at tests/")[0] for text in seen.changes} == operations
+
+
+@pytest.mark.parametrize("clip", [
+    lambda g: tf.clip_by_norm(g, 1.0), lambda g: tf.clip_by_value(g, 0.0, 1.0),
+    lambda g: tf.clip_by_global_norm([g], 1.0)[0][0], lambda g: tf.compat.v1.clip_by_average_norm(
+        g, 1.0)], ids=["norm", "value", "global_norm", "average_norm"])
+def test_every_clipping_is_named(clip, request):
+  seen, _ = evidence_of(clip)
+  name, _, place = seen.clips[0].partition(" at ")
+  assert name == f"tf.clip_by_{request.node.callspec.id}"
+  assert place.startswith("tests/replicator/doctor/test_replica_check.py:")
+
+
+@pytest.mark.parametrize("changes, is_seen", [(0, False), (3, True), (4, False)])
+def test_a_gradient_that_took_too_many_operations_is_not_one_of_the_tape(changes, is_seen,
+                                                                         monkeypatch):
+  monkeypatch.setattr(inspection, "_MOST_CHANGES", 3)
+  def change(gradient):
+    for _ in range(changes):
+      gradient = tf.negative(gradient)
+    return gradient
+  assert bool(evidence_of(change)[1]) == is_seen
+
+
+def test_draws_are_for_joined_batches_if_they_have_as_many_rows():
+  seen, drops = inspection.Evidence(lambda: None), replicator.Dropout(0.5)
+
+  def step(x):
+    context.current().on_draw = seen.look_at_draw
+    wide = tf.concat([x, x], 1) + random.normal("z", [4, 6])
+    long = tf.concat([wide, wide], 0)
+    dropped = drops(long, training=True) + drops(tf.concat([long, long], 0), training=True)[:8]
+    seen.look_at_graph(tf.compat.v1.get_default_graph())
+    return dropped + random.normal("w", [12, 6])[:8]
+
+  replicator.Replicator("default").run(step, np.ones([4, 3], np.float32))
+  lines = inspect.getsourcelines(step)
+  line = lambda number: f"tests/replicator/doctor/test_replica_check.py:{lines[1] + number}"
+  assert seen.draws_for_joined_batches() == [
+      (f"a replicator.Dropout layer draws at {line(4)}", place) for place in (line(3), line(4))]
+  assert seen.draws == []
+  reference = replica_recording.ReplicaRecording(quantities("loss", a=1.0), True, 8, seen)
+  first = diagnosis.Deviation((1, "loss", "a"), 0.5, (1.0, 1.5))
+  cause = diagnosis.Case(reference, {}, first, 2, False, 1e-9).cause()
+  assert cause.startswith(
+      f"a replicator.Dropout layer draws at {line(4)} on batches that are joined at {line(3)}: on "
+      "each replica their rows are in another order; draw, or call the network, once for each")
+
+
+# ---- The variants -------------------------------------------------------------------------------
+
+
+NORM = replicator.GlobalBatchNorm()
+
+
+def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **seen):
+  """The table of a step whose loss `a` is known, by replicas and micro-batches, or its values."""
+  check = replica_check.ReplicaCheck(lambda workdir: None, [], [])
+  evidence = inspection.Evidence(step)
+  vars(evidence).update(seen)
+
+  def record(replicas: int, microbatches: int = 1) -> replica_recording.ReplicaRecording:
+    found = recordings.get((replicas, microbatches), 1.0)
+    if isinstance(found, Exception):
+      raise found
+    found = next(found) if hasattr(found, "__next__") else found
+    values = found if isinstance(found, dict) else quantities("loss", a=found)
+    return replica_recording.ReplicaRecording(values, True, 8, evidence)
+  check._record, check._devices, check.reference = record, devices, record(1)
+  return list(check.results(words))
+
+
+def test_the_statistics_of_micro_batches_are_not_compared_with_those_of_the_full_batch():
+  step, in_parts = lambda: NORM, {(1, 2): 2.0, (2, 2): 2.0}
+  *_, row = rows(in_parts, step, microbatched=True)
+  assert row.verdict == AGREES and row.notes[0].startswith("compared on 2 replicas with 2 micro")
+  *_, row = rows({**in_parts, (2, 2): 2.5}, step, microbatched=True)
+  assert row.verdict == DIFFERS and "each replica has its own" in row.notes[2]
+  *_, row = rows(in_parts, microbatched=True)
+  assert row.verdict == DIFFERS and "a sum over replicas" in row.notes[1]
+
+
+def test_each_row_has_its_own_replicas():
+  assert [(row.check, row.verdict) for row in rows({(4, 1): 1.5})] == [
+      ("2 replicas", AGREES), ("4 replicas", DIFFERS), ("2 micro-batches", SKIPPED)]
+  assert "exactly 1/4" in rows({(4, 1): 0.25})[1].notes[1]
+
+
+def test_weights_that_differ_are_no_proof_that_the_step_draws():
+  weights = lambda: (quantities("variable", 0, w=value) for value in itertools.count())
+  cause = rows({(1, 1): weights(), (2, 1): quantities("variable", 0, w=9.0)})[0].notes[1]
+  assert cause.startswith("likely cause: initial weights differ")
+  losses = map(float, itertools.count())
+  assert "not deterministic" in rows({(1, 1): losses, (2, 1): 9.0})[0].notes[1]
+
+
+def test_a_variant_that_is_refused_says_so_in_one_line():
+  two, four, _ = rows({(2, 1): UsageError("step.py:3: no such\nIn call to train"),
+                       (4, 1): UsageError("train.global_batch_size = 6: does not divide by the 4")})
+  assert (two.verdict, two.detail, two.notes) == (FAILED, "step.py:3: no such", ())
+  assert (four.verdict, four.detail[-8:]) == (SKIPPED, "by the 4")
+  row = rows({(1, 2): UsageError("in parts")}, lambda: NORM, microbatched=True)[2]
+  assert (row.verdict, row.detail) == (FAILED, "in parts")
+
+
+def test_two_processes_are_compared_by_what_their_chief_recorded(monkeypatch):
+  def run_doctor(words, workers):
+    *given, record = words
+    assert (given, workers) == (["--experiment=x"], 2)
+    value = quantities("loss", a=2.0)
+    replica_recording.ReplicaRecording(value, True, 8, inspection.Evidence(lambda: None)).write(
+        record.removeprefix("--record="))
+  monkeypatch.setattr(replica_check, "run_doctor", run_doctor)
+  row = rows({}, words=["--experiment=x"])[3]
+  assert (row.check, row.verdict) == ("2 processes", DIFFERS)
+  assert "a sum over replicas: the loss 'a' is exactly 2 times as large" in row.notes[1]
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_only_the_chief_of_a_cluster_writes_what_it_recorded(is_chief, tmp_path, monkeypatch):
+  recording = replica_recording.ReplicaRecording(
+      quantities("loss", a=1.0), is_chief, 8, inspection.Evidence(lambda: None))
+  monkeypatch.setattr(replica_check.ReplicaCheck, "_record_with", lambda check, bindings: recording)
+  replica_check.ReplicaCheck(lambda workdir: None, [], []).record_process(str(tmp_path / "r.npz"))
+  assert (tmp_path / "r.npz").exists() == is_chief
+
+
+def test_a_replica_of_several_devices_has_no_second_process():
+  row = rows({}, devices=2, words=["--experiment=x"])[-1]
+  assert (row.check, row.verdict) == ("2 processes", SKIPPED)
+  assert row.detail == "Replicator.devices_per_replica works in one process"
+  assert len(rows({})) == len(rows({}, devices=2)) == 3
 
 
 # ---- The command line ---------------------------------------------------------------------------
@@ -405,13 +611,17 @@ def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every
 class Check:
   """A check whose rows are known."""
 
-  tolerance, notes, reference = 1e-9, (), types.SimpleNamespace(batch_size=8)
+  tolerance, notes, reference = 1e-9, ("not compared: a",), types.SimpleNamespace(batch_size=8)
 
   def __init__(self, rows):
-    self.rows = rows
+    self.rows, self.arguments, self.recorded = rows, (), []
 
-  def __call__(self, *args):
+  def __call__(self, *arguments):
+    self.arguments = arguments
     return self
+
+  def record_process(self, path):
+    self.recorded.append(path)
 
   def prepare(self):
     pass
@@ -429,9 +639,38 @@ class Check:
 def test_the_status_says_whether_a_step_trains_the_same(verdicts, status, conclusion, monkeypatch,
                                                        capsys):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
-  monkeypatch.setattr(replica_check, "ReplicaCheck", Check(verdicts))
+  check = Check(verdicts)
+  monkeypatch.setattr(replica_check, "ReplicaCheck", check)
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
   assert doctor.main(["--experiment=x"]) == status
-  assert capsys.readouterr().out.splitlines()[-1] == conclusion
+  title, _, note, *_, last = capsys.readouterr().out.splitlines()
+  assert title == "x: 5 steps of 8 examples in float64, against 1 replica"
+  assert (note, last) == ("not compared: a", conclusion)
+  assert check.arguments == (None, [], [], 5, "float64")
+  assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"  # Every machine has CPUs to divide.
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_process_of_a_cluster_records_and_prints_nothing(monkeypatch, capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  check = Check([])
+  monkeypatch.setattr(replica_check, "ReplicaCheck", check)
+  assert doctor.main(["--experiment=x", "--gin_file=f.gin", "--gin_param=a.b = 1", "--steps=3",
+                      "--precision=float32", "--record=r.npz"]) == 0
+  assert check.arguments == (None, ["f.gin"], ["a.b = 1"], 3, "float32")
+  assert check.recorded == ["r.npz"] and capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("fails, has_hint", [
+    (lambda: tf.constant(1.0) + tf.constant(1.0, tf.float64), True),
+    (lambda: tf.constant(1.0) + tf.constant(1), False)])
+def test_a_step_that_has_only_run_in_float32_gets_a_hint(fails, has_hint, monkeypatch, capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: lambda workdir: fails())
+  assert doctor.main(["--experiment=x"]) == 1
+  error, = capsys.readouterr().err.splitlines()
+  assert error.endswith("(the proof is in float64: cast to keras.config.floatx() instead of "
+                        "tf.float32, or compare loosely with --precision=float32)") == has_hint
 
 
 @pytest.fixture

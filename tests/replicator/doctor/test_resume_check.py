@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import os
 import pathlib
 import random
 import re
@@ -196,6 +197,14 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
       "before_call.len(calls)", "the generator of np.random", "the generator of random"]
 
 
+@pytest.mark.usefixtures("restored", "without_curves")
+def test_a_step_that_is_not_finite_cannot_be_resumed(tmp_path):
+  main = lambda workdir: replicator.train(lambda: lambda: {"loss": np.nan}, workdir=workdir)
+  with pytest.raises(UsageError, match="step 2 was not saved, because its numbers are not finite"):
+    resume_check.train(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2,
+                       str(tmp_path / "recording.json"), 4)
+
+
 def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
   seeds = keras.random.SeedGenerator(1)
 
@@ -313,8 +322,24 @@ def test_the_status_says_whether_a_step_resumes(verdicts, status, conclusion, mo
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   monkeypatch.setattr(resume_check.ResumeCheck, "results",
                       lambda check: (CheckResult("row", verdict, "") for verdict in verdicts))
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
   assert doctor.main(["--experiment=x", "--check_resume"]) == status
-  assert capsys.readouterr().out.splitlines()[-1] == conclusion
+  title, *_, last = capsys.readouterr().out.splitlines()
+  assert title.startswith("x: 6 steps, against the same run ended after step 3 and resumed in a ")
+  assert last == conclusion
+  assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"  # It resumes where it trains.
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_process_of_the_proof_trains_as_the_command_line_says(monkeypatch, capsys):
+  calls = []
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  monkeypatch.setattr(resume_check, "train", lambda *arguments: calls.append(arguments))
+  assert doctor.main(["--experiment=x", "--check_resume", "--gin_param=a.b = 1", "--steps=4",
+                      "--precision=float64", "--train_in=run", "--train_until=2",
+                      "--record=r.json"]) == 0
+  assert calls == [(None, [], ["a.b = 1", "train.precision = 'float64'"], "run", 2, "r.json", 4)]
+  assert capsys.readouterr().out == ""
 
 
 def check(*params: str) -> tuple[int, str]:

@@ -199,6 +199,27 @@ def test_a_batch_is_divided_among_no_more_replicas_than_it_has_examples(
   assert last.split()[0] == "8"
 
 
+@pytest.mark.parametrize("words, calls, seconds, source", [
+    ([], 10, 0.25, "measured here"), (["--steps=4"], 4, 0.25, "measured here"),
+    (["--step_seconds=0.5"], 0, 0.5, "as --step_seconds says")])
+def test_the_step_is_timed_unless_its_seconds_are_given(words, calls, seconds, source, restored,
+                                                        monkeypatch, capsys):
+  seen = []
+  monkeypatch.setattr(command, "load", lambda experiment: None)
+  monkeypatch.setattr(cost, "of_one_replica",
+                      lambda *given: seen.append(given) or cost.StepCost(8, [], 0.25))
+  sends = [Transfer("all_reduce", 4_000_000), Transfer("all_gather", None)]
+  monkeypatch.setattr(cost, "of_two_replicas",
+                      lambda *given: seen.append(given) or cost.StepCost(16, sends))
+  assert doctor.main(["--experiment=x", "--scaling", "--precision=float32", *words]) == 0
+  precision = ["train.precision = 'float32'"]
+  assert seen == [(None, [], precision, calls), (None, [], precision, 8)]
+  _, computes, moves, *_ = capsys.readouterr().out.splitlines()
+  assert computes.endswith(f"computes for {1000 * seconds:g} ms a step, {source}")
+  assert moves.endswith("2 collectives: 1 all_reduce (4 MB), 1 all_gather (0 MB and 1 whose size "
+                        "varies, taken as 0)")
+
+
 def test_the_page_has_the_numbers_of_the_networks():
   page = (pathlib.Path(__file__).parents[3] / "docs" / "guide" / "scaling.md").read_text()
   rows = re.findall(r"^\| `(\w+)` \| ([\d.e]+) \| ([\d.]+) \|", page, re.MULTILINE)

@@ -195,6 +195,7 @@ def test_a_symbolic_tensor_is_refused():
     recompute_grad(L.Dense(2))(keras.Input([5]))
 
 
+GENERATOR = tf.random.Generator.from_seed(0)
 COUNT, ROWS = (tf.Variable(value, trainable=False) for value in (0.0, [0.0, 0.0]))
 
 
@@ -204,6 +205,7 @@ COUNT, ROWS = (tf.Variable(value, trainable=False) for value in (0.0, [0.0, 0.0]
     (lambda x, y: x + tf.cast(ROWS.scatter_nd_add([[0]], [1.0])[0], x.dtype), "assigns a tf.V"),
     (lambda x, y: x * tf.random.normal(x.shape, dtype=x.dtype), "draws with tf.random"),
     (lambda x, y: tf.nn.dropout(x, 0.5), "draws with tf.random"),
+    (lambda x, y: x * GENERATOR.normal(x.shape, dtype=x.dtype), "draws with tf.random .Rng"),
 ])
 def test_what_would_be_wrong_in_a_compiled_step_is_refused(function, message):
   def step(x):

@@ -127,6 +127,19 @@ def kill_in_the_middle_of_a_step(process: int) -> None:
 
 
 @pytest.mark.slow
+def test_one_core_is_enough(tmp_path):
+  core = min(os.sched_getaffinity(0))
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.launch", "--workers=1", "--ps=1", "--",
+       sys.executable, "-m", "tests.programs.asynchronous", f"--workdir={tmp_path / 'run'}",
+       "--gin_param=Replicator.strategy = 'parameter_server'", "--gin_param=train.steps = 6"],
+      cwd=ROOT, capture_output=True, text=True, timeout=300,
+      preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert "step 6/6" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_workers_die_and_join_again(tmp_path):
   run = Run(tmp_path, "train.steps = 300", "train.log_every = 10", "train.eval_every = 0",
             "train.checkpoint_every = 0", "train.global_batch_size = 8")

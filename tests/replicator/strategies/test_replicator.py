@@ -1,5 +1,7 @@
 """The Replicator runs one step function on every replica."""
 
+import types
+
 import gin
 import keras
 import numpy as np
@@ -8,7 +10,16 @@ import tensorflow as tf
 import tree
 
 from replicator import Replicator, UsageError, replica_id, wrap_optimizer
+from replicator.step import context
+from replicator.strategies import parameter_server
+from replicator.strategies import strategy as strategies
 from tests.programs.refusals import refusal
+
+
+@pytest.fixture(autouse=True)
+def _strategy_kept(monkeypatch):
+  """The strategy of the newest `Replicator` is undone after every test."""
+  monkeypatch.setattr(context.run, "strategy", context.run.strategy)
 
 
 def mirrored(devices: int = 2) -> Replicator:
@@ -212,8 +223,31 @@ def test_one_process_knows_its_part(strategy, devices, replicas):
   assert replicator.num_replicas == replicator.num_local_replicas == replicas
   assert replicator.num_workers == replicator.num_pipelines == 1
   assert replicator.worker_id == 0
-  assert not replicator.is_async
+  assert not replicator.is_async and replicator.max_running == 8
   replicator.join()  # There is nothing to wait for.
+
+
+@pytest.mark.parametrize("index, kind, number", [(0, "chief", 0), (1, "worker", 2)])
+def test_a_process_of_a_cluster_knows_its_part(index, kind, number, monkeypatch):
+  cluster = tf.train.ClusterSpec({"chief": ["a:1"], "worker": ["b:1", "c:1"]})
+  monkeypatch.setattr(strategies, "make", lambda *settings: types.SimpleNamespace(
+      num_replicas_in_sync=6, extended=types.SimpleNamespace(worker_devices=["/gpu:0", "/gpu:1"]),
+      cluster_resolver=types.SimpleNamespace(
+          cluster_spec=lambda: cluster, task_type=kind, task_id=index)))
+  replicator = Replicator("multi_worker_mirrored")
+  assert (replicator.worker_id, replicator.num_local_replicas) == (number, 2)
+  assert replicator.num_workers == replicator.num_pipelines == 3
+  assert replicator.max_running == 0  # They agree on when to stop.
+
+
+def test_a_chief_keeps_its_asynchronous_workers_busy(monkeypatch):
+  monkeypatch.setattr(strategies, "make", lambda *settings: types.SimpleNamespace(
+      num_replicas_in_sync=1))
+  monkeypatch.setattr(parameter_server, "ParameterServers",
+                      lambda strategy: types.SimpleNamespace(num_workers=3))
+  replicator = Replicator("parameter_server")
+  assert replicator.is_async and replicator.worker_id == 0
+  assert (replicator.num_workers, replicator.num_pipelines, replicator.max_running) == (3, 1, 6)
 
 
 def test_gin_names_the_strategy():

@@ -35,6 +35,7 @@ def test_a_bad_command_line_is_reported_in_one_line(flags, message, sweep):
 def test_explain_prints_each_trial_with_its_command_and_runs_none(sweep):
   assert sweep.run("--explain") == 0
   assert "4 trials" in sweep.out and sweep.out.count(": to run\n") == 4
+  assert "; the best has the lowest eval/loss\n" in sweep.out and "\n4. lr=0.3_seed=2" in sweep.out
   assert not sweep.folder.exists()
   explained = sweep.out
   assert sweep.write(seeds=[1]).run() == 0
@@ -62,8 +63,10 @@ def test_explain_says_which_trials_have_ended(sweep):
 
 
 def test_explain_shows_the_space_of_a_search(sweep):
-  sweep.write(grid=None, seeds=None, trials=20, optuna={"lr": ("log_uniform", 0.01, 1.0)})
+  sweep.write(grid=None, seeds=None, trials=20, optuna={"lr": ("log_uniform", 0.01, 1.0)},
+              goal="max")
   assert sweep.run("--explain") == 0
+  assert "20 trials of " in sweep.out and "; the best has the highest eval/loss\n" in sweep.out
   assert "20 trials to be proposed by Optuna" in sweep.out
   assert "     lr = ('log_uniform', 0.01, 1.0)\n" in sweep.out
   assert "--gin_param=lr = 0." in sweep.out

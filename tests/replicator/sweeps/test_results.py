@@ -1,11 +1,13 @@
 """Rows of trials, settings over their seeds, and `sweep.csv`."""
 
 import csv
+import dataclasses
 import math
 
 import pytest
 
 from replicator.sweeps import results
+from replicator.sweeps.trials import Metrics
 
 
 def test_the_best_come_first_and_earlier_files_last(rows):
@@ -26,6 +28,24 @@ def test_settings_are_the_mean_and_spread_over_seeds(rows):
   assert list(steps) == [0, 10, 20] and means[1] == pytest.approx(1.315)
   assert math.isnan(found[0.1, "<small>"].spread())  # One seed of it failed.
   assert results.settings(rows, "max")[0].bindings["a.lr"] == 0.3
+  steps, means = found[0.3, "big"].mean_series()  # Its seeds have no step in common.
+  assert len(steps) == len(means) == 0
+
+
+def test_the_trials_of_a_setting_come_in_the_order_of_their_seeds(rows):
+  for row in rows:
+    if row.record.bindings.get("train.seed") == 1:
+      row.record.bindings["train.seed"] = 10
+  for setting in results.settings(rows, "min"):
+    assert list(setting.series()) == ["seed 2", "seed 10"]
+
+
+def test_the_best_may_be_the_highest(rows, tmp_path, page_file):
+  file = dataclasses.replace(page_file, goal="max")
+  found = results.rows(file, [row.record for row in reversed(rows)], {"t1", "t2", "t4", "t7"},
+                       lambda name: Metrics(tmp_path / "trials" / name))
+  assert [(row.record.id, row.best) for row in found[:3]] == [("t4", 3.0), ("t1", 2.0), ("t2", 2.0)]
+  assert [row.record.id for row in found[3:]] == ["t7", "t5", "t6", "t3", "t0", "old"]
 
 
 def test_csv_has_a_row_for_each_trial(rows, tmp_path, page_file):
@@ -33,7 +53,10 @@ def test_csv_has_a_row_for_each_trial(rows, tmp_path, page_file):
   with (tmp_path / "sweep.csv").open() as file:
     table = list(csv.DictReader(file))
   assert len(table) == 9
-  assert table[0]["id"] == rows[0].record.id
+  assert table[0] == {
+    "id": "t1", "status": "done", "a.lr": "0.1", "net": "<small>", "train.seed": "2", "step": "20",
+    "seconds": "61.0", "best eval/loss": "1.0", "last eval/loss": "2.0", "in_sweep_file": "yes",
+    "message": ""}
   failed = next(row for row in table if row["id"] == "t0")
   assert (failed["status"], failed["best eval/loss"], failed["message"], failed["seconds"]) == (
     "failed", "", "error: <it> broke", "61.0")

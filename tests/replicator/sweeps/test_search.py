@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import math
 
+import pytest
+
 from replicator.sweeps import search, space
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, PRUNED, Record
@@ -45,8 +47,11 @@ def test_the_search_does_better_than_chance():
 def test_a_resumed_search_knows_the_recorded_trials():
   first = searched(count=12)
   assert len(first) == 12
-  both = searched(records=first)
-  assert len(both) == 20 and set(first) < set(both)
+  bindings = next(iter(first.values())).bindings
+  others = {"other": Record("other", bindings, DONE),  # With other common settings,
+            "lr=1": Record("lr=1", {"lr": 1.0}, DONE)}  # and in another space.
+  both = searched(records={**first, **others})
+  assert len(both) == 22 and {*first, *others} < set(both)
 
 
 def test_the_search_ends_when_all_points_were_tried():
@@ -54,12 +59,47 @@ def test_the_search_ends_when_all_points_were_tried():
   assert len(searched(file)) == 3
 
 
-def test_a_stopped_trial_is_proposed_first():
+@pytest.mark.parametrize("status, retry_failed, is_next", [
+  ("stopped", False, True), ("waiting", False, True), ("failed", True, True),
+  ("failed", False, False), ("pruned", True, False), ("done", True, False)])
+def test_a_trial_that_has_not_ended_is_proposed_first(status, retry_failed, is_next):
   records = searched(count=3)
-  stopped = list(records)[1]
-  records[stopped].status = "stopped"
-  proposed = search.Proposed(FILE, records, False, {key: [(1, 1.0)] for key in records})
-  assert proposed.propose().id == stopped
+  second = list(records)[1]
+  records[second].status = status
+  proposed = search.Proposed(FILE, records, retry_failed, {key: [(1, 1.0)] for key in records})
+  assert proposed.probe().bindings.keys() == {"lr", "n", "c"}
+  assert (proposed.propose().id == second) == is_next
+
+
+def test_a_trial_of_a_search_that_is_complete_may_still_be_left():
+  file = dataclasses.replace(FILE, trials=3)
+  records = searched(file)
+  series = {key: [(1, 1.0)] for key in records}
+  assert search.Proposed(file, records, False, series).probe() is None
+  list(records.values())[2].status = "stopped"
+  proposed = search.Proposed(dataclasses.replace(file, trials=1), records, False, series)
+  assert proposed.count == 3 and proposed.probe() is not None
+
+
+@pytest.mark.parametrize("goal", ["min", "max"])
+def test_a_trial_is_pruned_from_a_step_on_if_it_is_worse_than_the_median(goal):
+  worse = 1.0 if goal == "min" else -1.0
+  file = SweepFile("x.py", "loss", goal, optuna={"lr": ("choice", [1, 2, 3, 4, 5])}, trials=5,
+                   startup_trials=2, prune_after=10)
+  proposed = search.Proposed(file, {}, False, {})
+
+  def observed(*values: float) -> list[bool]:
+    """Whether each point of a new trial, at the steps 5, 10, ..., lets it be pruned."""
+    trial = proposed.propose()
+    series = [(5 * number, value) for number, value in enumerate(values, 1)]
+    found = [proposed.observe(trial.id, series[:seen]) for seen in range(1, len(series) + 1)]
+    proposed.ended(Record(trial.id, trial.bindings, DONE), series)
+    return found
+
+  assert observed(0.0, 0.0, 0.0) == observed(5 * worse, 5 * worse, 5 * worse) == [False] * 3
+  assert observed(9 * worse, 9 * worse, 9 * worse) == [False, True, True]
+  assert observed(math.nan, math.nan, math.inf) == [False] * 3  # Nothing is known of it.
+  assert observed(-worse, -worse, -worse) == [False] * 3
 
 
 def test_a_poor_trial_is_pruned(sweep):

@@ -48,6 +48,19 @@ sweep.trials = 200""")
   assert all(point["u"] == float(f"{point['u']:.4g}") for point in found)
 
 
+def test_draws_that_are_rounded_stay_in_their_interval(tmp_path):
+  text = "sweep.random = {'a': ('uniform', %s, %s)}\nsweep.trials = 1"
+  assert points(tmp_path, text % (1.00006, 1.00009)) == [{"a": 1.00006}]  # Not 1.0,
+  assert points(tmp_path, text % (1.99996, 1.99999)) == [{"a": 1.99999}]  # nor 2.0.
+
+
+def test_choices_need_no_brackets_and_points_have_sorted_names(tmp_path):
+  found = points(tmp_path, "sweep.random = {'c': ('choice', 1, 2)}\nsweep.trials = 2\n"
+                           "sweep.grid = {'z': [3], 'a': [4]}")
+  assert sorted(point["c"] for point in found) == [1, 2]
+  assert all(list(point) == ["a", "c", "z"] for point in found)
+
+
 def test_draws_stay_when_trials_or_names_are_added(tmp_path):
   few = points(tmp_path, "sweep.random = {'a': ('uniform', 0, 1)}\nsweep.trials = 3")
   more = points(tmp_path, "sweep.random = {'b': ('uniform', 0, 1), 'a': ('uniform', 0, 1)}\n"
@@ -138,6 +151,24 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
    "sweep.optuna goes by itself"),
   ("sweep.prune_after = 3\nsweep.seeds = [1]", "sweep.prune_after: is for sweep.optuna"),
   ("sweep.trials = 0", "sweep.trials = 0: must be at least 1"),
+  ("sweep.search_seed = -1", "sweep.search_seed = -1: must be at least 0"),
+  ("sweep.startup_trials = 0", "sweep.startup_trials = 0: must be at least 1"),
+  ("sweep.prune_after = -1", "sweep.prune_after = -1: must be at least 0"),
+  ("sweep.params = ['train.seed = 1']\nsweep.seeds = [1]", "'train.seed' is in sweep.params"),
+  ("sweep.grid = {'a': [1]}\nsweep.random = {'a': ('choice', [1])}\nsweep.trials = 1",
+   "sweep.random: 'a' is in sweep.grid already"),
+  ("sweep.grid = {'a': [1e999]}", "'a': inf: gin has no such number"),
+  ("sweep.random = {'a': ()}", "(): must be a distribution"),
+  ("sweep.random = {'a': ('uniform', 1)}", "must be ('uniform', low, high), two numbers"),
+  ("sweep.random = {'a': ('uniform', 1, 1)}", "must be ('uniform', low, high), two numbers"),
+  ("sweep.random = {'a': ('uniform', 0, 1e999)}", "('uniform', low, high), two numbers"),
+  ("sweep.random = {'a': ('uniform', -1e999, 0)}", "('uniform', low, high), two numbers"),
+  ("sweep.random = {'a': ('int_uniform', False, 2)}", "low, high), two whole numbers"),
+  ("sweep.optuna = {'a': ('log_uniform', -1, 1)}", "its low end must be above 0"),
+  ("sweep.optuna = {'a': ('uniform', 0, 1)}", "sweep.optuna: bind sweep.trials"),
+  *((f"sweep.optuna = {{'a': ('uniform', 0, 1)}}\nsweep.trials = 1\nsweep.{other}",
+     "sweep.optuna goes by itself") for other in (
+         "grid = {'b': [1]}", "zip = {'b': [1]}", "random = {'b': ('uniform', 0, 1)}")),
 ])
 def test_a_mistake_is_reported_in_one_line(text, message, tmp_path):
   with pytest.raises(UsageError) as error:

@@ -34,6 +34,13 @@ def test_a_name_is_a_good_name_for_a_folder(bindings):
   assert not name.startswith((".", "-")) and len(name) < 120
 
 
+@pytest.mark.parametrize("bindings, begin", [
+  ({"a": 0.12345678}, "a=0.12345678_"), ({"a": 1e-4}, "a=0.0001_"),
+  ({"gin_file": "x/y.gin"}, "gin_file=y_"), ({"a": "@adam"}, "a=adam_"), ({"a": [1, 2]}, "a=1-2_")])
+def test_a_name_shows_the_values(bindings, begin):
+  assert trial_id(bindings).startswith(begin)
+
+
 def test_different_runs_have_different_names():
   file = SweepFile("experiments.sngan", "loss", gin_files=["a.gin"], params=["train.steps = 3"])
   assert len({trial_id({"a": 1}), trial_id({"a": "1"}), trial_id({"a": 1.0}), trial_id({"b": 1}),

@@ -17,7 +17,8 @@ def line_of(words: str) -> str:
 
 @pytest.fixture
 def variables() -> dict[str, tf.Variable]:
-  return {name: tf.Variable(0.0) for name in ("always", "sometimes", "again", "never")}
+  names = ("always", "sometimes", "again", "never", "row", "slice")
+  return {name: tf.Variable([0.0] if name in ("row", "slice") else 0.0) for name in names}
 
 
 def test_an_assignment_is_placed_in_a_branch_or_loop_too(variables):
@@ -31,13 +32,16 @@ def test_an_assignment_is_placed_in_a_branch_or_loop_too(variables):
       variables["again"].assign_add(variables["never"] + x)  # Again.
       return count + 1
     variables["always"].assign(x)  # Always.
+    variables["row"].scatter_nd_add([[0]], [x])  # Row.
+    variables["slice"][:1].assign([x])  # Slice.
     tf.cond(x > 0, sometimes, lambda: x)
     return tf.while_loop(lambda count: count < 2, again, [0])
 
   graph = step.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
   found = {name: graphs.assigned_at(graph, variable) for name, variable in variables.items()}
   assert found == {"always": line_of("# Always."), "sometimes": line_of("# Sometimes."),
-                   "again": line_of("# Again."), "never": ""}
+                   "again": line_of("# Again."), "never": "", "row": line_of("# Row."),
+                   "slice": line_of("# Slice.")}
 
 
 def test_calls_of_python_are_named_once_with_their_lines():

@@ -59,7 +59,7 @@ class Counter(tf.Module):
 # ---- What a run leaves behind -------------------------------------------------------------------
 
 
-def test_a_run_trains_and_leaves_its_files(tmp_path):
+def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
   initial = []
   def make_step():
     networks = TwoNetworks()
@@ -71,6 +71,9 @@ def test_a_run_trains_and_leaves_its_files(tmp_path):
                    inputs=Points(), evaluate=evaluate)
 
   assert networks.optimizers["critic"].keras_optimizer.iterations.numpy() == 10
+  printed = capsys.readouterr().out
+  assert printed.count("evaluation: mean of 8 samples\n") == 1  # It is the same every time.
+  assert all(f"step {step}  eval/mean " in printed for step in (0, 5, 10))
   for old, new in zip(initial, networks.generator.trainable_variables, strict=True):
     assert np.abs(old - new.numpy()).max() > 1e-3
   # One object for each log point; what an evaluation found is part of it.
@@ -129,10 +132,11 @@ def test_a_log_point_has_the_mean_since_the_last_one(steps_per_call, strategy, r
 
 def test_evaluations_come_at_their_steps_and_at_the_end(tmp_path):
   def count(counter):
-    return Evaluation({"count": counter.count.numpy()})
+    return Evaluation({"count": counter.count.numpy(), "number": replicator.step_number()})
   train(tmp_path, "train.steps = 10", "train.log_every = 10", "train.eval_every = 4",
         step=Counter, evaluate=count)
-  assert column(tmp_path, "eval/count") == {0: 0, 4: 4, 8: 8, 10: 10}
+  for name in ("count", "number"):  # Its random draws belong to the step.
+    assert column(tmp_path, f"eval/{name}") == {0: 0, 4: 4, 8: 8, 10: 10}
   assert column(tmp_path, "count") == {10: 5.5}
   assert not list((tmp_path / "samples").iterdir())  # It drew nothing.
   assert "evaluation" not in json.loads((tmp_path / "run.json").read_text())
@@ -144,6 +148,33 @@ def test_an_evaluation_names_axes_as_they_are_logged(tmp_path):
   axes = json.loads((tmp_path / "run.json").read_text())["axes"]
   assert axes == ["eval/frames"]
   assert set(axes) < set(rows(tmp_path)[0])
+
+
+def test_a_step_is_traced_after_its_first_before_call_and_evaluated_before(tmp_path):
+  class Given(tf.Module):
+    rate = None
+
+    def __call__(self):
+      return {"rate": tf.constant(self.rate)}
+
+  seen = []
+  config.parse([], [*SMALL, "train.steps = 1", "train.eval_every = 1"])
+  replicator.train(Given, evaluate=lambda step: seen.append(step.rate) or Evaluation({}),
+                   before_call=lambda step, number: setattr(step, "rate", 0.5),
+                   workdir=str(tmp_path))
+  assert column(tmp_path, "rate") == {1: 0.5} and seen == [None, 0.5]
+
+
+@pytest.mark.parametrize("bindings, is_deterministic", [
+    ([], True), (["train.deterministic = False", "Guard.signals = False"], False)])
+def test_operations_are_deterministic_and_signals_logged_unless_that_is_off(
+    bindings, is_deterministic, tmp_path, monkeypatch):
+  calls = []
+  monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: calls.append(1))
+  train(tmp_path, "train.steps = 1", *bindings, step=make_function, inputs=Points())
+  assert bool(calls) == is_deterministic
+  names = {"grad_norm/optimizer", "learning_rate/optimizer"} if is_deterministic else set()
+  assert set(rows(tmp_path)[0]) == {"step", "seconds", "loss"} | names
 
 
 def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):

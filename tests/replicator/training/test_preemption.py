@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -54,6 +55,19 @@ def test_a_second_sigterm_interrupts_nothing_however_late_it_comes(monkeypatch):
   for _ in range(2):
     stop.hear(signal.SIGTERM)
   assert said == ["stopping after this step; Ctrl-C to stop at once"]
+
+
+def test_ctrl_c_once_more_interrupts_from_a_second_later_on():
+  seconds, said = iter([10.0, 10.9, 11.0]), []
+  with preemption.StopSignal(said.append, lambda: next(seconds)) as stop:
+    for _ in range(2):  # A launcher hands on the same press.
+      stop.hear(signal.SIGINT)
+    again = threading.Thread(target=stop.hear, args=[signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt):
+      again.start()
+      again.join()
+  again.join()
+  assert said == ["stopping after this step; Ctrl-C once more to stop at once"]
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def test_workers_are_counted():
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_named(monkeypatch):
-  monkeypatch.setattr(introduction, "gpus", lambda: ["NVIDIA H200"])
+  monkeypatch.setattr(introduction, "gpus", lambda: ["NVIDIA H200", "Tesla T4"])
   line, *_ = introduction.lines(FACTS, "x", {})
   assert line == ("devices     CPU, 4 cores. The GPU (NVIDIA H200) is not used: TensorFlow was "
                   "installed without its CUDA libraries; pip install 'tensorflow[and-cuda]'")
@@ -63,11 +63,11 @@ def test_a_gpu_that_tensorflow_cannot_use_is_named(monkeypatch):
 def test_the_gpus_are_those_of_the_driver(tmp_path, monkeypatch):
   monkeypatch.undo()
   monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-  for number in range(2):
+  for number in (5, 0, 3, 1, 7, 4, 6, 2):
     (tmp_path / f"0000:0{number}:00.0").mkdir()
     (tmp_path / f"0000:0{number}:00.0" / "information").write_text(
-        "Model: \t\t NVIDIA H200\nIRQ:   \t\t 255\n")
-  assert introduction.gpus(tmp_path) == ["NVIDIA H200"] * 2
+        f"Model: \t\t NVIDIA H20{number}\nIRQ:   \t\t 255\n")
+  assert introduction.gpus(tmp_path) == [f"NVIDIA H20{number}" for number in range(8)]
   assert introduction.gpus(tmp_path / "none") == []
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
   assert introduction.gpus(tmp_path)

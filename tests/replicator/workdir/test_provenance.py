@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from replicator.workdir import provenance
 from replicator.workdir.provenance import DIFF
@@ -40,8 +41,11 @@ def test_code_as_it_was_committed_is_its_commit(repository):
 
 
 def test_the_commit_and_the_diff_make_the_code(repository, tmp_path_factory):
-  git(repository, "config", "diff.noprefix", "true")
+  for setting, value in (("diff.noprefix", "true"), ("color.ui", "always"),
+                         ("diff.external", "true")):  # A user likes to read so.
+    git(repository, "config", setting, value)
   (repository / "step.py").write_text("rate = 2\n")
+  (repository / "notes.txt").write_bytes(b"\0not text")
   (repository / "new.py").write_text("new = 3\n")
   (repository / "data.bin").write_bytes(b"\0" * 100)  # Unknown to git, and not code.
   staged = git(repository, "status", "--porcelain")
@@ -53,6 +57,7 @@ def test_the_commit_and_the_diff_make_the_code(repository, tmp_path_factory):
   (clone / DIFF).write_bytes(code.diff)
   git(clone, "apply", DIFF)
   assert (clone / "step.py").read_text() == "rate = 2\n"
+  assert (clone / "notes.txt").read_bytes() == b"\0not text"
   assert (clone / "new.py").read_text() == "new = 3\n"
   assert not (clone / "data.bin").exists()
 
@@ -130,6 +135,32 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
   monkeypatch.setattr(provenance.importlib.metadata, "version", version)
   found = provenance.versions()
   assert (found["tensorflow"], found["numpy"], found["keras"]) == ("2.21.0", "2.0.1", None)
+
+
+@pytest.mark.parametrize("written, cluster", [("{", None), ("", None), ('{"a": 1}', {"a": 1})])
+def test_a_cluster_is_recorded_if_it_can_be_read(written, cluster, monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", written)
+  assert provenance.of_this_process()["tf_config"] == cluster
+
+
+def test_the_machine_is_what_this_process_may_use(monkeypatch):
+  monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 5})
+  text = "processor\t: 0\nmodel name\t: A: 9 @ 2 GHz\nmodel name\t: another\n"
+  monkeypatch.setattr(pathlib.Path, "read_text", lambda path: text)
+  found = provenance.machine()
+  assert (found["cores"], found["processor"]) == (3, "A: 9 @ 2 GHz")
+  monkeypatch.setattr(pathlib.Path, "read_text", lambda path: "processor\t: 0\n")
+  monkeypatch.setattr(provenance.platform, "processor", lambda: "")
+  monkeypatch.setattr(provenance.platform, "machine", lambda: "aarch64")
+  assert provenance.machine()["processor"] == "aarch64"
+
+
+def test_accelerators_are_devices_that_are_no_cpu(monkeypatch):
+  devices = [tf.config.PhysicalDevice("a", kind) for kind in ("CPU", "GPU", "TPU")]
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda: devices)
+  monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: (
+      {"device_name": "NVIDIA H200"} if device.device_type == "GPU" else {}))
+  assert provenance.accelerators() == ["NVIDIA H200", "TPU"]
 
 
 def test_outside_a_repository_or_without_git_there_is_no_commit(tmp_path, repository, monkeypatch):

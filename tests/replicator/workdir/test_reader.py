@@ -22,6 +22,9 @@ def run_of(folder, *rows, **facts) -> reader.Run:
     ([1.0, 2.0], {"steps": 3, "ended": "failed: no space"}, ("bad", "failed after step 2")),
     ([1.0, "NaN"], {"steps": 2}, ("bad", "not finite at step 2: loss")),
     (["NaN", 2.0], {"steps": 2}, ("good", "finished at step 2")),  # It recovered.
+    ([1.0, "NaN"], {"steps": 3, "ended": "failed: nan"}, ("bad", "not finite at step 2: loss")),
+    ([1.0, 2.0], {"steps": 2, "ended": "interrupted"}, ("good", "finished at step 2")),
+    ([1.0, 2.0], {"steps": 3, "ended": None}, ("warn", "step 2 of 3")),
     ([1.0], {"steps": "many"}, ("good", "finished at step 1")),
 ])
 def test_the_status_is_that_of_the_last_step(losses, facts, status, tmp_path):
@@ -35,6 +38,15 @@ def test_evaluations_come_first_and_keep_their_own_steps(tmp_path):
   assert list(run.series()) == ["eval/error", "loss"]
   for name, steps, values in (("eval/error", [2], [6.0]), ("loss", [1, 2], [4.0, 5.0])):
     np.testing.assert_array_equal(run.series()[name], (steps, values))
+
+
+def test_pictures_come_in_the_order_of_their_steps(tmp_path):
+  (tmp_path / "samples").mkdir()
+  for step in (50, 0, 30, 10, 70, 40, 60, 20):
+    (tmp_path / "samples" / f"step-{step:08d}.png").touch()
+  (tmp_path / "samples" / "best.png").touch()
+  assert [path.name for path in reader.read(tmp_path).samples] == [
+      f"step-{step:08d}.png" for step in range(0, 80, 10)]
 
 
 def test_lines_that_are_torn_are_counted_and_left_out(tmp_path):

@@ -86,6 +86,8 @@ def test_the_table_shows_last_first_lowest_and_highest(workdir):
   assert "metric last first lowest highest" in words
   assert "eval/classifier_frechet_distance 1.333 400 1.333 400" in words
   assert "g 0.5 0.5 0.5 0.5" in words
+  d = [1.0 + math.sin(step) for step in range(1, 301)]
+  assert "d " + " ".join(f"{each:.4g}" for each in (d[-1], d[0], min(d), max(d))) in words
 
 
 def test_each_metric_has_a_panel_and_evaluations_come_first(workdir):
@@ -129,6 +131,42 @@ def test_a_run_names_the_axes_of_its_report(tmp_path):
   assert re.findall("<h2>Curves by (.*)</h2>", page) == ["step", "frames"]
 
 
+def test_each_chart_by_step_goes_over_the_whole_run(tmp_path):
+  late = {"eval/x": 1.0, "learning_rate/a": 0.1}
+  write_metrics(tmp_path, [{"step": 0, "loss": 1.0}, {"step": 50, "loss": 2.0, **late},
+                           {"step": 100, "loss": 3.0, **late, "learning_rate/a": 0.2}])
+  page = report.write_report(tmp_path).read_text()
+  for name, marks in (("eval/x", 2), ("loss", 0), ("learning_rate", 0)):
+    (chart,) = re.findall(rf"<figcaption>{name}.*?</figure>", page, re.DOTALL)
+    x = [float(place) for place in re.findall(r'cx="([\d.]+)"', chart)]
+    assert x[-2:] == pytest.approx([146.4, 251.4], abs=0.1)
+    assert len(re.findall(r"<use [^>]*var\(--ink\)", chart)) == marks  # Evaluations have them.
+
+
+@pytest.mark.parametrize("end", [{"eval/return_min": "NaN"}, {}])
+def test_ends_that_are_not_known_everywhere_are_curves_and_no_spread(end, tmp_path):
+  names = ("eval/return", "eval/return_min", "eval/return_max")
+  rows = [{"step": step, **dict.fromkeys(names, 1.0)} for step in range(4)]
+  del rows[2]["eval/return_min"]
+  rows[2].update(end)
+  write_metrics(tmp_path, rows)
+  page = report.write_report(tmp_path).read_text()
+  assert re.findall(r"<figcaption>([\w/]+)", page) == list(names) and "shaded" not in page
+
+
+@pytest.mark.parametrize("seconds, rate", [([0, 1, 2, 102, 103], "10"), ([7, 7, 7, 7, 7], "0")])
+def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
+  write_metrics(workdir, [{"step": 10 * i, "seconds": each} for i, each in enumerate(seconds)])
+  facts = {**FACTS, "num_replicas": 1, "argv": ["--eager"], "program": ["-m", "a.b"]}
+  (workdir / "run.json").write_text(json.dumps(facts))
+  words = re.sub(r"\s+", " ", written(workdir).words)
+  assert f" {rate} steps per second" in words
+  assert f" {64 * int(rate)} examples per second" in words
+  assert ("1m 43s training time" if rate == "10" else "7s training time") in words
+  assert "1 replica " in words and "global batch size 64" in words
+  assert "argv" not in words and "-m, a.b" not in words  # The command says so.
+
+
 def test_the_page_needs_nothing_else(workdir):
   text = written(workdir)
   assert not {"script", "link", "iframe"} & set(text.tags)
@@ -157,8 +195,8 @@ def test_a_few_of_many_pictures_are_shown(workdir):
     Image.new("RGB", (8, 8)).save(workdir / f"samples/step-{step:08d}.png")
   text = written(workdir)
   assert len(text.images) == 8
-  assert re.findall(r"step (\d+) ", text.words[text.words.index("Samples"):])[:3] == [
-    "0", "300", "1"]
+  assert re.findall(r"step (\d+) ", text.words[text.words.index("Samples"):]) == [
+    "0", "300", "1", "16", "31", "47", "62", "225"]
 
 
 def test_the_report_of_an_empty_workdir_says_so(tmp_path):
@@ -184,6 +222,8 @@ def test_numbers_that_are_not_finite_are_named(workdir):
   words = written(workdir).words
   assert "not finite at step 2: d, g" in words
   assert "1 not finite" in words and "2 not finite" in words
+  words = re.sub(r"\s+", " ", words)
+  assert "d inf 1 1 1 " in words and "g nan nan nan nan " in words  # In the table.
 
 
 def test_a_run_that_stopped_early_is_not_called_finished(workdir):
@@ -242,9 +282,28 @@ def labels_of(values: list[float]) -> list[str]:
 
 @pytest.mark.parametrize("values, is_logarithmic", [
     ([31.0] + [1.0] * 30, True), ([30.0] + [1.0] * 30, False), ([31.0] + [0.0] * 30, False),
-    ([31.0] + [-1.0] * 30, False), ([31.0] * 30 + [1.0], False)])
+    ([31.0] + [-1.0] * 30, False), ([31.0] * 30 + [1.0], False),
+    ([31.0] * 88 + [1.0] * 12, True), ([31.0] * 92 + [1.0] * 8, False)])  # A tenth is low.
 def test_a_curve_that_falls_far_has_a_logarithmic_axis(values, is_logarithmic):
   assert {"0", "2"} & set(labels_of(values)) == {"2" if is_logarithmic else "0"}
+
+
+def test_a_spread_that_reaches_zero_has_no_logarithmic_axis():
+  steps, values = np.arange(100.0, 3200.0, 100.0), np.array([31.0] + [1.0] * 30)
+  svg = charts.curve(steps, values, band=((steps, values - 1.0), (steps, values + 1.0)))
+  assert ">0</text>" in svg and ">2</text>" not in svg
+
+
+def test_outliers_of_a_long_curve_do_not_flatten_it():
+  values = [0.0, 1.0] * 500
+  values[500], values[100] = 1e6, -1e6  # Their moving mean over 41 points is 24,390.
+  shown = [float(text) for text in labels_of(values) if re.fullmatch(r"-?\d+", text)]
+  assert 1e4 <= max(shown) < 5e4 and -5e4 < min(shown) <= -1e4
+
+
+def test_values_that_are_not_finite_are_left_out_of_a_curve():
+  svg = charts.curve(np.arange(4.0), np.array([1.0, np.nan, 3.0, np.inf]))
+  assert re.findall("<title>([^<]+)</title>", svg) == ["0: 1", "2: 3"]
 
 
 def test_an_axis_of_many_decades_shows_only_these():
@@ -330,9 +389,27 @@ def test_reports_take_a_hundredth_of_the_time(live):
 
 def test_a_report_that_fails_is_a_line(workdir, monkeypatch):
   monkeypatch.setattr(report, "write_report", lambda folder: 1 / 0)
-  said = []
-  LiveReport(Record(workdir), said.append).finish("")
-  assert said == ["warning: the report cannot be written (ZeroDivisionError: division by zero)"]
+  said, clock, line = [], Clock(), "warning: the report cannot be written (ZeroDivisionError: "
+  live_report = LiveReport(Record(workdir), said.append, clock)
+  assert live_report.finish("") == workdir / "report.html"
+  assert said == [f"{line}division by zero)"]
+
+  def fail_slowly(folder):
+    clock.now += 1
+    raise ZeroDivisionError("again")
+
+  monkeypatch.setattr(report, "write_report", fail_slowly)
+  for _ in range(50):  # It is not tried again at every call.
+    live_report.update()
+    clock.now += 1
+  assert said[1:] == [f"{line}again)"]
+
+
+def test_a_workdir_that_takes_no_note_does_not_end_a_run(workdir, monkeypatch):
+  said, record = [], Record(workdir)
+  monkeypatch.setattr(record, "note", lambda name, fact: 1 / 0, raising=False)
+  LiveReport(record, said.append).finish("interrupted")
+  assert len(said) == 1
 
 
 @pytest.mark.parametrize("ended", ["", "interrupted"])
@@ -386,8 +463,10 @@ def test_the_values_of_a_curve_are_under_the_pointer(workdir):
 
 
 def test_the_values_of_a_long_curve_are_a_choice():
-  svg = charts.curve(np.arange(5000.0), np.random.default_rng(0).normal(size=5000))
-  assert svg.count("<title>") == 60 and "<title>4999: " in svg
+  values = np.random.default_rng(0).normal(size=5000)
+  svg = charts.curve(np.arange(5000.0), values)
+  assert svg.count("<title>") == 60  # They show the values, not their moving mean.
+  assert f"<title>4999: {values[-1]:.4g}</title>" in svg
 
 
 @pytest.mark.parametrize("values", [[9.0, 10.0, 9.0], [9.0, 9.0], [0.0, 12345.0]])

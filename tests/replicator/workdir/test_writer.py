@@ -13,6 +13,7 @@ import tensorflow as tf
 from PIL import Image
 
 from replicator.app import config
+from replicator.configuration.statements import RECORD_HEADER
 from replicator.workdir import provenance, reader
 from replicator.workdir.writer import WorkdirWriter
 
@@ -40,6 +41,13 @@ def facts(workdir) -> dict:
 def log(writer: WorkdirWriter, *steps: int) -> None:
   for step in steps:
     writer.metrics(step, step / 10, {"loss": 1.0 / (1 + step)})
+
+
+def events_of(workdir) -> list:
+  """What TensorBoard shows."""
+  return [value for file in workdir.glob("events.out.tfevents.*")
+          for event in tf.data.TFRecordDataset(str(file))
+          for value in tf.compat.v1.Event.FromString(event.numpy()).summary.value]
 
 
 # ---- Metrics ------------------------------------------------------------------------------------
@@ -73,9 +81,7 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
   log(writer, 1, 2)
   writer.picture(2, np.zeros([4, 6, 3], np.uint8))
   log(writer, 3)  # Writes out what is there.
-  events = [value for file in tmp_path.glob("events.out.tfevents.*")
-            for event in tf.data.TFRecordDataset(str(file))
-            for value in tf.compat.v1.Event.FromString(event.numpy()).summary.value]
+  events = events_of(tmp_path)
   scalars = [float(tf.make_ndarray(v.tensor)) for v in events if v.tag == "train/loss"]
   np.testing.assert_allclose(scalars, [1 / 2, 1 / 3, 1 / 4], rtol=1e-6)
   assert [v.tag for v in events].count("samples") == 1
@@ -181,6 +187,8 @@ def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monk
   assert [(tmp_path / name).read_bytes() for name in ("changes.diff", "changes-2.diff")] == [
       b"one", b"two"]
   assert facts(tmp_path)["resumed"][1]["before"] == {"git_diff": "changes.diff"}
+  assert record(b"three", 0) == "changes.diff"  # Begun again, in place of the first.
+  assert (tmp_path / "changes.diff").read_bytes() == b"three"
 
 
 def test_a_crash_while_a_file_is_replaced_leaves_the_old_one(tmp_path, monkeypatch):
@@ -246,9 +254,15 @@ def test_config_is_every_value_that_was_used(tmp_path):
   def function(used=1, default=2.5):
     return used, default
 
-  config.parse([], ["recorded_function.used = 3"])
+  (tmp_path / "earlier.gin").write_text(f"{RECORD_HEADER}\nrecorded_function.default = 2.5\n")
+  config.parse([str(tmp_path / "earlier.gin")],
+               ["recorded_function.used = 2", "recorded_function.used = 3"])
   assert function() == (3, 2.5)
   WorkdirWriter(tmp_path, FACTS).config()
+  assert facts(tmp_path)["settings"] == [["recorded_function.used", "3", "--gin_param"]]
   text = (tmp_path / "config.gin").read_text()
   assert "recorded_function.used = 3" in text and "recorded_function.default = 2.5" in text
   assert "train" not in text  # Nothing asked for it.
+  (shown,) = (value for value in events_of(tmp_path) if value.tag == "config")
+  (lines,) = tf.make_ndarray(shown.tensor).ravel()
+  assert lines.decode() == "".join(f"    {line}\n" for line in text.splitlines())

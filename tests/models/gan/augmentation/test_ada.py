@@ -81,6 +81,67 @@ def test_colors_change_by_one_affine_map_that_keeps_gray_gray():
                                * (np.eye(3) - 1 / 3), atol=1e-9)
 
 
+def close_to_normal(values: np.ndarray, stddev: float) -> None:
+  """Two hundred draws or more have a mean of 0 and this standard deviation."""
+  np.testing.assert_allclose([values.mean() / stddev, values.std() / stddev], [0, 1], atol=0.2)
+
+
+def test_colors_change_as_much_as_in_the_paper():
+  design = np.concatenate([IMAGES.reshape(300, -1, 3), np.ones([300, 64, 1])], 2)
+  maps = np.linalg.pinv(design) @ only("color").reshape(300, -1, 3)  # [300, 4, 3]
+  gray, offset = maps[:, :3].sum(1)[:, 0], maps[:, 3, 0]
+  contrast = abs(gray)
+  close_to_normal(np.log2(contrast), 0.5)
+  close_to_normal(offset / gray, 0.2)  # The brightness, which comes before all others.
+  assert 0.4 < (gray < 0).mean() < 0.6  # The luma is inverted, to its full amount.
+  axes = np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
+  across = axes @ maps[:, :3] @ axes.T
+  close_to_normal(np.log2(np.sqrt(np.linalg.det(across)) / contrast), 1.0)
+  close_to_normal(np.arctan2(across[:, 0, 1], across[:, 0, 0]), np.pi / np.sqrt(3))
+
+
+def sources(group: str) -> tuple[np.ndarray, np.ndarray]:
+  """Where the pixels around the middle come from: maps `[n, 2, 2]` and shifts `[n, 2]` of x, y.
+
+  Each pixel of an image of 24 x 32 says where it is. Images that the border touches are left out.
+  """
+  y, x = np.mgrid[:24, :32] - np.array([11.5, 15.5])[:, None, None]
+  places = np.stack([x, y, np.zeros_like(x)], -1)
+  around = (slice(None), slice(10, 14), slice(14, 18))
+  design = np.append(places[around[1:]].reshape(-1, 3)[:, :2], np.ones([16, 1]), 1)
+  found = only(group, images=np.broadcast_to(places, [200, *places.shape]))[around]
+  found = found.reshape(200, 16, 3)[..., :2]
+  maps = np.linalg.pinv(design) @ found
+  maps = maps[abs(design @ maps - found).max((1, 2)) < 0.05]
+  return maps[:, :2].transpose(0, 2, 1), maps[:, 2]
+
+
+def test_blits_mirror_turn_and_shift_by_an_eighth_in_whole_pixels():
+  maps, shifts = sources("blits")
+  np.testing.assert_allclose(maps, maps.round(), atol=0.02)
+  turns = {(int(a), int(b)) for a, b in maps[np.linalg.det(maps) > 0, 0].round()}
+  assert len(maps) > 180 and turns == {(1, 0), (-1, 0), (0, 1), (0, -1)}
+  assert 0.4 < (np.linalg.det(maps) < 0).mean() < 0.6
+  moves = np.linalg.solve(maps, shifts[..., None])[..., 0]
+  np.testing.assert_allclose(moves, moves.round(), atol=0.1)
+  assert [set(move.round()) for move in moves.T] == [set(range(-4, 5)), set(range(-3, 4))]
+
+
+def test_geometry_scales_turns_stretches_and_shifts_as_much_as_in_the_paper():
+  maps, shifts = sources("geometry")
+  inside = np.linalg.det(maps) > 0
+  assert inside.sum() > 150
+  maps, shifts = maps[inside], shifts[inside]
+  close_to_normal(np.log2(np.linalg.det(maps)) / 2, 0.2)  # A stretch keeps the area.
+  longest, shortest = np.linalg.svd(maps)[1].T
+  stretch = np.log2(longest / shortest) / 2
+  np.testing.assert_allclose(np.sqrt(np.mean(stretch ** 2)), 0.2, rtol=0.2)
+  turn = np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
+  close_to_normal(turn, np.pi / np.sqrt(3))
+  for moves, size in zip(np.linalg.solve(maps, shifts[..., None])[..., 0].T, (32, 24), strict=True):
+    close_to_normal(moves, 0.125 * size)
+
+
 def test_gray_images_have_the_color_changes_of_gray():
   gray = only("color", images=IMAGES[..., :1])
   random.set_seed(0)

@@ -19,12 +19,12 @@ def test_images_move_down_and_to_the_right(reflect):
 
 
 def test_flip_and_shift_keeps_to_its_range():
-  # An image that says where each pixel comes from; 16 pixels move by up to 2.
-  x = np.broadcast_to(np.arange(16.0), [200, 16, 16])
-  places = tf.constant(np.stack([x, x.transpose([0, 2, 1])], -1))
+  # An image that says where each pixel comes from; 16 pixels move by up to 2, and 8 by up to 1.
+  y, x = np.broadcast_to(np.mgrid[:8.0, :16.0], [200, 2, 8, 16]).transpose([1, 0, 2, 3])
+  places = tf.constant(np.stack([x, y], -1))
   moved = FlipAndShift()(places).numpy()
-  right, down = moved[:, 8, 8, 0], moved[:, 8, 8, 1]
-  assert set(down) == {6.0, 7.0, 8.0, 9.0, 10.0}
+  right, down = moved[:, 4, 8, 0], moved[:, 4, 8, 1]
+  assert set(down) == {3.0, 4.0, 5.0}
   assert set(right) == {5.0, 6.0, 7.0, 8.0, 9.0, 10.0}  # Column 8 of the mirror image is 7.
-  is_mirrored = moved[:, 8, 9, 0] < moved[:, 8, 8, 0]
+  is_mirrored = moved[:, 4, 9, 0] < moved[:, 4, 8, 0]
   assert 0.4 < is_mirrored.mean() < 0.6

@@ -33,13 +33,16 @@ def test_r1_and_r2_are_half_gamma_times_the_mean_square_norm(penalty, images, fl
 
 
 def test_wgan_gp_is_the_distance_of_the_norm_from_1_between_the_images(float64):
-  points = []
+  points, seen = [], []
 
-  def linear(images, labels=None, training=False):
+  def linear(images, labels, training):
     points.append(images.numpy())
+    seen.append((labels.numpy().tolist(), training))
     return 3.0 * images[:, 0, 0, 0] - 4.0 * images[:, 1, 2, 1]  # Its gradient has norm 5.
 
-  np.testing.assert_allclose(wgan_gp(weight=2.0)(scored(linear)), 2.0 * (5 - 1) ** 2, rtol=1e-12)
+  scores = Scores(linear, tf.constant(REAL), tf.constant(FAKE), tf.range(4), tf.range(4, 8))
+  np.testing.assert_allclose(wgan_gp(weight=2.0)(scores), 2.0 * (5 - 1) ** 2, rtol=1e-12)
+  assert seen == [(list(range(8)), True), ([0, 1, 2, 3], False)]
   share = (points[1] - FAKE) / (REAL - FAKE)
   np.testing.assert_allclose(share, np.broadcast_to(share[:, :1, :1, :1], share.shape), rtol=1e-7)
   shares = share[:, 0, 0, 0]

@@ -63,11 +63,14 @@ def test_the_averages_are_constants_and_ignore_what_is_not_finite(float64):
   found = tape.gradient(value, real)[:, 0, 0, 0]
   np.testing.assert_allclose(found, 0.3 * (2 * np.maximum(REAL[0], 0)
                                            + 2 * np.minimum(REAL[0] + 1, 0)) / 8)
-  penalty(Scores(first_pixel, real * np.inf, real))
   (averages,) = variables_of(penalty).values()
+  np.testing.assert_allclose(replicated.read(averages),
+                             [0.01 * REAL[0].mean(), 0.01 * (REAL[0].mean() + 1)])
+  penalty(Scores(first_pixel, real * np.inf, real))
   assert np.isfinite(replicated.read(averages)).all()
 
 
-def test_the_decay_is_checked():
-  with pytest.raises(UsageError, match=r"lecam.decay = 1.0: must be at least 0 and below 1"):
-    lecam(decay=1.0)
+@pytest.mark.parametrize("decay", [1.0, -0.1])
+def test_the_decay_is_checked(decay):
+  with pytest.raises(UsageError, match=rf"lecam.decay = {decay}: must be at least 0 and below 1"):
+    lecam(decay=decay)

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import tempfile
 import threading
 import time
+
+import pytest
 
 from replicator.sweeps import attempt, trials
 from replicator.sweeps.attempt import Attempt
@@ -52,6 +55,18 @@ def test_cores_are_divided_and_shared_when_they_are_few():
   assert cores.divided([4, 7], 3) == [[4], [7], [4]]
 
 
+def test_the_cores_of_a_machine_are_reserved_until_too_few_are_free(monkeypatch, tmp_path):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+  monkeypatch.setattr(cores, "usable", lambda: [0, 1, 2, 3, 4])
+  assert cores.default_jobs() == 2
+  with cores.free(2) as first, cores.free(2) as second, cores.free(2) as third:
+    assert (first, second, third) == ([0, 1], [2, 3], [0, 1])
+  with cores.free(2) as again:
+    assert again == [0, 1]
+  monkeypatch.setattr(cores, "usable", lambda: [7])
+  assert cores.default_jobs() == 1
+
+
 # ---- Failures -----------------------------------------------------------------------------------
 
 
@@ -59,6 +74,7 @@ def test_a_failed_trial_is_recorded_left_alone_and_retried_on_request(sweep):
   sweep.write(zip={"lr": [0.1, 0.3], "fail": [0, 2]}, grid={}, seeds=[1])
   assert sweep.run() == 1
   assert "failed: fail=2_lr=0.3_seed=1" in sweep.out and "error: it broke" in sweep.out
+  assert "; --retry_failed runs it again\n" in sweep.out
   assert sweep.statuses() == ["done", "failed"]
   assert sweep.run() == 1
   assert sorted(sweep.logs().values()) == [[0], [0]]
@@ -70,6 +86,34 @@ def test_a_failed_trial_is_recorded_left_alone_and_retried_on_request(sweep):
   (sweep.folder / "trials" / failed / "repaired").touch()
   assert sweep.run("--retry_failed") == 0
   assert sweep.logs()[failed] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("code, exit_code, status, message", [
+  ("print('so')", 0, "done", ""), ("print('a'); print('b  '); sys.exit(3)", 3, "failed", "b"),
+  ("sys.exit(42)", 42, "stopped", ""), ("sys.exit(4)", 4, "failed", "it printed nothing"),
+  ("print('so', flush=True); os.kill(os.getpid(), 9)", -9, "failed", "ended by signal 9: so")])
+def test_how_a_trial_ended_is_recorded(code, exit_code, status, message, tmp_path):
+  program = tmp_path / "program.py"
+  for earlier in ("print('before'); sys.exit(3)", code):  # Its words are not those of the second.
+    program.write_text(f"import os, sys\n{earlier}\n")
+    record = Attempt(Trial("t", {}, (str(program),)), tmp_path, str(tmp_path)).run()
+  assert (record.exit_code, record.status, record.message) == (exit_code, status, message)
+  assert trials.read_record(tmp_path / "trials" / "t") == record
+
+
+def test_a_trial_that_runs_says_so_and_the_times_of_its_processes_add_up(tmp_path):
+  program = tmp_path / "program.py"
+  program.write_text("import sys\nsys.exit(3)\n")
+  seconds = [0.0]
+  for _ in range(2):
+    running = Attempt(Trial("t", {}, (str(program),)), tmp_path, str(tmp_path))
+    assert running.poll() is None
+    assert trials.read_record(tmp_path / "trials" / "t").status == "running"
+    seconds.append(running.run().seconds)
+  assert 0 < seconds[1] < seconds[2]
+  (tmp_path / "trials" / "t" / attempt.STOP).touch()  # Pruned before it starts.
+  assert Attempt(Trial("t", {}, (str(program),)), tmp_path, str(tmp_path)).run().status == "pruned"
+  assert not (tmp_path / "trials" / "t" / attempt.STOP).exists()
 
 
 def test_a_metric_that_no_trial_logs_ends_the_sweep(sweep):

@@ -62,4 +62,5 @@ def test_a_trial_that_ray_gives_up_has_failed(sweep, pretend):
   pretend(wait=lambda tasks, **_: (tasks, []), get=get)
   assert sweep.write(seeds=[1]).run("--runner=ray") == 1
   assert "its Ray task failed: NodeDied: the node is gone" in sweep.out
+  assert "; --retry_failed runs the 2 failed trials again\n" in sweep.out
   assert sweep.statuses() == ["failed", "failed"]
