@@ -82,6 +82,14 @@ def names_of(step: Any) -> dict[str, str]:
   return {path: names[id(v)] for path, v in variables_of(step).items() if id(v) in names}
 
 
+def others_of(step: Any) -> list[str]:
+  """The attributes of a step with variables that are of no network and no optimizer."""
+  named = names_of(step)
+  optimizers = tuple(f"{path}/" for path, _ in held_by(step, (Optimizer,)))
+  return list(dict.fromkeys(path.partition("/")[0] for path in variables_of(step)
+                            if path not in named and not path.startswith(optimizers)))
+
+
 def is_average(name: str) -> bool:
   """Whether a name is that of the moving average of a weight."""
   return name.startswith(_AVERAGE)

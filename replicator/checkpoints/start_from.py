@@ -5,7 +5,7 @@ import dataclasses
 import fnmatch
 import hashlib
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import gin
@@ -134,7 +134,8 @@ class StartFrom:
          "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
          "taken": {network: taken for network, (taken, _) in counts.items()},
          "not_taken": found.left, "frozen": list(frozen)},
-        _lines(f"{self._run}, step {facts['step']}", counts, found.left, frozen))
+        _lines(f"{self._run}, step {facts['step']}", counts, found.left, naming.others_of(step),
+               frozen))
 
   def _read(self, step: Any, replicator: Replicator
             ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
@@ -211,7 +212,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str, str],
-           frozen: Iterable[str]) -> list[str]:
+           others: Collection[str], frozen: Collection[str]) -> list[str]:
   took = ", ".join(f"{network} ({taken if taken == total else f'{taken} of {total}'} variables)"
                    for network, (taken, total) in counts.items())
   lines = [labeled("start from", f"{origin}: {took}")]
@@ -219,4 +220,5 @@ def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str
   if len(left) > _MOST_LINES:
     lines[_MOST_LINES + 1:] = [labeled("not taken", f"and {len(left) - _MOST_LINES} more, which "
                                        "run.json names")]
-  return lines + ([labeled("frozen", ", ".join(frozen))] if frozen else [])
+  return lines + [labeled(label, ", ".join(names))
+                  for label, names in (("begin anew", others), ("frozen", frozen)) if names]
