@@ -128,14 +128,14 @@ class StartFrom:
                         f"{why or 'StartFrom.networks names none'}")
     found.check_taken(frozen)
     Variables(variables, replicator).put(found.snapshot())
-    counts = found.counts()
+    counts, left = found.counts(), found.left | dict.fromkeys(
+        naming.others_of(step), "is in no network")
     return Origin(
         {"run": str(self._run.resolve()), "step": facts["step"],
          "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
          "taken": {network: taken for network, (taken, _) in counts.items()},
-         "not_taken": found.left, "frozen": list(frozen)},
-        _lines(f"{self._run}, step {facts['step']}", counts, found.left, naming.others_of(step),
-               frozen))
+         "not_taken": left, "frozen": list(frozen)},
+        _lines(f"{self._run}, step {facts['step']}", counts, left, frozen))
 
   def _read(self, step: Any, replicator: Replicator
             ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
@@ -212,7 +212,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str, str],
-           others: Collection[str], frozen: Collection[str]) -> list[str]:
+           frozen: Collection[str]) -> list[str]:
   took = ", ".join(f"{network} ({taken if taken == total else f'{taken} of {total}'} variables)"
                    for network, (taken, total) in counts.items())
   lines = [labeled("start from", f"{origin}: {took}")]
@@ -220,5 +220,4 @@ def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str
   if len(left) > _MOST_LINES:
     lines[_MOST_LINES + 1:] = [labeled("not taken", f"and {len(left) - _MOST_LINES} more, which "
                                        "run.json names")]
-  return lines + [labeled(label, ", ".join(names))
-                  for label, names in (("begin anew", others), ("frozen", frozen)) if names]
+  return lines + ([labeled("frozen", ", ".join(frozen))] if frozen else [])

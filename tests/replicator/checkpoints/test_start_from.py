@@ -220,13 +220,13 @@ def test_many_lines_are_shortened_in_the_console_alone(tmp_path):
   assert origin.lines[-1] == "not taken   and 4 more, which run.json names"
 
 
-def test_variables_of_no_network_are_said_to_begin_anew(source):
+def test_variables_of_no_network_are_named(source):
   class Counting(TwoNetworks):
     def __init__(self):
       super().__init__()
       self.pool = {"mean": tf.Variable(1.0), "count": tf.Variable(2.0)}
 
-  assert begin(source, Counting()).lines[1:] == ["begin anew  pool"]
+  assert begin(source, Counting()).lines[1:] == ["not taken   pool is in no network"]
 
 
 # ---- Freezing -----------------------------------------------------------------------------------
