@@ -14,6 +14,7 @@ from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
 
 _AVERAGE = "average of "
+_HOLDERS = (keras.layers.Layer, keras.Variable, list, tuple, dict)  # Of layers and variables.
 
 
 def networks_of(step: Any) -> dict[str, keras.layers.Layer]:
@@ -109,7 +110,7 @@ def _attributes(layer: keras.layers.Layer) -> dict[int, str]:
   """The first public attributes that lead to layers and variables, by the id of these."""
   found: dict[int, str] = {}
   for name, value in vars(layer).items():
-    if not name.startswith("_"):
+    if not name.startswith("_") and isinstance(value, _HOLDERS):
       for path, item in held_by(value, (keras.layers.Layer, keras.Variable)):
         found.setdefault(id(item), joined(name, path))
   return found
