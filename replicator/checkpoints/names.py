@@ -14,7 +14,7 @@ from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
 
 _AVERAGE = "average of "
-_HOLDERS = (keras.layers.Layer, keras.Variable, list, tuple, dict)  # Of layers and variables.
+_HOLDERS = (keras.layers.Layer, keras.Variable, list, tuple, dict)  # They may lead there.
 
 
 def networks_of(step: Any) -> dict[str, keras.layers.Layer]:
