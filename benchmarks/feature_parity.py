@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 def _compare_inception(folder: str) -> None:
   for zipped in (True, False):
-    path = _write(inception.build(), inception.norm_of, folder, zipped)
+    path = write(inception.build(), inception.norm_of, folder, zipped)
     theirs = _their_inception(path)
     for biased in (False, True):
       ours = inception.Inception2015(path, biased_logits=biased)
@@ -61,8 +61,8 @@ def _compare_inception(folder: str) -> None:
         found = ours(images)
         name = "logits" if biased else "logits_unbiased"
         print(f"{ours.name}, {'ZIP' if zipped else 'five pickles'}, {_sizes(images)}: 2048 "
-              f"{_error(found.features, features):.1e}, "
-              f"{name} {_error(found.logits, logits[biased]):.1e}")
+              f"{error(found.features, features):.1e}, "
+              f"{name} {error(found.logits, logits[biased]):.1e}")
 
 
 def _compare_efficientnet() -> None:
@@ -72,16 +72,16 @@ def _compare_efficientnet() -> None:
   for images in _pictures():
     features, logits = theirs(efficientnet.prepared(images).numpy())
     found = ours(images)
-    print(f"{ours.name}, {_sizes(images)}: 1280 {_error(found.features, features):.1e}, logits "
-          f"{_error(found.logits, logits):.1e}, classes {found.logits.argmax(-1)} and "
+    print(f"{ours.name}, {_sizes(images)}: 1280 {error(found.features, features):.1e}, logits "
+          f"{error(found.logits, logits):.1e}, classes {found.logits.argmax(-1)} and "
           f"{logits.argmax(-1)}")
 
 
 def _print_goldens(folder: str) -> None:
   """Features 0 to 3 and their norm, then the same of the logits, for each of `seed_images`."""
-  path = _write(inception.build(), inception.norm_of, folder, zipped=True)
+  path = write(inception.build(), inception.norm_of, folder, zipped=True)
   outputs = {"inception": _their_inception(path)(seed_images())}
-  path = _write(efficientnet.build(), efficientnet.norm_of, folder, zipped=True)
+  path = write(efficientnet.build(), efficientnet.norm_of, folder, zipped=True)
   inputs = efficientnet.prepared(seed_images()).numpy()
   outputs["efficientnet"] = _their_efficientnet(path)(inputs)
   for name, arrays in outputs.items():
@@ -142,13 +142,13 @@ def _sizes(images: np.ndarray) -> str:
   return f"{len(images)} images {images.shape[1]}x{images.shape[2]}"
 
 
-def _error(ours: np.ndarray, theirs: np.ndarray) -> float:
+def error(ours: np.ndarray, theirs: np.ndarray) -> float:
   """The largest relative error of a row: [n, d], [n, d] -> float."""
   difference = np.linalg.norm(ours.astype(np.float64) - theirs, axis=1)
   return float(np.max(difference / np.linalg.norm(theirs.astype(np.float64), axis=1)))
 
 
-def _write(model: keras.Model, norm_of: Callable[[str], str], folder: str, zipped: bool) -> str:
+def write(model: keras.Model, norm_of: Callable[[str], str], folder: str, zipped: bool) -> str:
   """The path of a new file of random weights for the twin of a network."""
   import torch
   path = os.path.join(folder, f"{model.name}-{zipped}.pth")

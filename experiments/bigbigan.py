@@ -27,6 +27,7 @@ from models.vision import grid
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.held_out import hold_out
+from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.linear_probe import linear_probe
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
@@ -176,6 +177,7 @@ class BigBiGANEvaluator:
   def __init__(self, evaluate_samples: SampleEvaluator, train_on: ImageSource,
                held_out: ImageSource, rows: int = 8, probe_images: int = 5_000):
     self._evaluate_samples = evaluate_samples
+    self.on_all_workers = evaluate_samples.on_all_workers
     self._parts = train_on, held_out
     self._shown = rows * (rows // 2)
     self._columns = rows // 2

@@ -2,7 +2,7 @@
 
     python -m experiments.evaluate --real=DATA --fake=RUN|FOLDER|FILE.zip|FILE.npz
         [--features=inception|efficientnet|classifier|FILE.pth|FILE.keras]
-        [--metrics=fid,kid,prdc,is,swd] [--samples=N] [--resolution=R] [--json=FILE]
+        [--metrics=fid,kid,prdc,is,swd,intra_fid] [--samples=N] [--resolution=R] [--json=FILE]
         [--out=FOLDER] [--step=N|best] [--seed=S]
 
 DATA is a folder, a .zip, a .npz, or the name of a data set of this project: digits, shapes or
@@ -194,6 +194,24 @@ def _check_sizes(real: ImageSet, fake: ImageSet) -> None:
                      "to resize those in files, or bring both to one size")
 
 
+def _labels(real: ImageSet, of_real: np.ndarray, fake: ImageSet,
+            of_fake: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The classes of both sets, int [n] and [m]."""
+  found = []
+  for images, indices, flag in ((real, of_real, "--real"), (fake, of_fake, "--fake")):
+    labels = images.labels(indices)
+    if labels is None:
+      raise UsageError(f"metric 'intra_fid': {flag}={images.name} has no classes; put the images "
+                       "of each class into a folder of their own, save 'labels' beside an array, "
+                       "or leave 'intra_fid' out")
+    found.append(labels)
+  if real.class_names and fake.class_names and real.class_names != fake.class_names:
+    names = [", ".join(images.class_names[:4]) for images in (real, fake)]
+    raise UsageError(f"metric 'intra_fid': --real={real.name} has the classes {names[0]}, and "
+                     f"--fake={fake.name} {names[1]}; give the folders of both the same names")
+  return found[0], found[1]
+
+
 def _warn(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> None:
   """Logs what makes numbers mean something else than they seem to."""
   warn = absl_logging.warning
@@ -262,6 +280,8 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
   of_fake = _chosen(fake, flags, "--fake")
   comparison.check_counts(flags.metrics, len(of_real), len(of_fake))
   _check_sizes(real, fake)
+  labels = (_labels(real, of_real, fake, of_fake) if "intra_fid" in flags.metrics
+            else (np.empty(0), np.empty(0)))
   gathered, seen = cache.gather_real(
       real, of_real, extractor, needed, flags.cache,
       lambda what, batches: shown(what, batches, len(of_real)))
@@ -269,6 +289,7 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
   generated = comparison.gather(
       seen_fake(shown("features of generated images", fake.batches(of_fake), len(of_fake))),
       extractor, needed)
+  gathered.labels, generated.labels = labels
   _warn(real, fake, seen, seen_fake)
   status.doing("computing the metrics")
   rows = comparison.compare(gathered, generated, extractor, flags.metrics)

@@ -29,6 +29,7 @@ from models.gan.networks.sngan import Discriminator, Encoder, Generator
 from models.vision import grid
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
+from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
 from models.vision.stacked_digits import StackedDigits  # noqa: F401  (for gin)
@@ -189,6 +190,7 @@ class Evaluator:
     self._data = data
     self._folder = folder
     self._make_quality = quality
+    self.on_all_workers = getattr(quality, "on_all_workers", False)
     self._rows = rows
     self._quality: Any = None
 

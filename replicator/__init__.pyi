@@ -34,6 +34,8 @@ from .step.logical_devices import logical_device as logical_device
 from .step.microbatch import microbatch as microbatch
 from .step.microbatch import split as split
 from .strategies.replicator import Replicator as Replicator
+from .trackers.tracker import TrackedRun as TrackedRun
+from .trackers.tracker import Tracker as Tracker
 from .training.chief import Evaluation as Evaluation
 from .training.inputs import InputContext as InputContext
 from .training.train import train as train

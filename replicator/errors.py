@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import sysconfig
 from collections.abc import Iterable
 
@@ -12,6 +13,8 @@ ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # Where the files 
 # So begins an error that Keras or AutoGraph raises in place of the one that it caught.
 _IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:",
                         "Could not automatically infer the output shape")
+# What TensorFlow raises in place of a UsageError of Python code that an input pipeline calls.
+_IN_A_PIPELINE = re.compile(r"\}\} UsageError: (.+)")
 
 
 class UsageError(Exception):
@@ -48,12 +51,14 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 def chain_of(error: BaseException) -> list[BaseException]:
   """The error, the one in place of which it was raised, and so on; the last is the cause.
 
-  gin, Keras and AutoGraph raise such errors, with other messages. An error that a user raises from
-  another one is a cause of its own.
+  gin, Keras, AutoGraph and input pipelines raise such errors, with other messages. An error that a
+  user raises from another one is a cause of its own.
   """
   chain = [error]
   while (inner := chain[-1].__context__) and _replaces(chain[-1], inner):
     chain.append(inner)
+  if found := _IN_A_PIPELINE.search(str(chain[-1])):
+    chain.append(UsageError(found[1]))
   return chain
 
 

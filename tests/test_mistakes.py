@@ -141,6 +141,9 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("SNGAN.loss = @wgan",
      "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
      "@modified, @relativistic, @wasserstein"),
+    ("generator/SNGAN.loss = @wgan",
+     "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
+     "@modified, @relativistic, @wasserstein"),
     ("SNGAN.loss = hinge",
      "not valid gin: SNGAN.loss = hinge (a string needs quotes, a function @, a macro %)"),
     ("SNGAN.loss = 'hinge'",
@@ -148,14 +151,15 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("SNGAN.optimizer = @adam()",
      "SNGAN.optimizer = @adam(): must be a function (@name), not what it returns. Write @adam"),
     ("sngan.data = @Mnist",
-     "nothing configurable is called 'Mnist'. Write one of: @Digits, @ImageFolder, @Shapes, "
-     "@StackedDigits"),
+     "nothing configurable is called 'Mnist'. Write one of: @Digits, @ImageFolder, @ImageZip, "
+     "@Shapes, @StackedDigits"),
     ("SNGAN.bigan = true", "not valid gin: SNGAN.bigan = true (write True)"),
     ("SNGAN.bigan = 1", "SNGAN.bigan = 1: must be bool, not int"),
     ("train.steps = 1e4", "train.steps = 10000.0: must be int, not float. Write 10000"),
     ("train.stepz = 3",
      "'train' has no parameter 'stepz'. Did you mean 'steps'? It has: steps, global_batch_size, "
-     "seed, precision, deterministic, steps_per_call, log_every, eval_every, checkpoint_every"),
+     "seed, precision, deterministic, steps_per_call, log_every, eval_every, checkpoint_every, "
+     "trackers"),
     ("train.batch_size = 64",
      "'train' has no parameter 'batch_size'. Did you mean 'global_batch_size'? It has: ..."),
     ("steps = 100", "the macro steps is never used. Did you mean train.steps?"),
@@ -215,8 +219,8 @@ VALUES = [  # Further gin files, parameters, and the line.
     ([FOLDER], ["ImageFolder.path = '~/flat'"],  # The home directory is expanded.
      "ImageFolder.path = '~/flat': no image in any sub-folder, but 2 in the folder itself. ..."),
     ([FOLDER], ["ImageFolder.path = 'images.zip'"],
-     "ImageFolder.path = 'images.zip': is a file. Unpack it if it is an archive, and write the "
-     "path of a folder with one sub-folder of images per class, such as cats/001.jpg and "
+     "ImageFolder.path = 'images.zip': is a file. Use ImageZip if it is a ZIP archive, or write "
+     "the path of a folder with one sub-folder of images per class, such as cats/001.jpg and "
      "dogs/001.jpg."),
     ([FOLDER], ["ImageFolder.path = 'torn'"],
      "torn/cats/a.jpg cannot be read as an image (...). To skip such files, set "

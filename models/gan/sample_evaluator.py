@@ -34,6 +34,7 @@ class SampleEvaluator:
     self._data = data
     self._folder = folder
     self._make_quality = quality
+    self.on_all_workers = getattr(quality, "on_all_workers", False)
     self._rows = rows
     self._quality: Any = None
 

@@ -139,6 +139,7 @@ class SampleSet:
     resolution: height and width.
     resizing: `none`.
     formats: empty, since the images are in no files.
+    class_names: empty, since a step does not know them.
   """
 
   def __init__(self, name: str, gan: Any, size: int, seed: int) -> None:
@@ -148,6 +149,7 @@ class SampleSet:
     self.resolution = image_shape(gan)[:2]
     self.resizing = "none"
     self.formats: set[str] = set()
+    self.class_names: tuple[str, ...] = ()
     self._gan = gan
     self._seed = seed
 
@@ -159,6 +161,10 @@ class SampleSet:
       first += len(images)
       if len(chosen):
         yield rgb(images[chosen])
+
+  def labels(self, indices: np.ndarray) -> np.ndarray | None:
+    """The classes of the images at indices, int [n], which take turns; None without classes."""
+    return indices % self._gan.num_classes if self._gan.num_classes else None
 
 
 def _codes(latents: Latents, latent_dim: int, seed: int, batch: int) -> np.ndarray:

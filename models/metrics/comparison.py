@@ -7,27 +7,32 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import scipy.special
 
 from models.metrics.checks import checked
-from models.metrics.extractor import Extractor
-from models.metrics.frechet import frechet_distance
+from models.metrics.extractor import Extracted, Extractor
+from models.metrics.frechet import frechet_distance, intra_class_frechet_distance
 from models.metrics.inception_score import inception_score
 from models.metrics.kernel import kernel_distance
 from models.metrics.neighbors import IMPROVED, PRDC, neighbor_scores
 from models.metrics.sliced_wasserstein import sliced_wasserstein_distance
 from models.metrics.statistics import FeatureStatistics
+from replicator.console.formatting import format_number
 from replicator.errors import UsageError, nearest
 
 NEEDS = {"fid": "statistics", "kid": "features", "prdc": "features", "is": "logits",
-         "swd": "images"}
-"""The metrics, and what each needs of the images."""
+         "swd": "images", "intra_fid": "features"}
+"""The metrics, and what each needs of the images; `intra_fid` needs their labels, too."""
 
 _NAMES = {"fid": ["Fréchet distance"], "kid": ["Kernel distance"],
+          "intra_fid": ["Intra-class Fréchet distance"],
           "prdc": ["Precision", "Recall", "Density", "Coverage"], "is": ["Score of classes"],
           "swd": ["Sliced Wasserstein distance"]}
 _PUBLISHED = {"Fréchet distance": "FID", "Kernel distance": "KID",
+              "Intra-class Fréchet distance": "Intra-class FID",
               "Score of classes": "Inception score"}
 _KID_SUBSETS, _KID_SUBSET_SIZE = 100, 1000
 _SPLITS = 10
@@ -43,6 +48,9 @@ class Row:
       Inception score; with others, the features are part of the name.
     value: the number.
     spread: the standard deviation between subsets or splits, or None.
+    interval: the 95 % confidence interval of a mean over splits, which share no images, or None: a
+      metric without splits has none, and the subsets of KID share images.
+    by_class: the numbers that an intra-class distance is the mean of, or None.
     method: subsets, splits or neighbors.
     features: what the extractor is called; `pixels` for a metric without one.
     num_real: number of real images; 0 for a metric of generated images alone.
@@ -59,6 +67,8 @@ class Row:
   num_real: int
   num_generated: int
   resizing: str
+  interval: tuple[float, float] | None = None
+  by_class: dict[int, float] | None = None
 
 
 @dataclasses.dataclass
@@ -71,6 +81,7 @@ class Gathered:
     features: float32 [n, d].
     logits: float32 [n, k].
     images: uint8 [n, h, w, 3].
+    labels: int [n], the classes of the images. Whoever gathers for `intra_fid` sets them.
   """
 
   count: int
@@ -78,6 +89,7 @@ class Gathered:
   features: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
   logits: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
   images: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
+  labels: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0], np.int64))
 
 
 def needs(metrics: Iterable[str]) -> set[str]:
@@ -100,7 +112,8 @@ def names(metric: str, is_inception: bool) -> list[str]:
 
 def check_counts(metrics: Iterable[str], num_real: int, num_generated: int) -> None:
   """Raises a UsageError if there are too few images for a metric, before anything is computed."""
-  least = {"fid": 2, "kid": _KID_SUBSET_SIZE, "prdc": PRDC.k + 1, "is": _SPLITS, "swd": 1}
+  least = {"fid": 2, "kid": _KID_SUBSET_SIZE, "prdc": PRDC.k + 1, "is": _SPLITS, "swd": 1,
+           "intra_fid": 2}
   for metric in metrics:
     if metric == "swd" and num_real != num_generated:
       raise UsageError(f"metric 'swd' of {num_real:,} real and {num_generated:,} generated images: "
@@ -116,9 +129,6 @@ def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: s
            whose: str = "generated") -> Gathered:
   """Computes what is needed of images, one batch at a time.
 
-  Only what a metric needs is kept: with `statistics` alone, memory does not grow with the number of
-  images.
-
   Args:
     batches: uint8 [n, h, w, 3] each.
     extractor: may be None if only images are needed.
@@ -126,18 +136,35 @@ def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: s
     whose: `real` or `generated`, for errors.
 
   Raises:
+    UsageError: as `gather_extracted`.
+  """
+  return gather_extracted(((images, extractor(images) if extractor else None)
+                           for images in batches), extractor, needed, whose)
+
+
+def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
+                     extractor: Extractor | None, needed: set[str],
+                     whose: str = "generated") -> Gathered:
+  """Keeps what is needed of images and what was extracted from them.
+
+  With `statistics` alone, memory does not grow with the number of images.
+
+  Args:
+    batches: uint8 [n, h, w, 3] and what the extractor made of them.
+    extractor: as for `gather`, like `needed` and `whose`.
+
+  Raises:
     UsageError: there are no images, features are not finite, or the extractor has no logits.
   """
   count = 0
   statistics = FeatureStatistics.of(np.empty([0, extractor.num_features if extractor else 1]))
   kept: dict[str, list[np.ndarray]] = {name: [] for name in needed - {"statistics"}}
-  for images in batches:
+  for images, extracted in batches:
     count += len(images)
     if "images" in kept:
       kept["images"].append(images)
-    if extractor is None:
+    if extractor is None or extracted is None:
       continue
-    extracted = extractor(images)
     checked(extracted.features, whose)
     if "logits" in kept:
       if extracted.logits is None:
@@ -176,16 +203,29 @@ def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
 
 
 def _row(metric: str, name: str, extractor: Extractor, value: float, method: str,
-         real: Gathered | None, generated: Gathered, spread: float | None = None) -> Row:
+         real: Gathered | None, generated: Gathered, spread: float | None = None,
+         **more: Any) -> Row:
   full_name = name if extractor.is_inception else f"{name} ({extractor.name})"
   return Row(metric, full_name, value, spread, method, extractor.name, real.count if real else 0,
-             generated.count, extractor.resizing)
+             generated.count, extractor.resizing, **more)
 
 
 def _fid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
   distance = frechet_distance(real.statistics, generated.statistics)
   [name] = names("fid", extractor.is_inception)
   return [_row("fid", name, extractor, distance, "unbiased covariances", real, generated)]
+
+
+def _intra_fid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+  distance = intra_class_frechet_distance(real.features, real.labels, generated.features,
+                                          generated.labels)
+  [name] = names("intra_fid", extractor.is_inception)
+  of_value = {value: which for which, value in distance.by_class.items()}
+  ends = (f"{format_number(value)} (class {of_value[value]})"
+          for value in (min(of_value), max(of_value)))
+  method = f"mean over {len(distance.by_class)} classes, {' to '.join(ends)}"
+  return [_row("intra_fid", name, extractor, distance.mean, method, real, generated,
+               by_class=distance.by_class)]
 
 
 def _kid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
@@ -207,7 +247,10 @@ def _prdc(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row
 def _is(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
   score = inception_score(generated.logits, _SPLITS)
   [name] = names("is", extractor.is_inception)
-  return [_row("is", name, extractor, score.mean, f"{_SPLITS} splits", None, generated, score.std)]
+  # Student's t of the splits, whose deviation is the one with division by their count.
+  reach = scipy.special.stdtrit(_SPLITS - 1, 0.975) * score.std / np.sqrt(_SPLITS - 1)
+  return [_row("is", name, extractor, score.mean, f"{_SPLITS} splits", None, generated, score.std,
+               interval=(float(score.mean - reach), float(score.mean + reach)))]
 
 
 def _swd(real: Gathered, generated: Gathered, extractor: Extractor | None) -> list[Row]:
@@ -219,4 +262,4 @@ def _swd(real: Gathered, generated: Gathered, extractor: Extractor | None) -> li
 
 
 _ROWS: dict[str, Callable[..., list[Row]]] = {
-    "fid": _fid, "kid": _kid, "prdc": _prdc, "is": _is, "swd": _swd}
+    "fid": _fid, "intra_fid": _intra_fid, "kid": _kid, "prdc": _prdc, "is": _is, "swd": _swd}

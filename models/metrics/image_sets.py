@@ -11,7 +11,8 @@ from typing import IO, Protocol
 import numpy as np
 from PIL import Image
 
-from models.vision import folder
+from models.metrics import image_classes
+from models.vision import decoding, folder
 from models.vision.images import ImageSource, read
 from replicator.errors import UsageError
 
@@ -27,6 +28,7 @@ class ImageSet(Protocol):
     resolution: height and width.
     resizing: how the images got this size, in a few words; `none` for what they have.
     formats: of the files that were read so far, such as `PNG`; empty for what is in no files.
+    class_names: of the classes 0, 1, ...; empty if they have none.
   """
 
   name: str
@@ -34,6 +36,7 @@ class ImageSet(Protocol):
   resolution: tuple[int, int]
   resizing: str
   formats: set[str]
+  class_names: tuple[str, ...]
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
     """RGB images, uint8 [n, h, w, 3], at ascending `indices`; gray ones have equal channels.
@@ -41,6 +44,10 @@ class ImageSet(Protocol):
     Raises:
       UsageError: an image cannot be read, or has another size than the first.
     """
+    ...
+
+  def labels(self, indices: np.ndarray) -> np.ndarray | None:
+    """The classes of the images at `indices`, int [n], or None if they have no classes."""
     ...
 
 
@@ -80,6 +87,8 @@ def pick(images: ImageSet, indices: np.ndarray) -> np.ndarray:
 def open_set(path: str, resolution: int | None = None) -> ImageSet:
   """The images in a folder, at any depth, in a `.zip`, or in a `.npz`.
 
+  Their classes are those of `models.metrics.image_classes`.
+
   Args:
     path: of the folder or file.
     resolution: the center square of each image is resized to that many pixels, by Pillow's bicubic
@@ -90,8 +99,8 @@ def open_set(path: str, resolution: int | None = None) -> ImageSet:
   """
   place = Path(path).expanduser()
   if place.is_dir():
-    files = [str(file) for file in folder.images_under(place)]
-    return _Files(path, files, lambda name: open(name, "rb"), resolution)
+    files = [file.relative_to(place).as_posix() for file in folder.images_under(place)]
+    return _Files(path, files, lambda name: open(place / name, "rb"), resolution)
   if not place.exists():
     raise UsageError(f"{path}: no such folder or file; write a folder of images, a .zip or a .npz")
   if place.suffix not in (".zip", ".npz"):
@@ -99,7 +108,7 @@ def open_set(path: str, resolution: int | None = None) -> ImageSet:
   if not zipfile.is_zipfile(place):
     raise UsageError(f"{path}: its content is not that of a {place.suffix} file; make it again")
   if place.suffix == ".npz":
-    return _Array(path, _array(path, place), resolution)
+    return _Array(path, *_array(path, place), resolution)
   archive = zipfile.ZipFile(place)
   names = sorted(name for name in archive.namelist()
                  if Path(name).suffix.lower() in folder.SUFFIXES
@@ -116,12 +125,17 @@ class Source:
     self.resolution = source.image_shape[:2]
     self.resizing = "none"
     self.formats: set[str] = set()
+    self.class_names = tuple(source.class_names)
     self._source = source
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
     """As those of an `ImageSet`."""
     for i in range(0, len(indices), _AT_A_TIME):
       yield rgb(read(self._source, indices[i:i + _AT_A_TIME])[0])
+
+  def labels(self, indices: np.ndarray) -> np.ndarray:
+    """As those of an `ImageSet`."""
+    return read(self._source, indices)[1]
 
 
 def rgb(images: np.ndarray) -> np.ndarray:
@@ -146,6 +160,7 @@ class _Files:
     self._files = files
     self._open = open_file
     self._square = resolution
+    self.class_names = image_classes.folders(files)
     self.resolution = self._decode(0).shape[:2]
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
@@ -160,14 +175,18 @@ class _Files:
                 "squares of one size, or resize the images")
         yield np.stack(images)
 
+  def labels(self, indices: np.ndarray) -> np.ndarray | None:
+    found = image_classes.of_files(self.name, self._files, self._open)
+    return None if found is None else found[indices]
+
   def _decode(self, index: int) -> np.ndarray:
     try:
       with self._open(self._files[index]) as file, Image.open(file) as image:
         if image.mode[0] in "IF":
           raise ValueError("it has more than 8 bits for each channel")
         self.formats.add(image.format or "")
-        whole = folder.upright_rgb(image)
-        return np.asarray(folder.center_square(whole, self._square) if self._square else whole)
+        whole = decoding.upright_rgb(image)
+        return np.asarray(decoding.center_square(whole, self._square) if self._square else whole)
     except Exception as error:  # Pillow raises errors of many types for broken files.
       reason = " ".join(str(error).split()) or type(error).__name__
       raise UsageError(f"{self.name}: {self._files[index]} cannot be read as an image ({reason}): "
@@ -178,28 +197,34 @@ class _Files:
 
 
 class _Array:
-  """The images of an array [n, h, w, 1 or 3]."""
+  """The images of an array [n, h, w, 1 or 3], and their classes [n] or None."""
 
-  def __init__(self, name: str, images: np.ndarray, resolution: int | None) -> None:
+  def __init__(self, name: str, images: np.ndarray, classes: np.ndarray | None,
+               resolution: int | None) -> None:
     self.name = name
     self.size = len(images)
     self.resolution = (resolution, resolution) if resolution else images.shape[1:3]
     self.resizing = _resizing(resolution)
     self.formats: set[str] = set()
+    self.class_names: tuple[str, ...] = ()
     self._images = images
+    self._classes = classes
     self._square = resolution
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
     for i in range(0, len(indices), _AT_A_TIME):
       images = rgb(self._images[indices[i:i + _AT_A_TIME]])
       if self._square:
-        images = np.stack([np.asarray(folder.center_square(Image.fromarray(image), self._square))
+        images = np.stack([np.asarray(decoding.center_square(Image.fromarray(image), self._square))
                            for image in images])
       yield images
 
+  def labels(self, indices: np.ndarray) -> np.ndarray | None:
+    return None if self._classes is None else self._classes[indices]
 
-def _array(path: str, place: Path) -> np.ndarray:
-  """The only array of images in an NPZ, of which no code runs."""
+
+def _array(path: str, place: Path) -> tuple[np.ndarray, np.ndarray | None]:
+  """The only array of images in an NPZ, of which no code runs, and their classes."""
   try:
     with np.load(place, allow_pickle=False) as content:
       arrays = {name: content[name] for name in content.files}
@@ -213,7 +238,7 @@ def _array(path: str, place: Path) -> np.ndarray:
                      "save one [n, h, w, 3], as np.savez(FILE, images=images) does")
   [(name, images)] = found.items()
   _check_array(f"{path}: '{name}' {list(images.shape)} of {images.dtype}", images)
-  return images
+  return images, image_classes.of_arrays(arrays, len(images))
 
 
 def _check_array(what: str, images: np.ndarray) -> None:

@@ -11,10 +11,11 @@ def of(report: dict[str, Any]) -> str:
   Args:
     report: what `experiments.evaluate` writes as JSON.
   """
-  cells = [("metric", "value", "spread", "real", "generated", "method")]
+  cells = [("metric", "value", "spread", "95 % interval", "real", "generated", "method")]
   for row in report["rows"]:
-    spread = "-" if row["spread"] is None else format_number(row["spread"])
-    cells.append((row["name"], format_number(row["value"]), spread,
+    spread = "none" if row["spread"] is None else format_number(row["spread"])
+    interval = " to ".join(map(format_number, row["interval"] or [])) or "none"
+    cells.append((row["name"], format_number(row["value"]), spread, interval,
                   f"{row['num_real']:,}" if row["num_real"] else "-",
                   f"{row['num_generated']:,}", row["method"]))
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -61,12 +61,13 @@ def _files(batches: Iterable[Batch]) -> Iterator[tuple[str, bytes]]:
       if labels is not None:
         name += f"-class{labels[i]}"
         labeled.append((f"{name}.png", int(labels[i])))
-      yield f"{name}.png", _png(image)
+      yield f"{name}.png", png(image)
       number += 1
   yield "dataset.json", json.dumps({"labels": labeled or None}).encode()
 
 
-def _png(image: np.ndarray) -> bytes:
+def png(image: np.ndarray) -> bytes:
+  """The content of a PNG file of an image, uint8 `[h, w, 1 or 3]`."""
   file = io.BytesIO()
   Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(file, format="PNG")
   return file.getvalue()

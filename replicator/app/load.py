@@ -31,7 +31,8 @@ from replicator.training.observer import Observer, Training, observed_by
 # One replica on whatever this machine has, and nothing that lasts longer than the load.
 _HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
          "Replicator.tpu = None", "Replicator.jit_compile = False",
-         "Replicator.devices_per_replica = 1", "train.deterministic = False")
+         "Replicator.devices_per_replica = 1", "train.deterministic = False",
+         "train.trackers = ()")
 REMEDY = ("build its step by hand, and read its checkpoint with "
           "replicator.checkpoints.checkpoint.read")
 """What to do with a run whose `run.json` is of no use."""

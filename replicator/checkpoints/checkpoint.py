@@ -75,6 +75,7 @@ class Checkpoints:
     self._assigned_at: AssignedAt = lambda variable: ""
     self._thread: concurrent.futures.ThreadPoolExecutor | None = None
     self._saving: concurrent.futures.Future | None = None
+    self.written: int | None = None  # The step at which a restart would begin, once it is known.
 
   # ---- Saving -----------------------------------------------------------------------------------
 
@@ -115,6 +116,7 @@ class Checkpoints:
       # First those that a rollback left behind: a crash in between must not resume from one.
       self._remove(step for step in steps_of(self._folder) if step > facts["step"])
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
+      self.written = facts["step"]
       self._remove(self.retention.obsolete(steps_of(self._folder), self._scalars_at))
     except (OSError, tf.errors.OpError) as error:
       reason = atomic.disk_fault(error) or str(error).splitlines()[0]
@@ -152,6 +154,7 @@ class Checkpoints:
     folder, facts = found
     self._put(folder, facts, _read_bundle(folder), "use the configuration it was saved with, "
               "another --workdir, or --allow_partial_restore")
+    self.written = facts["step"]
     return {**facts["loop"], "step": facts["step"]}
 
   def restore_step(self, step: int | None = None) -> int:

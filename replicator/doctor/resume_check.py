@@ -217,5 +217,5 @@ def train(main: Callable[[str], None], files: Sequence[str], params: Sequence[st
   config.parse(files, [
       *params, *total, "train.steps_per_call = 1", "train.log_every = 1", "train.eval_every = 0",
       "train.checkpoint_every = 1", f"Checkpoints.keep_last = {steps}",
-      "Checkpoints.keep_best = None"])
+      "Checkpoints.keep_best = None", "train.trackers = ()"])
   resume_recording.record(main, workdir, until, path)

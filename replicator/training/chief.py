@@ -2,15 +2,15 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from replicator.console.error_line import in_one_line
 from replicator.console.progress import Progress
 from replicator.errors import Preempted, RunFailed, UsageError, first_line
-from replicator.step import context
+from replicator.trackers.follower import Followers
+from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, Tracker
 from replicator.workdir import introduction, writer
 from replicator.workdir.live_report import LiveReport
 
@@ -34,13 +34,17 @@ class Evaluation:
 
 
 class Chief:
-  """Evaluates, writes the workdir, and shows its `progress`, which must be entered first."""
+  """Evaluates, writes the workdir, and shows its `progress`, which must be entered first.
+
+  Its `trackers` get what it logs, and are ended with it.
+  """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
-               evaluate: Callable[[], Evaluation] | None):
+               evaluate: Callable[[int], Evaluation] | None, trackers: Sequence[Tracker] = ()):
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
     self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self._report = LiveReport(self._record, self.progress.note)
+    self.trackers = Followers(trackers, workdir, first_step or -1, self.progress.note)
     self._evaluate = evaluate
 
   def introduce(self, data: str, networks: dict[str, int]) -> None:
@@ -52,8 +56,7 @@ class Chief:
     """Evaluates, draws the picture, and returns the scalars by the names they are logged under."""
     if self._evaluate is None:
       return {}
-    with context.entered(tf.constant(step, tf.int64)):
-      found = self._evaluate()
+    found = self._evaluate(step)
     if found.method and self._record.note("evaluation", found.method):
       self.progress.note(f"evaluation: {found.method}")
     if found.axes:
@@ -73,25 +76,34 @@ class Chief:
   def roll_back(self, step: int, why: str) -> None:
     """Drops what was logged after a step, because the run continues from there."""
     self._record.take_back(step)
+    self.trackers.take_back(step)
     self.progress.note(why)
 
   def write_config(self, evaluated: bool) -> None:
     """Writes the operative configuration; see `operative.after_first_step`."""
     for line in self._record.config(evaluated):
       self.progress.note(line)
+    self.trackers.begin()
 
   def report(self) -> None:
     """Brings the report up to date, if it has been paid for; see `LiveReport`."""
     self._report.update()
 
-  def finish(self, error: Exception | None = None) -> None:
-    """Writes the last report; `error` is what ended the run before its last step."""
-    if isinstance(error, UsageError):
-      return  # It did not begin.
+  def finish(self, error: BaseException | None = None) -> None:
+    """Writes the last report, ends the trackers; `error` ended the run before its last step."""
     if error is None:
       self.progress.note(f"done: {self._report.finish('')}")
     elif isinstance(error, Preempted):
       self._report.finish("interrupted")
-    else:
+    elif isinstance(error, Exception) and not isinstance(error, UsageError):  # It has begun.
       line = first_line(error) if isinstance(error, RunFailed) else in_one_line(error)
       self._report.finish(f"failed: {line}")
+    self.end_trackers(error)
+
+  def end_trackers(self, error: BaseException | None) -> None:
+    """Ends the trackers of a run that an `error` has ended, or that is done."""
+    if self.trackers.names:
+      self.progress.doing(f"sending the last lines to {', '.join(self.trackers.names)}")
+    hurried = error is not None and not isinstance(error, Exception)
+    stopped = hurried or isinstance(error, Preempted)
+    self.trackers.end(FINISHED if error is None else INTERRUPTED if stopped else FAILED, hurried)

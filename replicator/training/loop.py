@@ -19,7 +19,7 @@ import dataclasses
 import itertools
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 import tensorflow as tf
@@ -32,8 +32,11 @@ from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.divergence.signals import LearningRates
 from replicator.errors import Preempted, RunFailed, UsageError
+from replicator.step import context as step_context
+from replicator.strategies.dealing import Dealer
+from replicator.trackers.tracker import Tracker
 from replicator.training import inputs as inputs_lib
-from replicator.training.chief import Chief
+from replicator.training.chief import Chief, Evaluation
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
@@ -67,7 +70,7 @@ class Loop:
   """
 
   def __init__(self, training: Training, schedule: Schedule, guard: Guard, workdir: pathlib.Path,
-               facts: dict, observer: Observer):
+               facts: dict, observer: Observer, trackers: Sequence[Tracker] = ()):
     replicator, step, evaluate = training.replicator, training.step, training.evaluate
     is_chief = replicator.worker_id == 0
     self._training = training
@@ -80,8 +83,10 @@ class Loop:
       self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._state = RunState(replicator, self._checkpoints, self._recovery)
-    self._chief = Chief(workdir, facts, self._state.step, (lambda: evaluate(step))
-                        if evaluate else None) if is_chief else None
+    self._chief = (Chief(workdir, facts, self._state.step, self._evaluate if evaluate else None,
+                         trackers) if is_chief else None)
+    self._all_evaluate = bool(getattr(evaluate, "on_all_workers", False))
+    self._dealer = Dealer(replicator, self._all_evaluate) if evaluate else None
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
 
@@ -102,14 +107,22 @@ class Loop:
       except BaseException as error:
         with contextlib.suppress(RunFailed):  # It would hide the first error.
           self._checkpoints.wait()
+        self._settle()
         if isinstance(error, (OSError, tf.errors.OpError)) and (fault := disk_fault(error)):
+          if self._chief:
+            self._chief.end_trackers(error)
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
                           "are as they were") from error
-        if self._chief and isinstance(error, Exception):
+        if self._chief:
           self._chief.finish(error)
         raise
       if self._chief:
         self._chief.finish()
+
+  def _settle(self) -> None:
+    """Tells the trackers what a checkpoint covers."""
+    if self._chief:
+      self._chief.trackers.settle(self._checkpoints.written)
 
   def _note(self, line: str) -> None:
     if self._chief:
@@ -225,9 +238,12 @@ class Loop:
         self._note(warning)
       if self._rates:
         scalars = {**scalars, **self._rates.now()}
-    if chief and s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
-      self._checkpoints.retention.check_logged(list(found), evaluated=True)
-      scalars = {**scalars, **found}
+    if s.due(s.eval_every, state.step):
+      if chief and (found := chief.evaluate(state.step)):
+        self._checkpoints.retention.check_logged(list(found), evaluated=True)
+        scalars = {**scalars, **found}
+      elif self._all_evaluate and not chief:
+        self._evaluate(state.step)
     if chief:
       chief.log(state.step, state.seconds, scalars)
     if state.step and s.due(s.checkpoint_every, state.step):
@@ -236,9 +252,18 @@ class Loop:
       else:
         self._note(f"warning: step {state.step}: not saved, since its numbers are not finite")
     self._checkpoints.check_written()
+    self._settle()
     if chief and state.step and (s.due(s.eval_every, state.step)
                                  or s.due(s.checkpoint_every, state.step)):
       chief.report()
+
+  def _evaluate(self, step: int) -> Evaluation:
+    """What `evaluate` finds after step `step`, with the help of all replicas."""
+    evaluate = self._training.evaluate
+    assert evaluate is not None
+    with step_context.entered(tf.constant(step, tf.int64)) as here:
+      here.dealer = self._dealer
+      return evaluate(self._training.step)
 
   def _save(self, scalars: dict[str, float]) -> None:
     self._state.save(scalars)

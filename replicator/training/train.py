@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -16,6 +16,8 @@ from replicator.divergence.guard import Guard
 from replicator.errors import UsageError, nearest
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
+from replicator.trackers import tracker
+from replicator.trackers.tracker import Tracker
 from replicator.training import inputs as inputs_lib
 from replicator.training import loop, observer, preemption
 from replicator.training.chief import Evaluation
@@ -42,6 +44,7 @@ def train(make_step: Callable[[], Callable],
           log_every: int = 100,
           eval_every: int = 1000,
           checkpoint_every: int = 1000,
+          trackers: Sequence[Tracker] = (),
           start_from: str | None = None) -> Any:
   """Trains a step under the strategy of the gin file, or resumes the run in `workdir`.
 
@@ -52,7 +55,9 @@ def train(make_step: Callable[[], Callable],
       survive a restart is an attribute of the step: make it a `tf.Module`.
     inputs: an example source or an input function, see `training.inputs`; None for a step
       that makes its own examples.
-    evaluate: called with the step, before the first step and every `eval_every` steps.
+    evaluate: called with the step, before the first step and every `eval_every` steps. The chief
+      calls it; if it has a true attribute `on_all_workers`, every worker does, to compute a part of
+      it with `replicator.strategies.dealing`.
     before_call: called in Python with the step and its number before every call of
       `steps_per_call` steps, on every worker, to change variables of the step: for example, to
       act in an environment and fill a replay. What it keeps is an attribute of the step, too.
@@ -69,6 +74,7 @@ def train(make_step: Callable[[], Callable],
     log_every: steps between log points.
     eval_every: steps between evaluations; 0 for none.
     checkpoint_every: steps between checkpoints; 0 for none.
+    trackers: what else gets all that is logged, such as `[@MLflow()]`; see `Tracker`.
     start_from: the workdir of another run, whose weights the networks of a new run begin with;
       `checkpoints.start_from.StartFrom` says which.
 
@@ -83,6 +89,7 @@ def train(make_step: Callable[[], Callable],
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed)
+  tracker.check(trackers)
   if precision not in PRECISIONS:
     raise UsageError(f"train.precision = {precision!r}: no such precision."
                      f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")
@@ -116,7 +123,7 @@ def train(make_step: Callable[[], Callable],
              **({"start_from": origin.facts} if origin.facts else {})}
     schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
     with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
-      loop.Loop(training, schedule, guard, folder, facts, observer.current()).run(release)
+      loop.Loop(training, schedule, guard, folder, facts, observer.current(), trackers).run(release)
   return step
 
 

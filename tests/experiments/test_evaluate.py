@@ -24,7 +24,7 @@ COUNT = 24
 
 
 class Colors:
-  """An extractor of the means and deviations of the channels."""
+  """An extractor of the means and deviations of the channels, NaN for black images."""
 
   name = "colors"
   num_features = 6
@@ -37,6 +37,7 @@ class Colors:
   def __call__(self, images: np.ndarray) -> Extracted:
     self.calls += 1
     values = np.concatenate([images.mean((1, 2)), images.std((1, 2))], 1)
+    values[~images.any((1, 2, 3))] = np.nan
     return Extracted(values.astype(np.float32), None)
 
 
@@ -83,6 +84,12 @@ def place(tmp_path_factory):
   (broken / "005.png").write_bytes(b"no image")
   deep = save(place / "deep", fake)
   Image.fromarray(np.full([8, 8], 40_000, np.uint16)).save(deep / "003.png")
+  save(place / "black", np.zeros_like(fake))
+  for name, other in (("classes", "dog"), ("others", "eel")):
+    (place / name).mkdir()
+    save(place / name / "cat", fake[:16])
+    save(place / name / other, fake[16:])
+  np.savez(place / "missing.npz", images=fake, labels=np.ones(COUNT, np.int64))
   (place / "empty").mkdir()
   (place / "file.txt").write_text("a text")
   (place / "no.zip").write_text("no archive")
@@ -97,6 +104,7 @@ def place(tmp_path_factory):
       archive.write(file, f"images/{file.name}")
   np.savez(place / "fake.npz", fake)
   np.savez(place / "unit.npz", np.float32(fake / 255))
+  np.savez(place / "signed.npz", np.float32(fake / 127.5 - 1))
   np.savez(place / "cast.npz", np.uint8(fake / 255))
   np.savez(place / "first.npz", fake.transpose(0, 3, 1, 2))
   np.savez(place / "labels.npz", np.arange(4))
@@ -206,6 +214,28 @@ def test_the_sliced_distance_needs_no_features(run, monkeypatch):
   assert status == 0 and "Sliced Wasserstein distance " in out
 
 
+def test_the_distance_within_classes_is_that_of_each_class(run, extractor, tmp_path, place):
+  labels = np.arange(COUNT) % 2
+  np.savez(tmp_path / "real.npz", images=noise(3), labels=labels)
+  status, out, _ = run(f"--real={tmp_path}/real.npz --fake=classes --metrics=intra_fid,fid "
+                       f"--json={tmp_path}/a.json")
+  assert status == 0 and "Intra-class Fréchet distance (colors)" in out
+  intra, whole = json.loads((tmp_path / "a.json").read_text())["rows"]
+  statistics = lambda images: FeatureStatistics.of(Colors()(images).features)
+  expected = {str(which): frechet_distance(statistics(noise(3)[labels == which]),
+                                           statistics(generated))
+              for which, generated in enumerate((noise(1)[:16], noise(1)[16:]))}
+  assert intra["by_class"] == pytest.approx(expected, rel=1e-6)
+  assert intra["value"] == pytest.approx(np.mean(list(expected.values())), rel=1e-6)
+  assert whole["by_class"] is None and intra["method"].startswith("mean over 2 classes, ")
+
+
+def test_a_run_has_the_classes_that_it_was_asked_for(run, extractor, monkeypatch, tmp_path):
+  monkeypatch.setattr(Gan, "num_classes", 2)
+  status, out, _ = run("--real=classes --fake=run --metrics=intra_fid")
+  assert status == 0 and "mean over 2 classes, " in out
+
+
 def test_neighbors_are_drawn_and_copies_are_on_top(run, extractor, place, tmp_path):
   folder = save(tmp_path / "half", np.concatenate([noise(1, 4), noise(0)[8:11]]))
   status, out, _ = run(f"--real=real --fake={folder} --metrics=fid --out={tmp_path}/out")
@@ -230,72 +260,118 @@ def test_a_failed_evaluation_leaves_no_folder(run, extractor, tmp_path):
 # ---- Planted mistakes ---------------------------------------------------------------------------
 
 
-MISTAKES = {  # What was typed, and the only line.
-    "--real=run --fake=real": "--real=run: is a run, whose images are generated; write it as",
-    "--real=real --fake=digits": "--fake=digits: is real data; write it as --real",
-    "--real=digit --fake=fake": "no such folder or file; write one of images, or digits, shapes",
-    "--real=real --fake=empty": "empty: has no images (file types: .bmp .gif .jpeg .jpg .png)",
-    "--real=real --fake=gone.zip": "gone.zip: no such folder or file",
-    "--real=real --fake=file.txt": "file.txt: is a file; write a folder of images, a .zip or a",
-    "--real=real --fake=no.zip": "no.zip: its content is not that of a .zip file",
-    "--real=real --fake=unit.npz": "has numbers from 0 to 1, and images are uint8 from 0 to 255; "
-                                   "save np.uint8(np.round(255 * images))",
-    "--real=real --fake=cast.npz": "no number is above 1, as if images in [0, 1] had been cast",
-    "--real=real --fake=first.npz": "must be the channels, 1 or 3; write images.transpose(0, 2, 3",
-    "--real=real --fake=labels.npz": "has 0 arrays of images among: arr_0 [4]; save one",
-    "--real=real --fake=broken": "005.png cannot be read as an image (cannot identify image file",
-    "--real=real --fake=deep": "003.png cannot be read as an image (it has more than 8 bits",
-    "--real=real --fake=unequal": "010.png is 16x16 and the first image 8x8; write --resolution=8",
-    "--real=real --fake=large": "--real=real: has images of 8x8 pixels, and --fake=large of 16x16",
-    "--real=real --fake=fake --metrics=fdi": "no metric 'fdi': write some of fid,kid,prdc,is,swd. "
-                                             "Did you mean 'fid'?",
-    "--real=real --fake=fake --metrics=kid": "metric 'kid' of 24 real and 24 generated images: it "
-                                             "needs at least 1,000 of each",
-    "--real=real --fake=one --metrics=fid": "metric 'fid' of 24 real and 1 generated images",
-    "--real=real --fake=few --metrics=swd": "it takes as many of both",
-    "--real=real --fake=fake --metrics=is": "colors has features, but no logits of classes",
-    "--real=real --fake=fake --samples=25": "--samples=25: --real=real has 24 images",
-    "--real=real --fake=fake --samples=0": "--samples=0: must be at least 1",
-    "--real=real --fake=agent": "object has no 'latents', so it is no GAN that can be sampled",
-    "--real=real --fake=fake --out=empty": "--out=empty: exists; write another name, or remove it",
-    "--real=real --fake=fake --json=file.txt": "--json=file.txt: exists; write another name",
+ERRORS = {  # The mistake: what was typed, and the only line.
+    "arguments swapped: a run": (
+        "--real=run --fake=real", "--real=run: is a run, whose images are generated; write it as"),
+    "arguments swapped: data": (
+        "--real=real --fake=digits", "--fake=digits: is real data; write it as --real"),
+    "a misspelled data set": (
+        "--real=digit --fake=fake", "no such folder or file; write one of images, or digits, sha"),
+    "an empty folder": (
+        "--real=real --fake=empty", "empty: has no images (file types: .bmp .gif .jpeg .jpg .png)"),
+    "no such file": ("--real=real --fake=gone.zip", "gone.zip: no such folder or file"),
+    "a file of text": (
+        "--real=real --fake=file.txt", "file.txt: is a file; write a folder of images, a .zip or"),
+    "a broken archive": (
+        "--real=real --fake=no.zip", "no.zip: its content is not that of a .zip file"),
+    "floats in [0, 1]": (
+        "--real=real --fake=unit.npz", "has numbers from 0 to 1, and images are uint8 from 0 to "
+        "255; save np.uint8(np.round(255 * images))"),
+    "floats in [-1, 1]": (
+        "--real=real --fake=signed.npz", "save np.uint8(np.round(127.5 * (images + 1)))"),
+    "floats in [0, 1] cast to integers": (
+        "--real=real --fake=cast.npz", "no number is above 1, as if images in [0, 1] had been"),
+    "channels first": (
+        "--real=real --fake=first.npz", "must be the channels, 1 or 3; write images.transpose(0"),
+    "an array of no images": (
+        "--real=real --fake=labels.npz", "has 0 arrays of images among: arr_0 [4]; save one"),
+    "a broken image": (
+        "--real=real --fake=broken", "005.png cannot be read as an image (cannot identify image"),
+    "16 bits": ("--real=real --fake=deep", "003.png cannot be read as an image (it has more than"),
+    "images of two sizes": (
+        "--real=real --fake=unequal", "010.png is 16x16 and the first image 8x8; write --resol"),
+    "another resolution": (
+        "--real=real --fake=large", "--real=real: has images of 8x8 pixels, and --fake=large of"),
+    "a misspelled metric": (
+        "--real=real --fake=fake --metrics=fdi", "no metric 'fdi': write some of fid,kid,prdc,is,"
+        "swd,intra_fid. Did you mean 'fid'?"),
+    "too few samples for a subset": (
+        "--real=real --fake=fake --metrics=kid", "metric 'kid' of 24 real and 24 generated images: "
+        "it needs at least 1,000 of each"),
+    "too few samples for a covariance": (
+        "--real=real --fake=one", "metric 'fid' of 24 real and 1 generated images"),
+    "other counts for sorted distances": (
+        "--real=real --fake=few --metrics=swd", "it takes as many of both"),
+    "features without classes": (
+        "--real=real --fake=fake --metrics=is", "colors has features, but no logits of classes"),
+    "NaN features": (
+        "--real=real --fake=black", "The generated features are NaN or infinite in 24 of 24 rows"),
+    "images without classes": (
+        "--real=classes --fake=fake --metrics=intra_fid", "metric 'intra_fid': --fake=fake has no "
+        "classes; put the images of each class into a folder of their own"),
+    "other classes": (
+        "--real=classes --fake=others --metrics=intra_fid", "--real=classes has the classes cat, "
+        "dog, and --fake=others cat, eel; give the folders of both the same names"),
+    "a class without samples": (
+        "--real=classes --fake=missing.npz --metrics=intra_fid", "Class 0 has 16 real and 0 gen"),
+    "more samples than images": (
+        "--real=real --fake=fake --samples=25", "--samples=25: --real=real has 24 images"),
+    "no samples": ("--real=real --fake=fake --samples=0", "--samples=0: must be at least 1"),
+    "a run that makes no images": (
+        "--real=real --fake=agent", "object has no 'latents', so it is no GAN that can be sampled"),
+    "a folder that exists": (
+        "--real=real --fake=fake --out=empty", "--out=empty: exists; write another name, or rem"),
+    "a file that exists": (
+        "--real=real --fake=fake --json=file.txt", "--json=file.txt: exists; write another name"),
+}
+WARNINGS = {  # The mistake: what was typed, and the warning.
+    "data beside itself": ("--real=real --fake=real", "the generated images are the real ones"),
+    "data beside a copy": ("--real=real --fake=copy", "the generated images are the real ones"),
+    "PNG beside JPEG": (
+        "--real=real --fake=jpeg", "the real files are PNG, and the generated ones JPEG"),
+    "other counts": (
+        "--real=real --fake=few", "24 real and 7 generated images: most metrics depend on both "
+        "counts; --samples=7 takes as many of each"),
+    "gray beside color": (
+        "--real=real --fake=gray", "all generated images are gray, and the real ones have colors"),
+    "another resizing": (
+        "--real=large --fake=run --resolution=8", "resizing of the real images: center squares to"),
+    "too few samples for the features": (
+        "--real=real --fake=fake --samples=5", "with fewer samples than dimensions it says little"),
+    "a cached statistic of other data": (
+        "--real=real --fake=fake", "is not what was kept there (it has another key): it is made"),
 }
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line(words, run, extractor):
+@pytest.mark.parametrize("mistake", ERRORS)
+def test_a_mistake_is_one_line(mistake, run, extractor):
+  words, line = ERRORS[mistake]
   status, _, err = run(words + ("" if "--metrics" in words else " --metrics=fid,prdc"))
-  assert MISTAKES[words] in err and err.startswith("error: ") and err.count("\n") == 1
+  assert line in err and err.startswith("error: ") and err.count("\n") == 1
   assert status == 2
 
 
-WARNINGS = {
-    "--real=real --fake=real": "the generated images are the real ones",
-    "--real=real --fake=copy": "the generated images are the real ones",
-    "--real=real --fake=jpeg": "the real files are PNG, and the generated ones JPEG",
-    "--real=real --fake=few": "24 real and 7 generated images: most metrics depend on both counts; "
-                              "--samples=7 takes as many of each",
-    "--real=real --fake=gray": "all generated images are gray, and the real ones have colors",
-    "--real=large --fake=run --resolution=8": "resizing of the real images: center squares to 8x8",
-    "--real=real --fake=fake --samples=5": "with fewer samples than dimensions it says little",
-}
-
-
-@pytest.mark.parametrize("words", WARNINGS)
-def test_what_changes_a_number_is_a_warning(words, run, extractor, tmp_path):
+@pytest.mark.parametrize("mistake", WARNINGS)
+def test_what_changes_a_number_is_a_warning(mistake, run, extractor, tmp_path):
+  words, line = WARNINGS[mistake]
+  if "cached" in mistake:
+    exchange_statistics(run, tmp_path / "cache" / "statistics")
   status, _, err = run(f"{words} --metrics=fid --json={tmp_path / 'a.json'}")
   assert status == 0
-  assert [line for line in err.splitlines() if WARNINGS[words] in line]
-  assert all(line.startswith("warning: ") for line in err.splitlines())
+  assert [found for found in err.splitlines() if line in found]
+  assert all(found.startswith("warning: ") for found in err.splitlines())
   warnings = json.loads((tmp_path / "a.json").read_text())["warnings"]
-  assert err == "".join(f"warning: {line}\n" for line in warnings)
+  assert err == "".join(f"warning: {found}\n" for found in warnings)
 
 
-def test_features_that_are_not_finite_are_refused(run, extractor, monkeypatch):
-  monkeypatch.setattr(Colors, "__call__", lambda self, images: Extracted(
-      np.full([len(images), 6], np.nan, np.float32), None))
-  status, _, err = run("--real=real --fake=fake --metrics=fid")
-  assert status == 2 and "The real features are NaN or infinite in 24 of 24 rows" in err
+def exchange_statistics(run, kept: pathlib.Path) -> None:
+  """Gives the cached statistics of two data sets each other's names."""
+  for real in ("real", "gray"):
+    run(f"--real={real} --fake=fake --metrics=fid")
+  first, second = sorted(kept.iterdir())
+  first.rename(kept / "other")
+  second.rename(first)
+  (kept / "other").rename(second)
 
 
 FEATURES = {

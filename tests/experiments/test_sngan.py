@@ -107,6 +107,33 @@ def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_pat
   assert_same_training(tmp_path, one_device)
 
 
+MEASURED = ["train.steps = 1", "train.eval_every = 1", "train.precision = 'float64'",
+            "Evaluator.quality = @FeatureMetrics", "Evaluator.rows = 2",
+            "FeatureMetrics.num_samples = 600", "FeatureMetrics.metrics = ['fid', 'is', 'prdc']"]
+
+
+def evaluated(workdir: pathlib.Path) -> list[dict[str, float]]:
+  rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+  return [{name: value for name, value in row.items() if name.startswith("eval/")}
+          for row in rows]
+
+
+@pytest.mark.slow
+def test_metrics_are_the_same_on_any_replicas_and_in_two_processes(tmp_path):
+  for name in ("one device", "mirrored 4"):
+    configure(*MEASURED, *STRATEGIES[name])
+    sngan.sngan(str(tmp_path / name))
+  done = run("replicator.launch", "--workers=2", "--", sys.executable, "-m", "experiments.sngan",
+             *flags(*MEASURED, "Replicator.strategy = 'multi_worker_mirrored'"),
+             f"--workdir={tmp_path / 'processes'}")
+  assert done.returncode == 0, done.stdout + done.stderr
+  expected = evaluated(tmp_path / "one device")
+  assert len(expected) == 2 and len(expected[0]) == 7  # With the reconstruction error.
+  for name in ("mirrored 4", "processes"):
+    for found, wanted in zip(evaluated(tmp_path / name), expected, strict=True):
+      assert found == pytest.approx(wanted, rel=1e-6), name
+
+
 @pytest.fixture
 def without_batch_statistics(monkeypatch):
   """Makes the networks normalize each example by itself."""

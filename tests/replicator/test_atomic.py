@@ -274,3 +274,8 @@ def test_what_is_created_has_its_name_when_it_is_whole(make, tmp_path):
     make(temporary)
     1 / 0  # noqa: B018
   assert [each.name for each in tmp_path.iterdir()] == ["made"]
+  with pytest.raises(FileExistsError), atomic.created(tmp_path / "late") as temporary:
+    make(temporary)
+    (tmp_path / "late").write_text("faster")
+  assert sorted(each.name for each in tmp_path.iterdir()) == ["late", "made"]
+  assert (tmp_path / "late").read_text() == "faster"

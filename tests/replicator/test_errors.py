@@ -38,7 +38,7 @@ def raised(first: Exception, then: Exception) -> Exception:
     (UsageError("write b"), ValueError("in user code:\n\n  write b"), True),
     (UnicodeError(), TypeError("UnicodeError.__init__() missing 4 arguments"), True),
     (ValueError("of the user"), ValueError("another"), False),
-    (ValueError("of the user"), KeyError("of the user"), False),
+    (ValueError("of the user"), RuntimeError("of the user, who"), False),
     (ValueError(), ValueError("another"), False)])
 def test_the_cause_is_behind_an_error_that_stands_in_its_place(first, then, is_replaced):
   error = raised(first, then)

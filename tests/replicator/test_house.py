@@ -17,7 +17,7 @@ FLOORS = [
     {"collectives"},
     {"optimizers", "layers", "tracing", "workdir"},
     {"strategies", "sweeps", "compare", "rerun"},
-    {"checkpoints"},
+    {"checkpoints", "trackers"},
     {"divergence"},
     {"training"},
     {"app"},
@@ -28,7 +28,7 @@ FILES = sorted(HOUSE.rglob("*.py"))
 ROOMS = sorted(folder.name for folder in HOUSE.iterdir() if (folder / "__init__.py").exists())
 # These load no TensorFlow, so that commands and pages start fast.
 WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "console", "configuration", "launch",
-                      "ray_cluster", "workdir", "sweeps", "compare", "rerun"}
+                      "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"console/quiet.py", "workdir/writer.py"}
 
 

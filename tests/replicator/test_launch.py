@@ -570,3 +570,4 @@ def test_a_file_that_cannot_run_is_one_line_of_error(tmp_path):
 def test_everything_after_the_dashes_is_the_command():
   assert __main__.parse(["--workers=2", "--ps=1", "--max_restarts=3", "--", "sh", "--", "--ps=3"]
                       ) == (2, 1, 3, ["sh", "--", "--ps=3"])
+  assert __main__.parse(["--workers=1", "--", "sh"]) == (1, 0, 0, ["sh"])

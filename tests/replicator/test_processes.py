@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
-from replicator.processes import end_with_parent, stop_signals
+from replicator.processes import end_with_parent, signals_heard, stop_signals
 
 # Starts a child that sleeps, prints its number, and waits; `{options}` are those of the function.
 PARENT = """
@@ -99,6 +100,29 @@ def test_a_stop_signal_is_received_inside_and_the_old_handler_returns(number):
     signal.raise_signal(number)
   assert received == [number, number]
   assert signal.getsignal(number) is before
+
+
+def test_stop_signals_and_no_others_are_heard_before_their_handlers_run():
+  heard: list[int] = []
+  noticed = threading.Event()
+
+  def hear(number: int) -> None:
+    heard.append(number)
+    noticed.set()
+
+  other = signal.signal(signal.SIGUSR1, lambda *_: None)
+  before = signal.set_wakeup_fd(-1)
+  signal.set_wakeup_fd(before)
+  try:
+    with stop_signals(lambda number: None), signals_heard(hear):
+      for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
+        noticed.clear()
+        os.kill(os.getpid(), number)
+        assert number == signal.SIGUSR1 or noticed.wait(60)
+  finally:
+    signal.signal(signal.SIGUSR1, other)
+  assert heard == [signal.SIGINT, signal.SIGTERM]
+  assert signal.set_wakeup_fd(before) == before
 
 
 def test_the_old_handlers_return_after_an_error():

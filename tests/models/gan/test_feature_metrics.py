@@ -1,8 +1,11 @@
 """Metrics in features during a training: what they measure, in batches, beside real images."""
 
+import weakref
+
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from models.gan import feature_metrics
 from models.gan.feature_metrics import FeatureMetrics
@@ -12,7 +15,10 @@ from models.metrics.frechet import frechet_distance
 from models.metrics.statistics import FeatureStatistics
 from models.vision.digits import Digits, digit_images
 from models.vision.images import to_unit_range
+from replicator import Replicator
 from replicator.errors import UsageError
+from replicator.step import context
+from replicator.strategies.dealing import Dealer
 
 IMAGES = to_unit_range(digit_images()[0]).numpy()
 
@@ -64,6 +70,49 @@ def test_the_distance_is_that_of_all_images_in_any_batches(tmp_path, monkeypatch
     quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid"], 100)
     found = quality.measure(lambda n, part: IMAGES[:n][part])
     assert found == {"frechet_distance": pytest.approx(expected, rel=1e-9)}
+
+
+def test_the_numbers_are_the_same_on_any_number_of_replicas(tmp_path, monkeypatch):
+  monkeypatch.setattr(feature_metrics, "_AT_A_TIME", 32)
+  quality = FeatureMetrics(Digits(), tmp_path, metrics=["fid", "prdc", "is"], num_samples=250)
+  expected = quality.measure(lambda n, part: IMAGES[-n:][part])
+  assert len(expected) == 6 and np.isfinite(list(expected.values())).all()
+  for replicas in (1, 2, 4):
+    with context.entered(tf.constant(0, tf.int64)) as here:
+      here.dealer = Dealer(Replicator("mirrored", replicas), on_all_workers=True)
+      assert quality.measure(lambda n, part: IMAGES[-n:][part]) == expected
+
+
+def test_with_statistics_alone_memory_does_not_grow_with_the_samples(tmp_path, monkeypatch):
+  monkeypatch.setattr(feature_metrics, "_AT_A_TIME", 50)
+  quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid"], 1700)
+  made = []
+
+  def generate(n, part):
+    images = IMAGES[:n][part].copy()
+    made.append(weakref.ref(images))
+    assert sum(each() is not None for each in made) <= 2
+    return images
+
+  quality.measure(generate)
+  assert len(made) == 34
+
+
+def test_the_distance_within_classes_needs_a_conditional_generator(tmp_path):
+  quality = FeatureMetrics(Digits(), tmp_path, Means, ["intra_fid"], 1700)
+  labels = digit_images()[1]
+  near = quality.measure(lambda n, part: IMAGES[by_turns(labels)][:n][part], num_classes=10)
+  mixed = quality.measure(lambda n, part: IMAGES[:n][part], num_classes=10)
+  assert list(near) == ["intra_class_frechet_distance"]
+  assert near["intra_class_frechet_distance"] < 0.5 * mixed["intra_class_frechet_distance"]
+  with pytest.raises(UsageError, match="has 'intra_fid', and the generator has no classes"):
+    quality.measure(lambda n, part: IMAGES[:n][part])
+
+
+def by_turns(labels):
+  """Indices of images whose labels are 0, 1, ..., 9, 0, 1, ..."""
+  of_class = [np.resize(np.flatnonzero(labels == which), 180) for which in range(10)]
+  return np.stack(of_class, 1).ravel()
 
 
 def test_only_inception_has_fid(tmp_path, monkeypatch):

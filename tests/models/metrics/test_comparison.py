@@ -6,6 +6,7 @@ import pytest
 from models.metrics import comparison
 from models.metrics.comparison import NEEDS, compare, gather, needs
 from models.metrics.extractor import Extracted
+from models.metrics.frechet import intra_class_frechet_distance
 from models.metrics.inception_score import inception_score
 from models.metrics.kernel import kernel_distance
 from models.metrics.neighbors import density_coverage, precision_recall
@@ -39,13 +40,22 @@ def test_every_row_has_the_number_of_its_function(monkeypatch):
   monkeypatch.setattr(comparison, "_KID_SUBSET_SIZE", 20)
   extractor, metrics = Projected(is_inception=True), list(NEEDS)
   real, generated = (gather(batches, extractor, needs(metrics)) for batches in sets(40))
+  real.labels = generated.labels = np.arange(40) % 2
   rows = {row.name: row for row in compare(real, generated, extractor, metrics)}
   assert list(rows) == ["FID", "KID", "Precision", "Recall", "Density", "Coverage",
-                        "Inception score", "Sliced Wasserstein distance"]
+                        "Inception score", "Sliced Wasserstein distance", "Intra-class FID"]
   kid = kernel_distance(real.features, generated.features, 3, 20)
   assert (rows["KID"].value, rows["KID"].spread) == kid
   score = inception_score(generated.logits)
   assert (rows["Inception score"].value, rows["Inception score"].spread) == score
+  # Splits share no images: the interval is Student's t of ten, with the deviation of ddof = 1.
+  reach = 2.262157 * score.std * np.sqrt(10 / 9) / np.sqrt(10)
+  assert rows["Inception score"].interval == pytest.approx(
+      (score.mean - reach, score.mean + reach), rel=1e-6)
+  assert all(row.interval is None for row in rows.values() if row.metric != "is")
+  intra = intra_class_frechet_distance(real.features, real.labels, generated.features,
+                                       generated.labels)
+  assert (rows["Intra-class FID"].value, rows["Intra-class FID"].by_class) == intra
   scores = (*precision_recall(real.features, generated.features),
             *density_coverage(real.features, generated.features))
   names = ("Precision", "Recall", "Density", "Coverage")

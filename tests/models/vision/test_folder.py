@@ -1,13 +1,17 @@
 """Folders of images: classes, decoding, and errors that name the file."""
 
+import pathlib
+
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl import logging
 from PIL import Image
 
+from models.vision.decoding import center_square
 from models.vision.folder import ImageFolder, read_folder
 from models.vision.images import read
-from replicator.errors import UsageError
+from replicator.errors import UsageError, chain_of
 
 
 def paint(file, color, size=(12, 12), mode="RGB", **options):
@@ -134,6 +138,66 @@ def test_a_corrupt_image_is_named_or_skipped(tmp_path, make, caplog):
   assert labels.tolist() == [0, 1]
 
 
+def test_files_of_a_large_folder_are_decoded_as_they_are_drawn(tmp_path, monkeypatch):
+  noise = np.random.default_rng(0).integers(0, 256, [6, 40, 30, 3], np.uint8)
+  for number, image in enumerate(noise):
+    file = tmp_path / "ab"[number // 3] / f"{number}.{'jpg' if number % 2 else 'png'}"
+    file.parent.mkdir(exist_ok=True)
+    Image.fromarray(image).save(file)
+  limit = 6 * 8 * 8 * 3
+  kept, drawn = (ImageFolder(str(tmp_path), 8, memory_limit=limit - less) for less in (0, 1))
+  opened = []
+  read_bytes = pathlib.Path.read_bytes
+  monkeypatch.setattr(pathlib.Path, "read_bytes",
+                      lambda file: opened.append(file.name) or read_bytes(file))
+  order = np.array([5, 0, 3, 3])
+  for found, expected in zip(read(drawn, order), read(kept, order), strict=True):
+    np.testing.assert_array_equal(found, expected)
+  assert sorted(opened) == ["0.png", "3.jpg", "3.jpg", "5.jpg"]
+  assert drawn.load(tf.constant(0, tf.int64))["image"].shape == (8, 8, 3)
+
+
+def test_a_corrupt_file_that_is_drawn_ends_the_run_or_gives_way_to_the_next(tmp_path, caplog):
+  paint(tmp_path / "a" / "good.png", "red")
+  paint(tmp_path / "b" / "good.png", "blue")
+  bad = tmp_path / "a" / "bad.jpg"
+  truncated_jpeg(bad)
+  with pytest.raises(tf.errors.OpError) as error:
+    all_of(ImageFolder(str(tmp_path), 8, memory_limit=0))
+  cause = chain_of(error.value)[-1]
+  assert isinstance(cause, UsageError)
+  assert str(cause).startswith(f"{bad} cannot be read as an image (")
+  assert str(cause).endswith("set ImageFolder.on_error = 'skip'.")
+
+  logging.use_absl_handler()
+  with caplog.at_level("WARNING"):
+    source = ImageFolder(str(tmp_path), 8, on_error="skip", memory_limit=0)
+    images, labels = read(source, np.array([0, 1, 2, 0]))
+  assert caplog.text.count("ImageFolder skips") == 1
+  assert f"ImageFolder skips {bad}, which cannot be read (" in caplog.text
+  assert "1 of 3 images so far" in caplog.text
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [255, 0, 0], [0, 0, 255], [255, 0, 0]]
+  assert labels.tolist() == [0, 0, 1, 0]
+
+
+def test_a_drawn_folder_without_a_readable_image_is_refused(tmp_path):
+  (tmp_path / "a").mkdir()
+  (tmp_path / "a" / "1.png").write_text("no image")
+  with pytest.raises(tf.errors.OpError) as error:
+    all_of(ImageFolder(str(tmp_path), 8, on_error="skip", memory_limit=0))
+  assert str(chain_of(error.value)[-1]).startswith(
+      f"ImageFolder.path = '{tmp_path}': none of its 1 image files can be read, such as")
+
+
+def test_drawn_files_are_decoded_in_parallel(tmp_path):
+  """Where operations are deterministic, TensorFlow calls one by one what has state."""
+  paint(tmp_path / "a" / "1.png", "red")
+  load = tf.function(ImageFolder(str(tmp_path), 8, memory_limit=0).load)
+  operations = load.get_concrete_function(tf.TensorSpec([], tf.int64)).graph.get_operations()
+  assert "PyFuncStateless" in {operation.type for operation in operations}
+  assert not [operation.type for operation in operations if operation.op_def.is_stateful]
+
+
 def test_the_first_corrupt_image_is_the_one_named(tmp_path):
   paint(tmp_path / "a" / "0.png", "red")
   for number in range(1, 40):
@@ -209,3 +273,12 @@ def test_a_folder_without_images_is_refused(prepare, line, tmp_path):
   prepare(tmp_path / "images")
   with pytest.raises(UsageError, match=line):
     read_folder(str(tmp_path / "images"), (8, 8, 3), 1)
+
+
+@pytest.mark.parametrize("resolution", [15, 30, 60, 90])
+def test_nothing_outside_of_the_center_square_is_seen(resolution):
+  image = np.full([60, 100, 3], 255, np.uint8)
+  image[:, 20:80] = 0
+  for pixels in (image, image.transpose(1, 0, 2)):
+    square = center_square(Image.fromarray(pixels), resolution)
+    assert square.size == (resolution, resolution) and not np.asarray(square).any()

@@ -174,6 +174,13 @@ def test_bindings_override_those_of_the_run(program, copied, tmp_path):
   assert replicator.load(copied, bindings=["main.needs = ''"]).count[0] == 4
 
 
+def test_its_trackers_are_not_made(copied):
+  text = (copied / "config.gin").read_text()
+  assert "train.trackers = ()" in text
+  (copied / "config.gin").write_text(text.replace("train.trackers = ()", "train.trackers = [3]"))
+  replicator.load(copied)
+
+
 def test_a_run_under_way_loads_and_nothing_is_written(copied):
   checkpoints = copied / "checkpoints"
   (checkpoints / ".tmp-step-00000005").mkdir()  # Is being saved.

@@ -129,11 +129,12 @@ def test_what_a_run_did_not_use_of_an_earlier_config_is_a_note(capsys):
 def test_what_only_an_overridden_value_refers_to_is_written_if_it_was_called():
   for calls in (False, True):
     config.parse([], ["TwoNetworks.optimizer = @rmsprop", "rmsprop.rho = 0.5",
-                      "TwoNetworks.optimizer = @sgd", "adam.beta_1 = 0.5"])
+                      "x/rmsprop.rho = 0.2", "TwoNetworks.optimizer = @sgd", "adam.beta_1 = 0.5"])
     if calls:
       gin.get_configurable("rmsprop")()
     lines = operative.text().splitlines()
-    assert ("rmsprop.rho = 0.5" in lines) == ("rmsprop.momentum = 0.0" in lines) == calls
+    for line in ("rmsprop.rho = 0.5", "x/rmsprop.rho = 0.2", "rmsprop.momentum = 0.0"):
+      assert (line in lines) == calls
     assert "TwoNetworks.optimizer = @sgd" in lines and "adam.beta_1 = 0.5" in lines
 
 

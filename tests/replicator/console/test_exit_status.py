@@ -32,6 +32,17 @@ def test_the_line_begins_with_the_prefix(capsys):
   assert capsys.readouterr().err == "launch: no command\n"
 
 
+def test_the_cause_decides_and_not_the_error_that_stands_in_its_place(capsys):
+  def run() -> int:
+    try:
+      raise UsageError("write more")
+    except UsageError:
+      raise ValueError("in user code:\n\n  write more")  # noqa: B904
+
+  assert exit_status(run) == 2
+  assert capsys.readouterr().err == "error: write more\n"
+
+
 def test_an_unexpected_error_is_raised_unless_it_is_described():
   with pytest.raises(ZeroDivisionError, match="by zero"):
     exit_status(fails(ZeroDivisionError("by zero")))

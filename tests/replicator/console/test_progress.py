@@ -133,7 +133,10 @@ def test_many_scalars_are_cut_and_counted():
   with progress:
     clock.now += 1
     progress.update(1, {f"loss_of_network_{i}": 0.5 for i in range(10)})
+    clock.now += 10
+    progress.update(2, {"a" * 60: 0.5})
   assert "  loss_of_network_0 0.5  loss_of_network_1 0.5  +8  " in out.getvalue()
+  assert re.search(r" examples/s  \+1  \S+ \S+ left\n$", out.getvalue())  # None has room.
 
 
 @pytest.mark.parametrize("length, shown", [(25, "  +0"), (26, "  +1")])

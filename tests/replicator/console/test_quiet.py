@@ -98,6 +98,12 @@ def test_lines_are_shown_when_they_are_written():
     assert process.communicate(timeout=HANG_SECONDS)[1] == "words\n"
 
 
+def as_in_a_terminal() -> None:
+  """The process has a group of its own, and does not ignore Ctrl-C as one in the background."""
+  os.setsid()
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_does_not_end_the_filter_before_the_last_lines():
   code = """
 import signal
@@ -108,7 +114,7 @@ signal.pause()
 os.write(2, b"I0000 00:00:1.5 1 a.cc:1] noise\\nlast words\\n")
 quiet.finish()
 """
-  process = start(code, preexec_fn=os.setsid)
+  process = start(code, preexec_fn=as_in_a_terminal)
   assert process.stdout is not None and process.stdout.readline() == "ready\n"
   os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
   assert process.communicate(timeout=HANG_SECONDS) == ("", "last words\n")

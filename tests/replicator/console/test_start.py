@@ -46,6 +46,7 @@ def test_the_announced_workdir_is_the_one_of_the_run(monkeypatch, capsys):
   start.begin([])
   start.loaded()
   announced = capsys.readouterr().out.split()[-1]
+  monkeypatch.setattr(start, "experiment", lambda: "later")  # As the time, it may have changed.
   assert start.new_workdir() == announced
   start.end()
 

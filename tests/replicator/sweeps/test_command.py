@@ -2,7 +2,7 @@
 
 import pytest
 
-from replicator.sweeps import trials
+from replicator.sweeps import command, trials
 
 
 def test_a_name_that_the_experiment_rejects_is_reported_before_any_trial_runs(sweep):
@@ -50,6 +50,12 @@ def test_the_home_directory_may_be_written_as_a_tilde(sweep, tmp_path, monkeypat
   monkeypatch.setenv("HOME", str(tmp_path))
   assert sweep.run("--explain", "--sweep_file=~/tiny.gin", "--workdir=~/elsewhere") == 0
   assert "~" not in sweep.out and f"{tmp_path}/elsewhere/trials/" in sweep.out
+
+
+def test_a_sweep_has_a_folder_of_the_name_of_its_file(sweep, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert command.main([f"--sweep_file={sweep.file}", "--explain"]) == 0
+  assert capsys.readouterr().out.startswith("runs/tiny: 4 trials of ")
 
 
 def test_explain_says_which_trials_have_ended(sweep):

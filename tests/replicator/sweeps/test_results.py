@@ -42,10 +42,12 @@ def test_the_trials_of_a_setting_come_in_the_order_of_their_seeds(rows):
 
 def test_the_best_may_be_the_highest(rows, tmp_path, page_file):
   file = dataclasses.replace(page_file, goal="max")
-  found = results.rows(file, [row.record for row in reversed(rows)], {"t1", "t2", "t4", "t7"},
+  for row in rows:
+    row.record.order *= -1  # Equals come in the order in which they began.
+  found = results.rows(file, [row.record for row in rows], {"t1", "t2", "t4", "t7"},
                        lambda name: Metrics(tmp_path / "trials" / name))
-  assert [(row.record.id, row.best) for row in found[:3]] == [("t4", 3.0), ("t1", 2.0), ("t2", 2.0)]
-  assert [row.record.id for row in found[3:]] == ["t7", "t5", "t6", "t3", "t0", "old"]
+  assert [(row.record.id, row.best) for row in found[:3]] == [("t4", 3.0), ("t2", 2.0), ("t1", 2.0)]
+  assert [row.record.id for row in found[3:]] == ["t7", "t6", "t5", "t3", "old", "t0"]
 
 
 def test_csv_has_a_row_for_each_trial(rows, tmp_path, page_file):

@@ -8,7 +8,7 @@ import pytest
 
 from replicator.sweeps import search, space
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import DONE, PRUNED, Record
+from replicator.sweeps.trials import DONE, PRUNED, Record, Trial
 
 FILE = SweepFile("x.py", "loss", optuna={
   "lr": ("log_uniform", 1e-3, 1.0), "n": ("int_uniform", 1, 3), "c": ("choice", ["a", [1, 2]])},
@@ -47,9 +47,9 @@ def test_the_search_does_better_than_chance():
 def test_a_resumed_search_knows_the_recorded_trials():
   first = searched(count=12)
   assert len(first) == 12
-  bindings = next(iter(first.values())).bindings
+  bindings, narrow = next(iter(first.values())).bindings, Trial.make(FILE, {"lr": 1.0})
   others = {"other": Record("other", bindings, DONE),  # With other common settings,
-            "lr=1": Record("lr=1", {"lr": 1.0}, DONE)}  # and in another space.
+            narrow.id: Record(narrow.id, {"lr": 1.0}, DONE)}  # and in another space.
   both = searched(records={**first, **others})
   assert len(both) == 22 and {*first, *others} < set(both)
 

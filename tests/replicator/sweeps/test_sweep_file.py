@@ -100,6 +100,8 @@ def test_values_are_written_as_gin_reads_them(tmp_path):
 def test_the_command_line_overrides_the_file_and_gin_is_left_clean(tmp_path):
   file = read(tmp_path, "sweep.seeds = [1]", "sweep.seeds = [2, 3]")
   assert file.seeds == [2, 3]
+  assert (file.goal, file.search_seed, file.startup_trials, file.prune_after) == (
+    "min", 0, 5, None)  # The defaults.
   assert gin.config_str().strip() == ""
 
 

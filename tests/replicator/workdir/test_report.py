@@ -157,7 +157,8 @@ def test_ends_that_are_not_known_everywhere_are_curves_and_no_spread(end, tmp_pa
 @pytest.mark.parametrize("seconds, rate", [([0, 1, 2, 102, 103], "10"), ([7, 7, 7, 7, 7], "0")])
 def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
   write_metrics(workdir, [{"step": 10 * i, "seconds": each} for i, each in enumerate(seconds)])
-  facts = {**FACTS, "num_replicas": 1, "argv": ["--eager"], "program": ["-m", "a.b"]}
+  facts = {**FACTS, "num_replicas": 1, "argv": ["--eager"], "program": ["-m", "a.b"],
+           "resumed": []}
   (workdir / "run.json").write_text(json.dumps(facts))
   words = re.sub(r"\s+", " ", written(workdir).words)
   assert f" {rate} steps per second" in words
@@ -165,6 +166,7 @@ def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
   assert ("1m 43s training time" if rate == "10" else "7s training time") in words
   assert "1 replica " in words and "global batch size 64" in words
   assert "argv" not in words and "-m, a.b" not in words  # The command says so.
+  assert "resumed" not in words  # It never was.
 
 
 def test_the_page_needs_nothing_else(workdir):
@@ -218,12 +220,13 @@ def test_the_report_of_corrupt_files_says_so(workdir):
 
 def test_numbers_that_are_not_finite_are_named(workdir):
   write_metrics(workdir, [{"step": 1, "seconds": 1.0, "d": 1.0, "g": math.nan},
-                          {"step": 2, "seconds": 2.0, "d": math.inf, "g": math.nan}])
+                          {"step": 2, "seconds": 2.0, "d": math.inf, "g": math.nan},
+                          {"step": 3, "seconds": 3.0, "d": math.nan, "g": math.nan}])
   words = written(workdir).words
-  assert "not finite at step 2: d, g" in words
-  assert "1 not finite" in words and "2 not finite" in words
+  assert "not finite at step 3: d, g" in words
+  assert "2 not finite" in words and "3 not finite" in words
   words = re.sub(r"\s+", " ", words)
-  assert "d inf 1 1 1 " in words and "g nan nan nan nan " in words  # In the table.
+  assert "d nan 1 1 1 " in words and "g nan nan nan nan " in words  # In the table.
 
 
 def test_a_run_that_stopped_early_is_not_called_finished(workdir):

@@ -133,7 +133,10 @@ def test_geometry_scales_turns_stretches_and_shifts_as_much_as_in_the_paper():
   assert inside.sum() > 150
   maps, shifts = maps[inside], shifts[inside]
   close_to_normal(np.log2(np.linalg.det(maps)) / 2, 0.2)  # A stretch keeps the area.
-  longest, shortest = np.linalg.svd(maps)[1].T
+  before, (longest, shortest), after = (each.T for each in np.linalg.svd(maps))
+  for axes in (before, after):  # A stretch is along any axis, and turned again.
+    angle = np.arctan2(*axes[0, :2] if axes is before else axes[:2, 0])
+    assert np.mean(abs(np.sin(2 * angle)) > 0.5) > 0.5  # Two thirds of all angles.
   stretch = np.log2(longest / shortest) / 2
   np.testing.assert_allclose(np.sqrt(np.mean(stretch ** 2)), 0.2, rtol=0.2)
   turn = np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])

@@ -44,10 +44,15 @@ def test_other_common_settings_make_other_trials(sweep):
   assert len(sweep.logs()) == 4
 
 
-def test_the_process_of_a_sweep_loads_no_tensorflow(sweep):
+def test_ctrl_c_reaches_a_sweep_alone_and_its_process_loads_no_tensorflow(sweep):
+  sweep.write(params=[f"hold = '{sweep.hold}'"])
+  sweep.hold.touch()
   process = sweep.start()
+  sweep.wait_for(lambda: sweep.is_held(2) or process.poll() is not None)
+  os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
   output, _ = process.communicate()
-  assert process.returncode == 0, output
+  assert process.returncode == 42, output
+  assert sweep.statuses() == ["stopped", "stopped"]  # They were asked to save.
 
 
 def test_cores_are_divided_and_shared_when_they_are_few():

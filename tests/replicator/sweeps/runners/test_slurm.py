@@ -38,6 +38,9 @@ def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
   script = (sweep.folder / "slurm.sh").read_text()
   assert "#SBATCH --array=0-1%2\n" in script
   assert "#SBATCH --partition=gpu\n#SBATCH --time=1:00:00\n" in script
+  assert "#SBATCH --job-name=sweep\n" in script
+  assert f"#SBATCH --output={sweep.folder}/slurm-%A_%a.out\n" in script
+  assert "#SBATCH --signal=B:TERM@120\n" in script  # A trial has two minutes to save.
   assert "4 of 4 done" in sweep.out
 
 

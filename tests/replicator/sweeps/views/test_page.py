@@ -2,7 +2,9 @@
 
 import re
 
-from replicator.sweeps.views import page
+import pytest
+
+from replicator.sweeps.views import page, parallel
 
 
 def test_the_page_shows_all_and_needs_nothing_else(rows, tmp_path, page_file):
@@ -10,6 +12,7 @@ def test_the_page_shows_all_and_needs_nothing_else(rows, tmp_path, page_file):
   text = (tmp_path / "sweep.html").read_text()
   assert not re.search(r"(src|href)=.(?!#)|url\((?!#)|@import|<script", text)
   assert "<small>" not in re.sub(r"<small>Sweep of", "", text)  # What users write is escaped.
+  assert "lowest eval/loss is best" in text and "8m 08s in all" in text
   assert "7 of 12 done, 1 failed" in text and "error: &lt;it&gt; broke" in text
   assert "mean and spread over the seeds" in text
   ranks = [text.index(f'<tr id="{row.record.id}"') for row in rows]
@@ -24,6 +27,16 @@ def test_the_page_shows_all_and_needs_nothing_else(rows, tmp_path, page_file):
     assert f">{title}<" in drawing
   panels = text[text.index("A curve per trial"):]
   assert panels.count("<figure") == 4 and panels.count("seed 1</span>") == 4
+
+
+@pytest.mark.parametrize("low, title", [(0.015, "lr (log)"), (0.016, "lr"), (-0.1, "lr")])
+def test_an_axis_over_a_wide_range_is_logarithmic(low, title, rows, page_file):
+  for row in rows:
+    if row.record.bindings["a.lr"] == 0.1:
+      row.record.bindings["a.lr"] = low
+  svg = parallel.coordinates([row for row in rows if row.is_current], page_file)
+  assert f">{title}<" in svg and f">{low}<" in svg and ">0.3<" in svg
+  assert svg.count("stroke: var(--evaluation)") == 1  # The line of the best trial.
 
 
 def test_a_sweep_that_has_not_begun_has_a_page(tmp_path, page_file):

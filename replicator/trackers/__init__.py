@@ -1,0 +1,1 @@
+"""Services that show runs: each follows what a run writes to its workdir."""

@@ -1,0 +1,72 @@
+"""What may stand in `train.trackers`, and the tracker that the documentation shows."""
+
+import csv
+
+import gin
+import pytest
+
+from replicator import UsageError
+from replicator.app import config
+from replicator.trackers import mlflow, tracker, trackio, wandb
+from tests.pages import BLOCKS
+from tests.replicator.trackers.conftest import Memory
+from tests.replicator.trackers.test_follower import follow
+
+
+class NoEnd:
+  begin = log = lambda self: None
+
+  def __repr__(self):
+    return "NoEnd()"
+
+
+@pytest.mark.parametrize("trackers, message", [
+    (3, r"train.trackers = 3: must be a list, such as \[@MLflow\(\)\]"),
+    ("MLflow", "train.trackers = 'MLflow': must be a list"),
+    ([3], r"3 is no tracker, since it has no method 'begin'; write one of @MLflow\(\), @WandB"),
+    ([Memory(), NoEnd()], r"NoEnd\(\) is no tracker, since it has no method 'end'"),
+    ([Memory], r"Memory is a class; write @Memory\(\), with brackets")])
+def test_what_is_no_tracker_is_refused(trackers, message):
+  with pytest.raises(UsageError, match=message):
+    tracker.check(trackers)
+
+
+def test_what_is_a_tracker_is_not_refused():
+  tracker.check(())
+  tracker.check([Memory(), Memory()])
+
+
+@pytest.mark.parametrize("kind, package", [
+    (mlflow.MLflow, "mlflow"), (wandb.WandB, "wandb"), (trackio.Trackio, "trackio")])
+def test_a_package_that_is_not_installed_is_named(kind, package, monkeypatch):
+  monkeypatch.setattr(tracker.importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(UsageError) as refused:
+    kind()
+  assert str(refused.value).splitlines()[0] == (
+      f"@{kind.__name__}() needs the package {package}: pip install 'replicator[{package}]'")
+
+
+def test_gin_names_the_line_of_what_is_no_list(restored, tmp_path):
+  file = tmp_path / "a.gin"
+  file.write_text("train.trackers = @MLflow()\n")
+  with pytest.raises(UsageError, match=r"a.gin:1: .*train.trackers = @MLflow\(\): must be "
+                                       r"Sequence"):
+    config.parse([str(file)], [])
+
+
+def test_the_tracker_of_the_documentation_equals_the_metrics(workdir):
+  (block,) = (block for block in BLOCKS if "class CsvTracker" in block.text)
+  assert sum(map(bool, block.text.splitlines())) <= 10
+  names = {"csv": csv, "gin": gin}
+  with gin.unlock_config():
+    exec(compile(block.text, block.where, "exec"), names)
+  for last, status in ((20, "interrupted"), (40, "finished")):  # The second one resumes.
+    followers = follow(workdir, names["CsvTracker"](), first_step=last - 20)
+    workdir.log(max(workdir.lines, default=-2) + 2, last)
+    followers.settle(last)
+    followers.end(status)
+    assert not followers.said
+  with (workdir.folder / "metrics.csv").open() as file:
+    rows = [(int(step), name, float(value)) for step, name, value in csv.reader(file)]
+  assert rows == [(step, name, value) for step, line in workdir.lines.items()
+                  for name, value in line.items()]

@@ -1,0 +1,133 @@
+"""Trackers of a training: they equal `metrics.jsonl` after each of its ends and resumes."""
+
+import json
+import os
+import signal
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import Evaluation, UsageError
+from replicator.app import config
+from replicator.errors import Preempted, RunFailed
+from tests.replicator.trackers.conftest import Memory
+
+memory = Memory()
+
+
+@gin.configurable(module="tests")
+def remember() -> Memory:
+  return memory
+
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+  memory.__init__()
+
+
+class Doubling(tf.Module):
+  """1, 2, 4, ...; takes no inputs."""
+
+  def __init__(self):
+    super().__init__()
+    self.value = tf.Variable(0.5)
+
+  def __call__(self):
+    return {"value": self.value.assign(2 * self.value)}
+
+
+def evaluate(step):
+  return Evaluation({"value": step.value.numpy()}, np.zeros([2, 2, 3], np.uint8))
+
+
+def train(workdir, steps, *bindings, before_call=None):
+  config.parse([], [
+      f"train.steps = {steps}", "train.log_every = 1", "train.eval_every = 4",
+      "train.checkpoint_every = 4", "train.trackers = [@remember()]", "Guard.signals = False",
+      *bindings])
+  replicator.train(Doubling, None, evaluate, before_call, workdir=str(workdir))
+
+
+def logged(workdir):
+  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return {row.pop("step"): row for row in rows}
+
+
+def test_a_run_is_tracked_with_its_pictures_and_configuration(tmp_path):
+  train(tmp_path, 6)
+  assert list(memory.records.values()) == [logged(tmp_path)]
+  assert list(memory.pictures) == [0, 4, 6]
+  assert list(memory.status.values()) == ["finished"]
+  (run,) = memory.runs.values()
+  assert run.config["train.steps"] == 6 and run.config["train.trackers"] == "[@remember()]"
+  assert run.id in (tmp_path / "trackers.json").read_text()
+
+
+def test_a_run_that_is_stopped_and_resumed_has_one_record(tmp_path):
+  def stop(step, number):
+    if number == 5:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  with pytest.raises(Preempted):
+    train(tmp_path, 10, before_call=stop)
+  assert list(memory.status.values()) == ["interrupted"]
+  assert list(memory.records.values()) == [logged(tmp_path)]
+  train(tmp_path, 10)
+  assert list(memory.status.values()) == ["finished"]
+  assert list(memory.records.values()) == [logged(tmp_path)]
+  assert sorted(logged(tmp_path)) == list(range(11))
+  train(tmp_path, 10)  # Nothing is left to do.
+  assert list(memory.records.values()) == [logged(tmp_path)]
+
+
+def test_a_rollback_leaves_no_line_that_was_taken_back(tmp_path):
+  def spoil(step, number):
+    if number == 6 and not spoilt:
+      spoilt.append(number)
+      step.value.assign(float("nan"))
+
+  spoilt = []
+  train(tmp_path, 10, "Guard.action = 'roll_back'", before_call=spoil)
+  assert spoilt
+  assert list(memory.records.values()) == [logged(tmp_path)]
+  assert list(memory.status.values()) == ["finished"]
+
+
+def test_a_run_that_failed_is_tracked_to_its_end_and_resumes_in_another_record(tmp_path, capsys):
+  def spoil(step, number):
+    if number == 6:
+      step.value.assign(float("nan"))
+
+  with pytest.raises(RunFailed):
+    train(tmp_path, 10, before_call=spoil)
+  failed = logged(tmp_path)
+  assert max(failed) == 6
+  assert list(memory.status.values()) == ["failed"]
+  assert list(memory.records.values()) == [failed]
+  train(tmp_path, 10)
+  assert list(memory.records.values()) == [failed, logged(tmp_path)]
+  out = capsys.readouterr().out
+  assert "note: Memory has lines up to step 6 that this run does not have" in out
+
+
+def test_a_tracker_that_fails_does_not_fail_the_run(tmp_path, capsys):
+  def fail(name):
+    raise ConnectionError("no route to host")
+
+  memory.on_call = fail
+  train(tmp_path, 6)
+  out = capsys.readouterr().out
+  assert "warning: Memory lacks all (ConnectionError: no route to host); the same command" in out
+  assert "done: " in out
+
+
+def test_what_is_no_tracker_is_refused_before_anything_is_built(tmp_path):
+  config.parse([], ["train.steps = 1"])
+  with pytest.raises(UsageError, match="3 is no tracker"):
+    replicator.train(lambda: pytest.fail("built"), workdir=str(tmp_path), trackers=[3])
