@@ -31,6 +31,7 @@ from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.linear_probe import linear_probe
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
+from models.vision.tfrecords import TFRecords  # noqa: F401  (for gin)
 from replicator import app
 
 

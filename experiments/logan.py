@@ -27,6 +27,7 @@ from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, to_unit_range
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
+from models.vision.tfrecords import TFRecords  # noqa: F401  (for gin)
 from replicator import app, random
 
 

@@ -33,6 +33,7 @@ from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.shapes import Shapes  # noqa: F401  (for gin)
 from models.vision.stacked_digits import StackedDigits  # noqa: F401  (for gin)
+from models.vision.tfrecords import TFRecords  # noqa: F401  (for gin)
 from replicator import app, random
 
 

@@ -152,7 +152,7 @@ SETTINGS = [  # What was written into a gin file, and the line.
      "SNGAN.optimizer = @adam(): must be a function (@name), not what it returns. Write @adam"),
     ("sngan.data = @Mnist",
      "nothing configurable is called 'Mnist'. Write one of: @Digits, @ImageFolder, @ImageZip, "
-     "@Shapes, @StackedDigits"),
+     "@Shapes, @StackedDigits, @TFRecords"),
     ("SNGAN.bigan = true", "not valid gin: SNGAN.bigan = true (write True)"),
     ("SNGAN.bigan = 1", "SNGAN.bigan = 1: must be bool, not int"),
     ("train.steps = 1e4", "train.steps = 10000.0: must be int, not float. Write 10000"),

@@ -1,0 +1,169 @@
+"""Converts images to TFRecord shards, which `TFRecords` draws from.
+
+    python -m models.vision.convert SOURCE OUT --shards=N [--resolution=R]
+
+SOURCE is a folder of images in one sub-folder per class, a ZIP archive of images, or a folder of
+shards. Images keep their order, and their files are copied as they are; with `--resolution` they
+are cropped and resized as an `ImageFolder` does it, and become PNG files. The same images make the
+same files, byte for byte. A conversion that was killed continues when the command is run again.
+"""
+
+import argparse
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from models.vision import shards
+from models.vision.decoding import EncodedImages, decode, reason_of
+from models.vision.folder import list_folder
+from models.vision.image_zip import ZippedImages
+from models.vision.picture_files import png
+from models.vision.shards import Shape
+from replicator.atomic import write_whole
+from replicator.console import quiet
+from replicator.console.error_line import in_one_line
+from replicator.console.exit_status import exit_status
+from replicator.console.flags import Parser
+from replicator.console.status import Status
+from replicator.errors import UsageError
+
+_AT_ONCE = 256  # Images in memory.
+_BAR = 30       # Characters.
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line `argv` (default: this process's); returns the exit status."""
+  words = list(sys.argv[1:] if argv is None else argv)
+  return exit_status(lambda: _run(_parse(words)), debug="--debug" in words, describe=in_one_line)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+  parser = Parser(description="Converts images to TFRecord shards.")
+  parser.add_argument("source", metavar="SOURCE",
+                      help="a folder of images, a ZIP archive of images, or a folder of shards")
+  parser.add_argument("out", metavar="OUT", help="a new folder")
+  parser.add_argument("--shards", type=int, required=True, metavar="N", help="how many files")
+  parser.add_argument("--resolution", type=int, metavar="R",
+                      help="crop and resize to so many pixels; by default files are copied")
+  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+  flags = parser.parse_args(words)
+  if flags.resolution is not None and flags.resolution < 1:
+    raise UsageError(f"--resolution={flags.resolution}: write a positive number of pixels")
+  return flags
+
+
+def _run(flags: argparse.Namespace) -> int:
+  with Status() as status:
+    status.doing(f"listing {flags.source}")
+    source, shape = _open(flags.source)
+    if flags.resolution:
+      shape = (flags.resolution, flags.resolution, 3)
+
+    def shown(done: int, count: int) -> None:
+      full = _BAR * done // count
+      status.doing(f"converting  {'━' * full}{'─' * (_BAR - full)}  {done:,} of {count:,}")
+
+    convert(source, flags.out, flags.shards, shape, shown)
+    status.note(f"{len(source.labels):,} images of {len(source.class_names)} classes in {flags.out}"
+                f"; to train on them: TFRecords.path = '{flags.out}'")
+  return 0
+
+
+def _open(path: str) -> tuple[EncodedImages, Shape | None]:
+  """The images of SOURCE, and their shape if they have one."""
+  if (Path(path).expanduser() / shards.INDEX).exists():
+    sharded = shards.ShardedImages(path)
+    return sharded, sharded.image_shape
+  if Path(path).suffix.lower() == ".zip":
+    return ZippedImages(path), None
+  return list_folder(path), None
+
+
+def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | None = None,
+            shown: Callable[[int, int], None] = lambda done, total: None) -> None:
+  """Writes the images of a source to `count` shards in a new folder, or continues to.
+
+  Args:
+    source: the images.
+    out: the folder.
+    count: how many shards.
+    image_shape: (height, width, channels) of PNG files that the images become. By default their
+      files are copied.
+    shown: is called with how many images are done, and how many there are.
+
+  Raises:
+    UsageError: `count` has a wrong value, `out` holds something else, the source changed since the
+      conversion began, or an image cannot be read.
+  """
+  root, total = Path(out).expanduser(), len(source.labels)
+  if not 1 <= count <= total:
+    raise UsageError(f"--shards={count}: write a number from 1 to {total:,}, one image a shard")
+  _begin(root, _digest(source, count, image_shape))
+  names = [shards.shard_name(number, count) for number in range(count)]
+  for number, name in enumerate(names):
+    first, last = total * number // count, total * (number + 1) // count
+    if not shards.is_whole(root / name):
+      shards.write_shard(root / name, _examples(source, first, last, image_shape, shown),
+                         source.class_names)
+    shown(last, total)
+  shards.write_facts(root, shards.Facts(source.class_names, total, image_shape, tuple(names)))
+  (root / shards.UNFINISHED).unlink()
+
+
+def _begin(root: Path, digest: str) -> None:
+  """Makes the folder, or checks that it holds a part of the same conversion."""
+  unfinished = root / shards.UNFINISHED
+  if unfinished.exists():
+    if unfinished.read_text() != digest:
+      raise UsageError(f"{root}: holds a part of another conversion, or the images changed since "
+                       "it began; remove the folder, or write the name of a new one")
+    return
+  if root.exists() and (not root.is_dir() or any(root.iterdir())):
+    what = "a finished conversion" if (root / shards.INDEX).exists() else "something else"
+    raise UsageError(f"{root}: holds {what}; write the name of a new folder")
+  root.mkdir(parents=True, exist_ok=True)
+  write_whole(unfinished, digest)
+
+
+def _digest(source: EncodedImages, count: int, image_shape: Shape | None) -> str:
+  """The SHA-256 of all that the shards depend on; of files, their sizes and times."""
+  digest = hashlib.sha256(repr((count, image_shape, source.class_names)).encode())
+  digest.update(np.asarray(source.labels, np.int32).tobytes())
+  for file in source.files():
+    found = os.stat(file)
+    digest.update(repr((os.path.abspath(file), found.st_size, found.st_mtime_ns)).encode())
+  return digest.hexdigest()
+
+
+def _examples(source: EncodedImages, first: int, last: int, image_shape: Shape | None,
+              shown: Callable[[int, int], None]) -> Iterator[tuple[bytes, int]]:
+  """The contents and labels of the images from `first` on."""
+  with ThreadPoolExecutor(os.cpu_count()) as pool:
+    for start in range(first, last, _AT_ONCE):
+      shown(start, len(source.labels))
+      some = range(start, min(start + _AT_ONCE, last))
+      contents = pool.map(lambda index: _content(source, index, image_shape), some)
+      yield from zip(contents, source.labels[some.start:some.stop].tolist(), strict=True)
+
+
+def _content(source: EncodedImages, index: int, image_shape: Shape | None) -> bytes:
+  try:
+    content = source.read(index)
+    return png(decode(content, image_shape)) if image_shape else content
+  except UsageError:
+    raise
+  except Exception as error:
+    raise UsageError(f"{source.name(index)} cannot be read as an image ({reason_of(error)}); "
+                     "remove it, and convert again") from error
+
+
+if __name__ == "__main__":
+  quiet.drop_native_log()
+  exit_with = main()
+  quiet.finish()
+  sys.exit(exit_with)

@@ -1,0 +1,152 @@
+"""Conversion to shards: the same files whatever happens on the way."""
+
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from models.vision import convert as convert_lib
+from models.vision import shards
+from models.vision.decoding import EncodedImages
+from models.vision.folder import ImageFolder, list_folder
+from models.vision.image_zip import ImageZip
+from models.vision.images import read
+from models.vision.tfrecords import TFRecords
+from replicator.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+  """A folder of 11 images of three formats and two classes."""
+  root = tmp_path_factory.mktemp("photos")
+  noise = np.random.default_rng(0)
+  for number in range(11):
+    kind = ("png", "jpg", "gif")[number % 3]
+    file = root / ("cat" if kind == "png" else "dog") / f"{number:02}.{kind}"
+    file.parent.mkdir(exist_ok=True)
+    Image.fromarray(noise.integers(0, 256, [20, 16 + number, 3], np.uint8)).save(file)
+  return root
+
+
+def run(capsys, *words):
+  """The exit status of a command line, and its last lines."""
+  status = convert_lib.main([str(word) for word in words])
+  shown = capsys.readouterr()
+  return status, shown.out.splitlines()[-1:], shown.err.strip()
+
+
+def all_of(source):
+  return read(source, np.arange(source.size))
+
+
+def content_of(folder):
+  return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("limit", [0, 100_000], ids=["drawn", "kept"])
+@pytest.mark.parametrize("flags", [[], ["--resolution=8"]], ids=["copied", "resized"])
+def test_shards_give_the_examples_of_the_folder(photos, tmp_path, capsys, flags, limit):
+  status, [line], _ = run(capsys, photos, tmp_path / "out", "--shards=3", *flags)
+  assert status == 0
+  assert line.endswith(f"11 images of 2 classes in {tmp_path / 'out'}; to train on them: "
+                       f"TFRecords.path = '{tmp_path / 'out'}'")
+  source = TFRecords(str(tmp_path / "out"), None if flags else 8, memory_limit=limit)
+  folder = ImageFolder(str(photos), 8)
+  assert (source.size, source.class_names) == (folder.size, folder.class_names)
+  for found, expected in zip(all_of(source), all_of(folder), strict=True):
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_any_reader_of_tfrecords_reads_the_shards(photos, tmp_path, capsys):
+  run(capsys, photos, tmp_path / "out", "--shards=2")
+  files = [str(tmp_path / "out" / shards.shard_name(number, 2)) for number in range(2)]
+  features = {"image/encoded": tf.io.FixedLenFeature([], tf.string),
+              "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+              "image/class/text": tf.io.FixedLenFeature([], tf.string)}
+  rows = [tf.io.parse_single_example(record, features)
+          for record in tf.data.TFRecordDataset(files)]
+  source = list_folder(str(photos))
+  assert [row["image/encoded"].numpy() for row in rows] == [source.read(i) for i in range(11)]
+  assert [int(row["image/class/label"]) for row in rows] == source.labels.tolist()
+  assert rows[-1]["image/class/text"] == "dog"
+
+
+def test_an_interrupted_conversion_continues_to_the_same_bytes(photos, tmp_path, capsys):
+  run(capsys, photos, tmp_path / "whole", "--shards=4", "--resolution=8")
+  whole, images, written = content_of(tmp_path / "whole"), list_folder(str(photos)), []
+
+  class Killed(BaseException):
+    """Stands for a signal, which no code expects."""
+
+  def dies_after(count: int) -> EncodedImages:
+    source = list_folder(str(photos))
+    left = iter(range(count))
+
+    def read_one(index: int) -> bytes:
+      if next(left, None) is None:
+        raise Killed
+      written.append(index)
+      return images.read(index)
+    source.read = read_one
+    return source
+
+  for count in (1, 4, 3, 0):
+    with pytest.raises(Killed):
+      convert_lib.convert(dies_after(count), str(tmp_path / "out"), 4, (8, 8, 3))
+    with pytest.raises(UsageError, match="its conversion is not finished; run the same command"):
+      TFRecords(str(tmp_path / "out"))
+  status, _, _ = run(capsys, photos, tmp_path / "out", "--shards=4", "--resolution=8")
+  assert status == 0
+  assert content_of(tmp_path / "out") == whole
+  assert written.count(0) == 2  # Whole shards are not written again.
+
+
+def test_archives_and_shards_are_converted_too(photos, tmp_path, capsys):
+  with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+    for file in photos.rglob("*.*"):
+      archive.write(file, file.relative_to(photos))
+  for source, out in (("photos.zip", "first"), ("first", "second")):
+    status, _, _ = run(capsys, tmp_path / source, tmp_path / out, "--shards=2", "--resolution=8")
+    assert status == 0
+  assert content_of(tmp_path / "first") == content_of(tmp_path / "second")
+  status, _, _ = run(capsys, tmp_path / "first", tmp_path / "third", "--shards=1")
+  assert status == 0
+  expected = all_of(ImageZip(str(tmp_path / "photos.zip"), 8))
+  for found, one in zip(all_of(TFRecords(str(tmp_path / "third"))), expected, strict=True):
+    np.testing.assert_array_equal(found, one)
+
+
+def test_what_cannot_be_converted_is_refused(photos, tmp_path, capsys):
+  out = tmp_path / "out"
+
+  def line(*words):
+    status, _, error = run(capsys, *words)
+    assert status == 2 and "\n" not in error
+    return error.removeprefix("error: ")
+
+  assert line(photos, out, "--shards=12") == (
+      "--shards=12: write a number from 1 to 11, one image a shard")
+  assert line(photos, out, "--shards=1", "--resolution=0").startswith("--resolution=0: write a")
+  assert "no such folder" in line("nowhere", out, "--shards=1")
+  assert line(photos, photos, "--shards=1") == (
+      f"{photos}: holds something else; write the name of a new folder")
+  run(capsys, photos, out, "--shards=1")
+  assert line(photos, out, "--shards=1") == (
+      f"{out}: holds a finished conversion; write the name of a new folder")
+
+
+def test_a_corrupt_file_and_then_a_change_of_the_source_are_refused(tmp_path, capsys):
+  bad = tmp_path / "in" / "a" / "2.png"
+  bad.parent.mkdir(parents=True)
+  Image.new("RGB", (9, 9)).save(tmp_path / "in" / "a" / "1.png")
+  bad.write_text("no image")
+  words = [tmp_path / "in", tmp_path / "out", "--shards=1", "--resolution=8"]
+  assert run(capsys, *words)[::2] == (
+      2, f"error: {bad} cannot be read as an image (its content is not that of an image); remove "
+         "it, and convert again")
+  bad.unlink()
+  assert run(capsys, *words)[::2] == (
+      2, f"error: {tmp_path / 'out'}: holds a part of another conversion, or the images changed "
+         "since it began; remove the folder, or write the name of a new one")

@@ -1,0 +1,101 @@
+"""Shards as a source: what is torn, changed or missing is named."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from models.vision import convert, shards
+from models.vision.folder import list_folder
+from models.vision.images import read
+from models.vision.tfrecords import TFRecords
+from replicator.errors import UsageError, chain_of
+
+COLORS = np.arange(10, 70, 10, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+  """Six images in two shards; and a folder where images keep their sizes."""
+  root = tmp_path_factory.mktemp("made")
+  (root / "in" / "a").mkdir(parents=True)
+  for number, color in enumerate(COLORS):
+    Image.new("L", (9, 9), int(color)).save(root / "in" / "a" / f"{number}.png")
+  convert.convert(list_folder(str(root / "in")), str(root / "out"), 2, (8, 8, 1))
+  convert.convert(list_folder(str(root / "in")), str(root / "copied"), 1)
+  return root
+
+
+@pytest.fixture
+def out(made, tmp_path):
+  """A copy of the shards, to break."""
+  return shutil.copytree(made / "out", tmp_path / "out")
+
+
+def line_of(path, **settings):
+  with pytest.raises(UsageError) as error:
+    TFRecords(str(path), **settings)
+  return str(error.value).splitlines()[0]
+
+
+def test_gray_shards_are_gray(made):
+  source = TFRecords(str(made / "out"))
+  assert source.image_shape == (8, 8, 1) and source.class_names == ("a",)
+  images, _ = read(source, np.arange(6))
+  assert images[:, 0, 0, 0].tolist() == COLORS.tolist()
+
+
+def test_images_of_their_own_sizes_need_a_resolution(made):
+  assert line_of(made / "copied").startswith("TFRecords.resolution: must be set, since")
+  assert TFRecords(str(made / "copied"), 4).image_shape == (4, 4, 3)
+  assert line_of(made / "out", resolution=0) == (
+      "TFRecords.resolution = 0: write a positive number of pixels.")
+
+
+@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
+def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, limit, monkeypatch):
+  monkeypatch.setattr(shards, "_ENDS", 16)  # Otherwise these shards are all ends.
+  out = tmp_path / "out"
+  convert.convert(list_folder(str(made / "in")), str(out), 2, (8, 8, 1))
+  shard = out / "images-00001-of-00002.tfrecord"
+  content = bytearray(shard.read_bytes())
+  content[content.rindex(b"IDAT", 0, content.rindex(b"IDAT"))] ^= 1  # The second of three images.
+  shard.write_bytes(content)
+  with pytest.raises((UsageError, tf.errors.OpError)) as error:
+    read(TFRecords(str(out), memory_limit=limit), np.arange(6))
+  assert str(chain_of(error.value)[-1]).startswith(
+      f"{shard}: record 1 cannot be read as an image (its checksum is not that of the index: the "
+      "record is corrupt, or the file changed since it was indexed). To skip such files, set "
+      "TFRecords.on_error")
+  source = TFRecords(str(out), on_error="skip", memory_limit=limit)
+  found = read(source, np.arange(source.size))[0][:, 0, 0, 0]
+  assert found.tolist() == COLORS[[0, 1, 2, 3, 5, 5] if limit == 0 else [0, 1, 2, 3, 5]].tolist()
+
+
+def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
+  first, second = (out / f"images-0000{number}-of-00002.tfrecord" for number in (0, 1))
+  whole = second.read_bytes()
+  second.write_bytes(whole[:-3])
+  assert line_of(out) == (f"{second}: is truncated: it has {len(whole) - 3} of {len(whole)} bytes; "
+                          "copy it again, or convert again")
+  second.write_bytes(whole[:-30] + b"x" + whole[-29:])
+  assert line_of(out).startswith(f"{second}: images-00001-of-00002.npz is the index of another "
+                                 "file, or the file changed since it was indexed;")
+  second.write_bytes(whole + first.read_bytes())
+  assert line_of(out).startswith(f"{second}: images-00001-of-00002.npz is the index of another")
+  second.write_bytes(whole)
+  shutil.copy(first.with_suffix(".npz"), second.with_suffix(".npz"))
+  assert line_of(out).startswith(f"{second}: ")
+  second.unlink()
+  assert line_of(out) == f"{second}: no such file; copy the shard again, or convert again"
+
+
+def test_folders_without_a_whole_index_are_refused(out, tmp_path):
+  assert line_of("nowhere").startswith("TFRecords.path = 'nowhere': no such folder; write the")
+  assert line_of(tmp_path).startswith(f"TFRecords.path = '{tmp_path}': has no index.json; make")
+  (out / "images-00000-of-00002.npz").write_bytes(b"torn")
+  assert line_of(out).startswith(f"{out / 'images-00000-of-00002.npz'}: cannot be read (")
+  (out / "index.json").write_text("{}")
+  assert line_of(out).startswith(f"{out / 'index.json'}: is not what models.vision.convert wrote")
