@@ -226,7 +226,7 @@ def test_flags_in_the_tables_of_programs_exist(flags_of_experiments):
   own = [row[0] for row in rows if row[0].startswith("| `--")]
   assert {re.search(r"--\w+", cell)[0] for cell in own} == flags_of_experiments - {"--help"}
   programs = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
-  assert len(programs) == 8
+  assert len(programs) == 9
   for module, flags in programs.items():
     assert set(re.findall(r"--\w+", flags)) == flags_of(module) - {"--help"}
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import pathlib
 import threading
 import time
@@ -17,7 +18,7 @@ import replicator
 from replicator import Evaluation, UsageError, random
 from replicator.app import config
 from replicator.checkpoints import checkpoint
-from replicator.errors import RunFailed
+from replicator.errors import RunFailed, chain_of
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate, network
 
@@ -182,6 +183,22 @@ def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):
   assert [list(row) for row in rows(tmp_path)] == [
       ["step", "seconds", "count", "number", "replica"]] * 3
   assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_fault_of_the_disk_of_the_data_is_not_one_of_the_workdir(tmp_path):
+  class Torn:
+    size = 8
+
+    def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+      def read(index):
+        raise UsageError(f"{index}.jpg cannot be read ({os.strerror(errno.EIO)})")
+      return {"x": tf.ensure_shape(tf.numpy_function(read, [index], tf.float32), [])}
+
+  config.parse([], [*SMALL, "train.steps = 1"])
+  with pytest.raises(tf.errors.OpError) as error:
+    replicator.train(lambda: lambda batch: {"x": tf.reduce_mean(batch["x"])}, Torn(),
+                     workdir=str(tmp_path))
+  assert str(chain_of(error.value)[-1]).endswith(".jpg cannot be read (Input/output error)")
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_path, monkeypatch):
