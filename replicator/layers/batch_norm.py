@@ -25,6 +25,9 @@ class GlobalBatchNorm(keras.layers.Layer):
   micro-batch of all replicas. Statistics are float32 under the mixed policies, and float64 under
   the policy 'float64'.
 
+  A layer that is not `trainable` normalizes with its moving statistics, and keeps them, as Keras'
+  own batch normalization does.
+
   Args:
     momentum: the share of the moving statistics that each training step keeps.
     epsilon: a small number added to the variance.
@@ -62,6 +65,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     self.moving_variance = layer_state.variable("moving_variance", shape, "ones", dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    training = training and self.trainable
     if training and self._has_fused_operation(inputs):
       return self._call_fused(tf.cast(inputs, self.compute_dtype))
     x = tf.cast(inputs, self.variable_dtype)

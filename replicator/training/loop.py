@@ -143,6 +143,8 @@ class Loop:
     state, replicator = self._state, self._training.replicator
     if self._chief and state.step < self._schedule.steps:
       self._chief.introduce(self._training.data(), self._training.parameters())
+    for line in self._training.notes:
+      self._note(line)
     if state.step:
       self._note(f"resumed at step {state.step}")
     if replicator.servers:
