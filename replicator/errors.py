@@ -14,7 +14,7 @@ ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # Where the files 
 _IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:",
                         "Could not automatically infer the output shape")
 # What TensorFlow raises in place of a UsageError of Python code that an input pipeline calls.
-_IN_A_PIPELINE = re.compile(r"\}\} UsageError: (.+)")
+_IN_A_PIPELINE = re.compile(r"\{\{function_node .*?[}:] UsageError: (.+)")
 
 
 class UsageError(Exception):

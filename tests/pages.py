@@ -82,5 +82,5 @@ def experiment_of(words: list[str]) -> str | None:
   """The module or file of the experiment that a command runs, if any."""
   *_, program = " ".join(words).rpartition(" -- ")
   found = re.match(
-      r"python (?:-m (experiments\.(?!sweep|sample|evaluate)\w+)|(\w+\.py))\b", program)
+      r"python (?:-m (experiments\.(?!sweep|sample|evaluate|export)\w+)|(\w+\.py))\b", program)
   return found and (found[1] or found[2])

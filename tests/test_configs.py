@@ -13,6 +13,7 @@ from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.resnet import resnet
 from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator.app import config
@@ -27,6 +28,9 @@ STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in GAN_MAINS)
 AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in AGENT_MAINS)
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
+
+
+CLASSIFIERS = sorted(CONFIGS.glob("resnet*_*.gin"))
 
 
 def slow_but(*quick: str, paths: list[pathlib.Path]) -> list:
@@ -61,7 +65,7 @@ def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
                           "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*RUNS, *CLASSIFIERS], ids=lambda path: path.stem)
 def test_configuration_goes_with_the_calls_of_a_tpu(path):
   config.parse([str(path), str(CONFIGS / "strategies" / "tpu.gin")], [])
   steps_per_call = gin.query_parameter("train.steps_per_call")
@@ -90,15 +94,20 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("path", slow_but("sngan_digits", paths=RUNS))
-def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  for name in ("airplane", "ship"):
-    for data in ("cifar10", "imagenet"):
-      folder = tmp_path / data / "train" / name
+def make_folders(root: pathlib.Path) -> None:
+  """The folders of images that configurations name, with two classes of two images."""
+  for data in ("cifar10/train", "cifar10/test", "imagenet/train", "imagenet/validation"):
+    for name in ("airplane", "ship"):
+      folder = root / data / name
       folder.mkdir(parents=True)
       for i in range(2):
         Image.fromarray(np.full([32, 32, 3], 60 * i, np.uint8)).save(folder / f"{i}.png")
+
+
+@pytest.mark.parametrize("path", slow_but("sngan_digits", paths=RUNS))
+def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  make_folders(tmp_path)
   experiment = path.stem.split("_")[0]
   stages = {"r3gan_stacked_digits": 2, "r3gan_cifar10": 4}.get(path.stem)
   config.parse([str(path)], [
@@ -112,6 +121,19 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
   losses = json.loads(line)
   assert np.isfinite([losses[name] for name in ("discriminator", "generator")]).all()
+
+
+@pytest.mark.parametrize("path", slow_but("resnet_digits", paths=CLASSIFIERS))
+def test_classifier_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  make_folders(tmp_path)
+  config.parse([str(path)], [
+      "ResNet.width = 0.0625", "train.global_batch_size = 4", "train.steps = 1",
+      "train.log_every = 1", "train.eval_every = 1", "train.checkpoint_every = 0"])
+  resnet(str(tmp_path / "run"))
+  first, last = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+  assert np.isfinite(last["loss"]) and last["eval/top1"] <= last["eval/top5"] <= 1
+  assert first["eval/loss"] != last["eval/loss"]
 
 
 @pytest.mark.parametrize("path", slow_but("d4pg_pendulum", "sac_pendulum", paths=AGENTS))

@@ -20,6 +20,7 @@ from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.resnet import resnet
 from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator import app
@@ -43,13 +44,15 @@ from tests.pages import (
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard"}
 MAINS = {"experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg, "experiments.gan": gan,
-         "experiments.logan": logan, "experiments.sac": sac, "experiments.sngan": sngan}
+         "experiments.logan": logan, "experiments.resnet": resnet, "experiments.sac": sac,
+         "experiments.sngan": sngan}
 # What makes networks small.
 NARROW = {
     "experiments.bigbigan": {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
                              "BigBiGANEncoder.width": 2},
     "experiments.gan": {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2},
     "experiments.logan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625},
+    "experiments.resnet": {"ResNet.width": 0.125},
     "experiments.sngan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625,
                           "Encoder.width": 0.0625}}
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
@@ -226,7 +229,7 @@ def test_flags_in_the_tables_of_programs_exist(flags_of_experiments):
   own = [row[0] for row in rows if row[0].startswith("| `--")]
   assert {re.search(r"--\w+", cell)[0] for cell in own} == flags_of_experiments - {"--help"}
   programs = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
-  assert len(programs) == 8
+  assert len(programs) == 9
   for module, flags in programs.items():
     assert set(re.findall(r"--\w+", flags)) == flags_of(module) - {"--help"}
 

@@ -159,7 +159,7 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("train.stepz = 3",
      "'train' has no parameter 'stepz'. Did you mean 'steps'? It has: steps, global_batch_size, "
      "seed, precision, deterministic, steps_per_call, log_every, eval_every, checkpoint_every, "
-     "trackers"),
+     "trackers, start_from"),
     ("train.batch_size = 64",
      "'train' has no parameter 'batch_size'. Did you mean 'global_batch_size'? It has: ..."),
     ("steps = 100", "the macro steps is never used. Did you mean train.steps?"),

@@ -2,7 +2,8 @@
 
 A checkpoint is a folder `step-NNNNNNNN` with a TensorFlow tensor bundle `variables`, whose keys are
 the attribute paths of `step.variables.variables_of`, and a manifest (see `replicator.atomic`) with
-the step, the state of the loop, and the scalars that were logged at exactly this step.
+the step, the state of the loop, the scalars that were logged at exactly this step, and the names of
+the networks' weights.
 """
 
 import concurrent.futures
@@ -10,7 +11,7 @@ import contextlib
 import pathlib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import gin
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from replicator import atomic
 from replicator.checkpoints.copies import AssignedAt
+from replicator.checkpoints.names import names_of
 from replicator.checkpoints.retention import Retention
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError
@@ -69,6 +71,7 @@ class Checkpoints:
     self._variables = Variables(variables, replicator)
     self._writes = replicator is None or replicator.worker_id == 0
     self._trainable = Trainable(step)
+    self._names = names_of(step)
     self._assigned_at: AssignedAt = lambda variable: ""
     self._thread: concurrent.futures.ThreadPoolExecutor | None = None
     self._saving: concurrent.futures.Future | None = None
@@ -91,7 +94,8 @@ class Checkpoints:
     snapshot = self._variables.take(self._assigned_at)
     if self._writes:
       facts = {"step": step, "loop": loop_state, "by_replica": snapshot.by_replica,
-               "trainable": self._trainable.changes(), "scalars": scalars or {}}
+               "trainable": self._trainable.changes(), "scalars": scalars or {},
+               "names": self._names}
       self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
@@ -162,19 +166,31 @@ class Checkpoints:
       UsageError: there is no such checkpoint, it is corrupt, or it does not have the variables of
         the step.
     """
+    folder, facts, values = self._read(step)
+    self._put(folder, facts, values, "the code has changed since, or the bindings")
+    return facts["step"]
+
+  def read_weights(self, step: int | None = None
+                   ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
+    """The folder, the facts and the values of a checkpoint, which is found as in `restore_step`.
+
+    The values are those that have a name; or all, if an earlier version saved them without names.
+    """
+    return self._read(step, named=True)
+
+  def _read(self, step: int | None, named: bool = False
+            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
     while True:
       found = _newest_good(self._folder) if step is None else self._good(step)
       if found is None:
         raise UsageError(f"{self._folder}: holds no checkpoint")
       folder, facts = found
       try:
-        values = _read_bundle(folder)
+        return folder, facts, _read_bundle(folder, facts.get("names") if named else None)
       except (OSError, tf.errors.OpError):
         if folder.exists():
           raise
-        continue  # The run has removed it meanwhile, and saved a newer one.
-      self._put(folder, facts, values, "the code has changed since, or the bindings")
-      return facts["step"]
+        # The run has removed it meanwhile, and saved a newer one.
 
   def best(self) -> int:
     """The step of the best checkpoint, by `keep_best`; raises a UsageError if none is known."""
@@ -296,12 +312,15 @@ def _write_bundle(folder: pathlib.Path, values: dict[str, np.ndarray]) -> None:
                         shape_and_slices=[""] * len(values), tensors=list(values.values()))
 
 
-def _read_bundle(folder: pathlib.Path) -> dict[str, np.ndarray]:
+def _read_bundle(folder: pathlib.Path, paths: Collection[str] | None = None
+                 ) -> dict[str, np.ndarray]:
+  """The values at some paths; None for all."""
   if not (folder / f"{_BUNDLE}.index").exists():
     return {}
   reader = tf.train.load_checkpoint(str(folder / _BUNDLE))
   return {path: np.asarray(reader.get_tensor(path))
-          for path in sorted(reader.get_variable_to_shape_map())}
+          for path in sorted(reader.get_variable_to_shape_map())
+          if paths is None or path in paths}
 
 
 def _report(folder: pathlib.Path, mismatches: dict[str, str], remedy: str) -> None:

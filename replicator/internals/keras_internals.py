@@ -13,6 +13,13 @@ def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   return list(layer._flatten_layers())
 
 
+def sublayers_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+  """The layers directly inside a layer, in the order in which it got them."""
+  if isinstance(layer, keras.Model):
+    return list(layer.layers)
+  return layer._flatten_layers(include_self=False, recursive=False)
+
+
 class VariableScope(keras.StatelessScope):
   """A context in which Keras variables have the given values, and assignments change no variable.
 

@@ -25,6 +25,9 @@ class GlobalBatchNorm(keras.layers.Layer):
   micro-batch of all replicas. Statistics are float32 under the mixed policies, and float64 under
   the policy 'float64'.
 
+  A layer that is not `trainable` normalizes with its moving statistics, and keeps them, as Keras'
+  own batch normalization does.
+
   Args:
     momentum: the share of the moving statistics that each training step keeps.
     epsilon: a small number added to the variance.
@@ -32,24 +35,29 @@ class GlobalBatchNorm(keras.layers.Layer):
     scale: whether to multiply by a learned factor `gamma [c]`.
     groups: lists of replicas that each normalize alone; see `replicator.collectives.collectives`.
       The moving statistics are those of all replicas, so they are the same on every replica.
+    gamma_initializer: the initial gamma, such as 'ones' or, for a residual block that begins as the
+      identity, 'zeros' (Goyal et al. 2017, arXiv:1706.02677).
 
   Raises:
     UsageError: the groups are not those of the replicas.
   """
 
   def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, center: bool = True,
-               scale: bool = True, groups: collectives.Groups = None, **kwargs):
+               scale: bool = True, groups: collectives.Groups = None,
+               gamma_initializer: str = "ones", **kwargs):
     super().__init__(autocast=False, **kwargs)
     self.groups = groups
     self.momentum = momentum
     self.epsilon = epsilon
     self.center = center
     self.scale = scale
+    self.gamma_initializer = gamma_initializer
 
   def build(self, input_shape):
     shape = (input_shape[-1],)
     if self.scale:
-      self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones", autocast=False)
+      self.gamma = self.add_weight(name="gamma", shape=shape,
+                                   initializer=self.gamma_initializer, autocast=False)
     if self.center:
       self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
     dtype = self.variable_dtype
@@ -57,6 +65,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     self.moving_variance = layer_state.variable("moving_variance", shape, "ones", dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    training = training and self.trainable
     if training and self._has_fused_operation(inputs):
       return self._call_fused(tf.cast(inputs, self.compute_dtype))
     x = tf.cast(inputs, self.variable_dtype)

@@ -38,7 +38,7 @@ class SpectralNorm(keras.layers.Wrapper):
   replicas hold the same kernel and compute the same vectors, so no collective is needed. The kernel
   variable itself is never overwritten. The scale of the kernel does not matter, and a kernel of
   zeros stays zero: u waits until it is not. What the wrapped layer assigns in its call, and the
-  losses that it adds, are kept.
+  losses that it adds, are kept. A layer that is not `trainable` keeps its u.
 
   Args:
     layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
@@ -66,7 +66,7 @@ class SpectralNorm(keras.layers.Wrapper):
     self.u = layer_state.variable("u", (1, columns), "random_normal", self.variable_dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-    sigma = self._spectral_norm(training)
+    sigma = self._spectral_norm(training and self.trainable)
     normalized = self.kernel.value / tf.where(sigma > 0, sigma, tf.ones_like(sigma))
     with keras_internals.VariableScope(
         {**keras_internals.values_of_scope(), id(self.kernel): normalized}) as scope:

@@ -26,7 +26,8 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
         samples = generator(z, training=False)
 
   Args:
-    network: a network with one or more `GlobalBatchNorm` layers, each called once per pass.
+    network: a network with one or more `GlobalBatchNorm` layers, each called once per pass. Those
+      that are not `trainable` keep their moving statistics.
     forward: called with 0, 1, ..., `passes - 1`; runs the network on a batch, with `training=True`.
     passes: the number of passes.
 
@@ -37,6 +38,7 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
   if passes < 1 or not layers:
     raise UsageError(f"use_standing_statistics: {passes} passes through {len(layers)} "
                      "GlobalBatchNorm layers; it needs at least one of each")
+  layers = [layer for layer in layers if layer.trainable]
   enclosing = values_of_scope()
   moving = [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
   shares = [1 - layer.momentum for layer in layers for _ in range(2)]

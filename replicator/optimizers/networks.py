@@ -53,14 +53,12 @@ class Networks:
     """
     given = _by_name(gradients)
     unfrozen = {name: [v for v in owned if v.trainable] for name, owned in self.by_name.items()}
-    if variables is not None:
-      expected = _by_name(variables)
-    else:
-      expected = unfrozen if _count(given) == _count(unfrozen) else self.by_name
-    if _ids(expected) not in (_ids(self.by_name), _ids(unfrozen)):
+    if variables is not None and _ids(_by_name(variables)) not in (
+        _ids(self.by_name), _ids(unfrozen)):
       raise UsageError(f"{self._name}.apply: given other variables than the "
                        f"{_count(self.by_name)} it was wrapped with; an optimizer owns "
                        "its variables, in the order of wrap_optimizer(optimizer, variables)")
+    expected = unfrozen if _count(given) == _count(unfrozen) else self.by_name
     if _count(given) != _count(expected):
       raise UsageError(f"{self._name}.apply: {_count(given)} gradients for {_count(expected)} "
                        "variables; only frozen variables need no gradient")

@@ -147,6 +147,33 @@ def warmup(value: Number, steps: int) -> Schedule:
   return _Warmup(value, steps)
 
 
+class _Multiple(Schedule):
+  def __init__(self, value: Number, factor: float):
+    self.value, self.factor = value, factor
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    return tf.cast(self.factor * value_at(self.value, step), keras.config.floatx())
+
+  def get_config(self) -> dict:
+    return {"value": self.value, "factor": self.factor}
+
+
+@gin.configurable(module="replicator")
+def scaled_with_batch(value: Number, batch_size: int = 256) -> Schedule:
+  """A number or a schedule for batches of `batch_size`, in proportion to the run's global batch.
+
+  A learning rate of 0.1 for 256 examples is 0.4 in a run with `train.global_batch_size = 1024`.
+
+  Reference: Goyal et al. 2017 (arXiv:1706.02677), section 2.1, the linear scaling rule.
+
+  Raises:
+    UsageError: `batch_size` is below 1.
+  """
+  if batch_size < 1:
+    raise UsageError(f"scaled_with_batch.batch_size = {batch_size}: must be at least 1")
+  return _Multiple(value, context.run.global_batch_size / batch_size)
+
+
 class _HalfLife(Schedule):
   def __init__(self, updates: Number):
     self.updates = updates

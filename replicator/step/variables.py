@@ -43,7 +43,7 @@ def variables_of(step: Callable) -> dict[str, Any]:
   return dict(sorted(found.items()))
 
 
-def held_by(step: Callable, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+def held_by(step: Any, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
   """The outermost objects of some types that a step holds, each with the first path to it."""
   return _walk(step, lambda value: isinstance(value, kinds))
 

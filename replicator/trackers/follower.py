@@ -9,6 +9,7 @@ If a tracker has lines all the same that the run took back (of a run that failed
 checkpoint, or whose checkpoint was lost), the run gets another id there, and so another record.
 """
 
+import contextlib
 import math
 import pathlib
 import threading
@@ -136,18 +137,26 @@ class _Follower(threading.Thread):
       with self._news:
         self._news.wait_for(lambda: self._has_news)
         settled, status, self._has_news = self._settled, self._status, False
-      try:
-        self._send(settled)
-        if status:
-          self._tracker.end(status)
-        if self._problem:
-          self._say(f"note: {self.name} has what it missed")
-        self._problem = ""
-      except Exception as error:
-        problem = f"{type(error).__name__}: {first_line(error)}"
-        if not (self._problem or status):
-          self._say(f"warning: {self.name}: {problem}; the run goes on, and this is tried again")
-        self._open, self._problem = "", problem
+      self._try_to_send(settled, status)
+    if self._problem:  # No checkpoint follows, so that it is tried again at once.
+      self._try_to_send(settled, status)
+    if self._problem:
+      with contextlib.suppress(Exception):  # It is known to fail.
+        self._tracker.end(INTERRUPTED)
+
+  def _try_to_send(self, settled: float, status: str) -> None:
+    try:
+      self._send(settled)
+      if status:
+        self._tracker.end(status)
+      if self._problem:
+        self._say(f"note: {self.name} has what it missed")
+      self._problem = ""
+    except Exception as error:
+      problem = f"{type(error).__name__}: {first_line(error)}"
+      if not (self._problem or status):
+        self._say(f"warning: {self.name}: {problem}; the run goes on, and this is tried again")
+      self._open, self._problem = "", problem
 
   def _send(self, settled: float) -> None:
     if self._open != self._ids.of(self.name):

@@ -24,7 +24,8 @@ class MLflow:
   A run of MLflow has the workdir's name, and the tag `group` if it belongs to a sweep. Pictures and
   `config.gin` are artifacts. MLflow cannot change a parameter: where a resumed run has another
   value, a tag of the parameter's name has it. In names, MLflow takes letters, digits and `_-. :/`;
-  others become `_`. Times are those of the training, counted from the start of the run.
+  others become `_`. An infinite number becomes the largest one in a database. Times are those of
+  the training, counted from the start of the run.
 
   Args:
     uri: of the server, or `sqlite:///FILE`; None for what MLFLOW_TRACKING_URI says, or else

@@ -31,7 +31,7 @@ from replicator.console import start
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.divergence.signals import LearningRates
-from replicator.errors import Preempted, RunFailed, UsageError
+from replicator.errors import Preempted, RunFailed, UsageError, chain_of
 from replicator.step import context as step_context
 from replicator.strategies.dealing import Dealer
 from replicator.trackers.tracker import Tracker
@@ -108,7 +108,8 @@ class Loop:
         with contextlib.suppress(RunFailed):  # It would hide the first error.
           self._checkpoints.wait()
         self._settle()
-        if isinstance(error, (OSError, tf.errors.OpError)) and (fault := disk_fault(error)):
+        cause = chain_of(error)[-1]  # A UsageError, if a file of the data cannot be read.
+        if isinstance(cause, (OSError, tf.errors.OpError)) and (fault := disk_fault(cause)):
           if self._chief:
             self._chief.end_trackers(error)
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
@@ -142,6 +143,8 @@ class Loop:
     state, replicator = self._state, self._training.replicator
     if self._chief and state.step < self._schedule.steps:
       self._chief.introduce(self._training.data(), self._training.parameters())
+    for line in self._training.notes:
+      self._note(line)
     if state.step:
       self._note(f"resumed at step {state.step}")
     if replicator.servers:

@@ -7,7 +7,7 @@ the program instead: `with observed_by(observer): main(workdir)`.
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import keras
@@ -29,6 +29,7 @@ class Training:
   input_context: InputContext
   evaluate: Callable[[Any], Evaluation] | None = None
   before_call: Callable[[Any, int], None] | None = None
+  notes: Sequence[str] = ()  # Lines on how it began, for the user.
 
   def data(self) -> str:
     """A few words on where the batches come from."""

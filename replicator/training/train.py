@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from replicator import random
+from replicator.checkpoints.start_from import Origin, StartFrom
 from replicator.divergence.guard import Guard
 from replicator.errors import UsageError, nearest
 from replicator.step import context as step_context
@@ -43,7 +44,8 @@ def train(make_step: Callable[[], Callable],
           log_every: int = 100,
           eval_every: int = 1000,
           checkpoint_every: int = 1000,
-          trackers: Sequence[Tracker] = ()) -> Any:
+          trackers: Sequence[Tracker] = (),
+          start_from: str | None = None) -> Any:
   """Trains a step under the strategy of the gin file, or resumes the run in `workdir`.
 
   Args:
@@ -73,6 +75,8 @@ def train(make_step: Callable[[], Callable],
     eval_every: steps between evaluations; 0 for none.
     checkpoint_every: steps between checkpoints; 0 for none.
     trackers: what else gets all that is logged, such as `[@MLflow()]`; see `Tracker`.
+    start_from: the workdir of another run, whose weights the networks of a new run begin with;
+      `checkpoints.start_from.StartFrom` says which.
 
   Returns:
     the trained step.
@@ -109,13 +113,15 @@ def train(make_step: Callable[[], Callable],
       step = make_step()
     _check_arguments(step, inputs is not None)
     replicator.check(step)
-    training = Training(replicator, step, inputs, context, evaluate, before_call)
+    folder = pathlib.Path(workdir)
+    origin = StartFrom(start_from).begin(step, replicator, folder) if start_from else Origin()
+    training = Training(replicator, step, inputs, context, evaluate, before_call, origin.lines)
     observer.current().prepared(training)
     facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
              "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
-             "seed": seed, "precision": precision, "steps": steps}
+             "seed": seed, "precision": precision, "steps": steps,
+             **({"start_from": origin.facts} if origin.facts else {})}
     schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
-    folder = pathlib.Path(workdir)
     with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
       loop.Loop(training, schedule, guard, folder, facts, observer.current(), trackers).run(release)
   return step

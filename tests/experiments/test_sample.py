@@ -13,6 +13,7 @@ from PIL import Image
 
 from experiments import sample
 from experiments.bigbigan import bigbigan
+from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
 from experiments.sngan import sngan
@@ -25,11 +26,13 @@ from tests.test_docs import NARROW, params
 ROOT = pathlib.Path(__file__).parents[2]
 STEP = 2
 NARROW_SNGAN = {**NARROW["experiments.sngan"], "SNGAN.conditional": True}
+NARROW_AGENT = {"Policy.sizes": (16, 16), "Critic.sizes": (16, 16), "Replay.capacity": 80}
 EXPERIMENTS = {  # The main function, the configuration, and what makes networks small.
     "sngan": (sngan, "sngan_digits", NARROW_SNGAN),
     "gan": (gan, "dcgan_digits", NARROW["experiments.gan"]),
     "bigbigan": (bigbigan, "bigbigan_digits", NARROW["experiments.bigbigan"]),
-    "logan": (logan, "logan_digits", NARROW["experiments.logan"])}
+    "logan": (logan, "logan_digits", NARROW["experiments.logan"]),
+    "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT)}
 
 pytestmark = pytest.mark.usefixtures("restored")
 

@@ -111,8 +111,9 @@ def test_stop_signals_and_no_others_are_heard_before_their_handlers_run():
     noticed.set()
 
   other = signal.signal(signal.SIGUSR1, lambda *_: None)
-  before = signal.set_wakeup_fd(-1)
-  signal.set_wakeup_fd(before)
+  ends = os.pipe()
+  os.set_blocking(ends[1], False)
+  before = signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
   try:
     with stop_signals(lambda number: None), signals_heard(hear):
       for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
@@ -121,8 +122,11 @@ def test_stop_signals_and_no_others_are_heard_before_their_handlers_run():
         assert number == signal.SIGUSR1 or noticed.wait(60)
   finally:
     signal.signal(signal.SIGUSR1, other)
+    put_back = signal.set_wakeup_fd(before)
+    for end in ends:
+      os.close(end)
   assert heard == [signal.SIGINT, signal.SIGTERM]
-  assert signal.set_wakeup_fd(before) == before
+  assert put_back == ends[1]
 
 
 def test_the_old_handlers_return_after_an_error():

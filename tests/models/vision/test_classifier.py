@@ -80,6 +80,12 @@ def test_a_saved_classifier_is_loaded_unchanged(digits_folder):
     np.testing.assert_array_equal(ours, theirs)
 
 
+def test_the_accuracy_is_that_on_images_that_were_held_out(tmp_path):
+  source = InMemoryImages(np.random.default_rng(0).integers(0, 255, [20, 8, 8, 1], np.uint8),
+                          np.arange(20), tuple(map(str, range(20))))
+  assert train(source).accuracy == 0.0  # No image of these classes was seen in training.
+
+
 def test_the_classifier_of_another_source_is_replaced(small_folder, tmp_path):
   shutil.copytree(small_folder[0], tmp_path, dirs_exist_ok=True)
   other = load_or_train(Shapes(16, size=100), tmp_path)

@@ -1,7 +1,9 @@
 """The doctor's prediction of efficiency: the model against closed forms, and the command."""
 
+import itertools
 import pathlib
 import re
+import types
 
 import gin
 import numpy as np
@@ -116,11 +118,13 @@ def measure(main, *params: str) -> tuple[cost.StepCost, cost.StepCost]:
   return alone, cost.of_two_replicas(main, [], [*SMALL, *params], alone.batch_size)
 
 
-def test_the_collectives_of_a_step_are_counted(restored):
+def test_the_collectives_of_a_step_are_counted(restored, monkeypatch):
+  monkeypatch.setattr(cost, "time", types.SimpleNamespace(  # A call takes 1 s, and 2 s of cores.
+      perf_counter=itertools.count().__next__, process_time=itertools.count(0, 2).__next__))
   alone, both = measure(planted_bugs.main, "train.steps_per_call = 5", "train.steps = 5")
   assert alone.batch_size == 8 and both.batch_size == 16  # Each replica keeps its batch.
   assert alone.transfers == []
-  assert alone.seconds > 0.0 and alone.cpu_seconds >= 0.0
+  assert (alone.seconds, alone.cpu_seconds) == (1 / 5, 2 / 5)  # One of its 5 steps.
   assert both.transfers == [Transfer("all_reduce", GRADIENTS)]
 
 

@@ -256,20 +256,21 @@ def test_a_variable_that_is_frozen_later_stays(float64):
     gradients = gradients_of(variables, batch, 0)
     wrapped.apply(gradients, given[0])  # A tape does not know of it.
     wrapped.apply(gradients[::2], given[1])
+    wrapped.apply([gradients[0], None, gradients[2]], given[1])  # As of `loss_and_gradients`.
     return tf.constant(0)
 
   plain, optimizer = [make_variables()[i] for i in (0, 2)], make()
   optimizer.build(plain)
   replicator.run(step, BATCH)
   gradients = numpy_gradients(slice(None))[::2]
-  for _ in range(2):
+  for _ in range(3):
     optimizer.apply([tf.constant(g) for g in clipped(gradients, 0.5)], plain)
   assert_close([[v.numpy() for v in variables[::2]]], [[v.numpy() for v in plain]])
   np.testing.assert_array_equal(variables[1].numpy(), WEIGHTS[1])
   for variable in variables:
     variable.trainable = False
   replicator.run(lambda: wrapped.apply([None] * 3) or wrapped.apply([], []) or tf.constant(0))
-  assert wrapped.keras_optimizer.iterations.numpy() == 2
+  assert wrapped.keras_optimizer.iterations.numpy() == 3
 
 
 # ---- Clipping -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from replicator import Replicator, UsageError, scheduled, schedules, wrap_optimizer
 from replicator.app import config
+from replicator.step import context
 
 pytestmark = pytest.mark.usefixtures("restored")
 
@@ -53,6 +54,16 @@ def test_the_last_value_is_reached_exactly(curve):
 def test_neighboring_steps_of_a_long_run_differ(float64):
   first, second = values(schedules.linear(0.0, 1.0, end=2 ** 30), [2 ** 29, 2 ** 29 + 1])
   assert second - first == 2.0 ** -30
+
+
+@pytest.mark.parametrize("value, later", [(0.3, 0.3), (schedules.linear(0.3, 0.0, end=10), 0.18)])
+def test_a_number_is_scaled_with_the_batch_of_the_run(float64, monkeypatch, value, later):
+  monkeypatch.setattr(context.run, "global_batch_size", 1024)
+  found = values(schedules.scaled_with_batch(value), [0, 4])
+  np.testing.assert_allclose(found, [4 * 0.3, 4 * later], rtol=1e-15)
+  np.testing.assert_allclose(values(schedules.scaled_with_batch(value, 2048), [0]), [0.15])
+  with pytest.raises(UsageError, match=r"scaled_with_batch\.batch_size = 0: must be at least 1"):
+    schedules.scaled_with_batch(value, 0)
 
 
 @pytest.mark.parametrize("value, later", [(0.3, 0.3), (schedules.linear(1.0, 0.0, end=10), 0.6)])

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,11 @@ status = command.main()
 assert "tensorflow" not in sys.modules, "the sweep has loaded TensorFlow"
 sys.exit(status)
 """
+
+
+def _hears_ctrl_c() -> None:
+  """A process in the background would ignore Ctrl-C, and so would those that it starts."""
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class SweepCommand:
@@ -57,7 +63,7 @@ class SweepCommand:
     """Starts the sweep in a process group of its own; fails if that loads TensorFlow."""
     return subprocess.Popen([sys.executable, "-c", PROGRAM, *self.arguments(*flags)], cwd=ROOT,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            start_new_session=True)
+                            start_new_session=True, preexec_fn=_hears_ctrl_c)
 
   def wait_for(self, condition, seconds=300.0):
     deadline = time.monotonic() + seconds

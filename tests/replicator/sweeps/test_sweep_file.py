@@ -69,6 +69,7 @@ def test_draws_stay_when_trials_or_names_are_added(tmp_path):
                            "sweep.search_seed = 1")
   assert [point["a"] for point in more][:3] == [point["a"] for point in few]
   assert not {point["a"] for point in other} & {point["a"] for point in few}
+  assert not {point["a"] for point in more} & {point["b"] for point in more}
 
 
 def test_equal_draws_count_once(tmp_path):

@@ -218,6 +218,27 @@ def test_a_failure_is_said_once_and_made_good(method, stored, workdir):
       "again", "note: Memory has what it missed"]
 
 
+def test_a_failure_at_the_end_is_tried_again_at_once(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 10)
+  left = ["end", "log"]  # The calls that fail, the last one first.
+
+  def fail(name):
+    if left and name == left[-1]:
+      left.pop()
+      raise OSError("timed out")
+
+  memory.on_call = fail
+  followers.settle(4)
+  until(lambda: left == ["end"])
+  followers.end("finished")
+  assert not left
+  assert list(memory.records.values()) == [workdir.lines]
+  assert list(memory.status.values()) == ["finished"]
+  assert followers.said[-1] == "note: Memory has what it missed"
+
+
 def test_what_a_tracker_did_not_get_is_said_at_the_end(workdir):
   memory = Memory()
   followers = follow(workdir, memory)
@@ -226,13 +247,15 @@ def test_what_a_tracker_did_not_get_is_said_at_the_end(workdir):
   until(lambda: memory.records and 10 in memory.records[memory.id])
 
   def fail(name):
-    raise OSError("disk full")
+    if name == "log":
+      raise OSError("disk full")
 
   memory.on_call = fail
   workdir.log(12, 20)
   followers.end("finished")
   assert followers.said == ["warning: Memory lacks what was logged after step 10 (OSError: disk "
                             "full); the same command sends it"]
+  assert list(memory.status.values()) == ["interrupted"]
   memory.on_call = lambda name: None
   follow(workdir, memory, first_step=20).end("finished")
   assert list(memory.records.values()) == [workdir.lines]

@@ -1,7 +1,9 @@
 """A training and what it leaves behind, under every strategy. Resuming is in test_checkpoint."""
 
 import errno
+import functools
 import json
+import os
 import pathlib
 import threading
 import time
@@ -17,8 +19,10 @@ import replicator
 from replicator import Evaluation, UsageError, random
 from replicator.app import config
 from replicator.checkpoints import checkpoint
-from replicator.errors import RunFailed
+from replicator.console.progress import Progress
+from replicator.errors import RunFailed, chain_of
 from replicator.step.variables import variables_of
+from replicator.training import chief
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
@@ -182,6 +186,22 @@ def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):
   assert [list(row) for row in rows(tmp_path)] == [
       ["step", "seconds", "count", "number", "replica"]] * 3
   assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_fault_of_the_disk_of_the_data_is_not_one_of_the_workdir(tmp_path):
+  class Torn:
+    size = 8
+
+    def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+      def read(index):
+        raise UsageError(f"{index}.jpg cannot be read ({os.strerror(errno.EIO)})")
+      return {"x": tf.ensure_shape(tf.numpy_function(read, [index], tf.float32), [])}
+
+  config.parse([], [*SMALL, "train.steps = 1"])
+  with pytest.raises(tf.errors.OpError) as error:
+    replicator.train(lambda: lambda batch: {"x": tf.reduce_mean(batch["x"])}, Torn(),
+                     workdir=str(tmp_path))
+  assert str(chain_of(error.value)[-1]).endswith(".jpg cannot be read (Input/output error)")
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_path, monkeypatch):
@@ -465,11 +485,14 @@ def test_a_resumed_run_calls_before_call_from_its_step_on(tmp_path):
   assert column(tmp_path, "value") == {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}
 
 
-def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch):
+def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch, capsys):
   now, calls = time.monotonic, []  # Each call seems to take 1,000 seconds.
   monkeypatch.setattr(time, "monotonic", lambda: now() + 1000 * len(calls))
+  monkeypatch.setattr(chief, "Progress",
+                      functools.partial(Progress, clock=lambda: 1000.0 * len(calls)))
   for steps in (2, 4):
     config.parse([], [*SMALL, f"train.steps = {steps}", "train.checkpoint_every = 2"])
     replicator.train(Assigned, before_call=lambda *call: calls.append(call), workdir=str(tmp_path))
   assert {step: seconds // 1000 for step, seconds in column(tmp_path, "seconds").items()} == {
       1: 1, 2: 2, 3: 3, 4: 4}
+  assert "step 3/4  0.001 steps/s" in capsys.readouterr().out  # Of its own steps.

@@ -1,0 +1,103 @@
+"""Exports the networks of a run to files that load without this project.
+
+    python -m experiments.export --run=RUN --out=FOLDER [--networks=generator,encoder]
+        [--formats=savedmodel,keras,onnx] [--step=N|best]
+
+The folder gets a model card, `README.md`, and each network in each format: the generator and the
+encoder of a GAN, with averaged weights if the run has them, or the greedy policy of an agent.
+Another process loads each file, and its results are compared with those of the run.
+"""
+
+import argparse
+import pathlib
+import shutil
+import sys
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from experiments import sample
+from models.export import card, formats, networks
+from replicator import atomic
+from replicator.app import load
+from replicator.console import quiet
+from replicator.console.error_line import in_one_line
+from replicator.console.exit_status import exit_status
+from replicator.console.flags import Parser
+from replicator.console.status import Status
+from replicator.errors import UsageError
+from replicator.workdir import reader
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line `argv` (default: this process's); returns the exit status."""
+  words = list(sys.argv[1:] if argv is None else argv)
+  return exit_status(lambda: _run(_parse(words)), debug="--debug" in words, describe=in_one_line)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+  parser = Parser(description="Exports the networks of a run.")
+  parser.add_argument("--run", required=True, metavar="RUN", help="the workdir of the run")
+  parser.add_argument("--out", required=True, type=pathlib.Path, metavar="FOLDER",
+                      help="a new folder")
+  parser.add_argument("--networks", type=_words, default=[], metavar="generator,encoder",
+                      help="some of the run's networks; by default all")
+  parser.add_argument("--formats", type=_words, default=list(formats.SUFFIXES),
+                      metavar="savedmodel,keras,onnx", help="by default all")
+  sample.add_loading_flags(parser)
+  flags = parser.parse_args(words)
+  flags.out = flags.out.expanduser()
+  if flags.out.exists():
+    raise UsageError(_exists(flags.out))
+  formats.check_formats(flags.formats)
+  return flags
+
+
+def _words(text: str) -> list[str]:
+  return list(dict.fromkeys(text.split(",")))
+
+
+def _exists(path: pathlib.Path) -> str:
+  return f"--out={path}: exists; write another name, or remove it"
+
+
+def _run(flags: argparse.Namespace) -> int:
+  sample.check_program(flags.run, flags.yes)
+  tf.config.set_visible_devices([], "GPU")  # The comparison is between results of one device.
+  tf.config.experimental.enable_op_determinism()
+  with Status() as status:
+    status.doing("loading the run")
+    step, number = load.load_numbered(flags.run, flags.step, flags.gin_param)
+    wanted = networks.chosen(networks.networks_of(step), flags.networks)
+    try:
+      with atomic.created(flags.out) as folder:
+        folder.mkdir()
+        files = _write(wanted, flags.formats, folder, status)
+        run = reader.read(pathlib.Path(flags.run).expanduser())
+        (folder / "README.md").write_text(card.text(run, number, files))
+        shutil.copy(run.folder / "config.gin", folder)
+    except FileExistsError as error:  # It was made meanwhile.
+      raise UsageError(_exists(flags.out)) from error
+  greatest = max(file.difference for file in files)
+  print(f"{flags.out}: {', '.join(each.name for each in wanted)} of {flags.run}, step {number}, as "
+        f"{', '.join(flags.formats)}; greatest difference from the run {greatest:.2g}")
+  return 0
+
+
+def _write(wanted: Sequence[networks.ExportedNetwork], names: Sequence[str],
+           folder: pathlib.Path, status: Status) -> list[card.File]:
+  written = []
+  for network in wanted:
+    status.doing(f"writing the {network.name}")
+    paths = formats.write(network, names, folder)
+    written += [(network, name, path) for name, path in zip(names, paths, strict=True)]
+  status.doing("loading the files in another process")
+  differences = formats.check([path for *_, path in written])
+  return [card.File(*file, differences[file[2].name]) for file in written]
+
+
+if __name__ == "__main__":
+  quiet.drop_native_log()
+  exit_with = main()
+  quiet.finish()
+  sys.exit(exit_with)

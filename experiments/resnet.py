@@ -1,0 +1,198 @@
+"""ResNet: a classifier of images.
+
+    python -m experiments.resnet --gin_file=configs/resnet_digits.gin
+
+He et al. 2015 (arXiv:1512.03385), trained as in Goyal et al. 2017 (arXiv:1706.02677).
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from models.gan.augmentation.shift import FlipAndShift  # noqa: F401  (for gin)
+from models.vision.digits import Digits
+from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
+from models.vision.held_out import hold_out
+from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
+from models.vision.images import ImageSource, read, to_unit_range
+from models.vision.lars import LARS
+from models.vision.mixing import CutMix, MixUp  # noqa: F401  (for gin)
+from models.vision.resnet import ResNet
+from replicator import app
+from replicator.strategies import dealing
+
+
+@gin.configurable(denylist=["channels", "num_classes"])
+class ImageClassifier(tf.Module):
+  """One training step of a `ResNet`: one update.
+
+  Args:
+    num_classes: number of classes of the data.
+    channels: 1 for gray, 3 for color images.
+    optimizer: makes a Keras optimizer.
+    label_smoothing: the share of a label that is spread evenly over all classes (Szegedy et al.
+      2015, arXiv:1512.00567, section 7).
+    weight_decay: adds `weight_decay / 2 |w|^2` of all kernels to the loss, so that their gradient
+      gets `weight_decay w`. Biases, and the scales and offsets of normalizations, do not decay.
+    augment: makes what training images pass through, such as `@FlipAndShift`; or None.
+    mix: makes what mixes the examples after that, `@MixUp` or `@CutMix`; or None.
+
+  Raises:
+    UsageError: the label smoothing is not in [0, 1), or the optimizer has a weight decay as well.
+  """
+
+  def __init__(self, num_classes: int, channels: int,
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               label_smoothing: float = 0.0, weight_decay: float = 0.0,
+               augment: Callable | None = None, mix: Callable | None = None):
+    super().__init__()
+    if not 0 <= label_smoothing < 1:
+      raise replicator.UsageError(f"ImageClassifier.label_smoothing = {label_smoothing}: must be "
+                                  "in [0, 1)")
+    self.num_classes = num_classes
+    self.label_smoothing = label_smoothing
+    self.weight_decay = weight_decay
+    self.augment = augment() if augment else None
+    self.mix = mix() if mix else None
+    self.network = ResNet(num_classes, channels)
+    made = optimizer()
+    _check_weight_decays(made, weight_decay)
+    self.optimizer = replicator.wrap_optimizer(made, self.network.trainable_variables)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
+
+    These are `loss`, the cross-entropy with the smoothed labels; and `accuracy`, the fraction of
+    the examples whose class has the highest logit; a mixture counts for the class of its larger
+    share.
+    """
+    images = to_unit_range(batch["image"], keras.config.floatx())
+    classes = tf.one_hot(batch["label"], self.num_classes, dtype=images.dtype)
+    if self.augment is not None:
+      images = self.augment(images)
+    if self.mix is not None:
+      images, classes = self.mix(images, classes)
+    (_, loss, accuracy), gradients = replicator.microbatch(
+        lambda part: self.optimizer.loss_and_gradients(self._losses, *part), (images, classes))
+    self.optimizer.apply(gradients, self.network.trainable_variables)
+    return {"loss": loss, "accuracy": accuracy}
+
+  def logits(self, images: tf.Tensor) -> tf.Tensor:
+    """The logits of the averaged network: uint8 `[n, h, w, c] -> [n, num_classes]`.
+
+    Without `wrap_optimizer.ema_decay` they are those of the network itself. The moving statistics
+    of its normalizations are those of the network in either case.
+    """
+    averaged = (self.optimizer.averaged_weights() if self.optimizer.averages
+                else contextlib.nullcontext())
+    with averaged:
+      return self.network(to_unit_range(images, keras.config.floatx()), training=False)
+
+  @tf.function(autograph=False, reduce_retracing=True)  # Its last batch is smaller.
+  def measure(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Whether the class is the highest, and among the five highest logits; and the cross-entropy.
+
+    Takes a batch as a step does; returns `top1` and `top5`, bool `[n]`, and `loss`, float `[n]`,
+    the one without label smoothing.
+    """
+    logits = self.logits(batch["image"])
+    scores = tf.cast(logits, tf.float32)
+    return {**{f"top{k}": tf.math.in_top_k(batch["label"], scores, min(k, self.num_classes))
+               for k in (1, 5)},
+            "loss": tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)}
+
+  def _losses(self, images: tf.Tensor, classes: tf.Tensor) -> list[tf.Tensor]:
+    """The loss with the weight decay, the loss without it, and the accuracy; each []."""
+    logits = self.network(images, training=True)
+    smoothed = ((1 - self.label_smoothing) * classes
+                + self.label_smoothing / self.num_classes)
+    loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(smoothed, logits))
+    is_right = tf.equal(tf.argmax(logits, 1), tf.argmax(classes, 1))
+    return [loss + self._decay(), loss, tf.reduce_mean(tf.cast(is_right, loss.dtype))]
+
+  def _decay(self) -> tf.Tensor | float:
+    if not self.weight_decay:
+      return 0.0
+    # tf.nn.l2_loss is half of the sum of squares.
+    return self.weight_decay * tf.add_n([
+        tf.nn.l2_loss(v) for v in self.network.trainable_variables if len(v.shape) > 1])
+
+
+def _check_weight_decays(optimizer: keras.optimizers.Optimizer, weight_decay: float) -> None:
+  of_optimizer = (optimizer.gradient_decay if isinstance(optimizer, LARS)
+                  else optimizer.weight_decay)
+  if weight_decay and of_optimizer:
+    raise replicator.UsageError(
+        f"ImageClassifier.weight_decay = {weight_decay}: {type(optimizer).__name__} has a "
+        f"weight_decay of {of_optimizer} as well; leave out one of the two")
+
+
+class Accuracy:
+  """Measures a classifier on every image of a source, each counted once.
+
+  The replicas of all workers share the images, in parts of `part_size`. The numbers do not depend
+  on how many replicas there are.
+  """
+
+  on_all_workers = True
+
+  def __init__(self, source: ImageSource, part_size: int = 250):
+    self.source = source
+    self._part_size = part_size
+
+  def __call__(self, classifier: ImageClassifier) -> replicator.Evaluation:
+    """The means of what `ImageClassifier.measure` returns."""
+    size = self.source.size
+    parts = list(dealing.deal(functools.partial(self._sums, classifier),
+                              -(-size // self._part_size)))
+    return replicator.Evaluation(
+        {name: float(sum(part[name] for part in parts)) / size for name in parts[0]},
+        method=f"top-1 and top-5 accuracy on {size:,} images that are not trained on")
+
+  def _sums(self, classifier: ImageClassifier, part: int) -> dict[str, np.float64]:
+    """The sums over the images of a part, float64 [] by name."""
+    first = part * self._part_size
+    images, labels = read(self.source, np.arange(first, min(first + self._part_size,
+                                                            self.source.size)))
+    found = classifier.measure({"image": images, "label": labels})
+    return {name: np.sum(values.numpy(), dtype=np.float64) for name, values in found.items()}
+
+
+@gin.configurable
+def resnet(workdir: str, data: Callable[[], ImageSource] = Digits,
+           validation: Callable[[], ImageSource] | None = None, held_out: float = 0.2) -> None:
+  """Trains a ResNet on `data`, or resumes the run in `workdir`.
+
+  Args:
+    workdir: the folder of the run.
+    data: makes the source of the images.
+    validation: makes the images that the evaluation measures; None holds out some of `data`.
+    held_out: the share of `data` that is held out and never trained on, if there is no
+      `validation`.
+
+  Raises:
+    UsageError: `validation` has other classes than `data`.
+  """
+  source = data()
+  train_on: ImageSource
+  measured: ImageSource
+  if validation is None:
+    train_on, measured = hold_out(source, held_out)
+  else:
+    train_on, measured = source, validation()
+    if measured.class_names != source.class_names:
+      raise replicator.UsageError(
+          f"resnet.validation: has {measured.num_classes} classes that are not the "
+          f"{source.num_classes} of resnet.data; name folders with the same sub-folders")
+  replicator.train(lambda: ImageClassifier(source.num_classes, source.image_shape[-1]), train_on,
+                   Accuracy(measured), workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(resnet)

@@ -1,0 +1,83 @@
+"""The graph of a function in which all that does not depend on the arguments is a constant."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import tensorflow as tf
+
+
+class FrozenGraph:
+  """The operations of a function that depend on its arguments, and constants for all else.
+
+  What a network computes of its variables alone is computed once and for all: averaged weights,
+  spectrally normalized kernels, folded kernels, the factors of batch normalization.
+
+  Args:
+    function: tensors -> a tensor. What it calls may be compiled.
+    inputs: the shapes, dtypes and names of its arguments.
+
+  Attributes:
+    inputs: the symbolic arguments.
+    output: the symbolic result.
+    operations: all that leads from the one to the other, each after those that it needs.
+    constants: the values of the other tensors that these operations take, by name.
+  """
+
+  def __init__(self, function: Callable[..., tf.Tensor], inputs: Sequence[tf.TensorSpec]):
+    with _inlined():
+      wrapped = tf.compat.v1.wrap_function(function, list(inputs))
+    self.inputs: list[tf.Tensor] = wrapped.inputs[:len(inputs)]
+    self.output: tf.Tensor = wrapped.outputs[0]
+    self._graph = wrapped.graph
+    depend = _dependent(wrapped.graph, self.inputs)
+    self.operations = _leading_to(self.output, depend)
+    fixed = {each.name: each for operation in self.operations for each in operation.inputs
+             if each.op.name not in depend}
+    values = wrapped.prune([], list(fixed.values()))() if fixed else []
+    self.constants: dict[str, np.ndarray] = {
+        name: value.numpy() for name, value in zip(fixed, values, strict=True)}
+
+  def imported(self, inputs: Sequence[tf.Tensor], constants: dict[str, tf.Tensor]) -> tf.Tensor:
+    """The result for arguments and constants, which are by name, in the present graph."""
+    definition = self._graph.as_graph_def()
+    needed = {operation.name for operation in self.operations}
+    nodes = [node for node in definition.node if node.name in needed]
+    del definition.node[:]
+    definition.node.extend(nodes)
+    given = {each.name: value for each, value in zip(self.inputs, inputs, strict=True)}
+    [result] = tf.graph_util.import_graph_def(definition, {**given, **constants},
+                                              [self.output.name], name="")
+    return result
+
+
+def _dependent(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> set[str]:
+  """The names of the operations whose results depend on some tensors, those of these included."""
+  depend = {each.op.name for each in inputs}
+  for operation in graph.get_operations():  # Each comes after those that it needs.
+    if any(each.op.name in depend for each in operation.inputs):
+      depend.add(operation.name)
+  return depend
+
+
+def _leading_to(output: tf.Tensor, names: set[str]) -> list[tf.Operation]:
+  """Those of some operations whose results a tensor needs, in their order; none without inputs."""
+  needed, waiting = {output.op.name}, [output.op]
+  while waiting:
+    for each in waiting.pop().inputs:
+      if each.op.name in names and each.op.name not in needed:
+        needed.add(each.op.name)
+        waiting.append(each.op)
+  return [operation for operation in output.graph.get_operations()
+          if operation.name in needed and operation.inputs]
+
+
+@contextmanager
+def _inlined() -> Iterator[None]:
+  """A context in which the graph of a function has no calls of other functions."""
+  before = tf.config.functions_run_eagerly()
+  tf.config.run_functions_eagerly(True)
+  try:
+    yield
+  finally:
+    tf.config.run_functions_eagerly(before)

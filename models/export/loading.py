@@ -1,0 +1,51 @@
+"""Computes with exported networks, and imports nothing else: `python loading.py RESULTS FILE ...`.
+
+A file is a folder of a SavedModel, `.keras` or `.onnx`. The arguments are in `NAME.npz` beside it.
+The results go to RESULTS, an `.npz` file, by the name of the file.
+"""
+
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def of_saved_model(path: str, arguments: dict[str, np.ndarray]) -> np.ndarray:
+  """What a SavedModel makes of arguments, which it takes in their order."""
+  import tensorflow as tf
+  return tf.saved_model.load(path)(*map(tf.constant, arguments.values())).numpy()
+
+
+def of_keras(path: str, arguments: dict[str, np.ndarray]) -> np.ndarray:
+  """What a Keras model makes of arguments: of one, or of a list of several."""
+  import keras
+  first, *others = arguments.values()
+  return np.asarray(keras.saving.load_model(path)([first, *others] if others else first))
+
+
+def of_onnx(path: str, arguments: dict[str, np.ndarray]) -> np.ndarray:
+  """What an ONNX graph makes of arguments, which it takes by name."""
+  import onnxruntime
+  session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+  return session.run(None, arguments)[0]
+
+
+LOADERS = {"": of_saved_model, ".keras": of_keras, ".onnx": of_onnx}
+
+
+def main(results: str, *paths: str) -> None:
+  """Writes the results of all files; ends with a line that names a file that fails."""
+  made: dict[str, Any] = {}
+  for path in map(pathlib.Path, paths):
+    with np.load(path.with_suffix(".npz")) as example:
+      arguments = {name: array for name, array in example.items() if name != "expected"}
+    try:
+      made[path.name] = LOADERS[path.suffix](str(path), arguments)
+    except Exception as error:
+      sys.exit(f"{path.name}: {type(error).__name__}: {error}".partition("\n")[0])
+  np.savez(results, **made)
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])

@@ -1,0 +1,171 @@
+"""The networks of a trained step that can be exported: functions of named tensors."""
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from models.gan import sampling
+from models.gan.latents import is_uniform
+from models.gan.networks.bigbigan import CodeDistribution
+from replicator.errors import UsageError
+
+_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+  """An argument or the result of a network: a batch of arrays.
+
+  Attributes:
+    name: what files call it.
+    shape: of one array of the batch.
+    dtype: of its elements.
+    meaning: what it is, in a few words.
+    low, high: the least and the greatest element; None where there is no bound.
+  """
+
+  name: str
+  shape: tuple[int, ...]
+  dtype: str
+  meaning: str
+  low: float | None = None
+  high: float | None = None
+
+  @property
+  def spec(self) -> tf.TensorSpec:
+    """That of a batch of any size."""
+    return tf.TensorSpec([None, *self.shape], self.dtype, self.name)
+
+  def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
+    """Random arrays `[count, *shape]`: uniform between bounds, else normal."""
+    size = [count, *self.shape]
+    if self.low is None or self.high is None:
+      return generator.standard_normal(size).astype(self.dtype)
+    if np.issubdtype(self.dtype, np.integer):
+      return generator.integers(int(self.low), int(self.high), size, self.dtype, endpoint=True)
+    return generator.uniform(self.low, self.high, size).astype(self.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedNetwork:
+  """A network of a trained step.
+
+  Attributes:
+    name: `generator`, `encoder` or `policy`.
+    meaning: what it does, in one sentence.
+    inputs: its arguments.
+    output: its result.
+    function: computes it, as the run does.
+  """
+
+  name: str
+  meaning: str
+  inputs: tuple[Values, ...]
+  output: Values
+  function: Callable[..., tf.Tensor]
+
+  def example(self, count: int) -> list[np.ndarray]:
+    """The same random arguments in each call, `count` of each."""
+    generator = np.random.default_rng(_SEED)
+    return [each.draw(generator, count) for each in self.inputs]
+
+
+def networks_of(step: Any) -> dict[str, ExportedNetwork]:
+  """The networks of a trained step, by name: those of a GAN, or the policy of an agent.
+
+  Raises:
+    UsageError: the step is neither a GAN that `sampling.check` accepts, nor an agent as
+      `models.rl.agents.Agent` describes it.
+  """
+  if hasattr(step, "act") and hasattr(step, "actor"):
+    return {"policy": _policy(step)}
+  sampling.check(step)
+  image_shape = sampling.image_shape(step)
+  made = {"generator": _generator(step, image_shape)}
+  if hasattr(step, "encoder"):
+    made["encoder"] = _encoder(step, image_shape)
+  return made
+
+
+def chosen(available: dict[str, ExportedNetwork], names: list[str]) -> list[ExportedNetwork]:
+  """The networks of these names; all if there are none.
+
+  Raises:
+    UsageError: there is no network of some name.
+  """
+  for name in names:
+    if name not in available:
+      raise UsageError(f"--networks={name}: the run has no {name}; it has "
+                       f"{' and '.join(available)}")
+  return [available[name] for name in names or available]
+
+
+def _generator(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
+  dtype = keras.config.floatx()
+  low, high, what = _distribution(gan.latents)
+  codes = Values("z", (gan.latent_dim,), dtype, f"codes, {what} in the training", low, high)
+  images = Values("image", image_shape, dtype,
+                  "images of -1 (black) to 1; in bytes, clip(round(127.5 (x + 1)), 0, 255)")
+  name = f"The generator{_with_averages(gan, 'generator')}"
+  if not gan.num_classes:
+    return ExportedNetwork(
+        "generator", f"{name} draws images from codes.", (codes,), images,
+        lambda z: gan.generate(z, tf.zeros([tf.shape(z)[0]], tf.int32)))
+  labels = Values("label", (), "int32", "classes", 0, gan.num_classes - 1)
+  return ExportedNetwork("generator", f"{name} draws images of classes from codes.",
+                         (codes, labels), images, gan.generate)
+
+
+def _averages(gan: Any, network: str) -> Any:
+  """The averages of a network's weights, if the run is known to keep some."""
+  optimizers = getattr(gan, "optimizers", None)
+  return (getattr(optimizers.get(network), "averages", None) if isinstance(optimizers, Mapping)
+          else None)
+
+
+def _with_averages(gan: Any, network: str) -> str:
+  return ", with averaged weights," if _averages(gan, network) else ""
+
+
+def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
+  """The bounds of the codes of the training, and what they are."""
+  if is_uniform(latents):
+    return -1.0, 1.0, "uniform"
+  name = getattr(inspect.unwrap(latents), "__name__", repr(latents))
+  return None, None, "N(0, 1)" if name == "normal_latents" else f"of '{name}'"
+
+
+def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
+  dtype = keras.config.floatx()
+  is_averaged = bool(_averages(gan, "encoder"))
+
+  def encode(images: tf.Tensor) -> tf.Tensor:
+    with gan.optimizers["encoder"].averaged_weights() if is_averaged else contextlib.nullcontext():
+      codes = gan.encoder(images, training=False)
+    return codes.mean if isinstance(codes, CodeDistribution) else codes
+
+  name = f"The encoder{_with_averages(gan, 'encoder')}"
+  images = Values("image", image_shape, dtype, "images, bytes / 127.5 - 1", -1, 1)
+  return ExportedNetwork("encoder", f"{name} infers the codes of images.", (images,),
+                         Values("z", (gan.latent_dim,), dtype, "codes"), encode)
+
+
+def _policy(agent: Any) -> ExportedNetwork:
+  environments = agent.actor.environments
+  size = environments.action_size
+  is_image = environments.observation_dtype == "uint8"
+  observations = Values(
+      "observation", environments.observation_shape, environments.observation_dtype,
+      f"observations of {environments.name}, as the environment gives them",
+      *((0, 255) if is_image else ()))
+  actions = Values("action", (size,), keras.config.floatx(),
+                   "actions; -1 and 1 are the bounds of the environment", -1, 1)
+  # No noise means the greedy action. One row of it is for all observations.
+  return ExportedNetwork("policy", "The policy chooses greedy actions.", (observations,), actions,
+                         lambda seen: agent.act(seen, tf.zeros([1, size])))

@@ -1,0 +1,56 @@
+"""LARS: a learning rate for each layer, for batches of thousands of images."""
+
+import gin
+import keras
+import tensorflow as tf
+
+from replicator.optimizers.schedules import Number
+
+
+@gin.configurable
+class LARS(keras.optimizers.SGD):
+  """SGD with momentum and layer-wise adaptive rates (You et al. 2017, arXiv:1708.03888).
+
+  The gradient g of each kernel w becomes, before the momentum,
+
+      trust |w| / (|g| + weight_decay |w|) (g + weight_decay w)
+
+  so that a step moves every layer by about the same share of its norm. Vectors, which are the
+  biases and the scales and offsets of normalizations, are updated as by SGD, and do not decay.
+
+  Args:
+    learning_rate: a number or a schedule; 10 and above, since the gradients become small.
+    momentum: the share of the last change that is added to the next.
+    weight_decay: the factor of w in the gradient. Leave out every other weight decay.
+    trust: the share of a layer's norm by which a learning rate of 1 moves it, "eta" in the paper.
+    nesterov: whether the momentum is Nesterov's; it is not in the paper.
+  """
+
+  def __init__(self, learning_rate: Number, momentum: float = 0.9, weight_decay: float = 0.0,
+               trust: float = 0.001, nesterov: bool = False, name: str = "lars"):
+    # Not Keras' own weight decay, which would not be in the gradient.
+    super().__init__(learning_rate, momentum=momentum, nesterov=nesterov, name=name)
+    self.gradient_decay = weight_decay
+    self.trust = trust
+
+  def update_step(self, gradient: tf.Tensor, variable: tf.Variable,
+                  learning_rate: tf.Tensor) -> None:
+    """Updates one variable."""
+    if len(variable.shape) > 1:
+      gradient = self._adapted(tf.cast(gradient, variable.dtype), tf.convert_to_tensor(variable))
+    super().update_step(gradient, variable, learning_rate)
+
+  def _adapted(self, gradient: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    of_kernel, of_gradient = tf.norm(kernel), tf.norm(gradient)
+    ratio = tf.math.divide_no_nan(
+        self.trust * of_kernel, of_gradient + self.gradient_decay * of_kernel)
+    # A kernel of zeros would never move.
+    ratio = tf.where(of_kernel > 0, ratio, tf.ones_like(ratio))
+    return ratio * (gradient + self.gradient_decay * kernel)
+
+  def get_config(self) -> dict:
+    """The arguments, as Keras keeps them."""
+    of_sgd = super().get_config()
+    shared = ("name", "learning_rate", "momentum", "nesterov")
+    return {**{name: of_sgd[name] for name in shared}, "weight_decay": self.gradient_decay,
+            "trust": self.trust}

@@ -1,0 +1,208 @@
+"""Residual networks that classify images: ResNet-18 to 152, and those of CIFAR-10.
+
+He et al. 2015 (arXiv:1512.03385). ResNet-18 and 34 have blocks of two 3x3 convolutions. ResNet-50,
+101 and 152 have bottlenecks of a 1x1, a 3x3 and a 1x1 convolution, with the stride in the 3x3: this
+is "v1.5", with the same logits as torchvision's networks of the same weights. ResNet-20, 32, 44, 56
+and 110 are those of section 4.2, for images of 32 pixels, whose shortcuts have no parameters.
+
+The normalization is over the examples of all replicas, so that the training is the same on any
+number of them. Initial convolutions are normal with the variance 2 / fan_out (He et al. 2015,
+arXiv:1502.01852). As in Goyal et al. 2017 (arXiv:1706.02677), section 5.1, the last layer begins
+with the standard deviation 0.01, and the last normalization of each block with gamma = 0; in the
+networks of CIFAR-10 it begins with 1.
+"""
+
+import dataclasses
+
+import gin
+import keras
+import tensorflow as tf
+
+from replicator import GlobalBatchNorm
+from replicator.errors import UsageError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNetDescription:
+  """What tells one residual network from another.
+
+  Attributes:
+    blocks: the number of blocks of each stage; all stages but the first halve the size.
+    channels: those of the first stage; each stage has twice as many as the one before.
+    bottleneck: whether a block has three convolutions, with four times the channels at its end.
+    stem: what comes before the stages, 'large' or 'small'; see `ResNet`.
+    projected: whether a shortcut to another shape is a 1x1 convolution. Otherwise it takes every
+      second pixel and adds channels of zeros.
+  """
+  blocks: tuple[int, ...]
+  channels: int = 64
+  bottleneck: bool = False
+  stem: str = "large"
+  projected: bool = True
+
+
+STEMS = ("large", "small")
+ARCHITECTURES = {
+    18: ResNetDescription((2, 2, 2, 2)),
+    34: ResNetDescription((3, 4, 6, 3)),
+    50: ResNetDescription((3, 4, 6, 3), bottleneck=True),
+    101: ResNetDescription((3, 4, 23, 3), bottleneck=True),
+    152: ResNetDescription((3, 8, 36, 3), bottleneck=True),
+    **{6 * n + 2: ResNetDescription((n, n, n), channels=16, stem="small", projected=False)
+       for n in (3, 5, 7, 9, 18)},
+}
+"""The descriptions by their depth, the number of layers with weights on the longest path."""
+
+
+@gin.configurable(denylist=["num_classes", "channels"])
+class ResNet(keras.Model):
+  """Classifies images: `[n, h, w, channels] -> [n, num_classes]`, the logits of the classes.
+
+  From the average over all positions on it computes in float32 (float64 under its policy), even if
+  the blocks have a lower precision.
+
+  Args:
+    num_classes: the number of classes.
+    channels: 1 for gray, 3 for color images.
+    depth: 18, 34, 50, 101 or 152; for images of 32 pixels 20, 32, 44, 56 or 110.
+    stem: 'large' for a 7x7 convolution and a maximum, which make the image a quarter as wide;
+      'small' for a 3x3 convolution, which keeps its size; None for that of the paper.
+    width: multiplies the channels of all layers.
+
+  Attributes:
+    num_features: the number of channels after the last stage.
+
+  Raises:
+    UsageError: the depth or the stem is unknown, or the width leaves no channel.
+  """
+
+  def __init__(self, num_classes: int, channels: int = 3, depth: int = 50,
+               stem: str | None = None, width: float = 1.0):
+    super().__init__(autocast=False)
+    architecture = _architecture(depth, stem)
+    first = round(architecture.channels * width)
+    if first < 1:
+      raise UsageError(f"ResNet.width = {width!r} leaves layers of {architecture.channels} "
+                       f"channels with none: write at least {1 / architecture.channels}")
+    self.is_large = architecture.stem == "large"
+    self.stem = ConvNorm(first, 7, stride=2) if self.is_large else ConvNorm(first, 3)
+    self.blocks = [
+        Block(first * 2 ** stage, stride=2 if stage and not i else 1,
+              bottleneck=architecture.bottleneck, projected=architecture.projected)
+        for stage, count in enumerate(architecture.blocks) for i in range(count)]
+    self.linear = keras.layers.Dense(num_classes, dtype=self.variable_dtype,
+                                     kernel_initializer=keras.initializers.RandomNormal(0.0, 0.01))
+    trunk: list[ConvNorm | Block] = [self.stem, *self.blocks]
+    shape: tuple = (None, None, None, channels)
+    for layer in trunk:
+      layer.build(shape)
+      shape = (None, None, None, layer.filters)
+    self.num_features = shape[-1]
+    self.linear.build((None, self.num_features))
+    self.built = True
+
+  def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Logits `[n, num_classes]` of images `[n, h, w, channels]` of any size."""
+    return self.linear(self.features(images, training))
+
+  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Features `[n, num_features]`, what the last layer classifies; see `call`."""
+    x = tf.nn.relu(self.stem(images, training=training))
+    if self.is_large:
+      # No ReLU is below the zeros around the image.
+      x = tf.nn.max_pool2d(_padded(x, 1), 3, 2, "VALID")
+    for block in self.blocks:
+      x = block(x, training=training)
+    return tf.reduce_mean(tf.cast(x, self.variable_dtype), [1, 2])
+
+
+class Block(keras.layers.Layer):
+  """A residual block, `relu(x + f(x))`: `[n, h, w, i] -> [n, h / stride, w / stride, filters]`.
+
+  Args:
+    channels: those of its 3x3 convolutions.
+    stride: 1, or 2 to halve the size.
+    bottleneck: whether f has three convolutions, and `filters` is `4 channels`; else `channels`.
+    projected: see `ResNetDescription`. Then gamma is 0 in the beginning, so that f is, too.
+  """
+
+  def __init__(self, channels: int, stride: int, bottleneck: bool, projected: bool):
+    super().__init__(autocast=False)
+    self.stride = stride
+    self.projected = projected
+    self.filters = 4 * channels if bottleneck else channels
+    gamma = "zeros" if projected else "ones"
+    self.residual = (
+        [ConvNorm(channels, 1), ConvNorm(channels, 3, stride), ConvNorm(self.filters, 1, 1, gamma)]
+        if bottleneck else [ConvNorm(channels, 3, stride), ConvNorm(channels, 3, 1, gamma)])
+    self.shortcut: ConvNorm | None = None
+
+  def build(self, input_shape):
+    if self.projected and (self.stride > 1 or input_shape[-1] != self.filters):
+      self.shortcut = ConvNorm(self.filters, 1, self.stride)
+      self.shortcut.build(input_shape)
+    for layer in self.residual:
+      layer.build(input_shape)
+      input_shape = (*input_shape[:-1], layer.filters)
+
+  def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    x = inputs
+    for layer in self.residual[:-1]:
+      x = tf.nn.relu(layer(x, training=training))
+    x = self.residual[-1](x, training=training)
+    return tf.nn.relu(x + self._shortcut(inputs, training))
+
+  def _shortcut(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+    if self.shortcut is not None:
+      return self.shortcut(x, training=training)
+    added = self.filters - x.shape[-1]
+    if self.stride > 1:
+      x = x[:, ::self.stride, ::self.stride]
+    return tf.cast(tf.pad(x, [[0, 0]] * 3 + [[0, added]]) if added else x, self.compute_dtype)
+
+
+class ConvNorm(keras.layers.Layer):
+  """A convolution and a `GlobalBatchNorm`: `[n, h, w, i] -> [n, h / stride, w / stride, filters]`.
+
+  It pads both sides by half of the kernel, as PyTorch's networks do. With a stride of 2, 'same'
+  would pad the right side more than the left.
+
+  Args:
+    filters: the number of output channels.
+    size: the width of the kernel, an odd number.
+    stride: 1 or 2.
+    gamma: the initializer of the scale of the normalization.
+  """
+
+  def __init__(self, filters: int, size: int, stride: int = 1, gamma: str = "ones"):
+    super().__init__(autocast=False)
+    self.filters = filters
+    self.margin = size // 2 if stride > 1 else 0
+    self.conv = keras.layers.Conv2D(
+        filters, size, stride, padding="same" if stride == 1 else "valid", use_bias=False,
+        kernel_initializer=keras.initializers.VarianceScaling(
+            2.0, mode="fan_out", distribution="untruncated_normal"))
+    self.norm = GlobalBatchNorm(gamma_initializer=gamma)
+
+  def build(self, input_shape):
+    self.conv.build(input_shape)
+    self.norm.build((*input_shape[:-1], self.filters))
+
+  def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    padded = _padded(inputs, self.margin) if self.margin else inputs
+    return self.norm(self.conv(padded), training=training)
+
+
+def _padded(x: tf.Tensor, margin: int) -> tf.Tensor:
+  return tf.pad(x, [[0, 0], [margin, margin], [margin, margin], [0, 0]])
+
+
+def _architecture(depth: int, stem: str | None) -> ResNetDescription:
+  if depth not in ARCHITECTURES:
+    raise UsageError(f"ResNet.depth = {depth!r}: no such network; write one of "
+                     f"{', '.join(map(str, ARCHITECTURES))}")
+  if stem not in (None, *STEMS):
+    raise UsageError(f"ResNet.stem = {stem!r}: no such stem.{nearest(str(stem), STEMS)} Write one "
+                     f"of: {', '.join(STEMS)}")
+  architecture = ARCHITECTURES[depth]
+  return dataclasses.replace(architecture, stem=stem) if stem else architecture

@@ -1,0 +1,223 @@
+"""What a new run takes from another one: the weights of its networks, some of which stay frozen."""
+
+import ast
+import dataclasses
+import fnmatch
+import hashlib
+import pathlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+from replicator import atomic
+from replicator.checkpoints import names as naming
+from replicator.checkpoints.checkpoint import Checkpoints, steps_of
+from replicator.checkpoints.matching import Match, names_by_order
+from replicator.checkpoints.snapshot import Variables
+from replicator.collectives import collectives
+from replicator.configuration.differences import written_values
+from replicator.console.formatting import labeled
+from replicator.errors import UsageError, nearest
+from replicator.step import context
+from replicator.step.variables import variables_of
+from replicator.strategies.replicator import Replicator
+from replicator.workdir import reader
+
+_MOST_LINES = 8  # On what is not taken; `run.json` names everything.
+
+Layers = Mapping[str, keras.layers.Layer]  # By name.
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+  """Where the weights of a run come from: a fact for `run.json`, and lines for the user."""
+
+  facts: dict[str, Any] | None = None
+  lines: Sequence[str] = ()
+
+
+@gin.configurable(module="replicator", denylist=["run"])
+class StartFrom:
+  """Gives the networks of a new run the weights of another run, and freezes some of their layers.
+
+  A weight is taken if the same attributes lead to it in both runs, and its shape is the same; the
+  precision may differ. The moving averages of an optimizer come with the weights, and are copies of
+  them if the other run has none. Nothing else is taken: slots of optimizers, counts and the step
+  begin as in any run. A run that resumes takes nothing again.
+
+  A frozen layer goes on as the function that it was, bit for bit: no update changes it, its batch
+  normalization uses its moving statistics, and its spectral normalization keeps its vectors. Frozen
+  lower layers of a discriminator are FreezeD (Mo et al. 2020, arXiv:2002.10964).
+
+  Args:
+    run: the workdir of the other run.
+    step: the number of training steps after which its checkpoint was saved; 'best' for the one
+      that its `Checkpoints.keep_best` names; None for the newest good one.
+    networks: the networks to take, by the attributes of the step that lead to them, such as
+      `['generator']`; None for all that both runs have.
+    frozen: what is frozen in each network: a number of its first layers or blocks,
+      `{'discriminator': 2}`; or names of layers, where `*` stands for any characters,
+      `{'discriminator': ['blocks/0', 'embedding'], 'encoder': ['*']}`.
+  """
+
+  def __init__(self, run: str, step: int | Literal["best"] | None = None,
+               networks: Sequence[str] | None = None,
+               frozen: Mapping[str, int | Sequence[str]] | None = None):
+    self._run = pathlib.Path(run).expanduser()
+    self._step = step
+    self._networks = networks
+    self._frozen = frozen or {}
+
+  def begin(self, step: Any, replicator: Replicator, workdir: pathlib.Path) -> Origin:
+    """Freezes what is to be frozen and, if the run in `workdir` is new, takes the weights.
+
+    All workers must call it together.
+
+    Raises:
+      UsageError: there is no such run, checkpoint, network or layer; nothing in the checkpoint
+        fits the step, or something that is to be frozen does not; or the run is this one.
+    """
+    networks = naming.networks_of(step)
+    frozen = self._freeze(networks)
+    if context.run.is_loaded:  # The step gets a checkpoint of its own run; the other may be gone.
+      return Origin()
+    if self._run.resolve() == workdir.resolve():
+      raise self._error("is the workdir of this run; write that of another one")
+    if steps_of(workdir / "checkpoints"):
+      return self._resumed(workdir)
+    if not steps_of(self._run / "checkpoints"):
+      raise self._error("holds no checkpoint; write the workdir of a run that has saved one")
+    return self._take(step, replicator, networks, frozen)
+
+  def _error(self, what: str) -> UsageError:
+    return UsageError(f"train.start_from = '{self._run}': {what}")
+
+  def _resumed(self, workdir: pathlib.Path) -> Origin:
+    facts = reader.read_facts(workdir).get("start_from")
+    if facts and facts["run"] == str(self._run.resolve()):
+      return Origin(facts)
+    began = f"began from {facts['run']}" if facts else "began without it"
+    return Origin(facts, [f"warning: train.start_from = '{self._run}': nothing is taken, because "
+                          f"this run resumes, and {began}; give a new run another --workdir"])
+
+  def _freeze(self, networks: Layers) -> Layers:
+    _check_known("frozen", self._frozen, networks)
+    frozen = {naming.joined(path, name): layer for path, which in self._frozen.items()
+              for name, layer in _chosen(path, networks[path], which).items()}
+    for layer in frozen.values():
+      layer.trainable = False
+    return frozen
+
+  def _take(self, step: Any, replicator: Replicator, networks: Layers, frozen: Layers) -> Origin:
+    _check_known("networks", self._networks or (), networks)
+    folder, facts, values = self._read(step, replicator)
+    variables, here = variables_of(step), naming.names_of(step)
+    there = facts["names"] if "names" in facts else names_by_order(here, values)
+    found = Match(variables, here, values, there, set(facts["by_replica"]))
+    self._check_has(found.networks)
+    everything = [*networks, *sorted(found.networks - networks.keys())]
+    for network in everything if self._networks is None else self._networks:
+      found.add(network)
+    if not found.taken:
+      why = "; ".join(f"{name} {why}" for name, why in list(found.left.items())[:3])
+      raise self._error("nothing of it fits the networks of this run: "
+                        f"{why or 'StartFrom.networks names none'}")
+    found.check_taken(frozen)
+    Variables(variables, replicator).put(found.snapshot())
+    counts, left = found.counts(), found.left | dict.fromkeys(
+        naming.others_of(step), "is in no network")
+    return Origin(
+        {"run": str(self._run.resolve()), "step": facts["step"],
+         "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
+         "taken": {network: taken for network, (taken, _) in counts.items()},
+         "not_taken": left, "frozen": list(frozen)},
+        _lines(f"{self._run}, step {facts['step']}", counts, left, frozen))
+
+  def _read(self, step: Any, replicator: Replicator
+            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
+    """The folder, the facts and the values of the other run's checkpoint."""
+    is_best = self._step == "best"
+    source = Checkpoints(self._run / "checkpoints", step,
+                         **(_settings_of_best(self._run) if is_best else {}))
+    number = source.best() if is_best else self._step
+    found = source.read_weights(number)  # type: ignore[arg-type]
+    agreed = _of_chief(found[1]["step"], replicator)
+    # The other run may have saved a newer one meanwhile.
+    return found if found[1]["step"] == agreed else source.read_weights(agreed)
+
+  def _check_has(self, networks: set[str]) -> None:
+    for name in self._networks or ():
+      if name not in networks:
+        raise UsageError(f"StartFrom.networks: '{name}' is not in {self._run}, which has "
+                         f"{_listed(networks)}")
+
+
+def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
+  """Which checkpoint of a run is its best one, by its own configuration."""
+  settings = {"keep_best": None, "best_is": "min"}
+  try:
+    written = written_values((run / "config.gin").read_text())
+  except (OSError, ValueError) as error:
+    raise UsageError(f"StartFrom.step = 'best': {run}/config.gin, which names the scalar, cannot "
+                     f"be read ({error}); write the number of a step") from error
+  return {name: ast.literal_eval(written.get(f"Checkpoints.{name}", repr(default)))
+          for name, default in settings.items()}
+
+
+def _of_chief(number: int, replicator: Replicator) -> int:
+  """The chief's number. It counts as no run of a step, whose number chooses the random draws."""
+  if replicator.num_pipelines == 1:
+    return number
+  share = replicator.compile(lambda: replicator.on_replicas(
+      lambda: collectives.broadcast(tf.constant(number), 0), tf.constant(0, tf.int64), ()))
+  return int(replicator.local_results(replicator.start(share))[0])
+
+
+def _chosen(path: str, network: keras.layers.Layer, which: int | Sequence[str]) -> Layers:
+  """The layers of a network that are to be frozen by name, without those inside them."""
+  blocks = naming.blocks_in(network)
+  if isinstance(which, int):
+    if not 0 <= which <= len(blocks):
+      raise UsageError(f"StartFrom.frozen: {which} layers of '{path}', which has {len(blocks)}: "
+                       f"{', '.join(blocks)}")
+    return {name: blocks[name] for name in list(blocks)[:which]}
+  layers = {name: layer for name, layer in {"": network, **naming.layers_in(network)}.items()
+            if layer.variables}
+  found: dict[str, keras.layers.Layer] = {}
+  for pattern in which:
+    names = fnmatch.filter(layers, pattern)
+    if not names:
+      raise UsageError(f"StartFrom.frozen: '{path}' has no layer '{pattern}'."
+                       f"{nearest(pattern, layers)} Its layers are {', '.join(blocks)}, and those "
+                       "inside them")
+    found.update({name: layers[name] for name in names})
+  return {name: layer for name, layer in found.items()
+          if not any(name != outer and f"{name}/".startswith(f"{outer}/" if outer else "")
+                     for outer in found)}
+
+
+def _check_known(setting: str, names: Iterable[str], networks: Iterable[str]) -> None:
+  for name in names:
+    if name not in networks:
+      raise UsageError(f"StartFrom.{setting}: the step has no network '{name}'."
+                       f"{nearest(name, networks)} Its networks are {_listed(networks)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+  return ", ".join(sorted(names)) or "none"
+
+
+def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str, str],
+           frozen: Collection[str]) -> list[str]:
+  took = ", ".join(f"{network} ({taken if taken == total else f'{taken} of {total}'} variables)"
+                   for network, (taken, total) in counts.items())
+  lines = [labeled("start from", f"{origin}: {took}")]
+  lines += [labeled("not taken", f"{name} {why}") for name, why in left.items()]
+  if len(left) > _MOST_LINES:
+    lines[_MOST_LINES + 1:] = [labeled("not taken", f"and {len(left) - _MOST_LINES} more, which "
+                                       "run.json names")]
+  return lines + ([labeled("frozen", ", ".join(frozen))] if frozen else [])

@@ -1,0 +1,208 @@
+"""`experiments.export`: files of a run's networks that load without this project, by command."""
+
+import importlib.util
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import export
+from models.export import card, formats, loading
+from models.export.networks import ExportedNetwork, Values, chosen, networks_of
+from replicator.errors import RunFailed, UsageError
+from replicator.workdir import reader
+from tests.experiments.test_sample import ROOT, STEP, saved
+
+# Keras' own, when it saves a variable.
+pytestmark = [pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+              pytest.mark.usefixtures("restored")]
+FORMATS = list(formats.SUFFIXES)
+WEIGHTS = tf.constant(np.linspace(-1.0, 1.0, 12).reshape(4, 3), tf.float32)
+INPUT, OUTPUT = Values("observation", (4,), "float32", "a"), Values("action", (3,), "float32", "b")
+POLICY = ExportedNetwork("policy", "Acts.", (INPUT,), OUTPUT, lambda x: tf.tanh(x @ WEIGHTS))
+
+
+# ---- One network --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+  """A folder with a policy in all formats, and the paths of the files."""
+  folder = tmp_path_factory.mktemp("written")
+  return folder, formats.write(POLICY, FORMATS, folder)
+
+
+def test_every_file_computes_the_same(written):
+  folder, paths = written
+  assert [path.name for path in paths] == ["policy", "policy.keras", "policy.onnx"]
+  assert sorted(path.name for path in folder.iterdir()) == sorted(
+      ["policy.npz", *(path.name for path in paths)])
+  with np.load(folder / "policy.npz") as example:
+    assert set(example) == {"observation", "expected"}
+    np.testing.assert_allclose(example["expected"], np.tanh(example["observation"] @ WEIGHTS),
+                               rtol=1e-5, atol=1e-7)
+    for path in paths:
+      found = loading.LOADERS[path.suffix](str(path), {"observation": example["observation"]})
+      np.testing.assert_allclose(found, example["expected"], rtol=0, atol=1e-6)
+
+
+def test_another_process_loads_a_file_without_this_project(written, monkeypatch):
+  folder, _ = written
+  monkeypatch.chdir(folder)
+  assert 0 <= formats.check([pathlib.Path("policy.onnx")])["policy.onnx"] < 1e-6
+  source = pathlib.Path(loading.__file__).read_text()
+  assert set(re.findall(r"import (\w+)", source)) == {
+      "pathlib", "sys", "Any", "numpy", "tensorflow", "keras", "onnxruntime"}
+
+
+def test_names_and_sizes_are_those_of_the_card(written):
+  folder, _ = written
+  import onnxruntime
+  session = onnxruntime.InferenceSession(folder / "policy.onnx")
+  assert [(each.name, each.shape) for each in (*session.get_inputs(), *session.get_outputs())] == [
+      ("observation", ["n", 4]), ("action", ["n", 3])]
+  serve = tf.saved_model.load(str(folder / "policy")).signatures["serving_default"]
+  for count in (1, 3):
+    x = np.ones([count, 4], np.float32)
+    expected = np.tanh(x @ WEIGHTS.numpy())
+    for found in (serve(observation=x)["action"], *session.run(["action"], {"observation": x})):
+      np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def loaded_as(results, monkeypatch):
+  monkeypatch.setattr(formats, "_loaded", lambda paths: {path.name: results for path in paths})
+
+
+@pytest.mark.parametrize("change", [
+    lambda expected: expected + 2e-6, lambda expected: expected[:, :2],
+    lambda expected: np.full_like(expected, np.nan)])
+def test_other_results_are_refused(change, written, monkeypatch):
+  _, [_, path, _] = written
+  with np.load(path.with_suffix(".npz")) as example:
+    loaded_as(change(example["expected"]), monkeypatch)
+  with pytest.raises(RunFailed, match=r"policy\.keras: its results differ from those of the run"):
+    formats.check([path])
+
+
+def test_a_file_that_does_not_load_is_named(tmp_path):
+  formats.write(POLICY, [], tmp_path)
+  (tmp_path / "policy.onnx").write_bytes(b"torn")
+  with pytest.raises(RunFailed, match=r"^policy\.onnx: \w+: .*; nothing was written"):
+    formats.check([tmp_path / "policy.onnx"])
+
+
+# ---- The networks of a step ---------------------------------------------------------------------
+
+
+class GAN:
+  """A generator whose image is one pixel."""
+  num_classes = 0
+  latent_dim = 2
+
+  def latents(self, name, shape):
+    return tf.zeros(shape)
+
+  def generate(self, z, labels):
+    assert labels.shape.rank == 1
+    return tf.tanh(z[:, tf.newaxis, tf.newaxis, :1])
+
+
+def test_a_gan_without_classes_or_encoder_has_a_generator_of_codes():
+  found = networks_of(GAN())
+  assert list(found) == ["generator"]
+  [codes] = found["generator"].inputs
+  assert (codes.name, codes.shape) == ("z", (2,))
+  assert found["generator"].output.shape == (1, 1, 1)
+  [z] = found["generator"].example(3)
+  images = found["generator"].function(tf.constant(z))
+  np.testing.assert_allclose(images[:, 0, 0], np.tanh(z[:, :1]), rtol=1e-5)
+  with pytest.raises(UsageError, match="--networks=encoder: the run has no encoder; it has gener"):
+    chosen(found, ["generator", "encoder"])
+
+
+def test_a_step_that_is_no_gan_or_agent_is_refused():
+  with pytest.raises(UsageError, match="Module has no 'latents', so it is no GAN"):
+    networks_of(tf.Module())
+
+
+# ---- The card -----------------------------------------------------------------------------------
+
+
+def test_the_card_has_the_numbers_of_the_last_evaluation_until_the_step(written, tmp_path):
+  _, paths = written
+  (tmp_path / "run.json").write_text(json.dumps({
+      "experiment": "d4pg", "command": "python a|b", "git_commit": "c0ffee", "git_diff": "x",
+      "strategy": "mirrored", "num_replicas": 2, "evaluation": "20 episodes", "seed": 7,
+      "machine": {"processor": "EPYC", "cores": 2, "accelerators": []},
+      "settings": [["D4PG.noise", "0.2", "a.gin:3"]], "versions": {"keras": "3"}}))
+  (tmp_path / "config.gin").write_text("Environments.name = 'Pendulum-v1'\n")
+  (tmp_path / "metrics.jsonl").write_text("".join(
+      json.dumps({"step": step, "loss": 1.0, **evaluation}) + "\n" for step, evaluation in [
+          (10, {"eval/return": -1.5}), (20, {"eval/return": -0.25}), (25, {}),
+          (30, {"eval/return": 9.0})]))
+  files = [card.File(POLICY, *file, 1e-7) for file in zip(FORMATS, paths, strict=True)]
+  text = card.text(reader.read(tmp_path), 25, files)
+  for line in (
+      "# The policy of a run of d4pg, step 25",
+      "| policy | input | `observation` | [n, 4] | float32 | a |",
+      "The evaluation of step 20: 20 episodes.", "| return | -0.25 |",
+      r"| command | `python a\|b` |", "| data | `'Pendulum-v1'` |", "D4PG.noise = 0.2",
+      "| strategy | mirrored; replicas: 2, workers: None |",
+      "| commit | `c0ffee` with changes, which `changes.diff` of the run has |",
+      "[action] = onnxruntime.InferenceSession('policy.onnx').run(None, "
+      "{'observation': observation})"):
+    assert line in text.splitlines(), line
+  assert "9.0" not in text
+
+
+# ---- Mistakes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags, line", [
+    (["--formats=savedmodel,tflite"],
+     "--formats=tflite: write some of savedmodel,keras,onnx"),
+    (["--out=."], "--out=.: exists; write another name, or remove it"),
+    (["--step=last"], "command line: argument --step: 'last': write the step of a checkpoint, or "
+     "'best'."),
+    (["--run=nowhere"], "nowhere: no such folder; write the workdir of a run")])
+def test_a_mistake_is_one_line(flags, line, tmp_path, capsys, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert export.main(["--run=run", "--out=out", *flags]) == 2
+  assert capsys.readouterr().err == f"error: {line}\n"
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  assert export.main(["--run=run", "--out=out"]) == 2
+  assert capsys.readouterr().err == (
+      "error: --formats=onnx: needs the package tf2onnx; run pip install 'replicator[onnx]', or "
+      "write --formats=savedmodel,keras\n")
+
+
+# ---- As a user does it --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, names", [("sngan", ["generator", "encoder"]), ("d4pg", ["policy"])])
+def test_a_run_is_exported_by_command(name, names, tmp_path):
+  gin.clear_config()
+  run = saved(name, tmp_path / "run")
+  done = subprocess.run([sys.executable, "-m", "experiments.export", f"--run={run}",
+                         f"--out={tmp_path / 'out'}"], cwd=ROOT, capture_output=True, text=True,
+                        timeout=600, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert done.stderr == ""
+  assert f"{', '.join(names)} of {run}, step {STEP}, as savedmodel, keras, onnx; greatest diff" in (
+      done.stdout.splitlines()[-1])
+  text = (tmp_path / "out" / "README.md").read_text()
+  assert ("with averaged weights" in text) == (names != ["policy"])
+  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+      ["README.md", "config.gin", *(f"{name}{suffix}" for name in names
+                                    for suffix in ("", ".keras", ".onnx", ".npz"))])

@@ -1,0 +1,213 @@
+"""ResNet: the strategy does not change its training, and what its losses and accuracies are."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from experiments import resnet
+from models.vision.images import InMemoryImages
+from replicator.app import config
+from replicator.checkpoints import checkpoint
+from replicator.errors import UsageError
+from replicator.step import context
+from replicator.strategies.dealing import Dealer
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
+         "train.eval_every = 4", "train.steps = 4", "train.checkpoint_every = 4"]
+EVERYTHING = ["ImageClassifier.mix = @CutMix", "ImageClassifier.augment = @FlipAndShift",
+              "train.precision = 'float64'"]
+LARGE_BATCH = ["ImageClassifier.optimizer = @LARS", "ImageClassifier.weight_decay = 0.0",
+               "LARS.weight_decay = 1e-4", "LARS.learning_rate = 10.0",
+               "ImageClassifier.mix = @MixUp", "train.precision = 'float64'"]
+BATCH = {"image": np.random.default_rng(0).integers(0, 256, [8, 8, 8, 1]).astype(np.uint8),
+         "label": np.arange(8, dtype=np.int32)}
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+def configure(*bindings: str) -> None:
+  config.parse([str(ROOT / "configs" / "resnet_digits.gin")], [*SMALL, *bindings])
+
+
+def rows(workdir: pathlib.Path) -> list[dict]:
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  return [{name: value for name, value in json.loads(line).items() if name != "seconds"}
+          for line in lines]
+
+
+def train(workdir: pathlib.Path, *bindings: str) -> None:
+  configure(*bindings)
+  resnet.resnet(str(workdir))
+
+
+def assert_same_training(workdir: pathlib.Path, reference: pathlib.Path) -> None:
+  found, expected = rows(workdir), rows(reference)
+  assert [row.keys() for row in found] == [row.keys() for row in expected]
+  assert {"eval/top1", "eval/top5", "eval/loss"} <= found[-1].keys()
+  for row, expected_row in zip(found, expected, strict=True):
+    np.testing.assert_allclose(list(row.values()), list(expected_row.values()), rtol=1e-9)
+  variables = checkpoint.read(workdir / "checkpoints")
+  for name, value in checkpoint.read(reference / "checkpoints").items():
+    if tf.as_dtype(value.dtype).is_floating:
+      np.testing.assert_allclose(variables[name], value, rtol=1e-8, atol=1e-8, err_msg=name)
+
+
+MIRRORED = {n: ["Replicator.strategy = 'mirrored'", f"Replicator.logical_cpus = {n}"]
+            for n in (2, 4)}
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory) -> pathlib.Path:
+  workdir = tmp_path_factory.mktemp("one")
+  train(workdir, *EVERYTHING)
+  return workdir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", MIRRORED)
+def test_replicas_do_not_change_the_training_nor_its_evaluation(replicas, one_device, tmp_path):
+  train(tmp_path, *EVERYTHING, *MIRRORED[replicas])
+  assert_same_training(tmp_path, one_device)
+
+
+@pytest.mark.slow
+def test_two_processes_do_not_change_the_training_nor_its_evaluation(one_device, tmp_path):
+  bindings = [*SMALL, *EVERYTHING, "Replicator.strategy = 'multi_worker_mirrored'"]
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.launch", "--workers=2", "--", sys.executable, "-m",
+       "experiments.resnet", "--gin_file=configs/resnet_digits.gin",
+       *(f"--gin_param={binding}" for binding in bindings), f"--workdir={tmp_path}"],
+      cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert_same_training(tmp_path, one_device)
+
+
+@pytest.mark.slow
+def test_replicas_do_not_change_a_training_with_lars_and_mixup(tmp_path):
+  for name, strategy in (("1", []), ("2", MIRRORED[2])):
+    train(tmp_path / name, *LARGE_BATCH, *strategy)
+  assert_same_training(tmp_path / "2", tmp_path / "1")
+
+
+def classifier(*bindings: str) -> resnet.ImageClassifier:
+  configure("ResNet.width = 0.125", *bindings)
+  return resnet.ImageClassifier(10, 1)
+
+
+def test_the_loss_is_that_of_smoothed_labels_and_only_kernels_decay():
+  keras.config.set_floatx("float64")
+  keras.config.set_dtype_policy("float64")
+  step = classifier("ImageClassifier.label_smoothing = 0.2", "ImageClassifier.weight_decay = 0.5")
+  images = tf.cast(BATCH["image"], tf.float64) / 127.5 - 1
+  logits = step.network(images, training=True).numpy()
+  targets = 0.8 * np.eye(10)[BATCH["label"]] + 0.02
+  log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+  expected = -(targets * log_softmax).sum(1).mean()
+  variables = step.network.trainable_variables
+  total, loss, accuracy = step._losses(images, tf.one_hot(BATCH["label"], 10, dtype=tf.float64))
+  with tf.GradientTape() as tape:
+    decay = step._decay()
+  np.testing.assert_allclose([loss, total], [expected, expected + decay])
+  assert accuracy == np.mean(logits.argmax(1) == BATCH["label"])
+  for variable, gradient in zip(variables, tape.gradient(decay, variables), strict=True):
+    if variable.name == "kernel":
+      np.testing.assert_allclose(gradient, 0.5 * variable.numpy())
+    else:
+      assert variable.name in ("gamma", "beta", "bias") and gradient is None
+
+
+def test_accuracies_are_those_of_the_ranks_of_logits(monkeypatch):
+  step = classifier()
+  logits = np.random.default_rng(1).normal(size=[8, 10]).astype(np.float32)
+  monkeypatch.setattr(step, "logits", lambda images: tf.constant(logits))
+  found = step.measure(BATCH)
+  ranks = (logits > logits[np.arange(8), BATCH["label"]][:, None]).sum(1)
+  np.testing.assert_array_equal(found["top1"], ranks < 1)
+  np.testing.assert_array_equal(found["top5"], ranks < 5)
+
+
+def test_an_evaluation_is_of_averaged_weights():
+  step = classifier("wrap_optimizer.ema_decay = 0.5")
+  before = step.logits(BATCH["image"]).numpy()
+  step.network.linear.bias.assign_add(tf.ones([10]))
+  np.testing.assert_array_equal(step.logits(BATCH["image"]), before)
+  step.optimizer.averages[-1].assign(tf.fill([10], 3.0))
+  np.testing.assert_allclose(step.logits(BATCH["image"]), before + 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bindings, line", [
+    (["ImageClassifier.label_smoothing = 1.0"],
+     "ImageClassifier.label_smoothing = 1.0: must be in [0, 1)"),
+    (["sgd.weight_decay = 1e-4"],
+     "ImageClassifier.weight_decay = 0.0001: SGD has a weight_decay of 0.0001 as well; leave out "
+     "one of the two"),
+    (["ImageClassifier.optimizer = @LARS", "LARS.learning_rate = 10.0", "LARS.weight_decay = 1e-4"],
+     "ImageClassifier.weight_decay = 0.0001: LARS has a weight_decay of 0.0001 as well; leave out "
+     "one of the two"),
+])
+def test_settings_that_do_not_go_together_are_refused(bindings, line):
+  with pytest.raises(UsageError) as error:
+    classifier(*bindings)
+  assert str(error.value).splitlines()[0] == line
+
+
+class Counting:
+  """A classifier whose top-1 is the label of an image, and which counts how often it sees one."""
+
+  def __init__(self) -> None:
+    self.seen = np.zeros(1003, np.int64)
+
+  def measure(self, batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    numbers = batch["image"].astype(np.int64) @ [256, 1]
+    np.add.at(self.seen, numbers[:, 0, 0], 1)
+    return {"top1": tf.constant(batch["label"])}
+
+
+@pytest.mark.parametrize("replicas", [1, 7])
+def test_every_image_counts_once(replicas):
+  numbers = np.arange(1003)
+  images = np.stack([numbers // 256, numbers % 256], -1)[:, None, None]
+  labels = np.random.default_rng(0).integers(0, 1000, 1003)
+  runner = replicator.Replicator("mirrored", logical_cpus=replicas)
+  evaluate = resnet.Accuracy(InMemoryImages(images, labels, ("a",)), part_size=100)
+  counting = Counting()
+  with context.entered(tf.constant(0, tf.int64)) as here:
+    here.dealer = Dealer(runner, evaluate.on_all_workers)
+    found = evaluate(counting).scalars
+  assert counting.seen.min() == 1
+  np.testing.assert_allclose(found["top1"], labels.mean(), rtol=1e-15)
+
+
+def source(*names: str) -> InMemoryImages:
+  return InMemoryImages(np.zeros([4, 8, 8, 1]), np.zeros(4), names)
+
+
+def test_validation_images_are_measured_and_the_others_trained_on(monkeypatch, tmp_path):
+  given = []
+  monkeypatch.setattr(replicator, "train", lambda step, data, evaluate, workdir: given.append(
+      (data, evaluate)))
+  everything, validation = source("a", "b"), source("a", "b")
+  resnet.resnet(str(tmp_path), lambda: everything, lambda: validation)
+  resnet.resnet(str(tmp_path), lambda: everything, held_out=0.25)
+  (data, evaluate), (train_on, held_out) = given
+  assert (data, evaluate.source) == (everything, validation)
+  assert (train_on.size, held_out.source.size) == (3, 1)
+  with pytest.raises(UsageError, match=r"resnet\.validation: has 1 classes that are not the 2"):
+    resnet.resnet(str(tmp_path), lambda: everything, lambda: source("a"))
+
+
+def test_a_classifier_takes_a_step_of_everything():
+  step = classifier("ImageClassifier.mix = @CutMix", "ImageClassifier.augment = @FlipAndShift")
+  before = step.network.linear.kernel.numpy()
+  with context.entered(tf.constant(0, tf.int64)):
+    scalars = step(BATCH)
+  assert np.isfinite(scalars["loss"]) and 0 <= scalars["accuracy"] <= 1
+  assert (step.network.linear.kernel.numpy() != before).any()
