@@ -135,6 +135,6 @@ def _in_folders(names: Sequence[str], entries: Sequence[_Entry], path: str
   kept = [i for i, name in enumerate(inner) if "/" in name and not name.startswith(".")]
   if not kept:
     raise UsageError(f"ImageZip.path = {path!r}: has neither {labels_lib.JSON} nor a folder for "
-                     "each class, such as cats/001.jpg and dogs/001.jpg; images without classes may "
-                     "all be in one folder, such as all/")
+                     "each class, such as cats/001.jpg and dogs/001.jpg; images without classes "
+                     "may all be in one folder, such as all/")
   return [names[i] for i in kept], [entries[i] for i in kept], [inner[i] for i in kept]
