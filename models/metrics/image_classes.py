@@ -1,15 +1,12 @@
 """The classes of images in files: by a list of labels, or by the folders that they are in."""
 
 import contextlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 import numpy as np
 
-from replicator.errors import UsageError
-
-LIST = "dataset.json"  # In the layout of StyleGAN: {"labels": [["00000.png", 3], ...]}.
+from models.vision import labels
 
 
 def folders(files: Sequence[str]) -> tuple[str, ...]:
@@ -17,9 +14,7 @@ def folders(files: Sequence[str]) -> tuple[str, ...]:
 
   It is empty if a file is in no folder. They are the classes of an `ImageFolder`.
   """
-  if any("/" not in file for file in files):
-    return ()
-  return tuple(sorted({file.partition("/")[0] for file in files}))
+  return () if any("/" not in file for file in files) else labels.from_folders(files)[1]
 
 
 def of_files(name: str, files: Sequence[str],
@@ -36,18 +31,13 @@ def of_files(name: str, files: Sequence[str],
   Raises:
     UsageError: `dataset.json` has labels, but not one of each file.
   """
-  listed = None
-  with contextlib.suppress(OSError, KeyError), open_file(LIST) as file:
-    listed = file.read()
-  if listed is not None and (labels := _labels(name, listed)):
-    missing = [file for file in files if not isinstance(labels.get(file), int)]
-    if missing:
-      raise UsageError(f"{name}: {LIST} has no class of {missing[0]}; write "
-                       f'["{missing[0]}", 3] in its labels, or remove the list')
-    return np.array([labels[file] for file in files])
-  if names := folders(files):
-    return np.array([names.index(file.partition("/")[0]) for file in files])
-  return None
+  content = None
+  with contextlib.suppress(OSError, KeyError), open_file(labels.JSON) as file:
+    content = file.read()
+  listed = content and labels.from_json(content, files, f"{name}: {labels.JSON}")
+  if listed:
+    return listed[0]
+  return labels.from_folders(files)[0] if folders(files) else None
 
 
 def of_arrays(arrays: Mapping[str, np.ndarray], count: int) -> np.ndarray | None:
@@ -55,11 +45,3 @@ def of_arrays(arrays: Mapping[str, np.ndarray], count: int) -> np.ndarray | None
   found = [array for array in arrays.values()
            if array.shape == (count,) and array.dtype.kind in "iu"]
   return found[0] if len(found) == 1 else None
-
-
-def _labels(name: str, listed: bytes) -> dict[str, object]:
-  try:
-    return dict(json.loads(listed)["labels"] or [])
-  except (ValueError, TypeError, KeyError) as error:
-    raise UsageError(f"{name}: {LIST} has no list of labels ({type(error).__name__}: {error}); "
-                     'write {"labels": [["00000.png", 3], ...]}, or remove it') from error

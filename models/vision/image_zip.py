@@ -16,7 +16,6 @@ from models.vision.decoding import MEMORY_LIMIT, DecodedImages
 from models.vision.folder import SUFFIXES
 from replicator.errors import UsageError
 
-_LABELS = "dataset.json"
 _READABLE = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADER_BYTES = 30  # What stands before the name of a file, and its last two fields.
 
@@ -53,8 +52,8 @@ class ZippedImages:
     self._file = os.path.expanduser(self.path)
     names, entries, labels = _directory(self.path)
     if labels is not None:
-      self.labels, self.class_names = labels_lib.from_json(
-          labels, names, f"{self.path}: {_LABELS}")
+      found = labels_lib.from_json(labels, names, f"{self.path}: {labels_lib.JSON}")
+      self.labels, self.class_names = found or (np.zeros(len(names), np.int32), ("all",))
     else:
       names, entries, inner = _in_folders(names, entries, self.path)
       self.labels, self.class_names = labels_lib.from_folders(inner)
@@ -105,7 +104,7 @@ def _directory(path: str) -> tuple[list[str], list[_Entry], bytes | None]:
     with zipfile.ZipFile(file) as archive:
       found = sorted((info for info in archive.infolist() if _is_image(info.filename)),
                      key=lambda info: info.filename.split("/"))
-      labels = archive.read(_LABELS) if _LABELS in archive.namelist() else None
+      labels = archive.read(labels_lib.JSON) if labels_lib.JSON in archive.namelist() else None
   except (zipfile.BadZipFile, OSError, EOFError) as error:
     with file.open("rb") as opened:
       is_zip = opened.read(4) == b"PK\3\4"
@@ -135,7 +134,7 @@ def _in_folders(names: Sequence[str], entries: Sequence[_Entry], path: str
   inner = ["/".join(name.split("/")[depth:]) for name in names]
   kept = [i for i, name in enumerate(inner) if "/" in name and not name.startswith(".")]
   if not kept:
-    raise UsageError(f"ImageZip.path = {path!r}: has neither {_LABELS} nor a folder for each "
-                     "class, such as cats/001.jpg and dogs/001.jpg; images without classes may all "
-                     "be in one folder, such as all/")
+    raise UsageError(f"ImageZip.path = {path!r}: has neither {labels_lib.JSON} nor a folder for "
+                     "each class, such as cats/001.jpg and dogs/001.jpg; images without classes "
+                     "may all be in one folder, such as all/")
   return [names[i] for i in kept], [entries[i] for i in kept], [inner[i] for i in kept]

@@ -11,15 +11,18 @@ from replicator.errors import UsageError
 Labels = tuple[np.ndarray, tuple[str, ...]]
 """The label of each file, int32 [n], and the name of each class."""
 
+JSON = "dataset.json"
+"""What the file of the labels is called."""
+
 _FORM = '{"labels": [["00000/img00000000.png", 6], ...]}'
 
 
-def from_json(content: bytes, names: Sequence[str], what: str) -> Labels:
+def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
   """Labels in the layout of StyleGAN's data sets (`dataset_tool.py` of NVlabs/stylegan3).
 
   Args:
     content: `{"labels": [[name, class], ...]}` with classes from 0 on, or `{"labels": null}`, where
-      all files are of one class.
+      files have no classes; then the result is None.
     names: of the files, n.
     what: the file of the labels, in words for errors.
 
@@ -32,7 +35,7 @@ def from_json(content: bytes, names: Sequence[str], what: str) -> Labels:
   except (ValueError, KeyError, TypeError):
     raise UsageError(f"{what}: write {_FORM}, or null in place of the list") from None
   if labels is None:
-    return np.zeros(len(names), np.int32), ("all",)
+    return None
   for name, label in labels.items():
     if not _is_class(label):
       raise UsageError(f"{what}: the label of {name} is {json.dumps(label)[:40]}; write the number "

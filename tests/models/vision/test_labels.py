@@ -21,9 +21,8 @@ def test_labels_belong_to_names_and_not_to_places():
   assert class_names == ("0", "1", "2", "3")
 
 
-def test_null_is_one_class():
-  labels, class_names = from_json(content(None), NAMES, "d.json")
-  assert labels.tolist() == [0, 0, 0] and class_names == ("all",)
+def test_null_is_no_classes():
+  assert from_json(content(None), NAMES, "d.json") is None
 
 
 def test_first_folders_are_classes_in_sorted_order():
