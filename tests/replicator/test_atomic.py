@@ -159,6 +159,17 @@ def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path, on_the_disk,
   assert on_the_disk == [".file.random, 7 bytes", ".file.random -> file"]
 
 
+def test_damage_is_noticed_anywhere_in_a_large_file(tmp_path):
+  atomic.publish(tmp_path / "a", lambda folder: (folder / "f").write_bytes(bytes(3 << 20)), {})
+  for place in (0, 1 << 20, (3 << 20) - 1):
+    content = bytearray(3 << 20)
+    content[place] = 1
+    (tmp_path / "a" / "f").write_bytes(content)
+    with pytest.raises(atomic.Corrupt, match="f"):
+      atomic.check(tmp_path / "a")
+
+
+
 def test_a_kill_of_a_removal_leaves_the_folder_or_nothing(tmp_path, monkeypatch):
   survived = [found(parent) for parent in interrupted(tmp_path, monkeypatch, atomic.remove)]
   assert survived[0] == {"earlier": "old", "the same": "old"}

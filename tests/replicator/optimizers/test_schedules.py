@@ -78,6 +78,7 @@ def test_an_average_forgets_half_in_its_half_life(float64):
   np.testing.assert_allclose(values(schedules.half_life(10), [0, 5]) ** 10, 0.5, rtol=1e-14)
   rising = values(schedules.half_life(schedules.linear(0.0, 8.0, end=8)), [0, 1, 8])
   np.testing.assert_allclose(rising, [0, 0.5, 0.5 ** 0.125], rtol=1e-14)
+  np.testing.assert_array_equal(values(schedules.half_life(0), [0, 5]), 0.0)  # A copy.
 
 
 @pytest.mark.parametrize("make, message", [
