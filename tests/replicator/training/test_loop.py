@@ -495,4 +495,4 @@ def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch, capsys):
     replicator.train(Assigned, before_call=lambda *call: calls.append(call), workdir=str(tmp_path))
   assert {step: seconds // 1000 for step, seconds in column(tmp_path, "seconds").items()} == {
       1: 1, 2: 2, 3: 3, 4: 4}
-  assert "step 3/4  0.001 steps/s" in capsys.readouterr().out  # Of its own steps.
+  assert "step 3/4  0.001 steps/s" in capsys.readouterr().out  # Only its own steps count.
