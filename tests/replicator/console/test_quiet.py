@@ -106,11 +106,13 @@ def as_in_a_terminal() -> None:
 
 def test_ctrl_c_does_not_end_the_filter_before_the_last_lines():
   code = """
-import signal
+import signal, time
 quiet.drop_native_log()
-signal.signal(signal.SIGINT, lambda *_: None)
+presses = []
+signal.signal(signal.SIGINT, lambda *_: presses.append(1))
 print("ready", flush=True)
-signal.pause()
+while not presses:  # One may come before `signal.pause` would wait for it.
+  time.sleep(0.01)
 os.write(2, b"I0000 00:00:1.5 1 a.cc:1] noise\\nlast words\\n")
 quiet.finish()
 """
