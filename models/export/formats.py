@@ -39,7 +39,7 @@ def check_formats(formats: Sequence[str]) -> None:
     if missing:
       others = ",".join(each for each in SUFFIXES if each not in _NEEDED)
       raise UsageError(f"--formats={name}: needs the package {missing[0]}; run pip install "
-                       f"'replicator[onnx]', or write --formats={others}")
+                       f"'replicator[export]', or write --formats={others}")
 
 
 def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
