@@ -188,9 +188,8 @@ class _Files:
         whole = decoding.upright_rgb(image)
         return np.asarray(decoding.center_square(whole, self._square) if self._square else whole)
     except Exception as error:  # Pillow raises errors of many types for broken files.
-      reason = " ".join(str(error).split()) or type(error).__name__
-      raise UsageError(f"{self.name}: {self._files[index]} cannot be read as an image ({reason}): "
-                       "save it again, or remove it") from error
+      raise UsageError(f"{self.name}: {self._files[index]} cannot be read as an image "
+                       f"({decoding.reason_of(error)}): save it again, or remove it") from error
 
 
 # ---- Arrays -------------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ def _array(path: str, place: Path) -> tuple[np.ndarray, np.ndarray | None]:
     with np.load(place, allow_pickle=False) as content:
       arrays = {name: content[name] for name in content.files}
   except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
-    reason = " ".join(str(error).split())[:80] or type(error).__name__
+    reason = decoding.reason_of(error)[:80]
     raise UsageError(f"{path}: cannot be read ({reason}): write it again with np.savez") from error
   found = {name: array for name, array in arrays.items() if array.ndim == 4}
   if len(found) != 1:

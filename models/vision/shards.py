@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from models.vision.decoding import reason_of
 from replicator.atomic import write_whole
 from replicator.errors import UsageError
 
@@ -86,8 +87,8 @@ def _read_index(path: Path) -> tuple[np.ndarray, np.ndarray]:
     with np.load(_index_of(path), allow_pickle=False) as content:
       return content["images"], content["shard"]
   except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
-    reason = " ".join(str(error).split()) or type(error).__name__
-    raise UsageError(f"{_index_of(path)}: cannot be read ({reason}); convert again") from error
+    raise UsageError(f"{_index_of(path)}: cannot be read ({reason_of(error)}); convert again"
+                     ) from error
 
 
 def _identity(path: Path) -> np.ndarray:
