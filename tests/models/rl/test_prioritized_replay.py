@@ -5,7 +5,7 @@ import pytest
 
 from models.rl.replay import Replay
 from models.rl.timesteps import CONTINUES, END
-from tests.models.rl.timesteps import give_errors, timesteps_of
+from tests.models.rl.made_timesteps import give_errors, timesteps_of
 
 
 def prioritized_replay(**settings) -> Replay:

@@ -8,7 +8,7 @@ from models.rl import timesteps
 from models.rl.replay import Replay
 from models.rl.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import UsageError
-from tests.models.rl.timesteps import random_timesteps, timesteps_of
+from tests.models.rl.made_timesteps import random_timesteps, timesteps_of
 
 
 class Reference:

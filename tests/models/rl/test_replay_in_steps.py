@@ -14,7 +14,7 @@ from models.rl.timesteps import CONTINUES
 from replicator import Replicator, UsageError
 from replicator.checkpoints import checkpoint
 from replicator.step.replicated import copies_of
-from tests.models.rl.timesteps import give_errors, random_timesteps, timesteps_of
+from tests.models.rl.made_timesteps import give_errors, random_timesteps, timesteps_of
 
 
 class Learner(tf.Module):

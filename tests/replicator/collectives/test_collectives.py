@@ -58,7 +58,6 @@ def test_the_example_of_the_rfc(strategy):
 
 # ---- Every collective, its groups and its gradient ----------------------------------------------
 
-
 GROUPS = {1: [[0]], 2: [[1], [0]], 4: [[0, 3], [2, 1]], 8: [[0, 2, 4, 6], [7, 5, 3, 1]]}
 
 
@@ -101,7 +100,6 @@ def test_in_plain_code_every_collective_acts_on_one_replica():
 
 
 # ---- Gradients ----------------------------------------------------------------------------------
-
 
 # Each statistic s(w x) of the global batch in two ways: from the global batch, and by collectives
 # from the replicas' own examples.
@@ -159,7 +157,6 @@ def test_collectives_know_the_number_of_replicas_eagerly(run_eagerly, synchronou
 
 
 # ---- Items divided among replicas ---------------------------------------------------------------
-
 
 ITEMS = [np.random.default_rng(i).normal(size=[1 + i, 3]) for i in range(3)]  # Shapes differ.
 WEIGHTS = np.array([0.3, -0.8, 1.1])

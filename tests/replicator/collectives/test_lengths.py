@@ -17,9 +17,6 @@ from replicator import (
 from replicator.step import context
 from tests.replicator.collectives.replicas import own_number, static_id
 
-# ---- Lengths that differ, or are not known before the step runs ---------------------------------
-
-
 LENGTHS = [3, 0, 1, 2]  # How many examples each replica has.
 UNEQUAL = np.split(np.random.default_rng(1).normal(size=[sum(LENGTHS), 2]), np.cumsum(LENGTHS)[:-1])
 
