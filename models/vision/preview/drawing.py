@@ -14,7 +14,8 @@ WHOLE = 320
 
 _PIXELS_SHOW = 64  # A picture with at most so many pixels a side shows them.
 _FRAME = (200, 30, 30)
-_BINS = 40  # Of a histogram.
+_BINS = 40        # Of a histogram.
+_WIDE_RANGE = 8   # From the lowest to the highest value of a logarithmic histogram, at least.
 
 
 def embedded(image: Image.Image, caption: str) -> Picture:
@@ -53,26 +54,28 @@ def framed(image: Image.Image) -> Image.Image:
   return pale
 
 
-def histogram(caption: str, values: np.ndarray, at: float | None = None) -> Panel:
-  """How many of the positive `values` [n] are how large, on a logarithmic axis; `at` is marked."""
-  from matplotlib import rc_context, ticker
+def histogram(caption: str, values: np.ndarray, mark: float) -> Panel:
+  """How many of the positive `values` [n] are how large, with a line at `mark`."""
+  from matplotlib import rc_context, ticker  # Slow to import.
   from matplotlib.figure import Figure
   low, high = float(values.min()), float(values.max())
+  is_wide = high > _WIDE_RANGE * low
+  edges = np.geomspace(low, high, _BINS + 1) if is_wide else np.linspace(low, high, _BINS + 1)
   with rc_context({"font.size": 8}):
     figure = Figure(figsize=(3.6, 1.9), dpi=72)
     axes = figure.add_axes((0.16, 0.14, 0.81, 0.8))
-    axes.hist(values, np.geomspace(low * 0.98, high * 1.02, _BINS + 1).tolist(),
-              color=charts.color("ink"), alpha=0.8)
-    if at is not None:
-      axes.axvline(at, color=charts.color("evaluation"), linewidth=1.5)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.hist(values, edges.tolist(), color=charts.color("ink"), alpha=0.8)
+    axes.axvline(mark, color=charts.color("evaluation"), linewidth=1.5)
+    if is_wide:
+      axes.set_xscale("log")
+      axes.minorticks_off()
+    axes.xaxis.set_major_locator(
+        ticker.LogLocator(subs=(1, 2, 5)) if is_wide else ticker.MaxNLocator(6))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.minorticks_off()
     axes.yaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.tick_params(length=0, pad=5, colors=charts.color("faint"))
     axes.grid(axis="y", color=charts.color("line"))
     axes.set_axisbelow(True)
     axes.set_frame_on(False)
-    return Panel(caption, charts.as_svg(figure))
+    return Panel(caption, charts.as_svg(figure), note=f"line: {mark:g}")

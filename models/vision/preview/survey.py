@@ -16,6 +16,7 @@ ROW = np.dtype([("label", "i4"), ("width", "i4"), ("height", "i4"), ("num_bytes"
                 ("thumbnail", "u1", THUMBNAIL)])
 """A `Look`, as it is kept."""
 
+_AT_ONCE = 256     # Images between two calls of `shown`.
 _LEAST_SIDE = 16   # Pixels; smaller images look alike though they are different.
 _GRAY = 4          # Levels between the channels of a gray image; JPEG is not exact.
 _ONE_COLOR = 3     # Levels between the darkest and the lightest part of an image of one color.
@@ -106,7 +107,8 @@ def examine(contents: Contents, most: int | None = None,
       rows[done] = look
     else:
       unreadable[index] = look
-    shown(done + 1, len(indices))
+    if not done % _AT_ONCE:
+      shown(done, len(indices))
   if len(unreadable) == len(indices):
     index, reason = next(iter(unreadable.items()))
     raise UsageError(f"{contents.name}: none of {len(indices):,} images can be read, such as "

@@ -84,16 +84,29 @@ def as_jpeg(image):
   return Image.open(file)
 
 
-@pytest.mark.parametrize("change", [
-    as_jpeg, lambda image: image.resize((20, 30)), lambda image: image.point(lambda x: 0.8 * x),
-    lambda image: image.crop((1, 1, 47, 32))], ids=["jpeg", "resized", "darker", "cropped"])
-def test_what_looks_the_same_is_found_among_others(change):
-  images = [picture(seed) for seed in range(200)]
-  thumbnails = np.stack([np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX))
-                         for image in [*images, *map(change, images)]])
-  pairs = duplicates.similar(thumbnails, np.arange(400))
-  assert (pairs[:, 0] + 200 == pairs[:, 1]).all()  # None that differ.
-  assert len(pairs) > 190
+MANY = [picture(seed) for seed in range(100)]
+
+
+def thumbnails(images):
+  return np.stack([np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX))
+                   for image in images])
+
+
+@pytest.mark.parametrize("change, least", [
+    (as_jpeg, 98), (lambda image: image.resize((20, 30)), 98),
+    (lambda image: image.point(lambda x: 0.8 * x), 98),
+    (lambda image: image.crop((1, 1, 47, 32)), 60)], ids=["jpeg", "resized", "darker", "cropped"])
+def test_what_looks_the_same_is_found_among_others(change, least):
+  pairs = duplicates.similar(thumbnails([*MANY, *map(change, MANY)]), np.arange(200))
+  assert (pairs[:, 0] + 100 == pairs[:, 1]).all()  # None that differ.
+  assert len(pairs) >= least
+
+
+def test_only_what_is_asked_for_is_compared():
+  twice = thumbnails([MANY[0], MANY[1], MANY[0], MANY[1]])
+  assert duplicates.similar(twice, np.array([1, 2, 3])).tolist() == [[1, 3]]
+  assert duplicates.similar(twice, np.array([], int)).shape == (0, 2)
+  assert duplicates.similar(np.full([2, 8, 9], 7, np.uint8), np.arange(2)).shape == (0, 2)
 
 
 def test_a_turned_photo_has_the_size_that_a_person_sees(tmp_path):
@@ -252,7 +265,7 @@ def test_a_page_needs_nothing_else_and_names_every_picture(written):
 
 
 def test_a_class_shows_its_own_images_as_squares(written):
-  section = written.partition("Images of each class: some")[2].partition("A batch")[0]
+  section = written.partition("Images per class")[2].partition("A batch")[0]
   of_cats, _, of_dogs = section.partition("<h3>dog")
   assert {caption.split("/")[0] for caption, _ in embedded(of_cats)} == {"cat"}
   assert sorted(caption for caption, _ in embedded(of_dogs)) == [
