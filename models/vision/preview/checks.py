@@ -11,7 +11,7 @@ from models.vision.preview.survey import Survey
 _UNEQUAL = 10      # Times that the largest class is larger than the smallest.
 _MOSTLY = 0.95     # The share of gray images from which on they nearly all are.
 _MANY = 0.01       # The share of copies, or of images that are enlarged, that is worth a line.
-_MUCH_CUT = 1 / 3  # The share of its area that the median image loses.
+_MUCH_CUT = 0.4    # The share of its area that the median image loses.
 _NAMED = 3         # Things that a line names.
 
 

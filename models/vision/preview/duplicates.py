@@ -31,7 +31,7 @@ def similar(thumbnails: np.ndarray, positions: np.ndarray) -> np.ndarray:
   Returns:
     int [pairs, 2], ascending in each pair, the most alike first.
   """
-  levels = thumbnails[positions].reshape(len(positions), -1).astype(np.float32)
+  levels = thumbnails[positions].reshape(len(positions), 72).astype(np.float32)
   levels -= levels.mean(1, keepdims=True)
   spread = levels.std(1)
   kept = spread >= _LEAST_SPREAD

@@ -22,6 +22,7 @@ _SEED = 7            # Fixed, so that the same data makes the same page.
 _A_CLASS = 12        # Pictures of a class.
 _MOST_CLASSES = 60   # With pictures of their own, or bars of their own.
 _EXTREMES = 10       # Of more classes, the largest and smallest, which are listed.
+_FREQUENT = 6        # Sizes that are listed.
 _BATCH = 24          # Examples of the batch.
 _CROPS = 6           # Images whose crop is drawn.
 _GROUPS = 12         # Duplicates of each kind that are drawn.
@@ -66,7 +67,7 @@ def render(contents: Contents, survey: Survey, resolution: int, found: Sequence[
       bars=_bars(contents, survey), ranks=_ranks(survey), classes=drawn.classes(),
       num_classes=len(contents.class_names), batch=drawn.batch(), resolution=resolution,
       crops=drawn.crops(), cut=percent(float(np.median(survey.cut_away))),
-      sizes=_sizes(survey, resolution), frequent=list(survey.sizes().items())[:_EXTREMES],
+      sizes=_sizes(survey, resolution), frequent=list(survey.sizes().items())[:_FREQUENT],
       equal=drawn.equal(), similar=drawn.similar(), survey=survey,
       unreadable=[(contents.title(index), reason) for index, reason
                   in list(survey.unreadable.items())[:_GROUPS]],
