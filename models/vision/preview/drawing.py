@@ -14,7 +14,7 @@ WHOLE = 320
 
 _PIXELS_SHOW = 64  # A picture with at most so many pixels a side shows them.
 _FRAME = (200, 30, 30)
-_BINS = 40        # Of a histogram.
+_BINS = 40        # The bars of a histogram.
 _WIDE_RANGE = 8   # From the lowest to the highest value of a logarithmic histogram, at least.
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-_MOST_BITS = 10      # Of the 64 of a hash, in which two images that look the same differ.
+_MOST_BITS = 10      # The bits, of 64, in which the hashes of images that look the same differ.
 _CORRELATION = 0.97  # Between the thumbnails of images that look the same.
 _LEAST_SPREAD = 4.0  # Standard deviation, in levels, of a thumbnail that shows something.
 _AHEAD = 4           # How many of those that follow in the order of the hashes are compared.
