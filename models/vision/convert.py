@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from models.vision import shards
-from models.vision.decoding import EncodedImages, decode, reason_of
+from models.vision.decoding import EncodedImages, reason_of
 from models.vision.folder import list_folder
 from models.vision.image_zip import ZippedImages
 from models.vision.picture_files import png
-from models.vision.shards import Shape
+from models.vision.pictures import Shape, decode
 from replicator.atomic import write_whole
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line

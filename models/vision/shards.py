@@ -21,15 +21,13 @@ import numpy as np
 import tensorflow as tf
 
 from models.vision.decoding import reason_of
+from models.vision.pictures import Shape
 from replicator.atomic import write_whole
 from replicator.errors import UsageError
 
 INDEX = "index.json"
 UNFINISHED = ".conversion.json"
 """What a conversion is doing; removed at its end."""
-
-Shape = tuple[int, int, int]
-"""Height, width and channels of images."""
 
 _ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
 _BEFORE, _AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.
