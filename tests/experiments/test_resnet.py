@@ -18,6 +18,7 @@ from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.strategies.dealing import Dealer
+from replicator.workdir.reader import TIMES
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
@@ -39,7 +40,7 @@ def configure(*bindings: str) -> None:
 
 def rows(workdir: pathlib.Path) -> list[dict]:
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [{name: value for name, value in json.loads(line).items() if name != "seconds"}
+  return [{name: value for name, value in json.loads(line).items() if name not in TIMES}
           for line in lines]
 
 
