@@ -94,7 +94,7 @@ class Augmented:
   whole images are cropped as they are. `load` does not augment, so an evaluation does not either.
   """
 
-  def __init__(self, data: Callable[[], ImageSource],
+  def __init__(self, data: Callable[[], ImageSource] = gin.REQUIRED,
                augmentation: Callable[[], Augmentation] = Augmentation,
                center_crop: float = 1.0) -> None:
     """Makes the source.
