@@ -103,7 +103,6 @@ def test_the_numbers_are_those_that_they_always_were():
   assert scipy.stats.kstest(many, "uniform").pvalue > 0.01
 
 
-
 # ---- The geometry -------------------------------------------------------------------------------
 
 
