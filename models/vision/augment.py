@@ -31,7 +31,7 @@ class Augmentation:
 
   Args:
     scale: the lowest and the highest share of the image's area that a crop has, as in Goyal et al.;
-      None makes no crop.
+      None makes no crop, and resizes the whole image.
     ratio: the lowest and the highest width of a crop by its height; its logarithm is uniform.
     flip: the probability that the image is mirrored.
     brightness: multiplies the image by a factor in [1 - brightness, 1 + brightness].
@@ -123,18 +123,19 @@ class Augmented:
     """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`."""
     if self._center_crop == 1:
       return self._source.load(index)
-    return self._viewed(index, tf.zeros([2], tf.int64), self._central)
+    return self._viewed(index, tf.zeros([2], tf.int64), self._central, crops=True)
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example at int64 `index`, augmented for `seed`, int64 [2]: that of the run, a position.
 
     It has the form of `load`'s.
     """
-    return self._viewed(index, seed, self.augmentation)
+    return self._viewed(index, seed, self.augmentation, crops=self.augmentation.scale is not None)
 
-  def _viewed(self, index: tf.Tensor, seed: tf.Tensor, view: View) -> dict[str, tf.Tensor]:
-    if hasattr(self._source, "load_view") and not (
-        view is self.augmentation and self.augmentation.scale is None):
+  def _viewed(self, index: tf.Tensor, seed: tf.Tensor, view: View, crops: bool
+              ) -> dict[str, tf.Tensor]:
+    """The example as a view shows it: of the whole image if it crops, and there is one."""
+    if crops and hasattr(self._source, "load_view"):
       return self._source.load_view(index, seed, view)
     example = self._source.load(index)
     image = tf.numpy_function(
