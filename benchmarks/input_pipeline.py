@@ -52,7 +52,7 @@ flags.DEFINE_string("data", None, "Where the data is; set by the benchmark.")
 flags.DEFINE_enum("contender", None, [*OURS, *PEERS], "Only take turns as this one, on request.")
 
 RESOLUTION, SHARDS, CLASSES = 224, 4, 10
-COPIES = 100  # Of each image, for a large data set.
+COPIES = 100  # So many of each image make a large data set.
 BUFFERED = 8  # Batches that a pipeline has ready at most, when its turn begins.
 
 
