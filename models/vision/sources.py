@@ -1,0 +1,12 @@
+"""All image sources; to import this module makes each of them known to gin."""
+
+from models.vision.digits import Digits
+from models.vision.folder import ImageFolder
+from models.vision.image_arrays import ImageArrays
+from models.vision.image_zip import ImageZip
+from models.vision.shapes import Shapes
+from models.vision.stacked_digits import StackedDigits
+from models.vision.tfrecords import TFRecords
+
+__all__ = ["Digits", "ImageArrays", "ImageFolder", "ImageZip", "Shapes", "StackedDigits",
+           "TFRecords"]
