@@ -32,23 +32,21 @@ from models.metrics.efficientnet import EfficientNetLite0
 from models.metrics.extractor import Extractor
 from models.metrics.image_sets import ImageSet, Seen, Source, open_set
 from models.metrics.inception import Inception2015
-from models.vision.digits import Digits
+from models.vision.data import NAMED
 from models.vision.images import ImageSource
 from models.vision.shapes import Shapes
-from models.vision.stacked_digits import StackedDigits
 from replicator import atomic
 from replicator.app import load
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
+from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.errors import UsageError, first_line, nearest
 
-_SOURCES = {"digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
 _FEATURES = ("inception", "efficientnet", "classifier")
 _CHOICE_SEED = 1  # Chooses images where not all are used.
-_BAR = 24         # Columns of the progress bar.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser(description="Compares generated images with real ones.")
   parser.add_argument("--real", required=True, metavar="DATA",
-                      help=f"a folder, .zip or .npz of images, or {', '.join(_SOURCES)}")
+                      help=f"a folder, .zip or .npz of images, or {', '.join(NAMED)}")
   parser.add_argument("--fake", required=True, metavar="RUN",
                       help="the workdir of a run, or a folder, .zip or .npz of generated images")
   parser.add_argument("--features", default="inception", metavar="NAME",
@@ -106,7 +104,7 @@ def _check(flags: argparse.Namespace) -> None:
   if _is_run(flags.real):
     raise UsageError(f"--real={flags.real}: is a run, whose images are generated; write it as "
                      "--fake, and data as --real")
-  if flags.fake in _SOURCES:
+  if flags.fake in NAMED:
     raise UsageError(f"--fake={flags.fake}: is real data; write it as --real, and a run or its "
                      "samples as --fake")
 
@@ -120,15 +118,15 @@ def _is_run(path: str) -> bool:
 
 def _real(flags: argparse.Namespace) -> tuple[ImageSet, ImageSource | None]:
   """The real images, and their source if they have a name."""
-  if flags.real not in _SOURCES and not pathlib.Path(flags.real).expanduser().exists():
+  if flags.real not in NAMED and not pathlib.Path(flags.real).expanduser().exists():
     raise UsageError(f"--real={flags.real}: no such folder or file; write one of images, or "
-                     f"{', '.join(_SOURCES)}.{nearest(flags.real, _SOURCES)}")
-  if flags.real not in _SOURCES:
+                     f"{', '.join(NAMED)}.{nearest(flags.real, NAMED)}")
+  if flags.real not in NAMED:
     return open_set(flags.real, flags.resolution), None
   if flags.real == "shapes" and flags.resolution:
     source: ImageSource = Shapes(flags.resolution)
   else:
-    source = _SOURCES[flags.real]()
+    source = NAMED[flags.real]()
   return Source(flags.real, source), source
 
 
@@ -264,11 +262,11 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
   """The rows, and what they are of, ready for JSON; pictures go to the folder."""
   def shown(what: str, batches: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
     done = 0
-    status.doing(_bar(what, done, count))
+    status.doing(format_bar(what, done, count))
     for images in batches:
       yield images
       done += len(images)
-      status.doing(_bar(what, done, count))
+      status.doing(format_bar(what, done, count))
 
   needed = comparison.needs(flags.metrics) | ({"features"} if folder else set())
   status.doing("opening the images")
@@ -303,11 +301,6 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
     memorization.write(folder, distances, real, of_real, fake, of_fake)
     report["median_distance_to_nearest_real"] = distances.medians()
   return report
-
-
-def _bar(what: str, done: int, count: int) -> str:
-  full = _BAR * done // count
-  return f"{what}  {'━' * full}{'─' * (_BAR - full)}  {done:,} of {count:,}"
 
 
 @contextlib.contextmanager

@@ -62,6 +62,8 @@ def test_strategy_file_names_its_strategy(path):
 def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
   sweep = sweep_file.read(str(path))
   assert sweep.metric == {"experiments.sngan": "eval/classifier_frechet_distance",
+                          "experiments.logan": "eval/classifier_frechet_distance",
+                          "experiments.gan": "eval/mode_divergence",
                           "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 

@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from models.vision import shards
+from models.vision.data import open_encoded
 from models.vision.decoding import EncodedImages, decode, reason_of
-from models.vision.folder import list_folder
-from models.vision.image_zip import ZippedImages
 from models.vision.picture_files import png
 from models.vision.shards import Shape
 from replicator.atomic import write_whole
@@ -29,11 +28,11 @@ from replicator.console import quiet
 from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
+from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.errors import UsageError
 
 _AT_ONCE = 256  # Images in memory.
-_BAR = 30       # Characters.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,28 +59,17 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 def _run(flags: argparse.Namespace) -> int:
   with Status() as status:
     status.doing(f"listing {flags.source}")
-    source, shape = _open(flags.source)
+    source, shape = open_encoded(flags.source)
     if flags.resolution:
       shape = (flags.resolution, flags.resolution, 3)
 
     def shown(done: int, count: int) -> None:
-      full = _BAR * done // count
-      status.doing(f"converting  {'━' * full}{'─' * (_BAR - full)}  {done:,} of {count:,}")
+      status.doing(format_bar("converting", done, count))
 
     convert(source, flags.out, flags.shards, shape, shown)
     status.note(f"{len(source.labels):,} images of {len(source.class_names)} classes in {flags.out}"
                 f"; to train on them: TFRecords.path = '{flags.out}'")
   return 0
-
-
-def _open(path: str) -> tuple[EncodedImages, Shape | None]:
-  """The images of SOURCE, and their shape if they have one."""
-  if (Path(path).expanduser() / shards.INDEX).exists():
-    sharded = shards.ShardedImages(path)
-    return sharded, sharded.image_shape
-  if Path(path).suffix.lower() == ".zip":
-    return ZippedImages(path), None
-  return list_folder(path), None
 
 
 def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | None = None,

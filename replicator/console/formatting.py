@@ -1,5 +1,7 @@
 """Numbers and durations as a person reads them."""
 
+_BAR = 24  # Columns of a bar.
+
 
 def format_number(value: float) -> str:
   """Four significant digits: `1.234`, `0.0002`, `123457`, `1.5e-06`, `nan`."""
@@ -18,6 +20,12 @@ def format_duration(seconds: float) -> str:
   if hours:
     return f"{h}h {m:02d}m"
   return f"{m}m {s:02d}s" if minutes else f"{s}s"
+
+
+def format_bar(what: str, done: int, count: int) -> str:
+  """How far something is, in one line: `converting  ━━━━━━────── 1,024 of 2,048`."""
+  full = _BAR * done // count
+  return f"{what}  {'━' * full}{'─' * (_BAR - full)}  {done:,} of {count:,}"
 
 
 def labeled(label: str, text: str) -> str:

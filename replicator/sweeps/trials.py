@@ -54,8 +54,14 @@ class Trial:
 
 
 def gin_text(value: Any) -> str:
-  """The value as gin text; a string that begins with @ or % is a reference."""
-  return value if isinstance(value, str) and value[:1] in ("@", "%") else repr(value)
+  """The value as gin text; a string that begins with @ or % is a reference, in a list too."""
+  if isinstance(value, str) and value[:1] in ("@", "%"):
+    return value
+  if isinstance(value, list):
+    return f"[{', '.join(map(gin_text, value))}]"
+  if isinstance(value, tuple):
+    return f"({', '.join(map(gin_text, value))}{',' * (len(value) == 1)})"
+  return repr(value)
 
 
 def _id(file: SweepFile, bindings: space.Point) -> str:

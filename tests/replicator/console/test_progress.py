@@ -10,7 +10,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from replicator.console.formatting import format_duration, format_number
+from replicator.console.formatting import format_bar, format_duration, format_number
 from replicator.console.progress import Progress
 
 
@@ -243,3 +243,9 @@ def test_numbers_have_four_digits(value, text):
   (2 * 86400 + 4 * 3600, "2d 04h"), (60, "1m 00s"), (3600, "1h 00m"), (86400, "1d 00h")])
 def test_durations_have_two_units(seconds, text):
   assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize("done, count, text", [
+  (0, 3, "─" * 24), (1, 3, "━" * 8 + "─" * 16), (1024, 1024, "━" * 24)])
+def test_a_bar_is_full_at_the_end(done, count, text):
+  assert format_bar("reading", done, count) == f"reading  {text}  {done:,} of {count:,}"

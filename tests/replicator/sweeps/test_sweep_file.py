@@ -92,10 +92,11 @@ def test_gin_files_are_a_dimension(tmp_path):
 
 
 def test_values_are_written_as_gin_reads_them(tmp_path):
-  file = read(tmp_path, "sweep.grid = {'a.b': ['@adam', '%rate', 'text', None, (1, 2), True]}")
+  file = read(tmp_path, "sweep.grid = {'a.b': ['@adam', '%rate', 'text', None, (1, 2), True, "
+                        "['@r1()', ['%x', 'y']], ('@z', (3,), ())]}")
   written = [Trial.make(file, point).words[-1] for point in search.points(file)]
   assert written == [f"--gin_param=a.b = {text}" for text in (
-    "@adam", "%rate", "'text'", "None", "(1, 2)", "True")]
+    "@adam", "%rate", "'text'", "None", "(1, 2)", "True", "[@r1(), [%x, 'y']]", "(@z, (3,), ())")]
 
 
 def test_the_command_line_overrides_the_file_and_gin_is_left_clean(tmp_path):
