@@ -2,11 +2,13 @@
 
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder
+from models.vision.hugging_face import HuggingFace
 from models.vision.image_arrays import ImageArrays
 from models.vision.image_zip import ImageZip
 from models.vision.shapes import Shapes
 from models.vision.stacked_digits import StackedDigits
+from models.vision.tfds import TFDS
 from models.vision.tfrecords import TFRecords
 
-__all__ = ["Digits", "ImageArrays", "ImageFolder", "ImageZip", "Shapes", "StackedDigits",
-           "TFRecords"]
+__all__ = ["TFDS", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip", "Shapes",
+           "StackedDigits", "TFRecords"]
