@@ -27,7 +27,6 @@ from models.vision.data import NAMED, open_encoded
 from models.vision.decoding import EncodedImages, decode, reason_of
 from models.vision.picture_files import png
 from models.vision.shards import Shape
-from replicator.app import config
 from replicator.configuration import operative
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
@@ -68,11 +67,14 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _run(flags: argparse.Namespace) -> int:
-  config.parse([], flags.gin_param)
+  if flags.gin_param:
+    from replicator.app import config  # It imports Keras.
+    config.parse([], flags.gin_param)
   with Status() as status:
     status.doing(f"listing {flags.source}")
     source, own_shape = open_encoded(flags.source, flags.labels)
-    operative.check_all_used()
+    if flags.gin_param:
+      operative.check_all_used()
     image_shape = flags.resolution and (flags.resolution, flags.resolution,
                                         own_shape[2] if own_shape else 3)
 
