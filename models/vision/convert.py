@@ -55,8 +55,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--resolution", type=int, metavar="R",
                       help="crop and resize to so many pixels; by default files are copied")
   parser.add_argument("--labels", metavar="FILE",
-                      help="the CSV or JSON file of the labels in a folder of images; by default "
-                           "its sub-folders are classes, unless it has a dataset.json")
+                      help="the CSV or JSON file of labels in a folder of images; by default its "
+                           "dataset.json or, without one, its sub-folders")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a setting of SOURCE, such as Shapes.resolution = 64")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")

@@ -121,7 +121,7 @@ def test_archives_and_shards_are_converted_too(photos, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("named, settings", [
-    ("digits", []), ("stacked_digits", ["--gin_param=StackedDigits.size = 1000"]),
+    ("digits", []),
     ("shapes", ["--gin_param=Shapes.size = 30", "--gin_param=Shapes.resolution = 8"])])
 def test_what_is_in_no_files_is_converted_without_loss(named, settings, tmp_path, capsys, restored):
   status, _, error = run(capsys, named, tmp_path / "out", "--shards=2", *settings)
