@@ -39,9 +39,9 @@ class ImageArrays:
     self._images = self._checked_images(images)
     self.size, *shape = self._images.shape
     self.image_shape = tuple(shape)
-    self._labels, self.class_names = (
-        (np.zeros(self.size, np.int32), ("all",)) if labels is None
-        else self._checked_labels(labels))
+    found: labels_lib.Labels = ((np.zeros(self.size, np.int32), ("all",)) if labels is None
+                                else self._checked_labels(labels))
+    self._labels, self.class_names = found
     self.num_classes = len(self.class_names)
     logging.info("ImageArrays found %d images of %d classes in %s",
                  self.size, self.num_classes, path)

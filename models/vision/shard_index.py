@@ -4,6 +4,7 @@ import io
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,8 @@ def write_index(index: Path, shard: Path, entries: list[tuple[int, int, int, int
                 **more: np.ndarray) -> None:
   """Writes the index of a shard, whole or not; raises an OSError if that is not possible."""
   content = io.BytesIO()
-  np.savez(content, images=np.array(entries, ENTRY), shard=_identity(shard), **more)
+  arrays: dict[str, Any] = {"images": np.array(entries, ENTRY), "shard": _identity(shard), **more}
+  np.savez(content, **arrays)
   write_whole(index, content.getvalue())
 
 
