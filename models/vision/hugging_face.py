@@ -9,8 +9,8 @@ import numpy as np
 from absl import logging
 
 from models.vision import labels as labels_lib
-from models.vision.decoding import MEMORY_LIMIT, DecodedImages, reason_of
-from replicator.errors import UsageError
+from models.vision.decoding import MEMORY_LIMIT, DecodedImages
+from replicator.errors import UsageError, first_line
 
 
 @gin.configurable
@@ -95,5 +95,5 @@ def _opened(datasets: Any, path: str, split: str) -> Any:
     return datasets.load_dataset(path, split=split)
   except Exception as error:  # Its readers raise errors of many types.
     raise UsageError(f"HuggingFace.path = {path!r}: {split!r} cannot be opened "
-                     f"({reason_of(error)[:200]}); write a folder of save_to_disk, or a name on "
+                     f"({first_line(error)[:200]}); write a folder of save_to_disk, or a name on "
                      "the Hub") from error

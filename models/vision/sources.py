@@ -1,4 +1,4 @@
-"""All image sources; to import this module makes each of them known to gin."""
+"""All image sources; to import this module makes gin know them."""
 
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder

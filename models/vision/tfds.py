@@ -9,8 +9,8 @@ import numpy as np
 from absl import logging
 
 from models.vision import labels as labels_lib
-from models.vision.decoding import MEMORY_LIMIT, DecodedImages, reason_of
-from replicator.errors import UsageError
+from models.vision.decoding import MEMORY_LIMIT, DecodedImages
+from replicator.errors import UsageError, first_line
 
 
 @gin.configurable
@@ -62,7 +62,7 @@ class PreparedImages:
       builder = tfds.builder(name, data_dir=data_dir)
       self._data = builder.as_data_source(split, decoders={image: tfds.decode.SkipDecoding()})
     except Exception as error:  # Its builders raise errors of many types.
-      raise UsageError(f"TFDS.name = {name!r}: cannot be opened ({reason_of(error)[:200]}); "
+      raise UsageError(f"TFDS.name = {name!r}: cannot be opened ({first_line(error)[:200]}); "
                        f"prepare it with: tfds build {name} --file_format=array_record") from error
     features = builder.info.features
     for parameter, feature in (("image", image), ("label", label)):

@@ -20,7 +20,7 @@ SYNSETS = [b"n01440764", b"n01443537", b"n01484850"]
 
 
 def record(image, **features):
-  """An example with the features of the published shards, some of them replaced or removed."""
+  """An example with the features of the published shards; some are replaced, or removed if None."""
   file = io.BytesIO()
   Image.fromarray(image).save(file, "png")
   example = {"image/encoded": file.getvalue(), "image/height": 12, "image/width": 10,

@@ -33,8 +33,8 @@ def folder(tmp_path_factory):
   tfds.dataset_builders.store_as_tfds_dataset(
       "pets", "1.0.0", features=features, data_dir=str(folder), file_format="array_record",
       disable_shuffling=True, split_datasets={
-          "train": [{"image": image, "label": label}
-                    for image, label in zip(IMAGES, LABELS, strict=True)]})
+          "train": [(i, {"image": image, "label": label})
+                    for i, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True))]})
   return str(folder)
 
 
@@ -49,8 +49,9 @@ def test_examples_are_those_of_the_data_set(folder, limit):
   assert TFDS("pets", 8, split="train[:40%]", data_dir=folder).size == 2
 
 
-def test_it_is_converted(folder, tmp_path, monkeypatch):
-  monkeypatch.setenv("TFDS_DATA_DIR", folder)
+def test_it_is_converted(folder, tmp_path):
+  import tensorflow_datasets as tfds
+  tfds.core.add_data_dir(folder)
   assert convert.main(["tfds:pets", str(tmp_path / "out"), "--shards=2", "--resolution=8"]) == 0
   images, labels = read(TFRecords(str(tmp_path / "out")), np.arange(5))
   np.testing.assert_array_equal(images, IMAGES)
