@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import io
 import json
@@ -154,6 +155,13 @@ def flags_of(module: str) -> set[str]:
   if module.startswith("benchmarks."):  # Its --help would load every framework.
     source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
     return {f"--{name}" for name in re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)}
+  imported = importlib.import_module(module)
+  if hasattr(imported, "__path__"):  # A package.
+    imported = importlib.import_module(f"{module}.__main__")
+  if hasattr(imported, "main"):
+    with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
+      imported.main(["--help"])
+    return set(re.findall(r"--\w+", shown.getvalue()))
   done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True,
                         text=True, timeout=100, check=True)
   return set(re.findall(r"--\w+", done.stdout))
@@ -229,7 +237,7 @@ def test_flags_in_the_tables_of_programs_exist(flags_of_experiments):
   own = [row[0] for row in rows if row[0].startswith("| `--")]
   assert {re.search(r"--\w+", cell)[0] for cell in own} == flags_of_experiments - {"--help"}
   programs = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
-  assert len(programs) == 9
+  assert len(programs) == 10
   for module, flags in programs.items():
     assert set(re.findall(r"--\w+", flags)) == flags_of(module) - {"--help"}
 

@@ -44,7 +44,7 @@ def open_encoded(path: str, labels: str | None = None) -> tuple[EncodedImages, S
   if library in _LIBRARIES:
     name, _, split = name.partition("@")
     return _LIBRARIES[library](name, split or "train"), None
-  if path in NAMED:
+  if path in NAMED and not place.exists():
     return _drawn(NAMED[path](), path, [])
   if (place / shards.INDEX).exists() or imagenet_shards.shards_at(path):
     sharded = shards.ShardedImages(path)

@@ -205,15 +205,19 @@ def decode(content: bytes, image_shape: tuple[int, int, int]) -> np.ndarray:
   errors of many types for a broken image.
   """
   resolution, _, channels = image_shape
-  try:
-    opened = Image.open(io.BytesIO(content))
-  except UnidentifiedImageError:  # Its message names the buffer.
-    raise ValueError("its content is not that of an image") from None
-  with opened as image:
+  with opened(content) as image:
     # A JPEG that is much too large is decoded at a fraction of its size.
     image.draft(None, (2 * resolution, 2 * resolution))
     square = center_square(upright_rgb(image), resolution)
   return np.asarray(square.convert("L"))[..., np.newaxis] if channels == 1 else np.asarray(square)
+
+
+def opened(content: bytes) -> Image.Image:
+  """An encoded image, whose pixels are not decoded yet; raises a ValueError if it is none."""
+  try:
+    return Image.open(io.BytesIO(content))
+  except UnidentifiedImageError:  # Its message names the buffer.
+    raise ValueError("its content is not that of an image") from None
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

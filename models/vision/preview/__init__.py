@@ -1,0 +1,1 @@
+"""A look at images before training: what there is, and what may be wrong with it."""

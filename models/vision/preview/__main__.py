@@ -1,0 +1,98 @@
+"""Shows images before a training: one HTML page, with warnings.
+
+    python -m models.vision.preview DATA [--out=preview.html] [--resolution=R] [--samples=N]
+
+DATA is a folder of images in one sub-folder per class, a ZIP archive of images, a folder of shards,
+or the name of a data set of this project, such as digits. The page has the counts and some images
+of each class, a batch, what is cut away, the sizes of the images, and duplicates. Every image is
+read once, and some 120 bytes of it stay in memory.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from models.vision import data
+from models.vision.preview import checks, page
+from models.vision.preview.contents import open_contents
+from models.vision.preview.survey import examine
+from replicator.atomic import write_whole
+from replicator.console import quiet
+from replicator.console.error_line import in_one_line
+from replicator.console.exit_status import exit_status
+from replicator.console.flags import Parser, program
+from replicator.console.formatting import format_bar
+from replicator.console.status import Status
+from replicator.errors import UsageError
+
+_MOST_RESOLUTION = 256  # That the page shows unless a user says otherwise.
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line `argv` (default: this process's); returns the exit status."""
+  words = list(sys.argv[1:] if argv is None else argv)
+  return exit_status(lambda: _run(_parse(words), words), debug="--debug" in words,
+                     describe=in_one_line)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+  parser = Parser(description="Shows images before a training.")
+  parser.add_argument("data", metavar="DATA",
+                      help="a folder of images, a ZIP archive of images, a folder of shards, or "
+                           f"{', '.join(data.NAMED)}")
+  parser.add_argument("--out", default="preview.html", metavar="FILE", type=Path,
+                      help="the page to write; by default preview.html")
+  parser.add_argument("--resolution", type=int, metavar="R",
+                      help="pixels of the examples of a training; by default those of the data")
+  parser.add_argument("--samples", type=int, metavar="N",
+                      help="look at N images that are drawn at random; by default at all")
+  parser.add_argument("--debug", action="store_true", help="show tracebacks")
+  flags = parser.parse_args(words)
+  for name in ("resolution", "samples"):
+    value = getattr(flags, name)
+    if value is not None and value < 1:
+      raise UsageError(f"--{name}={value}: must be at least 1")
+  flags.out = flags.out.expanduser()
+  if flags.out.suffix != ".html":
+    raise UsageError(f"--out={flags.out}: write the name of a .html file")
+  if not flags.out.parent.is_dir():
+    raise UsageError(f"--out={flags.out}: {flags.out.parent} is no folder")
+  return flags
+
+
+def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
+  with Status() as status:
+    status.doing(f"listing {flags.data}")
+    contents = open_contents(flags.data, flags.resolution)
+    survey = examine(contents, flags.samples,
+                     lambda done, count: status.doing(format_bar("looking at images", done, count)))
+    status.doing("drawing the page")
+    resolution = contents.resolution or _likely_resolution(survey.short_sides)
+    found = checks.concerns(contents, survey, resolution)
+    text = page.render(contents, survey, resolution, found, shlex.join([*program(), *words]))
+    try:
+      write_whole(flags.out, text)
+    except OSError as error:
+      raise UsageError(f"--out={flags.out}: cannot be written ({error.strerror})") from error
+  print(f"wrote {flags.out}: {contents.size:,} images of {len(contents.class_names):,} classes")
+  for concern in found:
+    print(f"warning: {concern.text}")
+  return 0
+
+
+def _likely_resolution(short_sides: np.ndarray) -> int:
+  """Pixels of examples, for images whose shorter sides [n] are given."""
+  if short_sides.min() == short_sides.max():
+    return min(_MOST_RESOLUTION, int(short_sides[0]))
+  return min(_MOST_RESOLUTION, 2 ** int(np.log2(np.median(short_sides))))
+
+
+if __name__ == "__main__":
+  quiet.drop_native_log()
+  exit_with = main()
+  quiet.finish()
+  sys.exit(exit_with)
