@@ -12,9 +12,10 @@ from models.vision import convert as convert_lib
 from models.vision import shards
 from models.vision.data import NAMED
 from models.vision.decoding import EncodedImages
+from models.vision.digits import digit_images
 from models.vision.folder import ImageFolder, list_folder
 from models.vision.image_zip import ImageZip
-from models.vision.images import read
+from models.vision.images import InMemoryImages, read
 from models.vision.tfrecords import TFRecords
 from replicator.errors import UsageError
 
@@ -123,7 +124,10 @@ def test_archives_and_shards_are_converted_too(photos, tmp_path, capsys):
 @pytest.mark.parametrize("named, settings", [
     ("digits", []),
     ("shapes", ["--gin_param=Shapes.size = 30", "--gin_param=Shapes.resolution = 8"])])
-def test_what_is_in_no_files_is_converted_without_loss(named, settings, tmp_path, capsys, restored):
+def test_what_is_in_no_files_is_converted_without_loss(named, settings, tmp_path, capsys,
+                                                       monkeypatch, restored):
+  some = InMemoryImages(*(array[:20] for array in digit_images()), tuple("0123456789"))
+  monkeypatch.setitem(NAMED, "digits", lambda: some)
   status, _, error = run(capsys, named, tmp_path / "out", "--shards=2", *settings)
   assert status == 0, error
   source, written = NAMED[named](), TFRecords(str(tmp_path / "out"))
