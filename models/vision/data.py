@@ -12,8 +12,8 @@ from models.vision.hugging_face import ArrowImages
 from models.vision.image_arrays import ImageArrays
 from models.vision.image_zip import ZippedImages
 from models.vision.images import ImageSource
+from models.vision.pictures import Shape
 from models.vision.shapes import Shapes
-from models.vision.shards import Shape
 from models.vision.stacked_digits import StackedDigits
 from models.vision.tfds import PreparedImages
 

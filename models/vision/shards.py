@@ -20,15 +20,13 @@ import numpy as np
 import tensorflow as tf
 
 from models.vision import imagenet_shards, shard_index
+from models.vision.pictures import Shape
 from replicator.atomic import write_whole
 from replicator.errors import UsageError
 
 INDEX = "index.json"
 UNFINISHED = ".conversion.json"
 """What a conversion is doing; removed at its end."""
-
-Shape = tuple[int, int, int]
-"""Height, width and channels of images."""
 
 
 def shard_name(number: int, count: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from PIL import Image
 
-from models.vision.decoding import center_square
+from models.vision.pictures import center_square
 from models.vision.preview import drawing
 from models.vision.preview.checks import Concern, percent
 from models.vision.preview.contents import Contents

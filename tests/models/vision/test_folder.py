@@ -9,10 +9,10 @@ from absl import logging
 from PIL import Image
 
 from models.vision import picture_files
-from models.vision.decoding import center_square
 from models.vision.folder import ImageFolder, read_folder
 from models.vision.image_zip import ImageZip
 from models.vision.images import read
+from models.vision.pictures import center_square
 from replicator.errors import UsageError, chain_of
 
 
