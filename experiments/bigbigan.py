@@ -24,6 +24,7 @@ from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder,
 from models.gan.networks.biggan import BigGANGenerator
 from models.gan.sample_evaluator import SampleEvaluator
 from models.vision import grid
+from models.vision.augment import Augmented  # noqa: F401  (for gin)
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.held_out import hold_out

@@ -22,6 +22,7 @@ from models.gan.latents import uniform_latents
 from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
 from models.gan.penalties.scores import Scores
 from models.gan.sample_evaluator import SampleEvaluator
+from models.vision.augment import Augmented  # noqa: F401  (for gin)
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import replicator
 from models.gan.augmentation.shift import FlipAndShift  # noqa: F401  (for gin)
+from models.vision.augment import Augmented  # noqa: F401  (for gin)
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.held_out import hold_out

@@ -27,6 +27,7 @@ from models.gan.latents import normal_latents
 from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
 from models.gan.networks.sngan import Discriminator, Encoder, Generator
 from models.vision import grid
+from models.vision.augment import Augmented  # noqa: F401  (for gin)
 from models.vision.digits import Digits
 from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)

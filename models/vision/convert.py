@@ -20,9 +20,9 @@ import numpy as np
 
 from models.vision import shards
 from models.vision.data import open_encoded
-from models.vision.decoding import EncodedImages, decode, reason_of
+from models.vision.decoding import EncodedImages, reason_of
 from models.vision.picture_files import png
-from models.vision.shards import Shape
+from models.vision.pictures import Shape, decode
 from replicator.atomic import write_whole
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line

@@ -9,8 +9,8 @@ from models.vision.digits import Digits
 from models.vision.folder import list_folder
 from models.vision.image_zip import ZippedImages
 from models.vision.images import ImageSource
+from models.vision.pictures import Shape
 from models.vision.shapes import Shapes
-from models.vision.shards import Shape
 from models.vision.stacked_digits import StackedDigits
 
 NAMED: dict[str, Callable[[], ImageSource]] = {

@@ -19,17 +19,16 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from models.vision.decoding import reason_of
+from models.vision.pictures import Shape
 from replicator.atomic import write_whole
 from replicator.errors import UsageError
 
 INDEX = "index.json"
 UNFINISHED = ".conversion.json"
 """What a conversion is doing; removed at its end."""
-
-Shape = tuple[int, int, int]
-"""Height, width and channels of images."""
 
 _ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
 _BEFORE, _AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.
@@ -122,8 +121,12 @@ class ShardedImages:
   Their `image_shape` is None if they have their own sizes.
   """
 
-  def __init__(self, path: str) -> None:
+  def __init__(self, path: str, may_be_truncated: bool = False) -> None:
     """Reads the index, and checks that it is of these shards.
+
+    Args:
+      path: the folder of the shards.
+      may_be_truncated: whether to take a truncated shard, whose last images cannot be read.
 
     Raises:
       UsageError: `path` has no index, or a shard is missing, truncated or another one.
@@ -134,7 +137,7 @@ class ShardedImages:
     self.image_shape = facts.image_shape
     root = Path(path).expanduser()
     self._shards = [root / name for name in facts.shards]
-    entries = [_checked_index(shard) for shard in self._shards]
+    entries = [_checked_index(shard, may_be_truncated) for shard in self._shards]
     self._starts = np.cumsum([0, *map(len, entries)])
     self._entries = np.concatenate(entries)
     self.labels = np.ascontiguousarray(self._entries["label"])
@@ -153,6 +156,8 @@ class ShardedImages:
     with self._place(index)[0].open("rb") as file:
       file.seek(int(entry["offset"]))
       content = file.read(int(entry["length"]))
+    if len(content) < entry["length"]:
+      raise ValueError("the file is truncated")
     if zlib.crc32(content) != entry["crc32"]:
       raise ValueError("its checksum is not that of the index: the record is corrupt, or the file "
                        "changed since it was indexed")
@@ -187,14 +192,18 @@ def _facts(path: str) -> Facts:
                      ) from error
 
 
-def _checked_index(path: Path) -> np.ndarray:
+def _checked_index(path: Path, may_be_truncated: bool) -> np.ndarray:
   if not path.exists():
     raise UsageError(f"{path}: no such file; copy the shard again, or convert again")
   entries, expected = _read_index(path)
   found = _identity(path)
   if found[0] < expected[0]:
-    raise UsageError(f"{path}: is truncated: it has {found[0]:,} of {expected[0]:,} bytes; copy it "
-                     "again, or convert again")
+    line = f"{path}: is truncated: it has {found[0]:,} of {expected[0]:,} bytes"
+    if not may_be_truncated:
+      raise UsageError(f"{line}; copy it again, or convert again")
+    lost = np.sum(entries["offset"] + entries["length"] > found[0])
+    logging.warning("%s, without %d of its %d images", line, lost, len(entries))
+    return entries
   if not np.array_equal(found, expected):
     raise UsageError(f"{path}: {_index_of(path).name} is the index of another file, or the file "
                      "changed since it was indexed; copy both again, or convert again")

@@ -22,11 +22,13 @@ from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.strategies.dealing import Dealer
+from replicator.workdir.reader import TIMES
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
          "train.eval_every = 4", "train.steps = 4", "train.checkpoint_every = 4"]
 EVERYTHING = ["ImageClassifier.mix = @CutMix", "ImageClassifier.augment = @FlipAndShift",
+              "resnet.data = @Augmented", "Augmented.data = @Digits", "Augmentation.contrast = 0.4",
               "train.precision = 'float64'"]
 LARGE_BATCH = ["ImageClassifier.optimizer = @LARS", "ImageClassifier.weight_decay = 0.0",
                "LARS.weight_decay = 1e-4", "LARS.learning_rate = 10.0",
@@ -43,7 +45,7 @@ def configure(*bindings: str) -> None:
 
 def rows(workdir: pathlib.Path) -> list[dict]:
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [{name: value for name, value in json.loads(line).items() if name != "seconds"}
+  return [{name: value for name, value in json.loads(line).items() if name not in TIMES}
           for line in lines]
 
 

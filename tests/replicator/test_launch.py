@@ -20,6 +20,7 @@ from replicator import launch
 from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.launch import __main__, supervisor, task
+from replicator.workdir.reader import TIMES
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -437,7 +438,7 @@ def train(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
 
 def losses(workdir: pathlib.Path) -> list[dict]:
   rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ import tensorflow as tf
 from absl import logging
 from PIL import Image
 
-from models.vision.decoding import center_square
 from models.vision.folder import ImageFolder, read_folder
 from models.vision.images import read
+from models.vision.pictures import center_square
 from replicator.errors import UsageError, chain_of
 
 

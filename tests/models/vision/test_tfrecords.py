@@ -74,6 +74,20 @@ def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, limit, monkeypatch
   assert found.tolist() == COLORS[[0, 1, 2, 3, 5, 5] if limit == 0 else [0, 1, 2, 3, 5]].tolist()
 
 
+@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
+def test_what_a_truncated_shard_lacks_is_skipped_and_counted(out, limit, caplog):
+  shard = out / "images-00001-of-00002.tfrecord"
+  whole = shard.read_bytes()
+  shard.write_bytes(whole[:-len(whole) // 3 - 20])  # One of three images is whole.
+  with caplog.at_level("WARNING"):
+    source = TFRecords(str(out), on_error="skip", memory_limit=limit)
+    found = read(source, np.arange(source.size))[0][:, 0, 0, 0]
+  assert found.tolist() == COLORS[[0, 1, 2, 3, *([0, 0] if limit == 0 else [])]].tolist()
+  assert (f"{shard}: is truncated: it has {shard.stat().st_size:,} of {len(whole):,} bytes, "
+          "without 2 of its 3 images") in caplog.text
+  assert "2 of 6" in caplog.text and f"{shard}: record 1" in caplog.text
+
+
 def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
   first, second = (out / f"images-0000{number}-of-00002.tfrecord" for number in (0, 1))
   whole = second.read_bytes()

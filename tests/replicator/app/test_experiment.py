@@ -23,6 +23,7 @@ from replicator.checkpoints import checkpoint
 from replicator.console import quiet, start
 from replicator.errors import Preempted
 from replicator.workdir import owner
+from replicator.workdir.reader import TIMES
 from tests.programs import two_networks
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -38,7 +39,7 @@ def flags(*bindings: str) -> list[str]:
 def rows(workdir: pathlib.Path) -> list[dict]:
   """The logged rows, without the times."""
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+  return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
 
 
 def line_of(code: str, file: pathlib.Path) -> int:

@@ -28,6 +28,7 @@ from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import Preempted, RunFailed
 from replicator.step.variables import variables_of
 from replicator.training import preemption, run_state
+from replicator.workdir.reader import TIMES
 from tests.programs.two_networks import Points, TwoNetworks, evaluate, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
@@ -56,7 +57,7 @@ def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, 
 def rows(workdir: pathlib.Path) -> list[dict]:
   """What was logged, without the time it took."""
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+  return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
 
 
 def values(step) -> dict[str, np.ndarray]:

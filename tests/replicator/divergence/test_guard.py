@@ -18,6 +18,7 @@ from replicator.checkpoints import checkpoint
 from replicator.divergence.guard import Divergence, Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, first_line
+from replicator.workdir.reader import TIMES
 from tests.programs.fragile import BAD, Fragile, numbers
 
 MIRRORED_2 = ("Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")
@@ -37,7 +38,7 @@ def train(workdir: pathlib.Path, *bindings: str, step=Fragile, inputs=numbers):
 def rows(workdir: pathlib.Path) -> list[dict]:
   """The metrics without the times."""
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+  return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
 
 
 def column(workdir: pathlib.Path, name: str) -> list[float]:

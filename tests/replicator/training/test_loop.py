@@ -85,10 +85,11 @@ def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
   assert list(first) == ["step", "seconds", "eval/mean"]
   assert [list(row) for row in others] == [
       ["step", "seconds", "critic", "generator", "grad_norm/generator", "grad_norm/critic",
-       "learning_rate/generator", "learning_rate/critic", "eval/mean"]] * 2
+       "learning_rate/generator", "learning_rate/critic", "data_wait", "eval/mean"]] * 2
   assert [row["step"] for row in [first, *others]] == [0, 5, 10]
   assert 0 <= first["seconds"] < others[0]["seconds"] <= others[1]["seconds"]
   assert all(np.isfinite(value) for row in others for value in row.values())
+  assert all(0 <= row["data_wait"] <= 1 for row in others)
   pictures = sorted((tmp_path / "samples").iterdir())
   assert [p.name for p in pictures] == [f"step-{s:08d}.png" for s in (0, 5, 10)]
   with Image.open(pictures[0]) as picture:
@@ -178,7 +179,7 @@ def test_operations_are_deterministic_and_signals_logged_unless_that_is_off(
   train(tmp_path, "train.steps = 1", *bindings, step=make_function, inputs=Points())
   assert bool(calls) == is_deterministic
   names = {"grad_norm/optimizer", "learning_rate/optimizer"} if is_deterministic else set()
-  assert set(rows(tmp_path)[0]) == {"step", "seconds", "loss"} | names
+  assert set(rows(tmp_path)[0]) == {"step", "seconds", "data_wait", "loss"} | names
 
 
 def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):
@@ -325,6 +326,24 @@ def test_an_input_function_provides_the_batches(strategy, replicas, tmp_path):
       num_replicas_in_sync=replicas, seed=5)
 
 
+@pytest.mark.parametrize("of_data, of_step", [(0.03, 0.0), (0.0, 0.03)], ids=["data", "step"])
+def test_the_log_says_which_share_of_the_time_waited_for_data(of_data, of_step, tmp_path, capsys):
+  def slept(numbers: np.ndarray) -> np.ndarray:
+    time.sleep(of_data)
+    return numbers
+
+  def slow(context):
+    return tf.data.Dataset.range(100).map(lambda s: tf.ensure_shape(
+        tf.numpy_function(slept, [tf.fill([8], s)], tf.int64), [8]))
+
+  train(tmp_path, "train.steps = 10", "train.log_every = 5", "Guard.signals = False", inputs=slow,
+        step=lambda: lambda x: {"x": tf.reduce_max(x)},
+        before_call=lambda *call: time.sleep(of_step))
+  share = column(tmp_path, "data_wait")[10]
+  assert (share > 0.5) == bool(of_data)
+  assert "step 10/10" in (line := capsys.readouterr().out) and f"data wait {share:.0%}" in line
+
+
 def test_a_data_set_that_ends_early_is_an_error(tmp_path):
   def short(context):
     return tf.data.Dataset.range(5).map(lambda s: tf.zeros([context.batch_size]))
@@ -342,6 +361,7 @@ def test_a_data_set_that_ends_early_is_an_error(tmp_path):
     # `metrics.jsonl` has these itself.
     (lambda x: {"loss": x[0], "staleness": x[0]}, "'staleness'"),
     (lambda x: {"loss": x[0], "step": x[0]}, "'step'"),
+    (lambda x: {"loss": x[0], "data_wait": x[0]}, "'data_wait'"),
     (lambda x: {"loss": x[0], "seconds": x[0]}, "'seconds'")])
 def test_a_step_that_returns_what_cannot_be_logged_is_refused(outputs, message, tmp_path):
   def zeros(context):

@@ -31,7 +31,8 @@ def workdir(tmp_path):
   """300 steps in 30 s, evaluated every 100 steps, with five pictures."""
   rows = [{"step": 0, "seconds": 0.0, "eval/classifier_frechet_distance": 400.0}]
   for step in range(1, 301):
-    row = {"step": step, "seconds": step / 10, "d": 1.0 + math.sin(step), "g": 0.5}
+    row = {"step": step, "seconds": step / 10, "d": 1.0 + math.sin(step), "g": 0.5,
+           "data_wait": 0.013}
     found = {"eval/classifier_frechet_distance": 400.0 / step} if step % 100 == 0 else {}
     rows.append(row | found)
   write_metrics(tmp_path, rows)
@@ -72,6 +73,7 @@ def test_the_page_says_what_was_run_and_how_it_went(workdir):
   words = written(workdir).words
   for expected in ("sngan", "finished at step 300", "mirrored", "2 replicas", "float32", "30s",
                    "10 steps per second", "640 examples per second",
+                   "1.3% of the time waiting for data",
                    FACTS["command"], "python 3.11.9, tensorflow 2.21.0", FACTS["started"]):
     assert expected in words
   assert "git commit" not in words  # None: unknown.
@@ -93,8 +95,9 @@ def test_the_table_shows_last_first_lowest_and_highest(workdir):
 def test_each_metric_has_a_panel_and_evaluations_come_first(workdir):
   page = report.write_report(workdir).read_text()
   assert re.findall(r'<figure class="(\w+)"><figcaption>([\w/]+)', page) == [
-    ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g")]
-  assert page.count("<svg") == 3 + 2  # The legend.
+    ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g"),
+    ("training", "data_wait")]
+  assert page.count("<svg") == 4 + 2  # The legend.
 
 
 def test_a_spread_is_drawn_around_its_mean(tmp_path):
