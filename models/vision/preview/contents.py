@@ -175,9 +175,9 @@ class _Files:
 def _empty_folders(root: Path, encoded: EncodedImages) -> tuple[str, ...]:
   if not isinstance(encoded, ImageFiles):
     return ()
+  filled = {file.removeprefix(f"{root}{os.sep}").partition(os.sep)[0] for file in encoded.files()}
   return tuple(sorted(folder.name for folder in root.iterdir() if folder.is_dir()
-                      and not folder.name.startswith(".")
-                      and folder.name not in encoded.class_names))
+                      and not folder.name.startswith(".") and folder.name not in filled))
 
 
 class _Drawn:
