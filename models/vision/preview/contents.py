@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -19,10 +19,13 @@ from models.vision.pictures import opened, upright_rgb
 from models.vision.preview.drawing import as_image
 from replicator.errors import UsageError
 
+Result = TypeVar("Result")
+
 THUMBNAIL = (8, 9)
 """Height and width of the small image by which large ones are compared."""
 
-_AT_ONCE = 512  # Images in memory.
+_AT_ONCE = 128  # Images in memory.
+_DRAWN_AT_ONCE = 1024  # The same, of those that are drawn, which are small.
 
 
 class Look(NamedTuple):
@@ -138,9 +141,7 @@ class _Files:
     self._encoded = encoded
 
   def looks(self, indices: np.ndarray) -> Iterator[Look | str]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
-      for start in range(0, len(indices), _AT_ONCE):
-        yield from pool.map(self._look, indices[start:start + _AT_ONCE].tolist())
+    return _mapped(self._look, indices)
 
   def _look(self, index: int) -> Look | str:
     try:
@@ -159,8 +160,7 @@ class _Files:
         whole = upright_rgb(image)
       return whole.reduce(max(1, min(whole.size) // (2 * side)))
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-      yield from pool.map(picture, indices.tolist())
+    return _mapped(picture, indices)
 
   def title(self, index: int) -> str:
     full = self._encoded.name(index)
@@ -170,6 +170,13 @@ class _Files:
 
   def source(self, resolution: int) -> ImageSource:
     return DecodedImages(self._encoded, resolution, "skip", 0, self.channels)
+
+
+def _mapped(function: Callable[[int], Result], indices: np.ndarray) -> Iterator[Result]:
+  """The results for each index, in order, by a pool of threads."""
+  with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
+    for start in range(0, len(indices), _AT_ONCE):
+      yield from pool.map(function, indices[start:start + _AT_ONCE].tolist())
 
 
 def _empty_folders(root: Path, encoded: EncodedImages) -> tuple[str, ...]:
@@ -194,8 +201,8 @@ class _Drawn:
     self._source = source
 
   def looks(self, indices: np.ndarray) -> Iterator[Look | str]:
-    for start in range(0, len(indices), _AT_ONCE):
-      images, labels = read(self._source, indices[start:start + _AT_ONCE])
+    for start in range(0, len(indices), _DRAWN_AT_ONCE):
+      images, labels = read(self._source, indices[start:start + _DRAWN_AT_ONCE])
       for image, label in zip(images, labels, strict=True):
         yield _look(as_image(image), int(label), image.tobytes())
 
