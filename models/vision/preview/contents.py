@@ -19,7 +19,7 @@ from models.vision.pictures import opened, upright_rgb
 from models.vision.preview.drawing import as_image
 from replicator.errors import UsageError
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 THUMBNAIL = (8, 9)
 """Height and width of the small image by which large ones are compared."""
@@ -172,7 +172,7 @@ class _Files:
     return DecodedImages(self._encoded, resolution, "skip", 0, self.channels)
 
 
-def _mapped(function: Callable[[int], Result], indices: np.ndarray) -> Iterator[Result]:
+def _mapped(function: Callable[[int], _Result], indices: np.ndarray) -> Iterator[_Result]:
   """The results for each index, in order, by a pool of threads."""
   with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
     for start in range(0, len(indices), _AT_ONCE):
