@@ -82,11 +82,11 @@ def assert_as_expected(workdir, expected):
 
 def test_both_sources_show_every_image_once_an_epoch_and_never_the_same_way(expected):
   for name in ("folder", "shards"):
-    rows = [(seen[f"{name}/{row}/class"], seen[f"{name}/{row}/checksum"])
-            for seen in expected for row in range(BATCH)]
-    for epoch in range(0, len(rows) - CLASSES, CLASSES):
-      assert len({label for label, _ in rows[epoch:epoch + CLASSES]}) == CLASSES
-    assert len(set(rows)) > 0.99 * len(rows)
+    shown = [(seen[f"{name}/{row}/class"], seen[f"{name}/{row}/checksum"])
+             for seen in expected for row in range(BATCH)]
+    for epoch in range(0, len(shown) - CLASSES, CLASSES):
+      assert len({label for label, _ in shown[epoch:epoch + CLASSES]}) == CLASSES
+    assert len(set(shown)) > 0.99 * len(shown)
   assert all(seen[f"folder/{row}/{what}"] == seen[f"shards/{row}/{what}"]
              for seen in expected for row in range(BATCH) for what in ("class", "checksum"))
 
