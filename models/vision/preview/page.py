@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from models.vision.augment import Augmented
+from models.vision.images import ImageSource
 from models.vision.pictures import center_square
 from models.vision.preview import drawing
 from models.vision.preview.checks import Concern, percent
@@ -176,9 +177,8 @@ class _Pictures:
 
   def batch(self, is_augmented: bool) -> list[Picture]:
     """The first examples of a run, as its pipeline makes them."""
-    source = self._contents.source(self._resolution)
-    if is_augmented:
-      source = Augmented(lambda plain=source: plain)
+    plain = self._contents.source(self._resolution)
+    source: ImageSource = Augmented(lambda: plain) if is_augmented else plain
     batch = next(batches(source, InputContext(_BATCH)).as_numpy_iterator())
     return [drawing.embedded(drawing.small(drawing.as_image(image), _SIDE),
                              self._contents.class_names[label])
