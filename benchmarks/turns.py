@@ -16,19 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 
 
-def take(step: Callable[[], float], calls: int, before: int = 0) -> None:
+def take(step: Callable[[], float], calls: int) -> None:
   """Runs in a contender's process: for every line of stdin, times one turn.
 
   Args:
     step: takes a step, waits for its loss and returns it.
     calls: how many calls of `step` a turn has.
-    before: how many more come first and do not count, such as those of batches that are buffered.
   """
   for _ in range(2):  # Tracing, and time for memory and threads to settle.
     step()
   for _ in sys.stdin:
-    for _ in range(before):
-      step()
     start = time.perf_counter()
     for _ in range(calls):
       loss = step()

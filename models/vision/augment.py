@@ -17,7 +17,7 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance
 
 from models.vision.images import ImageSource
-from models.vision.pictures import Box, Picture, Shape, View, as_array
+from models.vision.pictures import Box, Original, Shape, View, as_array
 from replicator.errors import UsageError
 
 _ATTEMPTS = 10  # At a crop that fits into the image, as torchvision makes them.
@@ -67,7 +67,7 @@ class Augmentation:
         *((functools.partial(_enhanced, kind), *factor)
           for kind, factor in zip(kinds, factors, strict=True)), (_turned, -hue, hue)]
 
-  def __call__(self, picture: Picture, image_shape: Shape, seed: int, position: int) -> np.ndarray:
+  def __call__(self, picture: Original, image_shape: Shape, seed: int, position: int) -> np.ndarray:
     """The picture as an example of this shape at a position of a run, uint8 `image_shape`."""
     height, width, channels = image_shape
     draws = uniform(seed, position)
@@ -139,11 +139,11 @@ class Augmented:
       return self._source.load_view(index, seed, view)
     example = self._source.load(index)
     image = tf.numpy_function(
-        lambda image, seed: view(Picture.of_array(image), image.shape, *seed.tolist()),
+        lambda image, seed: view(Original.of_array(image), image.shape, *seed.tolist()),
         [example["image"], seed], tf.uint8, stateful=False)
     return {**example, "image": tf.ensure_shape(image, self.image_shape)}
 
-  def _central(self, picture: Picture, image_shape: Shape, seed: int, position: int) -> np.ndarray:
+  def _central(self, picture: Original, image_shape: Shape, seed: int, position: int) -> np.ndarray:
     side = max(1, round(self._center_crop * min(picture.size)))
     top, left = ((length - side) // 2 for length in picture.size)
     image = picture.part((top, left, side, side), image_shape[:2])

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from models.vision.images import InMemoryImages
-from models.vision.pictures import Picture, View, decode, opened
+from models.vision.pictures import Original, View, decode, opened
 from replicator.errors import UsageError
 
 MEMORY_LIMIT = 2 ** 31
@@ -112,7 +112,7 @@ class DecodedImages:
     """
     return self._example(
         lambda index, seed: self._draw(index, lambda file: view(
-            Picture(opened(file), file), self.image_shape, *seed.tolist())), index, seed)
+            Original(opened(file), file), self.image_shape, *seed.tolist())), index, seed)
 
   def _example(self, draw: Callable, *arguments: tf.Tensor) -> dict[str, tf.Tensor]:
     # A function with state would be called one at a time where operations are deterministic.

@@ -13,7 +13,7 @@ Shape = tuple[int, int, int]
 Box = tuple[int, int, int, int]
 """Top, left, height and width of a part of an image, in pixels."""
 
-View = Callable[["Picture", Shape, int, int], np.ndarray]
+View = Callable[["Original", Shape, int, int], np.ndarray]
 """Makes an example of a picture: `(picture, image_shape, seed, position) -> uint8 image_shape`.
 
 The seed is that of the run, and the position is that in the order of training.
@@ -23,8 +23,8 @@ _ORIENTATION = 0x0112  # The EXIF tag; 1 is upright, and from 5 on the sides are
 _MARGIN = 2  # Pixels beside a crop that change its own, where colors have fewer samples.
 
 
-class Picture:
-  """An image of which parts are cut out and resized.
+class Original:
+  """A whole image, of which parts are cut out and resized.
 
   A part of a JPEG file has the pixels that it has in the whole image, though only the part is
   decoded. One that is much too large is decoded at a fraction of its size.
@@ -43,8 +43,8 @@ class Picture:
     self._is_simple = image.format == "JPEG" and orientation == 1 and image.mode in ("L", "RGB")
 
   @classmethod
-  def of_array(cls, pixels: np.ndarray) -> "Picture":
-    """The picture of an image that is decoded, uint8 `[h, w, 1 or 3]`."""
+  def of_array(cls, pixels: np.ndarray) -> "Original":
+    """An image that is decoded, uint8 `[h, w, 1 or 3]`."""
     return cls(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
 
   def part(self, box: Box, size: tuple[int, int]) -> Image.Image:

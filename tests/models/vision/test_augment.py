@@ -14,7 +14,7 @@ from models.vision.augment import Augmentation, Augmented
 from models.vision.folder import ImageFolder
 from models.vision.held_out import hold_out
 from models.vision.images import InMemoryImages, read
-from models.vision.pictures import Picture
+from models.vision.pictures import Original
 from replicator import InputContext
 from replicator.errors import UsageError, chain_of
 from replicator.training.inputs import batches
@@ -82,7 +82,7 @@ def test_the_pipeline_shows_what_the_function_makes_of_seed_and_position(folder)
   kept = Augmented(lambda: InMemoryImages(photo(24, 24)[np.newaxis], np.zeros(1), ("a",)),
                    lambda: JITTER)
   found = stream(kept, 2, seed=7).reshape(16, 24, 24, 3)
-  picture = Picture.of_array(photo(24, 24))
+  picture = Original.of_array(photo(24, 24))
   for position, image in enumerate(found):
     np.testing.assert_array_equal(image, JITTER(picture, (24, 24, 3), 7, position))
 
@@ -152,7 +152,7 @@ def bilinear(length: int, size: int) -> np.ndarray:
 @pytest.mark.parametrize("box, size", [((3, 5, 30, 20), (16, 16)), ((0, 0, 8, 9), (16, 12))])
 def test_a_part_is_resized_by_the_triangle_filter(box, size):
   pixels = photo(48, 40)
-  found = np.asarray(Picture.of_array(pixels).part(box, size), float)
+  found = np.asarray(Original.of_array(pixels).part(box, size), float)
   top, left, h, w = box
   expected = np.einsum("yh,hwc,xw->yxc", bilinear(h, size[0]),
                        pixels[top:top + h, left:left + w].astype(float), bilinear(w, size[1]))
@@ -164,8 +164,8 @@ def test_a_part_is_resized_by_the_triangle_filter(box, size):
 def test_a_part_of_a_jpeg_is_that_of_the_whole_image(mode, options):
   file = io.BytesIO()
   Image.fromarray(photo(150, 190)).convert(mode).save(file, "JPEG", **options)
-  whole = Picture.of_array(np.asarray(Image.open(file).convert("RGB")))
-  picture = Picture(Image.open(file), file.getvalue())
+  whole = Original.of_array(np.asarray(Image.open(file).convert("RGB")))
+  picture = Original(Image.open(file), file.getvalue())
   rng = np.random.default_rng(0)
   for _ in range(20):
     h, w = rng.integers(1, 128, 2)
@@ -181,7 +181,7 @@ def test_a_part_that_is_much_too_large_is_decoded_at_a_fraction_of_its_size():
   orientation[0x0112] = 3  # Upside down.
   Image.fromarray(ramp[::-1, ::-1]).save(turned, "JPEG", quality=95, exif=orientation)
   for content in (file, turned):
-    part = np.asarray(Picture(Image.open(content), content.getvalue()).part(
+    part = np.asarray(Original(Image.open(content), content.getvalue()).part(
         (8, 64, 240, 160), (10, 10)), float)
     np.testing.assert_allclose(  # The filter is cut off at the sides.
         part[:, 1:-1, 0], np.tile(64 + 16 * np.arange(1, 9) + 7.5, [10, 1]), atol=2)
@@ -213,7 +213,7 @@ def test_factors_multiply_distances_from_what_torchvision_takes(name, reference)
   flat = Augmentation(scale=None, flip=0.0, **{name: 0.4})
   factors = set()
   for position in range(20):
-    found = flat(Picture.of_array(pixels), pixels.shape, 0, position).astype(float)
+    found = flat(Original.of_array(pixels), pixels.shape, 0, position).astype(float)
     x, base = pixels.astype(float), reference(pixels.astype(float))
     number = list(COLORS).index(name)
     factor = 0.6 + 0.8 * augment.uniform(0, position)[augment._COLOR + number]
@@ -231,7 +231,7 @@ def test_the_hue_is_turned():
 
 
 def test_gray_images_stay_gray():
-  picture = Picture.of_array(photo(9, 9)[..., :1])
+  picture = Original.of_array(photo(9, 9)[..., :1])
   assert JITTER(picture, (8, 8, 1), 0, 0).shape == (8, 8, 1)
 
 
@@ -273,7 +273,7 @@ def test_a_corrupt_file_ends_the_run_or_gives_way_to_the_next(folder, tmp_path):
                        lambda: JITTER)
     last = source.augmented(tf.constant(source.size - 1, tf.int64), seed)["image"]
     np.testing.assert_array_equal(
-        last, JITTER(Picture(Image.open(tmp_path / "a" / "2.jpg")), (16, 16, 3), 0, 5))
+        last, JITTER(Original(Image.open(tmp_path / "a" / "2.jpg")), (16, 16, 3), 0, 5))
   drawn = Augmented(lambda: ImageFolder(str(tmp_path), 16, "skip", 0), lambda: JITTER)
   np.testing.assert_array_equal(
       drawn.augmented(tf.constant(1, tf.int64), seed)["image"], last)

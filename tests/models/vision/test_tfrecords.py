@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from models.vision import convert, shards
+from models.vision import convert, shard_index
 from models.vision.folder import list_folder
 from models.vision.images import read
 from models.vision.tfrecords import TFRecords
@@ -56,7 +56,7 @@ def test_images_of_their_own_sizes_need_a_resolution(made):
 
 @pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
 def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, limit, monkeypatch):
-  monkeypatch.setattr(shards, "_ENDS", 16)  # Otherwise these shards are all ends.
+  monkeypatch.setattr(shard_index, "_ENDS", 16)  # Otherwise these shards are all ends.
   out = tmp_path / "out"
   convert.convert(list_folder(str(made / "in")), str(out), 2, (8, 8, 1))
   shard = out / "images-00001-of-00002.tfrecord"
@@ -74,20 +74,6 @@ def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, limit, monkeypatch
   assert found.tolist() == COLORS[[0, 1, 2, 3, 5, 5] if limit == 0 else [0, 1, 2, 3, 5]].tolist()
 
 
-@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
-def test_what_a_truncated_shard_lacks_is_skipped_and_counted(out, limit, caplog):
-  shard = out / "images-00001-of-00002.tfrecord"
-  whole = shard.read_bytes()
-  shard.write_bytes(whole[:-len(whole) // 3 - 20])  # One of three images is whole.
-  with caplog.at_level("WARNING"):
-    source = TFRecords(str(out), on_error="skip", memory_limit=limit)
-    found = read(source, np.arange(source.size))[0][:, 0, 0, 0]
-  assert found.tolist() == COLORS[[0, 1, 2, 3, *([0, 0] if limit == 0 else [])]].tolist()
-  assert (f"{shard}: is truncated: it has {shard.stat().st_size:,} of {len(whole):,} bytes, "
-          "without 2 of its 3 images") in caplog.text
-  assert "2 of 6" in caplog.text and f"{shard}: record 1" in caplog.text
-
-
 def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
   first, second = (out / f"images-0000{number}-of-00002.tfrecord" for number in (0, 1))
   whole = second.read_bytes()
@@ -103,7 +89,7 @@ def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
   shutil.copy(first.with_suffix(".npz"), second.with_suffix(".npz"))
   assert line_of(out).startswith(f"{second}: ")
   second.unlink()
-  assert line_of(out) == f"{second}: no such file; copy the shard again, or convert again"
+  assert line_of(out) == f"{second}: no such file; copy it again, or convert again"
 
 
 def test_folders_without_a_whole_index_are_refused(out, tmp_path):

@@ -17,66 +17,10 @@ import tensorflow as tf
 import replicator
 from replicator.app import config
 from replicator.app.load import load_numbered
-from replicator.app.program import main_of_run
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step import context
-from replicator.workdir import charts
 from replicator.workdir.owner import owned
-
-# Each step counts up; each replica also counts for itself.
-PROGRAM = '''
-import gin
-import tensorflow as tf
-
-import replicator
-from replicator import app
-
-
-@gin.configurable(denylist=["x"])
-def scaled(x, factor=1.0) -> tf.Tensor:
-  return factor * x
-
-
-@gin.configurable
-class Counter(tf.Module):
-  def __init__(self, size=2, function=scaled, device=0):
-    super().__init__()
-    self.device = device
-    with replicator.logical_device(device):
-      self.weight = tf.Variable(2.0)
-    self.count = tf.Variable(tf.zeros([size], replicator_dtype()), trainable=False,
-                             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-    self.own = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN,
-                           synchronization=tf.VariableSynchronization.ON_READ)
-    self.function = function
-
-  def __call__(self):
-    self.count.assign_add(tf.ones_like(self.count))
-    self.own.assign_add(1.0 + 2.0 * tf.cast(replicator.replica_id(), tf.float32))
-    return {"count": self.count[0], "scaled": self.function(self.count[0])}
-
-  def apply(self, x):
-    with replicator.logical_device(self.device):
-      return self.function(x)
-
-
-def replicator_dtype():
-  import keras
-  return keras.config.floatx()
-
-
-@gin.configurable
-def main(workdir: str, needs: str = "") -> None:
-  if needs:
-    open(needs).close()
-  replicator.train(Counter, workdir=workdir)
-
-
-if __name__ == "__main__":
-  app.run(main)
-'''
-BASE = ["train.steps = 4", "train.checkpoint_every = 1", "train.log_every = 1",
-        "train.global_batch_size = 2", "Checkpoints.keep_last = 3"]
+from tests.replicator.app.trained_runs import PROGRAM, facts_for, trained
 
 pytestmark = pytest.mark.usefixtures("restored")
 
@@ -95,26 +39,6 @@ def program(tmp_path_factory):
   yield file
   sys.modules.pop(file.stem, None)
   sys.path.remove(str(folder))
-
-
-def facts_for(file: pathlib.Path) -> dict:
-  return {"program": [file.name], "program_file": str(file), "argv": [],
-          "working_directory": str(file.parent)}
-
-
-def trained(program: pathlib.Path, folder: pathlib.Path, *bindings: str) -> pathlib.Path:
-  """A run of the program, trained here; `run.json` says what a process of its own would."""
-  main = main_of_run(facts_for(program))
-  config.parse([], [*BASE, *bindings])
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(charts, "curve", lambda *series: "<svg></svg>")
-    main(str(folder))
-  facts = json.loads((folder / "run.json").read_text())
-  (folder / "run.json").write_text(json.dumps({**facts, **facts_for(program)}))
-  gin.clear_config()
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
-  return folder
 
 
 @pytest.fixture(scope="module")
@@ -360,36 +284,6 @@ def test_a_program_must_be_one_that_can_be_imported(text, line, copied, tmp_path
     stack.callback(lambda: sys.modules.pop(file.stem, None))
     with pytest.raises(replicator.UsageError, match=line):
       replicator.load(copied)
-
-
-def test_a_program_gets_the_command_line_of_its_run(tmp_path):
-  file = tmp_path / "load_test_words.py"
-  file.write_text("import sys\nfrom replicator import app\n\n\ndef main(workdir):\n"
-                  "  raise NotImplementedError\n\n\nif __name__ == \"__main__\":\n"
-                  "  main.words = sys.argv\n  app.run(main)\n")
-  words = list(sys.argv)
-  try:
-    main = main_of_run({**facts_for(file), "argv": ["--size=3"]})
-  finally:
-    sys.modules.pop(file.stem, None)
-    sys.path.remove(str(tmp_path))
-  assert main.words == [str(file), "--size=3"] and sys.argv == words
-
-
-def test_a_package_is_run_by_its_main_module(tmp_path, monkeypatch):
-  package = tmp_path / "load_test_package"
-  package.mkdir()
-  (package / "__init__.py").write_text("")
-  (package / "__main__.py").write_text("from replicator import app\n\n\ndef main(workdir):\n"
-                                       "  raise NotImplementedError\n\n\n"
-                                       "if __name__ == \"__main__\":\n  app.run(main)\n")
-  monkeypatch.syspath_prepend(tmp_path)
-  try:
-    main = main_of_run({**facts_for(package / "__main__.py"), "program": ["-m", package.name]})
-    assert main is sys.modules["load_test_package.__main__"].main
-  finally:
-    for name in ("load_test_package.__main__", "load_test_package"):
-      sys.modules.pop(name, None)
 
 
 def test_a_module_of_another_file_with_the_name_of_the_program_is_no_program(copied, tmp_path):

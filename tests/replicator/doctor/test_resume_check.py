@@ -1,25 +1,18 @@
 """The proof of exact resume: the first mismatch of two runs, its cause, and real processes."""
 
-import collections
-import itertools
 import os
 import pathlib
-import random
 import re
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-import replicator
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import resume_check, resume_recording
-from replicator.doctor.inspection import Evidence
 from replicator.doctor.resume_check import Mismatch, Trajectory, cause_after, cause_before
-from replicator.doctor.resume_recording import ResumeRecording, python_state
+from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from replicator.errors import UsageError
 from replicator.training.observer import Observer
@@ -111,116 +104,6 @@ def test_the_cause_before_the_interruption():
 
 
 # ---- What is recorded ---------------------------------------------------------------------------
-
-
-class Step(tf.Module):
-  """Keeps one of each kind of state in Python."""
-
-  def __init__(self):
-    super().__init__()
-    self.count = 0
-    self.seen = {"last": [1.0]}
-    self.generator = np.random.default_rng(0)
-    self.numbers = itertools.count()
-    self.drawn = (i for i in itertools.count())
-    self.queue = collections.deque([1])
-    self.pyrandom = random.Random(0)
-    self.layer = keras.layers.Dense(1)
-    self.variable = tf.Variable(0)
-    self.fixed = 3
-
-
-def advance(step: Step) -> None:
-  step.count += 1
-  step.seen["last"][0] += 1
-  step.generator.normal()
-  next(step.numbers)
-  next(step.drawn)
-  step.queue[0] += 1
-  step.pyrandom.random()
-  step.variable.assign_add(1)
-
-
-def test_python_values_that_change_are_found_and_no_others():
-  step = Step()
-  next(step.drawn)
-  before = python_state("", step)
-  assert python_state("", step) == before
-  advance(step)
-  after = python_state("", step)
-  found = {path.partition(".")[0] for path in before if after[path] != before[path]}
-  assert found == {"count", "seen", "generator", "numbers", "drawn", "queue", "pyrandom"}
-
-
-def test_what_is_too_large_is_data_and_no_state():
-  step = Step()
-  step.state, step.data = np.zeros(2 ** 17), np.zeros(2 ** 17 + 1)  # The first has 1 MiB.
-  assert {"state", "data"} & python_state("", step).keys() == {"state"}
-
-
-def test_a_generator_that_has_ended_differs():
-  step = Step()
-  step.few = (i for i in range(1))
-  next(step.few)
-  before = python_state("", step)
-  assert next(step.few, None) is None
-  after = python_state("", step)
-  assert after["few.position"] != before["few.position"]
-
-
-_calls = {"made": 0}
-
-
-def test_the_globals_of_a_plain_function_are_recorded():
-  step = lambda batch: _calls
-  before = python_state("", step)
-  _calls["made"] += 1
-  after = python_state("", step)
-  assert [path for path in before if after[path] != before[path]] == ["_calls.made"]
-
-
-@pytest.mark.usefixtures("restored", "without_curves")
-def test_what_changes_between_the_calls_is_recorded(tmp_path):
-  calls = []
-
-  def before_call(step, number):
-    calls.append(number)
-    np.random.normal()
-    random.random()
-
-  def main(workdir):
-    replicator.train(lambda: lambda: {"loss": 0.0}, before_call=before_call, workdir=workdir)
-
-  path = tmp_path / "recording.json"
-  resume_check.train(main, [], [], str(tmp_path / "run"), 3, str(path), 4)
-  assert resume_recording.load(path).changed == [
-      "before_call.len(calls)", "the generator of np.random", "the generator of random"]
-
-
-@pytest.mark.usefixtures("restored", "without_curves")
-def test_a_step_that_is_not_finite_cannot_be_resumed(tmp_path):
-  main = lambda workdir: replicator.train(lambda: lambda: {"loss": np.nan}, workdir=workdir)
-  with pytest.raises(UsageError, match="step 2 was not saved, because its numbers are not finite"):
-    resume_check.train(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2,
-                       str(tmp_path / "recording.json"), 4)
-
-
-def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
-  seeds = keras.random.SeedGenerator(1)
-
-  @tf.function(autograph=False)
-  def step():
-    return (tf.random.normal([]) + keras.random.normal([], seed=seeds)
-            + tf.reshape(tf.numpy_function(lambda: np.float32(1), [], tf.float32), []))
-
-  seen = Evidence(lambda: None)
-  seen.look_at_graph(step.get_concrete_function().graph)
-  here = "tests/replicator/doctor/test_resume_check.py:"
-  assert [text.rpartition(":")[0] + ":" for text in seen.stateful_draws] == [
-      f"a tf.random draw at {here}"]
-  assert len(seen.draws) == 2
-  assert [text.rpartition(":")[0] + ":" for text in seen.python_code] == [
-      f"tf.numpy_function at {here}"]
 
 
 def test_a_recording_comes_back_from_its_file(tmp_path):

@@ -336,9 +336,9 @@ def test_the_log_says_which_share_of_the_time_waited_for_data(of_data, of_step, 
     return tf.data.Dataset.range(100).map(lambda s: tf.ensure_shape(
         tf.numpy_function(slept, [tf.fill([8], s)], tf.int64), [8]))
 
-  train(tmp_path, "train.steps = 10", "train.log_every = 5", "Guard.signals = False", inputs=slow,
-        step=lambda: lambda x: {"x": tf.reduce_max(x)},
-        before_call=lambda *call: time.sleep(of_step))
+  config.parse([], [*SMALL, "train.steps = 10", "train.log_every = 5"])
+  replicator.train(lambda: lambda x: {"x": tf.reduce_max(x)}, slow, workdir=str(tmp_path),
+                   before_call=lambda *call: time.sleep(of_step))
   share = column(tmp_path, "data_wait")[10]
   assert (share > 0.5) == bool(of_data)
   assert "step 10/10" in (line := capsys.readouterr().out) and f"data wait {share:.0%}" in line

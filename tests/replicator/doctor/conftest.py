@@ -1,0 +1,9 @@
+"""What the doctor configures in this process."""
+
+import pytest
+
+
+@pytest.fixture
+def restored(restored, seed, monkeypatch):
+  """Undoes the choice of devices too, which the doctor makes for the whole process."""
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")

@@ -1,0 +1,169 @@
+"""The command line of the doctor: what it prints, and its status."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import types
+
+import pytest
+import tensorflow as tf
+
+from replicator import UsageError
+from replicator.doctor import __main__ as doctor
+from replicator.doctor import replica_check
+from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
+from tests.programs import planted_bugs
+from tests.replicator.doctor.checks import SMALL, planted
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every_variant(tmp_path):
+  source = pathlib.Path(planted_bugs.__file__).read_text()
+  (tmp_path / "my_step.py").write_text(source)
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.doctor", f"--experiment={tmp_path / 'my_step.py'}",
+       "--steps=2", f"--gin_param={SMALL[0]}"], cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  title, _, *rows, conclusion = done.stdout.splitlines()
+  assert "my_step.py: 2 steps of 8 examples in float64" in title
+  assert [(row[2:20].strip(), row.split()[2]) for row in rows] == [
+      ("2 replicas", AGREES), ("4 replicas", AGREES), ("2 micro-batches", AGREES),
+      ("2 processes", AGREES)]
+  assert all(float(row.split()[-6]) < 1e-13 for row in rows)
+  assert conclusion == "This step trains the same however it is divided."
+  assert done.stderr == ""
+
+
+class Check:
+  """A check whose rows are known."""
+
+  tolerance, notes, reference = 1e-9, ("not compared: a",), types.SimpleNamespace(batch_size=8)
+
+  def __init__(self, rows):
+    self.rows, self.arguments, self.recorded = rows, (), []
+
+  def __call__(self, *arguments):
+    self.arguments = arguments
+    return self
+
+  def record_process(self, path):
+    self.recorded.append(path)
+
+  def prepare(self):
+    pass
+
+  def results(self, words):
+    return (CheckResult("row", verdict, "") for verdict in self.rows)
+
+
+@pytest.mark.parametrize("verdicts, status, conclusion", [
+    ([AGREES, SKIPPED], 0, "This step trains the same however it is divided."),
+    ([AGREES, DIFFERS], 1, "This step does not train the same however it is divided."),
+    ([AGREES, FAILED], 1, "This step does not train the same however it is divided."),
+    ([SKIPPED], 1, "Nothing could be compared.")])
+def test_the_status_says_whether_a_step_trains_the_same(verdicts, status, conclusion, monkeypatch,
+                                                       capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  check = Check(verdicts)
+  monkeypatch.setattr(replica_check, "ReplicaCheck", check)
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+  assert doctor.main(["--experiment=x"]) == status
+  title, _, note, *_, last = capsys.readouterr().out.splitlines()
+  assert title == "x: 5 steps of 8 examples in float64, against 1 replica"
+  assert (note, last) == ("not compared: a", conclusion)
+  assert check.arguments == (None, [], [], 5, "float64")
+  assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"  # Every machine has CPUs to divide.
+
+
+def test_a_process_of_a_cluster_records_and_prints_nothing(monkeypatch, capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  check = Check([])
+  monkeypatch.setattr(replica_check, "ReplicaCheck", check)
+  assert doctor.main(["--experiment=x", "--gin_file=f.gin", "--gin_param=a.b = 1", "--steps=3",
+                      "--precision=float32", "--record=r.npz"]) == 0
+  assert check.arguments == (None, ["f.gin"], ["a.b = 1"], 3, "float32")
+  assert check.recorded == ["r.npz"] and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("fails, has_hint", [
+    (lambda: tf.constant(1.0) + tf.constant(1.0, tf.float64), True),
+    (lambda: tf.constant(1.0) + tf.constant(1), False)])
+def test_a_step_that_has_only_run_in_float32_gets_a_hint(fails, has_hint, monkeypatch, capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: lambda workdir: fails())
+  assert doctor.main(["--experiment=x"]) == 1
+  error, = capsys.readouterr().err.splitlines()
+  assert error.endswith("(the proof is in float64: cast to keras.config.floatx() instead of "
+                        "tf.float32, or compare loosely with --precision=float32)") == has_hint
+
+
+@pytest.fixture
+def examine_planted(monkeypatch, capsys):
+  """The command on the planted bugs, in this process and so without two others."""
+  def run(*words: str) -> tuple[int, str]:
+    monkeypatch.setattr(doctor, "load", lambda experiment: planted_bugs.main)
+    monkeypatch.setattr(replica_check.ReplicaCheck, "results", first_row)
+    status = doctor.main(["--experiment=x", "--steps=1", f"--gin_param={SMALL[0]}", *words])
+    return status, "".join(capsys.readouterr())
+
+  every_row = replica_check.ReplicaCheck.results
+
+  def first_row(self, words):
+    yield next(every_row(self))
+  return run
+
+
+def test_the_status_is_1_where_something_differs(examine_planted):
+  status, printed = examine_planted(f"--gin_param={planted('sum')}")
+  assert status == 1
+  assert "likely cause: a loss summed instead of averaged" in printed
+  assert printed.endswith("This step does not train the same however it is divided.\n")
+
+
+def test_the_status_is_1_where_nothing_could_be_compared(examine_planted):
+  status, printed = examine_planted("--gin_param=train.global_batch_size = 7")
+  assert status == 1 and "7: does not divide by the 2 replicas" in printed
+  assert printed.endswith("Nothing could be compared.\n")
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--experiment=experiments.no_such"], "no such module"),
+    (["--experiment=no/such/file.py"], "no such file"),
+    (["--experiment=experiments.sngan", "--steps=0"], "--steps=0: must be at least 1"),
+    (["--experiment=experiments.sngan", "--gin_fil=x"], "Did you mean '--gin_file'?"),
+    (["--experiment=experiments.sngan", "--precision=float16"], "--precision"),
+    (["--gin_file=x"], "--experiment"),
+])
+def test_a_bad_command_line_is_status_2_and_one_line(words, message, capsys):
+  assert doctor.main(words) == 2
+  output = capsys.readouterr()
+  assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+
+
+def test_the_home_directory_may_be_written_as_a_tilde(tmp_path, monkeypatch, capsys):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert doctor.main(["--experiment=~/my_step.py"]) == 2
+  assert f"--experiment={tmp_path}/my_step.py: no such file" in capsys.readouterr().err
+
+
+def test_a_bad_binding_is_status_2(examine_planted):
+  status, printed = examine_planted("--gin_param=Regression.bugs = 1")
+  assert status == 2 and "Did you mean 'bug'?" in printed
+
+
+def test_a_program_hands_over_what_it_would_run(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys, "path", list(sys.path))
+  monkeypatch.setattr(sys, "argv", ["doctor", "--steps=3"])
+  (tmp_path / "beside.py").write_text("VALUE = 3\n")
+  program = tmp_path / "program.py"
+  program.write_text("import sys\nimport beside\nfrom replicator import app\nwords = sys.argv\n"
+                     "if __name__ == '__main__':\n  app.run(lambda workdir: (beside.VALUE, words))")
+  assert doctor.load(str(program))("") == (3, [str(program)])
+  assert sys.argv == ["doctor", "--steps=3"]
+  program.write_text("from replicator import app")
+  with pytest.raises(UsageError, match=r"does not call replicator\.app\.run"):
+    doctor.load(str(program))

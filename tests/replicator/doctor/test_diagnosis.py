@@ -1,0 +1,125 @@
+"""Which differences of two recordings count, and which cause is blamed for them."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator.doctor import diagnosis, inspection, replica_recording
+from tests.replicator.doctor.checks import quantities
+
+
+def test_differences_are_relative_to_the_quantity():
+  largest, first = diagnosis.compare(
+      quantities("loss", a=4.0, b=2.0), quantities("loss", a=4.0, b=2.0 + 1e-8), 1e-9)
+  assert largest == first
+  assert first.key == (1, "loss", "b") and first.relative == pytest.approx(5e-9, rel=1e-6)
+  assert diagnosis.compare(
+      quantities("loss", a=4.0), quantities("loss", a=4.0 + 1e-9), 1e-9)[1] is None
+
+
+def test_the_first_difference_is_not_the_largest():
+  one = quantities("loss", 1, a=1.0) | quantities("loss", 2, a=1.0)
+  other = quantities("loss", 1, a=1.001) | quantities("loss", 2, a=9.0)
+  largest, first = diagnosis.compare(one, other, 1e-9)
+  assert (first.key[0], largest.key[0]) == (1, 2)
+
+
+def test_every_variable_is_judged_by_itself():
+  beside = quantities("variable", replay=np.full(3_000_000, 200.0), kernel=[3.0, 4.0])
+  one = beside | quantities("variable", scale=1.0)
+  found = diagnosis.compare(one, beside | quantities("variable", scale=1.0001), 1e-9)[1]
+  assert found.key[2] == "scale" and found.relative == pytest.approx(1e-4)
+  assert diagnosis.compare(one, beside | quantities("variable", scale=1 + 1e-10), 1e-9)[1] is None
+
+
+def test_a_variable_that_passes_through_zero_is_judged_by_its_changes():
+  at = lambda step, value: quantities("variable", step, bias=[value, -value])
+  before = at(0, 0.0) | at(1, 0.5)
+  assert diagnosis.compare(before | at(2, 1e-17), before | at(2, -3e-17), 1e-9)[1] is None
+  assert diagnosis.compare(before | at(2, 1e-17), before | at(2, 1e-8), 1e-9)[1] is not None
+  rests = before | at(2, 1e-17)  # Its largest change is one of an earlier step.
+  assert diagnosis.compare(rests | at(3, 1e-17), rests | at(3, -3e-17), 1e-9)[1] is None
+  still = at(0, 1e-17) | at(1, 1e-17)
+  assert diagnosis.compare(still, at(0, 1e-17) | at(1, -3e-17), 1e-9)[1] is not None
+
+
+def test_rounding_noise_beside_gradients_of_the_same_update_agrees():
+  noise = quantities("gradient", g__kernel=[1.0, 2.0], g__bias=[1e-17])
+  other = quantities("gradient", g__kernel=[1.0, 2.0], g__bias=[-3e-17])
+  assert diagnosis.compare(noise, other, 1e-9)[1] is None
+  alone = quantities("gradient", h__bias=[1e-17]), quantities("gradient", h__bias=[-3e-17])
+  assert diagnosis.compare(*alone, 1e-9)[1] is not None
+
+
+def test_whole_numbers_do_not_hide_the_differences_of_their_neighbors():
+  one = quantities("variable", seeds=np.int64(10 ** 9), w=[1.0])
+  assert diagnosis.compare(one, {**one, **quantities("variable", w=[1.1])}, 1e-9)[1]
+  other = {**one, **quantities("variable", seeds=np.int64(10 ** 9 + 5))}
+  assert diagnosis.compare(one, other, 1e-9)[1].key[2] == "seeds"
+
+
+@pytest.mark.parametrize("other", [
+    {}, quantities("loss", a=[1.0, np.inf]), quantities("loss", a=[np.nan, 1.0]),
+    quantities("loss", a=[1.0]), quantities("loss", a=[1.0, 1.0], b=1.0)])
+def test_what_is_missing_or_not_finite_or_of_another_shape_differs(other):
+  assert diagnosis.compare(quantities("loss", a=[1.0, 1.0]), other, 1e-9)[1].relative == np.inf
+
+
+def test_equal_values_that_are_not_finite_agree():
+  same = quantities("loss", a=[np.nan, np.inf])
+  assert diagnosis.compare(same, dict(same), 1e-9)[1] is None
+
+
+GRADIENTS = quantities("gradient", u__w=[1.0, 2.0], u__b=3.0, other__w=5.0)
+
+
+@pytest.mark.parametrize(("one", "other", "cause"), [
+    (quantities("loss", a=4.0), quantities("loss", a=1.0),
+     "a loss summed instead of averaged: the loss 'a' is exactly 1/4 of the reference's"),
+    (quantities("loss", a=4.0), quantities("loss", a=16.0),
+     "a sum over replicas: the loss 'a' is exactly 4 times as large"),
+    (GRADIENTS, GRADIENTS | quantities("gradient", u__w=[0.25, 0.5], u__b=0.75),
+     "a loss summed instead of averaged: all gradients of this update are exactly 1/4"),
+    (GRADIENTS, GRADIENTS | quantities("gradient", u__w=[4.0, 8.0], u__b=12.0),
+     "a sum over replicas: all gradients of this update are exactly 4 times as large"),
+    (GRADIENTS, GRADIENTS | quantities("gradient", u__w=[4.0, 8.0]), "a batch-dependent op"),
+    (quantities("variable", 0, w=4.0), quantities("variable", 0, w=1.0), "initial weights differ")])
+def test_the_same_ratio_everywhere_is_a_sum(one, other, cause):
+  reference = replica_recording.ReplicaRecording(one, True, 8, inspection.Evidence(lambda: None))
+  first = diagnosis.compare(one, other, 1e-9)[1]
+  assert diagnosis.Case(reference, other, first, 4, False, 1e-9).cause().startswith(cause)
+
+
+@pytest.mark.parametrize(("tape", "kind", "cause"), [
+    (1.0, "clips", "clipping before aggregation: this at my_step.py:3; set wrap_optimizer's clip_"),
+    (1.0, "changes", "gradients changed before aggregation by an operation that is not linear "
+     "(this at my_step.py:3), as in clipping; set wrap_optimizer's clip_norm, which clips the"),
+    (2.5, "clips", "a batch-dependent op")])
+def test_clipping_is_blamed_only_where_the_gradients_of_the_tape_agree(tape, kind, cause):
+  one = quantities(replica_recording.RAW, u__0=1.0) | quantities("gradient", u__w=0.3)
+  other = quantities(replica_recording.RAW, u__0=tape) | quantities("gradient", u__w=0.4)
+  seen = inspection.Evidence(lambda: None)
+  getattr(seen, kind).append("this at my_step.py:3")
+  first = diagnosis.compare(one, other, 1e-9)[1]
+  reference = replica_recording.ReplicaRecording(one, True, 8, seen)
+  case = diagnosis.Case(reference, other, first, 2, False, 1e-9)
+  assert case.cause().startswith(cause)
+
+
+def test_a_batch_norm_that_never_ran_in_training_is_not_blamed():
+  step = tf.Module()
+  step.frozen, step.local = (keras.layers.BatchNormalization(name=name) for name in ("a", "b"))
+  step.together = keras.layers.BatchNormalization(synchronized=True)
+  for layer in (step.frozen, step.local, step.together):
+    layer.build([None, 1])
+  seen = inspection.Evidence(step)
+  mean = next(i for i, v in enumerate(step.local.variables) if v is step.local.moving_mean)
+  one = quantities("loss", a=1.0)
+  for number, moved in ((0, 0.0), (1, 0.5)):
+    one |= {(number, "variable", f"{name}/{mean:03d}"): np.array([moved * (name != "frozen")])
+            for name in ("frozen", "local", "together")}
+  first = diagnosis.Deviation((1, "loss", "a"), 1.0, (1.0, 1.5))
+  reference = replica_recording.ReplicaRecording(one, True, 8, seen)
+  cause = diagnosis.Case(reference, dict(one), first, 2, False, 1e-9).cause()
+  assert cause.startswith("local batch norm: ") and "each replica by itself (b); use" in cause

@@ -1,0 +1,109 @@
+"""What the doctor sees in the graph of a step: draws, clipping, and changes of gradients."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import random
+from replicator.doctor import diagnosis, inspection, replica_recording
+from replicator.step import context
+from tests.replicator.doctor.checks import quantities
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+SEED, GENERATOR = [1, 2], tf.random.Generator.from_seed(0)
+
+
+@pytest.mark.parametrize("draw, draws, with_state", [
+    (lambda: tf.random.normal([2]), 1, 1), (lambda: tf.random.uniform([2]), 1, 1),
+    (lambda: tf.random.truncated_normal([2]), 1, 1), (lambda: tf.random.gamma([2], 1.0), 1, 1),
+    (lambda: tf.random.categorical([[0.0, 1.0]], 1), 1, 1), (lambda: GENERATOR.normal([2]), 1, 0),
+    (lambda: tf.random.shuffle([1.0, 2.0]), 1, 1),
+    (lambda: tf.random.stateless_normal([2], SEED), 1, 0),
+    (lambda: tf.random.stateless_truncated_normal([2], SEED), 1, 0),
+    (lambda: tf.random.stateless_categorical([[0.0, 1.0]], 1, SEED), 1, 0),
+    (lambda: tf.random.stateless_parameterized_truncated_normal([2], SEED), 1, 0),
+    (lambda: tf.random.split(SEED), 0, 0),
+    (lambda: tf.raw_ops.StatelessRandomGetAlg(), 0, 0)])
+def test_every_kind_of_draw_is_seen_and_no_key(draw, draws, with_state):
+  seen = inspection.Evidence(lambda: None)
+  seen.look_at_graph(tf.function(draw, autograph=False).get_concrete_function().graph)
+  assert (len(seen.draws), len(seen.stateful_draws)) == (draws, with_state)
+  assert all(re.match(r"a tf\.random draw at tests/replicator/doctor/test_inspection\.py:\d+$",
+                      found) for found in seen.draws)
+
+
+def evidence_of(change) -> tuple[inspection.Evidence, list[tf.Tensor]]:
+  """What is seen between the tape and the optimizer, and the gradients of the tape."""
+  seen, x, found = inspection.Evidence(lambda: None), tf.constant([1.0, 2.0]), []
+
+  def step():
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      loss = tf.reduce_sum(x ** 3)
+    found.extend(seen.gradients_of_tape([change(tape.gradient(loss, x))]))
+  tf.function(step, autograph=False).get_concrete_function()
+  return seen, found
+
+
+@pytest.mark.parametrize("change, operations", [
+    (tf.abs, {"Abs"}), (tf.nn.l2_loss, {"L2Loss"}), (lambda g: tf.maximum(g, 1.0), {"Maximum"}),
+    (lambda g: tf.minimum(g, 1.0), {"Minimum"}), (tf.math.rsqrt, {"Rsqrt"}), (tf.sign, {"Sign"}),
+    (lambda g: tf.where(g > 1.0, g, 1.0), {"SelectV2"}), (tf.sqrt, {"Sqrt"}),
+    (lambda g: tf.compat.v1.where(g > 1.0, g, g + 1.0), {"Select"}), (tf.square, {"Square"}),
+    (tf.tanh, {"Tanh"}), (lambda g: tf.reshape(2.0 * g + 1.0, [2, 1]), set())])
+def test_a_change_of_a_gradient_that_is_not_linear_is_seen(change, operations):
+  seen, gradients = evidence_of(change)
+  assert gradients and not seen.clips
+  assert {text.partition(" at tests/")[0] for text in seen.changes} == operations
+
+
+@pytest.mark.parametrize("clip", [
+    lambda g: tf.clip_by_norm(g, 1.0), lambda g: tf.clip_by_value(g, 0.0, 1.0),
+    lambda g: tf.clip_by_global_norm([g], 1.0)[0][0], lambda g: tf.compat.v1.clip_by_average_norm(
+        g, 1.0)], ids=["norm", "value", "global_norm", "average_norm"])
+def test_every_clipping_is_named(clip, request):
+  seen, _ = evidence_of(clip)
+  name, _, place = seen.clips[0].partition(" at ")
+  assert name == f"tf.clip_by_{request.node.callspec.id}"
+  assert place.startswith("tests/replicator/doctor/test_inspection.py:")
+
+
+@pytest.mark.parametrize("changes, is_seen", [(0, False), (3, True), (4, False)])
+def test_a_gradient_that_took_too_many_operations_is_not_one_of_the_tape(changes, is_seen,
+                                                                         monkeypatch):
+  monkeypatch.setattr(inspection, "_MOST_CHANGES", 3)
+  def change(gradient):
+    for _ in range(changes):
+      gradient = tf.negative(gradient)
+    return gradient
+  assert bool(evidence_of(change)[1]) == is_seen
+
+
+def test_draws_are_for_joined_batches_if_they_have_as_many_rows():
+  seen, drops = inspection.Evidence(lambda: None), replicator.Dropout(0.5)
+
+  def step(x):
+    context.current().on_draw = seen.look_at_draw
+    wide = tf.concat([x, x], 1) + random.normal("z", [4, 6])
+    long = tf.concat([wide, wide], 0)
+    dropped = drops(long, training=True) + drops(tf.concat([long, long], 0), training=True)[:8]
+    seen.look_at_graph(tf.compat.v1.get_default_graph())
+    return dropped + random.normal("w", [12, 6])[:8]
+
+  replicator.Replicator("default").run(step, np.ones([4, 3], np.float32))
+  lines = inspect.getsourcelines(step)
+  line = lambda number: f"tests/replicator/doctor/test_inspection.py:{lines[1] + number}"
+  assert seen.draws_for_joined_batches() == [
+      (f"a replicator.Dropout layer draws at {line(4)}", place) for place in (line(3), line(4))]
+  assert seen.draws == []
+  reference = replica_recording.ReplicaRecording(quantities("loss", a=1.0), True, 8, seen)
+  first = diagnosis.Deviation((1, "loss", "a"), 0.5, (1.0, 1.5))
+  cause = diagnosis.Case(reference, {}, first, 2, False, 1e-9).cause()
+  assert cause.startswith(
+      f"a replicator.Dropout layer draws at {line(4)} on batches that are joined at {line(3)}: on "
+      "each replica their rows are in another order; draw, or call the network, once for each")

@@ -1,0 +1,127 @@
+"""Loss scaling in float16: when the scale moves, and small gradients that it saves."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, microbatch, wrap_optimizer
+from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.errors import UsageError
+from replicator.optimizers.loss_scale import LossScale
+from replicator.training.training_function import TrainingFunction
+from tests.replicator.optimizers.small_network import K, assert_close, make_variables
+
+
+def test_the_scale_follows_the_gradients():
+  # Up after 2,000 updates in a row, down at one that is not finite; from 1 to 2^24.
+  def after(finite: bool, factor: float, finite_updates: int) -> tuple[float, int]:
+    scale.factor.assign(factor)
+    scale.finite_updates.assign(finite_updates)
+    scale.adapt(tf.constant(finite))
+    return float(scale.factor.numpy()), int(scale.finite_updates.numpy())
+
+  scale = LossScale()
+  assert (scale.factor.numpy(), scale.finite_updates.numpy()) == (2.0 ** 15, 0)
+  assert after(True, 2.0 ** 15, 0) == (2.0 ** 15, 1)
+  assert after(True, 2.0 ** 15, 1998) == (2.0 ** 15, 1999)
+  assert after(True, 2.0 ** 15, 1999) == (2.0 ** 16, 0)
+  assert after(False, 2.0 ** 15, 1999) == (2.0 ** 14, 0)
+  assert after(False, 1.0, 5) == (1.0, 0)
+  assert after(True, 2.0 ** 24, 1999) == (2.0 ** 24, 0)
+
+
+@pytest.fixture
+def mixed_float16(set_precision):
+  set_precision("mixed_float16")
+
+
+@pytest.mark.parametrize("strategy, devices, xla", [
+    ("mirrored", 2, False), ("central_storage", 2, False), ("one_device", None, True)])
+def test_float16_layers_train_with_small_gradients_and_after_large_ones(
+    mixed_float16, strategy, devices, xla):
+  # dloss/dw = mean(x) passes through float16, where 1e-8 is zero. A batch whose scaled gradient is
+  # infinite there is skipped and halves the scale. In 2 micro-batches of each replica.
+  replicator = Replicator(strategy, logical_cpus=devices, jit_compile=xla)
+  with replicator.scope():
+    weight = keras.Variable([1.0], dtype="float32")
+    wrapped = wrap_optimizer(K.SGD(1.0), [weight])
+
+  def loss_and_gradients(x):
+    with tf.GradientTape() as tape:
+      half = tf.cast(weight.value, tf.float16)
+      loss = tf.reduce_mean(tf.cast(half, tf.float32) * x)
+      scaled = wrapped.scale_loss(loss)
+    return loss, tape.gradient(scaled, [weight])
+
+  def step(x):
+    loss, gradients = microbatch(loss_and_gradients, x, n=2)
+    wrapped.apply(gradients, [weight])
+    return {"loss": loss, "weight": weight.value[0], "scale": wrapped.loss_scale.factor}
+
+  means = np.array([1e-8, 3.0, 1e-8, 1.0])
+  x = np.stack([m * np.array([0.5, 1.5, 1.0, 1.0]) for m in means]).astype(np.float32)
+  logged, _ = TrainingFunction(replicator, step, 4)(0, x).fetch()
+  np.testing.assert_array_equal(logged["scale"], np.float32([2, 1, 1, 1]) * 2.0 ** 14)
+  np.testing.assert_allclose(logged["weight"], 1 - np.cumsum([1e-8, 0, 1e-8, 1.0]), rtol=1e-3,
+                             atol=1e-7)
+  assert wrapped.nonfinite_updates.numpy() == 1
+  weight.assign([0.0])  # Near zero there is room for a small update.
+  TrainingFunction(replicator, step, 1)(4, x[:1]).fetch()
+  np.testing.assert_allclose(weight.numpy(), -1e-8, rtol=1e-3)
+
+
+def test_a_loss_that_float16_could_not_hold_is_scaled_in_float32(mixed_float16):
+  wrapped = wrap_optimizer(K.SGD(1.0), make_variables())
+  scaled = wrapped.scale_loss(tf.constant(3.0, tf.float16))
+  assert scaled.dtype == tf.float32
+  assert float(scaled) == 3 * 2.0 ** 15
+
+
+def test_float16_gradients_of_an_unscaled_loss_are_refused(mixed_float16):
+  replicator = Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    variables = make_variables()
+    wrapped = wrap_optimizer(K.SGD(1.0, name="the_sgd"), variables)
+  refusal = r"the_sgd.apply: .*'mixed_float16'.* write.* optimizer.scale_loss\(loss\)"
+
+  def step(losses_scaled):
+    for _ in range(losses_scaled):
+      wrapped.scale_loss(tf.constant(1.0))
+    for _ in range(2):
+      wrapped.apply([tf.zeros_like(v.value) for v in variables])
+    return tf.constant(0)
+
+  for losses_scaled in (0, 2):  # Each update needs its own: the scale changes with it.
+    with pytest.raises(UsageError, match=refusal):
+      replicator.run(lambda n=losses_scaled: step(n))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "mixed_bfloat16"])
+def test_other_precisions_scale_nothing(set_precision, precision):
+  set_precision(precision)
+  wrapped = wrap_optimizer(K.SGD(1.0), make_variables())
+  loss = tf.constant(1.0)
+  assert wrapped.scale_loss(loss) is loss
+  assert wrapped.loss_scale is None
+
+
+def test_a_restart_keeps_scale_counters_and_averages(mixed_float16, tmp_path):
+  def make_step(value: float) -> tf.Module:
+    step = tf.Module()
+    step.optimizer = wrap_optimizer(K.SGD(1.0), make_variables(), ema_decay=0.5)
+    for i, variable in enumerate(held(step)):
+      variable.assign(tf.fill(variable.shape, tf.cast(value + i, variable.dtype)))
+    return step
+
+  def held(step) -> list[keras.Variable]:
+    optimizer = step.optimizer
+    return [optimizer.loss_scale.factor, optimizer.loss_scale.finite_updates,
+            optimizer.nonfinite_updates, *optimizer.averages]
+
+  saved, resumed = make_step(7), make_step(0)
+  checkpoints = Checkpoints(tmp_path, saved)
+  checkpoints.save(1, {})
+  checkpoints.wait()
+  Checkpoints(tmp_path, resumed).restore()
+  assert_close([[v.numpy() for v in held(resumed)]], [[v.numpy() for v in held(saved)]])

@@ -1,0 +1,84 @@
+"""Averaged weights against closed forms."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, wrap_optimizer
+from replicator.errors import UsageError
+from tests.replicator.optimizers.small_network import (
+  OPTIMIZERS,
+  RNG,
+  WEIGHTS,
+  K,
+  assert_close,
+  averages_of,
+  make_variables,
+  moving_average,
+  train,
+)
+
+
+@pytest.mark.parametrize("decay, start", [(0.99, 0), (0.9, 2)])
+def test_averages_are_the_closed_form(float64, synchronous, decay, start):
+  trajectory, wrapped = train(
+      synchronous, OPTIMIZERS["momentum"], 5, ema_decay=decay, ema_start=start)
+  assert_close([averages_of(wrapped)], [moving_average(trajectory, decay, start)])
+
+
+def test_until_the_start_the_average_is_a_copy():
+  trajectory, wrapped = train(Replicator("mirrored", logical_cpus=2), OPTIMIZERS["momentum"], 3,
+                              ema_decay=0.9, ema_start=3)
+  for average, value in zip(averages_of(wrapped), trajectory[-1], strict=True):
+    np.testing.assert_array_equal(average, value)
+
+
+def test_a_target_network_is_copied_once_in_so_many_updates(float64, synchronous):
+  trajectory, wrapped = train(synchronous, OPTIMIZERS["momentum"], 5, ema_decay=0.0, ema_every=2)
+  for average, value in zip(averages_of(wrapped), trajectory[3], strict=True):
+    np.testing.assert_array_equal(average, value)
+
+
+def test_an_average_can_move_once_in_so_many_updates(float64, synchronous):
+  trajectory, wrapped = train(synchronous, OPTIMIZERS["momentum"], 5, ema_decay=0.9, ema_every=2)
+  points = [WEIGHTS, trajectory[1], trajectory[3]]
+  expected = [0.81 * a + 0.09 * b + 0.1 * c for a, b, c in zip(*points, strict=True)]
+  assert_close([averages_of(wrapped)], [expected])
+
+
+def test_the_average_begins_as_the_initial_weights(synchronous):
+  _, wrapped = train(synchronous, OPTIMIZERS["SGD"], 0, ema_decay=0.9)
+  for average, value in zip(averages_of(wrapped), WEIGHTS, strict=True):
+    np.testing.assert_array_equal(average, value.astype(np.float32))
+  assert not any(average.trainable for average in wrapped.averages)
+
+
+def test_networks_compute_with_averaged_weights_only_inside(float64, synchronous):
+  kernel, x = np.array([[1.0], [2.0]]), RNG.normal(size=[4, 2])
+  with synchronous.scope():
+    layer = keras.layers.Dense(1, use_bias=False)
+    layer.build((None, 2))
+    wrapped = wrap_optimizer(K.SGD(1.0), layer.trainable_variables, ema_decay=0.75)
+  layer.kernel.assign(kernel)
+  wrapped.averages[0].assign(kernel)
+  synchronous.run(lambda: wrapped.apply([tf.ones([2, 1], tf.float64)]) or tf.constant(0))
+  average = kernel - 0.25  # 0.75 kernel + 0.25 (kernel - 1)
+
+  def averaged(x):
+    with wrapped.averaged_weights():
+      return layer(x)
+
+  np.testing.assert_allclose(averaged(x), x @ average)
+  np.testing.assert_allclose(tf.function(averaged, autograph=False)(x), x @ average)
+  np.testing.assert_allclose(np.concatenate(synchronous.run(averaged, x)), x @ average)
+  np.testing.assert_allclose(layer(x), x @ (kernel - 1.0))
+  np.testing.assert_array_equal(layer.kernel.numpy(), kernel - 1.0)
+
+
+def test_without_ema_there_are_no_averages():
+  wrapped = wrap_optimizer(K.SGD(0.1, name="sgd"), make_variables())
+  assert wrapped.averages == []
+  with pytest.raises(UsageError, match="sgd keeps no averages; set wrap_optimizer's ema_decay"), \
+      wrapped.averaged_weights():
+    pass

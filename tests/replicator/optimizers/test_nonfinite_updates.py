@@ -1,0 +1,92 @@
+"""Gradients that are not finite: their update is skipped on all replicas, or made and counted."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, step_number, wrap_optimizer
+from replicator.training.training_function import TrainingFunction
+from tests.replicator.optimizers.small_network import (
+  BATCH,
+  OPTIMIZERS,
+  K,
+  assert_close,
+  averages_of,
+  gradients_of,
+  make_variables,
+  moving_average,
+  train_plainly,
+)
+
+
+def train_with_bad_examples(replicator: Replicator, **options):
+  """4 steps in one call, the first and the last with an infinite example on one replica."""
+  with replicator.scope():
+    variables = make_variables(keras.constraints.MaxNorm(3.0))
+    wrapped = wrap_optimizer(OPTIMIZERS["Adam"](), variables, ema_decay=0.5, ema_start=1, **options)
+
+  def step(batch):
+    wrapped.apply(gradients_of(variables, batch, step_number()))
+    return {"nonfinite": wrapped.nonfinite_updates}
+
+  inputs = {name: np.stack([value] * 4) for name, value in BATCH.items()}
+  inputs["x"][[0, 3], 0, 0] = np.inf
+  logged, _ = TrainingFunction(replicator, step, 4)(0, inputs).fetch()
+  return variables, wrapped, logged["nonfinite"]
+
+
+def check_that_the_update_is_skipped(replicator: Replicator, **options) -> None:
+  variables, wrapped, nonfinite = train_with_bad_examples(
+      replicator, skip_nonfinite=True, **options)
+  expected = train_plainly(OPTIMIZERS["Adam"](), 3, keras.constraints.MaxNorm(3.0), first_step=1)
+  np.testing.assert_array_equal(nonfinite, [1, 1, 1, 2])
+  for i in range(replicator.num_replicas):  # Each replica's own copy.
+    copies = [replicator.local_results(v.value)[i].numpy() for v in variables]
+    assert_close([copies], expected[-1:])
+  assert_close([averages_of(wrapped)], [moving_average(expected, 0.5, start=1)])
+  assert wrapped.keras_optimizer.iterations.numpy() == 2
+
+
+def test_an_update_that_is_not_finite_is_skipped_on_all_replicas(float64, synchronous):
+  check_that_the_update_is_skipped(synchronous)
+
+
+def test_an_update_whose_norm_is_not_finite_is_skipped_under_xla(float64):
+  check_that_the_update_is_skipped(Replicator("one_device", jit_compile=True), clip_norm=1e3)
+
+
+def test_an_update_that_is_not_finite_is_skipped_in_eager_steps(float64, run_eagerly):
+  run_eagerly()
+  check_that_the_update_is_skipped(Replicator("mirrored", logical_cpus=2))
+
+
+def test_by_default_an_update_that_is_not_finite_is_made_and_counted(float64):
+  variables, wrapped, nonfinite = train_with_bad_examples(Replicator("mirrored", logical_cpus=2))
+  np.testing.assert_array_equal(nonfinite, [1, 2, 3, 4])
+  assert np.isnan(variables[0].numpy()).any()
+  assert wrapped.keras_optimizer.iterations.numpy() == 4
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("bad, count", [(6e4, 0), (np.inf, 1), (-np.inf, 1), (np.nan, 1)])
+def test_every_number_that_is_not_finite_counts(dtype, bad, count):
+  values = tf.cast(tf.constant([6e4, 6e4, bad, -6e4]), dtype)
+  variables = [keras.Variable(tf.zeros([4]), dtype=dtype), keras.Variable(0.0, dtype="float32")]
+  wrapped = wrap_optimizer(K.SGD(1.0), variables)
+  wrapped.apply([values, tf.constant(1.0)])
+  assert wrapped.nonfinite_updates.numpy() == count
+
+
+@pytest.mark.parametrize("bad", ["first", "second", "third"])
+@pytest.mark.parametrize("clipping", [
+    {}, {"clip_norm": 1.0}, {"clip_norm": 1.0, "clip_each_network": True}],
+    ids=["plain", "together", "each"])
+def test_a_gradient_of_any_network_that_is_not_finite_skips_the_update_of_all(bad, clipping):
+  names = ("first", "second", "third")
+  networks = {name: [keras.Variable(tf.zeros([2]))] for name in names}
+  wrapped = wrap_optimizer(K.SGD(1.0), networks, skip_nonfinite=True, **clipping)
+  wrapped.apply({name: [tf.constant([np.nan if name == bad else 1.0, 1.0])] for name in names})
+  assert wrapped.nonfinite_updates.numpy() == 1
+  for (variable,) in networks.values():
+    np.testing.assert_array_equal(variable, [0.0, 0.0])
