@@ -174,7 +174,8 @@ class Counting:
   def measure(self, batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     numbers = batch["image"][..., :2].astype(np.int64) @ [256, 1]
     np.add.at(self.seen, numbers[:, 0, 0], 1)
-    return {"top1": tf.constant(batch["label"])}
+    return {"top1": tf.constant(batch["label"]), "number": tf.constant(numbers[:, 0, 0]),
+            "square": tf.constant(numbers[:, 0, 0] ** 2)}
 
 
 NUMBERS = np.arange(1003)
@@ -182,15 +183,16 @@ NUMBERED = np.stack([NUMBERS // 256, NUMBERS % 256, 0 * NUMBERS], -1)[:, None, N
 
 
 def check_counts(source: ImageSource, replicas: int, top1: float) -> None:
-  """An evaluation sees each of the 1,003 images once, and its accuracy is their mean."""
+  """The means of an evaluation are those of the 1,003 images, each counted once."""
   runner = replicator.Replicator("mirrored", logical_cpus=replicas)
   evaluate = resnet.Accuracy(source, part_size=100)
   counting = Counting()
   with context.entered(tf.constant(0, tf.int64)) as here:
     here.dealer = Dealer(runner, evaluate.on_all_workers)
     found = evaluate(counting).scalars
-  assert counting.seen.min() == counting.seen.max() == 1
-  np.testing.assert_allclose(found["top1"], top1, rtol=1e-15)
+  assert counting.seen.min() == 1  # What a replica without a part sees is not counted.
+  np.testing.assert_allclose([found["top1"], found["number"], found["square"]],
+                             [top1, NUMBERS.mean(), (NUMBERS ** 2).mean()], rtol=1e-15)
 
 
 @pytest.mark.parametrize("replicas", [1, 7])
