@@ -23,15 +23,11 @@ from models.gan.networks import biggan_deep  # noqa: F401  (for gin)
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
 from models.gan.networks.biggan import BigGANGenerator
 from models.gan.sample_evaluator import SampleEvaluator
-from models.vision import grid
+from models.vision import grid, sources  # noqa: F401  (sources for gin)
 from models.vision.digits import Digits
-from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.held_out import hold_out
-from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.linear_probe import linear_probe
-from models.vision.shapes import Shapes  # noqa: F401  (for gin)
-from models.vision.tfrecords import TFRecords  # noqa: F401  (for gin)
 from replicator import app
 
 

@@ -33,13 +33,9 @@ from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores, scores_and_logits
 from models.gan.sample_evaluator import SampleEvaluator
+from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.digits import Digits
-from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
-from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, to_unit_range
-from models.vision.shapes import Shapes  # noqa: F401  (for gin)
-from models.vision.stacked_digits import StackedDigits  # noqa: F401  (for gin)
-from models.vision.tfrecords import TFRecords  # noqa: F401  (for gin)
 from replicator import app, random
 from replicator.optimizers.schedules import Number
 

@@ -22,12 +22,9 @@ from models.gan.latents import uniform_latents
 from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
 from models.gan.penalties.scores import Scores
 from models.gan.sample_evaluator import SampleEvaluator
+from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.digits import Digits
-from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
-from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, to_unit_range
-from models.vision.shapes import Shapes  # noqa: F401  (for gin)
-from models.vision.tfrecords import TFRecords  # noqa: F401  (for gin)
 from replicator import app, random
 
 

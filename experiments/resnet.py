@@ -16,10 +16,9 @@ import tensorflow as tf
 
 import replicator
 from models.gan.augmentation.shift import FlipAndShift  # noqa: F401  (for gin)
+from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.digits import Digits
-from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
 from models.vision.held_out import hold_out
-from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
 from models.vision.lars import LARS
 from models.vision.mixing import CutMix, MixUp  # noqa: F401  (for gin)

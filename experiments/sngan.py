@@ -26,14 +26,9 @@ from models.gan.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
 from models.gan.latents import normal_latents
 from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
 from models.gan.networks.sngan import Discriminator, Encoder, Generator
-from models.vision import grid
+from models.vision import grid, sources  # noqa: F401  (sources for gin)
 from models.vision.digits import Digits
-from models.vision.folder import ImageFolder  # noqa: F401  (for gin)
-from models.vision.image_zip import ImageZip  # noqa: F401  (for gin)
 from models.vision.images import ImageSource, read, to_unit_range
-from models.vision.shapes import Shapes  # noqa: F401  (for gin)
-from models.vision.stacked_digits import StackedDigits  # noqa: F401  (for gin)
-from models.vision.tfrecords import TFRecords  # noqa: F401  (for gin)
 from replicator import app, random
 
 

@@ -12,10 +12,13 @@ import sys
 import zipfile
 
 import keras
+import numpy as np
 import pytest
 from PIL import Image
 
 from experiments.sngan import sngan
+from models.vision.convert import convert
+from models.vision.folder import list_folder
 from replicator import app
 from replicator.console import quiet
 
@@ -39,7 +42,29 @@ def folder(tmp_path_factory):
   with zipfile.ZipFile(folder / "images.zip", "w") as archive:
     archive.write(folder / "flat" / "a.png")
   (folder / "a_file").write_text("")
+  make_broken_data(folder)
   return folder
+
+
+def make_broken_data(folder):
+  """Archives, labels and shards that do not fit; each ends a run with one line."""
+  (folder / "text.zip").write_text("no archive")
+  (folder / "torn.zip").write_bytes((folder / "images.zip").read_bytes()[:-30])
+  np.savez_compressed(folder / "packed.npz", images=np.zeros([2, 32, 32, 3], np.uint8))
+  labeled = folder / "labeled"
+  labeled.mkdir()
+  for number in range(1000):
+    shutil.copyfile(folder / "flat" / "a.png", labeled / f"{number:03}.png")
+  rows = [f"{number:03}.png,{number % 7}\n" for number in range(1000)]
+  (labeled / "all.csv").write_text("".join(rows))
+  (labeled / "999.csv").write_text("".join(rows[:7] + rows[8:]))
+  (labeled / "twice.csv").write_text("".join([*rows, rows[7]]))
+  convert(list_folder(str(labeled), "all.csv"), str(folder / "swapped"), 2)
+  shutil.copytree(folder / "swapped", folder / "changed")
+  first, second = sorted((folder / "swapped").glob("*.npz"))
+  shutil.copyfile(first, second)
+  shard = folder / "changed" / f"{second.stem}.tfrecord"
+  shard.write_bytes(shard.read_bytes()[:-1] + b"!")
 
 
 @pytest.fixture
@@ -151,8 +176,8 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("SNGAN.optimizer = @adam()",
      "SNGAN.optimizer = @adam(): must be a function (@name), not what it returns. Write @adam"),
     ("sngan.data = @Mnist",
-     "nothing configurable is called 'Mnist'. Write one of: @Digits, @ImageFolder, @ImageZip, "
-     "@Shapes, @StackedDigits, @TFRecords"),
+     "nothing configurable is called 'Mnist'. Write one of: @Digits, @HuggingFace, @ImageArrays, "
+     "@ImageFolder, @ImageZip, @Shapes, @StackedDigits, @TFDS, @TFRecords"),
     ("SNGAN.bigan = true", "not valid gin: SNGAN.bigan = true (write True)"),
     ("SNGAN.bigan = 1", "SNGAN.bigan = 1: must be bool, not int"),
     ("train.steps = 1e4", "train.steps = 10000.0: must be int, not float. Write 10000"),
@@ -225,6 +250,25 @@ VALUES = [  # Further gin files, parameters, and the line.
     ([FOLDER], ["ImageFolder.path = 'torn'"],
      "torn/cats/a.jpg cannot be read as an image (...). To skip such files, set "
      "ImageFolder.on_error = 'skip'."),
+    ([FOLDER], ["ImageFolder.path = 'labeled'", "ImageFolder.labels = '999.csv'"],
+     "labeled/999.csv: has labels for 999 of 1,000 images; 007.png has none. Add it, or remove the "
+     "image"),
+    ([FOLDER], ["ImageFolder.path = 'labeled'", "ImageFolder.labels = 'twice.csv'"],
+     "labeled/twice.csv: has more than one label for 007.png; leave one"),
+    ([], ["sngan.data = @ImageZip", "ImageZip.resolution = 8", "ImageZip.path = 'text.zip'"],
+     "ImageZip.path = 'text.zip': is not a ZIP archive (...); copy it again"),
+    ([], ["sngan.data = @ImageZip", "ImageZip.resolution = 8", "ImageZip.path = 'torn.zip'"],
+     "ImageZip.path = 'torn.zip': is a truncated ZIP archive, without its end (...); copy it "
+     "again"),
+    ([], ["sngan.data = @ImageArrays", "ImageArrays.path = 'packed.npz'"],
+     "packed.npz: images is compressed, and cannot be read in parts; write the archive with "
+     "numpy.savez, not numpy.savez_compressed"),
+    ([], ["sngan.data = @TFRecords", "TFRecords.resolution = 8", "TFRecords.path = 'swapped'"],
+     "swapped/images-00001-of-00002.tfrecord: images-00001-of-00002.npz is the index of another "
+     "file, or the file changed since it was indexed; copy it again, or convert again"),
+    ([], ["sngan.data = @TFRecords", "TFRecords.resolution = 8", "TFRecords.path = 'changed'"],
+     "changed/images-00001-of-00002.tfrecord: images-00001-of-00002.npz is the index of another "
+     "file, or the file changed since it was indexed; copy it again, or convert again"),
 ]
 
 

@@ -12,8 +12,10 @@ import numpy as np
 from PIL import Image
 
 from models.metrics import image_classes
-from models.vision import decoding, folder
+from models.vision import folder
+from models.vision.decoding import reason_of
 from models.vision.images import ImageSource, read
+from models.vision.pictures import center_square, upright_rgb
 from replicator.errors import UsageError
 
 _AT_A_TIME = 256
@@ -185,11 +187,11 @@ class _Files:
         if image.mode[0] in "IF":
           raise ValueError("it has more than 8 bits for each channel")
         self.formats.add(image.format or "")
-        whole = decoding.upright_rgb(image)
-        return np.asarray(decoding.center_square(whole, self._square) if self._square else whole)
+        whole = upright_rgb(image)
+        return np.asarray(center_square(whole, self._square) if self._square else whole)
     except Exception as error:  # Pillow raises errors of many types for broken files.
       raise UsageError(f"{self.name}: {self._files[index]} cannot be read as an image "
-                       f"({decoding.reason_of(error)}): save it again, or remove it") from error
+                       f"({reason_of(error)}): save it again, or remove it") from error
 
 
 # ---- Arrays -------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ class _Array:
     for i in range(0, len(indices), _AT_A_TIME):
       images = rgb(self._images[indices[i:i + _AT_A_TIME]])
       if self._square:
-        images = np.stack([np.asarray(decoding.center_square(Image.fromarray(image), self._square))
+        images = np.stack([np.asarray(center_square(Image.fromarray(image), self._square))
                            for image in images])
       yield images
 
@@ -228,7 +230,7 @@ def _array(path: str, place: Path) -> tuple[np.ndarray, np.ndarray | None]:
     with np.load(place, allow_pickle=False) as content:
       arrays = {name: content[name] for name in content.files}
   except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
-    reason = decoding.reason_of(error)[:80]
+    reason = reason_of(error)[:80]
     raise UsageError(f"{path}: cannot be read ({reason}): write it again with np.savez") from error
   found = {name: array for name, array in arrays.items() if array.ndim == 4}
   if len(found) != 1:

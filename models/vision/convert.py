@@ -1,14 +1,18 @@
 """Converts images to TFRecord shards, which `TFRecords` draws from.
 
-    python -m models.vision.convert SOURCE OUT --shards=N [--resolution=R]
+    python -m models.vision.convert SOURCE OUT --shards=N [--resolution=R] [--labels=FILE]
 
-SOURCE is a folder of images in one sub-folder per class, a ZIP archive of images, or a folder of
-shards. Images keep their order, and their files are copied as they are; with `--resolution` they
-are cropped and resized as an `ImageFolder` does it, and become PNG files. The same images make the
-same files, byte for byte. A conversion that was killed continues when the command is run again.
+SOURCE is a folder or a ZIP archive of images, arrays in an .npz file or in .npy files, shards, the
+name of a data set of this project (digits, shapes or stacked_digits), or tfds:NAME or hf:NAME of
+TensorFlow Datasets or Hugging Face, with @SPLIT behind. Images keep their order. Their files are
+copied as they are; what is in no files, or resized by `--resolution` as an `ImageFolder` does it,
+becomes PNG files. The same images make the same files, byte for byte. A conversion that was killed
+continues when the command is run again.
 """
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import os
 import sys
@@ -18,12 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from models.vision import shards
-from models.vision.data import open_encoded
-from models.vision.decoding import EncodedImages, decode, reason_of
+from models.vision import shard_index, shards
+from models.vision.data import NAMED, open_encoded
+from models.vision.decoding import EncodedImages, reason_of
 from models.vision.picture_files import png
-from models.vision.shards import Shape
-from replicator.atomic import write_whole
+from models.vision.pictures import Shape, decode
+from replicator.configuration import operative
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
@@ -44,11 +48,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser(description="Converts images to TFRecord shards.")
   parser.add_argument("source", metavar="SOURCE",
-                      help="a folder of images, a ZIP archive of images, or a folder of shards")
+                      help="a folder or .zip of images, an .npz, a folder of .npy, shards, "
+                           f"{', '.join(NAMED)}, tfds:NAME or hf:NAME")
   parser.add_argument("out", metavar="OUT", help="a new folder")
   parser.add_argument("--shards", type=int, required=True, metavar="N", help="how many files")
   parser.add_argument("--resolution", type=int, metavar="R",
                       help="crop and resize to so many pixels; by default files are copied")
+  parser.add_argument("--labels", metavar="FILE",
+                      help="the CSV or JSON file of labels in a folder of images; by default its "
+                           "dataset.json or, without one, its sub-folders")
+  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
+                      help="a setting of SOURCE, such as Shapes.resolution = 64")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   flags = parser.parse_args(words)
   if flags.resolution is not None and flags.resolution < 1:
@@ -57,22 +67,28 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _run(flags: argparse.Namespace) -> int:
+  if flags.gin_param:
+    from replicator.app import config  # It imports Keras.
+    config.parse([], flags.gin_param)
   with Status() as status:
     status.doing(f"listing {flags.source}")
-    source, shape = open_encoded(flags.source)
-    if flags.resolution:
-      shape = (flags.resolution, flags.resolution, 3)
+    source, own_shape = open_encoded(flags.source, flags.labels)
+    if flags.gin_param:
+      operative.check_all_used()
+    image_shape = flags.resolution and (flags.resolution, flags.resolution,
+                                        own_shape[2] if own_shape else 3)
 
     def shown(done: int, count: int) -> None:
       status.doing(format_bar("converting", done, count))
 
-    convert(source, flags.out, flags.shards, shape, shown)
+    convert(source, flags.out, flags.shards, image_shape, own_shape, shown)
     status.note(f"{len(source.labels):,} images of {len(source.class_names)} classes in {flags.out}"
                 f"; to train on them: TFRecords.path = '{flags.out}'")
   return 0
 
 
 def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | None = None,
+            own_shape: Shape | None = None,
             shown: Callable[[int, int], None] = lambda done, total: None) -> None:
   """Writes the images of a source to `count` shards in a new folder, or continues to.
 
@@ -82,40 +98,56 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
     count: how many shards.
     image_shape: (height, width, channels) of PNG files that the images become. By default their
       files are copied.
+    own_shape: that of all images, if they have one.
     shown: is called with how many images are done, and how many there are.
 
   Raises:
-    UsageError: `count` has a wrong value, `out` holds something else, the source changed since the
-      conversion began, or an image cannot be read.
+    UsageError: `count` has a wrong value, `out` holds something else, another process converts to
+      it, the source changed since the conversion began, or an image cannot be read.
   """
   root, total = Path(out).expanduser(), len(source.labels)
   if not 1 <= count <= total:
     raise UsageError(f"--shards={count}: write a number from 1 to {total:,}, one image a shard")
-  _begin(root, _digest(source, count, image_shape))
+  resized = image_shape if image_shape != own_shape else None
   names = [shards.shard_name(number, count) for number in range(count)]
-  for number, name in enumerate(names):
-    first, last = total * number // count, total * (number + 1) // count
-    if not shards.is_whole(root / name):
-      shards.write_shard(root / name, _examples(source, first, last, image_shape, shown),
-                         source.class_names)
-    shown(last, total)
-  shards.write_facts(root, shards.Facts(source.class_names, total, image_shape, tuple(names)))
-  (root / shards.UNFINISHED).unlink()
+  with _begun(root, _digest(source, count, image_shape or own_shape)):
+    for number, name in enumerate(names):
+      first, last = total * number // count, total * (number + 1) // count
+      if not shard_index.is_whole(root / name):
+        shards.write_shard(root / name, _examples(source, first, last, resized, shown),
+                           source.class_names)
+      shown(last, total)
+    shards.write_facts(root, shards.Facts(source.class_names, total, image_shape or own_shape,
+                                          tuple(names)))
 
 
-def _begin(root: Path, digest: str) -> None:
-  """Makes the folder, or checks that it holds a part of the same conversion."""
+@contextlib.contextmanager
+def _begun(root: Path, digest: str) -> Iterator[None]:
+  """Makes the folder, or checks that it holds a part of the same conversion.
+
+  Keeps other processes out while the body runs, which finishes the conversion.
+  """
   unfinished = root / shards.UNFINISHED
-  if unfinished.exists():
-    if unfinished.read_text() != digest:
-      raise UsageError(f"{root}: holds a part of another conversion, or the images changed since "
-                       "it began; remove the folder, or write the name of a new one")
-    return
-  if root.exists() and (not root.is_dir() or any(root.iterdir())):
+  if root.exists() and not unfinished.exists() and (not root.is_dir() or any(root.iterdir())):
     what = "a finished conversion" if (root / shards.INDEX).exists() else "something else"
     raise UsageError(f"{root}: holds {what}; write the name of a new folder")
   root.mkdir(parents=True, exist_ok=True)
-  write_whole(unfinished, digest)
+  with unfinished.open("a+") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The system releases it, even by a crash.
+    except BlockingIOError:
+      raise UsageError(f"{root}: another process converts images to this folder; let it end, or "
+                       "write the name of a new one") from None
+    file.seek(0)
+    if (before := file.read()) not in ("", digest):
+      raise UsageError(f"{root}: holds a part of another conversion, or the images changed since "
+                       "it began; remove the folder, or write the name of a new one")
+    if not before:
+      file.write(digest)
+      file.flush()
+      os.fsync(file.fileno())
+    yield
+    unfinished.unlink()
 
 
 def _digest(source: EncodedImages, count: int, image_shape: Shape | None) -> str:

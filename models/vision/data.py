@@ -1,32 +1,69 @@
-"""Data as a command line names it: a folder, a ZIP archive, shards, or a name of this project."""
+"""Data as a command line names it: a folder, a file, shards, or a name."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from models.vision import shards
+from models.vision import imagenet_shards, shards
 from models.vision.decoding import EncodedImages
 from models.vision.digits import Digits
+from models.vision.encoding import EncodedExamples
 from models.vision.folder import list_folder
+from models.vision.hugging_face import ArrowImages
+from models.vision.image_arrays import ImageArrays
 from models.vision.image_zip import ZippedImages
 from models.vision.images import ImageSource
+from models.vision.pictures import Shape
 from models.vision.shapes import Shapes
-from models.vision.shards import Shape
 from models.vision.stacked_digits import StackedDigits
+from models.vision.tfds import PreparedImages
 
 NAMED: dict[str, Callable[[], ImageSource]] = {
     "digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
 """The data sets of this project, which need no file, by name."""
 
+_LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
+    "tfds": PreparedImages, "hf": ArrowImages}
 
-def open_encoded(path: str) -> tuple[EncodedImages, Shape | None]:
-  """The images of a folder, a ZIP archive or a folder of shards; and their shape, if they have one.
+
+def open_encoded(path: str, labels: str | None = None) -> tuple[EncodedImages, Shape | None]:
+  """The images of some data, as files or as PNG files; and their shape, if they have one.
+
+  Args:
+    path: a folder of images, a ZIP archive, an `.npz` file or a folder of `.npy` files, a folder or
+      a pattern of shards, one of `NAMED`, or `tfds:NAME` or `hf:NAME` of TensorFlow Datasets or
+      Hugging Face, with `@SPLIT` behind unless it is `train`.
+    labels: the file of the labels of a folder of images, as `ImageFolder` takes it.
 
   Raises:
     UsageError: there are none.
   """
-  if (Path(path).expanduser() / shards.INDEX).exists():
+  place = Path(path).expanduser()
+  if labels is not None:
+    return list_folder(path, labels), None
+  library, _, name = path.partition(":")
+  if library in _LIBRARIES:
+    name, _, split = name.partition("@")
+    return _LIBRARIES[library](name, split or "train"), None
+  if path in NAMED and not place.exists():
+    return _drawn(NAMED[path](), path, [])
+  if (place / shards.INDEX).exists() or imagenet_shards.shards_at(path):
     sharded = shards.ShardedImages(path)
     return sharded, sharded.image_shape
-  if Path(path).suffix.lower() == ".zip":
+  if arrays := _arrays_at(place):
+    return _drawn(ImageArrays(path), path, list(map(str, arrays)))
+  if place.suffix.lower() == ".zip":
     return ZippedImages(path), None
-  return list_folder(path), None
+  return list_folder(path, labels), None
+
+
+def _arrays_at(place: Path) -> list[Path]:
+  """An `.npz` file, or the files of a folder that has only `.npy` files."""
+  if not place.is_dir():
+    return [place] if place.suffix == ".npz" else []
+  files = [file for file in sorted(place.iterdir()) if not file.name.startswith(".")]
+  return files if all(file.suffix == ".npy" for file in files) else []
+
+
+def _drawn(source: ImageSource, path: str, files: list[str]) -> tuple[EncodedImages, Shape | None]:
+  height, width, _ = source.image_shape
+  return (EncodedExamples(source, path, files), source.image_shape if height == width else None)

@@ -1,18 +1,17 @@
 """Encoded images, such as the files of a folder, as a source: decoded as they are drawn."""
 
-import io
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from models.vision.images import InMemoryImages
+from models.vision.pictures import Original, View, decode, opened
 from replicator.errors import UsageError
 
 MEMORY_LIMIT = 2 ** 31
@@ -93,6 +92,7 @@ class DecodedImages:
     self._skips = on_error == "skip"
     self._skipped: set[int] = set()
     self._lock = threading.Lock()
+    self._numbers: Sequence[int] = range(self.size)  # The examples, as `encoded` counts them.
     self._kept = (self._decode_all() if self.size * np.prod(self.image_shape) <= memory_limit
                   else None)
     if self._kept:
@@ -102,17 +102,31 @@ class DecodedImages:
     """The example at int64 `index`: `{"image": uint8 [r, r, channels], "label": int32 []}`."""
     if self._kept:
       return self._kept.load(index)
+    return self._example(
+        lambda index: self._draw(index, lambda file: decode(file, self.image_shape)), index)
+
+  def load_view(self, index: tf.Tensor, seed: tf.Tensor, view: View) -> dict[str, tf.Tensor]:
+    """The example at int64 `index`, as a view shows the whole image; in the form of `load`'s.
+
+    `seed` is what the view is called with, int64 [2].
+    """
+    return self._example(
+        lambda index, seed: self._draw(index, lambda file: view(
+            Original(opened(file), file), self.image_shape, *seed.tolist())), index, seed)
+
+  def _example(self, draw: Callable, *arguments: tf.Tensor) -> dict[str, tf.Tensor]:
     # A function with state would be called one at a time where operations are deterministic.
-    image, label = tf.numpy_function(self._draw, [index], [tf.uint8, tf.int32], stateful=False)
+    image, label = tf.numpy_function(draw, arguments, [tf.uint8, tf.int32], stateful=False)
     return {"image": tf.ensure_shape(image, self.image_shape),
             "label": tf.ensure_shape(label, [])}
 
-  def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def _draw(self, index: np.ndarray, read: Callable[[bytes], np.ndarray]
+            ) -> tuple[np.ndarray, np.ndarray]:
+    """An image as `read` makes it of the file, and its label."""
     for further in range(self.size):
-      i = (int(index) + further) % self.size
+      i = self._numbers[(int(index) + further) % self.size]
       try:
-        return (decode(self.encoded.read(i), self.image_shape),
-                np.asarray(self.encoded.labels[i], np.int32))
+        return read(self.encoded.read(i)), np.asarray(self.encoded.labels[i], np.int32)
       except UsageError:
         raise
       except Exception as error:
@@ -141,6 +155,7 @@ class DecodedImages:
     if len(failures) == count:
       raise self._none_readable(0, failures[0])
     if failures:
+      self._numbers = np.delete(np.arange(count), list(failures)).tolist()
       images, labels = np.delete(images, list(failures), 0), np.delete(labels, list(failures))
       names = ", ".join(encoded.name(i) for i in list(failures)[:3])
       logging.warning("%s skipped %d of %d files that cannot be read: %s%s", self._owner,
@@ -195,44 +210,3 @@ def _unreadable(name: str, reason: str, owner: str) -> UsageError:
 def reason_of(error: Exception) -> str:
   """The message of an error in one line."""
   return " ".join(str(error).split()) or type(error).__name__
-
-
-def decode(content: bytes, image_shape: tuple[int, int, int]) -> np.ndarray:
-  """The center square of an encoded image, resized: uint8 `image_shape`, which is [r, r, 1 or 3].
-
-  Images are rotated by their EXIF orientation, transparency becomes white, and an animation gives
-  its first frame. Gray becomes RGB, or colors become their luminance (ITU-R 601). Pillow raises
-  errors of many types for a broken image.
-  """
-  resolution, _, channels = image_shape
-  with opened(content) as image:
-    # A JPEG that is much too large is decoded at a fraction of its size.
-    image.draft(None, (2 * resolution, 2 * resolution))
-    square = center_square(upright_rgb(image), resolution)
-  return np.asarray(square.convert("L"))[..., np.newaxis] if channels == 1 else np.asarray(square)
-
-
-def opened(content: bytes) -> Image.Image:
-  """An encoded image, whose pixels are not decoded yet; raises a ValueError if it is none."""
-  try:
-    return Image.open(io.BytesIO(content))
-  except UnidentifiedImageError:  # Its message names the buffer.
-    raise ValueError("its content is not that of an image") from None
-
-
-def upright_rgb(image: Image.Image) -> Image.Image:
-  """An image rotated by its EXIF orientation, in RGB, on white where it is transparent."""
-  upright = ImageOps.exif_transpose(image)
-  if upright.has_transparency_data:
-    upright = upright.convert("RGBA")
-    upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-  return upright.convert("RGB")
-
-
-def center_square(image: Image.Image, resolution: int) -> Image.Image:
-  """The center square of an image, resized to `resolution` by Pillow's bicubic filter."""
-  side = min(image.size)
-  left, top = (image.width - side) // 2, (image.height - side) // 2
-  # Not `resize(box=...)`, whose filter reads pixels outside of the box.
-  square = image.crop((left, top, left + side, top + side))
-  return square.resize((resolution, resolution), Image.Resampling.BICUBIC)

@@ -1,4 +1,4 @@
-"""A folder of image files, one sub-folder per class."""
+"""A folder of image files, with one sub-folder per class or a file of labels."""
 
 import os
 from collections.abc import Iterable
@@ -8,21 +8,29 @@ import gin
 import numpy as np
 from absl import logging
 
+from models.vision import labels as labels_lib
 from models.vision.decoding import MEMORY_LIMIT, DecodedImages, decode_many
 from replicator.errors import UsageError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 """What names of image files end with, in lower case."""
 
+_LAYOUT = "one sub-folder of images per class, such as cats/001.jpg and dogs/001.jpg"
+
 
 @gin.configurable
 class ImageFolder(DecodedImages):
-  """Images of `path/<class>/**`, center-cropped and resized: an `ImageSource` of [r, r, 3].
+  """Images of a folder, center-cropped and resized: an `ImageSource` of [r, r, 3].
 
   Classes are the sub-folders that hold at least one .jpg, .jpeg, .png, .bmp or .gif file, at any
   depth, in sorted order. Files are sorted too, so example `i` is always the same one. Other files,
   and names that begin with a dot, are skipped. Images are rotated by their EXIF orientation, gray
   becomes RGB, transparency becomes white, and an animation gives its first frame.
+
+  With a file of `labels`, its classes are those of the images, and sub-folders mean nothing. It is
+  a JSON file in the layout of StyleGAN's data sets, as an `ImageZip` has, or a CSV file of two
+  columns, `cats/001.jpg,cat`: the path of an image in the folder, and the number or the name of its
+  class. A heading, such as `file,label`, may come first. Names are sorted, as sub-folders are.
 
   A folder that fits into `memory_limit` is decoded at construction, into `3 * resolution**2` bytes
   an image: 10,000 images take 31 MB at 32 pixels and 492 MB at 128. The peak, while reading and
@@ -31,7 +39,7 @@ class ImageFolder(DecodedImages):
   """
 
   def __init__(self, path: str, resolution: int, on_error: str = "raise",
-               memory_limit: int = MEMORY_LIMIT) -> None:
+               memory_limit: int = MEMORY_LIMIT, labels: str | None = None) -> None:
     """Lists the folder, and reads it if it fits.
 
     Args:
@@ -40,12 +48,15 @@ class ImageFolder(DecodedImages):
       on_error: what to do with a file that cannot be decoded: 'raise' stops with its name, 'skip'
         skips it and logs how many were skipped.
       memory_limit: bytes of decoded images to keep at most.
+      labels: the path of a CSV or JSON file of labels, from the folder on; by default
+        `dataset.json`, if the folder has one.
 
     Raises:
-      UsageError: `path` is not a folder or has no images in sub-folders, a file cannot be
-        decoded (or none can), or `resolution` or `on_error` has a wrong value.
+      UsageError: `path` is not a folder or has no images in sub-folders, `labels` does not have one
+        label for each image, a file cannot be decoded (or none can), or an argument has a wrong
+        value.
     """
-    files = list_folder(path)
+    files = list_folder(path, labels)
     super().__init__(files, resolution, on_error, memory_limit)
     logging.info("ImageFolder found %d images of %d classes in %s",
                  self.size, self.num_classes, path)
@@ -102,29 +113,49 @@ def read_folder(path: str, image_shape: tuple[int, int, int], count: int
   return images, len(files)
 
 
-def list_folder(path: str) -> ImageFiles:
+def list_folder(path: str, labels: str | None = None) -> ImageFiles:
   """The image files of an `ImageFolder`, in order; raises a UsageError if there are none."""
-  root = Path(path).expanduser()
-  layout = "one sub-folder of images per class, such as cats/001.jpg and dogs/001.jpg"
+  root, setting = Path(path).expanduser(), f"ImageFolder.path = {str(path)!r}"
   if root.is_file():
-    raise UsageError(f"ImageFolder.path = {str(path)!r}: is a file. Use ImageZip if it is a ZIP "
-                     f"archive, or write the path of a folder with {layout}.")
+    raise UsageError(f"{setting}: is a file. Use ImageZip if it is a ZIP archive, or write the "
+                     f"path of a folder with {_LAYOUT}.")
   if not root.is_dir():
-    raise UsageError(f"ImageFolder.path = {str(path)!r}: no such folder. Write the path of a "
-                     f"folder with {layout}.")
+    raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}.")
+  if labels is None and (root / labels_lib.JSON).is_file():
+    labels = labels_lib.JSON
+  if labels is not None:
+    return _labeled(path, root, labels)
   by_class = {folder.name: images_under(folder) for folder in sorted(root.iterdir())
               if folder.is_dir() and not folder.name.startswith(".")}
   by_class = {name: files for name, files in by_class.items() if files}
   if not by_class and (flat := images_under(root)):
-    raise UsageError(f"ImageFolder.path = {str(path)!r}: no image in any sub-folder, but "
-                     f"{len(flat):,} in the folder itself. Expected {layout}; images without "
-                     f"classes may all be in one sub-folder, such as {root.name}/all.")
+    raise UsageError(f"{setting}: no image in any sub-folder, but {len(flat):,} in the folder "
+                     f"itself. Expected {_LAYOUT}; images without classes may all be in one "
+                     f"sub-folder, such as {root.name}/all.")
   if not by_class:
-    raise UsageError(f"ImageFolder.path = {str(path)!r}: no image in any sub-folder. Expected "
-                     f"{layout} (file types: {' '.join(SUFFIXES)}).")
+    raise UsageError(f"{setting}: no image in any sub-folder. Expected {_LAYOUT} (file types: "
+                     f"{' '.join(SUFFIXES)}).")
   counts = [len(files) for files in by_class.values()]
   files = [file for files in by_class.values() for file in files]
   return ImageFiles(str(path), files, np.repeat(np.arange(len(counts)), counts), tuple(by_class))
+
+
+def _labeled(path: str, root: Path, labels: str) -> ImageFiles:
+  """The image files of a folder with a file of labels."""
+  setting, file = f"ImageFolder.labels = {labels!r}", root / Path(labels).expanduser()
+  if file.suffix not in (".csv", ".json"):
+    raise UsageError(f"{setting}: write the name of a .csv or a .json file")
+  if not file.is_file():
+    raise UsageError(f"{setting}: no such file in {root}; write the path of a file of labels, from "
+                     "the folder on")
+  files = images_under(root)
+  if not files:
+    raise UsageError(f"ImageFolder.path = {str(path)!r}: has no images (file types: "
+                     f"{' '.join(SUFFIXES)})")
+  names = [image.relative_to(root).as_posix() for image in files]
+  read = labels_lib.from_csv if file.suffix == ".csv" else labels_lib.from_json
+  found = read(file.read_bytes(), names, str(file))
+  return ImageFiles(str(path), files, *(found or (np.zeros(len(files), np.int32), ("all",))))
 
 
 def images_under(folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from models.vision.images import ImageSource
 from replicator.errors import UsageError
+from replicator.training.inputs import variant
 
 _SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same images.
 
@@ -24,6 +25,10 @@ class Subset:
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`."""
     return self._source.load(tf.gather(self._indices, index))
+
+  def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The example as it is trained on, if the other source augments; see `Augmented`."""
+    return variant(self._source, tf.gather(self._indices, index), seed)
 
 
 def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:

@@ -5,7 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import gin
 import numpy as np
@@ -68,10 +68,7 @@ class ZippedImages:
     """The content of the file; raises a ValueError if its checksum is wrong."""
     entry = _Entry(*map(int, self._entries[index]))
     with open(self._file, "rb") as file:
-      file.seek(entry.offset)
-      header = file.read(_HEADER_BYTES)
-      lengths = np.frombuffer(header[-4:], "<u2") if header[:4] == b"PK\3\4" else ()
-      file.seek(int(sum(lengths)), os.SEEK_CUR)
+      file.seek(content_offset(file, entry.offset))
       content = file.read(entry.size)
     if entry.compression == zipfile.ZIP_DEFLATED:
       content = zlib.decompress(content, -zlib.MAX_WBITS)
@@ -82,6 +79,14 @@ class ZippedImages:
   def files(self) -> list[str]:
     """The archive."""
     return [self._file]
+
+
+def content_offset(file: IO[bytes], header_offset: int) -> int:
+  """Where the content of a file of an archive begins, by where its header does."""
+  file.seek(header_offset)
+  header = file.read(_HEADER_BYTES)
+  lengths = np.frombuffer(header[-4:], "<u2") if header[:4] == b"PK\3\4" else ()
+  return header_offset + _HEADER_BYTES + int(sum(lengths))
 
 
 class _Entry(NamedTuple):

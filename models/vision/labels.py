@@ -1,20 +1,26 @@
-"""Labels of image files: from their folders, or from a file in StyleGAN's layout."""
+"""Labels of image files: from their folders, or from a CSV or JSON file."""
 
+import collections
+import csv
+import io
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from replicator.errors import UsageError
 
+_Label = TypeVar("_Label", int, str)
+
 Labels = tuple[np.ndarray, tuple[str, ...]]
 """The label of each file, int32 [n], and the name of each class."""
 
 JSON = "dataset.json"
-"""What the file of the labels is called."""
+"""What the file of the labels is called, unless the user says otherwise."""
 
 _FORM = '{"labels": [["00000/img00000000.png", 6], ...]}'
+_MOST = 1_000_000  # Classes. What is more is a number of something else.
 
 
 def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
@@ -31,27 +37,93 @@ def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
   """
   try:
     rows = json.loads(content)["labels"]
-    labels = None if rows is None else dict(rows)
+    pairs = None if rows is None else [(str(name), label) for name, label in rows]
   except (ValueError, KeyError, TypeError):
     raise UsageError(f"{what}: write {_FORM}, or null in place of the list") from None
-  if labels is None:
+  if pairs is None:
     return None
-  for name, label in labels.items():
+  for name, label in pairs:
     if not _is_class(label):
       raise UsageError(f"{what}: the label of {name} is {json.dumps(label)[:40]}; write the number "
                        "of its class, from 0 on")
+  labels = _of_each(pairs, names, what)
+  return from_numbers(np.array([labels[name] for name in names]), what)
+
+
+def from_csv(content: bytes, names: Sequence[str], what: str) -> Labels:
+  """Labels in lines of two columns: the name of a file, and its class.
+
+  Classes are numbers from 0 on, or names, whose sorted order is that of the labels. A first line
+  whose first word has no dot, such as `file,label`, is a heading.
+
+  Args:
+    content: of the file, in UTF-8.
+    names: of the image files, n.
+    what: the file of the labels, in words for errors.
+
+  Raises:
+    UsageError: a line has another form, some labels are numbers and others names, or there is not
+      exactly one label for each file.
+  """
+  try:
+    lines = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
+  except (UnicodeDecodeError, csv.Error) as error:
+    raise UsageError(f"{what}: is not a CSV file in UTF-8 ({error})") from error
+  rows = {number: tuple(map(str.strip, line)) for number, line in enumerate(lines, 1) if line}
+  if rows and "." not in next(iter(rows.values()))[0]:
+    del rows[next(iter(rows))]
+  for number, row in rows.items():
+    if len(row) != 2 or not all(row):
+      raise UsageError(f"{what}:{number}: write the name of a file, a comma and its class, such as "
+                       "cats/001.jpg,cat")
+  numbers = {number for number, (_, label) in rows.items() if _is_number(label)}
+  if numbers and len(numbers) < len(rows):
+    number = min(rows.keys() - numbers)
+    name, label = rows[number]
+    raise UsageError(f"{what}:{number}: the label of {name} is {label!r}, and other labels are "
+                     f"numbers; write a number from 0 to {_MOST - 1:,}, or names for all classes")
+  labels = _of_each([(name, label) for name, label in rows.values()], names, what)
+  if numbers:
+    return from_numbers(np.array([int(labels[name]) for name in names]), what)
+  classes, found = np.unique([labels[name] for name in names], return_inverse=True)
+  return found.astype(np.int32), tuple(map(str, classes))
+
+
+def _of_each(pairs: Sequence[tuple[str, _Label]], names: Sequence[str], what: str
+             ) -> dict[str, _Label]:
+  """The label of each file by name; raises a UsageError if there is not exactly one."""
+  labels = dict(pairs)
+  if len(labels) < len(pairs):
+    [(twice, _)] = collections.Counter(name for name, _ in pairs).most_common(1)
+    raise UsageError(f"{what}: has more than one label for {twice}; leave one")
   without = [name for name in names if name not in labels]
   if without:
     raise UsageError(f"{what}: has labels for {len(names) - len(without):,} of {len(names):,} "
                      f"images; {without[0]} has none. Add it, or remove the image")
   if unknown := labels.keys() - set(names):
     raise UsageError(f"{what}: has a label for {min(unknown)}, and there is no such image")
-  found = np.array([labels[name] for name in names], np.int32)
-  return found, tuple(str(number) for number in range(found.max() + 1))
+  return labels
 
 
-def _is_class(label: Any) -> bool:
-  return isinstance(label, int) and not isinstance(label, bool) and label >= 0
+def _is_class(label: object) -> bool:
+  return isinstance(label, int) and not isinstance(label, bool) and 0 <= label < _MOST
+
+
+def _is_number(label: str) -> bool:
+  return label.isdecimal() and int(label) < _MOST
+
+
+def from_numbers(numbers: np.ndarray, what: str) -> Labels:
+  """Labels that are numbers, int [n], which are the names of their classes too.
+
+  Raises:
+    UsageError: a number is negative, or too large to be that of a class; `what` has it.
+  """
+  for number in (numbers.min(), numbers.max()):
+    if not 0 <= number < _MOST:
+      raise UsageError(f"{what}: has the label {number}; labels are numbers of classes, from 0 to "
+                       f"{_MOST - 1:,}")
+  return numbers.astype(np.int32), tuple(map(str, range(numbers.max() + 1)))
 
 
 def from_folders(names: Sequence[str]) -> Labels:

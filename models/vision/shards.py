@@ -10,7 +10,6 @@ index, an image is read alone, without what comes before it and without parsing 
 """
 
 import dataclasses
-import io
 import json
 import os
 import zlib
@@ -20,20 +19,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from models.vision.decoding import reason_of
+from models.vision import imagenet_shards, shard_index
+from models.vision.pictures import Shape
 from replicator.atomic import write_whole
 from replicator.errors import UsageError
 
 INDEX = "index.json"
 UNFINISHED = ".conversion.json"
 """What a conversion is doing; removed at its end."""
-
-Shape = tuple[int, int, int]
-"""Height, width and channels of images."""
-
-_ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
-_BEFORE, _AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.
-_ENDS = 1 << 16  # Bytes at the beginning and the end of a shard that identify it.
 
 
 def shard_name(number: int, count: int) -> str:
@@ -50,21 +43,12 @@ def write_shard(path: Path, examples: Iterable[tuple[bytes, int]],
     for content, label in examples:
       record = _record(content, label, class_names[label])
       writer.write(record)
-      entries.append((position + _BEFORE + record.index(content), len(content),
-                      zlib.crc32(content), label))
-      position += _BEFORE + len(record) + _AFTER
+      entries.append(shard_index.entry(position, record, content, label))
+      position += shard_index.BEFORE + len(record) + shard_index.AFTER
   with temporary.open("rb") as written:
     os.fsync(written.fileno())
   temporary.replace(path)
-  index = io.BytesIO()
-  np.savez(index, images=np.array(entries, _ENTRY), shard=_identity(path))
-  write_whole(_index_of(path), index.getvalue())
-
-
-def is_whole(path: Path) -> bool:
-  """Whether a shard and its index were written, and the one is of the other."""
-  return (path.exists() and _index_of(path).exists()
-          and np.array_equal(_read_index(path)[1], _identity(path)))
+  shard_index.write_index(shard_index.index_of(path), path, entries)
 
 
 def _record(content: bytes, label: int, text: str) -> bytes:
@@ -75,30 +59,6 @@ def _record(content: bytes, label: int, text: str) -> bytes:
               "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))}
   example = tf.train.Example(features=tf.train.Features(feature=features))
   return example.SerializeToString(deterministic=True)
-
-
-def _index_of(path: Path) -> Path:
-  return path.with_suffix(".npz")
-
-
-def _read_index(path: Path) -> tuple[np.ndarray, np.ndarray]:
-  """The entries of a shard's images, and the `_identity` of the shard."""
-  try:
-    with np.load(_index_of(path), allow_pickle=False) as content:
-      return content["images"], content["shard"]
-  except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
-    raise UsageError(f"{_index_of(path)}: cannot be read ({reason_of(error)}); convert again"
-                     ) from error
-
-
-def _identity(path: Path) -> np.ndarray:
-  """The bytes of a file, and a checksum of its two ends, int64 [2]."""
-  size = path.stat().st_size
-  with path.open("rb") as file:
-    ends = file.read(_ENDS)
-    file.seek(max(0, size - _ENDS))
-    ends += file.read()
-  return np.array([size, zlib.crc32(ends)], np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,22 +85,26 @@ class ShardedImages:
   def __init__(self, path: str) -> None:
     """Reads the index, and checks that it is of these shards.
 
+    Args:
+      path: the folder that a conversion wrote; or a folder of shards in ImageNet's layout, or a
+        pattern of their names.
+
     Raises:
       UsageError: `path` has no index, or a shard is missing, truncated or another one.
     """
     self.path = str(path)
-    facts = _facts(self.path)
-    self.class_names = facts.class_names
-    self.image_shape = facts.image_shape
-    root = Path(path).expanduser()
-    self._shards = [root / name for name in facts.shards]
-    entries = [_checked_index(shard) for shard in self._shards]
+    self.image_shape: Shape | None = None
+    self._shards = imagenet_shards.shards_at(self.path)
+    if self._shards:
+      entries, self.class_names = imagenet_shards.read_indexes(self._shards)
+    else:
+      facts = _facts(self.path)
+      self.class_names, self.image_shape = facts.class_names, facts.image_shape
+      self._shards = [Path(path).expanduser() / name for name in facts.shards]
+      entries = _entries(self._shards, facts.images)
     self._starts = np.cumsum([0, *map(len, entries)])
     self._entries = np.concatenate(entries)
     self.labels = np.ascontiguousarray(self._entries["label"])
-    if len(self._entries) != facts.images:
-      raise UsageError(f"{self.path}: its shards have {len(self._entries):,} images, and {INDEX} "
-                       f"says {facts.images:,}; convert again")
 
   def name(self, index: int) -> str:
     """The shard and the number of the record."""
@@ -187,15 +151,11 @@ def _facts(path: str) -> Facts:
                      ) from error
 
 
-def _checked_index(path: Path) -> np.ndarray:
-  if not path.exists():
-    raise UsageError(f"{path}: no such file; copy the shard again, or convert again")
-  entries, expected = _read_index(path)
-  found = _identity(path)
-  if found[0] < expected[0]:
-    raise UsageError(f"{path}: is truncated: it has {found[0]:,} of {expected[0]:,} bytes; copy it "
-                     "again, or convert again")
-  if not np.array_equal(found, expected):
-    raise UsageError(f"{path}: {_index_of(path).name} is the index of another file, or the file "
-                     "changed since it was indexed; copy both again, or convert again")
+def _entries(shards: list[Path], count: int) -> list[np.ndarray]:
+  entries = [shard_index.checked_index(shard, shard_index.index_of(shard),
+                                       "copy it again, or convert again")["images"]
+             for shard in shards]
+  if sum(map(len, entries)) != count:
+    raise UsageError(f"{shards[0].parent}: its shards have {sum(map(len, entries)):,} images, and "
+                     f"{INDEX} says {count:,}; convert again")
   return entries

@@ -13,6 +13,9 @@ class TFRecords(DecodedImages):
   """Images of the shards that `python -m models.vision.convert` wrote: an `ImageSource`.
 
   Example `i` is example `i` of what was converted, so a run draws the same examples from both.
+
+  Shards in ImageNet's published layout, `train-00000-of-01024`, are read as well. The first run
+  reads them once to index them.
   """
 
   def __init__(self, path: str, resolution: int | None = None, on_error: str = "raise",
@@ -20,7 +23,8 @@ class TFRecords(DecodedImages):
     """Reads the index of the shards.
 
     Args:
-      path: the folder of the shards.
+      path: the folder of the shards; or a pattern, `imagenet/train-*`, where there are several
+        sets of them.
       resolution: height and width of the examples, in pixels; by default, those of the conversion.
       on_error: as that of `ImageFolder`.
       memory_limit: as that of `ImageFolder`.

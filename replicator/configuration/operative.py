@@ -80,6 +80,11 @@ def check_scopes() -> None:
   _refuse(each for each in found if each.misspelled)
 
 
+def check_all_used() -> None:
+  """Raises a UsageError for bindings that nothing used, where nothing more will."""
+  _refuse(checks.unused(statements.last_read(), operative_config()))
+
+
 def _refuse(mistakes: Iterable[checks.Unused]) -> None:
   by_hand = [each for each in mistakes if not each.binding.is_record]
   if by_hand:

@@ -1,6 +1,6 @@
 """The progress of a training on standard output: one live line on a terminal, else plain lines.
 
-  step 200/5000  41.2 steps/s  2637 examples/s  d 1.234  g 0.456  encoder 0.789  1m 56s left
+  step 200/5000  41.2 steps/s  2637 examples/s  data wait 2%  d 1.234  g 0.456  1m 56s left
 """
 
 import collections
@@ -57,12 +57,18 @@ class Progress:
       self.note(self._unseen)
     self._status.__exit__(kind, error, trace)
 
-  def update(self, step: int, scalars: Mapping[str, float]) -> None:
-    """Shows that `step` steps are done, with the `scalars` of this log point."""
+  def update(self, step: int, scalars: Mapping[str, float], data_wait: float | None = None
+             ) -> None:
+    """Shows that `step` steps are done, with the `scalars` of this log point.
+
+    `data_wait` is the share of the time in which the steps waited for data, in [0, 1].
+    """
     steps_per_second = self._rate(step)
     done = f"{step}/{self._total_steps}"
-    rates = (f"{format_number(steps_per_second)} steps/s",
-             f"{format_number(steps_per_second * self._global_batch_size)} examples/s")
+    rates = [f"{format_number(steps_per_second)} steps/s",
+             f"{format_number(steps_per_second * self._global_batch_size)} examples/s"]
+    if data_wait is not None:
+      rates.append(f"data wait {data_wait:.0%}")
     time_left = self._time_left(step, steps_per_second)
     self.doing("")
     if self._status.is_live:

@@ -20,6 +20,7 @@ from replicator.doctor.experiment import bound, run_doctor
 from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult, listed
 from replicator.errors import UsageError
+from replicator.workdir.reader import TIMES
 
 SCALAR, VARIABLE = "scalar", "variable"
 
@@ -36,7 +37,7 @@ def read(workdir: pathlib.Path, steps: Sequence[int]) -> Trajectory:
   """Reads steps that a run logged and saved."""
   lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
   scalars = {row["step"]: {name: value for name, value in row.items()
-                           if name not in ("step", "seconds")} for row in lines}
+                           if name not in ("step", *TIMES)} for row in lines}
   return Trajectory({step: scalars.get(step, {}) for step in steps},
                     {step: checkpoint.read(workdir / "checkpoints", step) for step in steps})
 

@@ -3,7 +3,9 @@
 *An example source* has random access: `size` examples and `load(index)`. The library shuffles,
 repeats, batches and divides them. Position p of the endless stream of examples is a pure function
 of (seed, p), and step s takes positions `[s * B, (s + 1) * B)` for a global batch of B. So a
-resumed run continues at its step, on any number of replicas, and nothing else is saved.
+resumed run continues at its step, on any number of replicas, and nothing else is saved. A source
+may also have `augmented(index, seed)`, which makes variants of an example: the seed is (seed of the
+run, p), so that the variant, too, is a pure function of them.
 
 *An input function* is called with an `InputContext` and returns a `tf.data.Dataset` of batches,
 each the pipeline's part of a global batch, from step 0 on. A resumed run skips to its step, which
@@ -109,10 +111,18 @@ def _examples(source: ExampleSource, context: InputContext, first_step: int) -> 
     position = step * whole + context.input_pipeline_id * own + row
     epoch, within = position // source.size, position % source.size
     key = tf.cast(tf.stack([tf.constant(context.seed, tf.int64), epoch]), tf.uint32)
-    return source.load(shuffled(within, key, source.size))
+    return variant(source, shuffled(within, key, source.size),
+                   tf.stack([tf.constant(context.seed, tf.int64), position]))
 
   steps = tf.data.Dataset.range(first_step * own, tf.int64.max)
   return steps.map(load, tf.data.AUTOTUNE).batch(own, drop_remainder=True)
+
+
+def variant(source: ExampleSource, index: tf.Tensor, seed: tf.Tensor) -> Nest:
+  """The example at `index` as it is trained on: `augmented` for a seed int64 [2], or `load`ed."""
+  if hasattr(source, "augmented"):
+    return source.augmented(index, seed)
+  return source.load(index)
 
 
 def shuffled(places: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:

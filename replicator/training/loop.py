@@ -40,6 +40,7 @@ from replicator.training.chief import Chief, Evaluation
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
+from replicator.training.scalars import DataWait
 from replicator.training.training_function import TrainingFunction
 
 
@@ -89,6 +90,7 @@ class Loop:
     self._dealer = Dealer(replicator, self._all_evaluate) if evaluate else None
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
+    self._data_wait = DataWait()
 
   def run(self, ready: Callable[[], None]) -> None:
     """Trains up to the last step; calls `ready` when signals may come.
@@ -202,7 +204,9 @@ class Loop:
     running: collections.deque[tuple] = collections.deque()
     while state.step < self._schedule.steps:
       self._doing("preparing the first batch")
+      begun = time.monotonic()
       batch = next(iterator)
+      waited = time.monotonic() - begun
       self._observer.batch(state.step, batch)
       if training.before_call:
         training.before_call(training.step, state.step)
@@ -216,7 +220,10 @@ class Loop:
         self._recovery.check(first_step, values, batch, self._note)
         state.means.add(values)
         stop.agreed |= agreed
-      state.seconds = time.monotonic() - started
+      now = time.monotonic()
+      state.seconds = now - started
+      if training.inputs is not None:
+        self._data_wait.add(waited, now - begun)
       if not self._was_called:
         self._after_first_call(function)
       for warning in function.warnings() if all_done else ():
@@ -230,15 +237,14 @@ class Loop:
     s, state, chief = self._schedule, self._state, self._chief
     scalars: dict[str, float] = {}
     if state.step and s.due(s.log_every, state.step):
-      scalars = state.means.take()
+      scalars, data_wait = state.means.take(), self._data_wait.take()
       self._checkpoints.retention.check_logged(list(scalars), evaluated=False)
       if chief:
-        chief.progress.update(state.step, scalars)
+        chief.progress.update(state.step, scalars, data_wait.get("data_wait"))
       for warning in self._guard.at_log_point(
           state.step, scalars, getattr(self._training.step, "may_collapse", {})):
         self._note(warning)
-      if self._rates:
-        scalars = {**scalars, **self._rates.now()}
+      scalars = {**scalars, **(self._rates.now() if self._rates else {}), **data_wait}
     if s.due(s.eval_every, state.step):
       if chief and (found := chief.evaluate(state.step)):
         self._checkpoints.retention.check_logged(list(found), evaluated=True)

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.errors import UsageError
+from replicator.workdir.reader import TIMES
 
 
 class RunningMeans:
@@ -34,13 +35,31 @@ class RunningMeans:
     return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
 
+class DataWait:
+  """The share of the time of some steps in which they waited for their batch."""
+
+  def __init__(self) -> None:
+    self._waited = self._all = 0.0
+
+  def add(self, waited: float, seconds: float) -> None:
+    """Adds the steps of a call, which took `seconds`, of which they `waited` so many."""
+    self._waited += waited
+    self._all += seconds
+
+  def take(self) -> dict[str, float]:
+    """Returns the share by its name in the log, if there are steps; and starts over."""
+    share = {"data_wait": self._waited / self._all} if self._all else {}
+    self._waited = self._all = 0.0
+    return share
+
+
 def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
   """Returns the outputs of a step; raises a UsageError unless they are scalars to log."""
   if not isinstance(outputs, dict) or not outputs:
     raise UsageError("the step must return a non-empty dict of scalars to log, such as "
                      f"{{'loss': loss}}, not {type(outputs).__name__}")
   for name, value in outputs.items():
-    if name in ("step", "seconds", "staleness"):
+    if name in ("step", "staleness", *TIMES):
       raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
                        "something else")
     value = tf.convert_to_tensor(value)

@@ -14,6 +14,9 @@ from replicator.errors import UsageError
 NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 """Numbers that JSON cannot express, by what `metrics.jsonl` has instead."""
 
+TIMES = ("seconds", "data_wait")
+"""The numbers of a log point that a clock measured, so that the same run has others each time."""
+
 
 def as_json(value: float) -> float | str:
   """A number as it is written to JSON, which has none that are not finite."""

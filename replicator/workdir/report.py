@@ -63,6 +63,8 @@ def _tiles(run: Run) -> dict[str, str]:
     tiles["steps per second"] = f"{rate:.3g}"
     if batch := run.facts.get("global_batch_size"):
       tiles["examples per second"] = format_number(rate * batch)
+    if waits := [row["data_wait"] for row in run.rows if "data_wait" in row]:
+      tiles["of the time waiting for data"] = f"{np.median(waits):.1%}"
   return tiles
 
 

@@ -13,6 +13,7 @@ from models.rl.environments import Environments
 from replicator import UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
+from replicator.workdir.reader import TIMES
 from tests.experiments.test_sngan import run
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
 
 def logged(workdir: pathlib.Path) -> list[dict]:
   rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
 def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:

@@ -22,11 +22,13 @@ from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.strategies.dealing import Dealer
+from replicator.workdir.reader import TIMES
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
          "train.eval_every = 4", "train.steps = 4", "train.checkpoint_every = 4"]
 EVERYTHING = ["ImageClassifier.mix = @CutMix", "ImageClassifier.augment = @FlipAndShift",
+              "resnet.data = @Augmented", "Augmented.data = @Digits", "Augmentation.contrast = 0.4",
               "train.precision = 'float64'"]
 LARGE_BATCH = ["ImageClassifier.optimizer = @LARS", "ImageClassifier.weight_decay = 0.0",
                "LARS.weight_decay = 1e-4", "LARS.learning_rate = 10.0",
@@ -43,7 +45,7 @@ def configure(*bindings: str) -> None:
 
 def rows(workdir: pathlib.Path) -> list[dict]:
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [{name: value for name, value in json.loads(line).items() if name != "seconds"}
+  return [{name: value for name, value in json.loads(line).items() if name not in TIMES}
           for line in lines]
 
 
@@ -172,7 +174,8 @@ class Counting:
   def measure(self, batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     numbers = batch["image"][..., :2].astype(np.int64) @ [256, 1]
     np.add.at(self.seen, numbers[:, 0, 0], 1)
-    return {"top1": tf.constant(batch["label"])}
+    return {"top1": tf.constant(batch["label"]), "number": tf.constant(numbers[:, 0, 0]),
+            "square": tf.constant(numbers[:, 0, 0] ** 2)}
 
 
 NUMBERS = np.arange(1003)
@@ -180,15 +183,16 @@ NUMBERED = np.stack([NUMBERS // 256, NUMBERS % 256, 0 * NUMBERS], -1)[:, None, N
 
 
 def check_counts(source: ImageSource, replicas: int, top1: float) -> None:
-  """An evaluation sees each of the 1,003 images once, and its accuracy is their mean."""
+  """The means of an evaluation are those of the 1,003 images, each counted once."""
   runner = replicator.Replicator("mirrored", logical_cpus=replicas)
   evaluate = resnet.Accuracy(source, part_size=100)
   counting = Counting()
   with context.entered(tf.constant(0, tf.int64)) as here:
     here.dealer = Dealer(runner, evaluate.on_all_workers)
     found = evaluate(counting).scalars
-  assert counting.seen.min() == counting.seen.max() == 1
-  np.testing.assert_allclose(found["top1"], top1, rtol=1e-15)
+  assert counting.seen.min() == 1  # What a replica without a part sees is not counted.
+  np.testing.assert_allclose([found["top1"], found["number"], found["square"]],
+                             [top1, NUMBERS.mean(), (NUMBERS ** 2).mean()], rtol=1e-15)
 
 
 @pytest.mark.parametrize("replicas", [1, 7])

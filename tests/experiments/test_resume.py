@@ -15,6 +15,7 @@ import pytest
 
 from replicator import atomic
 from replicator.checkpoints import checkpoint
+from replicator.workdir.reader import TIMES
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +84,7 @@ def left(workdir: pathlib.Path) -> dict:
   return {
       "variables": {path: (value.dtype, value.shape, value.tobytes())
                     for path, value in checkpoint.read(workdir / "checkpoints").items()},
-      "metrics": [{name: value for name, value in line.items() if name != "seconds"}
+      "metrics": [{name: value for name, value in line.items() if name not in TIMES}
                   for line in lines],
       "samples": {file.name: file.read_bytes() for file in (workdir / "samples").iterdir()},
       "folders": sorted(path.name for path in (workdir / "checkpoints").iterdir())}

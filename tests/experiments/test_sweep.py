@@ -17,6 +17,7 @@ import experiments.logan
 import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
 from replicator.sweeps import search, sweep_file, trials
+from replicator.workdir.reader import TIMES
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
@@ -78,7 +79,7 @@ def numbers(folder: pathlib.Path) -> dict[str, list[dict]]:
   found = {}
   for path in sorted(folder.glob("trials/*/metrics.jsonl")):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    found[path.parent.name] = [{name: value for name, value in row.items() if name != "seconds"}
+    found[path.parent.name] = [{name: value for name, value in row.items() if name not in TIMES}
                                for row in rows]
   return found
 

@@ -11,6 +11,7 @@ import pytest
 from replicator import rerun
 from replicator.errors import UsageError
 from replicator.workdir import provenance
+from replicator.workdir.reader import TIMES
 
 ROOT = pathlib.Path(__file__).parents[2]
 CLUSTER = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
@@ -269,7 +270,7 @@ def started(words: list[str], cwd: pathlib.Path) -> str:
 
 def numbers(workdir: pathlib.Path) -> list[dict]:
   rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
 @pytest.mark.slow

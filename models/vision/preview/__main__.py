@@ -1,6 +1,7 @@
 """Shows images before a training: one HTML page, with warnings.
 
     python -m models.vision.preview DATA [--out=preview.html] [--resolution=R] [--samples=N]
+        [--gin_param="Augmentation.hue = 0.1"]
 
 DATA is a folder of images in one sub-folder per class, a ZIP archive of images, a folder of shards,
 or the name of a data set of this project, such as digits. The page has the counts and some images
@@ -17,9 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from models.vision import data
+from models.vision.augment import Augmentation
 from models.vision.preview import checks, page
 from models.vision.preview.contents import open_contents
 from models.vision.preview.survey import examine
+from replicator.app import config
 from replicator.atomic import write_whole
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
@@ -50,12 +53,19 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                       help="pixels of the examples of a training; by default those of the data")
   parser.add_argument("--samples", type=int, metavar="N",
                       help="look at N images that are drawn at random; by default at all")
+  parser.add_argument("--gin_param", action="append", default=[], metavar='"Augmentation.a = 1"',
+                      help="a gin binding of Augmentation, which shows on the batch")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   flags = parser.parse_args(words)
   for name in ("resolution", "samples"):
     value = getattr(flags, name)
     if value is not None and value < 1:
       raise UsageError(f"--{name}={value}: must be at least 1")
+  for binding in flags.gin_param:
+    if not binding.startswith("Augmentation."):
+      raise UsageError(f'--gin_param="{binding}": a preview uses bindings of Augmentation alone')
+  config.parse([], flags.gin_param)
+  Augmentation()  # Raises an error for a wrong value, before images are looked at.
   flags.out = flags.out.expanduser()
   if flags.out.suffix != ".html":
     raise UsageError(f"--out={flags.out}: write the name of a .html file")
@@ -73,7 +83,8 @@ def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
     status.doing("drawing the page")
     resolution = contents.resolution or _likely_resolution(survey.short_sides)
     found = checks.concerns(contents, survey, resolution)
-    text = page.render(contents, survey, resolution, found, shlex.join([*program(), *words]))
+    text = page.render(contents, survey, resolution, found, flags.gin_param,
+                       shlex.join([*program(), *words]))
     try:
       write_whole(flags.out, text)
     except OSError as error:

@@ -12,9 +12,10 @@ from PIL import Image
 from PIL.ExifTags import Base
 
 from models.vision import data
-from models.vision.decoding import DecodedImages, EncodedImages, opened, reason_of, upright_rgb
+from models.vision.decoding import DecodedImages, EncodedImages, reason_of
 from models.vision.folder import ImageFiles
 from models.vision.images import ImageSource, read
+from models.vision.pictures import opened, upright_rgb
 from models.vision.preview.drawing import as_image
 from replicator.errors import UsageError
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from PIL import Image
 
-from models.vision.decoding import center_square
+from models.vision.augment import Augmented
+from models.vision.images import ImageSource
+from models.vision.pictures import center_square
 from models.vision.preview import drawing
 from models.vision.preview.checks import Concern, percent
 from models.vision.preview.contents import Contents
@@ -50,7 +52,7 @@ class Bar:
 
 
 def render(contents: Contents, survey: Survey, resolution: int, found: Sequence[Concern],
-           command: str) -> str:
+           augmentation: Sequence[str], command: str) -> str:
   """The page.
 
   Args:
@@ -58,6 +60,7 @@ def render(contents: Contents, survey: Survey, resolution: int, found: Sequence[
     survey: what was seen of them.
     resolution: the height and width of the examples that a training gets.
     found: what may be wrong.
+    augmentation: the bindings of `Augmentation` that are in force.
     command: what makes the same page again.
   """
   drawn = _Pictures(contents, survey, resolution)
@@ -65,7 +68,8 @@ def render(contents: Contents, survey: Survey, resolution: int, found: Sequence[
       "preview.html", _TEMPLATES, title=contents.name, what="Preview of images",
       badges=_badges(contents, survey, found), tiles=_tiles(contents, survey), concerns=found,
       bars=_bars(contents, survey), ranks=_ranks(survey), classes=drawn.classes(),
-      num_classes=len(contents.class_names), batch=drawn.batch(), resolution=resolution,
+      num_classes=len(contents.class_names), batch=drawn.batch(False), augmented=drawn.batch(True),
+      augmentation=augmentation, resolution=resolution,
       crops=drawn.crops(), cut=percent(float(np.median(survey.cut_away))),
       sizes=_sizes(survey, resolution), frequent=list(survey.sizes().items())[:_FREQUENT],
       equal=drawn.equal(), similar=drawn.similar(), survey=survey,
@@ -171,9 +175,10 @@ class _Pictures:
   def _caption(self, position: int) -> str:
     return self._contents.title(int(self._survey.indices[position]))
 
-  def batch(self) -> list[Picture]:
+  def batch(self, is_augmented: bool) -> list[Picture]:
     """The first examples of a run, as its pipeline makes them."""
-    source = self._contents.source(self._resolution)
+    plain = self._contents.source(self._resolution)
+    source: ImageSource = Augmented(lambda: plain) if is_augmented else plain
     batch = next(batches(source, InputContext(_BATCH)).as_numpy_iterator())
     return [drawing.embedded(drawing.small(drawing.as_image(image), _SIDE),
                              self._contents.class_names[label])

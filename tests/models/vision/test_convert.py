@@ -1,5 +1,6 @@
 """Conversion to shards: the same files whatever happens on the way."""
 
+import json
 import zipfile
 
 import numpy as np
@@ -9,10 +10,12 @@ from PIL import Image
 
 from models.vision import convert as convert_lib
 from models.vision import shards
+from models.vision.data import NAMED
 from models.vision.decoding import EncodedImages
+from models.vision.digits import digit_images
 from models.vision.folder import ImageFolder, list_folder
 from models.vision.image_zip import ImageZip
-from models.vision.images import read
+from models.vision.images import InMemoryImages, read
 from models.vision.tfrecords import TFRecords
 from replicator.errors import UsageError
 
@@ -116,6 +119,71 @@ def test_archives_and_shards_are_converted_too(photos, tmp_path, capsys):
   expected = all_of(ImageZip(str(tmp_path / "photos.zip"), 8))
   for found, one in zip(all_of(TFRecords(str(tmp_path / "third"))), expected, strict=True):
     np.testing.assert_array_equal(found, one)
+
+
+@pytest.mark.parametrize("named, settings", [
+    ("digits", []),
+    ("shapes", ["--gin_param=Shapes.size = 30", "--gin_param=Shapes.resolution = 8"])])
+def test_what_is_in_no_files_is_converted_without_loss(named, settings, tmp_path, capsys,
+                                                       monkeypatch, restored):
+  some = InMemoryImages(*(array[:20] for array in digit_images()), tuple("0123456789"))
+  monkeypatch.setitem(NAMED, "digits", lambda: some)
+  status, _, error = run(capsys, named, tmp_path / "out", "--shards=2", *settings)
+  assert status == 0, error
+  source, written = NAMED[named](), TFRecords(str(tmp_path / "out"))
+  assert written.image_shape == source.image_shape and written.class_names == source.class_names
+  for found, expected in zip(all_of(written), all_of(source), strict=True):
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "folder"])
+def test_arrays_are_converted(name, tmp_path, capsys):
+  arrays = {"images": np.random.default_rng(0).integers(0, 256, [5, 6, 8, 3], np.uint8),
+            "labels": np.array([0, 2, 1, 1, 0])}
+  if name == "folder":
+    (tmp_path / name).mkdir()
+    for key, array in arrays.items():
+      np.save(tmp_path / name / f"{key}.npy", array)
+  else:
+    np.savez(tmp_path / name, **arrays)
+  assert run(capsys, tmp_path / name, tmp_path / "out", "--shards=2")[0] == 0
+  facts = json.loads((tmp_path / "out" / "index.json").read_text())
+  assert facts["image_shape"] is None  # They are not squares.
+  images, labels = all_of(TFRecords(str(tmp_path / "out"), 6))
+  np.testing.assert_array_equal(images, arrays["images"][:, :, 1:7])
+  assert labels.tolist() == [0, 2, 1, 1, 0]
+
+
+def test_labels_of_a_folder_are_those_of_a_file(photos, tmp_path, capsys):
+  names = [str(file.relative_to(photos)) for file in photos.rglob("*.*")]
+  table = tmp_path / "labels.csv"
+  table.write_text("".join(f"{name},{name[-3:]}\n" for name in names))
+  status, _, error = run(capsys, photos, tmp_path / "out", "--shards=1", f"--labels={table}")
+  assert status == 0, error
+  source = TFRecords(str(tmp_path / "out"), 8)
+  assert source.class_names == ("gif", "jpg", "png")
+  assert all_of(source)[1].tolist() == [source.class_names.index(name[-3:])
+                                        for name in sorted(names)]
+
+
+def test_only_one_process_converts_to_a_folder(photos, tmp_path, capsys):
+  refused = []
+
+  def shown(done, total):
+    refused.append(run(capsys, photos, tmp_path / "out", "--shards=2")[::2])
+
+  convert_lib.convert(list_folder(str(photos)), str(tmp_path / "out"), 2, shown=shown)
+  assert set(refused) == {
+      (2, f"error: {tmp_path / 'out'}: another process converts images to this folder; let it end, "
+          "or write the name of a new one")}
+  assert TFRecords(str(tmp_path / "out"), 8).size == 11
+
+
+def test_a_setting_that_nothing_uses_is_refused(tmp_path, capsys, restored):
+  status, _, error = run(capsys, "digits", tmp_path / "out", "--shards=1",
+                         "--gin_param=Shapes.resolution = 8")
+  assert status == 2 and "Shapes.resolution is never used" in error
+  assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_converted_is_refused(photos, tmp_path, capsys):

@@ -8,9 +8,11 @@ import tensorflow as tf
 from absl import logging
 from PIL import Image
 
-from models.vision.decoding import center_square
+from models.vision import picture_files
 from models.vision.folder import ImageFolder, read_folder
+from models.vision.image_zip import ImageZip
 from models.vision.images import read
+from models.vision.pictures import center_square
 from replicator.errors import UsageError, chain_of
 
 
@@ -65,6 +67,48 @@ def test_files_that_are_not_images_of_a_class_are_skipped(tmp_path):
   assert source.class_names == ("a",)
   images, _ = all_of(source)
   assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0]]
+
+
+@pytest.mark.parametrize("name, text", [
+    ("dataset.json", '{"labels": [["b.png", 0], ["x/a.png", 1], ["y/c.png", 0]]}'),
+    ("labels.csv", "b.png,cat\nx/a.png,dog\ny/c.png,cat\n")])
+def test_a_file_of_labels_takes_the_place_of_sub_folders(tmp_path, name, text):
+  for file, color in (("b.png", "red"), ("x/a.png", "blue"), ("y/c.png", "white")):
+    paint(tmp_path / file, color)
+  (tmp_path / name).write_text(text)
+  source = ImageFolder(str(tmp_path), 8, labels=None if name == "dataset.json" else name)
+  assert source.class_names == (("0", "1") if name == "dataset.json" else ("cat", "dog"))
+  images, labels = all_of(source)
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255], [255, 255, 255]]
+  assert labels.tolist() == [0, 1, 0]
+
+
+def test_a_data_set_of_stylegan_gives_the_same_examples_as_its_archive(tmp_path):
+  images = np.random.default_rng(0).integers(0, 256, [3, 8, 8, 3], np.uint8)
+  for labels in (np.array([2, 0, 1]), None):
+    place = tmp_path / ("labeled" if labels is not None else "unlabeled")
+    picture_files.write_folder(place, [(images, labels)])
+    picture_files.write_zip(place.with_suffix(".zip"), [(images, labels)])
+    folder, archive = ImageFolder(str(place), 8), ImageZip(f"{place}.zip", 8)
+    assert folder.class_names == archive.class_names
+    for found, expected in zip(all_of(folder), all_of(archive), strict=True):
+      np.testing.assert_array_equal(found, expected)
+
+
+def test_labels_that_are_missing_are_refused(tmp_path):
+  paint(tmp_path / "1.png", "red")
+  (tmp_path / "some.csv").write_text("2.png,cat\n")
+  assert message_of(str(tmp_path), 8, labels="labels.csv") == (
+      f"ImageFolder.labels = 'labels.csv': no such file in {tmp_path}; write the path of a file of "
+      "labels, from the folder on")
+  assert message_of(str(tmp_path), 8, labels="labels.txt") == (
+      "ImageFolder.labels = 'labels.txt': write the name of a .csv or a .json file")
+  assert message_of(str(tmp_path), 8, labels="some.csv") == (
+      f"{tmp_path / 'some.csv'}: has labels for 0 of 1 images; 1.png has none. Add it, or remove "
+      "the image")
+  (tmp_path / "1.png").unlink()
+  assert message_of(str(tmp_path), 8, labels="some.csv").startswith(
+      f"ImageFolder.path = '{tmp_path}': has no images (file types: ")
 
 
 def test_the_center_square_is_cropped(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from models.vision import convert, data
+from models.vision.augment import Augmented
 from models.vision.folder import ImageFolder
 from models.vision.images import InMemoryImages
 from models.vision.preview import __main__ as preview
@@ -18,6 +19,8 @@ from models.vision.preview import checks, drawing, duplicates, page
 from models.vision.preview.contents import open_contents
 from models.vision.preview.survey import ROW, Survey, examine
 from replicator.training.inputs import InputContext, batches
+
+pytestmark = pytest.mark.usefixtures("restored")
 
 
 def picture(seed, width=48, height=32):
@@ -240,7 +243,8 @@ def embedded(text):
 @pytest.fixture(scope="module")
 def written(seen):
   contents, survey = seen
-  return page.render(contents, survey, 32, checks.concerns(contents, survey, 32), "python ...")
+  return page.render(contents, survey, 32, checks.concerns(contents, survey, 32), [],
+                     "python ...")
 
 
 def test_the_command_writes_the_page_and_the_warnings(photos, tmp_path, capsys, monkeypatch):
@@ -273,14 +277,17 @@ def test_a_class_shows_its_own_images_as_squares(written):
   assert all(image.size == (32, 32) for _, image in embedded(section))
 
 
-def test_the_batch_is_the_first_of_a_training(written, photos):
+def test_the_batches_are_the_first_of_a_training(written, photos):
   section = written.partition("A batch, as")[2].partition("What is cut away")[0]
   folder = ImageFolder(str(photos), 32, "skip", memory_limit=0)
-  batch = next(batches(folder, InputContext(24)).as_numpy_iterator())
   shown = list(embedded(section))
-  np.testing.assert_array_equal(np.stack([np.asarray(image) for _, image in shown]),
-                                batch["image"])
-  assert [caption for caption, _ in shown] == [("cat", "dog")[i] for i in batch["label"]]
+  for source in (folder, Augmented(lambda: folder)):
+    batch = next(batches(source, InputContext(24)).as_numpy_iterator())
+    some, shown = shown[:24], shown[24:]
+    np.testing.assert_array_equal(np.stack([np.asarray(image) for _, image in some]),
+                                  batch["image"])
+    assert [caption for caption, _ in some] == [("cat", "dog")[i] for i in batch["label"]]
+  assert not shown
 
 
 def test_what_is_cut_away_is_pale_outside_of_a_frame():
@@ -299,9 +306,9 @@ def test_names_are_escaped_and_very_many_classes_are_not_all_shown(monkeypatch):
       pixels, np.minimum(np.arange(400) % 200, 198), names))
   contents = open_contents("many")
   survey = examine(contents)
-  text = page.render(contents, survey, 16, [], "")
+  text = page.render(contents, survey, 16, [], [], "")
   assert "<199>" not in text and "&lt;199&gt;" in text
-  assert text.count("<h3>") == 60 and "60 of 200 classes" in text
+  assert text.count("<h3>&lt;") == 60 and "60 of 200 classes" in text
   assert text.count('<div><span title="') == 20  # Bars: the largest and the smallest.
   assert "All images have 16 x 16 pixels" in text and "Nothing was found" in text
 
@@ -313,6 +320,10 @@ def test_names_are_escaped_and_very_many_classes_are_not_all_shown(monkeypatch):
     (["digits", "--out=cat.jpg"], "--out=cat.jpg: write the name of a .html file"),
     (["digits", "--out=no/where.html"], "--out=no/where.html: no is no folder"),
     (["digits", "--resolution=64"], "--resolution=64: the images of digits have 8 px"),
+    (["digits", "--gin_param=ImageFolder.resolution = 8"],
+     '--gin_param="ImageFolder.resolution = 8": a preview uses bindings of Augmentation alone'),
+    (["digits", "--gin_param=Augmentation.hue = 3.0"],
+     "Augmentation.hue = 3.0: must be in [0, 0.5]"),
     ([], "command line: the following arguments are required: DATA"),
 ])
 def test_bad_input_is_one_line(words, line, capsys):

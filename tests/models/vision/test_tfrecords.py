@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from models.vision import convert, shards
+from models.vision import convert, shard_index
 from models.vision.folder import list_folder
 from models.vision.images import read
 from models.vision.tfrecords import TFRecords
@@ -56,7 +56,7 @@ def test_images_of_their_own_sizes_need_a_resolution(made):
 
 @pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
 def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, limit, monkeypatch):
-  monkeypatch.setattr(shards, "_ENDS", 16)  # Otherwise these shards are all ends.
+  monkeypatch.setattr(shard_index, "_ENDS", 16)  # Otherwise these shards are all ends.
   out = tmp_path / "out"
   convert.convert(list_folder(str(made / "in")), str(out), 2, (8, 8, 1))
   shard = out / "images-00001-of-00002.tfrecord"
@@ -89,7 +89,7 @@ def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
   shutil.copy(first.with_suffix(".npz"), second.with_suffix(".npz"))
   assert line_of(out).startswith(f"{second}: ")
   second.unlink()
-  assert line_of(out) == f"{second}: no such file; copy the shard again, or convert again"
+  assert line_of(out) == f"{second}: no such file; copy it again, or convert again"
 
 
 def test_folders_without_a_whole_index_are_refused(out, tmp_path):

@@ -1,7 +1,13 @@
-"""Where the tests of gin files run."""
+"""Where the tests of gin files run, and an experiment that runs in this process."""
 
 import gin
+import keras
 import pytest
+import tensorflow as tf
+
+from replicator import app
+from replicator.console import quiet, start
+from tests.programs import two_networks
 
 
 @pytest.fixture
@@ -10,3 +16,25 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   yield
   gin.clear_config()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+  """A function: runs `main` with some flags; returns status, stdout and stderr."""
+  monkeypatch.setattr(start, "begin", lambda argv: None)  # The first lines have their own tests.
+  monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
+  monkeypatch.setattr(quiet, "finish", lambda: None)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+
+  def run(argv: list[str], main=two_networks.two_networks):
+    with pytest.raises(SystemExit) as ended:
+      app.run(main, argv)
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+  yield run
+  tf.config.run_functions_eagerly(False)
+  gin.clear_config()
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")

@@ -6,29 +6,28 @@ import shutil
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError, atomic
+from replicator import Replicator, UsageError
 from replicator.app import config
-from replicator.checkpoints import checkpoint, names
+from replicator.checkpoints import names
 from replicator.checkpoints.checkpoint import Checkpoints
-from replicator.checkpoints.start_from import StartFrom
-from replicator.layers import batch_norm
 from replicator.step import context
 from replicator.step.variables import variables_of
+from replicator.workdir.reader import TIMES
 from tests.programs import two_networks
-from tests.programs.two_networks import Points, TwoNetworks, network
+from tests.programs.two_networks import Points, TwoNetworks
+from tests.replicator.checkpoints.weights import begin, equal, held, save, saved, within
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 ROOT = pathlib.Path(__file__).parents[3]
 SMALL = ["train.global_batch_size = 8", "train.log_every = 2", "train.eval_every = 2",
          "train.checkpoint_every = 2"]
 HANG_SECONDS = 600
-
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks):
@@ -50,35 +49,6 @@ def source(tmp_path_factory) -> pathlib.Path:
   (workdir / "config.gin").write_text(
       "Checkpoints.keep_best = %NAME\nCheckpoints.best_is = 'max'\nNAME = 'eval/mean'\n")
   return workdir
-
-
-def saved(workdir: pathlib.Path, step: int | None = None) -> dict[str, np.ndarray]:
-  """The weights and averages of a checkpoint, by name."""
-  folder = workdir / "checkpoints"
-  number = step or checkpoint.steps_of(folder)[-1]
-  named = atomic.facts_of(folder / f"step-{number:08d}")["names"]
-  values = checkpoint.read(folder, number)
-  return {name: values[path] for path, name in named.items()}
-
-
-def held(step) -> dict[str, np.ndarray]:
-  """Those of a step."""
-  variables = variables_of(step)
-  return {name: variables[path].numpy() for path, name in names.names_of(step).items()}
-
-
-def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> set[str]:
-  """The names with the same bits in both."""
-  return {name for name in one if name in other and one[name].tobytes() == other[name].tobytes()}
-
-
-def within(values: dict[str, np.ndarray], *prefixes: str) -> set[str]:
-  return {name for name in values if name.startswith(prefixes)}
-
-
-def begin(source: pathlib.Path, networks, workdir: pathlib.Path = pathlib.Path("none"), /,
-          runner: Replicator | None = None, **settings):
-  return StartFrom(str(source), **settings).begin(networks, runner or Replicator(), workdir)
 
 
 # ---- Taking -------------------------------------------------------------------------------------
@@ -135,68 +105,6 @@ def test_what_does_not_fit_is_left_and_named(source):
   assert equal(held(step), saved(source)) == held(step).keys() - left.keys()
 
 
-class Longer(TwoNetworks):
-  """Its generator has attributes, in another order than it had before, and one more network."""
-
-  class Net(keras.Model):
-    def __init__(self, late: bool):
-      super().__init__()
-      if late:
-        self.extra = keras.layers.Dense(2)
-        self.extra.build((None, 3))
-      self.blocks = [keras.layers.Dense(3) for _ in range(2 + late)]
-      for block in self.blocks:
-        block.build((None, 3))
-      self.built = True
-
-    def call(self, x, training=False):
-      for block in self.blocks:
-        x = block(x)
-      return x
-
-  def __init__(self, late: bool = True):
-    tf.Module.__init__(self)
-    self.generator = self.Net(late)
-    setattr(self, "encoder" if late else "critic", network(1))
-    ema = {} if not late else {"ema_decay": 0.5}
-    self.optimizers = {"generator": replicator.wrap_optimizer(
-        keras.optimizers.SGD(), self.generator.trainable_variables, **ema)}
-
-
-def save(step, folder: pathlib.Path, names_too: bool = True) -> pathlib.Path:
-  """A run that saved a step as it is; without names, as an earlier version did."""
-  checkpoints = Checkpoints(folder / "checkpoints", step)
-  if not names_too:
-    checkpoints._write = lambda values, facts, write=checkpoints._write: write(
-        values, {name: fact for name, fact in facts.items() if name != "names"})
-  checkpoints.save(1, {})
-  checkpoints.wait()
-  return folder
-
-
-def test_the_attributes_count_and_not_the_order_and_averages_begin_at_the_weights(tmp_path):
-  source = save(Longer(late=False), tmp_path / "source")
-  origin = begin(source, step := Longer())
-  blocks = {f"generator/blocks/{i}/{name}" for i in (0, 1) for name in ("kernel", "bias")}
-  after = held(step)
-  assert equal(after, saved(source)) == blocks
-  for name in blocks:
-    np.testing.assert_array_equal(after[f"average of {name}"], after[name])
-  assert origin.facts["not_taken"] == {
-      **{f"generator/{path}": "is not in the other run" for path in (
-          "blocks/2/kernel", "blocks/2/bias", "extra/kernel", "extra/bias")},
-      "encoder": "is not in the other run", "critic": "is only in the other run"}
-
-
-def test_a_checkpoint_without_names_is_taken_by_order_if_the_networks_are_alike(tmp_path):
-  step = Longer(late=False)
-  source = save(step, tmp_path / "source", names_too=False)
-  assert begin(source, like := Longer(late=False)).facts["not_taken"] == {}
-  assert equal(held(like), held(step)) == held(step).keys()
-  with pytest.raises(UsageError, match="nothing of it fits"):
-    begin(source, Longer(), networks=None)
-
-
 def test_another_precision_may_take_the_weights(source, set_precision):
   set_precision("float64")
   begin(source, step := TwoNetworks())
@@ -204,20 +112,6 @@ def test_another_precision_may_take_the_weights(source, set_precision):
   for name, value in after.items():
     assert value.dtype == np.float64
     np.testing.assert_array_equal(value, before[name].astype(np.float64))
-
-
-def test_many_lines_are_shortened_in_the_console_alone(tmp_path):
-  class Wide(tf.Module):
-    def __init__(self, width):
-      super().__init__()
-      self.net = keras.Sequential([keras.Input([1]), keras.layers.Dense(1), *(
-          keras.layers.Dense(width) for _ in range(6))])
-
-  source = save(Wide(2), tmp_path / "source")
-  origin = begin(source, Wide(3))
-  assert len(origin.facts["not_taken"]) == 12
-  assert [line.startswith("not taken") for line in origin.lines] == [False] + [True] * 9
-  assert origin.lines[-1] == "not taken   and 4 more, which run.json names"
 
 
 def test_variables_of_no_network_are_named(source):
@@ -285,8 +179,9 @@ def test_a_resumed_run_takes_nothing_again_and_needs_no_other_run(
   assert capsys.readouterr().out.count("start from") == 1
   assert not last.critic.layers[0].trainable and last.critic.layers[3].trainable
   assert equal(saved(tmp_path / "run"), saved(unbroken)) == saved(unbroken).keys()
-  logs = [[{**json.loads(line), "seconds": 0} for line in text.splitlines()] for text in (
-      (run / "metrics.jsonl").read_text() for run in (tmp_path / "run", unbroken))]
+  texts = [(run / "metrics.jsonl").read_text() for run in (tmp_path / "run", unbroken)]
+  logs = [[{**json.loads(line), **dict.fromkeys(TIMES, 0)} for line in text.splitlines()]
+          for text in texts]
   assert logs[0] == logs[1]
   facts = json.loads((tmp_path / "run" / "run.json").read_text())
   assert facts["start_from"]["run"] == str(other)
@@ -340,26 +235,6 @@ def test_a_mistake_is_one_line(settings, line, source):
   assert str(error.value) == line.format(run=source)
 
 
-def test_a_run_of_another_kind_of_step_is_one_line(tmp_path):
-  class Other(tf.Module):
-    def __init__(self):
-      super().__init__()
-      self.policy = network(1)
-
-  source = save(Other(), tmp_path / "source")
-  for settings, line in [
-      ({}, f"train.start_from = '{source}': nothing of it fits the networks of this run: generator "
-           "is not in the other run; critic is not in the other run; policy is only in the other "
-           "run"),
-      ({"networks": ["critic"]},
-       f"StartFrom.networks: 'critic' is not in {source}, which has policy"),
-      ({"step": "best"}, f"StartFrom.step = 'best': {source}/config.gin, which names the scalar, "
-                         "cannot be read ")]:
-    with pytest.raises(UsageError) as error:
-      begin(source, TwoNetworks(), **settings)
-    assert str(error.value).startswith(line)
-
-
 # ---- Programs -----------------------------------------------------------------------------------
 
 
@@ -390,34 +265,3 @@ def test_every_process_of_a_cluster_takes_the_weights(strategy, flags, source, t
   frozen = within(after, "critic/layers/0", "critic/layers/1", "generator/layers/0")
   assert frozen <= equal(before, after)
   assert "generator/layers/3/kernel" not in equal(before, after)
-
-
-# ---- Frozen layers ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", [replicator.GlobalBatchNorm,
-                                  lambda: replicator.SpectralNorm(keras.layers.Dense(2))])
-def test_a_frozen_layer_computes_as_when_it_is_not_training(make):
-  x = tf.constant(np.random.default_rng(0).normal(2.0, 3.0, [16, 3]), tf.float32)
-  layer = make()
-  layer(x, training=True)
-  before = [v.numpy() for v in layer.variables]
-  layer.trainable = False
-  np.testing.assert_array_equal(layer(x, training=True), layer(x, training=False))
-  for value, variable in zip(before, layer.variables, strict=True):
-    np.testing.assert_array_equal(variable.numpy(), value)
-  layer.trainable = True
-  layer(x, training=True)
-  assert any((value != variable.numpy()).any()
-             for value, variable in zip(before, layer.variables, strict=True))
-
-
-def test_a_frozen_batch_norm_has_its_moving_statistics_as_standing_ones():
-  x = tf.constant(np.random.default_rng(0).normal(2.0, 3.0, [16, 3]), tf.float32)
-  net = keras.Sequential([keras.Input([3]), batch_norm.GlobalBatchNorm(), keras.layers.Dense(2),
-                          batch_norm.GlobalBatchNorm()])
-  net.layers[0].trainable = False
-  expected = net.layers[0](x)
-  with replicator.use_standing_statistics(net, lambda i: net(x, training=True), 2):
-    np.testing.assert_array_equal(net.layers[0](x), expected)
-    assert abs(float(tf.reduce_mean(net(x)))) < 1e-5  # The other one has those of x.

@@ -53,10 +53,11 @@ def test_a_plain_line_has_steps_rates_scalars_and_time_left():
     clock.now += 10  # 100 steps, compilation included.
     progress.update(100, {"d": 2.0})
     clock.now += 8   # 400 steps in 8 s: 50 steps/s, 3200 examples/s, 4500 to go.
-    progress.update(500, {"d": 1.23449, "g": 0.456, "encoder": 1e-7})
+    progress.update(500, {"d": 1.23449, "g": 0.456, "encoder": 1e-7}, data_wait=0.027)
   assert out.getvalue().splitlines() == [
     "step 100/5000  10 steps/s  640 examples/s  d 2  8m 10s left",
-    "step 500/5000  50 steps/s  3200 examples/s  d 1.234  g 0.456  encoder 1e-07  1m 30s left"]
+    "step 500/5000  50 steps/s  3200 examples/s  data wait 3%  d 1.234  g 0.456  "
+    "encoder 1e-07  1m 30s left"]
 
 
 def test_plain_lines_come_seldom_and_the_last_always_comes():

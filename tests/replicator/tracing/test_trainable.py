@@ -15,6 +15,7 @@ from replicator.step.variables import variables_of
 from replicator.tracing.trainable import Trainable
 from replicator.training.scalars import RunningMeans
 from replicator.training.training_function import TrainingFunction
+from replicator.workdir.reader import TIMES
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
@@ -132,7 +133,7 @@ def train(workdir, steps: int, *bindings: str):
 
 
 def rows(workdir) -> list[dict]:
-  return [{name: value for name, value in json.loads(line).items() if name != "seconds"}
+  return [{name: value for name, value in json.loads(line).items() if name not in TIMES}
           for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 

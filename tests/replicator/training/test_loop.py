@@ -1,4 +1,4 @@
-"""A training and what it leaves behind, under every strategy. Resuming is in test_checkpoint."""
+"""A training and what it leaves behind, under every strategy. Resuming is in checkpoints/."""
 
 import errno
 import functools
@@ -8,56 +8,30 @@ import pathlib
 import threading
 import time
 
-import gin
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
 import replicator
-from replicator import Evaluation, UsageError, random
+from replicator import Evaluation, UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.console.progress import Progress
 from replicator.errors import RunFailed, chain_of
-from replicator.step.variables import variables_of
 from replicator.training import chief
-from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate, network
-
-SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
-         "train.checkpoint_every = 0"]
-MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
-
+from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate
+from tests.replicator.training.runs import (
+  MIRRORED_2,
+  SMALL,
+  Counter,
+  column,
+  make_function,
+  rows,
+  train,
+)
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
-
-def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None):
-  config.parse([], [*SMALL, *bindings])
-  return replicator.train(step, inputs, evaluate, workdir=str(workdir))
-
-
-def rows(workdir: pathlib.Path) -> list[dict]:
-  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-
-
-def column(workdir: pathlib.Path, name: str) -> dict[int, float]:
-  """The values of one scalar, by step."""
-  return {row["step"]: row[name] for row in rows(workdir) if name in row}
-
-
-class Counter(tf.Module):
-  """Counts its steps: values that are known in advance. Takes no inputs."""
-
-  def __init__(self):
-    super().__init__()
-    self.count = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-  def __call__(self) -> dict[str, tf.Tensor]:
-    self.count.assign_add(1.0)
-    return {"count": self.count.read_value(), "number": replicator.step_number(),
-            "replica": replicator.replica_id()}
 
 
 # ---- What a run leaves behind -------------------------------------------------------------------
@@ -85,10 +59,11 @@ def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
   assert list(first) == ["step", "seconds", "eval/mean"]
   assert [list(row) for row in others] == [
       ["step", "seconds", "critic", "generator", "grad_norm/generator", "grad_norm/critic",
-       "learning_rate/generator", "learning_rate/critic", "eval/mean"]] * 2
+       "learning_rate/generator", "learning_rate/critic", "data_wait", "eval/mean"]] * 2
   assert [row["step"] for row in [first, *others]] == [0, 5, 10]
   assert 0 <= first["seconds"] < others[0]["seconds"] <= others[1]["seconds"]
   assert all(np.isfinite(value) for row in others for value in row.values())
+  assert all(0 <= row["data_wait"] <= 1 for row in others)
   pictures = sorted((tmp_path / "samples").iterdir())
   assert [p.name for p in pictures] == [f"step-{s:08d}.png" for s in (0, 5, 10)]
   with Image.open(pictures[0]) as picture:
@@ -178,7 +153,7 @@ def test_operations_are_deterministic_and_signals_logged_unless_that_is_off(
   train(tmp_path, "train.steps = 1", *bindings, step=make_function, inputs=Points())
   assert bool(calls) == is_deterministic
   names = {"grad_norm/optimizer", "learning_rate/optimizer"} if is_deterministic else set()
-  assert set(rows(tmp_path)[0]) == {"step", "seconds", "loss"} | names
+  assert set(rows(tmp_path)[0]) == {"step", "seconds", "data_wait", "loss"} | names
 
 
 def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):
@@ -255,200 +230,6 @@ def test_steps_per_call_does_not_change_the_losses(name, devices, one_by_one, tm
   found = losses(tmp_path, "train.steps_per_call = 5", "train.log_every = 5",
                  name=name, devices=devices)
   np.testing.assert_allclose(found, one_by_one.reshape(2, 5, 2).mean(1), rtol=1e-9)
-
-
-# ---- Kinds of steps and inputs ------------------------------------------------------------------
-
-
-def make_function():
-  """A step that is a plain function, over networks and an optimizer of its closure."""
-  net = network(1)
-  optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.1), net.trainable_variables)
-
-  def step(batch):
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((net(batch["x"], training=True) - 1.0) ** 2)
-    optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
-    return {"loss": loss}
-
-  return step
-
-
-def test_a_plain_function_trains_and_resumes(tmp_path):
-  saving = "train.checkpoint_every = 10"
-  step = train(tmp_path / "whole", "train.steps = 30", saving, step=make_function, inputs=Points())
-  values = list(column(tmp_path / "whole", "loss").values())
-  assert values[-1] < values[0] / 2
-  # 3 weights and 4 of the batch norm; iterations, learning rate, 2 slots for all; a counter.
-  assert len(variables_of(step)) == 7 + 2 + 2 + 1
-
-  train(tmp_path / "parts", "train.steps = 10", saving, step=make_function, inputs=Points())
-  train(tmp_path / "parts", "train.steps = 30", saving, step=make_function, inputs=Points())
-  assert list(column(tmp_path / "parts", "loss").values()) == values
-
-
-def test_a_step_without_inputs_draws_its_own_examples(tmp_path):
-  def make_step():
-    return lambda: {"mean": tf.reduce_mean(random.normal("x", [8 // replicator.num_replicas()]))}
-  train(tmp_path / "1", "train.steps = 3", step=make_step)
-  train(tmp_path / "2", "train.steps = 3", *MIRRORED_2, step=make_step)
-  train(tmp_path / "3", "train.steps = 3", "train.seed = 1", step=make_step)
-  one, two, seeded = (list(column(tmp_path / name, "mean").values()) for name in "123")
-  assert len({*one, *seeded}) == 6
-  np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("strategy, replicas", [([], 1), (MIRRORED_2, 2)])
-def test_an_input_function_provides_the_batches(strategy, replicas, tmp_path):
-  contexts = []
-
-  def numbers(context):
-    contexts.append(context)
-    size = context.batch_size
-    steps = tf.data.Dataset.range(100)
-    return steps.map(lambda s: (s * size + tf.range(size, dtype=tf.int64), tf.fill([size, 2], s)))
-
-  def mean(batch):
-    position, step = batch
-    assert position.shape == [8 // replicas] and step.shape == [8 // replicas, 2]
-    return {"position": tf.reduce_mean(tf.cast(position, "float32")),
-            "step": tf.reduce_max(step)}
-
-  saving = "train.checkpoint_every = 2"
-  for steps in (2, 4):  # The second time it resumes.
-    train(tmp_path, f"train.steps = {steps}", "train.seed = 5", saving, *strategy,
-          step=lambda: lambda batch: {"mean": mean(batch)["position"]}, inputs=numbers)
-  # Step s sees the positions 8 s ... 8 s + 7.
-  assert column(tmp_path, "mean") == {1: 3.5, 2: 11.5, 3: 19.5, 4: 27.5}
-  assert contexts[0] == replicator.InputContext(
-      global_batch_size=8, input_pipeline_id=0, num_input_pipelines=1,
-      num_replicas_in_sync=replicas, seed=5)
-
-
-def test_a_data_set_that_ends_early_is_an_error(tmp_path):
-  def short(context):
-    return tf.data.Dataset.range(5).map(lambda s: tf.zeros([context.batch_size]))
-  with pytest.raises(UsageError, match=r"ended before train.steps; make it repeat\(\)"):
-    train(tmp_path, "train.steps = 6", step=lambda: lambda x: {"x": tf.reduce_mean(x)},
-          inputs=short)
-  assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("outputs, message", [
-    (lambda x: None, "dict of scalars to log.* not NoneType"),
-    (lambda x: {}, "non-empty dict of scalars"),
-    (lambda x: [tf.reduce_mean(x)], "dict of scalars to log.* not list"),
-    (lambda x: {"loss": x}, r"'loss' of shape \(8,\); return a scalar"),
-    # `metrics.jsonl` has these itself.
-    (lambda x: {"loss": x[0], "staleness": x[0]}, "'staleness'"),
-    (lambda x: {"loss": x[0], "step": x[0]}, "'step'"),
-    (lambda x: {"loss": x[0], "seconds": x[0]}, "'seconds'")])
-def test_a_step_that_returns_what_cannot_be_logged_is_refused(outputs, message, tmp_path):
-  def zeros(context):
-    return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
-  with pytest.raises(UsageError, match=message):
-    train(tmp_path, "train.steps = 1", step=lambda: outputs, inputs=zeros)
-
-
-def test_a_run_that_failed_has_a_report_of_it_and_one_that_did_not_begin_has_none(tmp_path):
-  def fails():
-    raise ValueError("of the user")
-
-  for name, step, kind in (("failed", fails, ValueError),
-                           ("refused", lambda: {"loss": tf.zeros([2])}, UsageError)):
-    with pytest.raises(kind):
-      train(tmp_path / name, "train.steps = 1", step=lambda step=step: step)
-  ended = [json.loads((tmp_path / name / "run.json").read_text()).get("ended")
-           for name in ("failed", "refused")]
-  assert ended[0].startswith("failed: ") and ended[0].endswith("ValueError: of the user")
-  assert "of the user" in (tmp_path / "failed" / "report.html").read_text()
-  assert ended[1] is None and not (tmp_path / "refused" / "report.html").exists()
-
-
-# ---- Settings that cannot work ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("binding, message", [
-    ("train.steps = 0", "train.steps = 0: must be a whole number of at least 1"),
-    ("train.steps = 10.0", "train.steps = 10.0: must be int, not float"),
-    ("train.steps = '10'", "train.steps = '10': must be int, not str"),
-    ("train.steps_per_call = 3", "train.steps = 10: must be a multiple of train.steps_per_call"),
-    ("train.steps_per_call = 5", "train.log_every = 1: must be a multiple of train.steps_per_call"),
-    ("train.steps_per_call = 0", "train.steps_per_call = 0: must be a whole number of at least 1"),
-    ("train.steps_per_call = -2", "train.steps_per_call = -2: must be a whole number"),
-    ("train.steps_per_call = 'x'", "train.steps_per_call = 'x': must be int, not str"),
-    ("train.log_every = 0", "train.log_every = 0: must be a whole number of at least 1"),
-    ("train.log_every = -1", "train.log_every = -1: must be a whole number"),
-    ("train.eval_every = -1", "train.eval_every = -1: must be a whole number of at least 0"),
-    ("train.eval_every = 2.5", "train.eval_every = 2.5: must be int, not float"),
-    ("train.checkpoint_every = None", "train.checkpoint_every = None: must be int"),
-    ("train.global_batch_size = 0", "train.global_batch_size = 0"),
-    ("train.global_batch_size = 8.0", "train.global_batch_size = 8.0"),
-    ("train.global_batch_size = '8'", "train.global_batch_size = '8'"),
-    ("train.seed = -1", "train.seed = -1"),
-    ("train.seed = 1.5", "train.seed = 1.5"),
-    ("train.seed = 4294967296", "train.seed = 4294967296"),
-    ("train.precision = 'float46'", "'float46': no such precision. Did you mean 'float64'"),
-    ("train.precision = 'half'", "Write one of: float32, float64, mixed_bfloat16"),
-    ("train.precision = 64", "train.precision = "),
-    ("Replicator.strategy = 'mirored'", "'mirored': no such strategy. Did you mean 'mirrored'"),
-])
-def test_a_setting_that_cannot_work_is_an_error_of_one_line(binding, message, tmp_path):
-  with pytest.raises(UsageError, match=message) as raised:
-    train(tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
-  # gin adds lines of its own, which the command line does not show.
-  assert "\n" not in str(raised.value).partition("\n  In call to configurable")[0]
-  assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("bindings, step, message", [
-    (["microbatch.n = 3"], lambda: {"loss": replicator.microbatch(
-        lambda x: tf.reduce_mean(x), tf.zeros([8]))}, "microbatch.n = 3: does not divide"),
-    (["critick/microbatch.n = 2"], lambda: {"loss": in_scope("critic")},
-     "critick/microbatch.n is never used.* Did you mean 'critic'?"),
-    (["Guard.limits = {'los': 1.0}"], lambda: {"loss": 0.0}, "the step logs no 'los'"),
-    (["Checkpoints.keep_best = 'los'"], lambda: {"loss": 0.0}, "keep_best = 'los': nothing of"),
-    ([], lambda: {"loss": tf.matmul(tf.zeros([2, 3]), tf.zeros([2, 3]))}, "Dimensions must be"),
-    ([], lambda: {"loss": tf.zeros([2])}, "'loss' of shape"),
-])
-@pytest.mark.parametrize("strategy", [[], MIRRORED_2], ids=["default", "mirrored"])
-def test_what_cannot_train_is_refused_before_the_first_evaluation(
-    bindings, step, message, strategy, tmp_path):
-  with pytest.raises((UsageError, ValueError), match=message):
-    train(tmp_path, "train.steps = 1", "train.eval_every = 1", *strategy, *bindings,
-          step=lambda: step, evaluate=pytest.fail)
-
-
-def in_scope(scope: str) -> tf.Tensor:
-  with gin.config_scope(scope):
-    return replicator.microbatch(lambda x: tf.reduce_mean(x), tf.zeros([8]))
-
-
-def test_an_evaluation_may_use_scopes_of_its_own(tmp_path):
-  def evaluates(step):
-    return Evaluation({"zero": float(in_scope("evaluation"))})
-  train(tmp_path, "train.steps = 1", "train.eval_every = 1", "evaluation/microbatch.n = 2",
-        step=lambda: lambda: {"loss": in_scope("critic")}, evaluate=evaluates)
-  assert column(tmp_path, "eval/zero") == {0: 0.0, 1: 0.0}
-
-
-def test_a_batch_that_does_not_divide_is_refused(tmp_path):
-  with pytest.raises(UsageError, match="= 9: does not divide by the 2 replicas; write 8 or 10"):
-    train(tmp_path, "train.steps = 1", "train.global_batch_size = 9", *MIRRORED_2,
-          step=pytest.fail)
-
-
-def test_precision_is_that_of_the_whole_step(tmp_path):
-  def make_step():
-    net = network(1)
-    return lambda batch: {"bits": tf.cast(8 * net(batch["x"]).dtype.size, "float32"),
-                          "weights": tf.cast(8 * net.weights[0].value.dtype.size, "float32")}
-  for precision, bits in {"float64": (64, 64), "mixed_bfloat16": (16, 32),
-                          "mixed_float16": (16, 32), "float32": (32, 32)}.items():
-    train(tmp_path / precision, "train.steps = 1", f"train.precision = '{precision}'",
-          step=make_step, inputs=Points())
-    row = rows(tmp_path / precision)[0]
-    assert (row["bits"], row["weights"]) == bits
 
 
 # ---- Between calls ------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from replicator import launch
 from replicator.checkpoints import checkpoint
 from replicator.training import preemption
+from replicator.workdir.reader import TIMES
 from tests.programs import stopped_anywhere
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -92,7 +93,7 @@ def statuses(processes: list[subprocess.Popen]) -> list[int]:
 
 def rows(workdir: pathlib.Path) -> list[dict]:
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+  return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 # The workers that come to each moment, and the steps that are saved in the end.

@@ -1,77 +1,23 @@
 """The report of a run: what the page says, for complete and for broken workdirs."""
 
 import base64
-import html.parser
 import json
 import math
 import re
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from replicator.errors import UsageError
-from replicator.workdir import charts, reader, report
-from replicator.workdir.live_report import LiveReport
-from tests.replicator.console.test_progress import Clock
-
-CONFIG = "# Parameters for train:\ntrain.steps = 300\nSNGAN.note = '<b>&'\n"
-FACTS = {"command": "python -m experiments.sngan --gin_param='train.steps = 300'",
-         "started": "2026-02-03T10:11:12+00:00", "git_commit": None, "strategy": "mirrored",
-         "versions": {"python": "3.11.9", "tensorflow": "2.21.0"}, "num_replicas": 2,
-         "global_batch_size": 64, "precision": "float32", "steps": 300, "experiment": "sngan"}
-
-
-def write_metrics(workdir, rows):
-  workdir.joinpath("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-@pytest.fixture
-def workdir(tmp_path):
-  """300 steps in 30 s, evaluated every 100 steps, with five pictures."""
-  rows = [{"step": 0, "seconds": 0.0, "eval/classifier_frechet_distance": 400.0}]
-  for step in range(1, 301):
-    row = {"step": step, "seconds": step / 10, "d": 1.0 + math.sin(step), "g": 0.5}
-    found = {"eval/classifier_frechet_distance": 400.0 / step} if step % 100 == 0 else {}
-    rows.append(row | found)
-  write_metrics(tmp_path, rows)
-  tmp_path.joinpath("run.json").write_text(json.dumps(FACTS))
-  tmp_path.joinpath("config.gin").write_text(CONFIG)
-  tmp_path.joinpath("samples").mkdir()
-  for step in (0, 75, 150, 225, 300):
-    Image.new("RGB", (8, 8), (step % 256, 0, 0)).save(tmp_path / f"samples/step-{step:08d}.png")
-  return tmp_path
-
-
-class Text(html.parser.HTMLParser):
-  """The words of a page, the sources of its pictures, and its tags."""
-
-  def __init__(self, page: str):
-    super().__init__()
-    self.words, self.images, self.tags = "", [], []
-    self._hidden = False
-    self.feed(page)
-
-  def handle_starttag(self, tag, attributes):
-    self.tags.append(tag)
-    self._hidden = tag == "style"
-    if tag == "img":
-      self.images.append(dict(attributes)["src"])
-
-  def handle_data(self, data):
-    self.words += "" if self._hidden else data + " "
-
-
-def written(workdir) -> Text:
-  path = report.write_report(workdir)
-  assert path == workdir / "report.html"
-  return Text(path.read_text())
+from replicator.workdir import reader, report
+from tests.replicator.workdir.finished_run import FACTS, write_metrics, written
 
 
 def test_the_page_says_what_was_run_and_how_it_went(workdir):
   words = written(workdir).words
   for expected in ("sngan", "finished at step 300", "mirrored", "2 replicas", "float32", "30s",
                    "10 steps per second", "640 examples per second",
+                   "1.3% of the time waiting for data",
                    FACTS["command"], "python 3.11.9, tensorflow 2.21.0", FACTS["started"]):
     assert expected in words
   assert "git commit" not in words  # None: unknown.
@@ -93,8 +39,9 @@ def test_the_table_shows_last_first_lowest_and_highest(workdir):
 def test_each_metric_has_a_panel_and_evaluations_come_first(workdir):
   page = report.write_report(workdir).read_text()
   assert re.findall(r'<figure class="(\w+)"><figcaption>([\w/]+)', page) == [
-    ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g")]
-  assert page.count("<svg") == 3 + 2  # The legend.
+    ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g"),
+    ("training", "data_wait")]
+  assert page.count("<svg") == 4 + 2  # The legend.
 
 
 def test_a_spread_is_drawn_around_its_mean(tmp_path):
@@ -256,173 +203,11 @@ def test_a_folder_that_does_not_exist_is_an_error_of_one_line(tmp_path):
     report.write_report(tmp_path / "nowhere")
 
 
-def test_smoothing_keeps_lines_and_lessens_noise():
-  line = np.linspace(3.0, -5.0, 200)
-  np.testing.assert_allclose(charts.smoothed(line), line, atol=1e-12)
-  noise = np.random.default_rng(0).normal(size=1000)
-  # The mean of 41 independent draws has a standard deviation of 1 / sqrt(41).
-  assert np.std(charts.smoothed(noise)) == pytest.approx(1 / math.sqrt(41), rel=0.2)
-  short = np.array([1.0, 5.0, 2.0])
-  assert charts.smoothed(short) is short
-  # Beside a longer curve, with its window.
-  assert charts.smoothed(short, 1000) is short
-  np.testing.assert_allclose(
-      charts.smoothed(noise[:30], 40)[:29], charts.smoothed(noise[:40])[:29])
-
-
-@pytest.mark.parametrize("length, longest, is_smoothed", [
-    (39, None, False), (40, None, True), (40, 1000, False), (41, 1000, True), (3, 40, True)])
-def test_a_curve_is_smoothed_if_it_is_long(length, longest, is_smoothed):
-  values = np.arange(float(length))
-  assert (charts.smoothed(values, longest) is not values) == is_smoothed
-
-
-def labels_of(values: list[float]) -> list[str]:
-  """The labels at both axes of a curve over hundreds of steps."""
-  svg = charts.curve(100 + 100 * np.arange(len(values)), np.array(values))
-  return re.findall(r"<text[^>]*>([^<]+)</text>", svg)
-
-
-@pytest.mark.parametrize("values, is_logarithmic", [
-    ([31.0] + [1.0] * 30, True), ([30.0] + [1.0] * 30, False), ([31.0] + [0.0] * 30, False),
-    ([31.0] + [-1.0] * 30, False), ([31.0] * 30 + [1.0], False),
-    ([31.0] * 88 + [1.0] * 12, True), ([31.0] * 92 + [1.0] * 8, False)])  # A tenth is low.
-def test_a_curve_that_falls_far_has_a_logarithmic_axis(values, is_logarithmic):
-  assert {"0", "2"} & set(labels_of(values)) == {"2" if is_logarithmic else "0"}
-
-
-def test_a_spread_that_reaches_zero_has_no_logarithmic_axis():
-  steps, values = np.arange(100.0, 3200.0, 100.0), np.array([31.0] + [1.0] * 30)
-  svg = charts.curve(steps, values, band=((steps, values - 1.0), (steps, values + 1.0)))
-  assert ">0</text>" in svg and ">2</text>" not in svg
-
-
-def test_outliers_of_a_long_curve_do_not_flatten_it():
-  values = [0.0, 1.0] * 500
-  values[500], values[100] = 1e6, -1e6  # Their moving mean over 41 points is 24,390.
-  shown = [float(text) for text in labels_of(values) if re.fullmatch(r"-?\d+", text)]
-  assert 1e4 <= max(shown) < 5e4 and -5e4 < min(shown) <= -1e4
-
-
-def test_values_that_are_not_finite_are_left_out_of_a_curve():
-  svg = charts.curve(np.arange(4.0), np.array([1.0, np.nan, 3.0, np.inf]))
-  assert re.findall("<title>([^<]+)</title>", svg) == ["0: 1", "2: 3"]
-
-
-def test_an_axis_of_many_decades_shows_only_these():
-  labels = labels_of([1e4, 1e3, 100.0, 10.0, 1.0, 1.0])
-  assert "10" in labels and not {"2", "5", "20", "50"} & set(labels)
-
-
-def test_a_chart_goes_from_the_first_to_the_last_step_of_the_run():
-  def places(*span) -> list[float]:
-    svg = charts.curve(np.array([500.0, 1000.0]), np.array([1.0, 2.0]), *span)
-    return [float(x) for x in re.findall(r'cx="([\d.]+)"', svg)]
-
-  np.testing.assert_allclose(places(), [41.5, 251.4], atol=0.1)
-  np.testing.assert_allclose(places((0, 1000)), [146.4, 251.4], atol=0.1)
-
-
-def test_a_curve_without_points_keeps_its_color():
-  line, nothing = (np.arange(2), np.arange(2.0)), (np.zeros(0), np.zeros(0))
-  svg = charts.curves({"a": nothing, "b": line})
-  assert "var(--curve1)" in svg and "var(--curve0)" not in svg
-  assert charts.curves({"a": nothing}) == ""
-
-
-def test_curves_beyond_the_colors_are_dashed():
-  line = np.arange(2), np.arange(2.0)
-  eight, nine = (charts.curves(dict.fromkeys(map(str, range(n)), line)) for n in (8, 9))
-  assert nine.count("stroke-dasharray") == eight.count("stroke-dasharray") + 1
-
-
-def test_a_single_point_is_visible():
-  def marks(values: list[float], marker: str = "") -> int:
-    svg = charts.curve(np.arange(len(values)), np.array(values), marker=marker)
-    return len(re.findall(r"<use [^>]*var\(--ink\)", svg))
-
-  assert (marks([1.0]), marks([1.0, 2.0]), marks([1.0, 2.0], "o")) == (1, 0, 2)
-
-
 def test_numbers_that_are_not_finite_are_read_back(workdir):
   write_metrics(workdir, [{"step": 1, "d": "NaN", "g": "-Infinity", "words": "Infinite"}])
   (row,) = reader.read(workdir).rows
   assert math.isnan(row["d"]) and row["g"] == -math.inf
   assert "not finite at step 1: d, g" in written(workdir).words
-
-
-# ---- While a run goes on, and how it ended ------------------------------------------------------
-
-
-class Record:
-  """The part of a `WorkdirWriter` that a live report uses."""
-
-  def __init__(self, workdir):
-    self.workdir, self.notes = workdir, {}
-
-  def note(self, name, fact):
-    self.notes[name] = fact
-
-
-@pytest.fixture
-def live(workdir, monkeypatch):
-  """A live report whose drawing takes a second, its clock, and the times of its drawings."""
-  clock, drawn = Clock(), []
-
-  def draw(folder):
-    assert folder == workdir
-    clock.now += 1
-    drawn.append(clock.now)
-
-  monkeypatch.setattr(report, "write_report", draw)
-  return LiveReport(Record(workdir), pytest.fail, clock), clock, drawn
-
-
-def test_reports_take_a_hundredth_of_the_time(live):
-  live_report, clock, drawn = live
-  begun = clock.now
-  for _ in range(500):
-    live_report.update()
-    clock.now += 1
-  assert drawn[0] == begun + 1
-  assert len(drawn) == 5 and min(np.diff(drawn)) >= 100
-  live_report.finish("")  # However soon.
-  assert len(drawn) == 6
-
-
-def test_a_report_that_fails_is_a_line(workdir, monkeypatch):
-  monkeypatch.setattr(report, "write_report", lambda folder: 1 / 0)
-  said, clock, line = [], Clock(), "warning: the report cannot be written (ZeroDivisionError: "
-  live_report = LiveReport(Record(workdir), said.append, clock)
-  assert live_report.finish("") == workdir / "report.html"
-  assert said == [f"{line}division by zero)"]
-
-  def fail_slowly(folder):
-    clock.now += 1
-    raise ZeroDivisionError("again")
-
-  monkeypatch.setattr(report, "write_report", fail_slowly)
-  for _ in range(50):  # It is not tried again at every call.
-    live_report.update()
-    clock.now += 1
-  assert said[1:] == [f"{line}again)"]
-
-
-def test_a_workdir_that_takes_no_note_does_not_end_a_run(workdir, monkeypatch):
-  said, record = [], Record(workdir)
-  monkeypatch.setattr(record, "note", lambda name, fact: 1 / 0, raising=False)
-  LiveReport(record, said.append).finish("interrupted")
-  assert len(said) == 1
-
-
-@pytest.mark.parametrize("ended", ["", "interrupted"])
-def test_the_last_report_knows_how_the_run_ended(ended, workdir, monkeypatch):
-  record, known = Record(workdir), []
-  monkeypatch.setattr(report, "write_report", lambda folder: known.append(dict(record.notes)))
-  live_report = LiveReport(record, pytest.fail)
-  live_report.update()
-  live_report.finish(ended)
-  assert known == [{}, {"ended": ended}]
 
 
 @pytest.mark.parametrize("ended, last, words", [
@@ -437,9 +222,6 @@ def test_the_report_says_how_the_run_ended(ended, last, words, workdir):
   assert (str(ended) in shown) == (ended is not None)  # Why it failed stands in the table.
 
 
-# ---- What a user looks for ----------------------------------------------------------------------
-
-
 def test_the_title_is_the_name_of_the_run(workdir):
   page = report.write_report(workdir).read_text()
   assert f"<title>{workdir.name}: Training report of sngan</title>" in page
@@ -450,33 +232,6 @@ def test_what_was_set_comes_before_the_configuration_the_command_line_first(work
   (workdir / "run.json").write_text(json.dumps({**FACTS, "settings": settings}))
   words = written(workdir).words
   assert words.index("adam.beta_1") < words.index("train.steps") < words.index("Parameters for")
-
-
-def test_the_values_of_a_curve_are_under_the_pointer(workdir):
-  svg = charts.curve(np.array([0.0, 500.0, 1000.0]), np.array([1.0, 4.0, 2.5]))
-  found = re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="4"><title>([^<]+)</title>', svg)
-  assert [text for *_, text in found] == ["0: 1", "500: 4", "1000: 2.5"]
-  # The axes: 259.2 by 136.8 points, with the margins of the drawing.
-  x = [float(x) for x, *_ in found]
-  np.testing.assert_allclose(x, [41.5, 146.4, 251.4], atol=0.1)
-  y = [float(y) for _, y, _ in found]
-  assert y[1] < y[2] < y[0] < 136.8 * 0.88
-  np.testing.assert_allclose((y[0] - y[2]) / (y[0] - y[1]), 0.5, atol=0.01)
-  assert svg.rstrip().endswith("</g></svg>")
-
-
-def test_the_values_of_a_long_curve_are_a_choice():
-  values = np.random.default_rng(0).normal(size=5000)
-  svg = charts.curve(np.arange(5000.0), values)
-  assert svg.count("<title>") == 60  # They show the values, not their moving mean.
-  assert f"<title>4999: {values[-1]:.4g}</title>" in svg
-
-
-@pytest.mark.parametrize("values", [[9.0, 10.0, 9.0], [9.0, 9.0], [0.0, 12345.0]])
-def test_an_axis_of_counts_has_whole_numbers(values):
-  svg = charts.curve(np.arange(len(values)), np.array(values))
-  labels = re.findall(r"<text[^>]*>([^<]+)</text>", svg)
-  assert labels and not any("." in text for text in labels)
 
 
 def test_learning_rates_are_drawn_if_they_change(tmp_path):

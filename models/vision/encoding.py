@@ -1,0 +1,45 @@
+"""The examples of any image source as encoded images."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from models.vision.images import ImageSource
+from models.vision.picture_files import png
+
+
+class EncodedExamples:
+  """The examples of an `ImageSource` as `EncodedImages`: PNG files, made as they are read."""
+
+  def __init__(self, source: ImageSource, path: str, files: Sequence[str] = ()) -> None:
+    """Draws the labels of all examples.
+
+    Args:
+      source: the images.
+      path: what the user calls them.
+      files: the paths of the files that hold them, if there are any.
+    """
+    self.path = path
+    self.class_names = tuple(source.class_names)
+    labels = tf.data.Dataset.range(source.size).map(
+        lambda index: source.load(index)["label"], tf.data.AUTOTUNE, deterministic=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # As in `replicator.training.inputs`: it may stall the end.
+    self.labels = np.concatenate(
+        list(labels.batch(4096).with_options(options).as_numpy_iterator()))
+    self._files = files
+    self._load = tf.function(lambda index: source.load(index)["image"],
+                             [tf.TensorSpec([], tf.int64)], autograph=False)
+
+  def name(self, index: int) -> str:
+    """The data and the number of the example."""
+    return f"{self.path}: example {index}"
+
+  def read(self, index: int) -> bytes:
+    """The content of a PNG file of the example."""
+    return png(self._load(tf.constant(index, tf.int64)).numpy())
+
+  def files(self) -> Sequence[str]:
+    """The paths of the files that hold all images."""
+    return self._files

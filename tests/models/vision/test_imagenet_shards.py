@@ -1,0 +1,149 @@
+"""ImageNet's layout of shards: indexed where it lies, and what does not fit is named."""
+
+import io
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from models.vision import convert, imagenet_shards
+from models.vision.images import read
+from models.vision.tfrecords import TFRecords
+from replicator.errors import UsageError
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [7, 12, 10, 3], np.uint8)
+LABELS = [2, 1, 3, 1, 1, 2, 3]
+SYNSETS = [b"n01440764", b"n01443537", b"n01484850"]
+
+
+def record(image, **features):
+  """An example with the features of the published shards; some are replaced, or removed if None."""
+  file = io.BytesIO()
+  Image.fromarray(image).save(file, "png")
+  example = {"image/encoded": file.getvalue(), "image/height": 12, "image/width": 10,
+             "image/class/label": 1, "image/class/text": b"tench, Tinca tinca",
+             "image/filename": b"n01440764_10026.JPEG"}
+  example |= {name.replace("_", "/"): value for name, value in features.items()}
+  return tf.train.Example(features=tf.train.Features(feature={
+      name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+      if isinstance(value, bytes) else
+      tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+      for name, value in example.items() if value is not None})).SerializeToString()
+
+
+def write(path, records):
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for each in records:
+      writer.write(each)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+  """Seven images in three shards to train on, and one in a shard to validate on."""
+  root = tmp_path_factory.mktemp("imagenet")
+  records = [record(image, image_class_label=label, image_class_synset=SYNSETS[label - 1])
+             for image, label in zip(IMAGES, LABELS, strict=True)]
+  for number, part in enumerate((slice(0, 3), slice(3, 6), slice(6, 7))):
+    write(root / f"train-{number:05d}-of-00003", records[part])
+  write(root / "validation-00000-of-00001", records[:1])
+  return root
+
+
+@pytest.fixture
+def root(published, tmp_path):
+  """A copy without an index."""
+  return shutil.copytree(published, tmp_path / "imagenet",
+                         ignore=shutil.ignore_patterns("*.npz"))
+
+
+def line_of(path, **settings):
+  with pytest.raises(UsageError) as error:
+    TFRecords(str(path), 8, **settings)
+  return str(error.value).splitlines()[0]
+
+
+def test_shards_are_read_where_they_lie(root):
+  for _ in range(2):  # Without an index, and with it.
+    source = TFRecords(f"{root}/train-*", 10)
+    assert source.class_names == tuple(map(bytes.decode, SYNSETS))
+    images, labels = read(source, np.arange(7))
+    np.testing.assert_array_equal(images, IMAGES[:, 1:11])
+    assert (labels + 1).tolist() == LABELS
+    assert len(list(root.glob("train-*.npz"))) == 3
+  assert TFRecords(f"{root}/validation-*", 10).size == 1
+
+
+def test_the_index_of_a_folder_that_cannot_be_written_is_in_the_home_folder(root, monkeypatch):
+  home, write_index = root.parent / "home", imagenet_shards.shard_index.write_index
+
+  def refuse(index: pathlib.Path, *arguments, **more):
+    if index.parent == root:  # Whoever runs the test may write anywhere.
+      raise PermissionError(13, "Permission denied")
+    write_index(index, *arguments, **more)
+  monkeypatch.setattr(imagenet_shards.shard_index, "write_index", refuse)
+  monkeypatch.setenv("HOME", str(home))
+  for _ in range(2):
+    assert TFRecords(f"{root}/train-*", 8).size == 7
+    monkeypatch.setattr(imagenet_shards, "_read", None)  # It is not read again.
+  assert len(list(home.rglob("train-*.npz"))) == 3 and not list(root.glob("*.npz"))
+
+
+def test_they_are_converted(root, tmp_path, capsys):
+  assert convert.main([f"{root}/train-*", str(tmp_path / "out"), "--shards=2"]) == 0
+  found, expected = (read(TFRecords(path, 8), np.arange(7))
+                     for path in (str(tmp_path / "out"), f"{root}/train-*"))
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_a_set_of_shards_is_chosen_and_must_be_whole(root):
+  assert line_of(root) == (
+      f"TFRecords.path = '{root}': has the shards train-*-of-00003 and validation-*-of-00001; "
+      f"write which, such as '{root}/train-*-of-00003'")
+  (root / "train-00001-of-00003").unlink()
+  assert line_of(f"{root}/train-*") == (
+      f"TFRecords.path = '{root}/train-*': has 2 of 3 shards, without train-00001-of-00003; "
+      "copy all")
+
+
+def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
+  TFRecords(f"{root}/train-*", 8)
+  shard = root / "train-00001-of-00003"
+  whole = shard.read_bytes()
+  shard.write_bytes(whole[:-1])
+  assert line_of(f"{root}/train-*") == (
+      f"{shard}: is truncated: it has {len(whole) - 1:,} of {len(whole):,} bytes; copy it again, "
+      f"or remove {shard}.npz if the shard is right")
+  shard.write_bytes(whole)
+  shutil.copy(root / "train-00000-of-00003.npz", f"{shard}.npz")
+  assert line_of(f"{root}/train-*").startswith(
+      f"{shard}: train-00001-of-00003.npz is the index of another file, or the file changed since")
+
+
+@pytest.mark.parametrize("records, line", [
+    ([], "{shard}: is empty; copy it again"),
+    ([record(IMAGES[0]), b"\xff"], "{shard}: record 1 is corrupt, or no tf.train.Example; copy the "
+                                   "file again"),
+    ([record(IMAGES[0], image_encoded=None)], "{shard}: record 0 has no image/encoded or no "
+                                              "image/class/label; write the path of shards in "),
+    ([record(IMAGES[0], image_class_label=None)], "{shard}: record 0 has no image/encoded or no "),
+    ([record(IMAGES[0], image_class_label=0)], "{shard}: record 0 has the label 0, and ImageNet's "
+                                               "classes are numbered from 1; write the shards "),
+])
+def test_records_of_another_kind_are_named(records, line, tmp_path):
+  shard = tmp_path / "train-00000-of-00001"
+  write(shard, records)
+  assert line_of(tmp_path).startswith(line.format(shard=shard))
+
+
+def test_a_shard_that_is_torn_or_no_shard_is_named(tmp_path):
+  shard = tmp_path / "train-00000-of-00001"
+  write(shard, [record(IMAGES[0])] * 2)
+  shard.write_bytes(shard.read_bytes()[:-3])
+  assert line_of(tmp_path) == (f"{shard}: record 1 is truncated, or the file has no TFRecords; "
+                               "copy it again")
+  shard.write_text("This is a text, and no shard.")
+  assert line_of(tmp_path).startswith(f"{shard}: record 0 is truncated, or the file has no TFRec")

@@ -1,0 +1,58 @@
+"""What tests of the command line of an experiment type, and experiments without a training."""
+
+import json
+import pathlib
+from collections.abc import Callable
+
+import gin
+import tensorflow as tf
+
+import replicator
+from replicator.workdir.reader import TIMES
+from tests.programs import two_networks
+
+PROGRAM = pathlib.Path(two_networks.__file__)
+SETTING = ["train.steps = 10", "train.global_batch_size = 8", "train.log_every = 5",
+           "train.eval_every = 5", "train.precision = 'float64'"]
+
+
+def flags(*bindings: str) -> list[str]:
+  return [f"--gin_param={binding}" for binding in [*SETTING, *bindings]]
+
+
+def rows(workdir: pathlib.Path) -> list[dict]:
+  """The logged rows, without the times."""
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+def line_of(code: str, file: pathlib.Path) -> int:
+  return 1 + next(i for i, line in enumerate(file.read_text().splitlines()) if code in line)
+
+
+def nothing(workdir: str) -> None:
+  """An experiment that does nothing."""
+
+
+def fails_with(error: BaseException):
+  def main(workdir):
+    raise error
+  return main
+
+
+@gin.configurable
+def small_step(scale: float = 1.0, optimizer: Callable[[], object] | None = None,
+               device: int = 0, after: Callable = tf.identity, note: str = "") -> Callable:
+  """Makes a step without networks."""
+  rate = float(optimizer().learning_rate) if optimizer else 1.0
+
+  def step() -> dict[str, tf.Tensor]:
+    with replicator.logical_device(device):
+      return {"loss": after(tf.constant(scale * rate))}
+
+  return step
+
+
+def small(workdir: str) -> None:
+  """Trains the step."""
+  replicator.train(small_step, workdir=workdir)

@@ -1,0 +1,64 @@
+"""Trainings to stop and resume, what they leave behind, and a step that is saved by hand."""
+
+import json
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from replicator.app import config
+from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.step.variables import variables_of
+from replicator.workdir.reader import TIMES
+from tests.programs.two_networks import TwoNetworks
+
+SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
+         "train.checkpoint_every = 5"]
+MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
+MIRRORED_4 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 4"]
+CENTRAL_2 = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
+
+
+def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None):
+  config.parse([], [*SMALL, *bindings])
+  return replicator.train(step, inputs, evaluate, workdir=str(workdir))
+
+
+def rows(workdir: pathlib.Path) -> list[dict]:
+  """What was logged, without the time it took."""
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+def values(step) -> dict[str, np.ndarray]:
+  return {path: tf.convert_to_tensor(v).numpy() for path, v in variables_of(step).items()}
+
+
+def assert_equal(step, expected: dict[str, np.ndarray]) -> None:
+  """Every variable has the same bits."""
+  found = values(step)
+  assert found.keys() == expected.keys()
+  for path, value in expected.items():
+    np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+class Counter(tf.Module):
+  """Counts its steps. Takes no inputs."""
+
+  def __init__(self):
+    super().__init__()
+    self.count = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    self.count.assign_add(1.0)
+    return {"count": self.count.read_value()}
+
+
+def save(folder: pathlib.Path, step, *numbers: int, scalars=None, **settings) -> Checkpoints:
+  """Saves the step under each number in turn, with a loop state that has the number."""
+  checkpoints = Checkpoints(folder, step, **settings)
+  for number in numbers:
+    checkpoints.save(number, {"seconds": float(number)}, scalars and scalars(number))
+  checkpoints.wait()
+  return checkpoints

@@ -1,0 +1,147 @@
+"""A step that does not fit its checkpoint, or cannot be saved whole, is an error that says why."""
+
+import json
+import pathlib
+import re
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from replicator import UsageError
+from replicator.checkpoints import checkpoint
+from replicator.checkpoints.checkpoint import Checkpoints
+from tests.programs.two_networks import Points, TwoNetworks, network
+from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, Counter, rows, save, train
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+# ---- What fits ----------------------------------------------------------------------------------
+
+
+class Fewer(tf.Module):
+  def __init__(self):
+    super().__init__()
+    self.generator = network(3)
+
+  def __call__(self, batch):
+    return {"loss": tf.reduce_mean(self.generator(batch["x"]))}
+
+
+class More(TwoNetworks):
+  def __init__(self):
+    super().__init__()
+    self.extra = network(3)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> pathlib.Path:
+  workdir = tmp_path_factory.mktemp("trained")
+  train(workdir, "train.steps = 5", inputs=Points())
+  return workdir
+
+
+@pytest.mark.parametrize("bindings, step", [
+    (["TwoNetworks.critic_width = 2"], TwoNetworks),
+    (["TwoNetworks.critic_width = 2", *MIRRORED_2], TwoNetworks),
+    (["TwoNetworks.optimizer = @sgd", "sgd.learning_rate = 0.1"], TwoNetworks),
+    (["train.precision = 'float64'"], TwoNetworks), ([], Fewer), ([], More)],
+    ids=["shape", "shape, mirrored", "optimizer", "precision", "fewer", "more"])
+def test_a_step_that_differs_from_the_saved_one_is_an_error(bindings, step, trained):
+  before = rows(trained)
+  with pytest.raises(UsageError, match=r"step-00000005: \d+ variables do not fit this step: "
+                                       r"'.* another --workdir, or --allow_partial_restore\n"):
+    train(trained, "train.steps = 10", *bindings, step=step, inputs=Points())
+  assert rows(trained) == before
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+  saved, other = Counter(), Counter()
+  saved.gone, other.new = tf.Variable(1.0), tf.Variable(2.0)
+  saved.shape, other.shape = tf.Variable([1.0]), tf.Variable([1.0, 2.0])
+  saved.type, other.type = tf.Variable(1.0), tf.Variable(1)
+  saved.count.assign(5.0)
+  save(tmp_path, saved, 1)
+  checkpoints = Checkpoints(tmp_path, other)
+  with pytest.raises(UsageError, match=re.escape(
+      "step-00000001: 4 variables do not fit this step: 'gone' is only in the checkpoint, "
+      "'new' is not in the checkpoint, 'shape' was float32 [1] and is float32 [2], 1 more; use")):
+    checkpoints.restore()
+  assert other.count.numpy() == 0.0
+  other.type = tf.Variable(1.0)
+  with pytest.raises(UsageError, match=re.escape("3 variables do not fit") + ".*2]; use the conf"):
+    Checkpoints(tmp_path, other).restore()
+
+
+def test_a_partial_restore_is_loud(tmp_path, capfd):
+  saved, other = Counter(), Counter()
+  saved.gone, other.new = tf.Variable(1.0), tf.Variable(2.0)
+  saved.count.assign(5.0)
+  save(tmp_path, saved, 1)
+  checkpoint.allow_partial_restore(True)
+  try:
+    assert Checkpoints(tmp_path, other).restore()["step"] == 1
+  finally:
+    checkpoint.allow_partial_restore(False)
+  assert (other.count.numpy(), other.new.numpy()) == (5.0, 2.0)
+  assert capfd.readouterr().err.splitlines() == [
+      "warning: --allow_partial_restore: 'gone' is only in the checkpoint; it is not restored",
+      "warning: --allow_partial_restore: 'new' is not in the checkpoint; it is not restored"]
+
+
+def test_the_workdir_of_another_experiment_is_an_error(trained, tmp_path):
+  workdir = shutil.copytree(trained, tmp_path / "copy")
+  facts = json.loads((workdir / "run.json").read_text())
+  (workdir / "run.json").write_text(json.dumps({**facts, "experiment": "other"}))
+  before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
+  with pytest.raises(UsageError, match="copy: holds a run of the experiment 'other', not of '"):
+    train(workdir, "train.steps = 10", inputs=Points())
+  assert {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()} == before
+
+
+def test_a_workdir_that_cannot_be_written_is_an_error_before_training(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(UsageError, match=r"file/run: cannot be written \(Not a directory\); write"):
+    train(tmp_path / "file" / "run", "train.steps = 5", step=Counter)
+
+
+# ---- Nothing is lost ----------------------------------------------------------------------------
+
+
+class Forgetful(tf.Module):
+  """Uses a variable that no attribute leads to."""
+
+  def __init__(self, use):
+    super().__init__()
+    # Because a set may have another order each time, no path leads through it.
+    self.hidden = {tf.Variable(0.0, name="lost", aggregation=tf.VariableAggregation.MEAN).ref()}
+    self.use = use
+
+  def __call__(self):
+    (hidden,) = self.hidden
+    return {"value": self.use(hidden.deref())}
+
+
+def read(v):
+  return v + 1.0
+
+
+def assign(v):
+  v.assign_add(1.0)
+  return tf.constant(0.0)
+
+
+@pytest.mark.parametrize("bindings", [[], MIRRORED_2, CENTRAL_2, ["train.steps_per_call = 5"]],
+                         ids=["default", "mirrored", "central", "steps_per_call"])
+@pytest.mark.parametrize("use", [read, assign])
+def test_a_variable_that_a_restart_would_lose_is_an_error(use, bindings, tmp_path):
+  with pytest.raises(UsageError, match=r"not reached through its attributes, such as '.*lost"):
+    train(tmp_path, "train.steps = 10", *bindings, step=lambda: Forgetful(use))
+
+
+def test_a_run_without_checkpoints_says_what_a_stop_would_lose(tmp_path):
+  # A stop saves all the same.
+  with pytest.raises(UsageError, match="not reached through its attributes"):
+    train(tmp_path, "train.steps = 5", "train.checkpoint_every = 0",
+          step=lambda: Forgetful(read))

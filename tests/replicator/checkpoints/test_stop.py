@@ -1,0 +1,121 @@
+"""A run that a signal asks to stop saves first, and loses nothing."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+import replicator
+from replicator import Evaluation, atomic
+from replicator.app import config
+from replicator.checkpoints import checkpoint
+from replicator.errors import Preempted
+from replicator.training import preemption
+from tests.replicator.checkpoints.runs import SMALL, Counter, rows, train
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_at_the_first_evaluation_saves_step_0(number, tmp_path):
+  def ask(counter):
+    if not checkpoint.steps_of(tmp_path / "checkpoints"):
+      os.kill(os.getpid(), number)
+    return Evaluation({"count": counter.count.numpy()})
+  with pytest.raises(Preempted, match="stopped at step 0, which is saved"):
+    train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
+  train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
+  assert [row["eval/count"] for row in rows(tmp_path)] == [0.0, 5.0]
+
+
+def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
+  # A checkpoint without its scalars could not be the best one any more.
+  def ask(counter, step):
+    if step == 4:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  config.parse([], [*SMALL, "train.steps = 10"])
+  with pytest.raises(Preempted, match="stopped at step 5, which is saved"):
+    replicator.train(Counter, before_call=ask, workdir=str(tmp_path))
+  saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
+  assert saved["scalars"] == {"count": 3.0}
+  assert saved["loop"]["window"]["sums"] == {}
+  assert json.loads((tmp_path / "run.json").read_text())["ended"] == "interrupted"
+
+
+def test_a_stop_between_two_log_points_loses_nothing(tmp_path):
+  setting = ["train.steps_per_call = 2", "train.log_every = 100000000", "train.eval_every = 0",
+             "train.checkpoint_every = 0"]
+  threads = []
+
+  def make_step():
+    counter = Counter()
+    threads.append(threading.Thread(target=ask, args=[counter]))
+    threads[0].start()
+    return counter
+
+  def ask(counter):
+    while counter.count.numpy() < 2:  # The training has not taken its first step.
+      time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  with pytest.raises(Preempted) as stopped:
+    train(tmp_path, "train.steps = 100000000", *setting, step=make_step)
+  threads[0].join()
+  done = stopped.value.step
+  assert done > 0 and done % 2 == 0
+  assert not (tmp_path / "metrics.jsonl").exists()
+  counter = train(tmp_path, f"train.steps = {done + 10}", *setting, step=Counter)
+  assert counter.count.numpy() == done + 10
+  # The mean of 1, 2, ..., over both parts.
+  assert rows(tmp_path) == [{"step": done + 10, "count": (done + 11) / 2}]
+
+
+def test_the_same_press_of_ctrl_c_may_arrive_twice(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", math.inf)
+  def ask_twice(counter):
+    if counter.count.numpy() == 5:
+      os.kill(os.getpid(), signal.SIGINT)
+      os.kill(os.getpid(), signal.SIGINT)
+    return Evaluation({})
+  with pytest.raises(Preempted, match="stopped at step 6, which is saved"):
+    train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
+  assert capsys.readouterr().out.splitlines().count(
+      "stopping after this step; Ctrl-C once more to stop at once") == 1
+
+
+def test_a_second_press_of_ctrl_c_does_not_wait(tmp_path, monkeypatch):
+  monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", 0.0)
+  def ask_twice(counter):
+    if counter.count.numpy() == 5:
+      os.kill(os.getpid(), signal.SIGINT)
+      os.kill(os.getpid(), signal.SIGINT)
+      threading.Event().wait(60)
+      pytest.fail("the second signal did not end the wait")
+    return Evaluation({})
+  with pytest.raises(KeyboardInterrupt):
+    train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
+
+
+def test_a_second_sigterm_waits(tmp_path):
+  def ask_twice(counter):
+    if counter.count.numpy() == 5:
+      os.kill(os.getpid(), signal.SIGTERM)
+      os.kill(os.getpid(), signal.SIGTERM)
+    return Evaluation({})
+  with pytest.raises(Preempted) as stopped:
+    train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
+  assert stopped.value.step == 6
+
+
+def test_a_signal_at_the_end_of_a_run_does_not_make_it_fail(tmp_path):
+  def ask(counter):
+    if counter.count.numpy() == 5:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return Evaluation({})
+  assert train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask).count.numpy() == 5
+  assert (tmp_path / "report.html").exists()

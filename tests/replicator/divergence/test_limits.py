@@ -1,0 +1,91 @@
+"""Limits of what is logged, and samples that collapse."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import UsageError
+from replicator.divergence.guard import Guard
+from replicator.errors import RunFailed
+from tests.replicator.divergence.runs import MAY_COLLAPSE, history, train
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+def test_a_limit_is_the_highest_value_that_passes():
+  guard = Guard(limits={"d": 2.0, "grad_norm/g": 10})
+  assert guard.divergence_in(1, history(d=[2.0, -9.0], grad_norm__g=[10.0, 1.0])) is None
+  divergence = guard.divergence_in(3, history(d=[1.0, 2.5, 3.0], grad_norm__g=[1.0, 99.0, np.nan]))
+  assert str(divergence) == "step 4: d is 2.5, over its limit of 2 (and 1 more)"
+  assert divergence.offending == {"d": 2.5, "grad_norm/g": 99.0}
+  assert divergence.recent["d"].tolist() == [2.0, -9.0, 1.0, 2.5]
+  assert guard.is_sound is False  # In its last step, a gradient is NaN.
+
+
+@pytest.mark.parametrize("kwargs, message", [
+    ({"limits": {"grad_norm/generatr": 1.0}},
+     "Guard.limits: the step logs no 'grad_norm/generatr'. Did you mean 'grad_norm/generator'? "
+     "It logs: d, grad_norm/generator"),
+    ({"limits": {"sigma/d": 1.0}, "signals": False},
+     "Guard.limits: the step logs no 'sigma/d'. Set Guard.signals = True. It logs: d, "
+     "grad_norm/generator")])
+def test_a_limit_of_what_is_not_logged_is_refused(kwargs, message):
+  with pytest.raises(UsageError) as caught:
+    Guard(**kwargs).divergence_in(1, history(d=[1.0], grad_norm__generator=[1.0]))
+  assert str(caught.value) == message
+
+
+def test_a_limit_stops_a_run(tmp_path):
+  with pytest.raises(RunFailed, match=r"^step 3: x is 9.5, over its limit of 9; its batch"):
+    train(tmp_path, "Guard.limits = {'x': 9}")
+
+
+@pytest.mark.parametrize("kwargs, message", [
+    ({"action": "stopp"}, "'stopp': no such action. Did you mean 'stop'?"),
+    ({"limits": ["d"]}, r"Guard.limits = \['d'\]: must be a dict"),
+    ({"limits": {"d": "50"}}, r"\{'d': '50'\}: must be a number"),
+    ({"limits": {"d": np.nan}}, "must be a number"),
+    ({"max_rollbacks": -1}, "max_rollbacks = -1: must be a whole number"),
+    ({"max_rollbacks": 1.5}, "max_rollbacks = 1.5: must be a whole number"),
+    ({"limits": {"d": True}}, "must be a number"),
+    ({"max_rollbacks": True}, "max_rollbacks = True: must be a whole number"),
+    ({"collapse": 1}, r"collapse = 1: must be a fraction in \[0, 1\)"),
+    ({"collapse": -0.1}, "must be a fraction"), ({"collapse": True}, "must be a fraction"),
+    ({"collapse": 5}, r"collapse = 5: must be a fraction in \[0, 1\)")])
+def test_settings_that_cannot_work_are_refused(kwargs, message):
+  with pytest.raises(UsageError, match=message):
+    Guard(**kwargs)
+  Guard(limits={"d": np.inf, "g": 1}, max_rollbacks=0, collapse=0)  # The lowest and the highest.
+
+
+@pytest.mark.parametrize("sample, data, collapse, warned", [
+    (0.01, 1.0, 0.05, True), (0.05, 1.0, 0.05, False), (0.06, 1.0, 0.05, False),
+    (0.0, 1.0, 0.0, False), (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
+def test_the_guard_warns_of_samples_that_hardly_vary(sample, data, collapse, warned):
+  means = {"sample_variance": sample, "data_variance": data}
+  warnings = Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE)
+  assert warnings == (["warning: step 50: mode collapse? sample_variance is 0.01, and "
+                       "data_variance 1: less than Guard.collapse = 0.05 of it"] if warned else [])
+
+
+def test_a_scalar_that_may_collapse_must_be_logged():
+  with pytest.raises(UsageError, match=(
+      r"^the step's may_collapse\['mode collapse'\]: the step logs no 'data_variance'. Did you "
+      r"mean 'data_varianc'\? It logs: sample_variance, data_varianc$")):
+    Guard().at_log_point(1, {"sample_variance": 1.0, "data_varianc": 1.0}, MAY_COLLAPSE)
+
+
+def test_a_collapse_is_logged_once_until_the_samples_recover(tmp_path, capsys):
+  def step():
+    recovered = tf.cast(replicator.step_number() // 3 == 1, tf.float32)  # Steps 4 to 6.
+    return {"sample_variance": 1e-3 + recovered, "data_variance": 0.5}
+  step.may_collapse = MAY_COLLAPSE
+  train(tmp_path, inputs=None, step=lambda: step)
+  lines = [line for line in capsys.readouterr().out.splitlines() if "mode collapse" in line]
+  assert [line.split(":")[1] for line in lines] == [" step 1", " step 7"]
+  for steps in (4, 8, 10):  # A resumed run knows of it.
+    train(tmp_path / "resumed", f"train.steps = {steps}", "train.checkpoint_every = 2", inputs=None,
+          step=lambda: step)
+  lines = [line for line in capsys.readouterr().out.splitlines() if "mode collapse" in line]
+  assert [line.split(":")[1] for line in lines] == [" step 1", " step 7"]

@@ -1,0 +1,216 @@
+"""What a run leaves of a failure, how it goes back and on, and that all processes do."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import UsageError
+from replicator.divergence.guard import Guard
+from replicator.divergence.recovery import Diverged, Recovery
+from replicator.errors import RunFailed
+from tests.programs.fragile import BAD, numbers
+from tests.replicator.divergence.runs import (
+  BATCH,
+  MIRRORED_2,
+  ROLL_BACK,
+  SETTINGS,
+  column,
+  history,
+  rows,
+  saved_steps,
+  train,
+)
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+# ---- What a failure leaves ----------------------------------------------------------------------
+
+
+class Alone:
+  """The only process of a run."""
+
+  worker_id, num_pipelines = 0, 1
+
+
+@pytest.mark.parametrize("batches, files", [
+    (np.arange(6.0).reshape(3, 2), {"batch": [2.0, 3.0]}),
+    ({"pair": (np.arange(3.0), -np.arange(3.0))}, {"pair.0": 1.0, "pair.1": -1.0}),
+    (None, None)])
+def test_a_failure_says_which_data_came_after_the_skipped_ones(batches, files, tmp_path):
+  recovery = Recovery(Guard(), Alone(), tmp_path, {"seed": 0, "global_batch_size": 4})
+  recovery.rollbacks, recovery.skipped = 2, 3
+  with pytest.raises(Diverged):
+    recovery.check(4, history(loss=[1.0, np.inf, 1.0]), batches, pytest.fail)
+  folder = tmp_path / "failures" / "step-00000006-rollback-2"
+  facts = json.loads((folder / "failure.json").read_text())
+  assert facts["data_positions"] == (files and [32, 36])  # The ninth batch.
+  assert (facts["rollbacks"], facts["offending"]) == (2, {"loss": "Infinity"})
+  assert (folder / "batch.npz").exists() == (files is not None)
+  if files:
+    with np.load(folder / "batch.npz") as batch:
+      assert {name: batch[name].tolist() for name in batch.files} == files
+
+
+@pytest.mark.parametrize("worker, files", [(0, {"batch-worker-0.npz", "failure.json"}),
+                                           (1, {"batch-worker-1.npz"})])
+def test_each_worker_leaves_its_part_of_the_failed_batch_beside_the_others(worker, files, tmp_path):
+  class Worker:
+    """One of two processes."""
+    worker_id, num_pipelines = worker, 2
+
+  recovery = Recovery(Guard(), Worker(), tmp_path, {"seed": 0, "global_batch_size": 4})
+  batches = {"x": np.arange(6.0).reshape(3, 2)}  # Three steps in one call.
+  with pytest.raises(Diverged, match="step 6: loss is nan; its batch and numbers are in"):
+    recovery.check(4, history(loss=[1.0, np.nan, 1.0]), batches, pytest.fail)
+  folder = tmp_path / "failures" / "step-00000006"
+  assert {path.name for path in folder.iterdir()} == files
+  with np.load(folder / f"batch-worker-{worker}.npz") as batch:
+    assert batch["x"].tolist() == [2.0, 3.0]
+
+
+# ---- Roll back ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bindings", [(), ("train.steps_per_call = 2", "train.log_every = 2"),
+                                      MIRRORED_2], ids=["one", "steps_per_call", "mirrored"])
+def test_a_run_goes_back_and_on_with_other_draws_and_data(bindings, tmp_path, capsys):
+  train(tmp_path / "untroubled", "train.steps = 4", *bindings)
+  train(tmp_path / "rolled back", ROLL_BACK, *bindings)
+  assert "step 6: loss is nan; its batch and numbers are in" in (printed := capsys.readouterr().out)
+  assert "rolled back to step 4, 1 of at most 3 times" in printed
+  logged, untroubled = rows(tmp_path / "rolled back"), rows(tmp_path / "untroubled")
+  every = logged[0]["step"]
+  assert [row["step"] for row in logged] == list(range(every, 13, every))
+  assert logged[:len(untroubled)] == untroubled  # Bit for bit.
+  # After step 4 comes the batch that would have come after the bad one.
+  first = [BATCH * s + 1.5 for s in range(4)] + [BATCH * (s + 6) + 1.5 for s in range(8)]
+  assert [row["x"] for row in logged] == [np.mean(first[i:i + every])
+                                          for i in range(0, 12, every)]
+  train(tmp_path / "rerun", ROLL_BACK, *bindings)
+  assert rows(tmp_path / "rerun") == logged
+
+
+def test_after_a_rollback_the_draws_are_new(tmp_path):
+  train(tmp_path / "as before", inputs=lambda context: numbers(context).map(
+      lambda batch: {"x": -batch["x"]}))
+  train(tmp_path / "rolled back", ROLL_BACK)
+  expected, noise = (column(tmp_path / name, "noise") for name in ("as before", "rolled back"))
+  assert noise[:4] == expected[:4]
+  assert not set(noise[4:]) & set(expected)
+
+
+def test_the_data_of_every_rollback_stay_behind(tmp_path):
+  # Another bad example, in the batch after 36: what is step 8 after the first rollback.
+  train(tmp_path, ROLL_BACK, inputs=lambda context: numbers(context).map(
+      lambda batch: {"x": tf.where(batch["x"] == 38.0, BAD, batch["x"])}))
+  assert column(tmp_path, "x") == [BATCH * batch + 1.5 for batch in (*range(4), *range(10, 18))]
+
+
+@pytest.mark.parametrize("steps", [8, 5])
+def test_a_rolled_back_run_resumes_exactly(steps, tmp_path):
+  # 5 steps end in the part of the run that is undone later.
+  train(tmp_path / "whole", ROLL_BACK)
+  train(tmp_path / "resumed", ROLL_BACK, f"train.steps = {steps}")
+  step = train(tmp_path / "resumed", ROLL_BACK)
+  whole, resumed = rows(tmp_path / "whole"), rows(tmp_path / "resumed")
+  if steps == 8:
+    assert resumed == whole
+  else:  # It went back to the checkpoint at its end, and passed over one batch only.
+    assert [row["step"] for row in resumed] == list(range(1, 13))
+    assert resumed[5]["x"] == 25.5
+  assert np.isfinite(step.weights.numpy()).all()
+
+
+class Hopeless(tf.Module):
+  """Is infinite at its second step, whatever the draws."""
+
+  def __call__(self):
+    return {"loss": 1.0 / (1.0 - tf.cast(replicator.step_number(), tf.float32))}
+
+
+def test_a_run_that_fails_again_and_again_is_stopped(tmp_path, capsys):
+  with pytest.raises(RunFailed, match=(
+      r"^step 2: loss is inf after 2 rollbacks; its numbers are in .*step-00000002-rollback-2; the "
+      "last good checkpoint is of step 0")):
+    train(tmp_path, ROLL_BACK, "Guard.max_rollbacks = 2", step=Hopeless, inputs=None)
+  assert capsys.readouterr().out.count("rolled back to step 0") == 2
+  assert sorted(path.name for path in (tmp_path / "failures").iterdir()) == [
+      "step-00000002", "step-00000002-rollback-1", "step-00000002-rollback-2"]
+
+
+def test_steps_that_overtake_each_other_are_not_rolled_back():
+  guard = Guard(action="roll_back")
+  guard.check_supported("mirrored")
+  with pytest.raises(UsageError, match=r"^Guard.action = 'roll_back': under 'parameter_server'"):
+    guard.check_supported("parameter_server")
+
+
+# ---- Several processes --------------------------------------------------------------------------
+
+
+def launch(workdir: pathlib.Path, arguments: list[str], *bindings: str, program: str = "fragile"
+           ) -> tuple[int, str]:
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.launch", *arguments, "--", sys.executable, "-m",
+       f"tests.programs.{program}", f"--workdir={workdir}",
+       *(f"--gin_param={binding}" for binding in [*SETTINGS, *bindings])],
+      cwd=pathlib.Path(__file__).parents[3], capture_output=True, text=True, timeout=300,
+      check=False)
+  return done.returncode, done.stdout + done.stderr
+
+
+MULTI_WORKER = "Replicator.strategy = 'multi_worker_mirrored'"
+
+
+@pytest.mark.slow
+def test_all_workers_stop_at_the_same_step_and_leave_their_part_of_the_batch(tmp_path):
+  status, printed = launch(tmp_path, ["--workers=2"], MULTI_WORKER)
+  assert status == 1
+  for worker in (0, 1):
+    assert f"[worker {worker}] error: step 6: loss is nan; its batch and numbers are in" in printed
+    with np.load(tmp_path / "failures" / "step-00000006" / f"batch-worker-{worker}.npz") as batch:
+      assert batch["x"].tolist() == [20 + 2 * worker, 21 + 2 * worker]
+  assert saved_steps(tmp_path) == [4]
+
+
+@pytest.mark.slow
+def test_all_workers_go_back_together(tmp_path):
+  train(tmp_path / "one process", ROLL_BACK)
+  status, printed = launch(tmp_path / "two", ["--workers=2"], MULTI_WORKER, ROLL_BACK)
+  assert status == 0, printed
+  for row, expected in zip(rows(tmp_path / "two"), rows(tmp_path / "one process"), strict=True):
+    assert row == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_all_workers_go_back_to_a_checkpoint_that_is_still_being_written(tmp_path):
+  status, printed = launch(tmp_path, ["--workers=2"], MULTI_WORKER, ROLL_BACK,
+                           program="slow_writer")
+  assert status == 0, printed
+  assert "rolled back to step 4" in printed
+  assert [row["step"] for row in rows(tmp_path)] == list(range(1, 13))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["stop", "warn", "roll_back"])
+def test_asynchronous_steps_are_looked_at(action, tmp_path):
+  status, printed = launch(tmp_path, ["--workers=2", "--ps=1"], f"Guard.action = '{action}'",
+                        "Replicator.strategy = 'parameter_server'")
+  if action == "stop":
+    assert status == 1
+    assert "error: step 6: loss is nan; its batch and numbers are in" in printed
+    with np.load(tmp_path / "failures" / "step-00000006" / "batch.npz") as batch:
+      assert batch["x"].tolist() == [20, 21, 22, 23]
+  elif action == "warn":
+    assert status == 0
+    assert printed.count("warning: step 6: loss is nan") == 1
+  else:
+    assert status == 2
+    assert "error: Guard.action = 'roll_back': under 'parameter_server' steps overtake" in printed

@@ -1,0 +1,79 @@
+"""Clusters of tiny commands in place of a training.
+
+The commands wait for each other by files, so that no test depends on the speed of the machine.
+"""
+
+import contextlib
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+HANG_SECONDS = 300
+"""A test that takes longer hangs. No test that passes takes nearly as long."""
+
+# What a command may use: `me` is its name, such as "worker0". `work` never returns. `wait_for`
+# waits until another process has called `touch`. The alarm ends what a failed test leaves behind.
+PRELUDE = """
+import json, os, pathlib, signal, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+me = config["task"]["type"] + str(config["task"]["index"])
+signal.alarm(600)
+def work():
+  while True: time.sleep(0.1)  # A signal that comes just before a sleep does not end it.
+def wait_for(path):
+  while not pathlib.Path(path).exists(): time.sleep(0.01)
+def touch(path):
+  pathlib.Path(path).touch()
+"""
+# As the training loop does: at the first SIGTERM or SIGINT, save and end with 42.
+SAVES = """
+def save(number, frame):
+  print("saved", number)
+  sys.exit(42)
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
+"""
+
+
+def start(options: str, code: str) -> subprocess.Popen:
+  command = [sys.executable, "-m", "replicator.launch", *options.split(), "--",
+             sys.executable, "-c", PRELUDE + code]
+  return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True)
+
+
+def run(options: str, code: str) -> tuple[int, list[str], str]:
+  """Status, lines of stdout, stderr."""
+  process = start(options, code)
+  out, err = process.communicate(timeout=HANG_SECONDS)
+  return process.returncode, out.splitlines(), err
+
+
+def read_until(process: subprocess.Popen, lines: set[str]) -> None:
+  """Reads the launcher's output until all of `lines` came, in any order."""
+  assert process.stdout is not None
+  while lines:
+    line = process.stdout.readline()
+    assert line, f"ended before {lines}"
+    lines = lines - {line.rstrip("\n")}
+
+
+def wait_until_gone(pid: int) -> None:
+  deadline = time.monotonic() + HANG_SECONDS
+  status = pathlib.Path(f"/proc/{pid}/status")
+  with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    while "\nState:\tZ" not in status.read_text():
+      assert time.monotonic() < deadline
+      time.sleep(0.02)
+
+
+def counts_starts(folder: pathlib.Path) -> str:
+  """Code that counts the starts of this process in `start`, and leaves a file for each."""
+  return f"""
+folder = pathlib.Path({str(folder)!r})
+start = len(list(folder.glob(me + "-*"))) + 1
+(folder / f"{{me}}-{{start}}").write_text(str(config["cluster"]))
+"""

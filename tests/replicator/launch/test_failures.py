@@ -1,0 +1,180 @@
+"""Which process ends the others, and with which status, when one fails."""
+
+import math
+import signal
+import sys
+
+import pytest
+
+from replicator import launch
+from replicator.launch import supervisor, task
+from tests.replicator.launch.clusters import (
+  HANG_SECONDS,
+  PRELUDE,
+  counts_starts,
+  read_until,
+  run,
+  start,
+  wait_until_gone,
+)
+
+# ---- One fails ----------------------------------------------------------------------------------
+
+
+def test_the_first_failure_ends_the_others_and_is_the_status():
+  status, lines, err = run("--workers=3", """
+if me == "worker1": print("failing"); sys.exit(7)
+work()
+""")
+  assert status == 7
+  assert lines == ["[worker 1] failing"]
+  assert err == "launch: worker 1 ended with status 7\n"
+
+
+def test_a_process_ended_by_a_signal_is_128_plus_its_number():
+  status, _, _ = run("--workers=2", """
+if me == "worker0": os.kill(os.getpid(), signal.SIGABRT)
+work()
+""")
+  assert status == 128 + signal.SIGABRT
+
+
+def test_what_ignores_sigterm_is_killed_with_its_children(monkeypatch, capfdbinary, tmp_path):
+  monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.2)
+  status = launch.launch([sys.executable, "-c", PRELUDE + f"""
+import subprocess
+ready = {str(tmp_path / "ready")!r}
+if me == "worker0": wait_for(ready); sys.exit(3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), subprocess.Popen(["sleep", "inf"]).pid)
+touch(ready)
+work()
+"""], workers=2)
+  assert status == 3
+  pids = capfdbinary.readouterr().out.removeprefix(b"[worker 1] ").split()
+  assert len(pids) == 2
+  for pid in pids:
+    wait_until_gone(int(pid))
+
+
+@pytest.mark.slow
+def test_a_long_save_is_not_cut_short_when_another_process_fails(tmp_path):
+  status, lines, _ = run("--workers=2", f"""
+ready = {str(tmp_path / "ready")!r}
+def save(number, frame):
+  time.sleep(15)  # A large checkpoint, on a slow disk.
+  print("saved")
+  sys.exit(42)
+if me == "worker1": wait_for(ready); sys.exit(7)
+signal.signal(signal.SIGTERM, save)
+touch(ready)
+work()
+""")
+  assert (status, lines) == (7, ["[worker 0] saved"])
+
+
+def test_no_process_outlives_a_killed_launcher():
+  process = start("--workers=1", "print(os.getpid()); work()")
+  assert process.stdout is not None
+  pid = int(process.stdout.readline().removeprefix("[worker 0] "))
+  process.kill()
+  process.communicate()
+  wait_until_gone(pid)
+
+
+# ---- Parameter servers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [0, 5, 42])
+def test_only_the_chief_decides(status):
+  assert run("--workers=1 --ps=1", f"""
+if me == "chief0": sys.exit({status})
+work()
+""")[0] == status
+
+
+def test_a_parameter_server_that_dies_is_a_failure():
+  status, _, err = run("--workers=1 --ps=1", "if me == 'ps0': sys.exit(6)\nwork()")
+  assert status == 6
+  assert err == "launch: ps 0 ended with status 6\n"
+
+
+@pytest.mark.parametrize("end, status", [
+  ("sys.exit(6)", 6), ("sys.exit(42)", 42), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
+def test_a_worker_that_dies_is_started_again(end, status, tmp_path):
+  code, lines, err = run("--workers=2 --ps=1", f"""
+died, again = {str(tmp_path / "died")!r}, {str(tmp_path / "again")!r}
+if me == "worker1" and not os.path.exists(died):
+  touch(died)
+  {end}
+if me == "worker1":
+  print("again", config["task"])
+  touch(again)
+if me == "chief0":
+  wait_for(again)
+  sys.exit(0)
+work()
+""")
+  assert code == 0
+  assert lines == ["[worker 1] again {'type': 'worker', 'index': 1}"]
+  assert err == f"launch: worker 1 ended with status {status}, and was started again\n"
+
+
+@pytest.mark.parametrize("status, deaths", [(6, task.MAX_DEATHS), (2, 1)])
+def test_a_worker_that_dies_again_and_again_ends_the_run(status, deaths, monkeypatch, capfd):
+  monkeypatch.setattr(task, "DEATH_SECONDS", math.inf)
+  assert launch.launch([sys.executable, "-c", PRELUDE + f"""
+if me == "worker0": sys.exit({status})
+work()
+"""], workers=1, ps=1) == status
+  line = f"launch: worker 0 ended with status {status}"
+  assert capfd.readouterr().err.splitlines() == [
+      *[f"{line}, and was started again"] * (deaths - 1), line]
+
+
+def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd, tmp_path):
+  monkeypatch.setattr(task, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
+  deaths = task.MAX_DEATHS + 1
+  assert launch.launch([sys.executable, "-c", PRELUDE + counts_starts(tmp_path) + f"""
+if me == "worker0" and start <= {deaths}: sys.exit(6)
+if me == "chief0": wait_for(folder / "worker0-{deaths + 1}"); sys.exit(0)
+work()
+"""], workers=1, ps=1) == 0
+  assert capfd.readouterr().err.splitlines() == [
+      "launch: worker 0 ended with status 6, and was started again"] * deaths
+
+
+def test_a_server_that_ends_with_0_is_not_a_failure():
+  status, lines, _ = run("--workers=1 --ps=1", """
+def processes():
+  return pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+if me == "chief0":
+  while processes() != [str(os.getpid())]: time.sleep(0.01)
+  print("trained")
+""")
+  assert status == 0
+  assert lines == ["[chief 0] trained"]
+
+
+def test_the_chief_saves_before_the_servers_end(tmp_path):
+  process = start("--workers=1 --ps=1", f"""
+saved = pathlib.Path({str(tmp_path / "saved")!r})
+def save(number, frame):
+  time.sleep(0.5)  # A server that was asked to end together with the chief would be faster.
+  saved.touch()
+  print("saved")
+  sys.exit(42)
+def end(number, frame):
+  print("ended", "after" if saved.exists() else "before")
+  sys.exit(0)
+signal.signal(signal.SIGTERM, save if me == "chief0" else end)
+print("ready")
+work()
+""")
+  read_until(process, {"[chief 0] ready", "[worker 0] ready", "[ps 0] ready"})
+  process.terminate()
+  out, _ = process.communicate(timeout=HANG_SECONDS)
+  assert process.returncode == 42
+  first, *rest = out.splitlines()
+  assert first == "[chief 0] saved"
+  assert set(rest) == {"[worker 0] ended after", "[ps 0] ended after"}

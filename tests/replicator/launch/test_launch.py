@@ -1,0 +1,132 @@
+"""The launcher: what its processes get, what it shows of them, and its command line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from replicator import launch
+from replicator.errors import UsageError
+from replicator.launch import __main__
+from tests.replicator.launch.clusters import HANG_SECONDS, ROOT, read_until, run, start
+
+# ---- TF_CONFIG ----------------------------------------------------------------------------------
+
+
+def test_workers_get_one_cluster_and_their_own_index():
+  status, lines, _ = run("--workers=2", "print(os.environ['TF_CONFIG'])")
+  assert status == 0
+  configs = [json.loads(line.removeprefix(f"[worker {i}] "))
+             for i, line in enumerate(sorted(lines))]
+  assert [c["task"] for c in configs] == [{"type": "worker", "index": i} for i in range(2)]
+  assert configs[0]["cluster"] == configs[1]["cluster"]
+  assert set(configs[0]["cluster"]) == {"worker"}
+  assert len(set(configs[0]["cluster"]["worker"])) == 2
+
+
+def test_parameter_servers_add_a_chief():
+  configs = launch.tf_configs(workers=2, ps=1)
+  assert [(c["task"]["type"], c["task"]["index"]) for c in configs] == [
+    ("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
+  cluster = configs[0]["cluster"]
+  assert {kind: len(addresses) for kind, addresses in cluster.items()} == {
+    "chief": 1, "worker": 2, "ps": 1}
+  assert all(c["cluster"] == cluster for c in configs)
+  assert len({a for addresses in cluster.values() for a in addresses}) == 4
+
+
+@pytest.mark.parametrize("variables, direct", [
+    ({"no_proxy": "localhost"}, "localhost,127.0.0.1"), ({}, "127.0.0.1"),
+    ({"no_proxy": "localhost", "no_grpc_proxy": "a.example"}, "a.example,127.0.0.1")])
+def test_a_proxy_does_not_stand_between_the_processes(variables, direct, monkeypatch):
+  monkeypatch.setenv("http_proxy", "http://proxy.example")
+  for name in ("no_proxy", "no_grpc_proxy"):
+    monkeypatch.delenv(name, raising=False)
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  _, lines, _ = run("--workers=1",
+                    "print(os.environ.get('no_proxy'), os.environ['no_grpc_proxy'])")
+  assert lines == [f"[worker 0] {variables.get('no_proxy')} {direct}"]
+
+
+def test_ports_are_free():
+  for address in launch.tf_configs(workers=4)[0]["cluster"]["worker"]:
+    host, port = address.split(":")
+    assert 12000 <= int(port) < 32768  # Below those of outgoing connections.
+    with socket.socket() as listener:
+      listener.bind((host, int(port)))
+
+
+# ---- Output -------------------------------------------------------------------------------------
+
+
+def test_both_streams_are_shown_line_by_line_after_the_name():
+  status, lines, _ = run("--workers=1", """
+print("one")
+print("two", file=sys.stderr)
+sys.stdout.write("no newline at the end")
+""")
+  assert status == 0
+  assert lines == ["[worker 0] one", "[worker 0] two", "[worker 0] no newline at the end"]
+
+
+def test_a_carriage_return_ends_a_line():
+  _, lines, _ = run("--workers=1", r"sys.stdout.write('10 %\r20 %\r\nend\n')")
+  assert lines == ["[worker 0] 10 %", "[worker 0] 20 %", "[worker 0] end"]
+
+
+def test_bytes_that_are_not_text_pass_unchanged():
+  process = subprocess.run(
+    [sys.executable, "-m", "replicator.launch", "--workers=1", "--",
+     sys.executable, "-c", r"import sys; sys.stdout.buffer.write(b'\xc3\xa9 \xff\n')"],
+    cwd=ROOT, capture_output=True, check=True)
+  assert process.stdout == b"[worker 0] \xc3\xa9 \xff\n"
+
+
+def test_output_appears_while_the_processes_run():
+  process = start("--workers=1", "print('begun'); work()")
+  read_until(process, {"[worker 0] begun"})
+  process.terminate()
+  assert process.wait(timeout=HANG_SECONDS) == 128 + signal.SIGTERM
+  process.communicate()
+
+
+# ---- Bad command lines --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv, message", [
+  (["--workers=2"], "no command to start: write it after '--'"),
+  (["--workers=2", "--"], "no command to start"),
+  (["--workers=0", "--", "true"], "--workers=0: a cluster needs at least --workers=1"),
+  (["--workers=2", "--ps=-1", "--", "true"], "--ps=-1: write the number"),
+  (["--workers=2", "--max_restarts=-1", "--", "true"], "--max_restarts=-1: write how often"),
+  (["--workers=2", "--max_restart=1", "--", "true"], "Did you mean '--max_restarts'?"),
+  (["--workers=two", "--", "true"], "invalid int value: 'two'"),
+  (["--", "true"], "required: --workers"),
+  (["--worker=2", "--workers=2", "--", "true"], "'--worker=2'. Did you mean '--workers'?"),
+  (["--workers=2", "true"], "unknown argument 'true'. The command goes after '--'."),
+  (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': no such program"),
+])
+def test_a_bad_command_line_is_one_line_of_error(argv, message, capsys):
+  assert __main__.main(argv) == 2
+  error = capsys.readouterr().err
+  assert message in error
+  assert error.startswith("launch: ") and error.count("\n") == 1
+
+
+def test_a_file_that_cannot_run_is_one_line_of_error(tmp_path):
+  broken = tmp_path / "broken"
+  broken.write_bytes(b"\x7fELF nonsense")
+  os.chmod(broken, 0o755)
+  with pytest.raises(UsageError, match=r"cannot run '.*broken': Exec format error"):
+    launch.launch([str(broken)], workers=2)
+
+
+def test_everything_after_the_dashes_is_the_command():
+  assert __main__.parse(["--workers=2", "--ps=1", "--max_restarts=3", "--", "sh", "--", "--ps=3"]
+                      ) == (2, 1, 3, ["sh", "--", "--ps=3"])
+  assert __main__.parse(["--workers=1", "--", "sh"]) == (1, 0, 0, ["sh"])

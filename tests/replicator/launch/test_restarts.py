@@ -1,0 +1,149 @@
+"""A run whose process died is started again as a whole."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from replicator import launch
+from replicator.checkpoints import checkpoint
+from replicator.workdir.reader import TIMES
+from tests.replicator.launch.clusters import (
+  HANG_SECONDS,
+  PRELUDE,
+  ROOT,
+  SAVES,
+  counts_starts,
+  read_until,
+  run,
+  start,
+)
+
+
+@pytest.mark.parametrize("options, culprit, end, status", [
+  ("--workers=2", "worker1", "os.kill(os.getpid(), signal.SIGKILL)", 137),
+  ("--workers=1", "worker0", "sys.exit(1)", 1),
+  ("--workers=1 --ps=1", "chief0", "sys.exit(1)", 1),
+  ("--workers=1 --ps=1", "ps0", "sys.exit(42)", 42),
+])
+def test_a_run_whose_process_died_is_started_again_as_a_whole(options, culprit, end, status,
+                                                              tmp_path):
+  code, _, err = run(f"{options} --max_restarts=3", counts_starts(tmp_path) + f"""
+if me == {culprit!r} and start < 3:
+  {end}
+decides = me == "chief0" or "chief" not in config["cluster"]
+if decides: wait_for(folder / "{culprit}-3")
+else: work()
+""")
+  assert code == 0
+  assert err.splitlines() == [
+      f"launch: {culprit[:-1]} {culprit[-1]} ended with status {status}; restart {n} of 3"
+      for n in (1, 2)]
+  starts = list(tmp_path.glob(f"{culprit}-*"))
+  assert len(starts) == 3
+  # Each start has new ports, which may be those of an earlier one by chance.
+  assert len({path.read_text() for path in starts}) > 1
+
+
+def test_restarts_end():
+  status, lines, err = run("--workers=2 --max_restarts=2",
+                           "if me == 'worker1': print(me); sys.exit(7)\nwork()")
+  assert status == 7
+  assert lines == ["[worker 1] worker1"] * 3
+  line = "launch: worker 1 ended with status 7"
+  assert err.splitlines() == [f"{line}; restart 1 of 2", f"{line}; restart 2 of 2", line]
+
+
+@pytest.mark.parametrize("status", [2, 42])
+def test_a_bad_command_line_and_a_preempted_run_are_not_started_again(status):
+  code, _, err = run("--workers=1 --max_restarts=3", f"sys.exit({status})")
+  assert code == status and "restart" not in err
+
+
+def test_a_signal_ends_a_run_that_was_started_again(tmp_path):
+  process = start("--workers=1 --max_restarts=2", counts_starts(tmp_path) + SAVES + """
+if start == 1: sys.exit(1)
+print('ready'); work()
+""")
+  read_until(process, {"[worker 0] ready"})
+  process.terminate()
+  _, err = process.communicate(timeout=HANG_SECONDS)
+  assert process.returncode == 42
+  assert err == "launch: worker 0 ended with status 1; restart 1 of 2\n"
+
+
+def test_a_signal_between_two_starts_prevents_the_second(capfd, tmp_path):
+  assert launch.launch([sys.executable, "-c", PRELUDE + f"""
+ready = {str(tmp_path / "ready")!r}
+def pass_on(number, frame):
+  os.kill(os.getppid(), number)
+  sys.exit(0)
+signal.signal(signal.SIGTERM, pass_on)
+print(me)
+if me == "worker1": wait_for(ready); sys.exit(1)
+touch(ready)
+work()
+"""], workers=2, max_restarts=5) == 42
+  assert sorted(capfd.readouterr().out.splitlines()) == [
+      "[worker 0] worker0", "[worker 1] worker1"]
+
+
+def test_a_process_that_fails_to_save_is_not_started_again():
+  process = start("--workers=1 --max_restarts=3", """
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
+print("ready"); work()
+""")
+  read_until(process, {"[worker 0] ready"})
+  process.terminate()
+  _, err = process.communicate(timeout=HANG_SECONDS)
+  assert process.returncode == 9
+  assert err == "launch: worker 0 ended with status 9\n"
+
+
+def pid_of_worker(launcher: int, index: int) -> int:
+  children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+  (pid,) = (int(pid) for pid in children if f'"index": {index}' in
+            pathlib.Path(f"/proc/{pid}/environ").read_text().partition("TF_CONFIG=")[2])
+  return pid
+
+
+def train(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
+  return subprocess.Popen(
+      [sys.executable, "-m", "replicator.launch", "--workers=2", *options, "--",
+       sys.executable, "-m", "tests.programs.planted_bugs", f"--workdir={workdir}",
+       *(f"--gin_param={binding}" for binding in (
+           "Replicator.strategy = 'multi_worker_mirrored'", "train.steps = 400",
+           "train.log_every = 30", "train.checkpoint_every = 40", "train.eval_every = 0",
+           "train.global_batch_size = 8", "Regression.norm = 'global'"))],
+      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def losses(workdir: pathlib.Path) -> list[dict]:
+  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+@pytest.mark.slow
+def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
+  unbroken = train(tmp_path / "unbroken")
+  _, err = unbroken.communicate(timeout=HANG_SECONDS)
+  assert unbroken.returncode == 0, err
+  broken = train(tmp_path / "broken", "--max_restarts=2")
+  deadline = time.monotonic() + HANG_SECONDS
+  while not list((tmp_path / "broken").glob("checkpoints/step-*")):
+    assert time.monotonic() < deadline and broken.poll() is None
+    time.sleep(0.01)
+  os.kill(pid_of_worker(broken.pid, 1), signal.SIGKILL)
+  out, err = broken.communicate(timeout=HANG_SECONDS)
+  assert broken.returncode == 0, err
+  assert "launch: worker 1 ended with status 137; restart 1 of 2" in err
+  assert "resumed at step" in out
+  assert losses(tmp_path / "broken") == losses(tmp_path / "unbroken")
+  final = [checkpoint.read(tmp_path / run / "checkpoints") for run in ("unbroken", "broken")]
+  assert list(final[0]) == list(final[1])
+  assert all(final[0][path].tobytes() == final[1][path].tobytes() for path in final[0])

@@ -1,0 +1,56 @@
+"""Trainings of few steps, and what they log."""
+
+import json
+import pathlib
+
+import keras
+import tensorflow as tf
+
+import replicator
+from replicator.app import config
+from tests.programs.two_networks import TwoNetworks, network
+
+SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
+         "train.checkpoint_every = 0"]
+MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
+
+
+def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None):
+  config.parse([], [*SMALL, *bindings])
+  return replicator.train(step, inputs, evaluate, workdir=str(workdir))
+
+
+def rows(workdir: pathlib.Path) -> list[dict]:
+  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def column(workdir: pathlib.Path, name: str) -> dict[int, float]:
+  """The values of one scalar, by step."""
+  return {row["step"]: row[name] for row in rows(workdir) if name in row}
+
+
+class Counter(tf.Module):
+  """Counts its steps: values that are known in advance. Takes no inputs."""
+
+  def __init__(self):
+    super().__init__()
+    self.count = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    self.count.assign_add(1.0)
+    return {"count": self.count.read_value(), "number": replicator.step_number(),
+            "replica": replicator.replica_id()}
+
+
+def make_function():
+  """A step that is a plain function, over networks and an optimizer of its closure."""
+  net = network(1)
+  optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.1), net.trainable_variables)
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((net(batch["x"], training=True) - 1.0) ** 2)
+    optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+    return {"loss": loss}
+
+  return step

@@ -1,0 +1,127 @@
+"""Steps and inputs of every kind, and what is logged of them."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import UsageError, random
+from replicator.app import config
+from replicator.step.variables import variables_of
+from tests.programs.two_networks import Points
+from tests.replicator.training.runs import MIRRORED_2, SMALL, column, make_function, rows, train
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+def test_a_plain_function_trains_and_resumes(tmp_path):
+  saving = "train.checkpoint_every = 10"
+  step = train(tmp_path / "whole", "train.steps = 30", saving, step=make_function, inputs=Points())
+  values = list(column(tmp_path / "whole", "loss").values())
+  assert values[-1] < values[0] / 2
+  # 3 weights and 4 of the batch norm; iterations, learning rate, 2 slots for all; a counter.
+  assert len(variables_of(step)) == 7 + 2 + 2 + 1
+
+  train(tmp_path / "parts", "train.steps = 10", saving, step=make_function, inputs=Points())
+  train(tmp_path / "parts", "train.steps = 30", saving, step=make_function, inputs=Points())
+  assert list(column(tmp_path / "parts", "loss").values()) == values
+
+
+def test_a_step_without_inputs_draws_its_own_examples(tmp_path):
+  def make_step():
+    return lambda: {"mean": tf.reduce_mean(random.normal("x", [8 // replicator.num_replicas()]))}
+  train(tmp_path / "1", "train.steps = 3", step=make_step)
+  train(tmp_path / "2", "train.steps = 3", *MIRRORED_2, step=make_step)
+  train(tmp_path / "3", "train.steps = 3", "train.seed = 1", step=make_step)
+  one, two, seeded = (list(column(tmp_path / name, "mean").values()) for name in "123")
+  assert len({*one, *seeded}) == 6
+  np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("strategy, replicas", [([], 1), (MIRRORED_2, 2)])
+def test_an_input_function_provides_the_batches(strategy, replicas, tmp_path):
+  contexts = []
+
+  def numbers(context):
+    contexts.append(context)
+    size = context.batch_size
+    steps = tf.data.Dataset.range(100)
+    return steps.map(lambda s: (s * size + tf.range(size, dtype=tf.int64), tf.fill([size, 2], s)))
+
+  def mean(batch):
+    position, step = batch
+    assert position.shape == [8 // replicas] and step.shape == [8 // replicas, 2]
+    return {"position": tf.reduce_mean(tf.cast(position, "float32")),
+            "step": tf.reduce_max(step)}
+
+  saving = "train.checkpoint_every = 2"
+  for steps in (2, 4):  # The second time it resumes.
+    train(tmp_path, f"train.steps = {steps}", "train.seed = 5", saving, *strategy,
+          step=lambda: lambda batch: {"mean": mean(batch)["position"]}, inputs=numbers)
+  # Step s sees the positions 8 s ... 8 s + 7.
+  assert column(tmp_path, "mean") == {1: 3.5, 2: 11.5, 3: 19.5, 4: 27.5}
+  assert contexts[0] == replicator.InputContext(
+      global_batch_size=8, input_pipeline_id=0, num_input_pipelines=1,
+      num_replicas_in_sync=replicas, seed=5)
+
+
+@pytest.mark.parametrize("of_data, of_step", [(0.03, 0.0), (0.0, 0.03)], ids=["data", "step"])
+def test_the_log_says_which_share_of_the_time_waited_for_data(of_data, of_step, tmp_path, capsys):
+  def slept(numbers: np.ndarray) -> np.ndarray:
+    time.sleep(of_data)
+    return numbers
+
+  def slow(context):
+    return tf.data.Dataset.range(100).map(lambda s: tf.ensure_shape(
+        tf.numpy_function(slept, [tf.fill([8], s)], tf.int64), [8]))
+
+  config.parse([], [*SMALL, "train.steps = 10", "train.log_every = 5"])
+  replicator.train(lambda: lambda x: {"x": tf.reduce_max(x)}, slow, workdir=str(tmp_path),
+                   before_call=lambda *call: time.sleep(of_step))
+  share = column(tmp_path, "data_wait")[10]
+  assert (share > 0.5) == bool(of_data)
+  assert "step 10/10" in (line := capsys.readouterr().out) and f"data wait {share:.0%}" in line
+
+
+def test_a_data_set_that_ends_early_is_an_error(tmp_path):
+  def short(context):
+    return tf.data.Dataset.range(5).map(lambda s: tf.zeros([context.batch_size]))
+  with pytest.raises(UsageError, match=r"ended before train.steps; make it repeat\(\)"):
+    train(tmp_path, "train.steps = 6", step=lambda: lambda x: {"x": tf.reduce_mean(x)},
+          inputs=short)
+  assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("outputs, message", [
+    (lambda x: None, "dict of scalars to log.* not NoneType"),
+    (lambda x: {}, "non-empty dict of scalars"),
+    (lambda x: [tf.reduce_mean(x)], "dict of scalars to log.* not list"),
+    (lambda x: {"loss": x}, r"'loss' of shape \(8,\); return a scalar"),
+    # `metrics.jsonl` has these itself.
+    (lambda x: {"loss": x[0], "staleness": x[0]}, "'staleness'"),
+    (lambda x: {"loss": x[0], "step": x[0]}, "'step'"),
+    (lambda x: {"loss": x[0], "data_wait": x[0]}, "'data_wait'"),
+    (lambda x: {"loss": x[0], "seconds": x[0]}, "'seconds'")])
+def test_a_step_that_returns_what_cannot_be_logged_is_refused(outputs, message, tmp_path):
+  def zeros(context):
+    return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
+  with pytest.raises(UsageError, match=message):
+    train(tmp_path, "train.steps = 1", step=lambda: outputs, inputs=zeros)
+
+
+def test_a_run_that_failed_has_a_report_of_it_and_one_that_did_not_begin_has_none(tmp_path):
+  def fails():
+    raise ValueError("of the user")
+
+  for name, step, kind in (("failed", fails, ValueError),
+                           ("refused", lambda: {"loss": tf.zeros([2])}, UsageError)):
+    with pytest.raises(kind):
+      train(tmp_path / name, "train.steps = 1", step=lambda step=step: step)
+  ended = [json.loads((tmp_path / name / "run.json").read_text()).get("ended")
+           for name in ("failed", "refused")]
+  assert ended[0].startswith("failed: ") and ended[0].endswith("ValueError: of the user")
+  assert "of the user" in (tmp_path / "failed" / "report.html").read_text()
+  assert ended[1] is None and not (tmp_path / "refused" / "report.html").exists()
