@@ -1,5 +1,10 @@
-"""What a call of a collective is checked for: its tensors, its groups, and the other replicas."""
+"""What a call of a collective is checked for: its tensors, its groups, and the other replicas.
 
+Replicas that trace a step wait for each other when they meet, so they meet as seldom as possible: a
+call is compared with those of other replicas where its first tensor moves.
+"""
+
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +36,7 @@ class Group:
     self.is_whole = groups is None
     if groups is None:
       self.count, self.size, self.members = 1, replicas, [list(range(replicas))]
-      self.number, self.position = 0, context.replica_id()
+      self.number = 0
       return
     self.members = [list(group) for group in groups]
     self.count, self.size = len(self.members), len(self.members[0]) if self.members else 0
@@ -42,7 +47,12 @@ class Group:
     places = {replica: (number, position) for number, group in enumerate(self.members)
               for position, replica in enumerate(group)}
     place = tf.gather(tf.constant([places[r] for r in range(replicas)]), context.replica_id())
-    self.number, self.position = tf.unstack(place)
+    self.number, self._position = tf.unstack(place)
+
+  @property
+  def position(self) -> int | tf.Tensor:
+    """The place of this replica in its group."""
+    return context.replica_id() if self.is_whole else self._position  # The id is an operation.
 
   def own(self, x: tf.Tensor) -> tf.Tensor:
     """What is from the replicas of this group, in its order: `[replicas, ...] -> [size, ...]`."""
@@ -73,7 +83,7 @@ def checked_call(call: str, values: Nest, groups: Groups,
   values = _checked(call, values, check)
   group = Group(groups)
   if context.num_replicas() > 1:
-    _agree(_in_words(call, values, groups))
+    _record(_in_words(call, values, groups))
   return values, group
 
 
@@ -87,23 +97,14 @@ def checked_concat(call: str, values: Nest, axis: int, groups: Groups,
   if context.num_replicas() == 1:
     return values, group, False
   lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
-  equal = _agree(_in_words(call, values, groups, axis), lengths)
-  if equal:  # In this process; what all workers compare are the words.
-    context.current().collectives[-1] += f", lengths {lengths}"
-  return values, group, not equal
-
-
-def agree_here(value: Any) -> bool:
-  """Whether all replicas are in this process, and pass an equal value that is not None."""
-  if context.num_replicas() == 1:
-    return value is not None
-  return tf.distribute.get_replica_context().merge_call(_all_equal, args=(repr(value),))
-
-
-def _all_equal(strategy: tf.distribute.Strategy, value: Any) -> bool:
-  are_here = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
-  values = set(strategy.experimental_local_results(value))
-  return are_here and len(values) == 1 and values != {"None"}
+  _record(_in_words(call, values, groups, axis))
+  equal = Agreement(None if None in lengths else lengths)
+  meet(lambda _: None)
+  # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
+  if not equal or not (all_are_here() or not tf.executing_eagerly()):
+    return values, group, True
+  context.current().collectives[-1] += f", lengths {lengths}"  # What all workers compare.
+  return values, group, False
 
 
 def _checked(call: str, values: Nest, check: Callable[[str, tf.Tensor], None] | None) -> Nest:
@@ -122,30 +123,15 @@ def _checked(call: str, values: Nest, check: Callable[[str, tf.Tensor], None] | 
   return values
 
 
-def _agree(call: str, lengths: Sequence[int | None] = ()) -> bool:
-  """Records the call, and checks that the replicas of this process make the same one.
-
-  Returns whether the `lengths`, which may differ, are known and the same everywhere.
-  """
+def _record(call: str) -> None:
+  """Records the call, which is compared with those of other replicas where they meet."""
   now = context.current()
   if now.is_step and context.in_inner_graph():
     raise UsageError(
         f"{call}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
         "replicas cannot meet; call it in the step itself, and loop over a Python range")
   now.collectives.append(call)
-  return tf.distribute.get_replica_context().merge_call(_compare, args=(call, repr(lengths)))
-
-
-def _compare(strategy: tf.distribute.Strategy, call: Any, lengths: Any) -> bool:
-  calls = strategy.experimental_local_results(call)
-  for replica, other in enumerate(calls):
-    if other != calls[0]:
-      raise UsageError(f"replica 0 calls {calls[0]}, but replica {replica} calls {other}; every "
-                       "replica must make the same calls in the same order")
-  # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
-  are_all_here = len(calls) == strategy.num_replicas_in_sync or not tf.executing_eagerly()
-  of_replicas = set(strategy.experimental_local_results(lengths))
-  return are_all_here and len(of_replicas) == 1 and "None" not in of_replicas.pop()
+  now.uncompared.append(call)
 
 
 def _in_words(call: str, values: Nest, groups: Groups, free_axis: int | None = None) -> str:
@@ -165,3 +151,70 @@ def freed(shape: tf.TensorShape, axis: int) -> tf.TensorShape:
   sizes = shape.as_list()
   sizes[axis] = None
   return tf.TensorShape(sizes)
+
+
+# ---- Where replicas meet ------------------------------------------------------------------------
+
+
+class Agreement:
+  """Whether the replicas of this process have an equal value, which is not None: a `bool`.
+
+  It is known after they `meet`.
+  """
+
+  def __init__(self, value: Any):
+    self.value = value
+    self._holds = value is not None
+    if context.num_replicas() > 1:
+      context.current().agreements.append(self)
+
+  def __bool__(self) -> bool:
+    return self._holds
+
+  def settle(self, values: list[Any]) -> None:
+    """Takes the values of all replicas."""
+    self._holds = self.value is not None and all(value == self.value for value in values)
+
+
+def all_are_here() -> bool:
+  """Whether all replicas are in this process."""
+  strategy = tf.distribute.get_strategy()
+  return (context.num_replicas() == 1
+          or len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync)
+
+
+def meet(function: Callable[..., Any], *values: Any) -> Any:
+  """Calls `function(strategy, *values)` once, with the values of all replicas of this process.
+
+  Before, it compares the calls that the replicas made, and settles their agreements.
+
+  Raises:
+    UsageError: a replica made another call.
+  """
+  now = context.current()
+  calls, now.uncompared = now.uncompared, []
+  agreements, now.agreements = now.agreements, []
+  # In a function, because tf.distribute would take lists apart.
+  return tf.distribute.get_replica_context().merge_call(
+      functools.partial(_meeting, function), args=(lambda: (calls, agreements), *values))
+
+
+def _meeting(function: Callable[..., Any], strategy: tf.distribute.Strategy, said: Any,
+             *values: Any) -> Any:
+  of_replicas = [each() for each in strategy.experimental_local_results(said)]
+  _compare([calls for calls, _ in of_replicas])
+  for asked in zip(*(agreements for _, agreements in of_replicas), strict=True):
+    for agreement in asked:
+      agreement.settle([each.value for each in asked])
+  return function(strategy, *values)
+
+
+def _compare(calls: list[list[str]]) -> None:
+  """Raises a UsageError unless all replicas made the same calls."""
+  for replica, own in enumerate(calls):
+    if own != calls[0]:
+      place = next((i for i, pair in enumerate(zip(own, calls[0], strict=False))
+                    if pair[0] != pair[1]), min(len(own), len(calls[0])))
+      first, other = (each[place] if place < len(each) else "nothing" for each in (calls[0], own))
+      raise UsageError(f"replica 0 calls {first}, but replica {replica} calls {other}; every "
+                       "replica must make the same calls in the same order")

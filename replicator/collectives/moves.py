@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from replicator.collectives import calls
 from replicator.internals import tensorflow_internals
 from replicator.step import context
 
@@ -39,10 +40,10 @@ def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor]) 
   size = x.shape.num_elements()
   context.current().transfers.append(
       context.Transfer(move, None if size is None else size * x.dtype.size))
-  replica = tf.distribute.get_replica_context()
-  if isinstance(replica.strategy, tf.distribute.TPUStrategy):
+  if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+    calls.meet(lambda *_: None)  # A TPU's replicas are traced once.
     return _on_tpu(move, x)
-  result = replica.merge_call(functools.partial(_merged, move), args=(x,))
+  result = calls.meet(functools.partial(_merged, move), x)
   result.set_shape([context.num_replicas(), *x.shape] if move == "all_gather" else x.shape)
   if not x.dtype.is_floating:
     return result
@@ -78,15 +79,21 @@ def _in_memory(move: str, devices: Sequence[str], tensors: Sequence[tf.Tensor]
   """A move between devices that share memory, or copy from each other."""
   if move == "all_to_all":
     parts = [tf.unstack(x) for x in tensors]
-    return [_on(device, tf.stack, of_replica)
+    return [_on(device, _stacked, of_replica)
             for device, *of_replica in zip(devices, *parts, strict=True)]
   # Made once and read by all, so that the work grows with the number of replicas, not its square.
-  result = _on(devices[0], tf.add_n if move == "all_reduce" else tf.stack, tensors)
+  result = _on(devices[0], tf.add_n if move == "all_reduce" else _stacked, tensors)
   return [result] * len(devices)
 
 
+def _stacked(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  return tf.raw_ops.Pack(values=tensors)  # `tf.stack` looks for constants first, which takes long.
+
+
 def _on(device: str, function: Callable, x: Any) -> tf.Tensor:
-  with tf.device(device):
+  # In a graph, `tf.device` takes longer than the operations within.
+  with (tf.device(device) if tf.executing_eagerly()
+        else tf.compat.v1.get_default_graph().device(device)):
     return function(x)
 
 

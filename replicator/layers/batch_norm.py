@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -96,7 +97,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x, scale=scale, offset=offset,
         mean=tf.zeros([0]), variance=tf.zeros([0]), epsilon=self.epsilon, is_training=True)
-    count = _count(x, variance.dtype)
+    count = tf.cast(_count(x), variance.dtype)
     self._move(mean, variance * (count - 1) / count)  # The operation divides by count - 1.
     return outputs
 
@@ -111,17 +112,18 @@ class GlobalBatchNorm(keras.layers.Layer):
       # An update that is skipped because of an infinity or NaN must not move the statistics either.
       share = tf.where(tf.math.is_finite(variance),
                        tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
-      for statistic, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-        old, new = statistic.value, tf.stop_gradient(value)
-        change = tf.math.multiply_no_nan(new - old * olds if olds else new, share)
-        statistic.assign(old + change)
+      for statistic, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
+        old = tf.convert_to_tensor(statistic.value)
+        change = new - (old if olds == 1 else old * olds) if olds else new
+        statistic.assign(old + tf.math.multiply_no_nan(change, share))
 
   def compute_output_shape(self, input_shape):
     return input_shape
 
 
 _Moments = tuple[tf.Tensor, tf.Tensor]
-_Combine = Callable[[tf.Tensor], tuple[_Moments, tf.Tensor]]
+_Count: TypeAlias = tf.Tensor | float  # How many values a channel has: [1], or known to the graph.
+_Combine = Callable[[tf.Tensor], tuple[_Moments, _Count]]
 
 
 def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float,
@@ -155,21 +157,26 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
 
 
 def _combined_moments(x: tf.Tensor, groups: collectives.Groups
-                      ) -> tuple[_Moments, _Moments, tf.Tensor]:
+                      ) -> tuple[_Moments, _Moments, _Count]:
   """The moments of the group, those of all replicas, and the number of the group's examples."""
   axes = list(range(x.shape.rank - 1))
   mean = tf.reduce_mean(x, axes)
   variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
-  count = _count(x, x.dtype)
-  if not x.shape.num_elements():  # There are none, or it is known only when the step runs.
+  size, count = x.shape.num_elements(), _count(x)
+  if not size:  # There are no values, or it is known only when the step runs.
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
-  if calls.agree_here(x.shape.num_elements() or None):
+  if calls.all_are_here():
+    equal = calls.Agreement(size or None)
     packed = collectives.all_gather(tf.stack([mean, variance]))
     combine: _Combine = functools.partial(_combine_equal, count)
-  else:
-    packed = collectives.all_gather(tf.concat([count, mean, variance], axis=0))
+    if not equal:
+      packed = tf.concat([collectives.all_gather(_as_tensor(count, x.dtype)),
+                          tf.reshape(packed, [packed.shape[0], -1])], axis=1)
+      combine = _combine
+  else:  # One collective is faster than two.
+    packed = collectives.all_gather(tf.concat([_as_tensor(count, x.dtype), mean, variance], 0))
     combine = _combine
   with xla.alike():  # For the moving statistics.
     everywhere, total = combine(packed)
@@ -179,14 +186,18 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
   return of_group, everywhere, count
 
 
-def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """The number of values of each channel, `[1]`; a constant if the graph knows it."""
+def _count(x: tf.Tensor) -> _Count:
+  """The number of values of each channel, `[1]` of x's dtype if the graph does not know it."""
   size = x.shape.num_elements()
-  return (tf.cast(tf.size(x) / x.shape[-1], dtype)[tf.newaxis] if size is None
-          else tf.constant([size / x.shape[-1]], dtype))
+  return (size / x.shape[-1] if size is not None
+          else tf.cast(tf.size(x) / x.shape[-1], x.dtype)[tf.newaxis])
 
 
-def _combine_equal(count: tf.Tensor, packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
+def _as_tensor(count: _Count, dtype: tf.DType) -> tf.Tensor:
+  return tf.reshape(tf.cast(count, dtype), [1])
+
+
+def _combine_equal(count: _Count, packed: tf.Tensor) -> tuple[_Moments, _Count]:
   """The moments and the count of replicas that have `count` each, given `[replicas, 2, c]`."""
   means, variances = tf.unstack(packed, axis=1)
   mean = tf.reduce_mean(means, axis=0)

@@ -8,7 +8,7 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator.collectives import collectives
+from replicator.collectives import calls, collectives
 from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged
@@ -219,6 +219,8 @@ class Replicator:
         replicas.append(replica)
         with located(), errors_unchanged():
           outputs = step_fn(*arguments)
+          if replica.uncompared:  # Calls without tensors.
+            calls.meet(lambda _: None)
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)

@@ -174,11 +174,11 @@ def test_a_number_below_one_is_refused(binding):
 
 @pytest.mark.slow
 def test_the_digits_job_learns_codes_that_a_linear_probe_reads(tmp_path):
-  # A third of the configuration's steps: a CPU trains it for minutes.
+  # Two thirds of the configuration's steps: a CPU trains it for minutes.
   config.parse([str(ROOT / "configs" / "bigbigan_digits.gin")],
-               ["train.steps = 1000", "LinearDecay.start = 500", "LinearDecay.updates = 1000",
-                "discriminator/LinearDecay.start = 1000",
-                "discriminator/LinearDecay.updates = 2000"])
+               ["train.steps = 2000", "LinearDecay.start = 1000", "LinearDecay.updates = 2000",
+                "discriminator/LinearDecay.start = 2000",
+                "discriminator/LinearDecay.updates = 4000"])
   bigbigan.bigbigan(str(tmp_path))
   rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   evaluations = [row for row in rows if "eval/probe_accuracy" in row]

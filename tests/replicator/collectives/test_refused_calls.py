@@ -29,6 +29,11 @@ DISAGREEMENTS = {
     "another width": lambda x: all_concat(x[:, :1 + static_id()]),
     "another source": lambda x: broadcast(x, static_id()),
     "other groups": lambda x: all_sum(x, [[0, 1]] if static_id() else [[1, 0]]),
+    "another without tensors": lambda x: all_sum([]) if static_id() else all_mean([]),
+    "one without tensors before": lambda x: [
+        all_sum(each) for each in ([[], x] if static_id() else [x])],
+    "one without tensors more": lambda x: [
+        all_sum(each) for each in ([x, []] if static_id() else [x])],
     "one call more": lambda x: [all_sum(x)] * 2 if static_id() else [all_sum(x), all_max(x)],
 }
 
