@@ -176,8 +176,8 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("SNGAN.optimizer = @adam()",
      "SNGAN.optimizer = @adam(): must be a function (@name), not what it returns. Write @adam"),
     ("sngan.data = @Mnist",
-     "nothing configurable is called 'Mnist'. Write one of: @Digits, @HuggingFace, @ImageArrays, "
-     "@ImageFolder, @ImageZip, @Shapes, @StackedDigits, @TFDS, @TFRecords"),
+     "nothing configurable is called 'Mnist'. Write one of: @Augmented, @Digits, @HuggingFace, "
+     "@ImageArrays, @ImageFolder, @ImageZip, @Shapes, @StackedDigits, @TFDS, @TFRecords"),
     ("SNGAN.bigan = true", "not valid gin: SNGAN.bigan = true (write True)"),
     ("SNGAN.bigan = 1", "SNGAN.bigan = 1: must be bool, not int"),
     ("train.steps = 1e4", "train.steps = 10000.0: must be int, not float. Write 10000"),

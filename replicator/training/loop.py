@@ -280,6 +280,8 @@ class Loop:
     """Saves, if that is not done, and ends the run."""
     state = self._state
     if not self._guard.is_sound:
+      with contextlib.suppress(RunFailed):  # It would hide the cause.
+        self._checkpoints.wait()
       raise RunFailed(f"stopped at step {state.step}, which is not saved, since its numbers are "
                       f"not finite; {self._recovery.last_checkpoint()}")
     if state.saved_step != state.step:

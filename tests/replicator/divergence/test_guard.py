@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import replicator
+from replicator import atomic
 from replicator.app import config
 from replicator.divergence.guard import Divergence, Guard
 from replicator.errors import RunFailed, first_line
@@ -111,11 +113,17 @@ def test_a_warned_run_keeps_its_last_good_checkpoint(tmp_path, capsys):
   assert saved_steps(tmp_path) == [4]
 
 
-def test_a_stop_at_a_step_that_is_not_finite_saves_nothing(tmp_path):
+def test_a_stop_at_a_step_that_is_not_finite_saves_nothing(tmp_path, monkeypatch):
   def ask(step, number):
     if number == 5:
       os.kill(os.getpid(), signal.SIGTERM)
 
+  def publish_late(*arguments):  # The checkpoint is named although it is still being written.
+    time.sleep(0.3)
+    publish(*arguments)
+
+  publish = atomic.publish
+  monkeypatch.setattr(atomic, "publish", publish_late)
   config.parse([], [*SETTINGS, "Guard.action = 'warn'"])
   with pytest.raises(RunFailed, match=(
       r"^stopped at step 6, which is not saved, since its numbers are not finite; the last good "
