@@ -1,6 +1,6 @@
 """A run that logs what it sees of images in a folder and in shards, decoded as they are drawn.
 
-    python -m tests.programs.drawn_images --gin_param="FolderAndShards.path = 'DIR'" --workdir=RUN
+    python -m tests.programs.drawn_images --gin_param="see_images.path = 'DIR'" --workdir=RUN
 """
 
 import gin
@@ -17,7 +17,6 @@ SIDE = 16
 PRIME = 1_048_573  # Checksums are below it, so that float32 has them exactly, too.
 
 
-@gin.configurable
 class FolderAndShards:
   """The images of `path/folder` and of `path/shards`, both augmented and never kept decoded."""
 
@@ -56,15 +55,16 @@ def see(batch: dict[str, dict[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
   return seen
 
 
-def main(workdir: str) -> None:
+@gin.configurable
+def see_images(workdir: str, path: str = gin.REQUIRED) -> None:
   """Trains nothing."""
-  replicator.train(lambda: see, FolderAndShards(), workdir=workdir)
+  replicator.train(lambda: see, FolderAndShards(path), workdir=workdir)
 
 
 def run(words: list[str]) -> None:
   """Runs a command line in this process."""
-  app.run(main, words)
+  app.run(see_images, words)
 
 
 if __name__ == "__main__":
-  app.run(main)
+  app.run(see_images)

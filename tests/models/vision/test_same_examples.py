@@ -50,7 +50,7 @@ def expected(images):
 
 
 def words(images, workdir, steps, *bindings):
-  bindings = (f"FolderAndShards.path = '{images}'", f"train.global_batch_size = {BATCH}",
+  bindings = (f"see_images.path = '{images}'", f"train.global_batch_size = {BATCH}",
               f"train.seed = {SEED}", f"train.steps = {steps}", "train.log_every = 1",
               "train.eval_every = 0", "train.precision = 'float64'", *bindings)
   return [f"--workdir={workdir}", *(f"--gin_param={binding}" for binding in bindings)]
