@@ -4,32 +4,43 @@ Thread pools of two frameworks in one process would compete. With turns of a few
 round, a slow minute of the machine slows all contenders. The result is the median over the turns.
 """
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 
+from benchmarks.memory import family_mib
 
-def take(step: Callable[[], float], calls: int) -> None:
+_TO_END = 5  # Seconds that a process has to end by itself.
+
+
+def take(step: Callable[[], float], calls: int, untimed: int = 0) -> None:
   """Runs in a contender's process: for every line of stdin, times one turn.
 
   Args:
-    step: takes a step, waits for its loss and returns it.
+    step: takes a step, waits for its loss, or another number, and returns it.
     calls: how many calls of `step` a turn has.
+    untimed: how many calls come before these, since they only use up what was made ready while
+      others had their turns.
   """
   for _ in range(2):  # Tracing, and time for memory and threads to settle.
     step()
   for _ in sys.stdin:
-    start = time.perf_counter()
+    for _ in range(untimed):
+      step()
+    start, cpu = time.perf_counter(), time.process_time()
     for _ in range(calls):
-      loss = step()
-    print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss}), flush=True)
+      found = step()
+    print(json.dumps({"seconds": time.perf_counter() - start, "found": found,
+                      "cpu": time.process_time() - cpu, "mib": family_mib()}), flush=True)
 
 
 class Contender:
@@ -39,14 +50,24 @@ class Contender:
     program: the module of the benchmark, which is run again with `--contender=<name>`.
     name: the contender's name.
     threads: threads of OpenMP.
+    flags: more flags of the program.
+
+  Attributes:
+    seconds: of the turns that count.
+    cpu: seconds of the CPU, which other work changes less, of every turn.
+    found: what the step returned at the end of the last turn.
+    mib: the highest resident memory after the last turn; see `family_mib`.
   """
 
-  def __init__(self, program: str, name: str, threads: int):
+  def __init__(self, program: str, name: str, threads: int, flags: Sequence[str] = ()):
     self.name = name
     self.seconds: list[float] = []
+    self.cpu: list[float] = []
+    self.found = 0.0
+    self.mib = 0.0
     self._process = subprocess.Popen(
-        [sys.executable, "-m", program, *sys.argv[1:], f"--contender={name}"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", program, *sys.argv[1:], *flags, f"--contender={name}"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         env=os.environ | {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"})
 
   def turn(self) -> float:
@@ -60,14 +81,25 @@ class Contender:
       answer = ""
     if not answer:
       raise SystemExit(f"{self.name} failed; see its error above")
-    return json.loads(answer)["seconds"]
+    turn = json.loads(answer)
+    self.found, self.mib = turn["found"], turn["mib"]
+    self.cpu.append(turn["cpu"])
+    return turn["seconds"]
 
   def close(self) -> None:
-    self._process.communicate()
+    """Ends the process, and those that it has started."""
+    assert self._process.stdin
+    with contextlib.suppress(BrokenPipeError):
+      self._process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self._process.wait(_TO_END)
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(self._process.pid, signal.SIGKILL)
+    self._process.wait()
 
 
 def compare(program: str, names: Sequence[str], rounds: int, threads: int, amount: float,
-            unit: str, title: str) -> dict[str, float]:
+            unit: str, title: str, flags: Sequence[str] = ()) -> dict[str, float]:
   """Runs the contenders in turns, and prints a table that compares the others with the first.
 
   Returns the median seconds of a turn of each contender.
@@ -80,28 +112,31 @@ def compare(program: str, names: Sequence[str], rounds: int, threads: int, amoun
     amount: how many `unit` one turn has.
     unit: what is counted, such as 'examples'.
     title: title of the table.
+    flags: more flags of the program.
   """
   versions = {package: importlib.metadata.version(package)
               for package in ("tensorflow", "keras", "torch", "jax")
               if importlib.util.find_spec(package)}
   print(f"{_cpu_model()}, {os.cpu_count()} cores, {threads} threads each;",
         ", ".join(f"{name} {version}" for name, version in versions.items()))
-  contenders = [Contender(program, name, threads) for name in names]
-  for contender in contenders:  # The first turn does not count: each waits until it has started.
-    contender.turn()
-  for _ in range(rounds):
-    for contender in contenders:
-      contender.seconds.append(contender.turn())
-  for contender in contenders:
-    contender.close()
+  with contextlib.ExitStack() as running:
+    contenders = [running.enter_context(contextlib.closing(
+        Contender(program, name, threads, flags))) for name in names]
+    for contender in contenders:  # The first turn does not count: each waits until it has started.
+      contender.turn()
+    for _ in range(rounds):
+      for contender in contenders:
+        contender.seconds.append(contender.turn())
   print(f"{title}, {rounds} turns")
-  print(f"{'':15} {unit + '/s':>10} {'lowest':>8} {'highest':>8} {f'{names[0]} is':>10}")
+  print(f"{'':15} {unit + '/s':>10} {'lowest':>8} {'highest':>8} {f'{names[0]} is':>10} "
+        f"{'MiB':>8}")
   medians = {contender.name: statistics.median(contender.seconds) for contender in contenders}
   reference = medians[names[0]]
   for contender in contenders:
     median = medians[contender.name]
     print(f"{contender.name:15} {amount / median:10.1f} {amount / max(contender.seconds):8.1f} "
-          f"{amount / min(contender.seconds):8.1f} {median / reference:9.2f}x")
+          f"{amount / min(contender.seconds):8.1f} {median / reference:9.2f}x "
+          f"{contender.mib:8,.0f}")
   return medians
 
 

@@ -7,6 +7,7 @@ encoder says of images, and tests them on images that nothing was trained on.
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import ClassVar
@@ -23,7 +24,7 @@ from models.gan.networks import biggan_deep  # noqa: F401  (for gin)
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
 from models.gan.networks.biggan import BigGANGenerator
 from models.gan.sample_evaluator import SampleEvaluator
-from models.vision import grid, sources  # noqa: F401  (sources for gin)
+from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.digits import Digits
 from models.vision.held_out import hold_out
 from models.vision.images import ImageSource, read, to_unit_range
@@ -164,49 +165,40 @@ class BigBiGANEvaluator:
   """Draws samples and reconstructions, and measures samples and what the encoder has learned.
 
   Args:
-    evaluate_samples: draws and measures samples.
+    evaluate_samples: draws and measures samples and reconstructions.
     train_on: the images that the networks are trained on.
     held_out: all others.
-    rows: number of rows of the grid of reconstructions.
     probe_images: how many images the linear classifiers are trained on at most, and tested on.
   """
 
   def __init__(self, evaluate_samples: SampleEvaluator, train_on: ImageSource,
-               held_out: ImageSource, rows: int = 8, probe_images: int = 5_000):
+               held_out: ImageSource, probe_images: int = 5_000):
     self._evaluate_samples = evaluate_samples
     self.on_all_workers = evaluate_samples.on_all_workers
     self._parts = train_on, held_out
-    self._shown = rows * (rows // 2)
-    self._columns = rows // 2
     self._probe_images = probe_images
 
   def __call__(self, gan: BigBiGAN) -> replicator.Evaluation:
-    """A picture; the metrics of samples; and on held-out images, of the encoder:
+    """What `evaluate_samples` draws and measures, and on held-out images, of the encoder:
 
-    `reconstruction_error`, the mean squared error of a pixel; `probe_accuracy` of a linear
-    classifier of codes; and `feature_probe_accuracy` of one of the encoder's features.
+    `probe_accuracy` of a linear classifier of codes, and `feature_probe_accuracy` of one of the
+    encoder's features.
     """
     of_samples = self._evaluate_samples(gan)
-    assert of_samples.picture is not None
-    (train_labels, _, *train_inputs), (labels, images, *inputs) = (
+    (train_labels, *train_inputs), (labels, *inputs) = (
         self._encoded(gan, part) for part in self._parts)
     code_accuracy, feature_accuracy = (
         linear_probe(train_input, train_labels, held_out_input, labels)
         for train_input, held_out_input in zip(train_inputs, inputs, strict=True))
-    originals, codes = images[:self._shown], inputs[0][:self._shown]
-    reconstructions = gan.generate(codes).numpy()
-    picture = grid.side_by_side(
-        of_samples.picture, grid.paired_grid(originals, reconstructions, self._columns))
-    error = np.mean(np.square(originals / 127.5 - 1.0 - reconstructions))
-    return replicator.Evaluation(
-        {**of_samples.scalars, "reconstruction_error": error, "probe_accuracy": code_accuracy,
-         "feature_probe_accuracy": feature_accuracy}, picture, of_samples.method)
+    return dataclasses.replace(of_samples, scalars={
+        **of_samples.scalars, "probe_accuracy": code_accuracy,
+        "feature_probe_accuracy": feature_accuracy})
 
   def _encoded(self, gan: BigBiGAN, part: ImageSource, batch_size: int = 250) -> list[np.ndarray]:
-    """Labels [n], images, codes and features of the first images of a part."""
+    """Labels [n], codes and features of the first images of a part."""
     images, labels = read(part, np.arange(min(part.size, self._probe_images)))
     encoded = [gan.encode(images[i:i + batch_size]) for i in range(0, len(images), batch_size)]
-    return [labels, images, *(np.concatenate(arrays) for arrays in zip(*encoded, strict=True))]
+    return [labels, *(np.concatenate(arrays) for arrays in zip(*encoded, strict=True))]
 
 
 @gin.configurable
@@ -222,7 +214,8 @@ def bigbigan(workdir: str, data: Callable[[], ImageSource] = Digits,
   source = data()
   train_on, others = hold_out(source, held_out)
   # Samples are compared with all images, as other experiments compare theirs.
-  evaluate_samples = SampleEvaluator(source, os.path.join(workdir, "classifier"))
+  evaluate_samples = SampleEvaluator(source, os.path.join(workdir, "classifier"),
+                                     reconstructed=others)
   evaluator = BigBiGANEvaluator(evaluate_samples, train_on, others)
   replicator.train(lambda: BigBiGAN(source.image_shape), train_on, evaluator, workdir=workdir)
 

@@ -2,8 +2,7 @@
 
     python -m experiments.gan --gin_file=configs/r3gan_stacked_digits.gin
 
-R3GAN, WGAN-GP, BigGAN and DCGAN are configurations of it. `experiments.sngan`, which is shorter,
-trains an encoder as well.
+R3GAN, WGAN-GP, BigGAN and DCGAN are configurations of it.
 """
 
 import contextlib
@@ -42,10 +41,11 @@ from replicator.optimizers.schedules import Number
 
 @gin.configurable(denylist=["image_shape", "num_classes"])
 class GAN(tf.Module):
-  """One training step: discriminator updates, one generator update.
+  """One training step: discriminator updates, one generator update, one update of an encoder.
 
-  The optimizers are made in the gin scopes `discriminator` and `generator`. Each update takes its
-  own part of the batch; the generator's takes one if the loss is relative, as `@relativistic` is.
+  The optimizers are made in the gin scopes `discriminator`, `generator` and `encoder`. Each update
+  of the discriminator takes its own part of the batch; so does the generator's if the loss is
+  relative, as `@relativistic` is.
 
   Args:
     image_shape: (height, width, channels) of the data.
@@ -54,6 +54,8 @@ class GAN(tf.Module):
     generator: makes the generator, such as `@R3GANGenerator`, from resolution, channels,
       latent_dim and num_classes.
     discriminator: makes the discriminator from resolution, channels and num_classes.
+    encoder: makes a network that regresses the codes of samples, such as `@Encoder`, from
+      resolution, channels and latent_dim; or None.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
     penalties: terms of the discriminator's loss, such as `[@r1(), @r2()]`.
     augment: makes what images and samples pass through before the discriminator sees them, such
@@ -80,6 +82,7 @@ class GAN(tf.Module):
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                generator: Callable[..., keras.Model] = gin.REQUIRED,
                discriminator: Callable[..., keras.Model] = gin.REQUIRED,
+               encoder: Callable[..., keras.Model] | None = None,
                loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
                penalties: Sequence[Penalty] = (),
                augment: Callable[[], Any] | None = None,
@@ -98,7 +101,7 @@ class GAN(tf.Module):
       raise replicator.UsageError(
           f"GAN.generator_batch_ratio = {generator_batch_ratio}: the loss compares each sample "
           "with an image, so there must be as many of both; write 1")
-    resolution, _, channels = image_shape
+    shape = {"resolution": image_shape[0], "channels": image_shape[2]}
     self.num_classes = num_classes if conditional else 0
     self.penalties = list(penalties)
     self.augment = augment() if augment else None
@@ -108,12 +111,11 @@ class GAN(tf.Module):
     self.generator_batch_ratio = generator_batch_ratio
     self.generator_orthogonality = generator_orthogonality
     self.generator_classification = generator_classification
-    self.generator = generator(resolution=resolution, channels=channels, latent_dim=latent_dim,
-                               num_classes=self.num_classes)
-    self.discriminator = discriminator(resolution=resolution, channels=channels,
-                                       num_classes=self.num_classes)
+    self.generator = generator(**shape, latent_dim=latent_dim, num_classes=self.num_classes)
+    self.discriminator = discriminator(**shape, num_classes=self.num_classes)
+    self.encoder: Any = encoder(**shape, latent_dim=latent_dim) if encoder else None
     self.optimizers = {}
-    for name in ("discriminator", "generator"):
+    for name in ("discriminator", "generator", *["encoder"] * bool(encoder)):
       with gin.config_scope(name):
         self.optimizers[name] = replicator.wrap_optimizer(
             optimizer(), getattr(self, name).trainable_variables)
@@ -121,7 +123,7 @@ class GAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are both losses, the discriminator's with its penalties, and for its last update:
+    These are the losses, the discriminator's with its penalties, and for its last update:
     `penalty`, their sum; `d_accuracy`, the fraction of images and samples that it classifies
     correctly, or of pairs whose image has the higher score if the loss is relative;
     `sample_variance` and `data_variance`, the variances over the global batch of samples and of
@@ -132,17 +134,27 @@ class GAN(tf.Module):
       discriminator_loss, penalty, accuracy, moments = self._update_discriminator(
           to_unit_range(part["image"], keras.config.floatx()), part["label"])
     generator_loss = self._update_generator(parts[-1])
+    encoded = {"encoder": self._update_encoder(parts[-1]["label"])} if self.encoder else {}
     adapted = ({"augmentation": tf.convert_to_tensor(self.augment.probability())}
                if isinstance(self.augment, ADA) else {})
-    return {"discriminator": discriminator_loss, "generator": generator_loss, "penalty": penalty,
-            "d_accuracy": accuracy, **sample_variance.variances(moments), **adapted}
+    return {"discriminator": discriminator_loss, "generator": generator_loss, **encoded,
+            "penalty": penalty, "d_accuracy": accuracy, **sample_variance.variances(moments),
+            **adapted}
 
-  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have two sizes.
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
     optimizer = self.optimizers["generator"]
     with optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext():
       return self.generator(z, labels, training=False)
+
+  @tf.function(autograph=False)
+  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Images decoded from their codes: uint8 `[n, h, w, c]`, int32 `[n]` -> `[n, h, w, c]`."""
+    if not self.encoder:
+      raise replicator.UsageError("GAN.encoder = None: without an encoder nothing is reconstructed")
+    images = to_unit_range(images, keras.config.floatx())
+    return self.generate(self.encoder(images, training=False), labels)
 
   def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> list:
     """Loss [], penalty [], accuracy [], and the `sample_variance.moments`."""
@@ -180,6 +192,13 @@ class GAN(tf.Module):
       return self._update("generator", loss, *self._sample(labels))[0]
     images = to_unit_range(part["image"], keras.config.floatx())
     return self._update("generator", relative_loss, *self._sample(labels), images, labels)[0]
+
+  def _update_encoder(self, labels: tf.Tensor) -> tf.Tensor:
+    def loss(z, labels):
+      codes = self.encoder(self.generator(z, labels, training=True), training=True)
+      return [tf.reduce_mean(tf.math.squared_difference(codes, z))]
+
+    return self._update("encoder", loss, *self._sample(labels))[0]
 
   def _regularized(self, loss: tf.Tensor, logits: tf.Tensor | None,
                    fake_labels: tf.Tensor) -> tf.Tensor:

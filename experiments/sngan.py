@@ -26,9 +26,10 @@ from models.gan.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
 from models.gan.latents import normal_latents
 from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
 from models.gan.networks.sngan import Discriminator, Encoder, Generator
+from models.gan.sample_evaluator import reconstructions
 from models.vision import grid, sources  # noqa: F401  (sources for gin)
 from models.vision.digits import Digits
-from models.vision.images import ImageSource, read, to_unit_range
+from models.vision.images import ImageSource, to_unit_range
 from replicator import app, random
 
 
@@ -193,12 +194,10 @@ class Evaluator:
   def __call__(self, gan: SNGAN) -> replicator.Evaluation:
     # Not in the constructor, because nothing may be computed before the strategy is made.
     self._quality = self._quality or self._make_quality(self._data, self._folder)
-    originals, reconstructions = self._reconstruct(gan)
+    pairs, error = reconstructions(gan, self._data, self._rows)
     picture = grid.side_by_side(
-        grid.image_grid(self._sample(gan, self._rows ** 2), self._rows),
-        grid.paired_grid(originals, reconstructions, self._rows // 2))
+        grid.image_grid(self._sample(gan, self._rows ** 2), self._rows), pairs)
     scalars = self._quality.measure(functools.partial(self._sample, gan), gan.num_classes)
-    error = np.mean(np.square(originals / 127.5 - 1.0 - reconstructions))
     return replicator.Evaluation({**scalars, "reconstruction_error": error}, picture,
                                  self._quality.description)
 
@@ -214,12 +213,6 @@ class Evaluator:
         gan.generate(z[i:i + batch_size].astype(keras.config.floatx()),
                      labels[i:i + batch_size].astype(np.int32))
         for i in range(0, len(z), batch_size)])
-
-  def _reconstruct(self, gan: SNGAN) -> tuple[np.ndarray, np.ndarray]:
-    """Real images, evenly spaced in the data, and their reconstructions."""
-    count = self._rows * (self._rows // 2)
-    images, labels = read(self._data, np.arange(count) * self._data.size // count)
-    return images, gan.reconstruct(images, labels).numpy()
 
 
 @gin.configurable

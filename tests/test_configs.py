@@ -1,6 +1,5 @@
 """Every configuration in `configs/` parses, builds and takes a step."""
 
-import json
 import pathlib
 
 import gin
@@ -19,7 +18,7 @@ from experiments.sngan import sngan
 from replicator.app import config
 from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
-from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
 GAN_MAINS = {"bigbigan": bigbigan, "biggan": gan, "dcgan": gan, "logan": logan, "r3gan": gan,
@@ -112,7 +111,7 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   make_folders(tmp_path)
   experiment = path.stem.split("_")[0]
-  stages = {"r3gan_stacked_digits": 2, "r3gan_cifar10": 4}.get(path.stem)
+  stages = {"r3gan_stacked_digits": 2, "r3gan_cifar10": 4, "r3gan_cifar10_small": 4}.get(path.stem)
   config.parse([str(path)], [
       *TINY[experiment],
       *([f"WIDTHS = {(4,) * stages}", f"GROUPS = {(1,) * stages}"] if stages else []),
@@ -121,8 +120,7 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
       "train.global_batch_size = 4", "train.steps = 1", "train.log_every = 1",
       "train.eval_every = 0", "train.checkpoint_every = 0"])
   GAN_MAINS[experiment](str(tmp_path / "run"))
-  (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-  losses = json.loads(line)
+  (losses,) = rows(tmp_path / "run")
   assert np.isfinite([losses[name] for name in ("discriminator", "generator")]).all()
 
 
@@ -134,7 +132,7 @@ def test_classifier_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
       "ResNet.width = 0.0625", "train.global_batch_size = 4", "train.steps = 1",
       "train.log_every = 1", "train.eval_every = 1", "train.checkpoint_every = 0"])
   resnet(str(tmp_path / "run"))
-  first, last = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+  first, last = rows(tmp_path / "run")
   assert np.isfinite(last["loss"]) and last["eval/top1"] <= last["eval/top5"] <= 1
   assert first["eval/loss"] != last["eval/loss"]
 
@@ -148,8 +146,8 @@ def test_agent_takes_a_step(path, tmp_path):
       "train.steps_per_call = 1", "train.steps = 1", "train.log_every = 1",
       "train.eval_every = 0", "train.checkpoint_every = 0"])
   AGENT_MAINS[agent](str(tmp_path / "run"))
-  (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-  assert np.isfinite(json.loads(line)["value"])
+  (row,) = rows(tmp_path / "run")
+  assert np.isfinite(row["value"])
 
 
 @pytest.mark.slow
@@ -170,8 +168,7 @@ def test_the_default_job_trains_on_any_loss_and_its_config_makes_it_again(bindin
   logged = []
   for workdir in (tmp_path / "1", tmp_path / "2"):
     sngan(str(workdir))
-    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    logged.append([{k: v for k, v in row.items() if k not in TIMES} for row in rows])
+    logged.append(rows(workdir))
     config.parse([str(workdir / "config.gin")], [])
   assert logged[0] == logged[1]
   assert np.isfinite([row["discriminator"] for row in logged[0]]).all()

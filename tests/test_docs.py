@@ -5,7 +5,6 @@ import functools
 import importlib
 import importlib.util
 import io
-import json
 import pathlib
 import re
 import runpy
@@ -42,6 +41,7 @@ from tests.pages import (
   experiment_of,
   values_of,
 )
+from tests.programs import logs
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard"}
 MAINS = {"experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg, "experiments.gan": gan,
@@ -99,11 +99,7 @@ def run(block: Block, flags: list[str], folder: pathlib.Path, monkeypatch) -> li
   with pytest.raises(SystemExit) as end:
     runpy.run_path(str(file), run_name="__main__")
   assert end.value.code == 0
-  return rows_in(folder / "run")
-
-
-def rows_in(workdir: pathlib.Path) -> list[dict]:
-  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return logs.rows(folder / "run")
 
 
 def params(values: dict[str, object]) -> list[str]:
@@ -128,7 +124,7 @@ def test_custom_step_trains_as_a_user_runs_it(tmp_path):
       capture_output=True, text=True, timeout=300, check=False)
   assert done.returncode == 0, done.stdout + done.stderr
   assert done.stderr == ""
-  assert [row["step"] for row in rows_in(tmp_path / "run")] == [10, 20]
+  assert [row["step"] for row in logs.rows(tmp_path / "run")] == [10, 20]
 
 
 @pytest.mark.parametrize("block", [block for block in PROGRAMS if block is not STEP],
@@ -228,7 +224,7 @@ def test_training_command_trains(words, tmp_path, monkeypatch):
   with pytest.raises(SystemExit) as end:
     app.run(MAINS[words[2]], [*flags, *params(few), f"--workdir={tmp_path / 'run'}"])
   assert end.value.code == 0
-  assert "--explain" in words or [row["step"] for row in rows_in(tmp_path / "run")] == [2]
+  assert "--explain" in words or [row["step"] for row in logs.rows(tmp_path / "run")] == [2]
 
 
 def test_flags_in_the_tables_of_programs_exist(flags_of_experiments):

@@ -88,7 +88,7 @@ def networks_of(step: Any) -> dict[str, ExportedNetwork]:
   sampling.check(step)
   image_shape = sampling.image_shape(step)
   made = {"generator": _generator(step, image_shape)}
-  if hasattr(step, "encoder"):
+  if getattr(step, "encoder", None) is not None:
     made["encoder"] = _encoder(step, image_shape)
   return made
 

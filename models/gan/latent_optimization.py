@@ -11,23 +11,29 @@ import tensorflow as tf
 
 from replicator.errors import UsageError
 
+Direction = Callable[[tf.Tensor], tf.Tensor]
+"""The move dz of codes for the gradients of their scores, `[n, d] -> [n, d]`."""
 
-@gin.configurable(denylist=["gradient"])
-def natural_gradient(gradient: tf.Tensor, rate: float = 0.9, damping: float = 5.0) -> tf.Tensor:
-  """rate g / (damping + |g|^2) for each row g of `gradient [n, d]`.
+
+@gin.configurable
+def natural_gradient(rate: float = 0.9, damping: float = 5.0) -> Direction:
+  """rate g / (damping + |g|^2) for each row g of the gradients.
 
   It is the natural gradient with the Fisher matrix g g^T + damping I. The defaults are the paper's.
 
   Reference: equations 11 to 14.
   """
-  squares = tf.reduce_sum(tf.square(gradient), 1, keepdims=True)
-  return rate * gradient / (damping + squares)
+  def direction(gradients: tf.Tensor) -> tf.Tensor:
+    squares = tf.reduce_sum(tf.square(gradients), 1, keepdims=True)
+    return rate * gradients / (damping + squares)
+
+  return direction
 
 
-@gin.configurable(denylist=["gradient"])
-def plain_gradient(gradient: tf.Tensor, rate: float = 0.0001) -> tf.Tensor:
-  """rate g for each row g of `gradient [n, d]`. Reference: equation 4."""
-  return rate * gradient
+@gin.configurable
+def plain_gradient(rate: float = 0.0001) -> Direction:
+  """rate g for each row g of the gradients. Reference: equation 4."""
+  return lambda gradients: rate * gradients
 
 
 @gin.configurable
@@ -37,7 +43,7 @@ class LatentOptimization:
   Args:
     steps: how often; each costs a pass through generator and discriminator and back. The paper has
       1, and 0 leaves the codes as they are.
-    direction: makes dz of the gradients `[n, d]`: `natural_gradient` or `plain_gradient`.
+    direction: makes what turns gradients into moves: `natural_gradient` or `plain_gradient`.
     share: the share of the elements of a code that move, its first ones. The others keep the
       variety of samples.
     weight: of the squared length of the whole move, in the losses of both players.
@@ -47,14 +53,14 @@ class LatentOptimization:
   """
 
   def __init__(self, steps: int = 1,
-               direction: Callable[[tf.Tensor], tf.Tensor] = natural_gradient,
+               direction: Callable[[], Direction] = natural_gradient,
                share: float = 0.5, weight: float = 300.0):
     if steps < 0:
       raise UsageError(f"LatentOptimization.steps = {steps}: must be at least 0")
     if not 0 < share <= 1:
       raise UsageError(f"LatentOptimization.share = {share}: must be above 0, and at most 1")
     self.steps = steps
-    self.direction = direction
+    self.direction = direction()
     self.share = share
     self.weight = weight
 
@@ -79,6 +85,6 @@ class LatentOptimization:
         scores = score(z)
       # On any number of replicas, the gradient of the sum of this replica's scores is that of the
       # sum of all scores, by this replica's codes.
-      gradient = tape.gradient(scores, z)
-      z = tf.clip_by_value(z + does_move * self.direction(gradient), -1.0, 1.0)
+      gradients = tape.gradient(scores, z)
+      z = tf.clip_by_value(z + does_move * self.direction(gradients), -1.0, 1.0)
     return z, self.weight * tf.reduce_mean(tf.reduce_sum(tf.square(z - start), 1))

@@ -90,8 +90,9 @@ class Augmented:
     resnet.data = @Augmented
     Augmented.data = @ImageFolder
 
-  A crop is of the whole image in its file, and only the crop is decoded. Sources that do not have
-  whole images are cropped as they are. `load` does not augment, so an evaluation does not either.
+  A crop is of the whole image in its file, and of a large JPEG only the crop is decoded. Sources
+  that do not have whole images are cropped as they are. `load` does not augment, so an evaluation
+  does not either.
   """
 
   def __init__(self, data: Callable[[], ImageSource] = gin.REQUIRED,

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from models.vision import shard_index, shards
-from models.vision.data import NAMED, open_encoded
+from models.vision.data import FORMS, open_encoded
 from models.vision.decoding import EncodedImages, reason_of
 from models.vision.picture_files import png
 from models.vision.pictures import Shape, decode
@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser(description="Converts images to TFRecord shards.")
   parser.add_argument("source", metavar="SOURCE",
-                      help="a folder or .zip of images, an .npz, a folder of .npy, shards, "
-                           f"{', '.join(NAMED)}, tfds:NAME or hf:NAME")
+                      help=FORMS)
   parser.add_argument("out", metavar="OUT", help="a new folder")
   parser.add_argument("--shards", type=int, required=True, metavar="N", help="how many files")
   parser.add_argument("--resolution", type=int, metavar="R",

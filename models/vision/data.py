@@ -21,6 +21,10 @@ NAMED: dict[str, Callable[[], ImageSource]] = {
     "digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
 """The data sets of this project, which need no file, by name."""
 
+FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
+         f"{', '.join(NAMED)}, tfds:NAME or hf:NAME")
+"""What `open_encoded` opens, for the help of a command."""
+
 _LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
     "tfds": PreparedImages, "hf": ArrowImages}
 

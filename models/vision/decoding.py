@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from models.vision.images import InMemoryImages
+from models.vision.images import InMemoryImages, drawn_by_numpy
 from models.vision.pictures import Original, View, decode, opened
 from replicator.errors import UsageError
 
@@ -102,23 +102,19 @@ class DecodedImages:
     """The example at int64 `index`: `{"image": uint8 [r, r, channels], "label": int32 []}`."""
     if self._kept:
       return self._kept.load(index)
-    return self._example(
-        lambda index: self._draw(index, lambda file: decode(file, self.image_shape)), index)
+    return drawn_by_numpy(
+        lambda index: self._draw(index, lambda file: decode(file, self.image_shape)), [index],
+        self.image_shape)
 
   def load_view(self, index: tf.Tensor, seed: tf.Tensor, view: View) -> dict[str, tf.Tensor]:
     """The example at int64 `index`, as a view shows the whole image; in the form of `load`'s.
 
     `seed` is what the view is called with, int64 [2].
     """
-    return self._example(
+    return drawn_by_numpy(
         lambda index, seed: self._draw(index, lambda file: view(
-            Original(opened(file), file), self.image_shape, *seed.tolist())), index, seed)
-
-  def _example(self, draw: Callable, *arguments: tf.Tensor) -> dict[str, tf.Tensor]:
-    # A function with state would be called one at a time where operations are deterministic.
-    image, label = tf.numpy_function(draw, arguments, [tf.uint8, tf.int32], stateful=False)
-    return {"image": tf.ensure_shape(image, self.image_shape),
-            "label": tf.ensure_shape(label, [])}
+            Original(opened(file), file), self.image_shape, *seed.tolist())), [index, seed],
+        self.image_shape)
 
   def _draw(self, index: np.ndarray, read: Callable[[bytes], np.ndarray]
             ) -> tuple[np.ndarray, np.ndarray]:

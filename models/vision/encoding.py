@@ -29,8 +29,11 @@ class EncodedExamples:
     self.labels = np.concatenate(
         list(labels.batch(4096).with_options(options).as_numpy_iterator()))
     self._files = files
-    self._load = tf.function(lambda index: source.load(index)["image"],
-                             [tf.TensorSpec([], tf.int64)], autograph=False)
+    # By tf.data, as in a training: TensorFlow would optimize a graph of its own in another way,
+    # and round a few pixels to another level.
+    self._load = tf.function(
+        lambda index: tf.data.Dataset.from_tensors(index).map(source.load).get_single_element(),
+        [tf.TensorSpec([], tf.int64)], autograph=False)
 
   def name(self, index: int) -> str:
     """The data and the number of the example."""
@@ -38,7 +41,7 @@ class EncodedExamples:
 
   def read(self, index: int) -> bytes:
     """The content of a PNG file of the example."""
-    return png(self._load(tf.constant(index, tf.int64)).numpy())
+    return png(self._load(tf.constant(index, tf.int64))["image"].numpy())
 
   def files(self) -> Sequence[str]:
     """The paths of the files that hold all images."""

@@ -10,6 +10,7 @@ from absl import logging
 
 from models.vision import labels as labels_lib
 from models.vision.image_zip import content_offset
+from models.vision.images import drawn_by_numpy
 from replicator.errors import UsageError
 
 
@@ -48,10 +49,7 @@ class ImageArrays:
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`."""
-    # A function with state would be called one at a time where operations are deterministic.
-    image, label = tf.numpy_function(self._draw, [index], [tf.uint8, tf.int32], stateful=False)
-    return {"image": tf.ensure_shape(image, self.image_shape),
-            "label": tf.ensure_shape(label, [])}
+    return drawn_by_numpy(self._draw, [index], self.image_shape)
 
   def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.array(self._images[index]), self._labels[index]

@@ -22,8 +22,10 @@ from google.protobuf.message import DecodeError
 
 from models.vision import shard_index
 from replicator.errors import UsageError
+from replicator.internals.tensorflow_internals import record_reader
 
 _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
+_LAYOUT = "write the path of shards in ImageNet's layout, or of those of models.vision.convert"
 _CACHE = Path("~/.cache/replicator/shards")
 
 
@@ -50,17 +52,24 @@ def shards_at(path: str) -> list[Path]:
   return list(found)
 
 
-def read_indexes(shards: list[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+def read_indexes(shards: list[Path], skips: bool = False
+                 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
   """The entries of the images of each shard, with labels from 0 on, and the names of the classes.
 
   Shards without an index are read once, and indexed.
 
+  Args:
+    shards: the paths of n shards.
+    skips: whether truncated shards and corrupt records are allowed. The entries of these have the
+      label `LOST`. An index without them is not kept, so that nobody takes it for whole.
+
   Raises:
-    UsageError: a shard is not of this layout, is truncated, or changed since it was indexed.
+    UsageError: a shard is not of this layout, or changed since it was indexed; or it is truncated
+      or has a corrupt record.
   """
   with ThreadPoolExecutor(os.cpu_count()) as pool:
     try:
-      indexes = list(pool.map(_index_of, shards))
+      indexes = list(pool.map(lambda shard: _index_of(shard, skips), shards))
     except BaseException:
       pool.shutdown(wait=False, cancel_futures=True)
       raise
@@ -70,45 +79,64 @@ def read_indexes(shards: list[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]
           tuple(names.get(label) or str(label) for label in range(max(names) + 1)))
 
 
-def _index_of(shard: Path) -> Mapping[str, np.ndarray]:
+def _index_of(shard: Path, skips: bool) -> Mapping[str, np.ndarray]:
   beside = shard_index.index_of(shard)
   folder = hashlib.sha256(os.fsencode(shard.parent.resolve())).hexdigest()[:16]
   cached = _CACHE.expanduser() / folder / beside.name
   index = next((index for index in (beside, cached) if index.exists()), None)
   if index is None:
     logging.log_every_n_seconds(logging.INFO, "Reads %s to index it, once", 10, shard)
-    entries, names = _read(shard)
+    entries, names = _read(shard, skips)
     more = {"labels": np.array(list(names)), "names": np.array(list(names.values()))}
+    images = np.array(entries, shard_index.ENTRY)
+    if shard_index.is_lost(shard, images).any():
+      return {"images": images, **more}
     try:
       shard_index.write_index(index := beside, shard, entries, **more)
     except OSError:  # The folder cannot be written.
       cached.parent.mkdir(parents=True, exist_ok=True)
       shard_index.write_index(index := cached, shard, entries, **more)
   remedy = f"copy it again, or remove {index} if the shard is right"
-  return shard_index.checked_index(shard, index, remedy, ["labels", "names"])
+  return shard_index.checked_index(shard, index, remedy, ["labels", "names"], skips)
 
 
-def _read(shard: Path) -> tuple[list[tuple[int, int, int, int]], dict[int, str]]:
+def _read(shard: Path, skips: bool) -> tuple[list[tuple[int, int, int, int]], dict[int, str]]:
   """The entries of a shard, and the names of their labels."""
   entries: list[tuple[int, int, int, int]] = []
   names: dict[int, str] = {}
-  position, size = 0, shard.stat().st_size
-  with shard.open("rb") as file:
-    while header := file.read(shard_index.BEFORE):
-      where = f"{shard}: record {len(entries)}"
-      length = int.from_bytes(header[:8], "little")
-      after = position + shard_index.BEFORE + length + shard_index.AFTER
-      if after > size:
-        raise UsageError(f"{where} is truncated, or the file has no TFRecords; copy it again")
-      record = file.read(length)
+  read, position, size = record_reader(str(shard)), 0, shard.stat().st_size
+  while position < size:
+    where = f"{shard}: record {len(entries)}"
+    try:
+      record, after = read(position)
+    except (tf.errors.DataLossError, IndexError) as error:
+      end = _end_of_corrupt(shard, position, error)
+      what = "is corrupt" if end else "is truncated, or the file has no TFRecords"
+      if not skips:
+        raise UsageError(f"{where} {what}; copy it again; to skip such records, set "
+                         "TFRecords.on_error = 'skip'") from error
+      if not end:
+        logging.warning("%s %s: what follows is lost", where, what)
+      entries.append((position, 0, 0, shard_index.LOST))
+      after = end or size
+    else:
       content, label, name = _parsed(record, where)
       entries.append(shard_index.entry(position, record, content, label))
       names.setdefault(label, name)
-      file.seek(after)
-      position = after
-  if not entries:
-    raise UsageError(f"{shard}: is empty; copy it again")
+    position = after
+  if not names:
+    raise UsageError(f"{shard}: has no record that can be read; copy it again")
   return entries, names
+
+
+def _end_of_corrupt(shard: Path, position: int, error: Exception) -> int | None:
+  """Where the next record begins, if the error is about the data of a record; or None."""
+  if f"corrupted record at {position + shard_index.BEFORE}" not in str(error):
+    return None  # Its length is wrong, or the file ends.
+  with shard.open("rb") as file:
+    file.seek(position)
+    length = int.from_bytes(file.read(8), "little")
+  return position + shard_index.BEFORE + length + shard_index.AFTER
 
 
 def _parsed(record: bytes, where: str) -> tuple[bytes, int, str]:
@@ -116,13 +144,11 @@ def _parsed(record: bytes, where: str) -> tuple[bytes, int, str]:
   try:
     features = tf.train.Example.FromString(record).features.feature
   except DecodeError as error:
-    raise UsageError(f"{where} is corrupt, or no tf.train.Example; copy the file again"
-                     ) from error
+    raise UsageError(f"{where} is no tf.train.Example; {_LAYOUT}") from error
   content = features["image/encoded"].bytes_list.value
   labels = features["image/class/label"].int64_list.value
   if len(content) != 1 or len(labels) != 1:
-    raise UsageError(f"{where} has no image/encoded or no image/class/label; write the path of "
-                     "shards in ImageNet's layout, or of those of models.vision.convert")
+    raise UsageError(f"{where} has no image/encoded or no image/class/label; {_LAYOUT}")
   if labels[0] < 1:
     raise UsageError(f"{where} has the label {labels[0]}, and ImageNet's classes are numbered from "
                      "1; write the shards again so")

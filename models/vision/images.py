@@ -1,5 +1,6 @@
 """Image data sets, and conversions between their bytes and network inputs."""
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -55,6 +56,14 @@ class InMemoryImages:
       with tf.init_scope(), tf.device("CPU:0"):
         self._tensors = tuple(map(tf.constant, self._arrays))
     return self._tensors
+
+
+def drawn_by_numpy(draw: Callable, arguments: Sequence[tf.Tensor], image_shape: tuple[int, int, int]
+                   ) -> dict[str, tf.Tensor]:
+  """The example that `draw(*arguments)` makes of arrays: (uint8 `image_shape`, int32 [])."""
+  # A function with state would be called one at a time where operations are deterministic.
+  image, label = tf.numpy_function(draw, arguments, [tf.uint8, tf.int32], stateful=False)
+  return {"image": tf.ensure_shape(image, image_shape), "label": tf.ensure_shape(label, [])}
 
 
 def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

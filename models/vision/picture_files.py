@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from models.vision.pictures import as_image
 from replicator.atomic import created
 
 Batch = tuple[np.ndarray, np.ndarray | None]
@@ -69,5 +70,5 @@ def _files(batches: Iterable[Batch]) -> Iterator[tuple[str, bytes]]:
 def png(image: np.ndarray) -> bytes:
   """The content of a PNG file of an image, uint8 `[h, w, 1 or 3]`."""
   file = io.BytesIO()
-  Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(file, format="PNG")
+  as_image(image).save(file, format="PNG")
   return file.getvalue()

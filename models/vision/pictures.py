@@ -1,4 +1,4 @@
-"""One image: decoded, cropped and resized; of a JPEG file, no more than a crop is decoded."""
+"""One image: decoded, cropped and resized; of a large JPEG file, only a crop is decoded."""
 
 import io
 from collections.abc import Callable
@@ -21,13 +21,14 @@ The seed is that of the run, and the position is that in the order of training.
 
 _ORIENTATION = 0x0112  # The EXIF tag; 1 is upright, and from 5 on the sides are exchanged.
 _MARGIN = 2  # Pixels beside a crop that change its own, where colors have fewer samples.
+_MANY = 2 ** 18  # Pixels beside a crop, from which on not to decode them saves time.
 
 
 class Original:
   """A whole image, of which parts are cut out and resized.
 
-  A part of a JPEG file has the pixels that it has in the whole image, though only the part is
-  decoded. One that is much too large is decoded at a fraction of its size.
+  A part of a JPEG file has the pixels that it has in the whole image, though of a large file only
+  the part is decoded. One that is much too large is decoded at a fraction of its size.
 
   Attributes:
     size: height and width, as a person sees the image.
@@ -45,7 +46,7 @@ class Original:
   @classmethod
   def of_array(cls, pixels: np.ndarray) -> "Original":
     """An image that is decoded, uint8 `[h, w, 1 or 3]`."""
-    return cls(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
+    return cls(as_image(pixels))
 
   def part(self, box: Box, size: tuple[int, int]) -> Image.Image:
     """A part resized to `size` (height, width) by Pillow's bilinear filter, in RGB or gray.
@@ -60,13 +61,14 @@ class Original:
 
   def _cut(self, box: Box, shrinking: int) -> Image.Image:
     """A part of the image that is decoded at a fraction of its size, in pixels of that."""
-    if self._is_simple:
+    top, left, height, width = box
+    image = self._image
+    beside = image.width * image.height // shrinking ** 2 - width * height
+    if self._is_simple and beside >= _MANY:
       try:
         return self._decoded_part(box, shrinking)
       except tf.errors.InvalidArgumentError:
         pass  # Pillow says better what is wrong.
-    top, left, height, width = box
-    image = self._image
     if self._content:
       image.draft(None, (image.width // shrinking, image.height // shrinking))
       image = upright_rgb(image)
@@ -92,6 +94,11 @@ def opened(content: bytes) -> Image.Image:
     raise ValueError("its content is not that of an image") from None
 
 
+def as_image(pixels: np.ndarray) -> Image.Image:
+  """An image in RGB or gray, of uint8 `[h, w, 3 or 1]`."""
+  return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
 def as_array(image: Image.Image) -> np.ndarray:
   """The pixels of an image in RGB or gray, uint8 `[h, w, 3 or 1]`."""
   pixels = np.asarray(image)
@@ -114,12 +121,16 @@ def decode(content: bytes, image_shape: Shape) -> np.ndarray:
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-  """An image rotated by its EXIF orientation, in RGB, on white where it is transparent."""
-  upright = ImageOps.exif_transpose(image)
+  """An image rotated by its EXIF orientation, in RGB, on white where it is transparent.
+
+  It is the same object, if nothing is to change.
+  """
+  image.load()  # The head of a file may not say all.
+  upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
   if upright.has_transparency_data:
     upright = upright.convert("RGBA")
     upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-  return upright.convert("RGB")
+  return upright if upright.mode == "RGB" else upright.convert("RGB")
 
 
 def center_square(image: Image.Image, resolution: int) -> Image.Image:

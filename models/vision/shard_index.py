@@ -14,6 +14,9 @@ from replicator.errors import UsageError
 
 ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
 BEFORE, AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.
+LOST = -1
+"""The label of a record that cannot be read."""
+
 _ENDS = 1 << 16  # Bytes at the beginning and the end of a shard that identify it.
 
 
@@ -43,25 +46,55 @@ def is_whole(shard: Path) -> bool:
           and np.array_equal(_read(index)["shard"], _identity(shard)))
 
 
-def checked_index(shard: Path, index: Path, remedy: str, more: Sequence[str] = ()
-                  ) -> Mapping[str, np.ndarray]:
+def checked_index(shard: Path, index: Path, remedy: str, more: Sequence[str] = (),
+                  may_be_truncated: bool = False) -> Mapping[str, np.ndarray]:
   """The arrays of an index: `images`, of `ENTRY`, and more.
 
   Raises:
     UsageError: the index cannot be read, or the shard is missing, truncated or of another index;
-      the remedy ends the line.
+      the remedy ends the line. A shard that may be truncated is taken for that of the index if the
+      first image is.
   """
   if not shard.exists():
     raise UsageError(f"{shard}: no such file; {remedy}")
   content, found = _read(index, more), _identity(shard)
-  expected = content["shard"]
-  if found[0] < expected[0]:
-    raise UsageError(f"{shard}: is truncated: it has {found[0]:,} of {expected[0]:,} bytes; "
-                     f"{remedy}")
-  if not np.array_equal(found, expected):
+  expected, images = content["shard"], content["images"]
+  is_truncated = found[0] < expected[0]
+  if is_truncated and not may_be_truncated:
+    raise UsageError(f"{shard}: is truncated: it has {found[0]:,} of {expected[0]:,} bytes, and "
+                     f"lacks {is_lost(shard, images).sum():,} of {len(images):,} images; {remedy}; "
+                     "to skip them, set TFRecords.on_error = 'skip'")
+  if not (_has_first(shard, images) if is_truncated else np.array_equal(found, expected)):
     raise UsageError(f"{shard}: {index.name} is the index of another file, or the file changed "
                      f"since it was indexed; {remedy}")
   return content
+
+
+def is_lost(shard: Path, images: np.ndarray) -> np.ndarray:
+  """Whether each record is corrupt or behind the end of a shard, bool [n], for `ENTRY`s."""
+  return ((images["label"] == LOST)
+          | (images["offset"] + images["length"] + AFTER > shard.stat().st_size))
+
+
+def read_image(shard: Path, image: np.void) -> bytes:
+  """The encoded image of an `ENTRY`; raises a ValueError if it is not the one that was indexed."""
+  with shard.open("rb") as file:
+    file.seek(int(image["offset"]))
+    content = file.read(int(image["length"]))
+  if zlib.crc32(content) != image["crc32"]:
+    raise ValueError("its checksum is not that of the index: the record is corrupt, or the file "
+                     "changed since it was indexed")
+  return content
+
+
+def _has_first(shard: Path, images: np.ndarray) -> bool:
+  """Whether a truncated shard begins with the first image of an index, or before its end."""
+  try:
+    if not is_lost(shard, images[:1])[0]:
+      read_image(shard, images[0])
+  except ValueError:
+    return False
+  return True
 
 
 def _read(index: Path, more: Sequence[str] = ()) -> Mapping[str, np.ndarray]:

@@ -12,12 +12,12 @@ index, an image is read alone, without what comes before it and without parsing 
 import dataclasses
 import json
 import os
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from models.vision import imagenet_shards, shard_index
 from models.vision.pictures import Shape
@@ -77,17 +77,19 @@ def write_facts(root: Path, facts: Facts) -> None:
 
 
 class ShardedImages:
-  """The images of shards, as `EncodedImages`; only the index is in memory, 24 bytes an image.
+  """The images of shards, as `EncodedImages`; only the index is in memory, 36 bytes an image.
 
   Their `image_shape` is None if they have their own sizes.
   """
 
-  def __init__(self, path: str) -> None:
+  def __init__(self, path: str, skips: bool = False) -> None:
     """Reads the index, and checks that it is of these shards.
 
     Args:
       path: the folder that a conversion wrote; or a folder of shards in ImageNet's layout, or a
         pattern of their names.
+      skips: whether to do without the images that a truncated shard lacks, or whose records were
+        corrupt when they were indexed, and to log them.
 
     Raises:
       UsageError: `path` has no index, or a shard is missing, truncated or another one.
@@ -96,39 +98,51 @@ class ShardedImages:
     self.image_shape: Shape | None = None
     self._shards = imagenet_shards.shards_at(self.path)
     if self._shards:
-      entries, self.class_names = imagenet_shards.read_indexes(self._shards)
+      entries, self.class_names = imagenet_shards.read_indexes(self._shards, skips)
     else:
       facts = _facts(self.path)
       self.class_names, self.image_shape = facts.class_names, facts.image_shape
       self._shards = [Path(path).expanduser() / name for name in facts.shards]
-      entries = _entries(self._shards, facts.images)
+      entries = _entries(self._shards, facts.images, skips)
     self._starts = np.cumsum([0, *map(len, entries)])
     self._entries = np.concatenate(entries)
-    self.labels = np.ascontiguousarray(self._entries["label"])
+    # The entries of the images: an image that a shard lacks is none, so a position has none.
+    self._numbers = self._whole(entries)
+    self.labels = self._entries["label"][self._numbers]
 
   def name(self, index: int) -> str:
     """The shard and the number of the record."""
-    shard, record = self._place(index)
-    return f"{shard}: record {record}"
+    return self._name_of(self._numbers[index])
 
   def read(self, index: int) -> bytes:
     """The encoded image; raises a ValueError if it is not the one that was indexed."""
-    entry = self._entries[index]
-    with self._place(index)[0].open("rb") as file:
-      file.seek(int(entry["offset"]))
-      content = file.read(int(entry["length"]))
-    if zlib.crc32(content) != entry["crc32"]:
-      raise ValueError("its checksum is not that of the index: the record is corrupt, or the file "
-                       "changed since it was indexed")
-    return content
+    number = self._numbers[index]
+    return shard_index.read_image(self._place(number)[0], self._entries[number])
 
   def files(self) -> list[str]:
     """The paths of the shards."""
     return list(map(str, self._shards))
 
-  def _place(self, index: int) -> tuple[Path, int]:
-    number = int(np.searchsorted(self._starts, index, "right")) - 1
-    return self._shards[number], int(index - self._starts[number])
+  def _place(self, number: int) -> tuple[Path, int]:
+    shard = int(np.searchsorted(self._starts, number, "right")) - 1
+    return self._shards[shard], int(number - self._starts[shard])
+
+  def _name_of(self, number: int) -> str:
+    shard, record = self._place(number)
+    return f"{shard}: record {record}"
+
+  def _whole(self, entries: list[np.ndarray]) -> np.ndarray:
+    """The numbers of the entries that are not lost; logs the others."""
+    is_lost = np.concatenate(list(map(shard_index.is_lost, self._shards, entries)))
+    lost = np.flatnonzero(is_lost)
+    names = ", ".join(map(self._name_of, lost[:3].tolist()))
+    if len(lost) == len(is_lost):
+      raise UsageError(f"TFRecords.path = {self.path!r}: all of its {len(lost):,} images are lost, "
+                       f"such as {names}: its shards are truncated; copy them again")
+    if len(lost):
+      logging.warning("TFRecords skips %d of %d images, which are truncated or corrupt: %s%s",
+                      len(lost), len(is_lost), names, ", ..." if len(lost) > 3 else "")
+    return np.flatnonzero(~is_lost)
 
 
 def _facts(path: str) -> Facts:
@@ -151,10 +165,10 @@ def _facts(path: str) -> Facts:
                      ) from error
 
 
-def _entries(shards: list[Path], count: int) -> list[np.ndarray]:
-  entries = [shard_index.checked_index(shard, shard_index.index_of(shard),
-                                       "copy it again, or convert again")["images"]
-             for shard in shards]
+def _entries(shards: list[Path], count: int, may_be_truncated: bool) -> list[np.ndarray]:
+  entries = [shard_index.checked_index(
+      shard, shard_index.index_of(shard), "copy it again, or convert again",
+      may_be_truncated=may_be_truncated)["images"] for shard in shards]
   if sum(map(len, entries)) != count:
     raise UsageError(f"{shards[0].parent}: its shards have {sum(map(len, entries)):,} images, and "
                      f"{INDEX} says {count:,}; convert again")

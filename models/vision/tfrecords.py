@@ -26,14 +26,14 @@ class TFRecords(DecodedImages):
       path: the folder of the shards; or a pattern, `imagenet/train-*`, where there are several
         sets of them.
       resolution: height and width of the examples, in pixels; by default, those of the conversion.
-      on_error: as that of `ImageFolder`.
+      on_error: as that of `ImageFolder`; 'skip' also does without what a truncated shard lacks.
       memory_limit: as that of `ImageFolder`.
 
     Raises:
       UsageError: `path` has no shards, a shard is missing, truncated or of another index, a record
         cannot be decoded, or an argument has a wrong value.
     """
-    images = ShardedImages(path)
+    images = ShardedImages(path, skips=on_error == "skip")
     shape = images.image_shape
     if resolution is None:
       if shape is None:

@@ -19,6 +19,7 @@ from replicator.checkpoints.checkpoint import Checkpoints, steps_of
 from replicator.checkpoints.matching import Match, names_by_order
 from replicator.checkpoints.snapshot import Variables
 from replicator.collectives import collectives
+from replicator.configuration import checks, statements
 from replicator.configuration.differences import written_values
 from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
@@ -154,6 +155,15 @@ class StartFrom:
       if name not in networks:
         raise UsageError(f"StartFrom.networks: '{name}' is not in {self._run}, which has "
                          f"{_listed(networks)}")
+
+
+def check_unbound() -> None:
+  """Raises a UsageError if the configuration of a run that starts from none binds `StartFrom`."""
+  for binding in checks.effective(statements.last_read()):
+    if binding.selector == "replicator.StartFrom" and not binding.is_record:
+      raise UsageError(f"{binding.where}: {binding.name} has no effect without train.start_from; "
+                       "write train.start_from = RUN, the workdir of another run, or remove "
+                       f"{binding.name}")
 
 
 def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ call is compared with those of other replicas where its first tensor moves.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -212,9 +213,7 @@ def _meeting(function: Callable[..., Any], strategy: tf.distribute.Strategy, sai
 def _compare(calls: list[list[str]]) -> None:
   """Raises a UsageError unless all replicas made the same calls."""
   for replica, own in enumerate(calls):
-    if own != calls[0]:
-      place = next((i for i, pair in enumerate(zip(own, calls[0], strict=False))
-                    if pair[0] != pair[1]), min(len(own), len(calls[0])))
-      first, other = (each[place] if place < len(each) else "nothing" for each in (calls[0], own))
-      raise UsageError(f"replica 0 calls {first}, but replica {replica} calls {other}; every "
-                       "replica must make the same calls in the same order")
+    for first, other in itertools.zip_longest(calls[0], own, fillvalue="nothing"):
+      if first != other:
+        raise UsageError(f"replica 0 calls {first}, but replica {replica} calls {other}; every "
+                         "replica must make the same calls in the same order")

@@ -14,6 +14,7 @@ from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
+from tensorflow.python.lib.io import _pywrap_record_io
 from tensorflow.python.ops import collective_ops
 
 
@@ -133,6 +134,16 @@ def graphs_called_by(graph: tf.Graph, operation: tf.Operation | None = None) -> 
              for function in (attribute.func, *attribute.list.func)}
   return [function.graph for name, function in graph._functions.items()
           if getattr(function, "graph", None) and (names is None or name in names)]
+
+
+def record_reader(file: str) -> Callable[[int], tuple[bytes, int]]:
+  """A function that reads the record at a position of a TFRecord file: its data, and where it ends.
+
+  Unlike a `tf.data.TFRecordDataset` it can go on behind a corrupt record, and needs no devices. It
+  raises a `tf.errors.DataLossError` if a checksum is wrong or the file ends in the data, and an
+  IndexError if the file ends before.
+  """
+  return _pywrap_record_io.RandomRecordReader(file).read
 
 
 def handle(writer: tf.summary.SummaryWriter) -> tf.Tensor:

@@ -167,17 +167,17 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
+  combine: _Combine = _combine
   if calls.all_are_here():
     equal = calls.Agreement(size or None)
     packed = collectives.all_gather(tf.stack([mean, variance]))
-    combine: _Combine = functools.partial(_combine_equal, count)
-    if not equal:
+    if equal:
+      combine = functools.partial(_combine_equal, count)
+    else:
       packed = tf.concat([collectives.all_gather(_as_tensor(count, x.dtype)),
                           tf.reshape(packed, [packed.shape[0], -1])], axis=1)
-      combine = _combine
   else:  # One collective is faster than two.
     packed = collectives.all_gather(tf.concat([_as_tensor(count, x.dtype), mean, variance], 0))
-    combine = _combine
   with xla.alike():  # For the moving statistics.
     everywhere, total = combine(packed)
   if groups is None:

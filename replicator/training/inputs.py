@@ -27,6 +27,9 @@ Nest = Any
 # for these highest places, 2^16, 2^18, ..., and gives the last place the example of the first.
 _TOO_FEW_BITS = {2 ** bits for bits in range(16, 64, 2)}
 
+# Batches that wait for their step. AUTOTUNE would double them whenever they run out, without end.
+_READY = 2
+
 
 @runtime_checkable
 class ExampleSource(Protocol):
@@ -99,7 +102,7 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
   # The thread that tunes a pipeline often misses that its iterator is closed, and then keeps the
   # process waiting, for up to a minute. Without it, AUTOTUNE means the number of cores.
   options.autotune.enabled = False
-  return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
+  return dataset.with_options(options).prefetch(_READY)
 
 
 def _examples(source: ExampleSource, context: InputContext, first_step: int) -> tf.data.Dataset:

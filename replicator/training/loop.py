@@ -83,7 +83,7 @@ class Loop:
     if not (evaluate and schedule.eval_every):
       self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
-    self._state = RunState(replicator, self._checkpoints, self._recovery)
+    self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples())
     self._chief = (Chief(workdir, facts, self._state.step, self._evaluate if evaluate else None,
                          trackers) if is_chief else None)
     self._all_evaluate = bool(getattr(evaluate, "on_all_workers", False))

@@ -36,9 +36,12 @@ class Training:
     if self.inputs is None:
       return "made by the step"
     name = getattr(self.inputs, "__name__", type(self.inputs).__name__)
-    if isinstance(self.inputs, ExampleSource):
-      return f"{name}, {self.inputs.size:,} examples"
-    return name
+    examples = self.num_examples()
+    return name if examples is None else f"{name}, {examples:,} examples"
+
+  def num_examples(self) -> int | None:
+    """The number of distinct examples; None if only an input function knows."""
+    return self.inputs.size if isinstance(self.inputs, ExampleSource) else None
 
   def parameters(self) -> dict[str, int]:
     """The number of trained parameters of each Keras network of the step, by its path."""

@@ -15,13 +15,16 @@ from replicator.training.scalars import RunningMeans
 class RunState:
   """The position of a run, which begins at its newest checkpoint, if there is one.
 
-  Raises a UsageError if the checkpoints do not fit the step, or workers restored different steps.
+  Raises a UsageError if the checkpoints do not fit the step, workers restored different steps, or
+  the data had another number of `examples` when they were saved: each step would get others.
   """
 
-  def __init__(self, replicator: Replicator, checkpoints: Checkpoints, recovery: Recovery):
+  def __init__(self, replicator: Replicator, checkpoints: Checkpoints, recovery: Recovery,
+               examples: int | None = None):
     self._replicator = replicator
     self._checkpoints = checkpoints
     self._recovery = recovery
+    self._examples = examples
     self.step = 0
     self.seconds = 0.0
     self.means = RunningMeans()  # Since the last log point.
@@ -32,7 +35,7 @@ class RunState:
     """Saves a checkpoint; `scalars` are those logged at this step."""
     self._checkpoints.save(
         self.step, {"seconds": self.seconds, "window": self.means.state(),
-                    **self._recovery.state()}, scalars)
+                    "examples": self._examples, **self._recovery.state()}, scalars)
     self.saved_step = self.step
 
   def roll_back(self, diverged: Diverged) -> str:
@@ -56,11 +59,18 @@ class RunState:
     if state is not None:
       self.step, self.seconds = state["step"], state["seconds"]
       self.means = RunningMeans(state["window"])
+      self._check_examples(state.get("examples"))
       self._recovery.restore(state)
     if self._replicator.num_pipelines > 1:
       mine = tf.constant(self.step, tf.int64)
       by_replica = self._replicator.run(lambda: collectives.all_gather(mine))[0].numpy()
       check_agreement(by_replica[::self._replicator.num_local_replicas].tolist())
+
+  def _check_examples(self, saved: int | None) -> None:
+    if saved is not None and self._examples not in (None, saved):
+      raise UsageError(f"--workdir: the run was saved with {saved:,} examples, and the data has "
+                       f"{self._examples:,}, so its steps would get others; put the data back as "
+                       "it was, or write another --workdir")
 
 
 def check_agreement(steps: list[int]) -> None:

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from replicator import random
-from replicator.checkpoints.start_from import Origin, StartFrom
+from replicator.checkpoints.start_from import Origin, StartFrom, check_unbound
 from replicator.divergence.guard import Guard
 from replicator.errors import UsageError, nearest
 from replicator.step import context as step_context
@@ -90,6 +90,8 @@ def train(make_step: Callable[[], Callable],
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed)
   tracker.check(trackers)
+  if not start_from:
+    check_unbound()
   if precision not in PRECISIONS:
     raise UsageError(f"train.precision = {precision!r}: no such precision."
                      f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")

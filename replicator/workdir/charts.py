@@ -16,6 +16,7 @@ Series = tuple[np.ndarray, np.ndarray]  # Steps `[n]` and values `[n]`.
 
 _SMOOTH_FROM = 40  # Shorter curves are drawn as they are.
 _LOG_FROM = 30.0   # A curve that falls by this factor gets a logarithmic axis.
+_SIZE = (3.6, 1.9)  # Inches of a chart in a frame, beside others.
 _SVG_DPI = 72      # The dots of an inch in SVG.
 _MOST_TITLES = 60  # Places of a curve that show their values.
 _NUM_COLORS = 8    # As in `templates/style.css`.
@@ -58,13 +59,14 @@ def curve(steps: np.ndarray, values: np.ndarray, span: tuple[float, float] | Non
 
 
 def curves(series: Mapping[str, Series], span: tuple[float, float] | None = None,
-           marker: str = "") -> str:
+           marker: str = "", size: tuple[float, float] = _SIZE) -> str:
   """Draws labeled curves into one chart; the legend of a page shows the same colors.
 
-  A curve without points is an empty series, so that the other labels keep their colors.
+  A curve without points is an empty series, so that the other labels keep their colors. The `size`
+  is width and height in inches: letters are as large in every chart.
   """
   colors = [color(f"curve{number % _NUM_COLORS}") for number in range(len(series))]
-  return _draw(list(series.values()), colors, span, marker)
+  return _draw(list(series.values()), colors, span, marker, size=size)
 
 
 def key(number: int) -> str:
@@ -76,7 +78,8 @@ def key(number: int) -> str:
 
 
 def _draw(series: Sequence[Series], colors: Sequence[str], span: tuple[float, float] | None,
-          marker: str, band: tuple[Series, Series] | None = None) -> str:
+          marker: str, band: tuple[Series, Series] | None = None,
+          size: tuple[float, float] = _SIZE) -> str:
   from matplotlib import rc_context
   from matplotlib.figure import Figure
   series = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in series]
@@ -87,9 +90,11 @@ def _draw(series: Sequence[Series], colors: Sequence[str], span: tuple[float, fl
                          max(steps.max() for steps, _ in drawn))
   longest = max(len(values) for _, values in drawn)
   with rc_context({"font.size": 8}):
-    figure = Figure(figsize=(3.6, 1.9), dpi=_SVG_DPI)
+    width, height = size
+    figure = Figure(figsize=size, dpi=_SVG_DPI)
     hovered = []
-    axes = figure.add_axes((0.16, 0.12, 0.81, 0.83))  # The same place in every chart.
+    axes = figure.add_axes(  # With the same margins in every chart.
+        (0.576 / width, 0.228 / height, 1 - 0.684 / width, 1 - 0.323 / height))
     for number, ((steps, values), its_color) in enumerate(zip(series, colors, strict=True)):
       if not len(values):
         continue

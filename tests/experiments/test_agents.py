@@ -13,8 +13,8 @@ from models.rl.environments import Environments
 from replicator import UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
-from replicator.workdir.reader import TIMES
 from tests.experiments.test_sngan import run
+from tests.programs import logs
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = [
@@ -41,12 +41,7 @@ pytestmark = pytest.mark.usefixtures("restored")
 def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
   config.parse([str(ROOT / "configs" / f"{agent}_pendulum.gin")], [*SMALL, *bindings])
   MAINS[agent](str(workdir))
-  return logged(workdir)
-
-
-def logged(workdir: pathlib.Path) -> list[dict]:
-  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+  return logs.rows(workdir)
 
 
 def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
@@ -54,7 +49,7 @@ def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def assert_same_training(found: pathlib.Path, expected: pathlib.Path) -> None:
-  for row, other in zip(logged(found), logged(expected), strict=True):
+  for row, other in zip(logs.rows(found), logs.rows(expected), strict=True):
     assert row.keys() == other.keys()
     for name in row:
       np.testing.assert_allclose(row[name], other[name], rtol=1e-8, atol=1e-12, err_msg=name)
@@ -116,7 +111,7 @@ def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resu
                "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin", *flags,
                f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
-  rows = logged(tmp_path)
+  rows = logs.rows(tmp_path)
   assert rows[-1]["step"] == 20
   # 60 before the first step, and 4 for each sample of 16.
   assert rows[-1]["environment_steps"] == pytest.approx(60 + 20 * 16 / 4, abs=8)
@@ -143,7 +138,7 @@ def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   train(agent, tmp_path / "whole", *more, "train.steps = 20")
   for steps in (6, 10, 20):
     train(agent, tmp_path / "parts", *more, f"train.steps = {steps}")
-  assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
+  assert logs.rows(tmp_path / "parts") == logs.rows(tmp_path / "whole")
   found, expected = variables(tmp_path / "parts"), variables(tmp_path / "whole")
   assert found.keys() == expected.keys()
   assert [path for path in found if found[path].tobytes() != expected[path].tobytes()] == []

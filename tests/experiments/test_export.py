@@ -113,8 +113,11 @@ class GAN:
     return tf.tanh(z[:, tf.newaxis, tf.newaxis, :1])
 
 
-def test_a_gan_without_classes_or_encoder_has_a_generator_of_codes():
-  found = networks_of(GAN())
+@pytest.mark.parametrize("attributes", [{}, {"encoder": None}], ids=["no attribute", "None"])
+def test_a_gan_without_classes_or_encoder_has_a_generator_of_codes(attributes):
+  step = GAN()
+  vars(step).update(attributes)
+  found = networks_of(step)
   assert list(found) == ["generator"]
   [codes] = found["generator"].inputs
   assert (codes.name, codes.shape) == ("z", (2,))

@@ -1,6 +1,5 @@
 """A GAN from parts: its updates are those of the formulas, under any strategy."""
 
-import json
 import pathlib
 
 import gin
@@ -17,6 +16,7 @@ from replicator import random
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.step import context
+from tests.programs import logs
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 TRAIN = ["train.steps = 5", "train.log_every = 1", "train.eval_every = 0",
@@ -45,7 +45,7 @@ def train(workdir: pathlib.Path, name: str, *bindings: str) -> list[dict[str, fl
   """The rows of the log of a training in float64."""
   configure(name, *TRAIN, *bindings)
   gan.gan(str(workdir))
-  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return logs.rows(workdir)
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +208,36 @@ def test_the_settings_determine_the_updates_of_a_step():
   updates = {name: int(optimizer.keras_optimizer.iterations.numpy())
              for name, optimizer in model.optimizers.items()}
   assert updates == {"discriminator": 3, "generator": 1}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_encoder_regresses_the_codes_of_samples(replicas, float64):
+  runner = replicator.Replicator("mirrored" if replicas > 1 else "one_device",
+                                 logical_cpus=replicas)
+  with runner.scope():
+    model = line_gan(encoder=lambda **_: Line(4, (3,)))
+  before = model.encoder.get_weights()
+  outputs = runner.run(model, BATCH)
+  reference = line_gan(encoder=lambda **_: Line(4, (3,)))
+  reference.generator.set_weights(model.generator.get_weights())  # The encoder's update is last.
+  with context.entered(tf.constant(0, tf.int64)), tf.GradientTape() as tape:
+    z = [random.normal("z", [16, 3]) for _ in range(3)][-1]
+    loss = tf.reduce_mean((reference.encoder(reference.generator(z)) - z) ** 2)
+  gradients = tape.gradient(loss, reference.encoder.trainable_variables)
+  np.testing.assert_allclose(np.mean([o["encoder"] for o in outputs]), loss, rtol=1e-12)
+  for variable, start, gradient in zip(model.encoder.trainable_variables, before, gradients,
+                                       strict=True):
+    np.testing.assert_allclose(variable, start - 0.5 * gradient, rtol=1e-12)
+
+
+def test_an_image_is_reconstructed_from_its_code():
+  model = line_gan(encoder=lambda **_: Line(4, (3,)))
+  images, labels = BATCH["image"][:2], BATCH["label"][:2]
+  expected = model.generate(model.encoder(tf.cast(images, tf.float32) / 127.5 - 1), labels)
+  np.testing.assert_allclose(model.reconstruct(images, labels), expected, rtol=1e-5)
+  without = line_gan()
+  with pytest.raises(replicator.UsageError, match=r"GAN\.encoder = None: without an encoder"):
+    without.reconstruct(images, labels)
 
 
 def test_samples_have_codes_of_the_distribution_that_is_trained():

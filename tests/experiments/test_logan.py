@@ -1,6 +1,5 @@
 """LOGAN: its update is that of the formulas, all its steps run, and no strategy changes it."""
 
-import json
 import pathlib
 
 import keras
@@ -15,6 +14,7 @@ from models.gan.latents import uniform_latents
 from replicator import UsageError, random
 from replicator.app import config
 from replicator.step import context
+from tests.programs.logs import rows
 
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = ["Generator.width = 0.0625", "Discriminator.width = 0.125", "LOGAN.latent_dim = 4",
@@ -32,8 +32,7 @@ pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 def train(workdir: pathlib.Path, *bindings: str) -> list[list[float]]:
   config.parse([str(ROOT / "configs" / "logan_digits.gin")], [*TINY, *bindings])
   logan.logan(str(workdir))
-  rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-  return [[row[name] for name in SCALARS] for row in rows]
+  return [[row[name] for name in SCALARS] for row in rows(workdir)]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """ResNet: the strategy does not change its training, and what its losses and accuracies are."""
 
-import json
 import pathlib
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.strategies.dealing import Dealer
-from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
@@ -41,12 +40,6 @@ pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 def configure(*bindings: str) -> None:
   config.parse([str(ROOT / "configs" / "resnet_digits.gin")], [*SMALL, *bindings])
-
-
-def rows(workdir: pathlib.Path) -> list[dict]:
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [{name: value for name, value in json.loads(line).items() if name not in TIMES}
-          for line in lines]
 
 
 def train(workdir: pathlib.Path, *bindings: str) -> None:

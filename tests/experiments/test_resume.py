@@ -1,7 +1,6 @@
 """A digits run that is killed again and again equals an undisturbed one, byte for byte."""
 
 import contextlib
-import json
 import pathlib
 import random
 import re
@@ -15,7 +14,7 @@ import pytest
 
 from replicator import atomic
 from replicator.checkpoints import checkpoint
-from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
 
 pytestmark = pytest.mark.slow
 
@@ -80,12 +79,10 @@ def newest(workdir: pathlib.Path) -> int:
 
 def left(workdir: pathlib.Path) -> dict:
   """What a run leaves behind, without its times."""
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   return {
       "variables": {path: (value.dtype, value.shape, value.tobytes())
                     for path, value in checkpoint.read(workdir / "checkpoints").items()},
-      "metrics": [{name: value for name, value in line.items() if name not in TIMES}
-                  for line in lines],
+      "metrics": rows(workdir),
       "samples": {file.name: file.read_bytes() for file in (workdir / "samples").iterdir()},
       "folders": sorted(path.name for path in (workdir / "checkpoints").iterdir())}
 

@@ -16,6 +16,8 @@ from models.gan import networks
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.step import context
+from tests.programs.logs import rows
+from tests.replicator.checkpoints import weights
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["Generator.width = 0.0625", "Discriminator.width = 0.125", "Encoder.width = 0.125",
@@ -34,8 +36,7 @@ def configure(*bindings: str) -> None:
 
 def logged(workdir: pathlib.Path) -> np.ndarray:
   """The scalars of the step at every log point: [points, scalars]."""
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return np.array([[json.loads(line)[name] for name in SCALARS] for line in lines])
+  return np.array([[row[name] for name in SCALARS] for row in rows(workdir)])
 
 
 def train(workdir: pathlib.Path, *bindings: str) -> np.ndarray:
@@ -113,9 +114,8 @@ MEASURED = ["train.steps = 1", "train.eval_every = 1", "train.precision = 'float
 
 
 def evaluated(workdir: pathlib.Path) -> list[dict[str, float]]:
-  rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
   return [{name: value for name, value in row.items() if name.startswith("eval/")}
-          for row in rows]
+          for row in rows(workdir)]
 
 
 @pytest.mark.slow
@@ -186,6 +186,20 @@ def test_variants_train(bindings, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_that_starts_from_another_keeps_what_is_frozen_bit_for_bit(tmp_path):
+  saving = ["train.steps = 8", "train.checkpoint_every = 8"]
+  train(tmp_path / "first", *saving)
+  train(tmp_path / "second", *saving, f"train.start_from = '{tmp_path}/first'",
+        "StartFrom.frozen = {'discriminator': 1}")
+  before, after = weights.saved(tmp_path / "first"), weights.saved(tmp_path / "second")
+  frozen = weights.within(after, "discriminator/blocks/0/")
+  # The kernels, biases and singular vectors of two convolutions and a shortcut.
+  assert len(frozen) == 9 and frozen <= weights.equal(before, after)
+  kernels = {name for name in after if name.endswith("/kernel")}
+  assert weights.equal(before, after) & kernels == frozen & kernels
+
+
+@pytest.mark.slow
 def test_step_compiles_under_xla_with_static_shapes():
   # A TPU runs this. The compiler knows the batch size, so no dimension is dynamic.
   configure("SNGAN.discriminator_updates = 1")
@@ -225,11 +239,11 @@ def test_default_job_learns_the_digits(tmp_path):
              "--gin_param=train.steps = 1000", f"--workdir={tmp_path}")
   assert done.returncode == 0, done.stderr
   assert done.stderr == ""
-  rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-  evaluations = [row for row in rows if "eval/classes_covered" in row]
+  logged = rows(tmp_path)
+  evaluations = [row for row in logged if "eval/classes_covered" in row]
   distances = [row["eval/classifier_frechet_distance"] for row in evaluations]
   assert distances[-1] <= distances[0] / 10
   assert evaluations[-1]["eval/classes_covered"] == 10
-  assert all(np.isfinite(row[name]) for row in rows for name in LOSSES if name in row)
+  assert all(np.isfinite(row[name]) for row in logged for name in LOSSES if name in row)
   for name in ("config.gin", "run.json", "report.html", "checkpoints", "samples"):
     assert (tmp_path / name).exists()

@@ -1,7 +1,6 @@
 """Sweeps of real runs, by `python -m experiments.sweep` and by the files in `configs/sweeps/`."""
 
 import csv
-import json
 import pathlib
 import signal
 import subprocess
@@ -17,7 +16,7 @@ import experiments.logan
 import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
 from replicator.sweeps import search, sweep_file, trials
-from replicator.workdir.reader import TIMES
+from tests.programs import logs
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
@@ -45,9 +44,8 @@ def test_a_sweep_file_binds_what_the_experiment_has(path, monkeypatch):
   flags = [word.partition("=") for word in found.words]
   config.parse([value for flag, _, value in flags if flag == "--gin_file"],
                [value for flag, _, value in flags if flag == "--gin_param"])
-  for name in file.names():  # References, such as @r1(), come back as objects.
-    assert "@" in str(found.bindings[name]) or (
-        gin.query_parameter(name) == found.bindings[name])
+  for name in file.names():
+    assert repr(gin.query_parameter(name)) == trials.gin_text(found.bindings[name])
   gin.clear_config()
 
 
@@ -76,12 +74,8 @@ def begin(path: pathlib.Path, folder: pathlib.Path, *flags: str) -> subprocess.P
 
 def numbers(folder: pathlib.Path) -> dict[str, list[dict]]:
   """What each trial has logged, without times."""
-  found = {}
-  for path in sorted(folder.glob("trials/*/metrics.jsonl")):
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    found[path.parent.name] = [{name: value for name, value in row.items() if name not in TIMES}
-                               for row in rows]
-  return found
+  return {path.parent.name: logs.rows(path.parent)
+          for path in sorted(folder.glob("trials/*/metrics.jsonl"))}
 
 
 def done(folder: pathlib.Path) -> set[str]:

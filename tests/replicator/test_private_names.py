@@ -52,6 +52,7 @@ MODULES = {
         "tensorflow.python.eager.record:should_record_backprop",
         "tensorflow.python.eager.record:stop_recording",
         "tensorflow.python.framework.ops:get_gradient_function",
+        "tensorflow.python.lib.io._pywrap_record_io:RandomRecordReader.read",
         "tensorflow.python.ops.collective_ops:all_to_all_v2"])}
 OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_has_fetched_to_local",
               "_functions", "_resource", "_remat_mode", "_cross_device_ops", "_launchers",

@@ -11,7 +11,7 @@ import pytest
 from replicator import rerun
 from replicator.errors import UsageError
 from replicator.workdir import provenance
-from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
 
 ROOT = pathlib.Path(__file__).parents[2]
 CLUSTER = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
@@ -268,11 +268,6 @@ def started(words: list[str], cwd: pathlib.Path) -> str:
   return done.stdout
 
 
-def numbers(workdir: pathlib.Path) -> list[dict]:
-  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_repeated_run_has_the_same_numbers(workers, tmp_path):
@@ -290,8 +285,8 @@ def test_a_repeated_run_has_the_same_numbers(workers, tmp_path):
   (tmp_path / "base.gin").write_text("train.steps = 99\n")  # Since then.
   printed = started(["-m", "replicator.rerun", "run", "--workdir=again", "--yes"], tmp_path)
   assert "running again in" in printed
-  assert numbers(tmp_path / "again") == numbers(tmp_path / "run")
-  assert len(numbers(tmp_path / "again")) == 4
+  assert rows(tmp_path / "again") == rows(tmp_path / "run")
+  assert len(rows(tmp_path / "again")) == 4
   facts = json.loads((tmp_path / "again" / "run.json").read_text())
   assert (facts["seed"], facts["num_workers"]) == (7, workers)
 

@@ -1,7 +1,7 @@
 """What a discriminator says of a batch: shared by its loss and by all penalties on it."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -23,8 +23,11 @@ _DRAWING = (replicator.Dropout, keras.layers.Dropout)
 class Scores:
   """The scores of real and generated images, from one call of the discriminator.
 
-  Both meet the same singular vectors of `SpectralNorm` in one call. Make it inside the loss, where
-  the optimizer's tape is recording, so that penalties are differentiated with the loss:
+  Both meet the same singular vectors of `SpectralNorm` in one call. A discriminator with batch
+  normalization judges images and samples in two calls, as in the public code of Radford et al. 2015
+  (arXiv:1511.06434): the generator's update judges samples alone, so samples may not share
+  statistics with images here. Make it inside the loss, where the optimizer's tape is recording, so
+  that penalties are differentiated with the loss:
 
       def loss(images, fakes):
         scores = Scores(discriminator, images, fakes)
@@ -64,18 +67,13 @@ class Scores:
     self.discriminator = discriminator
     self.real_images, self.fake_images = real_images, fake_images
     self.real_labels, self.fake_labels = real_labels, fake_labels
-    sizes = [real_images.shape[0], fake_images.shape[0]]
-    labels = None if real_labels is None else tf.concat([real_labels, fake_labels], 0)
     # Each penalty may ask for the gradients in a graph of its own.
     with tf.GradientTape(watch_accessed_variables=False, persistent=True) as self._tape:
       self._tape.watch([real_images, fake_images])
       self.real_seen, self.fake_seen = (
           augment(images) if augment else images for images in (real_images, fake_images))
-      self._scores, logits = scores_and_logits(discriminator(
-          tf.concat([self.real_seen, self.fake_seen], 0), labels, training=True))
-      self.real, self.fake = tf.split(self._scores, sizes)
-    of_each: list[tf.Tensor | None] = [None, None] if logits is None else tf.split(logits, sizes)
-    self.real_logits, self.fake_logits = of_each
+      (self.real, self.real_logits), (self.fake, self.fake_logits) = _judge(
+          discriminator, [self.real_seen, self.fake_seen], [real_labels, fake_labels])
     self._gradients: dict[int, list[tf.Tensor]] = {}
 
   @property
@@ -94,7 +92,7 @@ class Scores:
       with _second_derivatives_checked(self.discriminator):
         # Each score depends on its own image alone, so the gradient of the sum has all gradients.
         self._gradients[graph] = self._tape.gradient(
-            self._scores, [self.real_images, self.fake_images])
+            [self.real, self.fake], [self.real_images, self.fake_images])
     return self._gradients[graph]
 
   def again(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
@@ -122,6 +120,19 @@ def scores_and_logits(outputs: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
   return outputs if isinstance(outputs, tuple) else (outputs, None)
 
 
+def _judge(discriminator: Callable[..., tf.Tensor], images: Sequence[tf.Tensor],
+           labels: Sequence[tf.Tensor | None]) -> list[tuple[tf.Tensor, tf.Tensor | None]]:
+  """The scores, and the logits if there are any, of each of two batches."""
+  if _layers_of(discriminator, _MIXING):
+    return [scores_and_logits(discriminator(*batch, training=True))
+            for batch in zip(images, labels, strict=True)]
+  scores, logits = scores_and_logits(discriminator(
+      tf.concat(images, 0), None if labels[0] is None else tf.concat(labels, 0), training=True))
+  sizes = [batch.shape[0] for batch in images]
+  return list(zip(tf.split(scores, sizes),
+                  [None, None] if logits is None else tf.split(logits, sizes), strict=True))
+
+
 @contextlib.contextmanager
 def _second_derivatives_checked(network: Callable) -> Iterator[None]:
   """A context for gradients of a network's scores by its images, to be differentiated again."""
@@ -146,9 +157,13 @@ def _second_derivatives_checked(network: Callable) -> Iterator[None]:
 
 def _refuse(discriminator: Callable, kinds: tuple[Any, ...], why: str) -> None:
   """Raises a UsageError if a network has a layer of one of these kinds."""
-  layers = (
-      layers_in(discriminator) if isinstance(discriminator, keras.layers.Layer) else [])
-  for layer in layers:
-    if isinstance(layer, kinds):
-      raise UsageError(f"{getattr(discriminator, 'name', 'the discriminator')}: its layer "
-                       f"'{layer.name}' ({type(layer).__name__}) {why}")
+  for layer in _layers_of(discriminator, kinds)[:1]:
+    raise UsageError(f"{getattr(discriminator, 'name', 'the discriminator')}: its layer "
+                     f"'{layer.name}' ({type(layer).__name__}) {why}")
+
+
+def _layers_of(discriminator: Callable, kinds: tuple[Any, ...]) -> list[keras.layers.Layer]:
+  """The layers of these kinds, if the discriminator is a network."""
+  if not isinstance(discriminator, keras.layers.Layer):
+    return []
+  return [layer for layer in layers_in(discriminator) if isinstance(layer, kinds)]

@@ -3,10 +3,11 @@
     python -m models.vision.preview DATA [--out=preview.html] [--resolution=R] [--samples=N]
         [--gin_param="Augmentation.hue = 0.1"]
 
-DATA is a folder of images in one sub-folder per class, a ZIP archive of images, a folder of shards,
-or the name of a data set of this project, such as digits. The page has the counts and some images
-of each class, a batch, what is cut away, the sizes of the images, and duplicates. Every image is
-read once, and some 120 bytes of it stay in memory.
+DATA is a folder of images in one sub-folder per class, a ZIP archive of images, an .npz file or a
+folder of .npy files, shards, tfds:NAME or hf:NAME of TensorFlow Datasets or Hugging Face, or the
+name of a data set of this project, such as digits. The page has the counts and some images of each
+class, a batch, what is cut away, the sizes of the images, and duplicates. Every image is read once,
+and some 120 bytes of it stay in memory.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import numpy as np
 from models.vision import data
 from models.vision.augment import Augmentation
 from models.vision.preview import checks, page
-from models.vision.preview.contents import open_contents
+from models.vision.preview.contents import Contents
 from models.vision.preview.survey import examine
 from replicator.app import config
 from replicator.atomic import write_whole
@@ -45,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser(description="Shows images before a training.")
   parser.add_argument("data", metavar="DATA",
-                      help="a folder of images, a ZIP archive of images, a folder of shards, or "
-                           f"{', '.join(data.NAMED)}")
+                      help=data.FORMS)
   parser.add_argument("--out", default="preview.html", metavar="FILE", type=Path,
                       help="the page to write; by default preview.html")
   parser.add_argument("--resolution", type=int, metavar="R",
@@ -77,7 +77,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
   with Status() as status:
     status.doing(f"listing {flags.data}")
-    contents = open_contents(flags.data, flags.resolution)
+    contents = Contents(flags.data, flags.resolution)
     survey = examine(contents, flags.samples,
                      lambda done, count: status.doing(format_bar("looking at images", done, count)))
     status.doing("drawing the page")

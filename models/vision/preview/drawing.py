@@ -27,11 +27,6 @@ def embedded(image: Image.Image, caption: str) -> Picture:
   return Picture(caption, f"data:image/{'png' if is_coarse else 'webp'};base64,{data}", is_coarse)
 
 
-def as_image(pixels: np.ndarray) -> Image.Image:
-  """An image in RGB, of uint8 `[h, w, 1 or 3]`."""
-  return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
-
-
 def small(image: Image.Image, side: int) -> Image.Image:
   """An image whose longer side has at most `side` pixels."""
   copy = image.copy()

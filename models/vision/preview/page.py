@@ -10,7 +10,7 @@ from PIL import Image
 
 from models.vision.augment import Augmented
 from models.vision.images import ImageSource
-from models.vision.pictures import center_square
+from models.vision.pictures import as_image, center_square
 from models.vision.preview import drawing
 from models.vision.preview.checks import Concern, percent
 from models.vision.preview.contents import Contents
@@ -180,7 +180,7 @@ class _Pictures:
     plain = self._contents.source(self._resolution)
     source: ImageSource = Augmented(lambda: plain) if is_augmented else plain
     batch = next(batches(source, InputContext(_BATCH)).as_numpy_iterator())
-    return [drawing.embedded(drawing.small(drawing.as_image(image), _SIDE),
+    return [drawing.embedded(drawing.small(as_image(image).convert("RGB"), _SIDE),
                              self._contents.class_names[label])
             for image, label in zip(batch["image"], batch["label"], strict=True)]
 

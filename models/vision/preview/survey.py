@@ -115,10 +115,9 @@ def examine(contents: Contents, most: int | None = None,
                      f"{contents.title(index)} ({reason})")
   is_read = ~np.isin(indices, list(unreadable))
   rows = rows[is_read]
-  labels = rows["label"] if contents.labels is None else contents.labels
   equal = duplicates.equal(rows["digest"])
   return Survey(indices[is_read], rows, len(indices), unreadable,
-                np.bincount(labels, minlength=len(contents.class_names)), equal,
+                np.bincount(contents.labels, minlength=len(contents.class_names)), equal,
                 duplicates.similar(rows["thumbnail"], _comparable(rows, equal)))
 
 

@@ -17,6 +17,7 @@ from replicator.workdir import charts, pages
 FILE = "sweep.html"
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _TOGETHER = 8  # Curves in one chart: one for each color.
+_WIDE = (10.0, 3.2)  # Inches of a chart that has the width of the page.
 _KINDS = {DONE: "good", FAILED: "bad", PRUNED: "warn"}
 
 
@@ -27,13 +28,14 @@ def write(folder: pathlib.Path, rows: Sequence[TrialRow], file: SweepFile, count
   best = [row.best for row in current if math.isfinite(row.best)] or [math.nan]
   means = {_label(setting.bindings): setting.mean_series() for setting in settings}
   curves = {label: series for label, series in means.items() if len(series[0])}
+  together = dict(list(curves.items())[:_TOGETHER])
   page = pages.render(
     FILE, _TEMPLATES, title=folder.resolve().name, what=f"Sweep of {file.experiment}",
     badges=_badges(current, file, count), file=file, rows=rows, settings=settings, kinds=_KINDS,
     names=trials.short_names(sorted({name for row in rows for name in row.record.bindings})),
     span=(min(best), max(best)), coordinates=parallel.coordinates(current, file),
-    together=dict(list(curves.items())[:_TOGETHER]), num_curves=len(curves),
-    reports=_reports(folder, rows), charts=list(map(_panel, settings)), curves=charts.curves,
+    together=together, num_curves=len(curves), curves=charts.curves(together, size=_WIDE),
+    reports=_reports(folder, rows), charts=list(map(_panel, settings)),
     strip=parallel.strip, label=_label, short_text=space.short_text)
   write_whole(folder / FILE, page)
 

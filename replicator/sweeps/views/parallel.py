@@ -13,6 +13,7 @@ from replicator.sweeps.sweep_file import SweepFile
 from replicator.workdir.charts import as_svg, color
 
 _LOG_FROM = 20.0  # Values that span this factor get a logarithmic axis.
+_APART = 0.07  # The smallest distance of two labels, as a share of an axis.
 _MARGIN, _LETTER = 57.6, 7.0  # Points beside the outer axes, and of a letter of a title at most.
 
 
@@ -67,8 +68,11 @@ def _axis(values: Sequence[Any]) -> tuple[list[float], dict[str, float], bool]:
   scale = math.log if is_log else float
   height = lambda value: (scale(value) - scale(low)) / ((scale(high) - scale(low)) or 1.0)
   middle = math.sqrt(low * high) if is_log else (low + high) / 2
-  ticks = sorted(set(values)) if len(set(values)) <= 6 else (low, middle, high)
-  return [height(v) for v in values], {format_number(v): height(v) for v in ticks}, is_log
+  ticks: dict[str, float] = {}
+  for value in (low, high, *(sorted(set(values)) if len(set(values)) <= 6 else [middle])):
+    if all(abs(height(value) - other) >= _APART for other in ticks.values()):
+      ticks[format_number(value)] = height(value)
+  return [height(v) for v in values], ticks, is_log
 
 
 def strip(values: np.ndarray, span: tuple[float, float]) -> str:

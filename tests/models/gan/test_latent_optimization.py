@@ -26,7 +26,7 @@ def quadratic(z: tf.Tensor, target=TARGET) -> tf.Tensor:
 @pytest.mark.parametrize("steps", [0, 1, 3, 5])
 def test_every_step_runs(steps):
   calls = []
-  optimization = LatentOptimization(steps, lambda g: plain_gradient(g, rate=0.25), 1.0, weight=2.0)
+  optimization = LatentOptimization(steps, lambda: plain_gradient(0.25), 1.0, weight=2.0)
   moved, cost = optimization(lambda z: calls.append(1) or quadratic(z), tf.constant(Z))
   assert len(calls) == steps
   # Each step goes a quarter of the way that is left.
@@ -38,7 +38,7 @@ def test_every_step_runs(steps):
 def test_a_natural_step_is_damped_by_its_square():
   gradient = TARGET - Z
   expected = 0.9 * gradient / (5.0 + np.sum(gradient ** 2, 1, keepdims=True))
-  np.testing.assert_allclose(natural_gradient(tf.constant(gradient)), expected, rtol=1e-12)
+  np.testing.assert_allclose(natural_gradient()(tf.constant(gradient)), expected, rtol=1e-12)
   # The same by the inverse of the Fisher matrix, row by row.
   for g, step in zip(gradient, expected, strict=True):
     np.testing.assert_allclose(0.9 * np.linalg.inv(np.outer(g, g) + 5 * np.eye(4)) @ g, step,
@@ -46,7 +46,7 @@ def test_a_natural_step_is_damped_by_its_square():
 
 
 def test_half_of_the_elements_move_and_none_leaves_the_range():
-  moved, _ = LatentOptimization(direction=lambda g: 100 * g)(quadratic, tf.constant(Z))
+  moved, _ = LatentOptimization(direction=lambda: lambda g: 100 * g)(quadratic, tf.constant(Z))
   np.testing.assert_array_equal(moved[:, 2:], Z[:, 2:])
   np.testing.assert_array_equal(moved[:, :2], np.sign(TARGET - Z)[:, :2])
 
@@ -71,6 +71,13 @@ def test_gin_chooses_the_direction():
   gin.parse_config("LatentOptimization.direction = @plain_gradient\nplain_gradient.rate = 0.5")
   moved, _ = LatentOptimization(share=1.0)(quadratic, tf.constant(Z))
   np.testing.assert_allclose(moved, (Z + TARGET) / 2)
+
+
+def test_without_steps_the_settings_of_the_direction_count_as_used():
+  # A binding that nothing uses ends a run, and `steps = 0` is the run to compare with.
+  gin.parse_config("natural_gradient.rate = 0.5")
+  LatentOptimization(steps=0)
+  assert "natural_gradient.rate = 0.5" in gin.operative_config_str()
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

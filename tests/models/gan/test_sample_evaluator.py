@@ -1,10 +1,12 @@
 """What an evaluation of samples draws, measures and asks the generator for."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from models.gan.latents import normal_latents
 from models.gan.sample_evaluator import SampleEvaluator, samples
+from models.vision.images import InMemoryImages
 from replicator import random
 from replicator.step import context
 
@@ -48,6 +50,29 @@ def test_an_evaluation_has_a_picture_and_the_numbers_of_its_quality():
   colors = found.picture[16::33, 16::33, 0]  # The middle of each enlarged image.
   levels = np.round((np.array([0, 1, 2, 3, 0, 1, 2, 3, 0]) / 8 + 1) * 127.5)
   np.testing.assert_array_equal(colors.ravel(), levels)
+
+
+class Mirror(Gan):
+  """Reconstructs an image as itself, a tenth brighter."""
+
+  encoder = True
+
+  def reconstruct(self, images, labels):
+    self.reconstructed = images, labels
+    return tf.cast(images, tf.float32) / 127.5 - 0.9
+
+
+def test_a_step_with_an_encoder_reconstructs_images_of_the_source():
+  images = np.zeros([10, 2, 2, 1], np.uint8) + np.arange(10, dtype=np.uint8)[:, None, None, None]
+  source = InMemoryImages(images, np.arange(10), class_names=tuple("0123456789"))
+  found = SampleEvaluator("data", "folder", Quality, rows=2, reconstructed=source)(
+      gan := Mirror(num_classes=4))
+  images, labels = gan.reconstructed
+  assert images[:, 0, 0, 0].tolist() == labels.tolist() == [0, 5]
+  assert found.scalars["reconstruction_error"] == pytest.approx(0.01, rel=1e-5)
+  assert found.scalars["images"] == 7
+  without = SampleEvaluator("data", "folder", Quality, rows=2)(Gan(num_classes=4))
+  assert found.picture.shape[1] > 1.5 * without.picture.shape[1]
 
 
 def test_samples_have_all_classes_in_turn_and_come_in_batches():

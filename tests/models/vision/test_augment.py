@@ -9,7 +9,7 @@ import scipy.stats
 import tensorflow as tf
 from PIL import Image
 
-from models.vision import augment
+from models.vision import augment, pictures
 from models.vision.augment import Augmentation, Augmented
 from models.vision.folder import ImageFolder
 from models.vision.held_out import hold_out
@@ -159,9 +159,12 @@ def test_a_part_is_resized_by_the_triangle_filter(box, size):
   assert np.abs(found - expected).max() < 1.01  # Pillow rounds twice, to whole levels.
 
 
+@pytest.mark.parametrize("beside", [0, 2 ** 18], ids=["large", "small"])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}], ids=str)
-def test_a_part_of_a_jpeg_is_that_of_the_whole_image(mode, options):
+def test_a_part_of_a_jpeg_is_that_of_the_whole_image(mode, options, beside, monkeypatch):
+  """However large a file must be, so that its parts alone are decoded."""
+  monkeypatch.setattr(pictures, "_MANY", beside)
   file = io.BytesIO()
   Image.fromarray(photo(150, 190)).convert(mode).save(file, "JPEG", **options)
   whole = Original.of_array(np.asarray(Image.open(file).convert("RGB")))

@@ -1,12 +1,14 @@
 """ImageNet's layout of shards: indexed where it lies, and what does not fit is named."""
 
 import io
+import os
 import pathlib
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 from PIL import Image
 
 from models.vision import convert, imagenet_shards
@@ -113,10 +115,12 @@ def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
   TFRecords(f"{root}/train-*", 8)
   shard = root / "train-00001-of-00003"
   whole = shard.read_bytes()
-  shard.write_bytes(whole[:-1])
+  shard.write_bytes(whole[:-300])
   assert line_of(f"{root}/train-*") == (
-      f"{shard}: is truncated: it has {len(whole) - 1:,} of {len(whole):,} bytes; copy it again, "
-      f"or remove {shard}.npz if the shard is right")
+      f"{shard}: is truncated: it has {len(whole) - 300:,} of {len(whole):,} bytes, and lacks 1 "
+      f"of 3 images; copy it again, or remove {shard}.npz if the shard is right; to skip them, set "
+      "TFRecords.on_error = 'skip'")
+  assert TFRecords(f"{root}/train-*", 8, on_error="skip").size == 6
   shard.write_bytes(whole)
   shutil.copy(root / "train-00000-of-00003.npz", f"{shard}.npz")
   assert line_of(f"{root}/train-*").startswith(
@@ -124,9 +128,9 @@ def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
 
 
 @pytest.mark.parametrize("records, line", [
-    ([], "{shard}: is empty; copy it again"),
-    ([record(IMAGES[0]), b"\xff"], "{shard}: record 1 is corrupt, or no tf.train.Example; copy the "
-                                   "file again"),
+    ([], "{shard}: has no record that can be read; copy it again"),
+    ([record(IMAGES[0]), b"\xff"], "{shard}: record 1 is no tf.train.Example; write the path of "
+                                   "shards in ImageNet's layout"),
     ([record(IMAGES[0], image_encoded=None)], "{shard}: record 0 has no image/encoded or no "
                                               "image/class/label; write the path of shards in "),
     ([record(IMAGES[0], image_class_label=None)], "{shard}: record 0 has no image/encoded or no "),
@@ -144,6 +148,42 @@ def test_a_shard_that_is_torn_or_no_shard_is_named(tmp_path):
   write(shard, [record(IMAGES[0])] * 2)
   shard.write_bytes(shard.read_bytes()[:-3])
   assert line_of(tmp_path) == (f"{shard}: record 1 is truncated, or the file has no TFRecords; "
-                               "copy it again")
+                               "copy it again; to skip such records, set TFRecords.on_error = "
+                               "'skip'")
   shard.write_text("This is a text, and no shard.")
   assert line_of(tmp_path).startswith(f"{shard}: record 0 is truncated, or the file has no TFRec")
+  assert line_of(tmp_path, on_error="skip") == (f"{shard}: has no record that can be read; copy it "
+                                                "again")
+
+
+@pytest.mark.parametrize("fault, left", [
+    ("data", [0, 2, 3]), ("checksum", [0, 2, 3]), ("length", [0, 3]), ("cut in data", [0, 3]),
+    ("cut in length", [0, 3])])
+def test_a_fault_before_the_index_is_named_or_skipped_and_counted(fault, left, tmp_path, caplog):
+  """The second of three records in a shard, and a shard behind."""
+  shard = tmp_path / "train-00000-of-00002"
+  write(shard, [record(image, image_class_label=1 + i) for i, image in enumerate(IMAGES[:3])])
+  write(tmp_path / "train-00001-of-00002", [record(IMAGES[3], image_class_label=4)])
+  whole = shard.read_bytes()
+  ends = [end := 0, *(end := end + 16 + int.from_bytes(whole[end:end + 8], "little")
+                      for _ in range(3))]
+  if fault.startswith("cut"):
+    os.truncate(shard, {"cut in data": ends[2] - 50, "cut in length": ends[1] + 6}[fault])
+  else:
+    place = {"data": ends[1] + 40, "checksum": ends[2] - 1, "length": ends[1]}[fault]
+    shard.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:])
+  what = "is corrupt" if 2 in left else "is truncated, or the file has no TFRecords"
+  assert line_of(tmp_path) == (f"{shard}: record 1 {what}; copy it again; to skip such records, "
+                               "set TFRecords.on_error = 'skip'")
+  logging.use_absl_handler()
+  for _ in range(2):  # The index of a shard that lacks records is not kept.
+    caplog.clear()
+    source = TFRecords(str(tmp_path), 10, on_error="skip")
+    images, labels = read(source, np.arange(source.size))
+    np.testing.assert_array_equal(images, IMAGES[left, 1:11])
+    assert labels.tolist() == left
+    tail = [] if 2 in left else [f"{shard}: record 1 {what}: what follows is lost"]
+    assert caplog.messages == [*tail, f"TFRecords skips 1 of {1 + len(left)} images, which are "
+                                      f"truncated or corrupt: {shard}: record 1"]
+  shard.write_bytes(whole)
+  assert TFRecords(str(tmp_path), 10).size == 4

@@ -16,7 +16,7 @@ from models.vision.folder import ImageFolder
 from models.vision.images import InMemoryImages
 from models.vision.preview import __main__ as preview
 from models.vision.preview import checks, drawing, duplicates, page
-from models.vision.preview.contents import open_contents
+from models.vision.preview.contents import Contents
 from models.vision.preview.survey import ROW, Survey, examine
 from replicator.training.inputs import InputContext, batches
 
@@ -48,7 +48,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def seen(photos):
-  contents = open_contents(str(photos))
+  contents = Contents(str(photos))
   return contents, examine(contents)
 
 
@@ -117,7 +117,7 @@ def test_a_turned_photo_has_the_size_that_a_person_sees(tmp_path):
   exif[0x0112] = 6
   (tmp_path / "a").mkdir()
   picture(0).save(tmp_path / "a" / "a.jpg", exif=exif)
-  survey = examine(open_contents(str(tmp_path)))
+  survey = examine(Contents(str(tmp_path)))
   assert survey.sizes() == {(32, 48): 1}
 
 
@@ -144,7 +144,7 @@ def test_archives_and_shards_have_the_same_images(kind, photos, tmp_path, capsys
       (whole / file.parent.name / file.name).write_bytes(file.read_bytes())
     name, first = tmp_path / "out", "images-00000-of-00001.tfrecord: record 0"
     convert.main([str(whole), str(name), "--shards=1", *["--resolution=20"] * (kind == "resized")])
-  contents = open_contents(str(name))
+  contents = Contents(str(name))
   survey = examine(contents)
   assert contents.title(0) == first and survey.counts.tolist() == [7, 3]
   assert contents.resolution == (20 if kind == "resized" else None)
@@ -304,7 +304,7 @@ def test_names_are_escaped_and_very_many_classes_are_not_all_shown(monkeypatch):
   pixels = np.random.default_rng(0).integers(0, 256, [400, 16, 16, 1], np.uint8)
   monkeypatch.setitem(data.NAMED, "many", lambda: InMemoryImages(
       pixels, np.minimum(np.arange(400) % 200, 198), names))
-  contents = open_contents("many")
+  contents = Contents("many")
   survey = examine(contents)
   text = page.render(contents, survey, 16, [], [], "")
   assert "<199>" not in text and "&lt;199&gt;" in text

@@ -1,6 +1,5 @@
 """Images that are decoded as they are drawn: the same ones whatever happens to a run."""
 
-import json
 import multiprocessing
 import pathlib
 import random
@@ -16,6 +15,7 @@ from PIL import Image
 from models.vision import convert
 from replicator.training.inputs import InputContext, batches
 from tests.programs import drawn_images
+from tests.programs.logs import rows
 
 ROOT = pathlib.Path(__file__).parents[3]
 BATCH, SEED, CLASSES = 12, 5, 31
@@ -67,10 +67,6 @@ def start():
     process.start()
     return process
   return start
-
-
-def rows(workdir):
-  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 def assert_as_expected(workdir, expected):

@@ -1,6 +1,5 @@
 """What tests of the command line of an experiment type, and experiments without a training."""
 
-import json
 import pathlib
 from collections.abc import Callable
 
@@ -8,7 +7,6 @@ import gin
 import tensorflow as tf
 
 import replicator
-from replicator.workdir.reader import TIMES
 from tests.programs import two_networks
 
 PROGRAM = pathlib.Path(two_networks.__file__)
@@ -18,12 +16,6 @@ SETTING = ["train.steps = 10", "train.global_batch_size = 8", "train.log_every =
 
 def flags(*bindings: str) -> list[str]:
   return [f"--gin_param={binding}" for binding in [*SETTING, *bindings]]
-
-
-def rows(workdir: pathlib.Path) -> list[dict]:
-  """The logged rows, without the times."""
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
 
 
 def line_of(code: str, file: pathlib.Path) -> int:

@@ -14,7 +14,8 @@ import replicator
 from replicator import UsageError
 from replicator.workdir import owner
 from tests.programs import two_networks
-from tests.replicator.app.command_line import PROGRAM, fails_with, flags, line_of, nothing, rows
+from tests.programs.logs import rows
+from tests.replicator.app.command_line import PROGRAM, fails_with, flags, line_of, nothing
 
 ROOT = pathlib.Path(__file__).parents[3]
 

@@ -1,6 +1,5 @@
 """Keras' and TensorFlow's functions by name in gin files, each in a configuration that trains."""
 
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -14,6 +13,7 @@ import replicator
 from replicator.app import config, library_names
 from replicator.configuration.gin_internals import registry
 from replicator.internals.keras_internals import unsupported_update
+from tests.programs.logs import rows
 
 ALL_OPTIMIZERS = [name.lower() for name in library_names._OPTIMIZERS]
 OPTIMIZERS = [name.lower() for name in library_names._OPTIMIZERS  # Muon needs Keras 3.13.
@@ -75,8 +75,7 @@ def test_each_is_used_in_a_run(tmp_path, monkeypatch, run_eagerly):
   pathlib.Path("many.gin").write_text("\n".join(lines) + "\n")
   config.parse(["many.gin"], [])
   parts = replicator.train(ManyParts, workdir="run")  # Every line is used.
-  losses = [json.loads(line)["loss"] for line in pathlib.Path(
-      "run/metrics.jsonl").read_text().splitlines()]
+  losses = [row["loss"] for row in rows(pathlib.Path("run"))]
   assert len(losses) == 2 and np.isfinite(losses).all()
   kinds = [type(o.keras_optimizer).__name__.lower() for o in parts.optimizers]
   assert kinds == OPTIMIZERS

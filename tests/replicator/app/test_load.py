@@ -20,6 +20,7 @@ from replicator.app.load import load_numbered
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step import context
 from replicator.workdir.owner import owned
+from tests.programs.logs import rows
 from tests.replicator.app.trained_runs import PROGRAM, facts_for, trained
 
 pytestmark = pytest.mark.usefixtures("restored")
@@ -204,9 +205,8 @@ def test_a_step_in_training_may_load_another(run, tmp_path, without_curves):
                     "train.seed = 3"])
   student = replicator.train(Student, workdir=str(tmp_path / "student"))
   assert student.teacher.count[0] == 2 and context.run.seed == 3
-  lines = (tmp_path / "student/metrics.jsonl").read_text().splitlines()
-  rows = [json.loads(line) for line in lines]
-  assert [row["difference"] for row in rows if "difference" in row] == [-5.0, -4.0]
+  logged = rows(tmp_path / "student")
+  assert [row["difference"] for row in logged if "difference" in row] == [-5.0, -4.0]
 
 
 # ---- What is refused ----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Trainings to stop and resume, what they leave behind, and a step that is saved by hand."""
 
-import json
 import pathlib
 
 import numpy as np
@@ -10,7 +9,6 @@ import replicator
 from replicator.app import config
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step.variables import variables_of
-from replicator.workdir.reader import TIMES
 from tests.programs.two_networks import TwoNetworks
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
@@ -25,12 +23,6 @@ def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, 
   return replicator.train(step, inputs, evaluate, workdir=str(workdir))
 
 
-def rows(workdir: pathlib.Path) -> list[dict]:
-  """What was logged, without the time it took."""
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
-
-
 def values(step) -> dict[str, np.ndarray]:
   return {path: tf.convert_to_tensor(v).numpy() for path, v in variables_of(step).items()}
 
@@ -41,18 +33,6 @@ def assert_equal(step, expected: dict[str, np.ndarray]) -> None:
   assert found.keys() == expected.keys()
   for path, value in expected.items():
     np.testing.assert_array_equal(found[path], value, err_msg=path)
-
-
-class Counter(tf.Module):
-  """Counts its steps. Takes no inputs."""
-
-  def __init__(self):
-    super().__init__()
-    self.count = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-  def __call__(self) -> dict[str, tf.Tensor]:
-    self.count.assign_add(1.0)
-    return {"count": self.count.read_value()}
 
 
 def save(folder: pathlib.Path, step, *numbers: int, scalars=None, **settings) -> Checkpoints:

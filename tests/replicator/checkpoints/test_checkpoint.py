@@ -10,8 +10,9 @@ from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step.variables import variables_of
 from replicator.training import run_state
+from tests.programs.counter import Counter
 from tests.programs.two_networks import TwoNetworks
-from tests.replicator.checkpoints.runs import Counter, save, train
+from tests.replicator.checkpoints.runs import save, train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 

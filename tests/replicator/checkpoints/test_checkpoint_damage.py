@@ -14,7 +14,8 @@ from replicator import Replicator, UsageError, atomic
 from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import RunFailed
-from tests.replicator.checkpoints.runs import Counter, save
+from tests.programs.counter import Counter
+from tests.replicator.checkpoints.runs import save
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 

@@ -11,8 +11,10 @@ import tensorflow as tf
 from replicator import UsageError
 from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
+from tests.programs.counter import Counter
+from tests.programs.logs import rows
 from tests.programs.two_networks import Points, TwoNetworks, network
-from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, Counter, rows, save, train
+from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, save, train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 

@@ -11,15 +11,15 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator
 
 from replicator import Evaluation
-from replicator.errors import Preempted
+from replicator.errors import Preempted, UsageError
+from tests.programs.counter import Counter
+from tests.programs.logs import rows
 from tests.programs.two_networks import Points, evaluate
 from tests.replicator.checkpoints.runs import (
   CENTRAL_2,
   MIRRORED_2,
   MIRRORED_4,
-  Counter,
   assert_equal,
-  rows,
   train,
   values,
 )
@@ -64,6 +64,23 @@ def test_a_run_continues_on_other_numbers_of_replicas(parts, tmp_path):
     train(tmp_path / "parts", f"train.steps = {5 * i + 5}", float64, *bindings, inputs=Points())
   for found, expected in zip(rows(tmp_path / "parts"), rows(tmp_path / "whole"), strict=True):
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_run_is_not_resumed_with_another_number_of_examples(tmp_path):
+  def run(size, steps):
+    points = Points()
+    points.size = size
+    train(tmp_path, f"train.steps = {steps}", inputs=points,
+          step=lambda: lambda batch: {"mean": tf.reduce_mean(batch["x"])})
+
+  run(50, 5)
+  with pytest.raises(UsageError) as error:
+    run(49, 10)
+  assert str(error.value).splitlines()[0] == (
+      "--workdir: the run was saved with 50 examples, and the data has 49, so its steps would get "
+      "others; put the data back as it was, or write another --workdir")
+  run(50, 10)
+  assert [row["step"] for row in rows(tmp_path)] == [5, 10]
 
 
 def test_a_crashed_run_resumes_with_the_means_since_its_last_log_point(tmp_path):

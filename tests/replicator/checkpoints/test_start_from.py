@@ -15,10 +15,12 @@ from replicator import Replicator, UsageError
 from replicator.app import config
 from replicator.checkpoints import names
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.checkpoints.start_from import check_unbound
+from replicator.configuration.statements import RECORD_HEADER
 from replicator.step import context
 from replicator.step.variables import variables_of
-from replicator.workdir.reader import TIMES
 from tests.programs import two_networks
+from tests.programs.logs import rows
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.checkpoints.weights import begin, equal, held, save, saved, within
 
@@ -179,10 +181,7 @@ def test_a_resumed_run_takes_nothing_again_and_needs_no_other_run(
   assert capsys.readouterr().out.count("start from") == 1
   assert not last.critic.layers[0].trainable and last.critic.layers[3].trainable
   assert equal(saved(tmp_path / "run"), saved(unbroken)) == saved(unbroken).keys()
-  texts = [(run / "metrics.jsonl").read_text() for run in (tmp_path / "run", unbroken)]
-  logs = [[{**json.loads(line), **dict.fromkeys(TIMES, 0)} for line in text.splitlines()]
-          for text in texts]
-  assert logs[0] == logs[1]
+  assert rows(tmp_path / "run") == rows(unbroken)
   facts = json.loads((tmp_path / "run" / "run.json").read_text())
   assert facts["start_from"]["run"] == str(other)
   assert not any("start_from" in entry["before"] for entry in facts["resumed"])
@@ -233,6 +232,17 @@ def test_a_mistake_is_one_line(settings, line, source):
   with pytest.raises(UsageError) as error:
     begin(given.pop("run"), TwoNetworks(), workdir, **given)
   assert str(error.value) == line.format(run=source)
+
+
+def test_only_a_setting_by_hand_needs_a_run_to_start_from(tmp_path):
+  file = tmp_path / "config.gin"
+  file.write_text(f"{RECORD_HEADER}\na/StartFrom.networks = ['critic']\n")
+  config.parse([str(file)], [])
+  check_unbound()
+  file.write_text("a/StartFrom.networks = ['critic']\n")
+  config.parse([str(file)], [])
+  with pytest.raises(UsageError, match=r"config\.gin:1: a/StartFrom.networks has no effect"):
+    check_unbound()
 
 
 # ---- Programs -----------------------------------------------------------------------------------

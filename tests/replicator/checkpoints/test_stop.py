@@ -15,7 +15,9 @@ from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted
 from replicator.training import preemption
-from tests.replicator.checkpoints.runs import SMALL, Counter, rows, train
+from tests.programs.counter import Counter
+from tests.programs.logs import rows
+from tests.replicator.checkpoints.runs import SMALL, train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
@@ -42,7 +44,7 @@ def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
   with pytest.raises(Preempted, match="stopped at step 5, which is saved"):
     replicator.train(Counter, before_call=ask, workdir=str(tmp_path))
   saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
-  assert saved["scalars"] == {"count": 3.0}
+  assert saved["scalars"] == {"count": 3.0, "number": 2.0, "replica": 0.0}
   assert saved["loop"]["window"]["sums"] == {}
   assert json.loads((tmp_path / "run.json").read_text())["ended"] == "interrupted"
 
@@ -72,7 +74,7 @@ def test_a_stop_between_two_log_points_loses_nothing(tmp_path):
   counter = train(tmp_path, f"train.steps = {done + 10}", *setting, step=Counter)
   assert counter.count.numpy() == done + 10
   # The mean of 1, 2, ..., over both parts.
-  assert rows(tmp_path) == [{"step": done + 10, "count": (done + 11) / 2}]
+  assert [(row["step"], row["count"]) for row in rows(tmp_path)] == [(done + 10, (done + 11) / 2)]
 
 
 def test_the_same_press_of_ctrl_c_may_arrive_twice(tmp_path, capsys, monkeypatch):

@@ -1,6 +1,5 @@
 """The `config.gin` of a run: it is enough to repeat the run, and to find differences."""
 
-import json
 import pathlib
 
 import gin
@@ -13,8 +12,8 @@ from replicator.app import config
 from replicator.configuration import operative
 from replicator.configuration.differences import Difference, differences
 from replicator.configuration.statements import RECORD_HEADER
-from replicator.workdir.reader import TIMES
 from tests.programs import two_networks  # noqa: F401  (for gin)
+from tests.programs.logs import rows
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves", "in_a_folder_of_its_own")
 
@@ -46,8 +45,7 @@ def train(workdir: str, files: list[str], *bindings: str, evaluates: bool = True
   config.parse(files, list(bindings))
   evaluate = lambda step: replicator.Evaluation({"limit": judge()})
   replicator.train(lambda: step, None, evaluate if evaluates else None, workdir=workdir)
-  lines = pathlib.Path(workdir, "metrics.jsonl").read_text().splitlines()
-  return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+  return rows(pathlib.Path(workdir))
 
 
 SETTING = ("train.log_every = 1", "train.eval_every = 2", "train.checkpoint_every = 2")

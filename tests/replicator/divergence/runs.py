@@ -1,6 +1,5 @@
 """Trainings that meet a number that is not finite, and what they leave behind."""
 
-import json
 import pathlib
 
 import numpy as np
@@ -8,8 +7,8 @@ import numpy as np
 import replicator
 from replicator.app import config
 from replicator.checkpoints import checkpoint
-from replicator.workdir.reader import TIMES
 from tests.programs.fragile import Fragile, numbers
+from tests.programs.logs import rows
 
 MIRRORED_2 = ("Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")
 BATCH = 4  # The bad example is in step 6, of the second of two replicas.
@@ -21,12 +20,6 @@ SETTINGS = [f"train.global_batch_size = {BATCH}", "train.steps = 12", "train.log
 def train(workdir: pathlib.Path, *bindings: str, step=Fragile, inputs=numbers):
   config.parse([], [*SETTINGS, *bindings])
   return replicator.train(step, inputs, workdir=str(workdir))
-
-
-def rows(workdir: pathlib.Path) -> list[dict]:
-  """The metrics without the times."""
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
 
 
 def column(workdir: pathlib.Path, name: str) -> list[float]:

@@ -15,13 +15,13 @@ from replicator.app import config
 from replicator.divergence.guard import Divergence, Guard
 from replicator.errors import RunFailed, first_line
 from tests.programs.fragile import Fragile, numbers
+from tests.programs.logs import rows
 from tests.replicator.divergence.runs import (
   MAY_COLLAPSE,
   MIRRORED_2,
   SETTINGS,
   column,
   history,
-  rows,
   saved_steps,
   train,
 )

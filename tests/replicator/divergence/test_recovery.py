@@ -15,6 +15,7 @@ from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed
 from tests.programs.fragile import BAD, numbers
+from tests.programs.logs import rows
 from tests.replicator.divergence.runs import (
   BATCH,
   MIRRORED_2,
@@ -22,7 +23,6 @@ from tests.replicator.divergence.runs import (
   SETTINGS,
   column,
   history,
-  rows,
   saved_steps,
   train,
 )

@@ -13,6 +13,7 @@ import replicator
 from replicator.app import config
 from replicator.divergence.vital_signs import VitalSigns
 from replicator.errors import RunFailed, first_line
+from tests.programs.logs import rows
 
 STEPS = 400
 RNG = np.random.default_rng(0)
@@ -170,11 +171,6 @@ def train(workdir: pathlib.Path, *bindings: str, steps: int = 120, step=Relu):
 
 def warnings(capsys) -> list[str]:
   return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
-
-
-def rows(workdir: pathlib.Path) -> list[str]:
-  return [re.sub('"seconds": [^,]*', "", line)
-          for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("steps_per_call", [1, 10])

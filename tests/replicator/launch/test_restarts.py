@@ -1,6 +1,5 @@
 """A run whose process died is started again as a whole."""
 
-import json
 import os
 import pathlib
 import signal
@@ -12,7 +11,7 @@ import pytest
 
 from replicator import launch
 from replicator.checkpoints import checkpoint
-from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
 from tests.replicator.launch.clusters import (
   HANG_SECONDS,
   PRELUDE,
@@ -123,11 +122,6 @@ def train(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
       cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def losses(workdir: pathlib.Path) -> list[dict]:
-  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
-
-
 @pytest.mark.slow
 def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
   unbroken = train(tmp_path / "unbroken")
@@ -143,7 +137,7 @@ def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
   assert broken.returncode == 0, err
   assert "launch: worker 1 ended with status 137; restart 1 of 2" in err
   assert "resumed at step" in out
-  assert losses(tmp_path / "broken") == losses(tmp_path / "unbroken")
+  assert rows(tmp_path / "broken") == rows(tmp_path / "unbroken")
   final = [checkpoint.read(tmp_path / run / "checkpoints") for run in ("unbroken", "broken")]
   assert list(final[0]) == list(final[1])
   assert all(final[0][path].tobytes() == final[1][path].tobytes() for path in final[0])

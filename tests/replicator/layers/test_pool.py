@@ -1,6 +1,5 @@
 """A pool of past examples against a model in NumPy, on any number of replicas and micro-batches."""
 
-import json
 import pathlib
 import random as random_module
 import re
@@ -17,7 +16,7 @@ from replicator import Pool, Replicator, all_mean, microbatch, random, replica_i
 from replicator.checkpoints import checkpoint
 from replicator.step import replicated
 from replicator.step.variables import variables_of
-from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -269,9 +268,7 @@ def finish(workdir: pathlib.Path, *bindings: str) -> tuple[list[dict], dict[str,
   with cycle_gan(workdir, *bindings) as process:
     output = process.communicate()[0]
   assert process.returncode == 0, output
-  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return ([{name: value for name, value in row.items() if name not in TIMES} for row in rows],
-          checkpoint.read(workdir / "checkpoints"), output)
+  return rows(workdir), checkpoint.read(workdir / "checkpoints"), output
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Model parallelism: what is on which device, and that it trains as on one."""
 
 import functools
-import json
 import pathlib
 import re
 
@@ -14,7 +13,7 @@ import replicator
 from replicator import Replicator, logical_device, random
 from replicator.app import config
 from replicator.step.variables import variables_of
-from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 
 SPLIT = [("mirrored", 4), ("mirrored", 2), ("one_device", 2)]
@@ -165,9 +164,8 @@ def test_an_eager_step_trains_the_same_on_the_same_devices(float64, run_eagerly)
 
 
 def logged(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
-  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [(row["step"], name, value) for row in rows for name, value in row.items()
-          if name not in ("step", *TIMES)]
+  return [(row["step"], name, value) for row in rows(workdir) for name, value in row.items()
+          if name != "step"]
 
 
 def test_a_run_of_several_steps_a_call_stops_and_resumes(restored, tmp_path):

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 
 import gin
 import numpy as np
@@ -14,7 +13,7 @@ from replicator import Evaluation, Replicator, microbatch, random
 from replicator.app import config
 from replicator.collectives import collectives
 from replicator.step import random_bits
-from replicator.workdir.reader import TIMES
+from tests.programs import logs
 
 ROWS = 8  # In the global batch.
 
@@ -224,8 +223,7 @@ def test_a_resumed_run_continues_every_stream(seed, tmp_path):
         lambda _: Evaluation({name: float(x) for name, x in sums(3).items()}),
         workdir=str(workdir))
     gin.clear_config()
-    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: x for name, x in row.items() if name not in TIMES} for row in rows]
+    return logs.rows(workdir)
 
   whole = run(tmp_path / "whole", 4)
   assert [row["step"] for row in whole] == [0, 2, 4]

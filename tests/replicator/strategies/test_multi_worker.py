@@ -11,18 +11,12 @@ import pytest
 
 from replicator import launch, train
 from replicator.app import config
-from replicator.workdir.reader import TIMES
 from tests.programs import fragile
+from tests.programs.logs import rows
 
 ROOT = pathlib.Path(__file__).parents[3]
 SETTINGS = ["train.steps = 4", "train.global_batch_size = 4", "train.log_every = 1",
             "train.eval_every = 0", "train.checkpoint_every = 4"]
-
-
-def rows(workdir: pathlib.Path) -> list[dict]:
-  """The log, without the time each row took."""
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 def start(workdir: pathlib.Path, cluster: dict, kind: str) -> subprocess.Popen:

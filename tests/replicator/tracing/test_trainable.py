@@ -15,7 +15,7 @@ from replicator.step.variables import variables_of
 from replicator.tracing.trainable import Trainable
 from replicator.training.scalars import RunningMeans
 from replicator.training.training_function import TrainingFunction
-from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
@@ -130,11 +130,6 @@ def train(workdir, steps: int, *bindings: str):
   config.parse([], [f"train.steps = {steps}", "train.global_batch_size = 4", "train.log_every = 2",
                     "train.checkpoint_every = 2", *bindings])
   return replicator.train(TwoLayers, Points(), before_call=freezes_once, workdir=str(workdir))
-
-
-def rows(workdir) -> list[dict]:
-  return [{name: value for name, value in json.loads(line).items() if name not in TIMES}
-          for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_resumed_run_is_as_frozen_as_the_other(tmp_path):

@@ -1,6 +1,5 @@
 """Trainings of few steps, and what they log."""
 
-import json
 import pathlib
 
 import keras
@@ -8,6 +7,7 @@ import tensorflow as tf
 
 import replicator
 from replicator.app import config
+from tests.programs.logs import timed_rows
 from tests.programs.two_networks import TwoNetworks, network
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
@@ -20,26 +20,9 @@ def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, 
   return replicator.train(step, inputs, evaluate, workdir=str(workdir))
 
 
-def rows(workdir: pathlib.Path) -> list[dict]:
-  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-
-
 def column(workdir: pathlib.Path, name: str) -> dict[int, float]:
   """The values of one scalar, by step."""
-  return {row["step"]: row[name] for row in rows(workdir) if name in row}
-
-
-class Counter(tf.Module):
-  """Counts its steps: values that are known in advance. Takes no inputs."""
-
-  def __init__(self):
-    super().__init__()
-    self.count = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-  def __call__(self) -> dict[str, tf.Tensor]:
-    self.count.assign_add(1.0)
-    return {"count": self.count.read_value(), "number": replicator.step_number(),
-            "replica": replicator.replica_id()}
+  return {row["step"]: row[name] for row in timed_rows(workdir) if name in row}
 
 
 def make_function():

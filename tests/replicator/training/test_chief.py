@@ -1,6 +1,5 @@
 """Trackers of a training: they equal `metrics.jsonl` after each of its ends and resumes."""
 
-import json
 import os
 import signal
 
@@ -13,6 +12,7 @@ import replicator
 from replicator import Evaluation, UsageError
 from replicator.app import config
 from replicator.errors import Preempted, RunFailed
+from tests.programs.logs import timed_rows
 from tests.replicator.trackers.conftest import Memory
 
 memory = Memory()
@@ -55,8 +55,7 @@ def train(workdir, steps, *bindings, before_call=None):
 
 
 def logged(workdir):
-  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return {row.pop("step"): row for row in rows}
+  return {row.pop("step"): row for row in timed_rows(workdir)}
 
 
 def test_a_run_is_tracked_with_its_pictures_and_configuration(tmp_path):

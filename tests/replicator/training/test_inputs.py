@@ -1,5 +1,8 @@
 """The input contract: the global batch of a step, however it is divided and wherever it begins."""
 
+import os
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -117,6 +120,30 @@ def test_resuming_continues_the_stream(first_step, pipeline):
 def test_a_late_step_is_reached_at_once():
   # 10^12 examples into the stream: nothing is skipped one by one.
   assert read(Numbers(1000), 1, 10 ** 9, global_batch_size=1000).shape == (1, 1000)
+
+
+def test_what_is_ready_before_its_step_does_not_grow():
+  drawn = []
+
+  class Slow(Numbers):
+    def load(self, index):
+      def draw(index):
+        time.sleep(0.001)
+        drawn.append(index)
+        return index
+      return tf.numpy_function(draw, [index], tf.int64)
+
+  iterator, taken, ahead = iter(batches(Slow(1000), InputContext(1))), 0, [0]
+  for _ in range(7):
+    for _ in range(ahead[-1] + 2):  # More than is ready.
+      next(iterator)
+      taken += 1
+    before = -1
+    while len(drawn) > before:  # Until it waits.
+      before = len(drawn)
+      time.sleep(0.02)
+    ahead.append(len(drawn) - taken)
+  assert max(ahead) <= 3 + 2 * os.cpu_count()
 
 
 def test_the_seed_decides_the_order():

@@ -11,8 +11,9 @@ import replicator
 from replicator import UsageError, random
 from replicator.app import config
 from replicator.step.variables import variables_of
+from tests.programs.logs import rows
 from tests.programs.two_networks import Points
-from tests.replicator.training.runs import MIRRORED_2, SMALL, column, make_function, rows, train
+from tests.replicator.training.runs import MIRRORED_2, SMALL, column, make_function, train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 

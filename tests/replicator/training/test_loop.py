@@ -20,16 +20,10 @@ from replicator.checkpoints import checkpoint
 from replicator.console.progress import Progress
 from replicator.errors import RunFailed, chain_of
 from replicator.training import chief
+from tests.programs.counter import Counter
+from tests.programs.logs import rows, timed_rows
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate
-from tests.replicator.training.runs import (
-  MIRRORED_2,
-  SMALL,
-  Counter,
-  column,
-  make_function,
-  rows,
-  train,
-)
+from tests.replicator.training.runs import MIRRORED_2, SMALL, column, make_function, train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
@@ -55,7 +49,7 @@ def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
   for old, new in zip(initial, networks.generator.trainable_variables, strict=True):
     assert np.abs(old - new.numpy()).max() > 1e-3
   # One object for each log point; what an evaluation found is part of it.
-  first, *others = rows(tmp_path)
+  first, *others = timed_rows(tmp_path)
   assert list(first) == ["step", "seconds", "eval/mean"]
   assert [list(row) for row in others] == [
       ["step", "seconds", "critic", "generator", "grad_norm/generator", "grad_norm/critic",
@@ -153,12 +147,12 @@ def test_operations_are_deterministic_and_signals_logged_unless_that_is_off(
   train(tmp_path, "train.steps = 1", *bindings, step=make_function, inputs=Points())
   assert bool(calls) == is_deterministic
   names = {"grad_norm/optimizer", "learning_rate/optimizer"} if is_deterministic else set()
-  assert set(rows(tmp_path)[0]) == {"step", "seconds", "data_wait", "loss"} | names
+  assert set(timed_rows(tmp_path)[0]) == {"step", "seconds", "data_wait", "loss"} | names
 
 
 def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):
   train(tmp_path, "train.steps = 3", step=Counter, evaluate=pytest.fail)
-  assert [list(row) for row in rows(tmp_path)] == [
+  assert [list(row) for row in timed_rows(tmp_path)] == [
       ["step", "seconds", "count", "number", "replica"]] * 3
   assert not (tmp_path / "checkpoints").exists()
 

@@ -15,8 +15,8 @@ import pytest
 from replicator import launch
 from replicator.checkpoints import checkpoint
 from replicator.training import preemption
-from replicator.workdir.reader import TIMES
 from tests.programs import stopped_anywhere
+from tests.programs.logs import rows
 
 ROOT = pathlib.Path(__file__).parents[3]
 SETTINGS = ["train.steps = 12", "train.global_batch_size = 4", "train.log_every = 1",
@@ -89,11 +89,6 @@ def statuses(processes: list[subprocess.Popen]) -> list[int]:
   outputs = [process.communicate(timeout=HANG_SECONDS)[0] for process in processes]
   print(*outputs)
   return [process.returncode for process in processes]
-
-
-def rows(workdir: pathlib.Path) -> list[dict]:
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 # The workers that come to each moment, and the steps that are saved in the end.

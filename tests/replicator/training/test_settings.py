@@ -6,8 +6,9 @@ import tensorflow as tf
 
 import replicator
 from replicator import Evaluation, UsageError
+from tests.programs.logs import rows
 from tests.programs.two_networks import Points, network
-from tests.replicator.training.runs import MIRRORED_2, column, rows, train
+from tests.replicator.training.runs import MIRRORED_2, column, train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 

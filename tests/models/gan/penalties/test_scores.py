@@ -29,6 +29,17 @@ def test_scores_are_those_of_one_call(float64):
   assert scores.fake.shape == [3]
 
 
+@pytest.mark.parametrize("layer", [replicator.GlobalBatchNorm, keras.layers.BatchNormalization])
+def test_batch_normalization_never_mixes_images_with_samples(float64, layer):
+  discriminator = judge(layer())
+  # The generator's update judges samples alone: their scores are the same there.
+  samples_alone = discriminator(tf.constant(FAKE), training=True)
+  scores = Scores(discriminator, tf.constant(10 * REAL), tf.constant(FAKE))
+  np.testing.assert_allclose(scores.fake, samples_alone, rtol=1e-12)
+  np.testing.assert_allclose(scores.real, discriminator(tf.constant(10 * REAL), training=True),
+                             rtol=1e-12)
+
+
 def test_labels_go_with_their_images():
   def discriminator(images, labels, training):
     return tf.reduce_mean(images, [1, 2, 3]) + tf.cast(labels, tf.float32)

@@ -39,6 +39,14 @@ def test_an_axis_over_a_wide_range_is_logarithmic(low, title, rows, page_file):
   assert svg.count("stroke: var(--evaluation)") == 1  # The line of the best trial.
 
 
+@pytest.mark.parametrize("between, is_shown", [(0.29, False), (0.2, True), (0.105, False)])
+def test_labels_of_an_axis_do_not_overlap(between, is_shown, rows, page_file):
+  current = [row for row in rows if row.is_current]
+  current[0].record.bindings["a.lr"] = between
+  svg = parallel.coordinates(current, page_file)
+  assert ">0.1<" in svg and ">0.3<" in svg and (f">{between}<" in svg) == is_shown
+
+
 def test_a_sweep_that_has_not_begun_has_a_page(tmp_path, page_file):
   page.write(tmp_path, [], page_file, 4)
   assert "0 of 4 done" in (tmp_path / "sweep.html").read_text()

@@ -1,0 +1,146 @@
+"""FID of PNG files beside torch-fidelity, from the files to the number.
+
+  pip install torch torch-fidelity
+  python -m benchmarks.fid_speed [--count=10000] [--images=FOLDER --size=32]
+
+Both read the same two folders and one file of random weights of Inception, as
+`benchmarks.png_parity` does. Each runs in a process of its own. They take turns of `--block`
+images, so that other work on the machine slows both, and a last one from all features to the FID.
+The first batches, which trace and load, do not count.
+"""
+
+import contextlib
+import glob
+import importlib.util
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import feature_parity, turns
+from benchmarks.png_parity import write_images
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("images", None, "A folder of images; by default two photographs.")
+flags.DEFINE_integer("count", 10_000, "Real images, and as many in the place of generated ones.", 4)
+flags.DEFINE_integer("size", 64, "Height and width of the PNG files.", 8)
+flags.DEFINE_integer("block", 250, "Images of a turn.", 1)
+flags.DEFINE_integer("threads", 2, "Threads of both.", 1)
+flags.DEFINE_string("folder", None, "Where the files are (set by the benchmark).")
+flags.DEFINE_string("contender", None, "Only take turns as this contender, on request over stdin.")
+
+_WARM_UP = 8  # Images.
+
+
+def blocks() -> list[np.ndarray]:
+  """The positions of the images of each turn, for one of the folders."""
+  return [np.arange(first, min(first + FLAGS.block, FLAGS.count))
+          for first in range(0, FLAGS.count, FLAGS.block)]
+
+
+def ours() -> Iterator[float]:
+  """As `experiments.evaluate` does: statistics are streamed, and no features are kept."""
+  from replicator.console.quiet import import_tensorflow
+  import_tensorflow()
+  import tensorflow as tf
+  tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
+  from models.metrics.comparison import gather
+  from models.metrics.frechet import frechet_distance
+  from models.metrics.image_sets import open_set
+  from models.metrics.inception import Inception2015
+  extractor = Inception2015(f"{FLAGS.folder}/weights.pth")
+  real, generated = (open_set(f"{FLAGS.folder}/{name}") for name in ("real", "generated"))
+
+  def statistics(images, block):
+    return gather(images.batches(block), extractor, {"statistics"}).statistics
+
+  yield from (statistics(real, np.arange(_WARM_UP)).count for _ in range(2))
+  found = []
+  for images in (real, generated):
+    total = None
+    for block in blocks():
+      part = statistics(images, block)
+      total = part if total is None else total + part
+      yield 0.0
+    found.append(total)
+  yield frechet_distance(*found)
+
+
+def torch_fidelity() -> Iterator[float]:
+  """By the functions that its `calculate_metrics` calls, in its default batches of 64."""
+  import torch
+  from torch_fidelity import metric_fid, utils
+  from torch_fidelity.datasets import ImagesPathDataset
+  torch.set_num_threads(FLAGS.threads)
+  extractor = utils.create_feature_extractor(
+      "inception-v3-compat", ["2048"], cuda=False, verbose=False, feature_extractor_compile=False,
+      feature_extractor_weights_path=f"{FLAGS.folder}/weights.pth")
+
+  def features(files):
+    # It reads in this process: starting readers for each turn would take longer.
+    return utils.get_featuresdict_from_dataset(
+        ImagesPathDataset(files), extractor, 64, cuda=False, save_cpu_ram=True,
+        verbose=False)["2048"]
+
+  real, generated = (sorted(glob.glob(f"{FLAGS.folder}/{name}/*.png"))
+                     for name in ("real", "generated"))
+  yield from (len(features(real[:_WARM_UP])) for _ in range(2))
+  found = []
+  for files in (real, generated):
+    parts = []
+    for block in blocks():
+      parts.append(features([files[i] for i in block]))
+      yield 0.0
+    found.append(torch.cat(parts))
+  statistics = (metric_fid.fid_features_to_statistics(part) for part in found)
+  yield metric_fid.fid_statistics_to_metric(*statistics, False)["frechet_inception_distance"]
+
+
+CONTENDERS: dict[str, Callable[[], Iterator[float]]] = {
+    "ours": ours, "torch_fidelity": torch_fidelity}
+
+
+def compare(folder: str) -> None:
+  """Runs both in turns, and prints what each took and found."""
+  num_turns = 2 * len(blocks()) + 1
+  with contextlib.ExitStack() as running:
+    contenders = [running.enter_context(contextlib.closing(turns.Contender(
+        "benchmarks.fid_speed", name, FLAGS.threads, [f"--folder={folder}"])))
+        for name in CONTENDERS]
+    for number in range(1, num_turns + 1):
+      for contender in contenders:
+        contender.seconds.append(contender.turn())
+      print(f"turn {number} of {num_turns}", file=sys.stderr, flush=True)
+  print(f"FID of {FLAGS.count:,} and {FLAGS.count:,} images {FLAGS.size}x{FLAGS.size}, "
+        f"{FLAGS.threads} threads each; seconds, and those of the CPU")
+  print(f"{'':15} {'features':>18} {'distance':>18} {'together':>18} {'FID':>12}")
+  for contender in contenders:
+    cells = "".join(f"{sum(contender.seconds[part]):9.1f} {sum(contender.cpu[part]):9.1f}"
+                    for part in (slice(-1), slice(-1, None), slice(None)))
+    print(f"{contender.name:14}{cells} {contender.found:14.8g}")
+  ours, theirs = contenders
+  print(f"torch-fidelity takes {sum(theirs.seconds) / sum(ours.seconds):.2f} times as long, and "
+        f"{sum(theirs.cpu) / sum(ours.cpu):.2f} times the CPU")
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  if FLAGS.contender:
+    turns.take(CONTENDERS[FLAGS.contender]().__next__, 1)
+    return
+  if not importlib.util.find_spec("torch_fidelity"):
+    sys.exit("fid_speed compares with torch-fidelity, which is not installed: pip install torch "
+             "torch-fidelity")
+  from models.metrics import inception
+  with tempfile.TemporaryDirectory() as name:
+    write_images(FLAGS.images, FLAGS.count, FLAGS.size, pathlib.Path(name))
+    path = feature_parity.write(inception.build(), inception.norm_of, name, zipped=True)
+    pathlib.Path(path).rename(f"{name}/weights.pth")
+    compare(name)
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,225 @@
+"""The mistakes of a newcomer in a command, a gin file and data, and the one line that each gets.
+
+Every row runs as on the command line, in one process. `...` in a line stands for words of
+TensorFlow or Keras, which differ between their versions.
+"""
+
+import pytest
+
+from experiments.sngan import sngan
+from tests.mistakes.conftest import DIGITS, USAGE, assert_line
+
+FOLDER = "--gin_file=configs/sngan_cifar10.gin"
+
+# ---- The command line ---------------------------------------------------------------------------
+
+FLAGS = [  # What was typed after `python -m experiments.sngan`, and the line.
+    ([], "the configuration must set: train.steps; write --gin_file=F, where F is one of "
+         "configs/sngan.gin, configs/sngan_cifar10.gin, configs/sngan_cifar10_small.gin, "
+         "configs/sngan_digits.gin, configs/sngan_imagenet128.gin, "
+         "configs/sngan_shapes32.gin, configs/sngan_stacked_digits.gin"),
+    (["configs/sngan_digits.gin"],
+     "command line: unrecognized arguments: configs/sngan_digits.gin. Write "
+     "--gin_file=configs/sngan_digits.gin"),
+    (["--gin_file=sngan_digits.gin"],
+     "--gin_file=sngan_digits.gin: no such file. Did you mean 'configs/sngan_digits.gin'?"),
+    (["--gin_file=configs/sngan_digit.gin"],
+     "--gin_file=configs/sngan_digit.gin: no such file. Did you mean 'configs/sngan_digits.gin'?"),
+    (["--gin-file=configs/sngan_digits.gin"],
+     "command line: unrecognized arguments: --gin-file=configs/sngan_digits.gin. Did you mean "
+     "'--gin_file'?"),
+    (["--config=configs/sngan_digits.gin"],
+     "command line: unrecognized arguments: --config=configs/sngan_digits.gin. A setting is "
+     'written as --gin_param="owner.config = configs/sngan_digits.gin"'),
+    ([DIGITS, "train.steps=10"],
+     'command line: unrecognized arguments: train.steps=10. Write --gin_param="train.steps = 10"'),
+    ([DIGITS, "--train.steps=10"],
+     "command line: unrecognized arguments: --train.steps=10. Write "
+     '--gin_param="train.steps = 10"'),
+    ([DIGITS, "--steps=10"],
+     "command line: unrecognized arguments: --steps=10. A setting is written as "
+     '--gin_param="owner.steps = 10"'),
+    ([DIGITS, "--gin_param=train.steps"],
+     "--gin_param: not valid gin: train.steps (write NAME = VALUE)"),
+    ([DIGITS, "--workdir="],
+     "command line: argument --workdir: is empty; write the name of a folder."),
+    ([DIGITS, "--workdir=a_file"], "--workdir=a_file: is a file; write the name of a folder"),
+    ([DIGITS, "--workdir"], "command line: argument --workdir: expected one argument."),
+    ([DIGITS, "--verbose"], "command line: unrecognized arguments: --verbose."),
+    ([DIGITS, "--diff=runs/nowhere"],
+     "--diff=runs/nowhere: runs/nowhere: no such file; write the workdir of a run"),
+]
+
+
+@pytest.mark.parametrize("words, line", FLAGS, ids=lambda value: " ".join(value)[:50])
+def test_flags(words, line, run):
+  assert_line(run(sngan, words), USAGE, line)
+
+
+def test_the_home_folder_is_expanded(run, folder):
+  words = ["--gin_file=~/configs/sngan_digits.gin", "--workdir=~/a_file"]
+  assert_line(run(sngan, words), USAGE,
+              f"--workdir={folder}/a_file: is a file; write the name of a folder")
+
+
+# ---- gin ----------------------------------------------------------------------------------------
+
+SETTINGS = [  # What was written into a gin file, and the line.
+    ("adam/generator.learning_rate = 1e-4",
+     "nothing configurable is called 'generator'. Scopes come first: write "
+     "generator/adam.learning_rate"),
+    ("generator.adam.learning_rate = 1e-4",
+     "nothing configurable is called 'generator.adam'. Scopes come first: write "
+     "generator/adam.learning_rate"),
+    ("generator/learning_rate = 1e-4",
+     "the macro generator/learning_rate is never used. Did you mean "
+     "generator/LinearDecay.learning_rate or generator/adam.learning_rate?"),
+    ("adam.lr = 1e-4",
+     "'adam' has no parameter 'lr'. Did you mean 'learning_rate'? It has: learning_rate, ..."),
+    ("adam.learning_rate = '1e-4'",
+     "adam.learning_rate = '1e-4': must be float or LearningRateSchedule, not str. Write 1e-4 "
+     "without quotes"),
+    ("Adam.learning_rate = 1e-4", "nothing configurable is called 'Adam'. Did you mean 'adam'?"),
+    ("SNGAN.loss = @wgan",
+     "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
+     "@modified, @relativistic, @wasserstein"),
+    ("generator/SNGAN.loss = @wgan",
+     "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
+     "@modified, @relativistic, @wasserstein"),
+    ("SNGAN.loss = hinge",
+     "not valid gin: SNGAN.loss = hinge (a string needs quotes, a function @, a macro %)"),
+    ("SNGAN.loss = 'hinge'",
+     "SNGAN.loss = 'hinge': must be a function (@name), not str. Write @hinge"),
+    ("SNGAN.optimizer = @adam()",
+     "SNGAN.optimizer = @adam(): must be a function (@name), not what it returns. Write @adam"),
+    ("sngan.data = @Mnist",
+     "nothing configurable is called 'Mnist'. Write one of: @Augmented, @Digits, @HuggingFace, "
+     "@ImageArrays, @ImageFolder, @ImageZip, @Shapes, @StackedDigits, @TFDS, @TFRecords"),
+    ("SNGAN.bigan = true", "not valid gin: SNGAN.bigan = true (write True)"),
+    ("SNGAN.bigan = 1", "SNGAN.bigan = 1: must be bool, not int"),
+    ("train.steps = 1e4", "train.steps = 10000.0: must be int, not float. Write 10000"),
+    ("train.stepz = 3",
+     "'train' has no parameter 'stepz'. Did you mean 'steps'? It has: steps, global_batch_size, "
+     "seed, precision, deterministic, steps_per_call, log_every, eval_every, checkpoint_every, "
+     "trackers, start_from"),
+    ("train.batch_size = 64",
+     "'train' has no parameter 'batch_size'. Did you mean 'global_batch_size'? It has: ..."),
+    ("steps = 100", "the macro steps is never used. Did you mean train.steps?"),
+    ("train.workdir = 'here'",
+     "'train' gets its 'workdir' from the program; it cannot be set here"),
+    ("include 'sngan.gin'",
+     "includes 'sngan.gin', and there is no such file, neither beside this one nor in the working "
+     "directory"),
+]
+
+
+@pytest.mark.parametrize("setting, line", SETTINGS, ids=lambda value: value[:40])
+def test_gin(setting, line, run, folder):
+  (folder / "mine.gin").write_text(f"include 'configs/sngan_digits.gin'\n\n{setting}\n")
+  assert_line(run(sngan, ["--gin_file=mine.gin"]), USAGE, f"mine.gin:3: {line}")
+
+
+# ---- Values, devices and data -------------------------------------------------------------------
+
+MIRRORED = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 4"]
+VALUES = [  # Further gin files, parameters, and the line.
+    ([], ["Replicator.strategy = 'mirored'"],
+     "Replicator.strategy = 'mirored': no such strategy. Did you mean 'mirrored'? Write one of: "
+     "default, one_device, mirrored, multi_worker_mirrored, central_storage, parameter_server, "
+     "tpu"),
+    ([], [*MIRRORED, "train.global_batch_size = 65"],
+     "train.global_batch_size = 65: does not divide by the 4 replicas; write 64 or 68"),
+    ([], ["Replicator.strategy = 'multi_worker_mirrored'"],
+     "Replicator.strategy = 'multi_worker_mirrored': the environment has no TF_CONFIG; start all "
+     "processes with: python -m replicator.launch --workers=2 -- COMMAND"),
+    ([], ["Replicator.jit_compile = True", "Replicator.strategy = 'parameter_server'"],
+     "Replicator.jit_compile = True: not with 'parameter_server': it is for synchronous replicas; "
+     "drop one of the two"),
+    ([], ["train.precision = 'float16'"],
+     "train.precision = 'float16': no such precision. Did you mean 'float64'? Write one of: "
+     "float32, float64, mixed_bfloat16, mixed_float16"),
+    ([], ["train.steps = 0"], "train.steps = 0: must be a whole number of at least 1"),
+    ([], ["train.steps_per_call = 7"],
+     "train.steps = ...: must be a multiple of train.steps_per_call = 7"),
+    ([], ["Guard.action = 'rollback'"],
+     "Guard.action = 'rollback': no such action. Did you mean 'roll_back'? Write one of: stop, "
+     "warn, roll_back, off"),
+    ([], ["Guard.limits = {'loss': 'high'}"],
+     "--gin_param: Guard.limits = {'loss': 'high'}: must be Mapping[str, float] or None, not one "
+     "with these elements"),
+    ([], ["StartFrom.frozen = {'discriminator': 1}", "train.eval_every = 0"],
+     "--gin_param: StartFrom.frozen has no effect without train.start_from; write train.start_from "
+     "= RUN, the workdir of another run, or remove StartFrom.frozen"),
+    ([], ["SNGAN.latent_dim = 0"], "SNGAN.latent_dim = 0: must be at least 1"),
+    ([], ["sngan.data = @Shapes", "Shapes.resolution = 20"],
+     "Generator.resolution = 20: SN-GAN has no networks of this size; write one of 8, 16, 32, 64, "
+     "128"),
+    ([FOLDER], ["ImageFolder.path = 'nowhere'"],
+     "ImageFolder.path = 'nowhere': no such folder. Write the path of a folder with one sub-folder "
+     "of images per class, such as cats/001.jpg and dogs/001.jpg."),
+    ([FOLDER], ["ImageFolder.path = 'flat'"],
+     "ImageFolder.path = 'flat': no image in any sub-folder, but 2 in the folder itself. Expected "
+     "one sub-folder of images per class, such as cats/001.jpg and dogs/001.jpg; images without "
+     "classes may all be in one sub-folder, such as flat/all."),
+    ([FOLDER], ["ImageFolder.path = '~/flat'"],  # The home directory is expanded.
+     "ImageFolder.path = '~/flat': no image in any sub-folder, but 2 in the folder itself. ..."),
+    ([FOLDER], ["ImageFolder.path = 'images.zip'"],
+     "ImageFolder.path = 'images.zip': is a file. Use ImageZip if it is a ZIP archive, or write "
+     "the path of a folder with one sub-folder of images per class, such as cats/001.jpg and "
+     "dogs/001.jpg."),
+    ([FOLDER], ["ImageFolder.path = 'torn'"],
+     "torn/cats/a.jpg cannot be read as an image (...). To skip such files, set "
+     "ImageFolder.on_error = 'skip'."),
+    ([FOLDER], ["ImageFolder.path = 'labeled'", "ImageFolder.labels = '999.csv'"],
+     "labeled/999.csv: has labels for 999 of 1,000 images; 007.png has none. Add it, or remove the "
+     "image"),
+    ([FOLDER], ["ImageFolder.path = 'labeled'", "ImageFolder.labels = 'twice.csv'"],
+     "labeled/twice.csv: has more than one label for 007.png; leave one"),
+    ([], ["sngan.data = @ImageZip", "ImageZip.resolution = 8", "ImageZip.path = 'text.zip'"],
+     "ImageZip.path = 'text.zip': is not a ZIP archive (...); copy it again"),
+    ([], ["sngan.data = @ImageZip", "ImageZip.resolution = 8", "ImageZip.path = 'torn.zip'"],
+     "ImageZip.path = 'torn.zip': is a truncated ZIP archive, without its end (...); copy it "
+     "again"),
+    ([], ["sngan.data = @ImageArrays", "ImageArrays.path = 'packed.npz'"],
+     "packed.npz: images is compressed, and cannot be read in parts; write the archive with "
+     "numpy.savez, not numpy.savez_compressed"),
+    ([], ["sngan.data = @TFRecords", "TFRecords.resolution = 8", "TFRecords.path = 'swapped'"],
+     "swapped/images-00001-of-00002.tfrecord: images-00001-of-00002.npz is the index of another "
+     "file, or the file changed since it was indexed; copy it again, or convert again"),
+    ([], ["sngan.data = @TFRecords", "TFRecords.resolution = 8", "TFRecords.path = 'changed'"],
+     "changed/images-00001-of-00002.tfrecord: images-00001-of-00002.npz is the index of another "
+     "file, or the file changed since it was indexed; copy it again, or convert again"),
+]
+
+
+@pytest.mark.parametrize("files, params, line", VALUES, ids=lambda value: str(value)[:40])
+def test_values(files, params, line, run, tmp_path):
+  words = [*(files or [DIGITS]), *(f"--gin_param={param}" for param in params)]
+  assert_line(run(sngan, [*words, f"--workdir={tmp_path}/run"]), USAGE, line)
+  assert not (tmp_path / "run" / "classifier").exists()  # Refused before any work.
+
+
+# ---- Refused before the work --------------------------------------------------------------------
+
+LATE = [  # Mistakes that only show when the step is traced, and the line.
+    ("genrator/adam.learning_rate = 1e-4",
+     "--gin_param: genrator/adam.learning_rate is never used: adam is not called in the scope "
+     "'genrator'. Did you mean 'generator'? It is called in the scopes discriminator, encoder, "
+     "generator"),
+    ("microbatch.n = 5", "...microbatch.n = 5: does not divide a replica's batch of ..."),
+    ("SNGAN.discriminator_updates = 7",
+     "...a replica's batch of 128 examples does not divide into 7 parts; ..."),
+    ("Guard.limits = {'dicriminator': 9.0}",
+     "Guard.limits: the step logs no 'dicriminator'. Did you mean 'discriminator'? It logs: ..."),
+    ("Checkpoints.keep_best = 'generater'",
+     "Checkpoints.keep_best = 'generater': nothing of that name is logged. Did you mean "
+     "'generator'? ..."),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting, line", LATE)
+def test_late(setting, line, run, tmp_path):
+  workdir = tmp_path / "run"
+  assert_line(run(sngan, [DIGITS, f"--gin_param={setting}", f"--workdir={workdir}"]), USAGE, line)
+  assert not (workdir / "classifier").exists() and not (workdir / "metrics.jsonl").exists()

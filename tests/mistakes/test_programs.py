@@ -1,0 +1,229 @@
+"""The mistakes of a newcomer in a program of one's own, and the one line that each gets.
+
+Every row runs as on the command line, in one process. `...` in a line stands for words of
+TensorFlow or Keras, which differ between their versions.
+"""
+
+import runpy
+import shutil
+
+import keras
+import pytest
+
+from replicator import app
+from tests.mistakes.conftest import FAILED, USAGE, assert_line
+
+PROGRAM = '''import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from replicator import app, train, wrap_optimizer
+
+
+def data(context):
+  dataset = tf.data.Dataset.from_tensor_slices({"x": tf.zeros([12, 3]), "label": tf.range(12) % 4})
+  dataset = dataset.repeat().batch(context.batch_size, drop_remainder=True)
+  return dataset
+
+
+class Block(keras.layers.Layer):
+
+  def call(self, x):
+    return x
+
+
+class Step(tf.Module):
+
+  def __init__(self):
+    super().__init__()
+    self.network = keras.Sequential([keras.Input([3]), keras.layers.Dense(4)])
+    self.optimizer = wrap_optimizer(keras.optimizers.Adam(), self.network.trainable_variables)
+    self.blocks = [Block(), Block()]
+
+  def loss(self, batch):
+    return tf.reduce_mean(self.network(self.blocks[1](batch["x"])) ** 2)
+
+  def __call__(self, batch):
+    return {"loss": self.optimizer.minimize(self.loss, batch)}
+
+
+app.run(lambda workdir: train(Step, data, workdir=workdir))
+'''
+RETURN = '    return {"loss": self.optimizer.minimize(self.loss, batch)}\n'
+# The lines of a step that is written in place of the one above; it begins in line 34.
+TAPE = "    with tf.GradientTape() as tape:\n      loss = self.loss(batch)\n"
+VARIABLES = "    variables = self.network.trainable_variables\n"
+APPLY = "    self.optimizer.apply(tape.gradient(loss, variables), variables)\n"
+
+CODE = [  # What stands in the program in place of what, the exit status, and the line.
+    # Shapes, names and types.
+    ("    return x\n", "    return x + tf.zeros([8, 7])\n", FAILED,
+     "mine.py:18: ValueError: Dimensions must be equal, but are 3 and 7 with input shapes: [8,3], "
+     "[8,7] (in the layer blocks/1)"),
+    ("    return x\n", "    return tf.concat([x, x], 1)\n", FAILED,
+     "mine.py:30: ValueError: Input 0 ... incompatible with the layer: expected axis -1 of input "
+     "shape to have value 3, but received input with shape (8, 6) (in the layer network/dense)"),
+    ("    return x\n", "    return tf.matmul(x, tf.zeros([5, 3]))\n", FAILED,
+     "mine.py:18: ValueError: Dimensions must be equal, but are 3 and 5 with input shapes: [8,3], "
+     "[5,3] (in the layer blocks/1)"),
+    ("    return x\n", "    return replicator.all_sum(tf.constant('a'))\n", USAGE,
+     "mine.py:18: all_sum: tensors of string cannot travel ... (in the layer blocks/1)"),
+    ('batch["x"]', 'batch["image"]', FAILED,
+     "mine.py:30: KeyError: 'image'. 'batch' has: x, label"),
+    ("self.network(", "self.netwrok(", FAILED,
+     "mine.py:30: AttributeError: 'Step' object has no attribute 'netwrok'. Did you mean "
+     "'network'?"),
+    ("tf.reduce_mean(", "tf.reduce_meen(", FAILED,
+     "mine.py:30: AttributeError: ... has no attribute 'reduce_meen'. Did you mean 'reduce_mean'?"),
+    ("    return x\n", "    return X\n", FAILED,
+     "mine.py:18: NameError: name 'X' is not defined. Did you mean 'x'? (in the layer blocks/1)"),
+    ("    return x\n", "    return x * tf.range(3)\n", FAILED,
+     "mine.py:18: TypeError: Input 'y' of 'Mul' Op has type int32 that does not match type float32 "
+     "of argument 'x' (in the layer blocks/1)"),
+    # A compiled step is no Python.
+    (RETURN, "    loss = self.loss(batch)\n    if loss > 1.0:\n      loss = 1.0\n", FAILED,
+     "mine.py:34: OperatorNotAllowedInGraphError: Using a symbolic `tf.Tensor` as a Python `bool` "
+     "is not allowed; a compiled step has no Python `if` on tensors; write tf.where or tf.cond"),
+    (RETURN, '    return {"loss": self.loss(batch) / len(batch["x"])}\n', FAILED,
+     "mine.py:33: TypeError: len is not well defined for a symbolic Tensor; write x.shape[0]"),
+    (RETURN, '    return {"loss": sum(x for x in batch["x"])}\n', FAILED,
+     "mine.py:33: OperatorNotAllowedInGraphError: Iterating over a symbolic `tf.Tensor` is not "
+     "allowed; write tf.unstack(x), or loop over range(x.shape[0])"),
+    (RETURN, '    return {"loss": self.loss(batch).numpy()}\n', FAILED,
+     "mine.py:33: AttributeError: 'SymbolicTensor' object has no attribute 'numpy'; a tensor of a "
+     "compiled step has no value yet; compute with tf, or run with --eager"),
+    (RETURN, '    return {"loss": np.mean(batch["x"])}\n', FAILED,
+     "mine.py:33: NotImplementedError: Cannot convert a symbolic tf.Tensor (...) to a numpy array; "
+     "a tensor of a compiled step has no value yet; compute with tf instead of NumPy"),
+    (RETURN, '    return {"loss": float(self.loss(batch))}\n', FAILED,
+     "mine.py:33: TypeError: float() argument must be a string or a real number, not "
+     "'SymbolicTensor'; a tensor of a compiled step has no value yet; write tf.cast"),
+    (RETURN, '    return {"loss": tf.Variable(0.0) + self.loss(batch)}\n', FAILED,
+     "mine.py:33: ValueError: tf.function only supports singleton tf.Variables created on the "
+     "first call; make variables in the constructor of the step, as its attributes"),
+    # What a step returns, and takes.
+    (RETURN, "    self.optimizer.minimize(self.loss, batch)\n", USAGE,
+     "the step must return a non-empty dict of scalars to log, such as {'loss': loss}, not "
+     "NoneType"),
+    (RETURN, "    return self.optimizer.minimize(self.loss, batch)\n", USAGE,
+     "the step must return a non-empty dict of scalars to log, such as {'loss': loss}, not "
+     "SymbolicTensor"),
+    (RETURN, '    return {"loss": self.network(batch["x"])}\n', USAGE,
+     "the step returned 'loss' of shape (8, 4); return a scalar, such as its tf.reduce_mean over "
+     "the replica's examples"),
+    (RETURN, '    return {"step": self.optimizer.minimize(self.loss, batch)}\n', USAGE,
+     "the step returned 'step', which is a column of the log already; call it something else"),
+    ("__call__(self, batch)", "__call__(self)", USAGE,
+     "the step is called with a batch, and takes none; write def __call__(self, batch), or give "
+     "train no inputs"),
+    ("train(Step, data, ", "train(Step, ", USAGE,
+     "the step takes an argument, and train has no inputs to call it with; give train inputs, or "
+     "write def __call__(self)"),
+    ("train(Step, ", "train(lambda: Step, ", USAGE,
+     "train: make_step returned the class Step; it must return the step, a function or a tf.Module "
+     "that is called with a batch"),
+    # Gradients and optimizers.
+    (RETURN, f"{TAPE}{VARIABLES}    variables = variables[:1]\n{APPLY}", USAGE,
+     "mine.py:37: adam.apply: given other variables than the 2 it was wrapped with; an optimizer "
+     "owns its variables, in the order of wrap_optimizer(optimizer, variables)"),
+    (RETURN, f"{VARIABLES}    loss = self.loss(batch)\n"
+             f"    with tf.GradientTape() as tape:\n      pass\n{APPLY}", USAGE,
+     "mine.py:37: adam.apply: all 2 gradients are None; the loss does not depend on "
+     "sequential/dense/kernel or the others, or it (or its scale_loss) was computed outside the "
+     "tape"),
+    ('self.network(self.blocks[1](batch["x"]))', 'batch["x"]', USAGE,
+     "mine.py:33: adam.apply: all 2 gradients are None; the loss does not depend on "
+     "sequential/dense/kernel or the others, or it (or its scale_loss) was computed outside the "
+     "tape"),
+    (RETURN, f"{TAPE}{VARIABLES}    first = tape.gradient(loss, variables)\n{APPLY}", FAILED,
+     "mine.py:37: RuntimeError: A non-persistent GradientTape can only be used to compute one set "
+     "of gradients (or jacobians)"),
+    (RETURN, f"{TAPE}{VARIABLES}    self.optimizer.apply_gradients(zip(variables, variables))\n",
+     FAILED, "mine.py:36: AttributeError: 'Optimizer' object has no attribute 'apply_gradients'; "
+             "write apply(gradients, variables), which takes their mean over the replicas first"),
+    ("tf.reduce_mean(self", "tf.identity(self", USAGE,
+     "mine.py:33: adam: the loss is float32 (8, 4); return its mean over the replica's examples, a "
+     "floating scalar, or a tuple that begins with it"),
+    ("keras.Input([3]), ", "", USAGE,
+     "wrap_optimizer(adam): no variables; pass the trainable_variables of a network that is "
+     "already built: begin it with keras.Input(shape), or call its build"),
+    ("    self.blocks = [Block(), Block()]\n",
+     "    self.blocks = [0, keras.layers.Dense(3)]\n", USAGE,
+     "the step makes variables in its first call, such as 'blocks/1/000' (...): a restart would "
+     "lose them; make them in its constructor: begin a network with keras.Input(shape) or build "
+     "it there, and give an optimizer to wrap_optimizer"),
+    ("keras.optimizers.Adam()", "keras.optimizers.Adam(clipnorm=1.0)", USAGE,
+     "adam: the Keras option 'clipnorm' does not go with replication; set wrap_optimizer's "
+     "clip_norm, which clips after the mean over replicas"),
+    ("    self.blocks = [Block(), Block()]\n",
+     "    self.second = wrap_optimizer(keras.optimizers.Adam(), self.network.weights)\n",
+     USAGE, "the variable 'sequential/dense/kernel' belongs to two optimizers of the step, "
+            "'optimizer' and 'second'; give it to one of their wrap_optimizer calls"),
+    # Data and numbers.
+    ("context.batch_size, drop_remainder=True", "context.batch_size", USAGE,
+     "the input function yields a tensor of shape (None,); its first axis must be the "
+     "pipeline's part of the global batch, context.batch_size = 8 (batch with "
+     "drop_remainder=True, so that shapes are static)"),
+    ("batch(context.batch_size", "batch(64", USAGE,
+     "the input function yields a tensor of shape (64,); its first axis must be the pipeline's "
+     "part of the global batch, context.batch_size = 8 (batch with drop_remainder=True, so that "
+     "shapes are static)"),
+    (".repeat()", "", USAGE,
+     "the data set of the input function ended before train.steps; make it repeat()"),
+    ("  return dataset\n", "  return iter(dataset)\n", USAGE,
+     "the input function must return a tf.data.Dataset of batches, not OwnedIterator"),
+    ("** 2)", "/ 0.0)", FAILED,
+     "step 1: loss is nan (and 1 more); its batch and numbers are in w/failures/step-00000001; no "
+     "checkpoint was saved before"),
+    ('tf.reduce_mean(self.network(self.blocks[1](batch["x"])) ** 2)',
+     'tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(\n'
+     '        batch["label"] + 1, self.network(batch["x"]), from_logits=True))', FAILED,
+     "mine.py:...: InvalidArgumentError: ...; an index, such as a label, is too large or negative"),
+]
+ON_REPLICAS = [  # The same on two replicas, under a strategy.
+    ("mirrored", "    return x\n", "    return x + tf.zeros([8, 7])\n", FAILED,
+     "mine.py:18: ValueError: Dimensions must be equal, but are 4 and 8 with input shapes: [4,3], "
+     "[8,7] (in the layer blocks/1)"),
+    ("mirrored", "    return x\n", "    return replicator.all_sum(tf.constant('a'))\n", USAGE,
+     "mine.py:18: all_sum: tensors of string cannot travel ... (in the layer blocks/1)"),
+    ("mirrored", "    return x\n", "    if replicator.replica_id() == 0:\n      return x\n", FAILED,
+     "mine.py:18: ..."),
+    ("central_storage", "Dense(4)]", "Dense(4), keras.layers.BatchNormalization()]", USAGE,
+     "Replicator.strategy = 'central_storage': it cannot update the variables of the layer "
+     "'sequential/batch_normalization' (Keras BatchNormalization) on 2 replicas; use "
+     "replicator.GlobalBatchNorm"),
+]
+
+
+@pytest.fixture
+def run_code(run, folder):
+  """A function that runs the program above with a replacement; returns status and stderr."""
+
+  def run_code(old: str, new: str, *params: str) -> tuple[int, str]:
+    assert old in PROGRAM
+    (folder / "mine.py").write_text(PROGRAM.replace(old, new))
+    keras.backend.clear_session()  # Names of layers and optimizers as in a new process.
+    main = app.main_of(lambda: runpy.run_path("mine.py", run_name="__main__"))
+    settings = ["train.steps = 2", "train.global_batch_size = 8", *params]
+    shutil.rmtree("w", ignore_errors=True)
+    return run(main, [*(f"--gin_param={setting}" for setting in settings), "--workdir=w"])
+
+  return run_code
+
+
+def with_traceback(line: str, status: int) -> str:
+  """The line, and where the traceback is, unless the run itself has found the failure."""
+  is_raised = status == FAILED and line.startswith("mine.py")
+  return f"{line}; the traceback is in w/traceback.txt" if is_raised else line
+
+
+@pytest.mark.parametrize("old, new, status, line", CODE, ids=lambda value: str(value).strip()[:40])
+def test_code(old, new, status, line, run_code):
+  assert_line(run_code(old, new), status, with_traceback(line, status))
+
+
+@pytest.mark.parametrize("strategy, old, new, status, line", ON_REPLICAS)
+def test_code_on_replicas(strategy, old, new, status, line, run_code):
+  found = run_code(old, new, f"Replicator.strategy = '{strategy}'", "Replicator.logical_cpus = 2")
+  assert_line(found, status, with_traceback(line, status))
