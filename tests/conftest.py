@@ -31,6 +31,14 @@ def pytest_collection_finish():
   gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def seed_of_the_process():
+  """Every test, and what several tests share, begins with seed 0, whatever ran before."""
+  random.set_seed(0)
+  yield
+  random.set_seed(0)
+
+
 @pytest.fixture
 def without_curves(monkeypatch):
   """Reports have no curves. To draw them would take longer than a tiny training."""
@@ -44,5 +52,4 @@ def restored():
   gin.clear_config()
   keras.config.set_floatx("float32")
   keras.config.set_dtype_policy("float32")
-  random.set_seed(0)
   context.run.is_loaded = False

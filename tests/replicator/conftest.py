@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, random
+from replicator import Replicator
 
 # Every synchronous strategy that one process can run, by what a gin file would say.
 SYNCHRONOUS = [("default", None), ("one_device", None), ("central_storage", 2), ("mirrored", 2),
@@ -39,11 +39,3 @@ def run_eagerly():
   """A function that does what `--eager` does; undone after the test."""
   yield lambda: tf.config.run_functions_eagerly(True)
   tf.config.run_functions_eagerly(False)
-
-
-@pytest.fixture
-def seed():
-  """A function that seeds the random streams; undone after the test."""
-  random.set_seed(0)
-  yield random.set_seed
-  random.set_seed(0)

@@ -23,7 +23,7 @@ SMALL = ["train.global_batch_size = 8", "Regression.accumulates = False"]
 
 
 @pytest.fixture
-def restored(set_precision, seed):
+def restored(set_precision):
   yield
   gin.clear_config()
 

@@ -13,11 +13,6 @@ RATE = 0.25
 X = np.random.default_rng(0).normal(1.0, 1.0, [ROWS, 3, 5])
 
 
-@pytest.fixture(autouse=True)
-def seeded(seed):
-  """Every test restarts the streams."""
-
-
 def model() -> keras.Sequential:
   return keras.Sequential([keras.Input(X.shape[1:]), Dropout(RATE),
                            keras.layers.Dense(5, kernel_initializer="identity"), Dropout(RATE)])

@@ -24,10 +24,7 @@ from tests.programs.closeness import close
 X = np.random.default_rng(0).normal(size=[8, 5])
 L = keras.layers
 
-
-@pytest.fixture(autouse=True)
-def seeded(seed, float64):
-  """Every test restarts the streams, in float64."""
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 class Network:

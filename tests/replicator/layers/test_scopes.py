@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Dropout, GlobalBatchNorm, SpectralNorm, wrap_optimizer
+from replicator import Dropout, GlobalBatchNorm, SpectralNorm, random, wrap_optimizer
 
 X = np.random.default_rng(0).normal(size=[8, 5])
 
@@ -32,10 +32,10 @@ def test_a_scope_keeps_what_a_layer_would_assign(float64, make, mapped):
     np.testing.assert_array_equal(variable, value)
 
 
-def test_dropout_draws_on_in_a_scope(seed):
+def test_dropout_draws_on_in_a_scope():
   layer = Dropout(0.5)
   expected = [layer(X, training=True) for _ in range(2)]
-  seed(0)
+  random.set_seed(0)
   with keras.StatelessScope():
     first = layer(X, training=True)
   np.testing.assert_array_equal(first, expected[0])

@@ -19,7 +19,7 @@ COUNT, SMALLEST_P = 200_000, 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_normal_has_its_distribution(seed, dtype):
+def test_normal_has_its_distribution(dtype):
   drawn = random.normal("z", [COUNT], 2.0, 3.0, dtype)
   assert drawn.dtype == dtype
   standard = (drawn.numpy().astype(np.float64) - 2.0) / 3.0
@@ -31,14 +31,14 @@ def test_normal_has_its_distribution(seed, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_uniform_has_its_distribution(seed, dtype):
+def test_uniform_has_its_distribution(dtype):
   drawn = random.uniform("u", [COUNT], -1.0, 3.0, dtype)
   assert drawn.dtype == dtype
   assert -1.0 <= drawn.numpy().min() < -0.999 and 2.999 < drawn.numpy().max() < 3.0
   assert scipy.stats.kstest(drawn.numpy(), "uniform", args=(-1.0, 4.0)).pvalue > SMALLEST_P
 
 
-def test_integers_have_their_distribution(seed):
+def test_integers_have_their_distribution():
   drawn = random.uniform("label", [COUNT], -3, 7, "int32")
   assert drawn.dtype == tf.int32
   values, counts = np.unique(drawn, return_counts=True)
@@ -47,7 +47,7 @@ def test_integers_have_their_distribution(seed):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_truncated_normal_has_its_distribution(seed, dtype):
+def test_truncated_normal_has_its_distribution(dtype):
   drawn = random.truncated_normal("t", [COUNT], 2.0, 3.0, dtype)
   assert drawn.dtype == dtype
   standard = (drawn.numpy().astype(np.float64) - 2.0) / 3.0
@@ -57,14 +57,14 @@ def test_truncated_normal_has_its_distribution(seed, dtype):
 
 
 @pytest.mark.parametrize("p", [0.0, 0.01, 0.7, 1.0])
-def test_bernoulli_has_its_probability(seed, p):
+def test_bernoulli_has_its_probability(p):
   drawn = random.bernoulli("b", [COUNT], p)
   assert drawn.dtype == tf.bool
   count = np.count_nonzero(drawn)
   assert scipy.stats.binomtest(count, COUNT, p).pvalue > SMALLEST_P
 
 
-def test_bernoulli_takes_a_probability_of_each_example(seed):
+def test_bernoulli_takes_a_probability_of_each_example():
   p = tf.constant([[0.0], [0.5], [1.0]], tf.bfloat16)
   drawn = random.bernoulli("b", [3, 1000], p, "bfloat16")
   assert drawn.dtype == tf.bfloat16
@@ -73,7 +73,7 @@ def test_bernoulli_takes_a_probability_of_each_example(seed):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_categorical_has_its_distribution(seed, dtype):
+def test_categorical_has_its_distribution(dtype):
   p = np.array([0.0, 0.125, 0.0, 0.5, 0.25, 0.125, 0.0])
   with np.errstate(divide="ignore"):
     logits = tf.constant(np.log2(p) * math.log(2.0) + 3.0, dtype)
@@ -92,11 +92,11 @@ INF, NAN = math.inf, math.nan
     ([0.0], {0}), ([-1e30], {0}), ([3e38, -3e38, 3e38], {0, 2}), ([-INF, -INF, -5.0, -INF], {2}),
     ([INF, 0.0, INF, -INF], {0, 2}), ([NAN, 0.0, 1.0], {-1}), ([0.0, INF, NAN], {-1}),
     ([-INF, -INF], {-1})])
-def test_categorical_at_the_ends_of_its_range(seed, logits, classes):
+def test_categorical_at_the_ends_of_its_range(logits, classes):
   assert set(random.categorical("c", tf.constant([logits] * 100)).numpy()) == classes
 
 
-def test_permutations_are_independent_and_equally_likely(seed):
+def test_permutations_are_independent_and_equally_likely():
   drawn = random.permutation("p", [20_000, 2, 3]).numpy()
   assert drawn.dtype == np.int32
   np.testing.assert_array_equal(np.sort(drawn), np.broadcast_to(range(3), drawn.shape))
@@ -107,7 +107,7 @@ def test_permutations_are_independent_and_equally_likely(seed):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_stays_below_maxval(seed, dtype):
+def test_half_precision_stays_below_maxval(dtype):
   drawn = tf.cast(random.uniform("u", [COUNT], dtype=dtype), tf.float64).numpy()
   assert drawn.min() >= 0.0 and drawn.max() < 1.0
   assert abs(drawn.mean() - 0.5) < 0.01

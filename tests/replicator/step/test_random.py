@@ -164,14 +164,14 @@ def test_a_resumed_step_draws_what_it_would_have_drawn():
   np.testing.assert_array_equal(compiled(tf.constant(1, tf.int64)), drawn_alone()["normal"][1])
 
 
-def test_outside_of_steps_seeding_starts_the_streams_again(seed):
+def test_outside_of_steps_seeding_starts_the_streams_again():
   first = [random.normal("z", [3]).numpy() for _ in range(2)]
   assert not np.array_equal(*first)
-  seed(0)
+  random.set_seed(0)
   np.testing.assert_array_equal(random.normal("z", [3]), first[0])
 
 
-def test_draws_outside_of_a_step_do_not_move_those_inside(seed):
+def test_draws_outside_of_a_step_do_not_move_those_inside():
   random.normal("z", [3])
   np.testing.assert_array_equal(draw(one())["normal"], drawn_alone()["normal"])
 
@@ -179,21 +179,21 @@ def test_draws_outside_of_a_step_do_not_move_those_inside(seed):
 # ---- Different draws where they must differ -----------------------------------------------------
 
 
-def test_no_two_draws_coincide(seed):
+def test_no_two_draws_coincide():
   """Over seeds, names, draws within a step, steps, and examples; a collision is 2^-52."""
   def draws(rows):
     return {f"{name}{i}": random.normal(name, [rows, 1], dtype="float64")
             for name, i in itertools.product(["z", "y", "0/z"], range(2))}
   drawn = []
   for number in (0, 1, 2 ** 40):
-    seed(number)
+    random.set_seed(number)
     drawn.append(list(draw(one(), draws).values()))
   values = np.ravel(drawn)
   assert values.size == 3 * 6 * 2 * ROWS
   assert np.unique(values).size == values.size
 
 
-def test_neighboring_streams_are_independent(seed):
+def test_neighboring_streams_are_independent():
   def draws(rows):
     return {name: random.normal(name, [rows, 1000]) for name in ("a", "b")}
   drawn = draw(one(), draws)
@@ -213,7 +213,7 @@ def sums(rows: int) -> dict[str, tf.Tensor]:
   return {name: tf.reduce_sum(tf.cast(x, tf.float32)) for name, x in draws.items()}
 
 
-def test_a_resumed_run_continues_every_stream(seed, tmp_path):
+def test_a_resumed_run_continues_every_stream(tmp_path):
   def run(workdir, steps):
     settings = {"steps": steps, "steps_per_call": 2, "log_every": 2, "eval_every": 2,
                 "checkpoint_every": 2}

@@ -40,7 +40,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("fails_to_write", [False, True])
-def test_all_workers_wait_for_the_writer_before_they_restore(fails_to_write, tmp_path, seed):
+def test_all_workers_wait_for_the_writer_before_they_restore(fails_to_write, tmp_path):
   cluster = Cluster(fails_to_write)
   recovery = Recovery(Guard("roll_back"), cluster, tmp_path, {"seed": 0})
   state = RunState(cluster, cluster, recovery)
