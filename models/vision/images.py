@@ -51,7 +51,7 @@ class InMemoryImages:
     self._tensors: tuple[tf.Tensor, tf.Tensor] | None = None
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": int32}`."""
+    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": ...}`."""
     images, labels = self._as_tensors()
     image = tf.ensure_shape(tf.gather(images, index), [*index.shape, *self.image_shape])
     return {"image": image, "label": tf.gather(labels, index)}
