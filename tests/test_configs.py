@@ -28,8 +28,6 @@ STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in GAN_MAINS)
 AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in AGENT_MAINS)
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
-
-
 CLASSIFIERS = sorted(CONFIGS.glob("resnet*_*.gin"))
 
 
@@ -97,13 +95,16 @@ TINY = {
 
 
 def make_folders(root: pathlib.Path) -> None:
-  """The folders of images that configurations name, with two classes of two images."""
+  """The data that configurations name: folders of two classes of two images, and archives."""
   for data in ("cifar10/train", "cifar10/test", "imagenet/train", "imagenet/validation"):
     for name in ("airplane", "ship"):
       folder = root / data / name
       folder.mkdir(parents=True)
       for i in range(2):
         Image.fromarray(np.full([32, 32, 3], 60 * i, np.uint8)).save(folder / f"{i}.png")
+  for part in ("train", "t10k"):
+    np.savez(root / f"fashion_{part}.npz", images=np.zeros([4, 28, 28], np.uint8),
+             labels=np.arange(4))
 
 
 @pytest.mark.parametrize("path", slow_but("sngan_digits", paths=RUNS))

@@ -16,9 +16,11 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageEnhance
 
-from models.vision.images import ImageSource
+from models.vision.images import ImageSource, drawn_by_numpy
+from models.vision.in_threads import in_threads
 from models.vision.pictures import Box, Original, Shape, View, as_array
 from replicator.errors import UsageError
+from replicator.training.inputs import is_batched
 
 _ATTEMPTS = 10  # At a crop that fits into the image, as torchvision makes them.
 _FLIP, _COLOR = 2 * _ATTEMPTS + 2, 2 * _ATTEMPTS + 3  # The crop uses the numbers before these.
@@ -117,19 +119,24 @@ class Augmented:
     self.image_shape = self._source.image_shape
     self.num_classes = self._source.num_classes
     self.class_names = self._source.class_names
+    self.batched = is_batched(self._source)
     self.augmentation = augmentation()
     self._center_crop = center_crop
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`."""
+    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
+
+    If the other source is batched, it takes indices [n] as well.
+    """
     if self._center_crop == 1:
       return self._source.load(index)
-    return self._viewed(index, tf.zeros([2], tf.int64), self._central, crops=True)
+    ignored = tf.stack([index, index], -1)  # Where seeds are expected; nothing here is random.
+    return self._viewed(index, ignored, self._central, crops=True)
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example at int64 `index`, augmented for `seed`, int64 [2]: that of the run, a position.
 
-    It has the form of `load`'s.
+    It has the form of `load`'s. For indices [n], seeds are [n, 2].
     """
     return self._viewed(index, seed, self.augmentation, crops=self.augmentation.scale is not None)
 
@@ -139,10 +146,10 @@ class Augmented:
     if crops and hasattr(self._source, "load_view"):
       return self._source.load_view(index, seed, view)
     example = self._source.load(index)
-    image = tf.numpy_function(
-        lambda image, seed: view(Original.of_array(image), image.shape, *seed.tolist()),
-        [example["image"], seed], tf.uint8, stateful=False)
-    return {**example, "image": tf.ensure_shape(image, self.image_shape)}
+    draw = lambda index, label, image, seed: (
+        view(Original.of_array(image), image.shape, *seed.tolist()), label)
+    return {**example, **drawn_by_numpy(
+        in_threads(draw), [index, example["label"], example["image"], seed], self.image_shape)}
 
   def _central(self, picture: Original, image_shape: Shape, seed: int, position: int) -> np.ndarray:
     side = max(1, round(self._center_crop * min(picture.size)))

@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from models.vision.images import InMemoryImages, drawn_by_numpy
+from models.vision.in_threads import in_threads
 from models.vision.pictures import Original, View, decode, opened
 from replicator.errors import UsageError
 
@@ -55,13 +56,14 @@ class DecodedImages:
   """An `ImageSource` of center squares [r, r, channels] of encoded images, which are `encoded`.
 
   If all images fit into `memory_limit` bytes, a pool of threads decodes them at construction.
-  Otherwise each is decoded by the threads of the input pipeline whenever it is drawn, and nothing
-  is kept; what a run sees is the same.
+  Otherwise each is decoded whenever it is drawn, and nothing is kept; what a run sees is the same.
 
   An image that cannot be decoded ends the run, or is skipped. Images in memory do not include
   skipped ones. Where images are decoded as they are drawn, the next one that can be read takes the
   place of a skipped one, so that step s still has the same examples on any number of workers.
   """
+
+  batched = True
 
   def __init__(self, encoded: EncodedImages, resolution: int, on_error: str = "raise",
                memory_limit: int = MEMORY_LIMIT, channels: int = 3) -> None:
@@ -99,21 +101,24 @@ class DecodedImages:
       self.size = self._kept.size
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [r, r, channels], "label": int32 []}`."""
+    """The examples at int64 `index` [] or [n].
+
+    Returns `{"image": uint8 [..., r, r, channels], "label": int32}`.
+    """
     if self._kept:
       return self._kept.load(index)
-    return drawn_by_numpy(
-        lambda index: self._draw(index, lambda file: decode(file, self.image_shape)), [index],
+    return drawn_by_numpy(in_threads(
+        lambda index: self._draw(index, lambda file: decode(file, self.image_shape))), [index],
         self.image_shape)
 
   def load_view(self, index: tf.Tensor, seed: tf.Tensor, view: View) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`, as a view shows the whole image; in the form of `load`'s.
+    """The examples at `index`, as a view shows the whole images; in the form of `load`'s.
 
-    `seed` is what the view is called with, int64 [2].
+    `seed` is what the view is called with, int64 [2] or [n, 2].
     """
-    return drawn_by_numpy(
+    return drawn_by_numpy(in_threads(
         lambda index, seed: self._draw(index, lambda file: view(
-            Original(opened(file), file), self.image_shape, *seed.tolist())), [index, seed],
+            Original(opened(file), file), self.image_shape, *seed.tolist()))), [index, seed],
         self.image_shape)
 
   def _draw(self, index: np.ndarray, read: Callable[[bytes], np.ndarray]

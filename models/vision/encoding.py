@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
-from models.vision.images import ImageSource
+from models.vision.images import ImageSource, labels_of
 from models.vision.picture_files import png
 
 
@@ -22,12 +21,7 @@ class EncodedExamples:
     """
     self.path = path
     self.class_names = tuple(source.class_names)
-    labels = tf.data.Dataset.range(source.size).map(
-        lambda index: source.load(index)["label"], tf.data.AUTOTUNE, deterministic=True)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # As in `replicator.training.inputs`: it may stall the end.
-    self.labels = np.concatenate(
-        list(labels.batch(4096).with_options(options).as_numpy_iterator()))
+    self.labels = labels_of(source)
     self._files = files
     # By tf.data, as in a training: TensorFlow would optimize a graph of its own in another way,
     # and round a few pixels to another level.

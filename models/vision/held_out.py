@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from models.vision.images import ImageSource
 from replicator.errors import UsageError
-from replicator.training.inputs import variant
+from replicator.training.inputs import is_batched, variant
 
 _SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same images.
 
@@ -19,11 +19,15 @@ class Subset:
     self.image_shape = source.image_shape
     self.num_classes = source.num_classes
     self.class_names = source.class_names
+    self.batched = is_batched(source)
     self._source = source
     self._indices = np.asarray(indices, np.int64)
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`."""
+    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
+
+    If the other source is batched, it takes indices [n] as well.
+    """
     return self._source.load(tf.gather(self._indices, index))
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -24,6 +24,8 @@ class ImageArrays:
   `numpy.savez(path, images=images, labels=labels)`.
   """
 
+  batched = True
+
   def __init__(self, path: str, images: str = "images", labels: str | None = "labels") -> None:
     """Opens the arrays.
 
@@ -48,11 +50,11 @@ class ImageArrays:
                  self.size, self.num_classes, path)
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`."""
+    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": ...}`."""
     return drawn_by_numpy(self._draw, [index], self.image_shape)
 
   def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(self._images[index]), self._labels[index]
+    return np.ascontiguousarray(self._images[index]), self._labels[index]
 
   def _checked_images(self, name: str) -> np.ndarray:
     images = self._mapped("images", name)

@@ -1,10 +1,15 @@
 """Image data sets, and conversions between their bytes and network inputs."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
+
+from replicator.training.inputs import is_batched
+
+_BATCH = 256
 
 
 class ImageSource(Protocol):
@@ -25,13 +30,16 @@ class ImageSource(Protocol):
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
 
-    Pure TensorFlow with static shapes, because `tf.data.Dataset.map` traces it.
+    Pure TensorFlow with static shapes, because `tf.data.Dataset.map` traces it. A source that is
+    `batched` also takes indices [n].
     """
     ...
 
 
 class InMemoryImages:
   """An `ImageSource` over arrays, which all pipelines share in host memory."""
+
+  batched = True
 
   def __init__(self, images: np.ndarray, labels: np.ndarray, class_names: tuple[str, ...]) -> None:
     """Takes uint8 `images` [n, h, w, c] and integer `labels` [n] that index `class_names`."""
@@ -43,9 +51,9 @@ class InMemoryImages:
     self._tensors: tuple[tf.Tensor, tf.Tensor] | None = None
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`."""
+    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": ...}`."""
     images, labels = self._as_tensors()
-    image = tf.ensure_shape(tf.gather(images, index), self.image_shape)
+    image = tf.ensure_shape(tf.gather(images, index), [*index.shape, *self.image_shape])
     return {"image": image, "label": tf.gather(labels, index)}
 
   def _as_tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -60,21 +68,40 @@ class InMemoryImages:
 
 def drawn_by_numpy(draw: Callable, arguments: Sequence[tf.Tensor], image_shape: tuple[int, int, int]
                    ) -> dict[str, tf.Tensor]:
-  """The example that `draw(*arguments)` makes of arrays: (uint8 `image_shape`, int32 [])."""
+  """The example that `draw(*arguments)` makes of arrays: (uint8 `image_shape`, int32 []).
+
+  If the first argument is a vector [n], these are n examples: (uint8 [n, ...], int32 [n]).
+  """
   # A function with state would be called one at a time where operations are deterministic.
   image, label = tf.numpy_function(draw, arguments, [tf.uint8, tf.int32], stateful=False)
-  return {"image": tf.ensure_shape(image, image_shape), "label": tf.ensure_shape(label, [])}
+  shape = arguments[0].shape
+  return {"image": tf.ensure_shape(image, [*shape, *image_shape]),
+          "label": tf.ensure_shape(label, shape)}
 
 
 def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Images uint8 [n, h, w, c] and labels int32 [n] of the examples at `indices` [n]."""
-  examples = tf.data.Dataset.from_tensor_slices(np.asarray(indices, np.int64))
-  examples = examples.map(source.load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-  options = tf.data.Options()
-  options.autotune.enabled = False  # As in `replicator.training.inputs`: it may stall the end.
-  batches = list(examples.batch(256).with_options(options).as_numpy_iterator())
+  batches = list(_batches(source, np.asarray(indices, np.int64), source.load))
   return (np.concatenate([batch["image"] for batch in batches]),
           np.concatenate([batch["label"] for batch in batches]))
+
+
+def labels_of(source: ImageSource) -> np.ndarray:
+  """The labels of all examples, int32 [n]."""
+  return np.concatenate(list(_batches(source, np.arange(source.size),
+                                      lambda index: source.load(index)["label"])))
+
+
+def _batches(source: ImageSource, indices: np.ndarray, load: Callable) -> Iterator[Any]:
+  """What `load` makes of the examples at `indices`, in batches."""
+  examples = tf.data.Dataset.from_tensor_slices(indices)
+  make = functools.partial(tf.data.Dataset.map, map_func=load,
+                           num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+  examples = (make(examples.batch(_BATCH)) if is_batched(source)
+              else make(examples).batch(_BATCH))
+  options = tf.data.Options()
+  options.autotune.enabled = False  # As in `replicator.training.inputs`: it may stall the end.
+  return examples.with_options(options).as_numpy_iterator()
 
 
 def to_unit_range(images: tf.Tensor, dtype: tf.DType | str = tf.float32) -> tf.Tensor:

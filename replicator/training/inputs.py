@@ -5,7 +5,8 @@ repeats, batches and divides them. Position p of the endless stream of examples 
 of (seed, p), and step s takes positions `[s * B, (s + 1) * B)` for a global batch of B. So a
 resumed run continues at its step, on any number of replicas, and nothing else is saved. A source
 may also have `augmented(index, seed)`, which makes variants of an example: the seed is (seed of the
-run, p), so that the variant, too, is a pure function of them.
+run, p), so that the variant, too, is a pure function of them. A source that is `batched` is called
+once for each batch.
 
 *An input function* is called with an `InputContext` and returns a `tf.data.Dataset` of batches,
 each the pipeline's part of a global batch, from step 0 on. A resumed run skips to its step, which
@@ -26,9 +27,11 @@ Nest = Any
 # TensorFlow shuffles with a cipher of an even number of bits, at least 16. It counts two too few
 # for these highest places, 2^16, 2^18, ..., and gives the last place the example of the first.
 _TOO_FEW_BITS = {2 ** bits for bits in range(16, 64, 2)}
+_SHUFFLE = 498247692  # What TensorFlow's shuffle has before the key of its cipher.
 
 # Batches that wait for their step. AUTOTUNE would double them whenever they run out, without end.
 _READY = 2
+_AT_ONCE = 2  # Batches in the making: one begins while the other waits for its last examples.
 
 
 @runtime_checkable
@@ -41,6 +44,9 @@ class ExampleSource(Protocol):
     """One example, a nest of tensors of static shape, for a scalar int64 in `[0, size)`.
 
     Traced into a `tf.data` pipeline: TensorFlow operations only, no state.
+
+    If the source has an attribute `batched` that is True, the pipeline calls it with int64 `[n]`,
+    and each tensor is `[n, ...]`. The seeds of `augmented` are int64 `[n, 2]` then.
     """
 
 
@@ -108,21 +114,36 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
 def _examples(source: ExampleSource, context: InputContext, first_step: int) -> tf.data.Dataset:
   own, whole = context.batch_size, context.global_batch_size
 
-  @tf.autograph.experimental.do_not_convert
-  def load(i: tf.Tensor) -> Nest:
-    step, row = i // own, i % own
-    position = step * whole + context.input_pipeline_id * own + row
+  def at(position: tf.Tensor) -> Nest:  # [] or [own]
     epoch, within = position // source.size, position % source.size
-    key = tf.cast(tf.stack([tf.constant(context.seed, tf.int64), epoch]), tf.uint32)
-    return variant(source, shuffled(within, key, source.size),
-                   tf.stack([tf.constant(context.seed, tf.int64), position]))
+    seed = tf.fill(position.shape, _int64(context.seed))
+    key = tf.cast(tf.stack([seed, epoch], -1), tf.uint32)
+    return variant(source, shuffled(within, key, source.size), tf.stack([seed, position], -1))
 
-  steps = tf.data.Dataset.range(first_step * own, tf.int64.max)
-  return steps.map(load, tf.data.AUTOTUNE).batch(own, drop_remainder=True)
+  @tf.autograph.experimental.do_not_convert
+  def example(i: tf.Tensor) -> Nest:
+    return at(i // own * whole + context.input_pipeline_id * own + i % own)
+
+  @tf.autograph.experimental.do_not_convert
+  def batch(step: tf.Tensor) -> Nest:
+    return at(step * whole + context.input_pipeline_id * own + tf.range(own, dtype=tf.int64))
+
+  if is_batched(source):
+    return tf.data.Dataset.range(first_step, tf.int64.max).map(batch, _AT_ONCE)
+  examples = tf.data.Dataset.range(first_step * own, tf.int64.max).map(example, tf.data.AUTOTUNE)
+  return examples.batch(own, drop_remainder=True)
+
+
+def is_batched(source: ExampleSource) -> bool:
+  """Whether a source makes the examples at many indices in one call."""
+  return getattr(source, "batched", False)
 
 
 def variant(source: ExampleSource, index: tf.Tensor, seed: tf.Tensor) -> Nest:
-  """The example at `index` as it is trained on: `augmented` for a seed int64 [2], or `load`ed."""
+  """The example at `index` as it is trained on: `augmented` for a seed int64 [2], or `load`ed.
+
+  Of a source that is batched also the examples at indices [n], for seeds [n, 2].
+  """
   if hasattr(source, "augmented"):
     return source.augmented(index, seed)
   return source.load(index)
@@ -133,15 +154,24 @@ def shuffled(places: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:
 
   Args:
     places: int64 [] or [n], in `[0, size)`.
-    key: uint32 [2].
+    key: uint32 [2], or [n, 2] with a key for each place.
     size: the number of examples.
   """
   if size - 1 not in _TOO_FEW_BITS:
-    return tf.random.experimental.index_shuffle(places, key, size - 1)
+    return _shuffled(places, key, size - 1)
   # Shuffles one place more. Whoever draws the example that is too many takes that place's instead.
-  drawn, instead = (tf.random.experimental.index_shuffle(x, key, size)
-                    for x in (places, tf.constant(size, tf.int64)))
+  drawn, instead = (_shuffled(x, key, size) for x in (places, tf.fill(places.shape, _int64(size))))
   return tf.where(drawn == size, instead, drawn)
+
+
+def _shuffled(places: tf.Tensor, key: tf.Tensor, highest: int) -> tf.Tensor:
+  """`tf.random.experimental.index_shuffle`, which fails for a key for each place."""
+  seed = tf.pad(key, [[0, 0]] * (key.shape.rank - 1) + [[1, 0]], constant_values=_SHUFFLE)
+  return tf.raw_ops.RandomIndexShuffle(index=places, seed=seed, max_index=_int64(highest), rounds=4)
+
+
+def _int64(number: int) -> tf.Tensor:
+  return tf.constant(number, tf.int64)
 
 
 def _check_batch_size(dataset: tf.data.Dataset, context: InputContext) -> None:

@@ -20,6 +20,8 @@ PRIME = 1_048_573  # Checksums are below it, so that float32 has them exactly, t
 class FolderAndShards:
   """The images of `path/folder` and of `path/shards`, both augmented and never kept decoded."""
 
+  batched = True
+
   def __init__(self, path: str) -> None:
     make = lambda: Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
     self._sources = {
@@ -28,7 +30,7 @@ class FolderAndShards:
     self.size = self._sources["folder"].size
 
   def load(self, index: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
-    """The example at int64 `index` as each source has it."""
+    """The examples at int64 `index` [n] as each source has them."""
     return {name: source.load(index) for name, source in self._sources.items()}
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:

@@ -22,6 +22,26 @@ class Numbers:
     return {"number": index, "image": tf.fill([2, 2], tf.cast(index, tf.float32))}
 
 
+class ManyNumbers(Numbers):
+  """The same, many at once."""
+
+  batched = True
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    return tf.vectorized_map(super().load, index)
+
+
+class SeededNumbers(Numbers):
+  """Numbers with a random one, as a source that augments makes it."""
+
+  def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"number": index, "seed": seed}
+
+
+class ManySeededNumbers(SeededNumbers):
+  batched = True
+
+
 def read(inputs, steps: int, first_step: int = 0, **context) -> np.ndarray:
   """The numbers in some batches of one pipeline: [steps, batch_size]."""
   dataset = batches(inputs, InputContext(**context), first_step)
@@ -78,6 +98,20 @@ def test_a_batch_may_span_epochs():
   np.testing.assert_array_equal(np.sort(stream[:30].reshape(6, 5)), [np.arange(5)] * 6)
 
 
+@pytest.mark.parametrize("size", [5, 50, 2 ** 16 + 1])  # 2^16 + 1 is shuffled in another way.
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_a_batched_source_gives_the_same_batches(size, pipeline):
+  context = InputContext(12, pipeline, num_input_pipelines=2, seed=7)
+  for one_by_one, many in [(Numbers, ManyNumbers), (SeededNumbers, ManySeededNumbers)]:
+    expected, got = (batches(source(size), context, first_step=3) for source in (one_by_one, many))
+    assert got.element_spec == expected.element_spec
+    for one, other in zip(expected.take(5).as_numpy_iterator(), got.take(5).as_numpy_iterator(),
+                          strict=True):
+      assert one.keys() == other.keys()
+      for name in one:
+        np.testing.assert_array_equal(other[name], one[name], err_msg=name)
+
+
 def test_the_order_is_random():
   # Over 400 epochs of 10 each place holds each example 40 times, give or take: chi-squared with
   # 9 x 9 degrees of freedom has mean 81 and standard deviation 12.7.
@@ -110,11 +144,12 @@ def test_the_number_of_replicas_does_not_matter():
 
 @pytest.mark.parametrize("first_step", [1, 5, 9])
 @pytest.mark.parametrize("pipeline", [0, 1])
-def test_resuming_continues_the_stream(first_step, pipeline):
+@pytest.mark.parametrize("source", [Numbers, ManyNumbers])
+def test_resuming_continues_the_stream(first_step, pipeline, source):
   context = {"global_batch_size": 6, "input_pipeline_id": pipeline, "num_input_pipelines": 2,
              "seed": 3}
-  np.testing.assert_array_equal(read(Numbers(20), 10 - first_step, first_step, **context),
-                                read(Numbers(20), 10, **context)[first_step:])
+  np.testing.assert_array_equal(read(source(20), 10 - first_step, first_step, **context),
+                                read(source(20), 10, **context)[first_step:])
 
 
 def test_a_late_step_is_reached_at_once():

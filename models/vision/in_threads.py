@@ -1,0 +1,57 @@
+"""Functions of one example, called for the many examples of a batch by a pool of threads."""
+
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+Draw = Callable[..., Any]
+"""Makes arrays, in a tuple or one, from the arguments of one example."""
+
+
+def in_threads(draw: Draw) -> Draw:
+  """A function of one example that also takes those of n examples, arrays [n, ...], at once.
+
+  The threads of one pool share the examples. Their arrays are stacked. If `draw` raises errors, the
+  first example's is raised.
+  """
+  def of_one_or_many(*arguments: np.ndarray) -> Any:
+    if np.ndim(arguments[0]) == 0:
+      return draw(*arguments)
+    drawn = _all_drawn(draw, list(zip(*arguments, strict=True)))
+    return (tuple(map(np.stack, zip(*drawn, strict=True))) if isinstance(drawn[0], tuple)
+            else np.stack(drawn))
+  return of_one_or_many
+
+
+def _all_drawn(draw: Draw, arguments: list[tuple]) -> list:
+  drawn: list = [None] * len(arguments)
+  errors: dict[int, Exception] = {}
+  numbers = itertools.count()  # All threads take the next one from it.
+
+  def draw_some(_: int) -> None:
+    for i in numbers:
+      if i >= len(arguments) or errors:
+        return
+      try:
+        drawn[i] = draw(*arguments[i])
+      except Exception as error:
+        errors[i] = error
+
+  list(_pool().map(draw_some, range(_num_threads())))
+  if errors:  # Those before the first one were begun before it, and did not fail.
+    raise errors[min(errors)]
+  return drawn
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+  return ThreadPoolExecutor(_num_threads())
+
+
+def _num_threads() -> int:
+  return os.cpu_count() or 1
