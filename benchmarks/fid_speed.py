@@ -25,7 +25,7 @@ from benchmarks.png_parity import write_images
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("images", None, "A folder of images; by default two photographs.")
-flags.DEFINE_integer("count", 10_000, "Real images, and as many in the place of generated ones.", 4)
+flags.DEFINE_integer("count", 10_000, "Real images, and as many in the place of generated ones.", 8)
 flags.DEFINE_integer("size", 64, "Height and width of the PNG files.", 8)
 flags.DEFINE_integer("block", 250, "Images of a turn.", 1)
 flags.DEFINE_integer("threads", 2, "Threads of both.", 1)

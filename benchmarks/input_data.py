@@ -5,6 +5,7 @@
     ROOT/tfds, ROOT/hugging_face                JPEG files, where the packages are installed
 """
 
+import contextlib
 import copy
 import json
 import os
@@ -67,13 +68,15 @@ def _make_tfds(files: "ImageFiles", root: pathlib.Path) -> None:
       "label": tfds.features.ClassLabel(names=files.class_names)})
   rows = ((i, {"image": file, "label": int(label)})
           for i, (file, label) in enumerate(zip(files.files(), files.labels, strict=True)))
-  tfds.dataset_builders.store_as_tfds_dataset(
-      "photos", "1.0.0", features=features, data_dir=str(root / "tfds"),
-      file_format="array_record", disable_shuffling=True, split_datasets={"train": list(rows)})
+  with contextlib.redirect_stdout(None):
+    tfds.dataset_builders.store_as_tfds_dataset(
+        "photos", "1.0.0", features=features, data_dir=str(root / "tfds"),
+        file_format="array_record", disable_shuffling=True, split_datasets={"train": list(rows)})
 
 
 def _make_hugging_face(files: "ImageFiles", folder: pathlib.Path) -> None:
   import datasets
+  datasets.disable_progress_bars()
   features = datasets.Features({
       "image": datasets.Image(), "label": datasets.ClassLabel(names=list(files.class_names))})
   images = [{"bytes": pathlib.Path(file).read_bytes(), "path": None} for file in files.files()]

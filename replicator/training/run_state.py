@@ -15,8 +15,9 @@ from replicator.training.scalars import RunningMeans
 class RunState:
   """The position of a run, which begins at its newest checkpoint, if there is one.
 
-  Raises a UsageError if the checkpoints do not fit the step, workers restored different steps, or
-  the data had another number of `examples` when they were saved: each step would get others.
+  Raises a UsageError if the checkpoints do not fit the step, workers restored different steps or
+  have different numbers of `examples`, or the data had another number of them when the checkpoints
+  were saved: each step would get others.
   """
 
   def __init__(self, replicator: Replicator, checkpoints: Checkpoints, recovery: Recovery,
@@ -62,9 +63,9 @@ class RunState:
       self._check_examples(state.get("examples"))
       self._recovery.restore(state)
     if self._replicator.num_pipelines > 1:
-      mine = tf.constant(self.step, tf.int64)
+      mine = tf.constant([self.step, self._examples or 0], tf.int64)
       by_replica = self._replicator.run(lambda: collectives.all_gather(mine))[0].numpy()
-      check_agreement(by_replica[::self._replicator.num_local_replicas].tolist())
+      check_agreement(*by_replica[::self._replicator.num_local_replicas].T.tolist())
 
   def _check_examples(self, saved: int | None) -> None:
     if saved is not None and self._examples not in (None, saved):
@@ -73,10 +74,26 @@ class RunState:
                        "it was, or write another --workdir")
 
 
-def check_agreement(steps: list[int]) -> None:
-  """Raises a UsageError unless all workers restored the same step; `steps` has one per worker."""
-  most = max(steps, key=lambda step: (steps.count(step), step))
-  others = [f"worker {i} restored step {step}" for i, step in enumerate(steps) if step != most]
+def check_agreement(steps: list[int], examples: list[int]) -> None:
+  """Raises a UsageError unless all workers restored the same step and have as many examples.
+
+  Args:
+    steps: the step that each worker restored.
+    examples: how many examples the data of each worker has.
+  """
+  step, others = _most(steps)
   if others:
-    raise UsageError(f"--workdir: {', '.join(others)}, the others step {most}; all workers must "
-                     "see the same workdir, on a file system that they share")
+    named = ", ".join(f"worker {i} restored step {steps[i]}" for i in others)
+    raise UsageError(f"--workdir: {named}, the others step {step}; all workers must see the same "
+                     "workdir, on a file system that they share")
+  count, others = _most(examples)
+  if others:
+    named = ", ".join(f"worker {i} has {examples[i]:,} examples" for i in others)
+    raise UsageError(f"the data: {named}, the others {count:,}; every worker must see all of the "
+                     "data, and the same, since each takes its part of it by itself")
+
+
+def _most(numbers: list[int]) -> tuple[int, list[int]]:
+  """The number that most workers have, and the workers that have another one."""
+  most = max(numbers, key=lambda number: (numbers.count(number), number))
+  return most, [i for i, number in enumerate(numbers) if number != most]

@@ -114,8 +114,16 @@ def test_a_worker_that_is_not_chief_writes_nothing_and_reads_from_the_chief(tmp_
     ([40, 20, 40, 0, 40], "worker 1 restored step 20, worker 3 restored step 0, the others")])
 def test_workers_that_restored_different_steps_are_named(steps, message):
   with pytest.raises(UsageError, match=f"^--workdir: {message}"):
-    run_state.check_agreement(steps)
-  run_state.check_agreement([40] * 3)
+    run_state.check_agreement(steps, [100] * len(steps))
+  run_state.check_agreement([40] * 3, [100] * 3)
+
+
+@pytest.mark.parametrize("examples, message", [
+    ([1000, 999], "worker 1 has 999 examples, the others 1,000; every worker must see all of"),
+    ([0, 7, 7, 8], "worker 0 has 0 examples, worker 3 has 8 examples, the others 7;")])
+def test_workers_with_other_data_are_named(examples, message):
+  with pytest.raises(UsageError, match=f"^the data: {message}"):
+    run_state.check_agreement([0] * len(examples), examples)
 
 
 def test_all_variables_of_a_replicated_step_are_saved_under_every_strategy(synchronous, tmp_path):

@@ -94,3 +94,18 @@ def test_precision_is_that_of_the_whole_step(tmp_path):
           step=make_step, inputs=Points())
     row = rows(tmp_path / precision)[0]
     assert (row["bits"], row["weights"]) == bits
+
+
+@pytest.mark.parametrize("flags, precision, warns", [
+    ("fpu avx2 fma", "mixed_bfloat16", True), ("fpu avx2 fma", "float32", False),
+    ("fpu avx512_bf16", "mixed_bfloat16", False), ("fpu amx_bf16", "mixed_bfloat16", False),
+    (None, "mixed_bfloat16", False)])  # The file of another system or processor.
+def test_a_precision_that_this_cpu_emulates_is_said(flags, precision, warns, tmp_path, monkeypatch,
+                                                    capsys):
+  cpu = tmp_path / "cpuinfo"
+  cpu.write_text(f"processor : 0\nflags : {flags}\n" if flags else "Features : fp asimd\n")
+  monkeypatch.setattr("replicator.training.precision._CPU", cpu)
+  train(tmp_path / "run", f"train.precision = '{precision}'", "train.steps = 1",
+        step=lambda: lambda: {"loss": 0.0})
+  out = "".join(capsys.readouterr())
+  assert ("warning: train.precision = 'mixed_bfloat16': this CPU has no bfloat16" in out) == warns

@@ -1,0 +1,81 @@
+"""Draws what runs logged: a panel for each scalar, a curve for each run.
+
+  python -m benchmarks.curves [NAME=]RUN [NAME=]RUN... --of=eval/top1,loss [--by=step] [--log] \
+    [--output=curves.png]
+
+Runs with one NAME, such as seeds, have one color. Minutes are those of the training alone.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import matplotlib
+from absl import app, flags
+from matplotlib.figure import Figure
+
+from replicator.errors import UsageError, nearest
+from replicator.workdir import reader
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("of", [], "The scalars, as in metrics.jsonl.")
+flags.DEFINE_enum("by", "minutes", ["minutes", "step"], "What the curves run over.")
+flags.DEFINE_bool("log", False, "Logarithmic values.")
+flags.DEFINE_string("output", "curves.png", "The picture.")
+
+
+def named(argument: str) -> tuple[str, reader.Run]:
+  """The run of an argument of the command line, and its name; raises a UsageError if none is."""
+  name, equals, folder = argument.partition("=")
+  if not equals or pathlib.Path(argument).is_dir():
+    name, folder = argument, argument
+  return name, reader.read(folder)
+
+
+def points(run: reader.Run, scalar: str) -> tuple[list[float], list[float]]:
+  """Where a run logged a scalar, and what; raises a UsageError if it never did."""
+  found = [(row["seconds"] / 60 if FLAGS.by == "minutes" else row["step"], row[scalar])
+           for row in run.rows if scalar in row]
+  if not found:
+    raise UsageError(f"{run.folder}: has no {scalar}.{nearest(scalar, run.series())}")
+  places, values = zip(*found, strict=True)
+  return list(places), list(values)
+
+
+def draw(axes, scalar: str, runs: Sequence[tuple[str, reader.Run]]) -> None:
+  """Draws a panel; `runs` have a name each."""
+  names = list(dict.fromkeys(name for name, _ in runs))
+  colors = matplotlib.color_sequences["tab10"]
+  for name, run in runs:
+    axes.plot(*points(run, scalar), color=colors[names.index(name) % len(colors)], linewidth=1.5,
+              marker="o", markersize=2.5, label=name)
+  axes.set_title(scalar, fontsize=9)
+  axes.set_xlabel(FLAGS.by, fontsize=8)
+  axes.set_yscale("log" if FLAGS.log else "linear")
+  axes.tick_params(labelsize=8, length=0)
+  axes.grid(axis="y", color="#e5e7eb")
+  axes.set_frame_on(False)
+  axes.set_axisbelow(True)
+  if len(names) > 1:
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(*zip(*dict(zip(labels, zip(handles, labels, strict=True), strict=True)).values(),
+                     strict=True), fontsize=8, frameon=False)
+
+
+def main(argv: list[str]) -> None:
+  try:
+    if not FLAGS.of or len(argv) < 2:
+      raise UsageError("nothing to draw; write the workdirs of runs, and scalars: --of=loss")
+    runs = [named(argument) for argument in argv[1:]]
+    figure = Figure(figsize=(4.2 * len(FLAGS.of), 2.8), layout="constrained")
+    for axes, scalar in zip(figure.subplots(1, len(FLAGS.of), squeeze=False)[0], FLAGS.of,
+                            strict=True):
+      draw(axes, scalar, runs)
+  except UsageError as error:
+    sys.exit(f"error: {error}")
+  figure.savefig(FLAGS.output, dpi=110)
+  print(f"drawn: {FLAGS.output}")
+
+
+if __name__ == "__main__":
+  app.run(main)
