@@ -34,16 +34,14 @@ def _all_drawn(draw: Draw, arguments: list[tuple]) -> list:
   numbers = itertools.count()  # All threads take the next one from it.
 
   def draw_some(_: int) -> None:
-    for i in numbers:
-      if i >= len(arguments) or errors:
-        return
+    while not errors and (i := next(numbers)) < len(arguments):
       try:
         drawn[i] = draw(*arguments[i])
       except Exception as error:
         errors[i] = error
 
   list(_pool().map(draw_some, range(_num_threads())))
-  if errors:  # Those before the first one were begun before it, and did not fail.
+  if errors:  # All examples before the first one were drawn.
     raise errors[min(errors)]
   return drawn
 

@@ -91,7 +91,7 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
 
   Raises:
     UsageError: the batch does not divide by the replicas, or the data set of an input
-      function yields batches of another size.
+      function, or a batched source, makes batches of another size.
   """
   context.get_per_replica_batch_size(context.global_batch_size)
   if isinstance(inputs, ExampleSource):
@@ -101,7 +101,10 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
     if not isinstance(dataset, tf.data.Dataset):
       raise UsageError("the input function must return a tf.data.Dataset of batches, not "
                        f"{type(dataset).__name__}")
-    _check_batch_size(dataset, context)
+    _check_batch_size(
+        dataset, context.batch_size, "the input function yields", "the pipeline's part of the "
+        f"global batch, context.batch_size = {context.batch_size} (batch with "
+        "drop_remainder=True, so that shapes are static)")
     dataset = dataset.skip(first_step)
   options = tf.data.Options()
   options.deterministic = True
@@ -129,7 +132,12 @@ def _examples(source: ExampleSource, context: InputContext, first_step: int) -> 
     return at(step * whole + context.input_pipeline_id * own + tf.range(own, dtype=tf.int64))
 
   if is_batched(source):
-    return tf.data.Dataset.range(first_step, tf.int64.max).map(batch, _AT_ONCE)
+    batches = tf.data.Dataset.range(first_step, tf.int64.max).map(batch, _AT_ONCE)
+    _check_batch_size(
+        batches, own, f"{type(source).__name__}.batched = True, but it makes",
+        f"the number of indices that it is called with, {own} here; remove the attribute if its "
+        "methods take one index")
+    return batches
   examples = tf.data.Dataset.range(first_step * own, tf.int64.max).map(example, tf.data.AUTOTUNE)
   return examples.batch(own, drop_remainder=True)
 
@@ -174,10 +182,7 @@ def _int64(number: int) -> tf.Tensor:
   return tf.constant(number, tf.int64)
 
 
-def _check_batch_size(dataset: tf.data.Dataset, context: InputContext) -> None:
+def _check_batch_size(dataset: tf.data.Dataset, size: int, makes: str, what: str) -> None:
   for spec in tree.flatten(dataset.element_spec):
-    if not spec.shape.rank or spec.shape[0] != context.batch_size:
-      raise UsageError(
-          f"the input function yields a tensor of shape {spec.shape}; its first axis must be the "
-          f"pipeline's part of the global batch, context.batch_size = {context.batch_size} "
-          "(batch with drop_remainder=True, so that shapes are static)")
+    if not spec.shape.rank or spec.shape[0] != size:
+      raise UsageError(f"{makes} a tensor of shape {spec.shape}; its first axis must be {what}")

@@ -112,6 +112,21 @@ def test_a_batched_source_gives_the_same_batches(size, pipeline):
         np.testing.assert_array_equal(other[name], one[name], err_msg=name)
 
 
+def test_a_source_that_is_not_batched_but_says_so_is_refused():
+  class One(Numbers):
+    batched = True
+
+    def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+      return {"number": index, "constant": tf.zeros([2, 2])}
+
+  with pytest.raises(UsageError) as caught:
+    batches(One(10), InputContext(4))
+  assert str(caught.value) == (
+      "One.batched = True, but it makes a tensor of shape (2, 2); its first axis must be the "
+      "number of indices that it is called with, 4 here; remove the attribute if its methods take "
+      "one index")
+
+
 def test_the_order_is_random():
   # Over 400 epochs of 10 each place holds each example 40 times, give or take: chi-squared with
   # 9 x 9 degrees of freedom has mean 81 and standard deviation 12.7.

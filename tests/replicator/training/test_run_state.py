@@ -25,7 +25,7 @@ class Cluster:
     self.events.append("meet")
 
     class Gathered:
-      numpy = staticmethod(lambda: np.array([4, 4]))
+      numpy = staticmethod(lambda: np.array([[4, 0], [4, 0]]))  # The step, and the examples.
     return [Gathered]
 
   def wait(self):
