@@ -1,6 +1,5 @@
 """Image data sets, and conversions between their bytes and network inputs."""
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -95,10 +94,11 @@ def labels_of(source: ImageSource) -> np.ndarray:
 def _batches(source: ImageSource, indices: np.ndarray, load: Callable) -> Iterator[Any]:
   """What `load` makes of the examples at `indices`, in batches."""
   examples = tf.data.Dataset.from_tensor_slices(indices)
-  make = functools.partial(tf.data.Dataset.map, map_func=load,
-                           num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-  examples = (make(examples.batch(_BATCH)) if is_batched(source)
-              else make(examples).batch(_BATCH))
+  if is_batched(source):
+    examples = examples.batch(_BATCH)
+  examples = examples.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+  if not is_batched(source):
+    examples = examples.batch(_BATCH)
   options = tf.data.Options()
   options.autotune.enabled = False  # As in `replicator.training.inputs`: it may stall the end.
   return examples.with_options(options).as_numpy_iterator()
