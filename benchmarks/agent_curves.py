@@ -14,6 +14,7 @@ from absl import app, flags
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
+from benchmarks import panels
 from replicator.errors import UsageError
 from replicator.workdir import reader
 
@@ -41,29 +42,24 @@ def draw(axes, title: str, found: list[reader.Run]) -> None:
     mean, least, greatest = (series[f"eval/return{end}"][1] for end in ("", "_min", "_max"))
     line, = axes.plot(steps, mean, linewidth=1.5, marker="o", markersize=2.5)
     axes.fill_between(steps, least, greatest, color=line.get_color(), alpha=0.12, linewidth=0)
-  axes.set_title(title, fontsize=9)
-  axes.set_xlabel("environment steps", fontsize=8)
+  panels.dress(axes, title, "environment steps")
   axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
   axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
-  axes.tick_params(labelsize=8, length=0)
-  axes.grid(axis="y", color="#e5e7eb")
-  axes.set_frame_on(False)
-  axes.set_axisbelow(True)
 
 
 def main(argv: list[str]) -> None:
-  panels: dict[str, list[reader.Run]] = {}
+  by_environment: dict[str, list[reader.Run]] = {}
   try:
     for folder in argv[1:]:
       run = reader.read(folder)
-      panels.setdefault(environment(run), []).append(run)
-    if not panels:
+      by_environment.setdefault(environment(run), []).append(run)
+    if not by_environment:
       raise UsageError("no runs; write the workdirs of some runs")
   except UsageError as error:
     sys.exit(f"error: {error}")
-  figure = Figure(figsize=(3.1 * len(panels), 2.6), layout="constrained")
-  for axes, (title, found) in zip(np.ravel(figure.subplots(1, len(panels))), panels.items(),
-                                  strict=True):
+  figure = Figure(figsize=(3.1 * len(by_environment), 2.6), layout="constrained")
+  for axes, (title, found) in zip(np.ravel(figure.subplots(1, len(by_environment))),
+                                  by_environment.items(), strict=True):
     draw(axes, title, found)
   figure.axes[0].set_ylabel("return of an episode", fontsize=8)
   figure.savefig(FLAGS.output, dpi=110)

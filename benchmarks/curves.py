@@ -10,10 +10,11 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import matplotlib
 from absl import app, flags
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from benchmarks import panels
 from replicator.errors import UsageError, nearest
 from replicator.workdir import reader
 
@@ -44,22 +45,15 @@ def points(run: reader.Run, scalar: str) -> tuple[list[float], list[float]]:
 
 def draw(axes, scalar: str, runs: Sequence[tuple[str, reader.Run]]) -> None:
   """Draws a panel; `runs` have a name each."""
+  lines: dict[str, Line2D] = {}  # The last one of each name.
   names = list(dict.fromkeys(name for name, _ in runs))
-  colors = matplotlib.color_sequences["tab10"]
   for name, run in runs:
-    axes.plot(*points(run, scalar), color=colors[names.index(name) % len(colors)], linewidth=1.5,
-              marker="o", markersize=2.5, label=name)
-  axes.set_title(scalar, fontsize=9)
-  axes.set_xlabel(FLAGS.by, fontsize=8)
+    lines[name], = axes.plot(*points(run, scalar), color=f"C{names.index(name)}", linewidth=1.5,
+                             marker="o", markersize=2.5)
+  panels.dress(axes, scalar, FLAGS.by)
   axes.set_yscale("log" if FLAGS.log else "linear")
-  axes.tick_params(labelsize=8, length=0)
-  axes.grid(axis="y", color="#e5e7eb")
-  axes.set_frame_on(False)
-  axes.set_axisbelow(True)
-  if len(names) > 1:
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(*zip(*dict(zip(labels, zip(handles, labels, strict=True), strict=True)).values(),
-                     strict=True), fontsize=8, frameon=False)
+  if len(lines) > 1:
+    axes.legend(lines.values(), lines.keys(), fontsize=8, frameon=False)
 
 
 def main(argv: list[str]) -> None:
