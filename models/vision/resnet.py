@@ -165,7 +165,8 @@ class ConvNorm(keras.layers.Layer):
   """A convolution and a `GlobalBatchNorm`: `[n, h, w, i] -> [n, h / stride, w / stride, filters]`.
 
   It pads both sides by half of the kernel, as PyTorch's networks do. With a stride of 2, 'same'
-  would pad the right side more than the left.
+  would pad the right side more than the left. A 1x1 kernel gets the pixels that it is for, since
+  the gradient of one with a stride is unsafe on CPUs: see `replicator.tracing.convolutions`.
 
   Args:
     filters: the number of output channels.
@@ -177,9 +178,11 @@ class ConvNorm(keras.layers.Layer):
   def __init__(self, filters: int, size: int, stride: int = 1, gamma: str = "ones"):
     super().__init__(autocast=False)
     self.filters = filters
+    self.skip = stride if size == 1 else 1
     self.margin = size // 2 if stride > 1 else 0
     self.conv = keras.layers.Conv2D(
-        filters, size, stride, padding="same" if stride == 1 else "valid", use_bias=False,
+        filters, size, stride // self.skip, padding="same" if stride == 1 else "valid",
+        use_bias=False,
         kernel_initializer=keras.initializers.VarianceScaling(
             2.0, mode="fan_out", distribution="untruncated_normal"))
     self.norm = GlobalBatchNorm(gamma_initializer=gamma)
@@ -189,8 +192,9 @@ class ConvNorm(keras.layers.Layer):
     self.norm.build((*input_shape[:-1], self.filters))
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-    padded = _padded(inputs, self.margin) if self.margin else inputs
-    return self.norm(self.conv(padded), training=training)
+    x = inputs[:, ::self.skip, ::self.skip] if self.skip > 1 else inputs
+    x = _padded(x, self.margin) if self.margin else x
+    return self.norm(self.conv(x), training=training)
 
 
 def _padded(x: tf.Tensor, margin: int) -> tf.Tensor:

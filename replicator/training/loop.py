@@ -192,6 +192,8 @@ class Loop:
     first = next(iterator)
     self._doing("compiling the step")
     names = function.trace(first)
+    for warning in function.warnings():
+      self._note(warning)
     self._checkpoints.check_complete(function.variables())
     self._checkpoints.retention.check_logged(names, evaluated=False)
     self._guard.check_limits(names)

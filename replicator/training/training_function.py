@@ -13,7 +13,7 @@ import tree
 from replicator.collectives import collectives
 from replicator.divergence.signals import Signals
 from replicator.strategies.replicator import Nest, Replicator, Step
-from replicator.tracing import graphs
+from replicator.tracing import convolutions, graphs
 from replicator.tracing.attributes import FrozenAttributes
 from replicator.tracing.trainable import Trainable
 from replicator.training.observer import Observer
@@ -40,6 +40,10 @@ class _Compiled:
   @functools.cached_property
   def python_calls(self) -> list[str]:
     return graphs.python_calls(self.graph)
+
+  @functools.cached_property
+  def unsafe_convolutions(self) -> list[str]:
+    return convolutions.unsafe(self.graph)
 
 
 class TrainingFunction:
@@ -90,12 +94,17 @@ class TrainingFunction:
     return graphs.assigned_at(self._newest.graph, variable)
 
   def warnings(self) -> list[str]:
-    """A line for each thing in Python that the newest call lost sight of; each thing once."""
+    """A line for what the newest trace found, or its calls lost sight of; each thing once."""
     if tf.config.functions_run_eagerly():
       return []
     lines = {call: f"warning: {call}: what its Python code keeps is in no checkpoint; compute with "
                    "TensorFlow, and keep it in a tf.Variable that is an attribute of the step"
              for call in self._newest.python_calls}
+    if not self._replicator.jit_compile:
+      lines |= {name: f"warning: {name}: on CPUs its gradient may be wrong or end the process, a "
+                      "fault of oneDNN's with a stride and fewer than 16 input channels; pass it "
+                      "every second pixel, x[:, ::2, ::2] for strides=2, and use strides=1"
+                for name in self._newest.unsafe_convolutions}
     lines |= {name: f"warning: the attribute '{name}' was {then} when the step was compiled and is "
                     f"{now} now: the compiled step goes on with {then}, and no checkpoint keeps "
                     f"{now}; make it a tf.Variable, and assign to it"

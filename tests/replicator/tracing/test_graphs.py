@@ -1,5 +1,6 @@
 """The lines of a step's operations are found, also in the branches that it calls."""
 
+import os
 import pathlib
 
 import pytest
@@ -8,11 +9,11 @@ import tensorflow as tf
 from replicator.tracing import graphs
 
 
-def line_of(words: str) -> str:
-  """Where the only line of this file that ends so is."""
-  lines = pathlib.Path(__file__).read_text().splitlines()
+def line_of(words: str, file: str = __file__) -> str:
+  """Where the only line of a file that ends so is."""
+  lines = pathlib.Path(file).read_text().splitlines()
   number, = (number for number, line in enumerate(lines, 1) if line.endswith(words))
-  return f" at tests/replicator/tracing/test_graphs.py:{number}"
+  return f" at {os.path.relpath(file)}:{number}"
 
 
 @pytest.fixture
