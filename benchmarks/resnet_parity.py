@@ -9,6 +9,9 @@ torchvision's logits. It must not exceed 1e-4; the exit status is 1 when it does
 writes digests of torchvision's logits, for the tests.
 """
 
+from benchmarks import torch_first  # noqa: F401
+
+# isort: split
 import importlib.metadata
 import importlib.util
 import json
