@@ -9,9 +9,6 @@ images, so that other work on the machine slows both, and a last one from all fe
 The first batches, which trace and load, do not count.
 """
 
-from benchmarks import torch_first  # noqa: F401
-
-# isort: split
 import contextlib
 import glob
 import importlib.util

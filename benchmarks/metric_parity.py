@@ -12,9 +12,6 @@ Where torch-fidelity sums in float32, so that rounding is all that differs, it i
 float64.
 """
 
-from benchmarks import torch_first  # noqa: F401
-
-# isort: split
 import contextlib
 import importlib.metadata
 import importlib.util

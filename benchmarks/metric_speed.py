@@ -8,9 +8,6 @@ is the highest resident size of that process, in which the features themselves t
 line says. Beyond 10,000 samples the references need tens of gigabytes: name the contenders then.
 """
 
-from benchmarks import torch_first  # noqa: F401
-
-# isort: split
 import contextlib
 import importlib.util
 import io

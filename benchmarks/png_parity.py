@@ -10,9 +10,6 @@ reference and of this project; see `benchmarks.metric_parity`. The exit status i
 by more than `allowed`. With fewer images than 2,048, there are fewer samples than dimensions.
 """
 
-from benchmarks import torch_first  # noqa: F401
-
-# isort: split
 import contextlib
 import importlib.util
 import io

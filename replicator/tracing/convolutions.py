@@ -34,7 +34,8 @@ def unsafe(graph: Any) -> list[str]:
 
 def _is_unsafe(operation: tf.Operation) -> bool:
   gradient = operation.outputs[0]
-  return (_is_strided(operation) and gradient.dtype != tf.float64 and gradient.shape[:2] == [1, 1]
+  return (_is_strided(operation) and gradient.dtype != tf.float64
+          and gradient.shape.is_fully_defined() and gradient.shape[:2] == [1, 1]
           and gradient.shape[2] < _FEWEST_CHANNELS)
 
 
