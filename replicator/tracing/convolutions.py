@@ -23,12 +23,12 @@ def unsafe(graph: Any) -> list[str]:
   if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" or _has_accelerators():
     return []
   found = list(operations(graph))
-  kernels = {tuple(operation.outputs[0].shape) for operation in found
-             if operation.type == "Conv2DBackpropFilter" and _is_unsafe(operation)}
+  kernels = [operation.outputs[0].shape for operation in found
+             if operation.type == "Conv2DBackpropFilter" and _is_unsafe(operation)]
   return list(dict.fromkeys(
       f"a convolution with the kernel {list(operation.inputs[1].shape)}"
       f"{place(operation.traceback)}" for operation in found
-      if operation.type == "Conv2D" and tuple(operation.inputs[1].shape) in kernels
+      if operation.type == "Conv2D" and operation.inputs[1].shape in kernels
       and _is_strided(operation)))
 
 
