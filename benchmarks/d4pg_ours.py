@@ -12,7 +12,7 @@ import replicator
 from benchmarks import d4pg_problem as problem
 from benchmarks.d4pg_problem import BATCH_SIZE, Batch, Rows
 from experiments.d4pg import D4PG
-from models.rl import replay, timesteps
+from models.rl.replay import replay, timesteps
 from replicator.step import context
 from replicator.training.training_function import TrainingFunction
 

@@ -31,7 +31,7 @@ import keras
 import numpy as np
 from absl import app, flags
 
-from models.metrics import efficientnet, inception
+from models.metrics.extractors import efficientnet, inception
 
 FLAGS = flags.FLAGS
 flags.DEFINE_boolean("goldens", False, "Print the numbers that the tests compare with.")

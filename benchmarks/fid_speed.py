@@ -48,9 +48,9 @@ def ours() -> Iterator[float]:
   import tensorflow as tf
   tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
   from models.metrics.comparison import gather
-  from models.metrics.frechet import frechet_distance
-  from models.metrics.image_sets import open_set
-  from models.metrics.inception import Inception2015
+  from models.metrics.distances.frechet import frechet_distance
+  from models.metrics.extractors.inception import Inception2015
+  from models.metrics.images.image_sets import open_set
   extractor = Inception2015(f"{FLAGS.folder}/weights.pth")
   real, generated = (open_set(f"{FLAGS.folder}/{name}") for name in ("real", "generated"))
 
@@ -134,7 +134,7 @@ def main(argv: list[str]) -> None:
   if not importlib.util.find_spec("torch_fidelity"):
     sys.exit("fid_speed compares with torch-fidelity, which is not installed: pip install torch "
              "torch-fidelity")
-  from models.metrics import inception
+  from models.metrics.extractors import inception
   with tempfile.TemporaryDirectory() as name:
     write_images(FLAGS.images, FLAGS.count, FLAGS.size, pathlib.Path(name))
     path = feature_parity.write(inception.build(), inception.norm_of, name, zipped=True)

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 if TYPE_CHECKING:
-  from models.vision.folder import ImageFiles
+  from models.vision.files.image_folder import ImageFiles
 
 SIZE, QUALITY = (500, 375), 95
 _CLASSES, _SHARDS = 10, 4
@@ -44,8 +44,8 @@ def make_photos(folder: pathlib.Path, count: int) -> None:
 def make_sources(root: pathlib.Path, names: Collection[str], resolution: int) -> None:
   """Makes the data of the named sources from `ROOT/folder`."""
   from models.vision.convert import convert
-  from models.vision.decoding import decode_many
-  from models.vision.folder import list_folder
+  from models.vision.files.image_folder import list_folder
+  from models.vision.images.encoded_images import decode_many
   files = list_folder(str(root / "folder"))
   with zipfile.ZipFile(root / "zip.zip", "w") as archive:
     for file in files.files():

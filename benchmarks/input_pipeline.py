@@ -70,7 +70,7 @@ def batches_of(name: str, root: pathlib.Path) -> Iterator[Any]:
   import_tensorflow()
   if name in ("tf_data", "tf_data_fast"):
     return input_peers.tf_data(root / "tfrecords", *sizes, fast=name == "tf_data_fast")
-  from models.vision.augment import Augmented
+  from models.vision.augmentation.random_view import Augmented
   from replicator import InputContext
   from replicator.training.inputs import batches
   return batches(Augmented(lambda: source(name, root)), InputContext(FLAGS.batch_size)

@@ -25,11 +25,11 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks.metric_cases import MetricCase, metric_cases
-from models.metrics.frechet import frechet_distance
-from models.metrics.inception_score import inception_score
-from models.metrics.kernel import kernel_distance
-from models.metrics.neighbors import IMPROVED, PRDC, neighbor_scores
-from models.metrics.statistics import FeatureStatistics
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.distances.frechet import frechet_distance
+from models.metrics.distances.inception_score import inception_score
+from models.metrics.distances.kernel import kernel_distance
+from models.metrics.distances.neighbors import IMPROVED, PRDC, neighbor_scores
 
 NEEDED = ("torch", "torch-fidelity", "prdc")
 SUBSETS = 20

@@ -36,7 +36,7 @@ Metric = Callable[[np.ndarray, np.ndarray], object]
 
 
 def neighbors() -> Metric:
-  from models.metrics.neighbors import neighbor_scores
+  from models.metrics.distances.neighbors import neighbor_scores
   return neighbor_scores
 
 
@@ -57,8 +57,8 @@ def neighbors_torch_fidelity() -> Metric:
 
 
 def fid() -> Metric:
-  from models.metrics.frechet import frechet_distance
-  from models.metrics.statistics import FeatureStatistics
+  from models.metrics.distances.feature_statistics import FeatureStatistics
+  from models.metrics.distances.frechet import frechet_distance
   return lambda real, generated: frechet_distance(
       FeatureStatistics.of(real), FeatureStatistics.of(generated))
 
@@ -72,7 +72,7 @@ def fid_torch_fidelity() -> Metric:
 
 
 def kid() -> Metric:
-  from models.metrics.kernel import kernel_distance
+  from models.metrics.distances.kernel import kernel_distance
   return kernel_distance
 
 

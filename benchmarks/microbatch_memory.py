@@ -35,7 +35,7 @@ def measure() -> None:
   from replicator.step import microbatch  # noqa: F401  (for gin)
 
   runner = replicator.Replicator()
-  for name in ("Generator.width", "Discriminator.width", "Encoder.width"):
+  for name in ("SNGANGenerator.width", "SNGANDiscriminator.width", "Encoder.width"):
     gin.bind_parameter(name, 0.5)
   gin.bind_parameter("microbatch.n", int(FLAGS.n[0]))
   with runner.scope():

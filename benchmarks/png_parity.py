@@ -24,11 +24,11 @@ from absl import app, flags
 from benchmarks import feature_parity, metric_parity
 from benchmarks.metric_parity import Comparison
 from experiments import evaluate
-from models.metrics import inception
 from models.metrics.comparison import Gathered, gather
-from models.metrics.image_sets import open_set
-from models.metrics.kernel import kernel_distance
-from models.metrics.neighbors import PRDC
+from models.metrics.distances.kernel import kernel_distance
+from models.metrics.distances.neighbors import PRDC
+from models.metrics.extractors import inception
+from models.metrics.images.image_sets import open_set
 
 FLAGS = flags.FLAGS
 SUBSETS = 100

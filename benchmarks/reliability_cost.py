@@ -38,7 +38,7 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
   import gin
 
   from experiments.sngan import SNGAN
-  from models.vision.digits import Digits
+  from models.vision.builtin.digits import Digits
   from replicator import Replicator
   from replicator.app import config
   from replicator.checkpoints.checkpoint import Checkpoints
@@ -90,11 +90,11 @@ def seconds_of_checks(folder: str) -> dict[str, float]:
   import gin
 
   from experiments.sngan import SNGAN
-  from models.vision.digits import Digits
+  from models.vision.builtin.digits import Digits
   from replicator import Replicator
   from replicator.app import config
   from replicator.checkpoints.checkpoint import Checkpoints
-  from replicator.checkpoints.copies import Copies
+  from replicator.checkpoints.replica_checksums import Copies
   from replicator.step.variables import variables_of
   from replicator.tracing.trainable import Trainable
   from replicator.training import inputs

@@ -129,7 +129,7 @@ def collectives(call: Call) -> int:
   import tensorflow as tf
   from tensorflow.python.ops import collective_ops
 
-  from replicator.collectives import moves
+  from replicator.collectives import primitives
   replicas = len(tf.config.list_logical_devices("CPU"))
   counted = []
 
@@ -143,7 +143,8 @@ def collectives(call: Call) -> int:
 
   with contextlib.ExitStack() as patches:
     for owner, names, weight in (
-        (tf.distribute.CrossDeviceOps, ["reduce", "batch_reduce"], 1), (moves, ["_in_memory"], 1),
+        (tf.distribute.CrossDeviceOps, ["reduce", "batch_reduce"], 1),
+        (primitives, ["_in_memory"], 1),
         # One on each replica.
         (collective_ops, ["all_reduce_v2", "all_gather_v2", "all_to_all_v2"], 1 / replicas)):
       for name in names:

@@ -24,8 +24,8 @@ import tensorflow as tf
 from absl import app, flags
 
 from benchmarks.feature_parity import digest, random_tensors, seed_images
-from models.vision.images import to_unit_range
-from models.vision.resnet import ConvNorm, ResNet
+from models.vision.classification.resnet import ConvNorm, ResNet
+from models.vision.images.image_source import to_unit_range
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("write", None, "Where to write what the tests compare with.")

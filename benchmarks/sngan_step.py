@@ -44,7 +44,7 @@ def ours() -> Callable[[], float]:
 
   import replicator
   from experiments.sngan import SNGAN
-  from models.vision.images import to_unit_range
+  from models.vision.images.image_source import to_unit_range
 
   class TwoNetworks(SNGAN):
     def __call__(self, batch):
@@ -54,8 +54,8 @@ def ours() -> Callable[[], float]:
       return loss
 
   keras.config.set_dtype_policy(FLAGS.precision)
-  gin.bind_parameter("Generator.width", FLAGS.width)
-  gin.bind_parameter("Discriminator.width", FLAGS.width)
+  gin.bind_parameter("SNGANGenerator.width", FLAGS.width)
+  gin.bind_parameter("SNGANDiscriminator.width", FLAGS.width)
   mirrored = ("mirrored", FLAGS.replicas) if FLAGS.replicas > 1 else ()
   runner = replicator.Replicator(*mirrored, jit_compile=FLAGS.contender == "xla")
   with runner.scope():

@@ -18,17 +18,18 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from models.gan import bigbigan_losses, sample_variance
-from models.gan.latents import normal_latents
+from models.gan.evaluation import sample_variance
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
+from models.gan.latents.distributions import normal_latents
+from models.gan.losses.bigbigan import discriminator_loss, encoder_loss, generator_loss
 from models.gan.networks import biggan_deep  # noqa: F401  (for gin)
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
 from models.gan.networks.biggan import BigGANGenerator
-from models.gan.sample_evaluator import SampleEvaluator
 from models.vision import sources  # noqa: F401  (for gin)
-from models.vision.digits import Digits
-from models.vision.held_out import hold_out
-from models.vision.images import ImageSource, read, to_unit_range
-from models.vision.linear_probe import linear_probe
+from models.vision.builtin.digits import Digits
+from models.vision.classification.linear_probe import linear_probe
+from models.vision.images.image_source import ImageSource, read, to_unit_range
+from models.vision.images.subset import hold_out
 from replicator import app
 
 
@@ -129,7 +130,7 @@ class BigBiGAN(tf.Module):
       real, generated = (PairScores(*part) for part in zip(
           *(tf.split(score, 2) for score in scores), strict=True))
       is_right = tf.cast(tf.concat([real.joint > 0, generated.joint < 0], 0), images.dtype)
-      return [bigbigan_losses.discriminator_loss(real, generated), tf.reduce_mean(is_right),
+      return [discriminator_loss(real, generated), tf.reduce_mean(is_right),
               tf.reduce_mean(codes.scale), sample_variance.moments(images, fakes)]
 
     return self._update("discriminator", loss, images, self._sample(images.shape[0]))
@@ -137,14 +138,14 @@ class BigBiGAN(tf.Module):
   def _update_generator(self, size: int) -> list[tf.Tensor]:
     def loss(z):
       fakes = self.generator(z, training=True)
-      return [bigbigan_losses.generator_loss(self.discriminator(fakes, z, training=True))]
+      return [generator_loss(self.discriminator(fakes, z, training=True))]
 
     return self._update("generator", loss, self._sample(size))
 
   def _update_encoder(self, images: tf.Tensor) -> list[tf.Tensor]:
     def loss(images):
       codes = self.encoder(images, training=True).draw()
-      return [bigbigan_losses.encoder_loss(self.discriminator(images, codes, training=True))]
+      return [encoder_loss(self.discriminator(images, codes, training=True))]
 
     return self._update("encoder", loss, images)
 

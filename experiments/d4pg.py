@@ -15,11 +15,11 @@ import tensorflow as tf
 
 import replicator
 from models.rl import agents
-from models.rl.critic_heads import CategoricalReturns, CriticHead
-from models.rl.environments import Environments
-from models.rl.networks import Critic, Policy
-from models.rl.normalization import Normalizer
-from models.rl.replay import Replay, Transitions
+from models.rl.environments.environments import Environments
+from models.rl.networks.actor_critic import Critic, Policy
+from models.rl.networks.critic_heads import CategoricalReturns, CriticHead
+from models.rl.networks.observation_normalizer import Normalizer
+from models.rl.replay.replay import Replay, Transitions
 from replicator import app
 
 

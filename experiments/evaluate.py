@@ -25,16 +25,16 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 from experiments import sample
-from models.gan import sampling
+from models.gan.evaluation import sampling
 from models.metrics import cache, comparison, memorization, table
-from models.metrics.adaptors import KerasFeatures, SmallClassifier
-from models.metrics.efficientnet import EfficientNetLite0
-from models.metrics.extractor import Extractor
-from models.metrics.image_sets import ImageSet, Seen, Source, open_set
-from models.metrics.inception import Inception2015
+from models.metrics.extractors.efficientnet import EfficientNetLite0
+from models.metrics.extractors.extractor import Extractor
+from models.metrics.extractors.inception import Inception2015
+from models.metrics.extractors.keras_features import KerasFeatures, SmallClassifier
+from models.metrics.images.image_sets import ImageSet, Seen, Source, open_set
+from models.vision.builtin.shapes import Shapes
 from models.vision.data import NAMED
-from models.vision.images import ImageSource
-from models.vision.shapes import Shapes
+from models.vision.images.image_source import ImageSource
 from replicator import atomic
 from replicator.app import load
 from replicator.console import quiet

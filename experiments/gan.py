@@ -15,10 +15,12 @@ import keras
 import tensorflow as tf
 
 import replicator
-from models.gan import losses, sample_variance
 from models.gan.augmentation import diffaugment  # noqa: F401  (for gin)
 from models.gan.augmentation.ada import ADA
-from models.gan.latents import normal_latents
+from models.gan.evaluation import sample_variance
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
+from models.gan.latents.distributions import normal_latents
+from models.gan.losses import adversarial
 from models.gan.networks import (  # noqa: F401  (for gin)
   acgan,
   biggan,
@@ -31,10 +33,9 @@ from models.gan.penalties import classification, consistency, lecam, orthogonali
 from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  (for gin)
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores, scores_and_logits
-from models.gan.sample_evaluator import SampleEvaluator
 from models.vision import sources  # noqa: F401  (for gin)
-from models.vision.digits import Digits
-from models.vision.images import ImageSource, to_unit_range
+from models.vision.builtin.digits import Digits
+from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app, random
 from replicator.optimizers.schedules import Number
 
@@ -56,11 +57,11 @@ class GAN(tf.Module):
     discriminator: makes the discriminator from resolution, channels and num_classes.
     encoder: makes a network that regresses the codes of samples, such as `@Encoder`, from
       resolution, channels and latent_dim; or None.
-    loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
+    loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
     penalties: terms of the discriminator's loss, such as `[@r1(), @r2()]`.
     augment: makes what images and samples pass through before the discriminator sees them, such
       as `@DiffAugment`; or None.
-    latents: draws codes, one of `models.gan.latents`.
+    latents: draws codes, one of `models.gan.latents.distributions`.
     latent_dim: length of a code.
     conditional: whether generator and discriminator receive labels.
     discriminator_updates: how many for each generator update.
@@ -83,7 +84,7 @@ class GAN(tf.Module):
                generator: Callable[..., keras.Model] = gin.REQUIRED,
                discriminator: Callable[..., keras.Model] = gin.REQUIRED,
                encoder: Callable[..., keras.Model] | None = None,
-               loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
+               loss: Callable[[], adversarial.AdversarialLoss] = adversarial.hinge,
                penalties: Sequence[Penalty] = (),
                augment: Callable[[], Any] | None = None,
                latents: Callable[[str, Sequence[int]], tf.Tensor] = normal_latents,

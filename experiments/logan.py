@@ -16,15 +16,16 @@ import keras
 import tensorflow as tf
 
 import replicator
-from models.gan import losses, sample_variance
-from models.gan.latent_optimization import LatentOptimization
-from models.gan.latents import uniform_latents
+from models.gan.evaluation import sample_variance
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
+from models.gan.latents.distributions import uniform_latents
+from models.gan.latents.optimization import LatentOptimization
+from models.gan.losses import adversarial
 from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
 from models.gan.penalties.scores import Scores
-from models.gan.sample_evaluator import SampleEvaluator
 from models.vision import sources  # noqa: F401  (for gin)
-from models.vision.digits import Digits
-from models.vision.images import ImageSource, to_unit_range
+from models.vision.builtin.digits import Digits
+from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app, random
 
 
@@ -42,8 +43,8 @@ class LOGAN(tf.Module):
     generator: makes the generator, such as `@BigGANDeepGenerator`, from resolution, channels,
       latent_dim and num_classes.
     discriminator: makes the discriminator from resolution, channels and num_classes.
-    loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
-    latents: draws codes in [-1, 1], one of `models.gan.latents`.
+    loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
+    latents: draws codes in [-1, 1], one of `models.gan.latents.distributions`.
     latent_dim: length of a code.
     optimization: makes what optimizes codes.
     conditional: whether generator and discriminator receive labels.
@@ -60,7 +61,7 @@ class LOGAN(tf.Module):
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                generator: Callable[..., keras.Model] = gin.REQUIRED,
                discriminator: Callable[..., keras.Model] = gin.REQUIRED,
-               loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
+               loss: Callable[[], adversarial.AdversarialLoss] = adversarial.hinge,
                latents: Callable[[str, Sequence[int]], tf.Tensor] = uniform_latents,
                latent_dim: int = 256,
                optimization: Callable[[], LatentOptimization] = LatentOptimization,
@@ -71,7 +72,7 @@ class LOGAN(tf.Module):
       if value < 1:
         raise replicator.UsageError(f"LOGAN.{name} = {value}: must be at least 1")
     self.loss = loss()
-    losses.refuse_relative("LOGAN", self.loss)
+    adversarial.refuse_relative("LOGAN", self.loss)
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
     self.latents = latents

@@ -15,16 +15,16 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from models.gan.augmentation.shift import FlipAndShift  # noqa: F401  (for gin)
 from models.vision import sources  # noqa: F401  (for gin)
-from models.vision.digits import Digits
-from models.vision.held_out import hold_out
-from models.vision.images import ImageSource, read, to_unit_range
-from models.vision.lars import LARS
-from models.vision.mixing import CutMix, MixUp  # noqa: F401  (for gin)
-from models.vision.resnet import ResNet
+from models.vision.augmentation.flip_and_shift import FlipAndShift  # noqa: F401  (for gin)
+from models.vision.augmentation.mixup import CutMix, MixUp  # noqa: F401  (for gin)
+from models.vision.builtin.digits import Digits
+from models.vision.classification.lars import LARS
+from models.vision.classification.resnet import ResNet
+from models.vision.images.image_source import ImageSource, read, to_unit_range
+from models.vision.images.subset import hold_out
 from replicator import app
-from replicator.strategies import dealing
+from replicator.strategies import distributed_evaluation
 
 
 @gin.configurable(denylist=["channels", "num_classes"])
@@ -148,7 +148,7 @@ class Accuracy:
   def __call__(self, classifier: ImageClassifier) -> replicator.Evaluation:
     """The means of what `ImageClassifier.measure` returns."""
     size = self.source.size
-    parts = list(dealing.deal(functools.partial(self._sums, classifier),
+    parts = list(distributed_evaluation.deal(functools.partial(self._sums, classifier),
                               -(-size // self._part_size)))
     return replicator.Evaluation(
         {name: float(sum(part[name] for part in parts)) / size for name in parts[0]},

@@ -6,8 +6,8 @@
         [--seed=1,2,...] [--classes=3,7,...] [--count=N]
     python -m experiments.sample --run=RUN --out=pairs.png --reconstruct=FOLDER [--classes=C]
 
-The run may be of any experiment whose step `models.gan.sampling` can call. The same seed gives the
-same image at the same place, whatever the count.
+The run may be of any experiment whose step `models.gan.evaluation.sampling` can call. The same
+seed gives the same image at the same place, whatever the count.
 """
 
 import argparse
@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from models.gan import sampling
-from models.vision import folder, grid, picture_files
+from models.gan.evaluation import sampling
+from models.vision.files import image_folder
+from models.vision.images import grid, write
 from replicator import rerun
 from replicator.app import load
 from replicator.console import quiet
@@ -167,11 +168,11 @@ def _sample(gan: Any, flags: argparse.Namespace, status: Status) -> str:
                      count, status)
   if flags.out.suffix == ".png":
     images = np.concatenate([images for images, _ in batches])
-    picture_files.write_picture(flags.out, grid.image_grid(images, columns))
+    write.write_picture(flags.out, grid.image_grid(images, columns))
   else:
     labeled = ((images, labels if gan.num_classes else None) for images, labels in batches)
-    write = picture_files.write_zip if flags.out.suffix else picture_files.write_folder
-    write(flags.out, labeled)
+    write_images = write.write_zip if flags.out.suffix else write.write_folder
+    write_images(flags.out, labeled)
   return f"{count:,} samples"
 
 
@@ -188,18 +189,18 @@ def _interpolate(gan: Any, flags: argparse.Namespace, status: Status) -> str:
   count = flags.count or legs * _FRAMES[flags.out.suffix] + 1
   images = sampling.interpolate(gan, count, flags.seed, flags.classes, flags.truncation)
   if flags.out.suffix == ".png":
-    picture_files.write_picture(flags.out, grid.image_grid(images, count))
+    write.write_picture(flags.out, grid.image_grid(images, count))
   else:
     pictures = [grid.image_grid(image[None], 1) for image in images]
-    picture_files.write_animation(flags.out, pictures)
+    write.write_animation(flags.out, pictures)
   return f"an interpolation in {count} images"
 
 
 def _reconstruct(gan: Any, flags: argparse.Namespace, status: Status) -> str:
-  images, found = folder.read_folder(flags.reconstruct, sampling.image_shape(gan),
+  images, found = image_folder.read_folder(flags.reconstruct, sampling.image_shape(gan),
                                      flags.count or _ROWS * _ROWS // 2)
   decoded = sampling.reconstruct(gan, images, flags.classes)
-  picture_files.write_picture(flags.out, grid.paired_grid(images, decoded, _ROWS // 2))
+  write.write_picture(flags.out, grid.paired_grid(images, decoded, _ROWS // 2))
   return f"reconstructions of {len(images)} of the {found} images in {flags.reconstruct}"
 
 

@@ -20,16 +20,18 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from models.gan import losses, sample_variance
-from models.gan.evaluation import SampleQuality
-from models.gan.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
-from models.gan.latents import normal_latents
-from models.gan.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
-from models.gan.networks.sngan import Discriminator, Encoder, Generator
-from models.gan.sample_evaluator import reconstructions
-from models.vision import grid, sources  # noqa: F401  (sources for gin)
-from models.vision.digits import Digits
-from models.vision.images import ImageSource, to_unit_range
+from models.gan.evaluation import sample_variance
+from models.gan.evaluation.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
+from models.gan.evaluation.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
+from models.gan.evaluation.sample_evaluator import reconstructions
+from models.gan.evaluation.sample_quality import SampleQuality
+from models.gan.latents.distributions import normal_latents
+from models.gan.losses import adversarial
+from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
+from models.vision import sources  # noqa: F401  (for gin)
+from models.vision.builtin.digits import Digits
+from models.vision.images import grid
+from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app, random
 
 
@@ -43,7 +45,7 @@ class SNGAN(tf.Module):
     image_shape: (height, width, channels) of the data.
     num_classes: number of classes of the data, used if `conditional`.
     optimizer: makes a Keras optimizer.
-    loss: makes the losses of discriminator and generator, one of `models.gan.losses`.
+    loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
     latent_dim: length of a code z ~ N(0, 1).
     conditional: whether generator and discriminator receive labels.
     discriminator_updates: how many for each generator update; each takes its own part of the batch.
@@ -60,7 +62,7 @@ class SNGAN(tf.Module):
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               loss: Callable[[], losses.AdversarialLoss] = losses.hinge,
+               loss: Callable[[], adversarial.AdversarialLoss] = adversarial.hinge,
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 5,
                generator_batch_ratio: int = 2, bigan: bool = False):
     super().__init__()
@@ -70,7 +72,7 @@ class SNGAN(tf.Module):
       if value < 1:
         raise replicator.UsageError(f"SNGAN.{name} = {value}: must be at least 1")
     self.loss = loss()
-    losses.refuse_relative("SNGAN", self.loss)
+    adversarial.refuse_relative("SNGAN", self.loss)
     resolution, _, channels = image_shape
     self.num_classes = num_classes if conditional else 0
     self.latents = normal_latents
@@ -78,8 +80,8 @@ class SNGAN(tf.Module):
     self.discriminator_updates = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
     self.bigan = bigan
-    self.generator = Generator(resolution, channels, latent_dim, num_classes=self.num_classes)
-    self.discriminator = Discriminator(resolution, channels, num_classes=self.num_classes,
+    self.generator = SNGANGenerator(resolution, channels, latent_dim, num_classes=self.num_classes)
+    self.discriminator = SNGANDiscriminator(resolution, channels, num_classes=self.num_classes,
                                        code_dim=latent_dim if bigan else 0)
     self.encoder = Encoder(resolution, channels, latent_dim)
     self.optimizers = {}

@@ -11,12 +11,12 @@ from .collectives.collectives import all_sum as all_sum
 from .collectives.collectives import all_to_all as all_to_all
 from .collectives.collectives import broadcast as broadcast
 from .collectives.collectives import reduce_scatter as reduce_scatter
-from .collectives.items import map_gather as map_gather
-from .collectives.items import map_reduce as map_reduce
+from .collectives.map_reduce import map_gather as map_gather
+from .collectives.map_reduce import map_reduce as map_reduce
 from .errors import UsageError as UsageError
+from .example_pool import ExamplePool as ExamplePool
 from .layers.batch_norm import GlobalBatchNorm as GlobalBatchNorm
 from .layers.dropout import Dropout as Dropout
-from .layers.pool import Pool as Pool
 from .layers.recompute import recompute_grad as recompute_grad
 from .layers.spectral_norm import SpectralNorm as SpectralNorm
 from .layers.standing_statistics import use_standing_statistics as use_standing_statistics

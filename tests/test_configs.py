@@ -79,7 +79,7 @@ TINY = {
                  "BigBiGANDiscriminator.units = 8", "BigBiGANDiscriminator.layers = 2",
                  "BigBiGANEncoder.width = 2", "BigBiGANEncoder.units = 8",
                  "BigBiGAN.discriminator_updates = 1", "bigbigan.held_out = 0.25"],
-    "logan": ["Generator.width = 0.0625", "Discriminator.width = 0.0625",
+    "logan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
               "BigGANDeepGenerator.width = 4", "BigGANDeepDiscriminator.width = 4",
               "LOGAN.discriminator_updates = 1"],
     "biggan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
@@ -89,8 +89,8 @@ TINY = {
               for network in ("Generator", "Discriminator") for option in ("widths", "groups")],
     "wgangp": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2",
                "GAN.discriminator_updates = 1"],
-    "sngan": ["Generator.width = 0.0625", "Discriminator.width = 0.0625", "Encoder.width = 0.0625",
-              "SNGAN.discriminator_updates = 1"],
+    "sngan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
+              "Encoder.width = 0.0625", "SNGAN.discriminator_updates = 1"],
 }
 
 
@@ -163,7 +163,7 @@ def test_agent_takes_a_step(path, tmp_path):
 ], ids=lambda bindings: bindings[0].partition("@")[2])
 def test_the_default_job_trains_on_any_loss_and_its_config_makes_it_again(bindings, tmp_path):
   config.parse([str(CONFIGS / "sngan_digits.gin")], [
-      *bindings, "Generator.width = 0.0625", "Discriminator.width = 0.0625",
+      *bindings, "SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
       "Encoder.width = 0.0625", "train.global_batch_size = 8", "train.steps = 2",
       "train.log_every = 1", "train.eval_every = 0", "train.checkpoint_every = 0"])
   logged = []

@@ -52,9 +52,9 @@ NARROW = {
     "experiments.bigbigan": {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
                              "BigBiGANEncoder.width": 2},
     "experiments.gan": {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2},
-    "experiments.logan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625},
+    "experiments.logan": {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625},
     "experiments.resnet": {"ResNet.width": 0.125},
-    "experiments.sngan": {"Generator.width": 0.0625, "Discriminator.width": 0.0625,
+    "experiments.sngan": {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625,
                           "Encoder.width": 0.0625}}
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}

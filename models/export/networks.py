@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from models.gan import sampling
-from models.gan.latents import is_uniform
+from models.gan.evaluation import sampling
+from models.gan.latents.distributions import is_uniform
 from models.gan.networks.bigbigan import CodeDistribution
 from replicator.errors import UsageError
 

@@ -11,9 +11,9 @@ import numpy as np
 from absl import logging
 
 from models.metrics.comparison import Gathered, gather
-from models.metrics.extractor import Extractor
-from models.metrics.image_sets import ImageSet, Seen
-from models.metrics.statistics import FeatureStatistics
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.extractors.extractor import Extractor
+from models.metrics.images.image_sets import ImageSet, Seen
 from replicator import atomic
 
 Shown = Callable[[str, Iterator[np.ndarray]], Iterator[np.ndarray]]

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from models.metrics.checks import checked
-from models.metrics.extractor import Extracted, Extractor
-from models.metrics.frechet import frechet_distance, intra_class_frechet_distance
-from models.metrics.inception_score import inception_score
-from models.metrics.kernel import kernel_distance
-from models.metrics.neighbors import IMPROVED, PRDC, neighbor_scores
-from models.metrics.sliced_wasserstein import sliced_wasserstein_distance
-from models.metrics.statistics import FeatureStatistics
+from models.metrics.distances.checks import checked
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.distances.frechet import frechet_distance, intra_class_frechet_distance
+from models.metrics.distances.inception_score import inception_score
+from models.metrics.distances.kernel import kernel_distance
+from models.metrics.distances.neighbors import IMPROVED, PRDC, neighbor_scores
+from models.metrics.distances.sliced_wasserstein import sliced_wasserstein_distance
+from models.metrics.extractors.extractor import Extracted, Extractor
 from replicator.console.formatting import format_number
 from replicator.errors import UsageError, nearest
 

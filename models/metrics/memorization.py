@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from models.metrics.comparison import Gathered
-from models.metrics.image_sets import ImageSet, pick
-from models.metrics.neighbors import nearest
-from models.vision import grid, picture_files
+from models.metrics.distances.neighbors import nearest
+from models.metrics.images.image_sets import ImageSet, pick
+from models.vision.images import grid
+from models.vision.images.write import write_picture
 
 _SAMPLES = 10  # Rows of the picture.
 _NEIGHBORS = 6
@@ -74,7 +75,7 @@ def neighbors_picture(distances: Distances, real: ImageSet, real_indices: np.nda
 def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.ndarray,
           generated: ImageSet, generated_indices: np.ndarray) -> None:
   """Writes `neighbors.png`, the picture, and `distances.png`, histograms of both distances."""
-  picture_files.write_picture(folder / "neighbors.png", neighbors_picture(
+  write_picture(folder / "neighbors.png", neighbors_picture(
       distances, real, real_indices, generated, generated_indices))
   _draw(folder / "distances.png", distances)
 

@@ -9,13 +9,13 @@ import gin
 import tensorflow as tf
 
 import replicator
-from models.rl.actor import Actor
-from models.rl.actor_pool import ActorPool
-from models.rl.environments import Environments
-from models.rl.evaluation import EpisodeEvaluator
-from models.rl.normalization import Normalizer
-from models.rl.rate_limiter import RateLimiter
-from models.rl.replay import Replay
+from models.rl.acting.actor import Actor
+from models.rl.acting.evaluation import EpisodeEvaluator
+from models.rl.actor_pool.pool import ActorPool
+from models.rl.environments.environments import Environments
+from models.rl.networks.observation_normalizer import Normalizer
+from models.rl.replay.rate_limiter import RateLimiter
+from models.rl.replay.replay import Replay
 from replicator import UsageError, random
 
 

@@ -22,11 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from models.vision import shard_index, shards
 from models.vision.data import FORMS, open_encoded
-from models.vision.decoding import EncodedImages, reason_of
-from models.vision.picture_files import png
-from models.vision.pictures import Shape, decode
+from models.vision.images.decode import Shape, decode
+from models.vision.images.encoded_images import EncodedImages, reason_of
+from models.vision.images.write import png
+from models.vision.shards import index as shard_index
+from models.vision.shards import sharded_images
 from replicator.configuration import operative
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
@@ -108,16 +109,16 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
   if not 1 <= count <= total:
     raise UsageError(f"--shards={count}: write a number from 1 to {total:,}, one image a shard")
   resized = image_shape if image_shape != own_shape else None
-  names = [shards.shard_name(number, count) for number in range(count)]
+  names = [sharded_images.shard_name(number, count) for number in range(count)]
   with _begun(root, _digest(source, count, image_shape or own_shape)):
     for number, name in enumerate(names):
       first, last = total * number // count, total * (number + 1) // count
       if not shard_index.is_whole(root / name):
-        shards.write_shard(root / name, _examples(source, first, last, resized, shown),
-                           source.class_names)
+        sharded_images.write_shard(root / name, _examples(source, first, last, resized, shown),
+                                   source.class_names)
       shown(last, total)
-    shards.write_facts(root, shards.Facts(source.class_names, total, image_shape or own_shape,
-                                          tuple(names)))
+    sharded_images.write_facts(root, sharded_images.Facts(
+        source.class_names, total, image_shape or own_shape, tuple(names)))
 
 
 @contextlib.contextmanager
@@ -126,9 +127,9 @@ def _begun(root: Path, digest: str) -> Iterator[None]:
 
   Keeps other processes out while the body runs, which finishes the conversion.
   """
-  unfinished = root / shards.UNFINISHED
+  unfinished = root / sharded_images.UNFINISHED
   if root.exists() and not unfinished.exists() and (not root.is_dir() or any(root.iterdir())):
-    what = "a finished conversion" if (root / shards.INDEX).exists() else "something else"
+    what = "a finished conversion" if (root / sharded_images.INDEX).exists() else "something else"
     raise UsageError(f"{root}: holds {what}; write the name of a new folder")
   root.mkdir(parents=True, exist_ok=True)
   with unfinished.open("a+") as file:

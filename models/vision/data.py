@@ -3,19 +3,19 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from models.vision import imagenet_shards, shards
-from models.vision.decoding import EncodedImages
-from models.vision.digits import Digits
-from models.vision.encoding import EncodedExamples
-from models.vision.folder import list_folder
-from models.vision.hugging_face import ArrowImages
-from models.vision.image_arrays import ImageArrays
-from models.vision.image_zip import ZippedImages
-from models.vision.images import ImageSource
-from models.vision.pictures import Shape
-from models.vision.shapes import Shapes
-from models.vision.stacked_digits import StackedDigits
-from models.vision.tfds import PreparedImages
+from models.vision.builtin.digits import Digits
+from models.vision.builtin.shapes import Shapes
+from models.vision.builtin.stacked_digits import StackedDigits
+from models.vision.files.hugging_face import ArrowImages
+from models.vision.files.image_arrays import ImageArrays
+from models.vision.files.image_folder import list_folder
+from models.vision.files.image_zip import ZippedImages
+from models.vision.files.tfds import PreparedImages
+from models.vision.images.decode import Shape
+from models.vision.images.encoded_examples import EncodedExamples
+from models.vision.images.encoded_images import EncodedImages
+from models.vision.images.image_source import ImageSource
+from models.vision.shards import imagenet, sharded_images
 
 NAMED: dict[str, Callable[[], ImageSource]] = {
     "digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
@@ -50,8 +50,8 @@ def open_encoded(path: str, labels: str | None = None) -> tuple[EncodedImages, S
     return _LIBRARIES[library](name, split or "train"), None
   if path in NAMED and not place.exists():
     return _drawn(NAMED[path](), path, [])
-  if (place / shards.INDEX).exists() or imagenet_shards.shards_at(path):
-    sharded = shards.ShardedImages(path)
+  if (place / sharded_images.INDEX).exists() or imagenet.shards_at(path):
+    sharded = sharded_images.ShardedImages(path)
     return sharded, sharded.image_shape
   if arrays := _arrays_at(place):
     return _drawn(ImageArrays(path), path, list(map(str, arrays)))

@@ -1,15 +1,15 @@
 """All image sources; to import this module makes gin know them."""
 
-from models.vision.augment import Augmented
-from models.vision.digits import Digits
-from models.vision.folder import ImageFolder
-from models.vision.hugging_face import HuggingFace
-from models.vision.image_arrays import ImageArrays
-from models.vision.image_zip import ImageZip
-from models.vision.shapes import Shapes
-from models.vision.stacked_digits import StackedDigits
-from models.vision.tfds import TFDS
-from models.vision.tfrecords import TFRecords
+from models.vision.augmentation.random_view import Augmented
+from models.vision.builtin.digits import Digits
+from models.vision.builtin.shapes import Shapes
+from models.vision.builtin.stacked_digits import StackedDigits
+from models.vision.files.hugging_face import HuggingFace
+from models.vision.files.image_arrays import ImageArrays
+from models.vision.files.image_folder import ImageFolder
+from models.vision.files.image_zip import ImageZip
+from models.vision.files.tfds import TFDS
+from models.vision.shards.tfrecords import TFRecords
 
 __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip",
            "Shapes", "StackedDigits", "TFRecords"]

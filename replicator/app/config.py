@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import gin
 
 # These modules are imported for the names that they give to gin files.
-from replicator.app import library_names  # noqa: F401
+from replicator.app import keras_configurables  # noqa: F401
 from replicator.configuration import checks, statements
 from replicator.errors import UsageError, first_line
 from replicator.optimizers import optimizer, schedules  # noqa: F401

@@ -100,8 +100,8 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
       workdir = arguments.workdir or _new_workdir()
       if os.path.exists(workdir) and not os.path.isdir(workdir):
         raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-      from replicator.workdir import owner
-      owned = owner.reserved if start.is_chief() else contextlib.nullcontext
+      from replicator.workdir import lock
+      owned = lock.reserved if start.is_chief() else contextlib.nullcontext
       try:
         with owned(pathlib.Path(workdir)):
           main(workdir)

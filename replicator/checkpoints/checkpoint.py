@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import atomic
-from replicator.checkpoints.copies import AssignedAt
 from replicator.checkpoints.names import names_of
+from replicator.checkpoints.replica_checksums import AssignedAt
 from replicator.checkpoints.retention import Retention
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError

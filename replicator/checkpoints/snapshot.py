@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replicator.checkpoints.copies import AssignedAt, Copies, refusal
+from replicator.checkpoints.replica_checksums import AssignedAt, Copies, refusal
 from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.step.replicated import copies_of

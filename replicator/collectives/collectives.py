@@ -24,10 +24,10 @@ from collections.abc import Callable
 import tensorflow as tf
 import tree
 
-from replicator.collectives import calls, transport
-from replicator.collectives.calls import Group, Groups
+from replicator.collectives import packing, validation
+from replicator.collectives.validation import Group, Groups
 from replicator.errors import UsageError
-from replicator.step.nests import Nest, map_tensors
+from replicator.step.nest import Nest, map_tensors
 
 
 def all_sum(values: Nest, groups: Groups = None) -> Nest:
@@ -41,8 +41,8 @@ def all_sum(values: Nest, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor is bool.
   """
-  values, group = calls.checked_call("all_sum", values, groups, _numeric)
-  return transport.group_sum(widened(values), group)
+  values, group = validation.checked_call("all_sum", values, groups, _numeric)
+  return packing.group_sum(widened(values), group)
 
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
@@ -55,8 +55,8 @@ def all_mean(values: Nest, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor is not floating.
   """
-  values, group = calls.checked_call("all_mean", values, groups, _floating)
-  return transport.group_sum(values, group, divisor=group.size)
+  values, group = validation.checked_call("all_mean", values, groups, _floating)
+  return packing.group_sum(values, group, divisor=group.size)
 
 
 def all_min(values: Nest, groups: Groups = None) -> Nest:
@@ -85,10 +85,10 @@ def all_max(values: Nest, groups: Groups = None) -> Nest:
 
 def _extreme(call: str, values: Nest, groups: Groups, of_numbers: Callable, of_bools: Callable
              ) -> Nest:
-  values, group = calls.checked_call(call, values, groups)
+  values, group = validation.checked_call(call, values, groups)
   return map_tensors(
       lambda x: (of_bools if x.dtype == tf.bool else of_numbers)(x, axis=0),
-      transport.group_gather(values, group))
+      packing.group_gather(values, group))
 
 
 def all_gather(values: Nest, groups: Groups = None) -> Nest:
@@ -100,8 +100,8 @@ def all_gather(values: Nest, groups: Groups = None) -> Nest:
     values: a nest of tensors.
     groups: lists of replicas that each act alone, or None for one group of all.
   """
-  values, group = calls.checked_call("all_gather", values, groups)
-  return transport.group_gather(values, group)
+  values, group = validation.checked_call("all_gather", values, groups)
+  return packing.group_gather(values, group)
 
 
 def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
@@ -118,11 +118,11 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor has no such axis.
   """
-  values, group, lengths_differ = calls.checked_concat(
+  values, group, lengths_differ = validation.checked_concat(
       f"all_concat, axis {axis}", values, axis, groups, _has_axis(axis))
   if lengths_differ:
-    return transport.group_concat(values, axis, group)
-  return map_tensors(lambda x: _joined(x, axis), transport.group_gather(values, group))
+    return packing.group_concat(values, axis, group)
+  return map_tensors(lambda x: _joined(x, axis), packing.group_gather(values, group))
 
 
 def _joined(x: tf.Tensor, axis: int) -> tf.Tensor:
@@ -145,12 +145,12 @@ def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
   Raises:
     UsageError: the group has no such replica.
   """
-  values, group = calls.checked_call(f"broadcast, source {source}", values, groups)
+  values, group = validation.checked_call(f"broadcast, source {source}", values, groups)
   if not 0 <= source < group.size:
     raise UsageError(f"broadcast: source = {source}: write a replica from 0 to {group.size - 1}")
   is_source = tf.equal(group.position, source)
   kept = map_tensors(lambda x: tf.where(is_source, x, tf.zeros_like(x)), values)
-  return transport.group_sum(kept, group)
+  return packing.group_sum(kept, group)
 
 
 def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
@@ -165,9 +165,9 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor is bool, or its first axis does not divide by the size of the group.
   """
-  values, group = calls.checked_call("reduce_scatter", values, groups, _numeric)
+  values, group = validation.checked_call("reduce_scatter", values, groups, _numeric)
   _check_divides("reduce_scatter", values, group)
-  return map_tensors(lambda x: tf.reduce_sum(x, axis=0), transport.group_exchange(
+  return map_tensors(lambda x: tf.reduce_sum(x, axis=0), packing.group_exchange(
       map_tensors(lambda x: _divided(x, group), widened(values)), group))
 
 
@@ -183,9 +183,9 @@ def all_to_all(values: Nest, groups: Groups = None) -> Nest:
   Raises:
     UsageError: the first axis of a tensor does not divide by the size of the group.
   """
-  values, group = calls.checked_call("all_to_all", values, groups)
+  values, group = validation.checked_call("all_to_all", values, groups)
   _check_divides("all_to_all", values, group)
-  received = transport.group_exchange(map_tensors(lambda x: _divided(x, group), values), group)
+  received = packing.group_exchange(map_tensors(lambda x: _divided(x, group), values), group)
   return map_tensors(lambda x: tf.reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]]), received)
 
 
@@ -212,7 +212,7 @@ def _floating(call: str, x: tf.Tensor) -> None:
 def widened(values: Nest) -> Nest:
   """Integers in the dtype in which they travel, which holds the sum over any number of replicas."""
   return map_tensors(
-      lambda x: tf.cast(x, calls.WIRE[x.dtype]) if x.dtype.is_integer else x, values)
+      lambda x: tf.cast(x, validation.WIRE[x.dtype]) if x.dtype.is_integer else x, values)
 
 
 def _has_axis(axis: int) -> Callable[[str, tf.Tensor], None]:

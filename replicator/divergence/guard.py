@@ -10,7 +10,7 @@ import gin
 import numpy as np
 
 from replicator.console.formatting import format_number
-from replicator.divergence.signals import PREFIXES
+from replicator.divergence.diagnostics import PREFIXES
 from replicator.divergence.vital_signs import VitalSigns
 from replicator.errors import UsageError, nearest
 

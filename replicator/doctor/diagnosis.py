@@ -214,7 +214,8 @@ class Case:
       new = _new_rows(self.reference.quantities[before], value)
       if 0 < new == self.parts * _new_rows(self.other[before], other) and not self.microbatches:
         return (f"each replica puts only its own examples into '{key[2]}': {new // self.parts} of "
-                f"{new} come in; keep a pool or a queue in a replicator.Pool, or join the examples "
+                f"{new} come in; keep a pool or a queue in a replicator.ExamplePool, or join the "
+                f"examples "
                 "first with replicator.all_concat")
     return ""
 
@@ -224,7 +225,7 @@ class Case:
     remedy = ("return a statistic from microbatch's fn, which averages it, and assign it afterwards"
               if self.microbatches else "average a statistic first with replicator.all_mean")
     return (f"a variable is assigned what one {self._part} computed from its own examples; {remedy}"
-            "; keep examples, as in a pool or a queue, in a replicator.Pool")
+            "; keep examples, as in a pool or a queue, in a replicator.ExamplePool")
 
 
 def _new_rows(before: np.ndarray, after: np.ndarray) -> int:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import keras
 import tensorflow as tf
 
-from replicator.collectives import calls, collectives
+from replicator.collectives import collectives, validation
 from replicator.internals import tensorflow_internals
 from replicator.layers import layer_state
 from replicator.step import context, xla
@@ -168,8 +168,8 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
   combine: _Combine = _combine
-  if calls.all_are_here():
-    equal = calls.Agreement(size or None)
+  if validation.all_are_here():
+    equal = validation.Agreement(size or None)
     packed = collectives.all_gather(tf.stack([mean, variance]))
     if equal:
       combine = functools.partial(_combine_equal, count)
@@ -182,7 +182,7 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     everywhere, total = combine(packed)
   if groups is None:
     return everywhere, everywhere, total
-  of_group, count = combine(calls.Group(groups).own(packed))
+  of_group, count = combine(validation.Group(groups).own(packed))
   return of_group, everywhere, count
 
 

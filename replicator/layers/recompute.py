@@ -12,7 +12,7 @@ import tree
 from replicator.errors import UsageError
 from replicator.internals import keras_internals, tensorflow_internals
 from replicator.step import context
-from replicator.step.nests import Nest
+from replicator.step.nest import Nest
 
 
 def recompute_grad(function: Callable[..., Nest]) -> Callable[..., Nest]:

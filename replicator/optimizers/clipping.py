@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from replicator.optimizers.flat_variables import FlatVariable
-from replicator.optimizers.networks import Networks
+from replicator.optimizers.owned_variables import Networks
 
 
 def clip(gradients: list[tf.Tensor], flats: list[FlatVariable], networks: Networks,

@@ -20,7 +20,7 @@ from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, 
 from replicator.optimizers.keras_options import check_options
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
-from replicator.optimizers.networks import Nest, Networks
+from replicator.optimizers.owned_variables import Nest, Networks
 from replicator.optimizers.schedules import Number
 from replicator.step import context, xla
 from replicator.step.variables import held_by

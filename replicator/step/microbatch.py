@@ -8,7 +8,7 @@ import tree
 
 from replicator.errors import UsageError
 from replicator.step import context
-from replicator.step.nests import Nest, map_tensors
+from replicator.step.nest import Nest, map_tensors
 
 
 @gin.configurable(module="replicator", denylist=["fn", "batch"])

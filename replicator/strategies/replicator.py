@@ -8,14 +8,14 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator.collectives import calls, collectives
+from replicator.collectives import collectives, validation
 from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged
 from replicator.internals.tensorflow_internals import unfused
 from replicator.optimizers.optimizer import check_owners
 from replicator.step import context, logical_devices, xla
-from replicator.strategies import equal_calls, parameter_server, tf_config, unsupported
+from replicator.strategies import collective_order, layer_support, parameter_server, tf_config
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import Trainable
 
@@ -158,7 +158,7 @@ class Replicator:
   def check(self, step_fn: Step) -> None:
     """Raises a UsageError if two optimizers own a variable, or the strategy cannot run a layer."""
     check_owners(step_fn)
-    unsupported.check_supported(step_fn, self.name, self.num_replicas)
+    layer_support.check_supported(step_fn, self.name, self.num_replicas)
 
   def join(self) -> None:
     """Waits for all scheduled steps; does nothing under a synchronous strategy."""
@@ -220,7 +220,7 @@ class Replicator:
         with located(), errors_unchanged():
           outputs = step_fn(*arguments)
           if replica.uncompared:  # Calls without tensors.
-            calls.meet(lambda _: None)
+            validation.meet(lambda _: None)
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
@@ -230,7 +230,7 @@ class Replicator:
       outputs = self.strategy.run(replica_fn, args=(step, *arguments))
     except RuntimeError:  # tf.distribute raises it when some replicas end before others.
       if replicas:
-        equal_calls.check_replicas([replica.collectives for replica in replicas])
+        collective_order.check_replicas([replica.collectives for replica in replicas])
       raise
     self._collectives = replicas[0].collectives
     return outputs
@@ -242,9 +242,9 @@ class Replicator:
       UsageError: the workers' collectives differ, so that running the step would hang.
     """
     mine = list(self._collectives)
-    codes = tf.constant(equal_calls.codes(mine))
+    codes = tf.constant(collective_order.codes(mine))
     of_replicas = self.run(lambda: collectives.all_gather(codes))[0].numpy()
-    equal_calls.check_workers(self.worker_id, mine, of_replicas)
+    collective_order.check_workers(self.worker_id, mine, of_replicas)
 
   def local_results(self, outputs: Nest) -> list[Nest]:
     """What `on_replicas` returned, one nest for each replica of this process."""

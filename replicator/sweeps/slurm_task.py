@@ -8,8 +8,8 @@ import pathlib
 import sys
 
 from replicator.processes import stop_signals
-from replicator.sweeps.attempt import Attempt
 from replicator.sweeps.runners import slurm
+from replicator.sweeps.trial_process import Attempt
 from replicator.sweeps.trials import FAILED, Trial
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from replicator.errors import UsageError, nearest
 from replicator.processes import stop_signals
-from replicator.sweeps import attempt, results, search, trials
+from replicator.sweeps import results, search, trial_process, trials
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, RUNNING, STOPPED, Metrics, Record, Trial
 from replicator.sweeps.views import hparams, page
@@ -64,7 +64,7 @@ class Sweep:
       trial.id, Record(trial.id, trial.bindings, order=len(self.records)))
     folder = self.trial_folder(trial.id)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / attempt.STOP).unlink(missing_ok=True)
+    (folder / trial_process.STOP).unlink(missing_ok=True)
     record.status, record.message = trials.WAITING, ""
     record.write(folder)
     hparams.write_trial(folder, record)
@@ -84,7 +84,7 @@ class Sweep:
     for trial_id in self._running:
       self.records[trial_id] = self._read(trial_id)
       if not self.stopping and self.search.observe(trial_id, self._series(trial_id)):
-        (self.trial_folder(trial_id) / attempt.STOP).touch()
+        (self.trial_folder(trial_id) / trial_process.STOP).touch()
     self._table.show(self.rows(), self.search.count)
 
   def ended(self, trial_id: str) -> None:
@@ -119,7 +119,7 @@ class Sweep:
   def stop(self, at_once: bool = False) -> None:
     """Starts no more trials, and makes the running ones save and end, or end `at_once`."""
     self.stopping = True
-    (self.folder / attempt.STOP).write_text(attempt.AT_ONCE if at_once else "")
+    (self.folder / trial_process.STOP).write_text(trial_process.AT_ONCE if at_once else "")
 
   @contextlib.contextmanager
   def stopped_by_signals(self) -> Iterator[None]:
@@ -191,5 +191,5 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
     except OSError:
       raise UsageError(f"--workdir={folder}: another sweep runs in this folder") from None
     # A stopped sweep leaves the file, for trials that a cluster starts later.
-    (folder / attempt.STOP).unlink(missing_ok=True)
+    (folder / trial_process.STOP).unlink(missing_ok=True)
     yield

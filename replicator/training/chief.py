@@ -9,9 +9,9 @@ import numpy as np
 from replicator.console.error_line import in_one_line
 from replicator.console.progress import Progress
 from replicator.errors import Preempted, RunFailed, UsageError, first_line
-from replicator.trackers.follower import Followers
+from replicator.trackers.sync import Followers
 from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, Tracker
-from replicator.workdir import introduction, writer
+from replicator.workdir import run_summary, writer
 from replicator.workdir.live_report import LiveReport
 
 
@@ -49,7 +49,7 @@ class Chief:
 
   def introduce(self, data: str, networks: dict[str, int]) -> None:
     """Says what will be trained, and on what; see `introduction.lines`."""
-    for line in introduction.lines(self._record.facts, data, networks):
+    for line in run_summary.lines(self._record.facts, data, networks):
       self.progress.note(line)
 
   def evaluate(self, step: int) -> dict[str, float]:

@@ -28,12 +28,12 @@ from replicator.atomic import disk_fault
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import operative
 from replicator.console import start
+from replicator.divergence.diagnostics import LearningRates
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
-from replicator.divergence.signals import LearningRates
 from replicator.errors import Preempted, RunFailed, UsageError, chain_of
 from replicator.step import context as step_context
-from replicator.strategies.dealing import Dealer
+from replicator.strategies.distributed_evaluation import Dealer
 from replicator.trackers.tracker import Tracker
 from replicator.training import inputs as inputs_lib
 from replicator.training.chief import Chief, Evaluation

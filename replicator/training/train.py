@@ -23,7 +23,7 @@ from replicator.training import loop, observer, preemption
 from replicator.training import precision as precision_lib
 from replicator.training.chief import Evaluation
 from replicator.training.observer import Training
-from replicator.workdir.owner import owned
+from replicator.workdir.lock import owned
 
 
 @gin.configurable(module="replicator",
@@ -56,7 +56,7 @@ def train(make_step: Callable[[], Callable],
       that makes its own examples.
     evaluate: called with the step, before the first step and every `eval_every` steps. The chief
       calls it; if it has a true attribute `on_all_workers`, every worker does, to compute a part of
-      it with `replicator.strategies.dealing`.
+      it with `replicator.strategies.distributed_evaluation`.
     before_call: called in Python with the step and its number before every call of
       `steps_per_call` steps, on every worker, to change variables of the step: for example, to
       act in an environment and fill a replay. What it keeps is an attribute of the step, too.

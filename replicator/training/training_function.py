@@ -11,7 +11,7 @@ import tensorflow as tf
 import tree
 
 from replicator.collectives import collectives
-from replicator.divergence.signals import Signals
+from replicator.divergence.diagnostics import Signals
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.tracing import convolutions, graphs
 from replicator.tracing.attributes import FrozenAttributes
@@ -50,7 +50,7 @@ class TrainingFunction:
   """Compiles `steps_per_call` calls of a step on all replicas into one.
 
   It is compiled again when another part of the step is `trainable`. With `signals`, it adds the
-  scalars of `replicator.divergence.signals` to those of the step.
+  scalars of `replicator.divergence.diagnostics` to those of the step.
   """
 
   def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,

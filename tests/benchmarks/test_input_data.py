@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks import input_data
-from models.vision.images import read
+from models.vision.images.image_source import read
 from models.vision.sources import ImageArrays, ImageFolder, ImageZip, TFRecords
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from experiments import d4pg, sac
-from models.rl.environments import Environments
+from models.rl.environments.environments import Environments
 from replicator import UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import replicator
 from experiments import bigbigan
-from models.vision.images import read
+from models.vision.images.image_source import read
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import replicator
 from experiments import gan
-from models.gan.latents import uniform_latents
-from models.gan.sample_evaluator import samples
+from models.gan.evaluation.sample_evaluator import samples
+from models.gan.latents.distributions import uniform_latents
 from replicator import random
 from replicator.app import config
 from replicator.checkpoints import checkpoint

@@ -9,15 +9,15 @@ import tensorflow as tf
 
 import replicator
 from experiments import logan
-from models.gan.latent_optimization import LatentOptimization
-from models.gan.latents import uniform_latents
+from models.gan.latents.distributions import uniform_latents
+from models.gan.latents.optimization import LatentOptimization
 from replicator import UsageError, random
 from replicator.app import config
 from replicator.step import context
 from tests.programs.logs import rows
 
 ROOT = pathlib.Path(__file__).parents[2]
-TINY = ["Generator.width = 0.0625", "Discriminator.width = 0.125", "LOGAN.latent_dim = 4",
+TINY = ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.125", "LOGAN.latent_dim = 4",
         "LOGAN.discriminator_updates = 1", "train.global_batch_size = 16", "train.steps = 3",
         "train.log_every = 1", "train.eval_every = 0", "train.checkpoint_every = 0",
         "train.precision = 'float64'"]

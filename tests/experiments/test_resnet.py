@@ -13,14 +13,14 @@ from PIL import Image
 import replicator
 from experiments import resnet
 from models.vision import convert
-from models.vision.folder import ImageFolder
-from models.vision.images import ImageSource, InMemoryImages
-from models.vision.tfrecords import TFRecords
+from models.vision.files.image_folder import ImageFolder
+from models.vision.images.image_source import ImageSource, InMemoryImages
+from models.vision.shards.tfrecords import TFRecords
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.step import context
-from replicator.strategies.dealing import Dealer
+from replicator.strategies.distributed_evaluation import Dealer
 from tests.programs.logs import rows
 
 ROOT = pathlib.Path(__file__).parents[2]

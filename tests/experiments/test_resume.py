@@ -22,7 +22,7 @@ HANG_SECONDS = 600
 SETTINGS = [
     "train.log_every = 10", "train.eval_every = 30",
     "train.checkpoint_every = 4", "train.global_batch_size = 16", "SNGAN.latent_dim = 8",
-    "Generator.width = 0.125", "Discriminator.width = 0.125", "Encoder.width = 0.125",
+    "SNGANGenerator.width = 0.125", "SNGANDiscriminator.width = 0.125", "Encoder.width = 0.125",
     "SampleQuality.num_samples = 100"]
 ONE_DEVICE = ["train.steps = 240"]
 MIRRORED_2 = ["train.steps = 240", "Replicator.strategy = 'mirrored'",

@@ -199,7 +199,7 @@ REFUSED = {
     "--out=x.png --reconstruct=docs": "the generator needs the classes of the images",
     "--out=x.png --reconstruct=docs --seed=1": "--reconstruct: draws no codes",
     "--out=x.png --reconstruct=docs --interpolate": "not allowed with argument",
-    "--out=x --gin_param=Generator.widht=1": "Did you mean 'width'"}
+    "--out=x --gin_param=SNGANGenerator.widht=1": "Did you mean 'width'"}
 
 
 @pytest.mark.parametrize("words", REFUSED)

@@ -20,7 +20,8 @@ from tests.programs.logs import rows
 from tests.replicator.checkpoints import weights
 
 ROOT = pathlib.Path(__file__).parents[2]
-SMALL = ["Generator.width = 0.0625", "Discriminator.width = 0.125", "Encoder.width = 0.125",
+SMALL = ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.125", "Encoder.width = "
+                                                                              "0.125",
          "train.global_batch_size = 32", "train.log_every = 1", "train.eval_every = 0",
          "train.checkpoint_every = 0"]
 LOSSES = ("discriminator", "generator", "encoder")

@@ -28,7 +28,7 @@ sweep.gin_files = ['configs/sngan_digits.gin']
 sweep.params = [
     'train.steps = 20', 'train.global_batch_size = 16', 'train.log_every = 5',
     'train.eval_every = 0', 'train.checkpoint_every = 5',
-    'Generator.width = 0.125', 'Discriminator.width = 0.125', 'Encoder.width = 0.125']
+    'SNGANGenerator.width = 0.125', 'SNGANDiscriminator.width = 0.125', 'Encoder.width = 0.125']
 sweep.metric = 'encoder'
 sweep.grid = {'LinearDecay.learning_rate': [4e-4, 1e-3], 'SNGAN.latent_dim': [8, 16]}
 sweep.seeds = [1, 2, 3]

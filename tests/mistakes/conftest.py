@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from models.vision.convert import convert
-from models.vision.folder import list_folder
+from models.vision.files.image_folder import list_folder
 from replicator import app
 from replicator.console import quiet
 

@@ -152,7 +152,8 @@ VALUES = [  # Further gin files, parameters, and the line.
      "= RUN, the workdir of another run, or remove StartFrom.frozen"),
     ([], ["SNGAN.latent_dim = 0"], "SNGAN.latent_dim = 0: must be at least 1"),
     ([], ["sngan.data = @Shapes", "Shapes.resolution = 20"],
-     "Generator.resolution = 20: SN-GAN has no networks of this size; write one of 8, 16, 32, 64, "
+     "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, 16, "
+     "32, 64, "
      "128"),
     ([FOLDER], ["ImageFolder.path = 'nowhere'"],
      "ImageFolder.path = 'nowhere': no such folder. Write the path of a folder with one sub-folder "

@@ -37,7 +37,7 @@ class CycleGAN(tf.Module):
     super().__init__()
     self.to = {"b": network(WIDTH), "a": network(WIDTH)}
     self.judges = {domain: network(1) for domain in self.to}
-    self.pools = {domain: replicator.Pool(POOL, [WIDTH]) for domain in self.to}
+    self.pools = {domain: replicator.ExamplePool(POOL, [WIDTH]) for domain in self.to}
     self.g = replicator.wrap_optimizer(
         keras.optimizers.Adam(2e-3, beta_1=0.5),
         {domain: net.trainable_variables for domain, net in self.to.items()})

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
-from models.vision.augment import Augmentation, Augmented
-from models.vision.folder import ImageFolder
-from models.vision.tfrecords import TFRecords
+from models.vision.augmentation.random_view import Augmentation, Augmented
+from models.vision.files.image_folder import ImageFolder
+from models.vision.shards.tfrecords import TFRecords
 from replicator import app
 
 SIDE = 16

@@ -117,7 +117,7 @@ class Remembering(Regression):
 
   def __init__(self):
     super().__init__()
-    self.points, self.outputs = replicator.Pool(20, [WIDTH]), replicator.Pool(40, [1])
+    self.points, self.outputs = replicator.ExamplePool(20, [WIDTH]), replicator.ExamplePool(40, [1])
 
   def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     outputs = self.network(x, training=True)
@@ -201,7 +201,7 @@ FEATURES = {
     "`microbatch`": Feature(lambda _: Regression(), ("microbatch.n = 2",)),
     "random streams": Feature(lambda _: Noisy()),
     "collectives": Feature(lambda _: Collective()),
-    "`Pool`": Feature(
+    "`ExamplePool`": Feature(
         lambda _: Remembering(), ("train.steps_per_call = 2", "microbatch.n = 2")),
     "`train.steps_per_call`": Feature(lambda _: Regression(), ("train.steps_per_call = 2",)),
     "`Replicator.jit_compile` (XLA)": Feature(

@@ -15,7 +15,7 @@ FLOORS = [
     {"internals", "configuration", "launch", "ray_cluster"},
     {"step"},
     {"collectives"},
-    {"optimizers", "layers", "tracing", "workdir"},
+    {"optimizers", "layers", "example_pool", "tracing", "workdir"},
     {"strategies", "sweeps", "compare", "rerun"},
     {"checkpoints", "trackers"},
     {"divergence"},

@@ -58,7 +58,7 @@ OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_ha
               "_functions", "_resource", "_remat_mode", "_cross_device_ops", "_launchers",
               "_device", "_group_key", "_group_size", "_options"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
-TFGAN = "models/gan/tfgan.py"
+TFGAN = "models/gan/losses/tfgan.py"
 FILES = sorted(path for package in ("replicator", "models", "experiments")
                for path in (ROOT / package).rglob("*.py"))
 

@@ -3,7 +3,7 @@
 import gin
 import tensorflow as tf
 
-from models.gan.augmentation.shift import shift
+from models.vision.augmentation.flip_and_shift import shift
 from replicator import random
 
 

@@ -11,7 +11,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from models.gan.augmentation.shift import reflected
+from models.vision.augmentation.flip_and_shift import reflected
 
 # The low-pass filter of the symlet wavelet with 6 vanishing moments; its sum is sqrt(2).
 SYM6 = np.array([

@@ -52,7 +52,7 @@ ARCHITECTURES = {
 
 
 @gin.configurable
-class Generator(keras.Model):
+class SNGANGenerator(keras.Model):
   """Draws images from codes: `[n, latent_dim] -> [n, resolution, resolution, channels]`.
 
   A linear layer makes a 4x4 map, blocks double its size, and batch normalization, ReLU, a 3x3
@@ -72,7 +72,7 @@ class Generator(keras.Model):
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
                width: float = 1.0, num_classes: int = 0):
     super().__init__(autocast=False)
-    architecture = architecture_of("Generator", "SN-GAN", ARCHITECTURES, resolution)
+    architecture = architecture_of("SNGANGenerator", "SN-GAN", ARCHITECTURES, resolution)
     first, *others = _channels(architecture.up, width)
     self.num_classes = num_classes
     self.linear = keras.layers.Dense(4 * 4 * first)
@@ -87,7 +87,7 @@ class Generator(keras.Model):
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
     """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
-    check_labels("Generator", self.num_classes, labels)
+    check_labels("SNGANGenerator", self.num_classes, labels)
     x = tf.reshape(self.linear(z), [-1, *self.base])
     for block in self.blocks:
       x = block(x, labels)
@@ -96,7 +96,7 @@ class Generator(keras.Model):
 
 
 @gin.configurable
-class Discriminator(keras.Model):
+class SNGANDiscriminator(keras.Model):
   """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
 
   Residual blocks, ReLU and the sum over all positions give features h. The score is `<v, h>`; with
@@ -122,7 +122,7 @@ class Discriminator(keras.Model):
   def __init__(self, resolution: int, channels: int = 3, width: float = 1.0,
                num_classes: int = 0, code_dim: int = 0):
     super().__init__(autocast=False)
-    architecture = architecture_of("Discriminator", "SN-GAN", ARCHITECTURES, resolution)
+    architecture = architecture_of("SNGANDiscriminator", "SN-GAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
     self.num_classes = num_classes
     self.code_dim = code_dim
@@ -144,10 +144,10 @@ class Discriminator(keras.Model):
 
     Each training call advances the estimated singular vectors by one power iteration.
     """
-    check_labels("Discriminator", self.num_classes, labels)
+    check_labels("SNGANDiscriminator", self.num_classes, labels)
     if (codes is not None) != (self.code_dim > 0):
       raise UsageError(
-          f"Discriminator.code_dim is {self.code_dim}, but it was given "
+          f"SNGANDiscriminator.code_dim is {self.code_dim}, but it was given "
           f"{'no codes' if codes is None else 'codes'}: set code_dim to their length, or to 0 "
           "for a discriminator of images only")
     features = self.features(images)
@@ -156,7 +156,7 @@ class Discriminator(keras.Model):
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features h `[n, num_features]` of images, the sums of the last map after its ReLU."""
-    check_images("Discriminator", self.image_shape, images)
+    check_images("SNGANDiscriminator", self.image_shape, images)
     x = images
     for block in self.blocks:
       x = block(x)

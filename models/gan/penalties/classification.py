@@ -3,7 +3,7 @@
 import gin
 import tensorflow as tf
 
-from models.gan import tfgan
+from models.gan.losses import tfgan
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from replicator.errors import UsageError

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import gin
 import tensorflow as tf
 
-from models.gan.augmentation.shift import FlipAndShift
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
+from models.vision.augmentation.flip_and_shift import FlipAndShift
 from replicator.optimizers.schedules import Number
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from models.vision import data
-from models.vision.augment import Augmentation
+from models.vision.augmentation.random_view import Augmentation
 from models.vision.preview import checks, page
 from models.vision.preview.contents import Contents
 from models.vision.preview.survey import examine

@@ -11,11 +11,11 @@ import numpy as np
 from PIL import Image
 
 from models.vision import data
-from models.vision.decoding import DecodedImages, EncodedImages, reason_of
-from models.vision.encoding import EncodedExamples
-from models.vision.folder import ImageFiles
-from models.vision.images import ImageSource
-from models.vision.pictures import Original, opened, upright_rgb
+from models.vision.files.image_folder import ImageFiles
+from models.vision.images.decode import Original, opened, upright_rgb
+from models.vision.images.encoded_examples import EncodedExamples
+from models.vision.images.encoded_images import DecodedImages, EncodedImages, reason_of
+from models.vision.images.image_source import ImageSource
 from replicator.errors import UsageError
 
 _Result = TypeVar("_Result")

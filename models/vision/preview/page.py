@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from PIL import Image
 
-from models.vision.augment import Augmented
-from models.vision.images import ImageSource
-from models.vision.pictures import as_image, center_square
+from models.vision.augmentation.random_view import Augmented
+from models.vision.images.decode import as_image, center_square
+from models.vision.images.image_source import ImageSource
 from models.vision.preview import drawing
 from models.vision.preview.checks import Concern, percent
 from models.vision.preview.contents import Contents

@@ -2,10 +2,10 @@
 
 import time
 
-from replicator.sweeps import attempt
-from replicator.sweeps.attempt import Attempt
+from replicator.sweeps import trial_process
 from replicator.sweeps.runners import cores
 from replicator.sweeps.sweep import Sweep
+from replicator.sweeps.trial_process import Attempt
 
 
 def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
@@ -26,7 +26,7 @@ def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
             del running[part]
             sweep.ended(trial_attempt.trial.id)
         sweep.look()
-        time.sleep(attempt.POLL_SECONDS)
+        time.sleep(trial_process.POLL_SECONDS)
     finally:  # After an error of the sweep's own, its trials save.
       if running:
         sweep.stop()

@@ -11,10 +11,10 @@ from typing import Any
 
 from replicator import ray_cluster
 from replicator.errors import first_line
-from replicator.sweeps import attempt
-from replicator.sweeps.attempt import Attempt
+from replicator.sweeps import trial_process
 from replicator.sweeps.runners import cores
 from replicator.sweeps.sweep import Sweep
+from replicator.sweeps.trial_process import Attempt
 from replicator.sweeps.trials import FAILED, STOPPED, WAITING, Trial
 
 _OBJECT_BYTES = 100 * 2 ** 20  # Tasks pass almost nothing; Ray would take 30 % of the memory.
@@ -56,7 +56,7 @@ def _run_tasks(ray: Any, sweep: Sweep, submit: Callable[[Trial], Any],
         tasks[submit(trial)] = trial.id
       if not tasks:
         return
-      for task in ray.wait(list(tasks), timeout=attempt.POLL_SECONDS)[0]:
+      for task in ray.wait(list(tasks), timeout=trial_process.POLL_SECONDS)[0]:
         _take(ray, sweep, task, tasks.pop(task))
       if sweep.stopping:  # Trials that Ray has not placed yet need no wait.
         waiting = {record.id for record in sweep.running() if record.status == WAITING}

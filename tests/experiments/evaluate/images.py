@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 from PIL import Image
 
-from models.metrics.extractor import Extracted
+from models.metrics.extractors.extractor import Extracted
 from replicator.app import load
 
 COUNT = 24

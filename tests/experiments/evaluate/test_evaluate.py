@@ -11,9 +11,9 @@ from PIL import Image
 
 from experiments import evaluate, sample
 from models.metrics.comparison import check_counts
-from models.metrics.frechet import frechet_distance
-from models.metrics.statistics import FeatureStatistics
-from models.vision.digits import digit_images
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.distances.frechet import frechet_distance
+from models.vision.builtin.digits import digit_images
 from replicator.console.flags import Parser
 from replicator.errors import UsageError
 from tests.experiments.evaluate.images import COUNT, Colors, Gan, noise, save

@@ -9,7 +9,7 @@ from models.export.graph import FrozenGraph
 from models.export.keras_rules import LAYERS, OPERATIONS
 from models.export.plain_keras import plain_model
 from models.gan.networks import bigbigan, biggan, biggan_deep, dcgan, r3gan, sngan
-from models.rl.networks import Policy
+from models.rl.networks.actor_critic import Policy
 from replicator import UsageError
 
 CODE, LABEL, IMAGE, OBSERVATION, PIXELS = (
@@ -19,9 +19,9 @@ CODE, LABEL, IMAGE, OBSERVATION, PIXELS = (
     tf.TensorSpec([None, 36, 36, 3], tf.uint8, "observation"))
 SLOW = pytest.mark.slow
 NETWORKS = {  # A network, and the arguments that it takes.
-    "SNGAN": (lambda: sngan.Generator(8, 3, 8, 0.02, num_classes=3), [CODE, LABEL]),
+    "SNGAN": (lambda: sngan.SNGANGenerator(8, 3, 8, 0.02, num_classes=3), [CODE, LABEL]),
     "policy": (lambda: Policy((5,), 2, (8, 8)), [OBSERVATION]),
-    "SNGAN without classes": (lambda: sngan.Generator(8, 3, 8, 0.02), [CODE]),
+    "SNGAN without classes": (lambda: sngan.SNGANGenerator(8, 3, 8, 0.02), [CODE]),
     "SNGAN's encoder": (lambda: sngan.Encoder(8, 3, 8, 0.04), [IMAGE]),
     "BigGAN": (lambda: biggan.BigGANGenerator(8, 3, 8, 3, 4, 4, attention=8), [CODE, LABEL]),
     "BigGAN-deep": (

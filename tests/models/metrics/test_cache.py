@@ -8,7 +8,7 @@ import pytest
 
 from models.metrics.cache import Key, cached, gather_real
 from models.metrics.comparison import gather
-from models.metrics.extractor import Extracted
+from models.metrics.extractors.extractor import Extracted
 
 
 class Means:

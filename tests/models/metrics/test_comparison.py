@@ -5,11 +5,11 @@ import pytest
 
 from models.metrics import comparison
 from models.metrics.comparison import NEEDS, compare, gather, needs
-from models.metrics.extractor import Extracted
-from models.metrics.frechet import intra_class_frechet_distance
-from models.metrics.inception_score import inception_score
-from models.metrics.kernel import kernel_distance
-from models.metrics.neighbors import density_coverage, precision_recall
+from models.metrics.distances.frechet import intra_class_frechet_distance
+from models.metrics.distances.inception_score import inception_score
+from models.metrics.distances.kernel import kernel_distance
+from models.metrics.distances.neighbors import density_coverage, precision_recall
+from models.metrics.extractors.extractor import Extracted
 from replicator.errors import UsageError
 
 

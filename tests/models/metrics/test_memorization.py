@@ -3,8 +3,8 @@
 import numpy as np
 
 from models.metrics.comparison import Gathered
+from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.memorization import measure, spread
-from models.metrics.statistics import FeatureStatistics
 
 
 def gathered(features):

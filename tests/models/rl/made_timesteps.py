@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from models.rl.replay import Replay
-from models.rl.timesteps import Timesteps
+from models.rl.replay.replay import Replay
+from models.rl.replay.timesteps import Timesteps
 
 
 def timesteps_of(stream, flag, seed: int = 0, size: int = 2) -> Timesteps:

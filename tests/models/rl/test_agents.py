@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import replicator
 from models.rl import agents
-from models.rl.actor import Actor
-from models.rl.environments import Environments
+from models.rl.acting.actor import Actor
+from models.rl.environments.environments import Environments
 
 
 class Agent(tf.Module):
@@ -39,7 +39,8 @@ def test_all_environments_are_closed_when_the_training_ends(scripted, monkeypatc
     return agent
 
   monkeypatch.setattr(replicator, "train", train)
-  monkeypatch.setattr("models.rl.episode_picture.rendering.frames", lambda *args: ([], "not here"))
+  monkeypatch.setattr("models.rl.acting.episode_picture.rendering.frames",
+                      lambda *args: ([], "not here"))
   with pytest.raises(ArithmeticError) if fails else contextlib.nullcontext():
     agents.train(Agent, lambda: Environments("Scripted-v0", 2), "unused")
   assert log.count("made") == log.count("closed") > 2

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.rl.replay import Replay
-from models.rl.timesteps import CONTINUES, END
+from models.rl.replay.replay import Replay
+from models.rl.replay.timesteps import CONTINUES, END
 from tests.models.rl.made_timesteps import give_errors, timesteps_of
 
 

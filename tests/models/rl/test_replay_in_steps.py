@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from models.rl.replay import Replay
-from models.rl.timesteps import CONTINUES
+from models.rl.replay.replay import Replay
+from models.rl.replay.timesteps import CONTINUES
 from replicator import Replicator, UsageError
 from replicator.checkpoints import checkpoint
 from replicator.step.replicated import copies_of

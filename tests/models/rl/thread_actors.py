@@ -7,9 +7,9 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from models.rl.actor_pool import ActorPool
-from models.rl.actor_process import Answer
-from models.rl.timesteps import CONTINUES, END, Timesteps
+from models.rl.actor_pool.actor_process import Answer
+from models.rl.actor_pool.pool import ActorPool
+from models.rl.replay.timesteps import CONTINUES, END, Timesteps
 
 EPISODE = 7
 STRIDE = 10  # Training steps of a compiled call.

@@ -9,14 +9,14 @@ import tensorflow as tf
 from PIL import Image
 
 from models.vision import convert as convert_lib
-from models.vision import shards
+from models.vision.builtin.digits import digit_images
 from models.vision.data import NAMED
-from models.vision.decoding import EncodedImages
-from models.vision.digits import digit_images
-from models.vision.folder import ImageFolder, list_folder
-from models.vision.image_zip import ImageZip
-from models.vision.images import InMemoryImages, read
-from models.vision.tfrecords import TFRecords
+from models.vision.files.image_folder import ImageFolder, list_folder
+from models.vision.files.image_zip import ImageZip
+from models.vision.images.encoded_images import EncodedImages
+from models.vision.images.image_source import InMemoryImages, read
+from models.vision.shards import sharded_images
+from models.vision.shards.tfrecords import TFRecords
 from replicator.errors import UsageError
 
 
@@ -64,7 +64,7 @@ def test_shards_give_the_examples_of_the_folder(photos, tmp_path, capsys, flags,
 
 def test_any_reader_of_tfrecords_reads_the_shards(photos, tmp_path, capsys):
   run(capsys, photos, tmp_path / "out", "--shards=2")
-  files = [str(tmp_path / "out" / shards.shard_name(number, 2)) for number in range(2)]
+  files = [str(tmp_path / "out" / sharded_images.shard_name(number, 2)) for number in range(2)]
   features = {"image/encoded": tf.io.FixedLenFeature([], tf.string),
               "image/class/label": tf.io.FixedLenFeature([], tf.int64),
               "image/class/text": tf.io.FixedLenFeature([], tf.string)}

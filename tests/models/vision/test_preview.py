@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from models.vision import convert, data
-from models.vision.augment import Augmented
-from models.vision.folder import ImageFolder
-from models.vision.images import InMemoryImages
+from models.vision.augmentation.random_view import Augmented
+from models.vision.files.image_folder import ImageFolder
+from models.vision.images.image_source import InMemoryImages
 from models.vision.preview import __main__ as preview
 from models.vision.preview import checks, drawing, duplicates, page
 from models.vision.preview.contents import Contents

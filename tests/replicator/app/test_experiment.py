@@ -12,7 +12,7 @@ import pytest
 
 import replicator
 from replicator import UsageError
-from replicator.workdir import owner
+from replicator.workdir import lock
 from tests.programs import two_networks
 from tests.programs.logs import rows
 from tests.replicator.app.command_line import PROGRAM, fails_with, flags, line_of, nothing
@@ -96,12 +96,12 @@ def test_a_failed_run_ends_with_1_and_one_line(tmp_path):
     ("ps", 0, False)])
 def test_a_workdir_in_use_is_refused_before_any_work(kind, index, is_chief, run, tmp_path,
                                                      monkeypatch):
-  monkeypatch.setattr(owner, "WAIT_SECONDS", 0.0)
+  monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
   if kind:
     monkeypatch.setenv("TF_CONFIG", json.dumps({
         "cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]},
         "task": {"type": kind, "index": index}}))
-  with owner.owned(tmp_path):
+  with lock.owned(tmp_path):
     status, _, err = run([f"--workdir={tmp_path}"],
                          fails_with(AssertionError("began")) if is_chief else nothing)
   assert status == (2 if is_chief else 0)
@@ -110,17 +110,17 @@ def test_a_workdir_in_use_is_refused_before_any_work(kind, index, is_chief, run,
 
 
 def test_no_other_process_begins_between_the_check_and_the_training(run, tmp_path, monkeypatch):
-  monkeypatch.setattr(owner, "WAIT_SECONDS", 0.0)
-  with owner.owned(tmp_path):
+  monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+  with lock.owned(tmp_path):
     pass
 
   def main(workdir):
-    with pytest.raises(UsageError, match="is in use by process"), owner.reserved(tmp_path):
+    with pytest.raises(UsageError, match="is in use by process"), lock.reserved(tmp_path):
       pass
     replicator.train(two_networks.TwoNetworks, two_networks.Points(), workdir=workdir)
 
   assert run([*flags("train.steps = 5"), f"--workdir={tmp_path}"], main)[0] == 0
-  with owner.reserved(tmp_path):  # It is free again.
+  with lock.reserved(tmp_path):  # It is free again.
     pass
 
 

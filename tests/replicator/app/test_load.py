@@ -19,7 +19,7 @@ from replicator.app import config
 from replicator.app.load import load_numbered
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step import context
-from replicator.workdir.owner import owned
+from replicator.workdir.lock import owned
 from tests.programs.logs import rows
 from tests.replicator.app.trained_runs import PROGRAM, facts_for, trained
 

@@ -31,7 +31,8 @@ GRADIENT = "first: gradient 'optimizer, update 1: network/000'"
     ("unaveraged_variable", "first: variable 'latest' ", "a variable is assigned what one replica "
      "computed from its own examples; average a statistic first with replicator.all_mean; keep "),
     ("own_pool", "first: variable 'pool' ", "each replica puts only its own examples into "
-     "'pool': 4 of 8 come in; keep a pool or a queue in a replicator.Pool, or join the examples"),
+     "'pool': 4 of 8 come in; keep a pool or a queue in a replicator.ExamplePool, or join the "
+     "examples"),
     ("unseeded", LOSS, "the step is not deterministic"),
     *(pytest.param(*bug, marks=pytest.mark.slow) for bug in [
         ("keras_random", LOSS, "a keras.random draw at tests/programs/planted_bugs.py:"),

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from replicator import (
   Dropout,
+  ExamplePool,
   GlobalBatchNorm,
-  Pool,
   Replicator,
   SpectralNorm,
   UsageError,
@@ -235,13 +235,14 @@ def test_their_recomputation_is_refused(wrap, change):
 @pytest.mark.parametrize("wrap", [tf.recompute_grad, keras.remat], ids=["tensorflow", "keras"])
 @pytest.mark.parametrize("call", ["append", "exchange"])
 def test_a_pool_in_their_recomputation_is_refused(call, wrap):
-  pool = Pool(4, [5], "float64")
+  pool = ExamplePool(4, [5], "float64")
 
   def passed_in(x):
     getattr(pool, call)(x)
     return 2 * x
 
-  with pytest.raises(UsageError, match=rf"^Pool.{call} would take its examples once more while"):
+  with pytest.raises(UsageError, match=rf"^ExamplePool.{call} would take its examples once more "
+                                       rf"while"):
     gradients_of(passed_in, tf.constant(X), wrap=wrap)
 
 

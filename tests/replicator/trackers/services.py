@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 from replicator.console import progress  # noqa: F401 - It imports Rich, which draws a number.
-from replicator.trackers import follower
+from replicator.trackers import sync
 from replicator.trackers.mlflow import MLflow
 from replicator.trackers.trackio import Trackio
 from replicator.trackers.wandb import WandB
@@ -41,8 +41,8 @@ def follow(service: str, workdir: pathlib.Path, first: int, last: int, kill: int
 
   tracker.log = counted
   draws = random.getstate(), np.random.get_state()[2]
-  follower.END_SECONDS = 300.0  # Not every machine is fast.
-  followers = follower.Followers([tracker], workdir, first, print)
+  sync.END_SECONDS = 300.0  # Not every machine is fast.
+  followers = sync.Followers([tracker], workdir, first, print)
   followers.begin()
   followers.settle(last)
   followers.end("finished")

@@ -10,7 +10,7 @@ from replicator.app import config
 from replicator.trackers import mlflow, tracker, trackio, wandb
 from tests.pages import BLOCKS
 from tests.replicator.trackers.conftest import Memory
-from tests.replicator.trackers.test_follower import follow
+from tests.replicator.trackers.test_sync import follow
 
 
 class NoEnd:

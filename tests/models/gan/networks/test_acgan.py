@@ -12,11 +12,11 @@ from models.gan.networks.biggan import BigGANDiscriminator
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator
 from models.gan.networks.dcgan import DCGANDiscriminator
 from models.gan.networks.r3gan import R3GANDiscriminator
-from models.gan.networks.sngan import Discriminator
+from models.gan.networks.sngan import SNGANDiscriminator
 from replicator import SpectralNorm, UsageError
 
 NETWORKS = {
-    "sngan": functools.partial(Discriminator, width=1 / 32),
+    "sngan": functools.partial(SNGANDiscriminator, width=1 / 32),
     "dcgan": functools.partial(DCGANDiscriminator, width=4),
     "biggan": functools.partial(BigGANDiscriminator, width=4),
     "biggan_deep": functools.partial(BigGANDeepDiscriminator, width=4),

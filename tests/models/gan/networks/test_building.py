@@ -10,14 +10,14 @@ from models.gan.networks.biggan_deep import BigGANDeepGenerator
 from models.gan.networks.building import class_weights
 from models.gan.networks.dcgan import DCGANGenerator
 from models.gan.networks.r3gan import R3GANGenerator
-from models.gan.networks.sngan import Generator
+from models.gan.networks.sngan import SNGANGenerator
 
 GENERATORS = {
     "biggan": lambda: BigGANGenerator(8, 1, 6, num_classes=3, width=2, embedding_dim=4),
     "biggan_deep": lambda: BigGANDeepGenerator(8, 1, 6, num_classes=3, width=2, embedding_dim=4),
     "dcgan": lambda: DCGANGenerator(8, 1, 6, num_classes=3, width=2),
     "r3gan": lambda: R3GANGenerator(8, 1, 6, num_classes=3, widths=(4, 4)),
-    "sngan": lambda: Generator(8, 1, 6, num_classes=3, width=0.0625)}
+    "sngan": lambda: SNGANGenerator(8, 1, 6, num_classes=3, width=0.0625)}
 
 
 def test_weights_are_one_hot_rows_or_given():

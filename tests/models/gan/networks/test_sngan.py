@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from models.gan.networks.sngan import ARCHITECTURES, Discriminator, Encoder, Generator
+from models.gan.networks.sngan import ARCHITECTURES, Encoder, SNGANDiscriminator, SNGANGenerator
 from replicator.errors import UsageError
 
 
@@ -46,19 +46,19 @@ def test_published_sizes():
   # two batch norms, a batch norm, a 3x3 convolution 256 -> 3.
   convolutions = 2 * (9 * 256 * 256 + 256) + 256 * 256 + 256
   expected = 129 * 4096 + 3 * (convolutions + 2 * 512) + 512 + 9 * 256 * 3 + 3
-  assert count(Generator(32)) == expected == 4_276_739
+  assert count(SNGANGenerator(32)) == expected == 4_276_739
   # D: 3 -> 128 with shortcut, 128 -> 128 with shortcut, two without, a linear layer.
   first = (9 * 3 * 128 + 128) + (9 * 128 * 128 + 128) + (3 * 128 + 128)
   others = 3 * 2 * (9 * 128 * 128 + 128) + (128 * 128 + 128)
-  assert count(Discriminator(32)) == first + others + 128 == 1_053_824
+  assert count(SNGANDiscriminator(32)) == first + others + 128 == 1_053_824
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("resolution", list(ARCHITECTURES))
 def test_shapes_and_ranges(resolution, channels):
   z, labels = normal(2, 7), tf.constant([0, 3])
-  generator = Generator(resolution, channels, latent_dim=7, width=1 / 16, num_classes=4)
-  discriminator = Discriminator(resolution, channels, width=1 / 16, num_classes=4, code_dim=7)
+  generator = SNGANGenerator(resolution, channels, latent_dim=7, width=1 / 16, num_classes=4)
+  discriminator = SNGANDiscriminator(resolution, channels, width=1 / 16, num_classes=4, code_dim=7)
   encoder = Encoder(resolution, channels, latent_dim=7, width=1 / 16)
   networks = generator, discriminator, encoder
   variables = [len(network.variables) for network in networks]
@@ -75,8 +75,8 @@ def test_shapes_and_ranges(resolution, channels):
 def test_gradients_reach_every_variable(resolution):
   keras.utils.set_random_seed(0)  # With four features, some seeds leave no ReLU active.
   z, labels = normal(3, 5), tf.constant([0, 1, 1])
-  generator = Generator(resolution, latent_dim=5, width=1 / 32, num_classes=2)
-  discriminator = Discriminator(resolution, width=1 / 32, num_classes=2, code_dim=5)
+  generator = SNGANGenerator(resolution, latent_dim=5, width=1 / 32, num_classes=2)
+  discriminator = SNGANDiscriminator(resolution, width=1 / 32, num_classes=2, code_dim=5)
   encoder = Encoder(resolution, latent_dim=5, width=1 / 32)
   with tf.GradientTape() as tape:
     images = generator(z, labels, training=True)
@@ -149,7 +149,7 @@ def plain_discriminator(discriminator, images, labels, codes):
 
 
 def test_generator_equals_the_unfolded_one(float64):
-  generator = Generator(32, latent_dim=6, width=1 / 16)
+  generator = SNGANGenerator(32, latent_dim=6, width=1 / 16)
   randomize(generator)
   z = normal(3, 6, dtype="float64")
   np.testing.assert_allclose(
@@ -157,7 +157,7 @@ def test_generator_equals_the_unfolded_one(float64):
 
 
 def test_discriminator_equals_the_unfolded_one(float64):
-  discriminator = Discriminator(32, width=1 / 16, num_classes=3, code_dim=5)
+  discriminator = SNGANDiscriminator(32, width=1 / 16, num_classes=3, code_dim=5)
   randomize(discriminator)
   images = tf.tanh(normal(3, 32, 32, 3, dtype="float64"))
   labels, codes = tf.constant([2, 0, 1]), normal(3, 5, dtype="float64")
@@ -167,7 +167,8 @@ def test_discriminator_equals_the_unfolded_one(float64):
 
 def test_initial_weights_are_glorot_uniform_and_all_different():
   seen = []
-  for network in (Generator(32, width=0.5), Discriminator(32, width=0.5), Encoder(32, width=0.5)):
+  for network in (SNGANGenerator(32, width=0.5), SNGANDiscriminator(32, width=0.5),
+                  Encoder(32, width=0.5)):
     for variable in network.trainable_variables:
       if variable.name != "kernel":
         continue
@@ -181,7 +182,7 @@ def test_initial_weights_are_glorot_uniform_and_all_different():
 
 
 def test_class_conditional_batch_norm_scales_by_class():
-  generator = Generator(8, latent_dim=4, width=1 / 16, num_classes=2)
+  generator = SNGANGenerator(8, latent_dim=4, width=1 / 16, num_classes=2)
   z = tf.repeat(normal(1, 4), 2, axis=0)
   same = generator(z, tf.constant([0, 1]))
   np.testing.assert_allclose(same[0], same[1], rtol=1e-4, atol=1e-6)  # All classes start alike.
@@ -199,8 +200,8 @@ def test_precisions(policy, tolerance, request):
   images = tf.tanh(normal(8, 16, 16, 3))
 
   def outputs():
-    networks = (Generator(16, latent_dim=6, width=1 / 8, num_classes=2),
-                Discriminator(16, width=1 / 8, num_classes=2, code_dim=6),
+    networks = (SNGANGenerator(16, latent_dim=6, width=1 / 8, num_classes=2),
+                SNGANDiscriminator(16, width=1 / 8, num_classes=2, code_dim=6),
                 Encoder(16, latent_dim=6, width=1 / 8))
     for network in networks:
       randomize(network)
@@ -224,8 +225,8 @@ def test_precisions(policy, tolerance, request):
 
 @pytest.mark.slow  # By default the whole SN-GAN step compiles.
 def test_forward_and_gradient_compile_under_xla():
-  generator = Generator(8, latent_dim=5, width=1 / 16, num_classes=2)
-  discriminator = Discriminator(8, width=1 / 16, num_classes=2, code_dim=5)
+  generator = SNGANGenerator(8, latent_dim=5, width=1 / 16, num_classes=2)
+  discriminator = SNGANDiscriminator(8, width=1 / 16, num_classes=2, code_dim=5)
   encoder = Encoder(8, latent_dim=5, width=1 / 16)
   variables = [v for n in (generator, discriminator, encoder) for v in n.trainable_variables]
   z, labels = normal(4, 5), tf.constant([0, 1, 1, 0])
@@ -250,8 +251,8 @@ def test_forward_and_gradient_compile_under_xla():
 def test_construction_and_calls_under_a_strategy():
   runner = replicator.Replicator("mirrored", logical_cpus=2)
   with runner.scope():
-    generator = Generator(8, latent_dim=4, width=1 / 16, num_classes=2)
-    discriminator = Discriminator(8, width=1 / 16, num_classes=2, code_dim=4)
+    generator = SNGANGenerator(8, latent_dim=4, width=1 / 16, num_classes=2)
+    discriminator = SNGANDiscriminator(8, width=1 / 16, num_classes=2, code_dim=4)
     encoder = Encoder(8, latent_dim=4, width=1 / 16)
 
   def step(batch):
@@ -265,21 +266,21 @@ def test_construction_and_calls_under_a_strategy():
 
 def test_gin_configures_the_networks():
   with gin.unlock_config():
-    gin.bind_parameter("Generator.resolution", 8)
-    gin.bind_parameter("Generator.width", 0.125)
+    gin.bind_parameter("SNGANGenerator.resolution", 8)
+    gin.bind_parameter("SNGANGenerator.width", 0.125)
   try:
-    assert Generator()(normal(1, 128)).shape == (1, 8, 8, 3)
+    assert SNGANGenerator()(normal(1, 128)).shape == (1, 8, 8, 3)
   finally:
     gin.clear_config()
 
 
-@pytest.mark.parametrize("network", [Generator, Discriminator, Encoder])
+@pytest.mark.parametrize("network", [SNGANGenerator, SNGANDiscriminator, Encoder])
 def test_an_unknown_resolution_is_refused(network):
   with pytest.raises(UsageError, match=f"{network.__name__}.resolution = 28: .*8, 16, 32, 64, 128"):
     network(28)
 
 
-@pytest.mark.parametrize("network", [Generator, Discriminator, Encoder])
+@pytest.mark.parametrize("network", [SNGANGenerator, SNGANDiscriminator, Encoder])
 def test_a_width_that_leaves_no_channel_is_refused(network):
   with pytest.raises(UsageError, match=r"width = 0\.001"):
     network(64, width=0.001)
@@ -288,13 +289,13 @@ def test_a_width_that_leaves_no_channel_is_refused(network):
 def test_calls_with_wrong_inputs_are_refused():
   images, z = normal(2, 8, 8, 3), normal(2, 4)
   with pytest.raises(UsageError, match="no labels"):
-    Generator(8, latent_dim=4, width=1 / 16, num_classes=2)(z)
+    SNGANGenerator(8, latent_dim=4, width=1 / 16, num_classes=2)(z)
   with pytest.raises(UsageError, match="no labels"):
-    Discriminator(8, width=1 / 16, num_classes=2)(images)
+    SNGANDiscriminator(8, width=1 / 16, num_classes=2)(images)
   with pytest.raises(UsageError, match=r"code_dim is 4, but it was given no codes"):
-    Discriminator(8, width=1 / 16, code_dim=4)(images)
+    SNGANDiscriminator(8, width=1 / 16, code_dim=4)(images)
   with pytest.raises(UsageError, match=r"code_dim is 0, but it was given codes"):
-    Discriminator(8, width=1 / 16)(images, codes=z)
-  for network in (Discriminator(16, width=1 / 16), Encoder(16, width=1 / 16)):
+    SNGANDiscriminator(8, width=1 / 16)(images, codes=z)
+  for network in (SNGANDiscriminator(16, width=1 / 16), Encoder(16, width=1 / 16)):
     with pytest.raises(UsageError, match="images of 16 x 16 x 3 but was given 8 x 8 x 3"):
       network(images)

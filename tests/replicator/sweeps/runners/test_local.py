@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from replicator.sweeps import attempt, trials
-from replicator.sweeps.attempt import Attempt
+from replicator.sweeps import trial_process, trials
 from replicator.sweeps.runners import cores
+from replicator.sweeps.trial_process import Attempt
 from replicator.sweeps.trials import Trial
 
 # ---- Once and again -----------------------------------------------------------------------------
@@ -118,9 +118,9 @@ def test_a_trial_that_runs_says_so_and_the_times_of_its_processes_add_up(tmp_pat
     assert trials.read_record(tmp_path / "trials" / "t").status == "running"
     seconds.append(running.run().seconds)
   assert 0 < seconds[1] < seconds[2]
-  (tmp_path / "trials" / "t" / attempt.STOP).touch()  # Pruned before it starts.
+  (tmp_path / "trials" / "t" / trial_process.STOP).touch()  # Pruned before it starts.
   assert Attempt(Trial("t", {}, (str(program),)), tmp_path, str(tmp_path)).run().status == "pruned"
-  assert not (tmp_path / "trials" / "t" / attempt.STOP).exists()
+  assert not (tmp_path / "trials" / "t" / trial_process.STOP).exists()
 
 
 def test_a_metric_that_no_trial_logs_ends_the_sweep(sweep):
@@ -172,7 +172,7 @@ def test_a_second_signal_kills_the_trials(sweep, tmp_path):
   def interrupt():
     sweep.wait_for(lambda: list(sweep.logs().values()) == [[0], [0]])
     os.kill(os.getpid(), signal.SIGINT)
-    sweep.wait_for((sweep.folder / attempt.STOP).exists)
+    sweep.wait_for((sweep.folder / trial_process.STOP).exists)
     time.sleep(0.7)  # What comes sooner is the same signal.
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -191,7 +191,7 @@ def test_only_one_sweep_runs_in_a_folder(sweep):
 
 
 def test_a_trial_that_runs_elsewhere_does_not_start(tmp_path, monkeypatch):
-  monkeypatch.setattr(attempt, "LOCK_SECONDS", 0.1)
+  monkeypatch.setattr(trial_process, "LOCK_SECONDS", 0.1)
   sleeper = tmp_path / "sleeper.py"
   sleeper.write_text("import time\ntime.sleep(600)")
   first, second = (Attempt(Trial("t", {}, (str(sleeper),)), tmp_path, str(tmp_path))

@@ -1,0 +1,131 @@
+"""The metrics of `models.metrics` during a training: FID, KID, precision, recall and others."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import gin
+import numpy as np
+
+from models.metrics.extractors import efficientnet, inception  # noqa: F401  (for gin)
+from models.metrics.extractors.extractor import Extracted, Extractor
+from models.metrics.extractors.keras_features import SmallClassifier
+from models.metrics.images.image_sets import Source, rgb
+from models.vision.images.image_source import ImageSource, read, to_uint8
+from replicator.errors import UsageError
+from replicator.strategies import distributed_evaluation
+
+_SEED = 1
+_AT_A_TIME = 250
+
+
+@gin.configurable(denylist=["source", "folder"])
+class FeatureMetrics:
+  """Measures generated images against the real ones of a source, by features of any extractor.
+
+  Samples are made and forgotten in batches, which are dealt to all replicas of all workers. The
+  numbers do not depend on how many there are. The memory is that of the statistics, and for `kid`
+  and `prdc` that of the features.
+
+  Attributes:
+    on_all_workers: true: every worker computes its part, and has the numbers in the end.
+    num_samples: number of real images and of generated ones in each measurement.
+    description: one line that says how the numbers are computed.
+  """
+
+  on_all_workers = True
+
+  def __init__(self, source: ImageSource, folder: str | os.PathLike,
+               extractor: Callable[[], Extractor] | None = None,
+               metrics: Sequence[str] = ("fid", "prdc"), num_samples: int = 2_000) -> None:
+    """Loads the extractor.
+
+    Args:
+      source: real images.
+      folder: where features of real images are kept, and the small classifier; each run has its
+        own.
+      extractor: makes it, such as `@EfficientNetLite0`, `@Inception2015` or `@KerasFeatures`; by
+        default a small classifier, which is trained on the source.
+      metrics: some of `fid`, `kid`, `prdc`, `is`, `swd` and, for a conditional generator,
+        `intra_fid`.
+      num_samples: how many real and generated images to compare, at most `source.size`. Published
+        numbers have 10,000 or 50,000.
+
+    Raises:
+      UsageError: there is no such metric, or there are too few images for it.
+    """
+    from models.metrics import cache, comparison  # SciPy: every experiment would start later.
+    self._needed = comparison.needs(metrics)
+    self._metrics = list(metrics)
+    self.num_samples = min(num_samples, source.size)
+    comparison.check_counts(metrics, self.num_samples, self.num_samples)
+    chosen = np.random.default_rng(_SEED).permutation(source.size)[:self.num_samples]
+    with distributed_evaluation.chief_first():
+      self._extractor = extractor() if extractor else SmallClassifier(source, folder)
+      self._real, _ = cache.gather_real(Source("data", source), np.sort(chosen), self._extractor,
+                                        self._needed, folder)
+    if "intra_fid" in metrics:
+      self._real.labels = read(source, np.sort(chosen))[1]
+    self.description = (
+        f"{self.num_samples:,} real and {self.num_samples:,} generated images; features: "
+        f"{self._extractor.name}; resizing: {self._extractor.resizing}"
+        + ("" if self._extractor.is_inception else " (not Inception)"))
+
+  def measure(self, generate: Callable[[int, slice], np.ndarray],
+              num_classes: int = 0) -> dict[str, float]:
+    """Draws `num_samples` images and compares them with the real ones.
+
+    Args:
+      generate: n and a slice of `range(n)` -> these images [m, h, w, c], floats in [-1, 1] of any
+        precision. They are rounded to 8 bits, the precision of the real ones.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
+
+    Returns:
+      The numbers by the names that they have in these features: `fid`, `kid` and `inception_score`
+      in those of Inception, and `frechet_distance`, `kernel_distance` and `score_of_classes` in
+      others; `intra_class_fid` and `intra_class_frechet_distance` likewise; `precision`, `recall`,
+      `density`, `coverage`, `sliced_wasserstein_distance`. NaN when an image is not finite.
+
+    Raises:
+      UsageError: `intra_fid` of a generator without classes.
+    """
+    from models.metrics import comparison
+    if "intra_fid" in self._metrics and not num_classes:
+      raise UsageError("FeatureMetrics.metrics has 'intra_fid', and the generator has no classes; "
+                       "train a conditional one, or leave 'intra_fid' out")
+    names = [re.sub("[ -]", "_", name.lower().replace("é", "e")) for metric in self._metrics
+             for name in comparison.names(metric, self._extractor.is_inception)]
+    try:
+      generated = comparison.gather_extracted(self._extracted(generate), self._extractor,
+                                              self._needed)
+    except FloatingPointError:
+      return dict.fromkeys(names, np.nan)
+    generated.labels = np.arange(self.num_samples) % max(num_classes, 1)
+    rows = comparison.compare(self._real, generated, self._extractor, self._metrics)
+    return dict(zip(names, [row.value for row in rows], strict=True))
+
+  def _extracted(self, generate: Callable[[int, slice], np.ndarray]
+                 ) -> Iterator[tuple[np.ndarray, Extracted]]:
+    """RGB images, uint8 [n, h, w, 3], and their features, computed on all replicas.
+
+    Raises a FloatingPointError if an image is not finite.
+    """
+    size = min(_AT_A_TIME, self.num_samples)
+
+    def part(number: int) -> dict[str, np.ndarray]:
+      images = np.asarray(generate(self.num_samples, slice(number * size, (number + 1) * size)))
+      pixels = rgb(to_uint8(images).numpy())
+      pixels = pixels[np.arange(size) % len(pixels)]  # The last part may be smaller.
+      extracted = self._extractor(pixels)
+      is_finite = np.isfinite(np.asarray(images, np.float64)).all()
+      found = {"is_finite": np.asarray(is_finite), "features": extracted.features,
+               "images": pixels if "images" in self._needed else pixels[:, :0]}
+      return found if extracted.logits is None else {**found, "logits": extracted.logits}
+
+    left = self.num_samples
+    for found in distributed_evaluation.deal(part, -(-left // size)):
+      if not found.pop("is_finite"):
+        raise FloatingPointError
+      found = {name: array[:left] for name, array in found.items()}
+      yield found["images"], Extracted(found["features"], found.get("logits"))
+      left -= size

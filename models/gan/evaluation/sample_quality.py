@@ -1,0 +1,130 @@
+"""Sample quality: a Fréchet distance, and the number of classes that samples cover."""
+
+import os
+from collections.abc import Callable
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from models.gan.losses import tfgan
+from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train
+from models.vision.images.image_source import ImageSource, read, to_uint8
+from replicator.errors import UsageError
+
+_COVERED_SHARE = 0.2
+_SEED = 1
+
+
+def frechet_distance(activations: np.ndarray, others: np.ndarray) -> float:
+  """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)): [n, d], [m, d] -> float.
+
+  The squared Fréchet (Wasserstein-2) distance between the Gaussians with the sample means and
+  unbiased covariances of the two sets. TF-GAN computes it in float64. It is larger for small sets,
+  so compare only numbers of equal n and m.
+
+  Reference: Heusel et al. 2017 (arXiv:1706.08500), equation 6.
+  """
+  distance = tfgan.classifier_metrics().frechet_classifier_distance_from_activations(
+      np.asarray(activations, np.float64), np.asarray(others, np.float64))
+  return float(np.maximum(distance, 0.0))  # Rounding may give equal sets -1e-13.
+
+
+def label_accuracies(found: np.ndarray, num_classes: int) -> dict[str, float]:
+  """How many samples a classifier finds in the class that they were drawn as, i % num_classes.
+
+  Args:
+    found: the classes that it finds, int [n].
+    num_classes: the number of classes, at most n.
+
+  Returns:
+    label_accuracy: the fraction of all samples.
+    lowest_label_accuracy: the fraction of the samples of one class, the class with the fewest.
+  """
+  labels = np.arange(len(found)) % num_classes
+  right = np.bincount(labels, weights=found == labels, minlength=num_classes)
+  return {"label_accuracy": float(right.sum() / len(found)),
+          "lowest_label_accuracy": float(np.min(right / np.bincount(labels)))}
+
+
+@gin.configurable(denylist=["source", "folder"])
+class SampleQuality:
+  """Measures generated images against the real ones of a source.
+
+  The features come from a small classifier trained on the same source, so the numbers compare runs
+  on one source with each other. They are **not** Inception FID, and cannot be compared with
+  published numbers.
+
+  Attributes:
+    num_samples: number of real images and of generated ones in each measurement.
+    description: one line that says how the numbers are computed.
+  """
+
+  def __init__(self, source: ImageSource, folder: str | os.PathLike,
+               num_samples: int = 2_000) -> None:
+    """Loads the classifier from `folder`, or trains it and saves it there.
+
+    Args:
+      source: real images with labels.
+      folder: where the classifier is saved; each run has its own.
+      num_samples: how many real and generated images to compare, at most `source.size`. With
+        fewer than a few hundred, the distance of 64 features means little.
+
+    Raises:
+      UsageError: there are fewer than two images to compare.
+    """
+    if min(num_samples, source.size) < 2:
+      raise UsageError(f"SampleQuality.num_samples = {num_samples} with {source.size} images of "
+                       "data: at least 2 of each are compared, and 2000 are a good number.")
+    self.num_samples = min(num_samples, source.size)
+    self._classifier = load_or_train(source, folder)
+    chosen = np.random.default_rng(_SEED).permutation(source.size)[:self.num_samples]
+    images, labels = read(source, chosen)
+    self._features, _ = self._classifier(images)
+    self._shares = np.bincount(labels, minlength=source.num_classes) / self.num_samples
+    self.description = (
+        f"{self.num_samples:,} real and {self.num_samples:,} generated images; {NUM_FEATURES} "
+        f"features of a classifier trained on {self._classifier.num_train:,} images of the same "
+        f"data, {100 * self._classifier.accuracy:.1f} % right on "
+        f"{self._classifier.num_held_out:,} others (not Inception)")
+
+  def measure(self, generate: Callable[[int], np.ndarray],
+              num_classes: int = 0) -> dict[str, float]:
+    """Draws `num_samples` images and compares them with the real ones.
+
+    Args:
+      generate: n -> n images [n, h, w, c], floats in [-1, 1] of any precision. They are rounded
+        to 8 bits, the precision of the real ones.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
+
+    Returns:
+      classifier_frechet_distance: `frechet_distance` of the features; NaN when an image is
+        not finite.
+      classes_covered: number of classes whose share of the generated images is at least a fifth
+        of their share of the real ones, according to the classifier. It finds a class in any
+        image, so read this together with the distance. 0 when an image is not finite.
+      classifier_accuracy: the classifier's accuracy on held-out real images, which says how far
+        to trust the others.
+      classifier_confidence: the mean probability of the class that it finds in a generated image.
+        Blurred images lower it. NaN when an image is not finite.
+      label_accuracy, lowest_label_accuracy: see `label_accuracies`; for a conditional generator.
+    """
+    images = np.asarray(generate(self.num_samples))
+    if not np.isfinite(np.asarray(images, np.float64)).all():
+      distance, covered, confidence = np.nan, 0.0, np.nan
+      found = np.full([len(images)], -1)
+    else:
+      features, logits = self._classifier(to_uint8(images).numpy())
+      distance = frechet_distance(self._features, features)
+      found = logits.argmax(-1)
+      shares = np.bincount(found, minlength=len(self._shares)) / len(images)
+      covered = float(np.sum((self._shares > 0) & (shares >= _COVERED_SHARE * self._shares)))
+      probabilities = tf.nn.softmax(tf.cast(logits, tf.float64))
+      confidence = float(tf.reduce_mean(tf.reduce_max(probabilities, axis=-1)))
+    return {
+        "classifier_frechet_distance": distance,
+        "classes_covered": covered,
+        "classifier_accuracy": self._classifier.accuracy,
+        "classifier_confidence": confidence,
+        **(label_accuracies(found, num_classes) if num_classes else {}),
+    }

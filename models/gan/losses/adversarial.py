@@ -1,0 +1,140 @@
+"""Adversarial losses of a discriminator and a generator, as functions of scores.
+
+A score is the discriminator's output: high means real. Every loss is the mean over the replica's
+own examples, in float64 for float64 scores and in float32 for all others. TF-GAN computes those
+that it has. Gin refers to them by name: `SNGAN.loss = @hinge`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import gin
+import tensorflow as tf
+
+from models.gan.losses import tfgan
+from replicator.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class AdversarialLoss:
+  """The losses of the two players.
+
+  Attributes:
+    discriminator: real and generated scores of equal shapes, [n] or [n, 1] -> [].
+    generator: generated scores, [n] or [n, 1] -> []. If the loss is relative, real and generated
+      scores, as the discriminator's.
+    is_relative: whether each generated score is compared with a real one.
+  """
+
+  discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+  generator: Callable[..., tf.Tensor]
+  is_relative: bool = False
+
+
+def refuse_relative(step: str, loss: AdversarialLoss) -> None:
+  """Raises a `UsageError` if a step, named in the line, has no images for a relative loss."""
+  if loss.is_relative:
+    raise UsageError(f"{step}.loss: compares samples with images in the generator's update, which "
+                     "has none here; use experiments.gan for it")
+
+
+def _loss(name: str, discriminator: dict[str, float] | None = None,
+          generator: dict[str, float] | None = None) -> AdversarialLoss:
+  """TF-GAN's `NAME_discriminator_loss` and `NAME_generator_loss`, with options for each."""
+  module = tfgan.losses()
+  return AdversarialLoss(
+      functools.partial(getattr(module, f"{name}_discriminator_loss"), loss_collection=None,
+                        **discriminator or {}),
+      functools.partial(getattr(module, f"{name}_generator_loss"), loss_collection=None,
+                        **generator or {}))
+
+
+@gin.configurable
+def hinge(real_margin: float = 1.0, fake_margin: float = 1.0) -> AdversarialLoss:
+  """mean(max(0, real_margin - real)) + mean(max(0, fake_margin + fake)), and -mean(fake).
+
+  Correct scores beyond a margin give the discriminator no gradient.
+
+  Args:
+    real_margin: how far above 0 the discriminator pushes the scores of real examples.
+    fake_margin: how far below 0 it pushes the scores of generated examples.
+
+  Reference: Miyato et al. 2018 (arXiv:1802.05957), equations 16 and 17.
+  """
+  loss = _loss("wasserstein_hinge")
+  if real_margin == fake_margin == 1.0:
+    return loss
+  # TF-GAN has margins of 1.
+  return dataclasses.replace(loss, discriminator=lambda real, fake: loss.discriminator(
+      real + (1.0 - real_margin), fake + (fake_margin - 1.0)))
+
+
+@gin.configurable
+def wasserstein() -> AdversarialLoss:
+  """mean(fake) - mean(real), and -mean(fake).
+
+  The discriminator must be Lipschitz. Reference: Arjovsky et al. 2017 (arXiv:1701.07875).
+  """
+  return _loss("wasserstein")
+
+
+@gin.configurable
+def minimax(label_smoothing: float = 0.0) -> AdversarialLoss:
+  """mean(softplus(-real)) + mean(softplus(fake)), and -mean(softplus(fake)) minus a constant.
+
+  Args:
+    label_smoothing: changes the label of real examples from 1 to 1 - label_smoothing / 2.
+
+  Reference: Goodfellow et al. 2014 (arXiv:1406.2661), equation 1.
+  """
+  return _loss("minimax", {"label_smoothing": label_smoothing})
+
+
+@gin.configurable
+def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
+  """The discriminator's loss of `minimax`, and mean(softplus(-fake)), which does not saturate.
+
+  Others call it the softplus loss, or the non-saturating logistic loss of StyleGAN.
+
+  Args:
+    label_smoothing: changes the label of real examples from 1 to 1 - label_smoothing / 2.
+
+  Reference: Goodfellow et al. 2014 (arXiv:1406.2661), section 3.
+  """
+  return _loss("modified", {"label_smoothing": label_smoothing})
+
+
+@gin.configurable
+def relativistic() -> AdversarialLoss:
+  """mean(softplus(fake - real)), and mean(softplus(real - fake)): each pair by itself.
+
+  A discriminator cannot lower it by pushing all samples to one side of a fixed border, which makes
+  a generator forget modes. Each generated score is compared with the real score at its place.
+
+  Reference: Jolicoeur-Martineau 2018 (arXiv:1807.00734), section 4.1.2; Huang et al. 2024
+  (arXiv:2501.05441), equation 2.
+  """
+  return AdversarialLoss(lambda real, fake: _mean_softplus(fake - real),
+                         lambda real, fake: _mean_softplus(real - fake), is_relative=True)
+
+
+def _mean_softplus(scores: tf.Tensor) -> tf.Tensor:
+  exact = scores if scores.dtype == tf.float64 else tf.cast(scores, tf.float32)
+  return tf.reduce_mean(tf.nn.softplus(exact))
+
+
+@gin.configurable
+def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> AdversarialLoss:
+  """(mean((real - real_label)^2) + mean((fake - fake_label)^2)) / 2, and the generator's loss.
+
+  The generator's loss is mean((fake - real_label)^2) / 2.
+
+  Args:
+    real_label: the target score of real examples, and of the generator.
+    fake_label: the target score of generated examples.
+
+  Reference: Mao et al. 2016 (arXiv:1611.04076), equation 9.
+  """
+  return _loss("least_squares", {"real_label": real_label, "fake_label": fake_label},
+               {"real_label": real_label})

@@ -1,0 +1,80 @@
+"""Mean and covariance of features, streamed: they add over batches, replicas and processes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from models.metrics.distances.checks import checked, same_dimensions
+from replicator.errors import UsageError
+
+_ROWS = 4096  # Rows that are float64 at a time, which bounds the memory of one call.
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureStatistics:
+  """Count, mean and scatter of a set of features, in float64.
+
+  `a + b` describes both sets together. So statistics of batches, replicas or processes add to those
+  of all data, in any order and grouping, to the rounding of float64. The memory is that of the
+  scatter, 34 MB for 2,048 dimensions, however many samples there are.
+
+  Means are combined, and not sums of squares, whose difference cancels when the mean is large
+  beside the spread (Chan, Golub and LeVeque 1983, equation 2.1).
+
+  Attributes:
+    count: number of samples n.
+    mean: float64 [d].
+    scatter: float64 [d, d], the sum of (x - mean)(x - mean)^T over all samples.
+  """
+
+  count: int
+  mean: np.ndarray
+  scatter: np.ndarray
+
+  @classmethod
+  def of(cls, features: npt.ArrayLike, whose: str = "given") -> FeatureStatistics:
+    """The statistics of features [n, d]; n may be 0, to begin a sum.
+
+    Args:
+      features: numbers, one row for each sample.
+      whose: "real" or "generated", for the message of an error.
+
+    Raises:
+      UsageError: the features have another shape, or are not finite.
+    """
+    array = checked(features, whose, at_least=0)
+    dimensions = array.shape[1]
+    total = cls(0, np.zeros(dimensions), np.zeros([dimensions, dimensions]))
+    for i in range(0, len(array), _ROWS):
+      rows = array[i:i + _ROWS].astype(np.float64)
+      mean = rows.mean(axis=0)
+      rows -= mean
+      total = total + cls(len(rows), mean, rows.T @ rows)
+    return total
+
+  def __add__(self, other: FeatureStatistics) -> FeatureStatistics:
+    """The statistics of both sets together."""
+    same_dimensions(len(self.mean), len(other.mean))
+    if min(self.count, other.count) == 0:
+      return self if self.count else other
+    count = self.count + other.count
+    share = other.count / count
+    gap = other.mean - self.mean
+    between = (self.count * share * gap)[:, None] * gap
+    return FeatureStatistics(count, self.mean + share * gap,
+                             between + self.scatter + other.scatter)
+
+  @property
+  def covariance(self) -> np.ndarray:
+    """The unbiased covariance, float64 [d, d]: that of `np.cov`.
+
+    Raises:
+      UsageError: there are fewer than two samples.
+    """
+    if self.count < 2:
+      raise UsageError(f"A covariance of {self.count} samples: it needs at least 2, and a good one "
+                       "more samples than dimensions")
+    return self.scatter / (self.count - 1)

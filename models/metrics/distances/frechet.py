@@ -1,0 +1,115 @@
+"""The Fréchet distance between two sets of features, and its mean over classes."""
+
+import contextlib
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+from absl import logging
+
+from models.metrics.distances.checks import checked_pair, same_dimensions
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from replicator.errors import UsageError
+
+
+class IntraClassDistance(NamedTuple):
+  """Fréchet distances between the real and the generated images of each class."""
+
+  mean: float
+  by_class: dict[int, float]
+
+
+def frechet_distance(real: FeatureStatistics, generated: FeatureStatistics) -> float:
+  """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), of the two means and unbiased covariances.
+
+  It is FID when the features are those of Inception's last pooling. Its bias falls with the number
+  of samples: compare only numbers of equal counts. torch-fidelity takes the means in float32 and
+  the root from the eigenvalues of C1 C2; see `benchmarks/metric_parity.py` for the differences.
+
+  A line in the log warns when there are fewer samples than dimensions.
+
+  Reference: Heusel et al. 2017 (arXiv:1706.08500), equation 6.
+
+  Raises:
+    UsageError: the dimensions differ, or a set has fewer than two samples.
+  """
+  same_dimensions(len(real.mean), len(generated.mean))
+  _warn_of_few(real.count, generated.count, len(real.mean))
+  return _distance(real.mean, _factor(real.covariance),
+                   generated.mean, _factor(generated.covariance))
+
+
+def intra_class_frechet_distance(
+    real: npt.ArrayLike, real_labels: npt.ArrayLike, generated: npt.ArrayLike,
+    generated_labels: npt.ArrayLike) -> IntraClassDistance:
+  """The mean of the Fréchet distances within each class, which sees classes without variety.
+
+  Args:
+    real: features [n, d].
+    real_labels: integers [n].
+    generated: features [m, d].
+    generated_labels: integers [m]: the classes that the generator was asked for.
+
+  Reference: Miyato and Koyama 2018 (arXiv:1802.05637), section 4.
+
+  Raises:
+    UsageError: a class has fewer than two samples in either set, labels and features differ in
+      number, or the features are refused.
+  """
+  sets = checked_pair(real, generated)
+  labels = np.asarray(real_labels), np.asarray(generated_labels)
+  for features, of_rows, whose in zip(sets, labels, ("real", "generated"), strict=True):
+    if of_rows.shape != (len(features),):
+      raise UsageError(f"There are {len(features):,} {whose} features and labels of the shape "
+                       f"{list(of_rows.shape)}: give one label for each row")
+  classes = np.union1d(*labels)
+  counts = [np.sum(labels[i][:, None] == classes, axis=0) for i in range(2)]
+  for which, *found in zip(classes, *counts, strict=True):
+    if min(found) < 2:
+      raise UsageError(f"Class {which} has {found[0]:,} real and {found[1]:,} generated samples: "
+                       "a distance within a class needs at least 2 of each")
+  _warn_of_few(min(counts[0]), min(counts[1]), sets[0].shape[1], "in a class ")
+  distances = {int(which): _distance(*_gaussian(sets[0][labels[0] == which]),
+                                     *_gaussian(sets[1][labels[1] == which]))
+               for which in classes}
+  return IntraClassDistance(float(np.mean(list(distances.values()))), distances)
+
+
+def _distance(mean1: np.ndarray, factor1: np.ndarray,
+              mean2: np.ndarray, factor2: np.ndarray) -> float:
+  """The distance between Gaussians with covariances C1 = F1 F1^T and C2 = F2 F2^T.
+
+  The eigenvalues of C1 C2 that are not 0 are those of (F1^T F2)(F1^T F2)^T, so the trace of the
+  root is the sum of the singular values of F1^T F2. They are never complex or negative, and exact
+  for singular covariances, where the root of C1 C2 loses half of the digits.
+  """
+  gap = mean1 - mean2
+  roots = scipy.linalg.svdvals(factor1.T @ factor2)
+  # Rounding may give equal sets -1e-13.
+  return max(float(gap @ gap + np.sum(factor1 ** 2) + np.sum(factor2 ** 2) - 2 * np.sum(roots)), 0)
+
+
+def _factor(covariance: np.ndarray) -> np.ndarray:
+  """F with F F^T = C: [d, d] -> [d, d], or [d, rank] for a singular one."""
+  with contextlib.suppress(np.linalg.LinAlgError):
+    return scipy.linalg.cholesky(covariance, lower=True)
+  values, vectors = scipy.linalg.eigh(covariance)
+  kept = values > values[-1] * len(values) * np.finfo(np.float64).eps  # The others are rounding.
+  return vectors[:, kept] * np.sqrt(values[kept])
+
+
+def _gaussian(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The mean [d] and a factor of the covariance of features [n, d]; cheap where n is small."""
+  rows = features.astype(np.float64)
+  mean = rows.mean(axis=0)
+  factor = (rows - mean).T / np.sqrt(len(rows) - 1)
+  return mean, factor if len(rows) <= len(mean) else _factor(factor @ factor.T)
+
+
+def _warn_of_few(num_real: int, num_generated: int, dimensions: int, where: str = "") -> None:
+  if min(num_real, num_generated) < dimensions:
+    logging.warning(
+        "A Fréchet distance of %s real and %s generated samples %sin %s dimensions: with fewer "
+        "samples than dimensions it says little, and only beside one of the same counts",
+        f"{num_real:,}", f"{num_generated:,}", where, f"{dimensions:,}")

@@ -1,0 +1,90 @@
+"""Extractors: networks that turn images into the features which the metrics compare."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from replicator.errors import UsageError
+
+_BATCH_SIZE = 64
+
+IMAGES = tf.TensorSpec([None, None, None, 3], tf.uint8)
+
+
+class Extracted(NamedTuple):
+  """What an extractor finds in n images: float32 `features` [n, d], and `logits` [n, k] or None."""
+
+  features: np.ndarray
+  logits: np.ndarray | None
+
+
+class Extractor(Protocol):
+  """Turns images into features, and into logits where the network classifies.
+
+  Attributes:
+    name: what a report calls it, such as `Inception 2015`. Equal names have equal features.
+    num_features: d, the number of features of an image.
+    resizing: how it brings images to the resolution of its network, in a few words.
+    is_inception: whether this is the network of the published numbers. Only then are they called
+      FID, KID and Inception score.
+  """
+
+  name: str
+  num_features: int
+  resizing: str
+  is_inception: bool
+
+  def __call__(self, images: np.ndarray) -> Extracted:
+    """The features of RGB images, uint8 [n, h, w, 3].
+
+    Raises:
+      UsageError: these are no such images.
+    """
+    ...
+
+
+def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]],
+               images: np.ndarray) -> Extracted:
+  """Applies a network to 64 images at a time.
+
+  Args:
+    forward: images uint8 [m, h, w, 3] -> features [m, d] and logits [m, k] or None.
+    images: uint8 [n, h, w, 3].
+
+  Raises:
+    UsageError: the images have another type or shape, or there are none.
+  """
+  check(images)
+  outputs = [forward(tf.constant(images[i:i + _BATCH_SIZE]))
+             for i in range(0, len(images), _BATCH_SIZE)]
+  features, logits = zip(*outputs, strict=True)
+  joined = None if logits[0] is None else tf.concat(logits, 0).numpy().astype(np.float32)
+  return Extracted(tf.concat(features, 0).numpy().astype(np.float32), joined)
+
+
+def check(images: np.ndarray) -> None:
+  """Refuses what is not RGB images, uint8 [n, h, w, 3] with n > 0.
+
+  Raises:
+    UsageError: the images have another type or shape, or there are none.
+  """
+  if images.ndim == 4 and images.shape[-1] == 1:
+    raise UsageError(f"features of images {list(images.shape)}: these are gray, and features are "
+                     "of RGB: repeat the channel, np.repeat(images, 3, axis=-1)")
+  if images.ndim != 4 or images.shape[-1] != 3 or not images.size:
+    raise UsageError(f"features of images {list(images.shape)}: write an array [n, h, w, 3] of at "
+                     "least one RGB image")
+  if images.dtype != np.uint8:
+    raise UsageError(f"features of images of type {images.dtype}: write uint8 from 0 to 255, which "
+                     "`models.vision.images.image_source.to_uint8` makes of floats from -1 to 1")
+
+
+def bicubic(images: tf.Tensor, resolution: int) -> tf.Tensor:
+  """Resizes whole images to a square, bicubic with antialiasing: [n, h, w, 3] -> [n, r, r, 3].
+
+  The result is float32 from about 0 to 255, neither rounded nor clipped. Pillow's bicubic filter on
+  channels of floats gives the same.
+  """
+  return tf.image.resize(images, [resolution, resolution], "bicubic", antialias=True)

@@ -1,0 +1,151 @@
+"""Extractors made of networks that are there already: the small classifier, and any Keras model."""
+
+import hashlib
+import os
+from collections.abc import Callable
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+from models.metrics.extractors.extractor import IMAGES, Extracted, bicubic, check, in_batches
+from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train
+from models.vision.images.image_source import ImageSource, to_unit_range
+from replicator.errors import UsageError, nearest
+
+
+@gin.configurable
+class SmallClassifier:
+  """The features of a small classifier that is trained on the real images themselves.
+
+  Its numbers compare runs on one source with each other; see
+  `models.vision.classification.small_classifier`.
+
+  Attributes:
+    name: with the source, and the first digits of the SHA-256 of the weights.
+    num_features: 64.
+    resizing: `none`: images have the resolution of the source.
+    is_inception: false.
+  """
+
+  num_features = NUM_FEATURES
+  resizing = "none"
+  is_inception = False
+
+  def __init__(self, source: ImageSource, folder: str | os.PathLike) -> None:
+    """Loads the classifier of `source` from `folder`, or trains it and saves it there."""
+    self._classifier = load_or_train(source, folder)
+    self._shape = source.image_shape
+    weights = b"".join(weight.tobytes() for weight in self._classifier.model.get_weights())
+    self.name = (f"classifier of {type(source).__name__} with weights "
+                 f"{hashlib.sha256(weights).hexdigest()[:8]}")
+
+  def __call__(self, images: np.ndarray) -> Extracted:
+    """Features [n, 64] and logits [n, classes] of RGB images uint8 [n, h, w, 3].
+
+    Images for the classifier of a gray source have three equal channels.
+
+    Raises:
+      UsageError: these are no such images, or not of the resolution of the source.
+    """
+    check(images)
+    if images.shape[1:3] != self._shape[:2]:
+      raise UsageError(f"features of images {list(images.shape)}: the {self.name} takes "
+                       f"{self._shape[0]}x{self._shape[1]} pixels only")
+    if self._shape[2] == 1:
+      if (images != images[..., :1]).any():
+        raise UsageError(f"features of color images: the {self.name} takes gray ones, with three "
+                         "equal channels")
+      images = images[..., :1]
+    return Extracted(*self._classifier(images))
+
+
+@gin.configurable
+class KerasFeatures:
+  """The features of any Keras model.
+
+  Attributes:
+    name: what the user calls it.
+    num_features: the number of channels of the features.
+    resizing: bicubic with antialiasing, to the inputs of the model; `none` if it takes any size.
+    is_inception: false.
+  """
+
+  is_inception = False
+
+  def __init__(self, model: keras.Model | str, name: str, layer: str | None = None,
+               preprocess: Callable[[tf.Tensor], tf.Tensor] = to_unit_range) -> None:
+    """Makes an extractor of a model.
+
+    Args:
+      model: a functional or sequential model of RGB images, or the path of a `.keras` file.
+      name: what reports call it. Give two models, or two states of one, two names.
+      layer: the layer whose outputs are the features; the outputs of the model are then the logits.
+        By default the outputs of the model are the features, and there are no logits.
+      preprocess: makes the inputs of the model from images of numbers from 0 to 255. By default
+        they are scaled to [-1, 1].
+
+    Raises:
+      UsageError: the file cannot be read, there is no such layer, or the shapes are others.
+    """
+    model = _loaded(model) if isinstance(model, str) else model
+    outputs = model.outputs if layer is None else [_layer(model, layer).output, *model.outputs]
+    self._model = keras.Model(model.inputs, outputs)
+    self._preprocess = preprocess
+    self._resolution = _resolution(model)
+    rank = len(outputs[0].shape)
+    if rank not in (2, 4) or len(outputs) != (1 if layer is None else 2):
+      raise UsageError(f"KerasFeatures.name = {name!r}: the model has outputs of the shapes "
+                       f"{[tuple(output.shape) for output in outputs]}, and features must be one "
+                       "[n, d] or [n, h, w, d]; KerasFeatures.layer takes those of a layer")
+    self._average = rank == 4
+    self.name = name
+    self.num_features = outputs[0].shape[-1]
+    self.resizing = ("none" if self._resolution is None else
+                     f"bicubic with antialiasing, to {self._resolution}x{self._resolution}")
+
+  def __call__(self, images: np.ndarray) -> Extracted:
+    """Features [n, d], averaged over positions if there are any, of RGB images uint8 [n, h, w, 3].
+
+    Raises:
+      UsageError: these are no such images.
+    """
+    return in_batches(self._forward, images)
+
+  @tf.function(autograph=False, input_signature=[IMAGES])
+  def _forward(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+    resized = (tf.cast(images, tf.float32) if self._resolution is None
+               else bicubic(images, self._resolution))
+    features, *logits = tf.nest.flatten(self._model(self._preprocess(resized), training=False))
+    if self._average:
+      features = tf.reduce_mean(features, [1, 2])
+    return features, logits[0] if logits else None
+
+
+def _loaded(path: str) -> keras.Model:
+  try:
+    if not path.endswith(".keras"):  # Keras runs no code of these; of older formats, it may.
+      raise ValueError("not a `.keras` file")
+    return keras.saving.load_model(os.path.expanduser(path), compile=False)
+  except (OSError, ValueError, TypeError) as error:
+    reason = str(error).strip().partition("\n")[0]
+    raise UsageError(f"KerasFeatures.model = {path!r} cannot be loaded ({reason}): write the path "
+                     "of a file that `model.save('NAME.keras')` wrote") from error
+
+
+def _layer(model: keras.Model, name: str) -> keras.layers.Layer:
+  names = [layer.name for layer in model.layers]
+  if name not in names:
+    raise UsageError(f"KerasFeatures.layer = {name!r}: the model has no such layer."
+                     f"{nearest(name, names)} `model.summary()` shows them.")
+  return model.get_layer(name)
+
+
+def _resolution(model: keras.Model) -> int | None:
+  """The height and width of the inputs, or None if they may be any."""
+  shapes = [tuple(tensor.shape) for tensor in model.inputs]
+  if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3 or shapes[0][1] != shapes[0][2]:
+    raise UsageError(f"KerasFeatures.model has inputs of the shapes {shapes}: it must take square "
+                     "RGB images (None, r, r, 3)")
+  return shapes[0][1]

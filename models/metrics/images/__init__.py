@@ -1,0 +1,1 @@
+"""Sets of images that a command line names."""

@@ -1,0 +1,269 @@
+"""Sets of images to evaluate: the files of a folder or a ZIP, the array of an NPZ, or a source."""
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Protocol
+
+import numpy as np
+from PIL import Image
+
+from models.metrics.images import image_classes
+from models.vision.files import image_folder
+from models.vision.images.decode import center_square, upright_rgb
+from models.vision.images.encoded_images import reason_of
+from models.vision.images.image_source import ImageSource, read
+from replicator.errors import UsageError
+
+_AT_A_TIME = 256
+
+
+class ImageSet(Protocol):
+  """Images of one size, which are read some at a time.
+
+  Attributes:
+    name: what the user calls it.
+    size: number of images.
+    resolution: height and width.
+    resizing: how the images got this size, in a few words; `none` for what they have.
+    formats: of the files that were read so far, such as `PNG`; empty for what is in no files.
+    class_names: of the classes 0, 1, ...; empty if they have none.
+  """
+
+  name: str
+  size: int
+  resolution: tuple[int, int]
+  resizing: str
+  formats: set[str]
+  class_names: tuple[str, ...]
+
+  def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
+    """RGB images, uint8 [n, h, w, 3], at ascending `indices`; gray ones have equal channels.
+
+    Raises:
+      UsageError: an image cannot be read, or has another size than the first.
+    """
+    ...
+
+  def labels(self, indices: np.ndarray) -> np.ndarray | None:
+    """The classes of the images at `indices`, int [n], or None if they have no classes."""
+    ...
+
+
+class Seen:
+  """What was seen of the batches that passed through it.
+
+  Attributes:
+    count: number of images.
+    is_gray: whether the channels of every pixel were equal.
+  """
+
+  def __init__(self) -> None:
+    self.count = 0
+    self.is_gray = True
+    self._digest = hashlib.sha256()
+
+  def __call__(self, batches: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yields the batches, [n, h, w, 3] each."""
+    for images in batches:
+      self.count += len(images)
+      self.is_gray = self.is_gray and bool((images == images[..., :1]).all())
+      self._digest.update(images.tobytes())
+      yield images
+
+  @property
+  def sha256(self) -> str:
+    """The digest of all pixels, in their order."""
+    return self._digest.hexdigest()
+
+
+def pick(images: ImageSet, indices: np.ndarray) -> np.ndarray:
+  """The images at indices [n] in any order, uint8 [n, h, w, 3]."""
+  ascending, back = np.unique(indices, return_inverse=True)
+  return np.concatenate(list(images.batches(ascending)))[back]
+
+
+def open_set(path: str, resolution: int | None = None) -> ImageSet:
+  """The images in a folder, at any depth, in a `.zip`, or in a `.npz`.
+
+  Their classes are those of `models.metrics.images.image_classes`.
+
+  Args:
+    path: of the folder or file.
+    resolution: the center square of each image is resized to that many pixels, by Pillow's bicubic
+      filter. By default images stay as they are, and must have one size.
+
+  Raises:
+    UsageError: there is nothing of that name, it has no images, or the first cannot be read.
+  """
+  place = Path(path).expanduser()
+  if place.is_dir():
+    files = [file.relative_to(place).as_posix() for file in image_folder.images_under(place)]
+    return _Files(path, files, lambda name: open(place / name, "rb"), resolution)
+  if not place.exists():
+    raise UsageError(f"{path}: no such folder or file; write a folder of images, a .zip or a .npz")
+  if place.suffix not in (".zip", ".npz"):
+    raise UsageError(f"{path}: is a file; write a folder of images, a .zip or a .npz")
+  if not zipfile.is_zipfile(place):
+    raise UsageError(f"{path}: its content is not that of a {place.suffix} file; make it again")
+  if place.suffix == ".npz":
+    return _Array(path, *_array(path, place), resolution)
+  archive = zipfile.ZipFile(place)
+  names = sorted(name for name in archive.namelist()
+                 if Path(name).suffix.lower() in image_folder.SUFFIXES
+                 and not Path(name).name.startswith("."))
+  return _Files(path, names, archive.open, resolution)
+
+
+class Source:
+  """An `ImageSource` as an `ImageSet`."""
+
+  def __init__(self, name: str, source: ImageSource) -> None:
+    self.name = name
+    self.size = source.size
+    self.resolution = source.image_shape[:2]
+    self.resizing = "none"
+    self.formats: set[str] = set()
+    self.class_names = tuple(source.class_names)
+    self._source = source
+
+  def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
+    """As those of an `ImageSet`."""
+    for i in range(0, len(indices), _AT_A_TIME):
+      yield rgb(read(self._source, indices[i:i + _AT_A_TIME])[0])
+
+  def labels(self, indices: np.ndarray) -> np.ndarray:
+    """As those of an `ImageSet`."""
+    return read(self._source, indices)[1]
+
+
+def rgb(images: np.ndarray) -> np.ndarray:
+  """Images [n, h, w, 1 or 3] with three channels."""
+  return np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
+
+
+# ---- Files --------------------------------------------------------------------------------------
+
+
+class _Files:
+  """Image files, decoded by a pool of threads."""
+
+  def __init__(self, name: str, files: Sequence[str], open_file: Callable[[str], IO[bytes]],
+               resolution: int | None) -> None:
+    if not files:
+      raise UsageError(f"{name}: has no images (file types: {' '.join(image_folder.SUFFIXES)})")
+    self.name = name
+    self.size = len(files)
+    self.resizing = _resizing(resolution)
+    self.formats: set[str] = set()
+    self._files = files
+    self._open = open_file
+    self._square = resolution
+    self.class_names = image_classes.folders(files)
+    self.resolution = self._decode(0).shape[:2]
+
+  def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
+      for i in range(0, len(indices), _AT_A_TIME):
+        images = list(pool.map(self._decode, indices[i:i + _AT_A_TIME]))
+        for index, image in zip(indices[i:], images, strict=False):
+          if image.shape[:2] != self.resolution:
+            raise UsageError(
+                f"{self.name}: {self._files[index]} is {_size(image.shape)} and the first image "
+                f"{_size(self.resolution)}; write --resolution={min(self.resolution)} for center "
+                "squares of one size, or resize the images")
+        yield np.stack(images)
+
+  def labels(self, indices: np.ndarray) -> np.ndarray | None:
+    found = image_classes.of_files(self.name, self._files, self._open)
+    return None if found is None else found[indices]
+
+  def _decode(self, index: int) -> np.ndarray:
+    try:
+      with self._open(self._files[index]) as file, Image.open(file) as image:
+        if image.mode[0] in "IF":
+          raise ValueError("it has more than 8 bits for each channel")
+        self.formats.add(image.format or "")
+        whole = upright_rgb(image)
+        return np.asarray(center_square(whole, self._square) if self._square else whole)
+    except Exception as error:  # Pillow raises errors of many types for broken files.
+      raise UsageError(f"{self.name}: {self._files[index]} cannot be read as an image "
+                       f"({reason_of(error)}): save it again, or remove it") from error
+
+
+# ---- Arrays -------------------------------------------------------------------------------------
+
+
+class _Array:
+  """The images of an array [n, h, w, 1 or 3], and their classes [n] or None."""
+
+  def __init__(self, name: str, images: np.ndarray, classes: np.ndarray | None,
+               resolution: int | None) -> None:
+    self.name = name
+    self.size = len(images)
+    self.resolution = (resolution, resolution) if resolution else images.shape[1:3]
+    self.resizing = _resizing(resolution)
+    self.formats: set[str] = set()
+    self.class_names: tuple[str, ...] = ()
+    self._images = images
+    self._classes = classes
+    self._square = resolution
+
+  def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
+    for i in range(0, len(indices), _AT_A_TIME):
+      images = rgb(self._images[indices[i:i + _AT_A_TIME]])
+      if self._square:
+        images = np.stack([np.asarray(center_square(Image.fromarray(image), self._square))
+                           for image in images])
+      yield images
+
+  def labels(self, indices: np.ndarray) -> np.ndarray | None:
+    return None if self._classes is None else self._classes[indices]
+
+
+def _array(path: str, place: Path) -> tuple[np.ndarray, np.ndarray | None]:
+  """The only array of images in an NPZ, of which no code runs, and their classes."""
+  try:
+    with np.load(place, allow_pickle=False) as content:
+      arrays = {name: content[name] for name in content.files}
+  except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
+    reason = reason_of(error)[:80]
+    raise UsageError(f"{path}: cannot be read ({reason}): write it again with np.savez") from error
+  found = {name: array for name, array in arrays.items() if array.ndim == 4}
+  if len(found) != 1:
+    listed = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+    raise UsageError(f"{path}: has {len(found)} arrays of images among: {listed or 'nothing'}; "
+                     "save one [n, h, w, 3], as np.savez(FILE, images=images) does")
+  [(name, images)] = found.items()
+  _check_array(f"{path}: '{name}' {list(images.shape)} of {images.dtype}", images)
+  return images, image_classes.of_arrays(arrays, len(images))
+
+
+def _check_array(what: str, images: np.ndarray) -> None:
+  if not images.size:
+    raise UsageError(f"{what}: has no images")
+  if images.shape[-1] not in (1, 3):
+    raise UsageError(f"{what}: the last axis must be the channels, 1 or 3" + (
+        "; write images.transpose(0, 2, 3, 1)" if images.shape[1] in (1, 3) else ""))
+  if images.dtype != np.uint8:
+    low, high = images.min(), images.max()
+    remedy = ("np.uint8(np.round(255 * images))" if low >= 0 and high <= 1 else
+              "np.uint8(np.round(127.5 * (images + 1)))" if low >= -1 and high <= 1 else
+              "np.uint8(np.clip(np.round(images), 0, 255))")
+    raise UsageError(f"{what}: has numbers from {low:g} to {high:g}, and images are uint8 from 0 "
+                     f"to 255; save {remedy}")
+  if images.max() <= 1:
+    raise UsageError(f"{what}: no number is above 1, as if images in [0, 1] had been cast; save "
+                     "np.uint8(np.round(255 * images)) of the originals")
+
+
+def _resizing(resolution: int | None) -> str:
+  return (f"center squares to {resolution}x{resolution}, bicubic with antialiasing (Pillow)"
+          if resolution else "none")
+
+
+def _size(shape: tuple[int, ...]) -> str:
+  return f"{shape[0]}x{shape[1]}"

@@ -1,0 +1,117 @@
+"""The actor of the training process. It acts in turns with training, so runs resume exactly."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from models.rl.acting.action_noise import ActionNoise
+from models.rl.acting.adder import Adder
+from models.rl.acting.environment_loop import ActorState, EnvironmentLoop
+from models.rl.acting.saved_state import SavedState
+from models.rl.environments.environments import Environments
+from models.rl.networks.observation_normalizer import Normalizer
+from models.rl.replay.replay import Replay
+from replicator.errors import RunFailed
+
+Act = Callable[[np.ndarray, np.ndarray], Any]
+"""A policy: `observations [n, *shape], noise float32 [n, a] -> actions [n, a]` in [-1, 1]."""
+
+
+def warn(line: str) -> None:
+  """Prints one line to stderr."""
+  print(line, file=sys.stderr, flush=True)
+
+
+@gin.configurable(denylist=["environments", "replay", "normalizer", "seed", "warn"])
+class Actor(tf.Module):
+  """Acts in all environments together, and inserts the timesteps into the replay.
+
+  Every random number is a function of the seed and of the step. Processes whose networks are equal
+  therefore collect equal timesteps, each from environments of its own. After a restart the
+  unfinished episodes are replayed, see `EnvironmentLoop`.
+
+  Args:
+    environments: where it acts; each environment is a stream of the replay.
+    replay: receives the timesteps.
+    normalizer: receives every observation; or None.
+    seed: determines all random numbers.
+    random_steps: environment steps at the start of a run whose actions are uniformly random.
+    warn: called with one line when an environment fails.
+
+  Attributes:
+    kept: a `SavedState` with the fields of `ActorState`.
+    environment_steps: int64 [], steps of all environments together, failed ones included.
+    episodes: int64 [], finished episodes.
+  """
+
+  def __init__(self, environments: Environments, replay: Replay,
+               normalizer: Normalizer | None = None, seed: int = 0, random_steps: int = 1000,
+               warn: Callable[[str], None] = warn):
+    super().__init__()
+    self.environments, self.replay, self.normalizer = environments, replay, normalizer
+    self._random_steps = random_steps
+    self._noise = ActionNoise(seed, environments.number, environments.action_size)
+    self._adder = Adder(replay, normalizer)
+    self._loop = EnvironmentLoop(environments, self._noise, self._adder, warn)
+    self.kept = SavedState(self._loop.start())
+    self.environment_steps, self.episodes = (
+        self.kept.fields[name] for name in ("environment_steps", "episodes"))
+    self._state: ActorState | None = None  # None: the variables have the state.
+
+  def collect(self, act: Act, until: int, step: int = 0) -> None:
+    """Acts until the run has `until` environment steps.
+
+    All n environments take each step together, so there may be up to n - 1 steps more.
+
+    Args:
+      act: the policy, see `Act`.
+      until: environment steps since the beginning of the run.
+      step: the training step that comes next. Only an `ActorPool` uses it.
+
+    Raises:
+      RunFailed: an environment fails again and again, or the policy's actions are not finite.
+    """
+    try:
+      state = self._current_state()
+      while state.environment_steps < until:
+        self._loop.advance(state, self._actions(state, act))
+    except BaseException:
+      self._state = None  # A step may be half done, so start again from the variables.
+      self._adder.discard()
+      raise
+    if self._adder.flush():
+      self.kept.write(state, {"actions": self._loop.new_actions})
+      self._loop.new_actions[:] = False
+
+  def scalars(self) -> dict[str, tf.Tensor]:
+    """Progress of acting for a step to log: floating []."""
+    return self.kept.scalars("environment_steps")
+
+  def close(self) -> None:
+    """Closes the environments. The next `collect` starts them again."""
+    self.environments.close()
+    self._state = None
+
+  def _actions(self, state: ActorState, act: Act) -> np.ndarray:
+    step = state.environment_steps // self.environments.number
+    if state.environment_steps < self._random_steps:
+      return self._noise.random_actions(step)
+    actions = np.asarray(act(state.observation, self._noise.noise(step)), np.float32)
+    if not np.isfinite(actions).all():
+      raise RunFailed("the policy's actions are not finite at environment step "
+                      f"{state.environment_steps}")
+    return actions
+
+  def _current_state(self) -> ActorState:
+    """The state in the variables, which a restored checkpoint or a rollback may have changed."""
+    if self._state is None or not self.kept.holds(
+        self._state, "environment_steps", "episode", "episode_return"):
+      state = self.kept.read()
+      self._loop.new_actions[:] = False
+      self._loop.replay_episodes(state)
+      self._state = state
+    return self._state

@@ -1,0 +1,147 @@
+"""Evaluation of an agent without exploration: numbers, and a picture of one episode."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gin
+import numpy as np
+
+import replicator
+from models.rl.acting.action_noise import evaluation_seed
+from models.rl.acting.actor import warn
+from models.rl.environments.environments import Environments, EnvironmentsLost, merged
+from replicator.errors import RunFailed, UsageError
+
+_ATTEMPTS = 3
+
+
+class Acts(Protocol):
+  """Something that acts."""
+
+  def act(self, observations: np.ndarray, noise: np.ndarray) -> Any:
+    """Actions in [-1, 1]: `[n, *shape], float32 [n, a] -> [n, a]`, greedy where the noise is 0."""
+
+
+@dataclasses.dataclass
+class _Played:
+  """Returns and lengths of all episodes; observations, actions and rewards of the first one."""
+
+  returns: np.ndarray
+  lengths: np.ndarray
+  observations: list[np.ndarray]
+  actions: list[np.ndarray]
+  rewards: list[float]
+
+
+@gin.configurable(denylist=["make_environments", "warn"])
+class EpisodeEvaluator:
+  """Plays whole episodes with an agent's greedy actions, with the same seeds in every evaluation.
+
+  Training never uses these seeds. Equal weights give equal numbers.
+
+  Args:
+    make_environments: makes environments of the kind to evaluate in. The evaluator plays in others
+      of that kind.
+    episodes: how many episodes.
+    picture: whether to draw the first episode: a strip of its frames, or curves where it cannot be
+      rendered.
+    warn: called with one line when an environment fails.
+  """
+
+  def __init__(self, make_environments: Callable[[], Environments], episodes: int = 20,
+               picture: bool = True, warn: Callable[[str], None] = warn):
+    if episodes < 1:
+      raise UsageError(f"EpisodeEvaluator.episodes = {episodes}: must be at least 1")
+    self._make_environments = make_environments
+    self._episodes, self._picture, self._warn = episodes, picture, warn
+    self._environments: Environments | None = None
+
+  def __call__(self, agent: Acts) -> replicator.Evaluation:
+    """Scalars: mean, standard deviation, minimum and maximum of the returns, and mean length.
+
+    Raises:
+      RunFailed: the agent's actions are not finite.
+    """
+    if self._environments is None:
+      made = self._make_environments()
+      # With pixels each environment needs a process of its own.
+      self._environments = made.like(
+          min(self._episodes, made.number if made.settings.pixels else self._episodes))
+    played = self._play_all(agent, self._environments)
+    returns, lengths = played.returns, played.lengths
+    picture, kind = None, "no picture"
+    if self._picture and played.actions:
+      from models.rl.acting import episode_picture
+      picture, kind = episode_picture.strip_or_curves(
+          self._environments.settings, evaluation_seed(0), np.stack(played.observations),
+          np.stack(played.actions), np.array(played.rewards))
+    method = (f"{self._environments.name}: {self._episodes} whole episodes of greedy actions, with "
+              f"seeds of their own that are the same in every evaluation; {kind}")
+    scalars = {"return": returns.mean(), "return_std": returns.std(), "return_min": returns.min(),
+               "return_max": returns.max(), "episode_length": lengths.mean()}
+    return replicator.Evaluation({name: float(value) for name, value in scalars.items()}, picture,
+                                 method)
+
+  def close(self) -> None:
+    """Closes the environments. The next evaluation makes new ones."""
+    if self._environments is not None:
+      self._environments.close()
+
+  def _play_all(self, agent: Acts, environments: Environments) -> _Played:
+    for _ in range(_ATTEMPTS):
+      try:
+        return self._play(agent, environments)
+      except EnvironmentsLost as error:
+        self._warn(f"evaluation: {error}; it starts again")
+    raise RunFailed(f"evaluation: {environments.name} was lost {_ATTEMPTS} times")
+
+  def _play(self, agent: Acts, environments: Environments) -> _Played:
+    """Plays all episodes. An environment whose episode ended plays the next one."""
+    n = environments.number
+    played = _Played(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64), [], [], [])
+    noise = np.zeros([n, environments.action_size], np.float32)
+    number = np.full([n], -1)  # The episode of each environment; past the last one: none.
+    observation = np.zeros([n, *environments.observation_shape], environments.observation_dtype)
+    ended = np.ones([n], bool)
+    while True:
+      observation, number = self._next(environments, ended, observation, number)
+      playing = number < self._episodes
+      if not playing.any():
+        return played
+      actions = np.asarray(agent.act(observation, noise), np.float32)
+      if not np.isfinite(actions[playing]).all():
+        raise RunFailed("evaluation: the agent's actions are not finite")
+      outcome = environments.step(actions, playing)
+      failed = np.isin(np.arange(n), list(outcome.failures))
+      for i, why in outcome.failures.items():
+        self._report(environments.name, number[i], why)
+      if number[0] == 0 and not failed[0]:
+        played.observations.append(observation[0])
+        played.actions.append(actions[0])
+        played.rewards.append(outcome.reward[0])
+      good = playing & ~failed
+      played.returns[number[good]] += outcome.reward[good]
+      played.lengths[number[good]] += 1
+      ended = playing & (outcome.terminated | outcome.truncated | failed)
+      observation = outcome.observation
+
+  def _next(self, environments: Environments, ended: np.ndarray, observation: np.ndarray,
+            number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Begins the next episodes where one ended: observations and numbers of episodes [n]."""
+    number = number.copy()
+    which = np.flatnonzero(ended).tolist()
+    while which:
+      for i in which:
+        number[i] = number.max() + 1
+      # Reset even if no episode is left: an environment must not stay at the end of one.
+      begun, failures = environments.reset({i: evaluation_seed(int(number[i])) for i in which})
+      observation = merged(np.isin(np.arange(len(number)), which), begun, observation)
+      for i, why in failures.items():
+        if number[i] < self._episodes:
+          self._report(environments.name, number[i], why)
+      which = [i for i in failures if number[i] < self._episodes]
+    return observation, number
+
+  def _report(self, name: str, episode: int, why: str) -> None:
+    self._warn(f"evaluation: {name}, episode {episode}: {why}; the episode counts up to there")

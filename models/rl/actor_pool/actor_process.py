@@ -1,0 +1,196 @@
+"""An actor in a process of its own: how it starts, takes orders, answers and ends.
+
+Its policy and environments come as data. It reads no gin file and none of the user's code. It has
+its own way to start, because `multiprocessing` would run the experiment's file again.
+"""
+
+import collections
+import concurrent.futures
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from models.rl.environments import rendering
+from models.rl.environments.environments import Environments
+from models.rl.environments.subprocesses import main_module_hidden
+
+if TYPE_CHECKING:
+  from models.rl.replay.timesteps import Timesteps
+
+
+class Setup(NamedTuple):
+  """What an actor needs to start.
+
+  Attributes:
+    environments: k environments, not started.
+    graph: the graph of the policy, see `exported_policy`.
+    weights: the policy's first weights.
+    seed: determines all random numbers of the actor.
+    random_steps: environment steps at the start whose actions are uniformly random.
+  """
+
+  environments: Environments
+  graph: tuple[bytes, list[str]]
+  weights: list[np.ndarray]
+  seed: int
+  random_steps: int
+
+
+class Order(NamedTuple):
+  """Steps to take.
+
+  Attributes:
+    steps: how many, in each of the actor's environments.
+    weights: of the policy: a list of arrays, pickled once for all actors.
+  """
+
+  steps: int
+  weights: bytes
+
+
+class Answer(NamedTuple):
+  """The result of an order.
+
+  Attributes:
+    timesteps: what happened, with the streams 0 to k - 1.
+    environment_steps: steps of all the actor's environments together.
+    observation: `[k, *shape]`, the current observations, which are in no timestep yet.
+    episodes: how many episodes finished.
+    returns: float64 [at most 10], returns of the last of those episodes.
+    warnings: one line each.
+  """
+
+  timesteps: "Timesteps"
+  environment_steps: int
+  observation: np.ndarray
+  episodes: int
+  returns: np.ndarray
+  warnings: list[str]
+
+
+class RemoteActor:
+  """Carries out orders. It lives in the actor's process, which must not have loaded TensorFlow.
+
+  Args:
+    setup: a pickled `Setup`.
+  """
+
+  def __init__(self, setup: bytes):
+    # Each actor gets one core; the accelerators are the learner's.
+    os.environ.update(CUDA_VISIBLE_DEVICES="-1", OMP_NUM_THREADS="1")
+    from replicator.console import quiet
+    quiet.import_tensorflow()
+    import tensorflow as tf
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    from models.rl.acting.actor import Actor
+    from models.rl.actor_pool.policy_graph import imported
+    with rendering.opengl(rendering.NOTHING):  # Unpickling may import MuJoCo.
+      environments, graph, weights, seed, random_steps = pickle.loads(setup)
+    if environments.vectorization == "sync":
+      os.environ["MUJOCO_GL"] = rendering.NOTHING
+    self._act, self._load = imported(graph, weights)
+    self._outbox = _Outbox()
+    self._warnings: list[str] = []
+    self._actor = Actor(environments, self._outbox, None, seed, random_steps,  # type: ignore[arg-type]
+                        self._warnings.append)
+
+  def work(self, order: Order) -> Answer:
+    """Takes the steps of an order."""
+    self._load(pickle.loads(order.weights))
+    actor = self._actor
+    steps, episodes = int(actor.environment_steps), int(actor.episodes)
+    actor.collect(self._act, steps + order.steps * actor.environments.number)
+    finished = int(actor.episodes) - episodes
+    # Only two fields: the whole state has every action of the current episodes.
+    observation, recent = (actor.kept.fields[name].numpy()
+                           for name in ("observation", "recent_returns"))
+    warnings, self._warnings[:] = list(self._warnings), []
+    return Answer(self._outbox.timesteps.pop(), int(actor.environment_steps) - steps, observation,
+                  finished, recent[max(0, len(recent) - finished):], warnings)
+
+
+class _Outbox:
+  """Stands in for the replay, which is in the learner's process."""
+
+  def __init__(self) -> None:
+    self.timesteps: collections.deque[Timesteps] = collections.deque()
+
+  def insert(self, timesteps: "Timesteps") -> None:
+    self.timesteps.append(timesteps)
+
+
+class LocalActor:
+  """A `RemoteActor` in a process of this machine, which ends with the process that made it.
+
+  Args:
+    setup: a pickled `Setup`.
+
+  Attributes:
+    started: a future, done when the actor takes orders.
+    DIED: the errors that a future raises when the process is gone.
+  """
+
+  DIED: tuple[type[Exception], ...] = (BrokenProcessPool,)
+
+  def __init__(self, setup: bytes):
+    self._executor = concurrent.futures.ProcessPoolExecutor(
+        1, multiprocessing.get_context("spawn"), initializer=_prepare)
+    before = set(multiprocessing.active_children())
+    # Ctrl-C and a scheduler's SIGTERM reach all processes. The learner ends its actors itself.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    try:
+      with main_module_hidden():
+        self.started: concurrent.futures.Future = self._executor.submit(_start, setup)
+    finally:
+      signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    self._process, = set(multiprocessing.active_children()) - before
+
+  def work(self, order: Order) -> concurrent.futures.Future:
+    """The future of the order's `Answer`. It raises one of `DIED` if the process is gone."""
+    try:
+      return self._executor.submit(_work, order)
+    except BrokenProcessPool as error:
+      failed: concurrent.futures.Future = concurrent.futures.Future()
+      failed.set_exception(error)
+      return failed
+
+  def cause_of_death(self, error: Exception) -> str:
+    """Says why the process is gone, after a future raised one of `DIED`."""
+    self._executor.shutdown()
+    code = self._process.exitcode or 0
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+  def close(self) -> None:
+    """Kills the process."""
+    self._process.kill()
+    self._executor.shutdown(cancel_futures=True)
+
+
+_remote_actor: RemoteActor | None = None
+
+
+def _prepare() -> None:
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+  parent: Any = multiprocessing.parent_process()
+  parent.join()
+  os._exit(1)
+
+
+def _start(setup: bytes) -> None:
+  global _remote_actor
+  _remote_actor = RemoteActor(setup)
+
+
+def _work(order: Order) -> Answer:
+  assert _remote_actor is not None
+  return _remote_actor.work(order)

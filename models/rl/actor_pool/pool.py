@@ -1,0 +1,263 @@
+"""Actors in other processes, which act while the learner trains.
+
+The learner gives each actor one order at a time: a number of steps, with the present weights. It
+takes in the answers between the calls of its compiled steps. It waits only when there is too
+little experience, or when an order has become too old. An actor that dies is replaced.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from models.rl.acting.actor import Act, warn
+from models.rl.acting.adder import Adder
+from models.rl.acting.saved_state import RECENT, SavedState
+from models.rl.actor_pool.actor_process import Answer, Order
+from models.rl.actor_pool.policy_graph import ExportedPolicy
+from models.rl.actor_pool.supervisor import PLACES, Member, Supervisor
+from models.rl.environments.environments import Environments
+from models.rl.networks.observation_normalizer import Normalizer
+from models.rl.replay.replay import Replay
+from models.rl.replay.timesteps import END, ends
+from replicator import UsageError
+from replicator.step import context
+
+
+@dataclasses.dataclass
+class PoolState:
+  """The state of a pool that acts in n environments.
+
+  Attributes:
+    environment_steps: int64 [], steps of all environments together.
+    episodes: int64 [], finished episodes.
+    recent_returns: float64 [10], returns of the last finished episodes, the newest last.
+    starts: int64 [], how many actors were ever started.
+    deaths: int64 [], how many actors died.
+    policy_age: int64 [], see `ActorPool`.
+    observation: [n, *shape], the current observations, which are not in the replay yet.
+    is_open: bool [n], whether the episode of a stream has no END timestep yet.
+  """
+
+  environment_steps: int
+  episodes: int
+  recent_returns: np.ndarray
+  starts: int
+  deaths: int
+  policy_age: int
+  observation: np.ndarray
+  is_open: np.ndarray
+
+
+@gin.configurable(denylist=["environments", "replay", "normalizer", "processes", "seed", "warn"])
+class ActorPool(tf.Module):
+  """Actors in processes of their own. It does what `Actor` does, while the learner trains.
+
+  No run repeats another bit for bit: which weights an actor has depends on the speed of all
+  processes. A resumed run begins new episodes.
+
+  Args:
+    environments: where the actors act, divided evenly among them; each environment is a stream of
+      the replay.
+    replay: receives the timesteps.
+    normalizer: receives every observation; or None.
+    processes: how many actors.
+    seed: determines all random numbers.
+    where: 'local': processes of this machine; 'ray': a cluster of Ray, see `ray_actors`.
+    steps_per_order: steps of an order in each environment. The replay receives at most this many
+      steps of all environments before they are due.
+    max_policy_age: in training steps. The learner waits for an actor whose weights would become
+      older.
+    random_steps: environment steps at the start of a run whose actions are uniformly random.
+    warn: called with one line when an actor or an environment fails.
+
+  Attributes:
+    kept: a `SavedState` with the fields of `PoolState`.
+    environment_steps: int64 [], steps of all environments together, failed ones included.
+    episodes: int64 [], finished episodes.
+    policy_age: int64 []. When answers were last taken in: how many training steps had passed
+      since the oldest of their orders.
+    deaths: int64 [], how many actors died.
+  """
+
+  def __init__(self, environments: Environments, replay: Replay, normalizer: Normalizer | None,
+               processes: int, seed: int = 0, where: Literal["local", "ray"] = "local",
+               steps_per_order: int = 50, max_policy_age: int = 500, random_steps: int = 1000,
+               warn: Callable[[str], None] = warn):
+    super().__init__()
+    _check(environments, processes, where, steps_per_order, max_policy_age)
+    self.environments, self.replay, self.normalizer = environments, replay, normalizer
+    self._processes, self._seed, self._where = processes, seed, where
+    self._steps_per_order, self._max_policy_age = steps_per_order, max_policy_age
+    self._random_steps, self._warn = random_steps, warn
+    n = environments.number
+    self._environments_each = n // processes
+    self.kept = SavedState(PoolState(
+        0, 0, np.zeros([RECENT]), 0, 0, 0,
+        np.zeros([n, *environments.observation_shape], environments.observation_dtype),
+        np.zeros([n], bool)))
+    self.environment_steps, self.episodes, self.policy_age, self.deaths = (
+        self.kept.fields[name] for name in ("environment_steps", "episodes", "policy_age",
+                                            "deaths"))
+    self._adder = Adder(replay, normalizer)
+    self._supervisor: Supervisor | None = None
+    self._state: PoolState | None = None  # None: the variables have the state.
+    self._step: int | None = None
+    self._stride = 0  # Training steps of one compiled call.
+
+  def collect(self, act: Act, until: int, step: int) -> None:
+    """Takes in what the actors collected, waits until it is enough, and gives new orders.
+
+    Args:
+      act: the policy, see `actor.Act`: a `tf.function`, the same one in every call.
+      until: environment steps since the beginning of the run, at least.
+      step: the training step that comes next.
+
+    Raises:
+      RunFailed: an actor dies again and again, or an environment fails again and again.
+    """
+    self._note(step)
+    supervisor = self._supervisor = self._supervisor or self._make_supervisor(act)
+    state = self._current_state(supervisor)
+    starts = state.starts
+    ages: list[int] = []
+    while True:
+      ages += self._take_finished(supervisor, state, step)
+      self._give_orders(supervisor, state, until, step)
+      if state.environment_steps >= until and not self._is_any_too_old(supervisor, step):
+        break
+      supervisor.wait()
+    state.policy_age = max(ages, default=state.policy_age)
+    self._adder.flush()
+    if ages or state.starts > starts:
+      self.kept.write(state)
+
+  def scalars(self) -> dict[str, tf.Tensor]:
+    """Progress of acting for a step to log: floating []."""
+    return self.kept.scalars("environment_steps", "policy_age", "deaths")
+
+  def close(self) -> None:
+    """Ends all actors. The next `collect` starts new ones."""
+    if self._supervisor:
+      self._supervisor.close()
+    self._adder.discard()
+    self._state = None
+
+  # ---- Orders and answers -----------------------------------------------------------------------
+
+  def _give_orders(self, supervisor: Supervisor, state: PoolState, until: int, step: int) -> None:
+    """Gives idle actors an order, if all of its steps may be taken by now."""
+    size = self._environments_each * self._steps_per_order
+    ordered = size * sum(member.version is not None for member in supervisor.members)
+    limit = until + size * self._processes
+    order: Order | None = None
+    for member in supervisor.members:
+      if member.running or state.environment_steps + ordered + size > limit:
+        continue
+      order = order or supervisor.order(self._steps_per_order)
+      member.running, member.version = member.process.work(order), step
+      ordered += size
+
+  def _is_any_too_old(self, supervisor: Supervisor, step: int) -> bool:
+    """Whether an order would be too old after the next call of the compiled steps."""
+    return any(member.version is not None
+               and step + self._stride - member.version > self._max_policy_age
+               for member in supervisor.members)
+
+  def _take_finished(self, supervisor: Supervisor, state: PoolState, step: int) -> list[int]:
+    """Takes in all answers, replaces dead actors; returns the ages of the answered orders."""
+    ages = []
+    for member in supervisor.members:
+      if member.running is None or not member.running.done():
+        continue
+      running, version = member.running, member.version
+      member.running = member.version = None
+      try:
+        answer = running.result()
+      except member.process.DIED as error:
+        self._replace(supervisor, state, member, error)
+        continue
+      if version is not None:
+        ages.append(step - version)
+        self._take(state, member, answer)
+    return ages
+
+  def _take(self, state: PoolState, member: Member, answer: Answer) -> None:
+    member.deaths = 0
+    first = member.number * self._environments_each
+    timesteps = answer.timesteps._replace(stream=answer.timesteps.stream + np.int32(first))
+    self._adder.add(timesteps)
+    state.is_open[timesteps.stream] = timesteps.flag != END  # The last one of a stream counts.
+    state.observation[first:first + self._environments_each] = answer.observation
+    state.environment_steps += answer.environment_steps
+    state.episodes += answer.episodes
+    state.recent_returns = np.append(state.recent_returns, answer.returns)[-RECENT:]
+    for line in answer.warnings:
+      self._warn(f"actor {member.number}: {line}")
+
+  # ---- State, start and end of actors -----------------------------------------------------------
+
+  def _make_supervisor(self, act: Act) -> Supervisor:
+    e = self.environments
+    policy = ExportedPolicy(act, e.observation_shape, e.observation_dtype, e.action_size)
+    return Supervisor(self._where, self._processes, e.like(self._environments_each), policy,
+                      self._seed, self._random_steps, self._warn)
+
+  def _current_state(self, supervisor: Supervisor) -> PoolState:
+    """The state in the variables, which a restored checkpoint or a rollback may have changed."""
+    state = self._state
+    if state is None or not self.kept.holds(state, "environment_steps", "starts"):
+      self.close()
+      state = self.kept.read()
+      self._end_episodes(state, np.arange(self.environments.number))
+      supervisor.start_all(state.starts, state.environment_steps)
+      state.starts += self._processes
+      self._state = state
+      self.kept.write(state)
+    return state
+
+  def _replace(self, supervisor: Supervisor, state: PoolState, member: Member, error: Exception
+               ) -> None:
+    why = supervisor.replace(member, error, state.starts, state.environment_steps)
+    state.starts += 1
+    state.deaths += 1
+    self._warn(f"actor {member.number} died ({why}); another takes its place, with new episodes; "
+               f"deaths of actors so far: {state.deaths}")
+    first = member.number * self._environments_each
+    self._end_episodes(state, np.arange(first, first + self._environments_each))
+
+  def _end_episodes(self, state: PoolState, streams: np.ndarray) -> None:
+    """Ends the open episodes of some streams with their last known observations."""
+    streams = streams[state.is_open[streams]]
+    if len(streams):
+      self._adder.add(ends(streams, state.observation, self.environments.action_size))
+      state.is_open[streams] = False
+
+  def _note(self, step: int) -> None:
+    """Learns how many training steps a compiled call has."""
+    if self._step is not None and step > self._step:
+      self._stride = step - self._step
+    self._step = step
+    if self._stride > self._max_policy_age:
+      raise UsageError(f"ActorPool.max_policy_age = {self._max_policy_age}: is less than "
+                       f"train.steps_per_call = {self._stride}, and weights change only between "
+                       "two calls; write at least that")
+
+
+def _check(environments: Environments, processes: int, where: str, steps_per_order: int,
+           max_policy_age: int) -> None:
+  if processes < 1 or environments.number % processes:
+    raise UsageError(f"make_actor.processes = {processes}: Environments.number = "
+                     f"{environments.number} cannot be divided evenly among them; change one "
+                     "of the two")
+  if where not in PLACES:
+    raise UsageError(f"ActorPool.where = {where!r}: write 'local' or 'ray'")
+  if steps_per_order < 1 or max_policy_age < 1:
+    raise UsageError(f"ActorPool.steps_per_order = {steps_per_order}, max_policy_age = "
+                     f"{max_policy_age}: must both be at least 1")
+  if context.run.num_input_pipelines > 1:
+    raise UsageError(f"make_actor.processes = {processes}: actors in processes feed a learner of "
+                     "one process, and this run has several; write 0, and each process acts")

@@ -1,0 +1,1 @@
+"""Environments: made, wrapped, drawn, and run in processes of their own."""

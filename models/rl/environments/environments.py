@@ -1,0 +1,216 @@
+"""Several environments of one name: Gymnasium's, and the DM Control Suite's through Shimmy."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import gin
+import numpy as np
+
+from models.rl.environments import registry, rendering
+from models.rl.environments.subprocesses import interrupts_withheld, main_module_hidden
+from replicator.errors import UsageError
+
+if TYPE_CHECKING:
+  from gymnasium.vector import VectorEnv
+
+  from models.rl.environments.wrapper import EnvironmentSettings
+
+_DEFAULT_STEPS = 1000  # All episodes of the DM Control Suite are that long.
+
+
+class Outcome(NamedTuple):
+  """The outcome of a step in n environments.
+
+  Attributes:
+    observation: `[n, *observation_shape]`.
+    reward: float64 `[n]`.
+    terminated: bool `[n]`, whether the episode has no future.
+    truncated: bool `[n]`, whether the episode was cut, usually because of its length.
+    failures: the error of each environment that failed, by number. Its part of the outcome is
+      meaningless, and it must be reset.
+  """
+
+  observation: np.ndarray
+  reward: np.ndarray
+  terminated: np.ndarray
+  truncated: np.ndarray
+  failures: dict[int, str]
+
+
+class EnvironmentsLost(Exception):
+  """A process with an environment died. All environments must be reset."""
+
+
+@gin.configurable
+class Environments:
+  """n environments of one name that step together. Actions are in [-1, 1].
+
+  Dictionaries of observations become one vector. Nothing is computed with TensorFlow.
+
+  Attributes:
+    settings: the settings of each environment.
+    name: Gymnasium's id, such as 'Pendulum-v1', or 'dm_control/cartpole-swingup-v0'.
+    number: n.
+    observation_shape: shape of one observation: [c], or [h, w, c] for images.
+    observation_dtype: 'float32', or 'uint8' for images.
+    action_size: length of an action.
+    episode_steps: length at which an episode is truncated.
+  """
+
+  def __init__(self, name: str = gin.REQUIRED, number: int = 1,
+               vectorization: Literal["sync", "async"] = "sync",
+               episode_steps: int | None = None, pixels: int | None = None):
+    """Makes one environment to inspect it, and closes it. The first `reset` makes all n.
+
+    Args:
+      name: see above; 'module:Id-v0' imports a module that registers the id.
+      number: how many environments.
+      vectorization: 'sync' steps one after the other; 'async' gives each a process of its own.
+        Environments that observe pixels are always 'async'.
+      episode_steps: length limit of episodes; by default the registered one, or 1000.
+      pixels: side of the square images to observe instead of the environment's own observations.
+
+    Raises:
+      UsageError: the environment does not exist, its actions are not continuous and bounded, its
+        observations do not make a vector, or a package that it needs is not installed.
+    """
+    _check_positive("number", number)
+    _check_positive("episode_steps", episode_steps)
+    _check_positive("pixels", pixels)
+    if vectorization not in ("sync", "async"):
+      raise UsageError(f"Environments.vectorization = {vectorization!r}: write 'sync' or 'async'")
+    self.name, self.number = name, number
+    # OpenGL may crash the training process.
+    self.vectorization = "async" if pixels else vectorization
+    spec = registry.find(name)
+    self.episode_steps: int = (episode_steps or spec.max_episode_steps
+                               or _DEFAULT_STEPS)
+    from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
+    self.settings = EnvironmentSettings(name, spec, self.episode_steps, pixels)
+    self._make = functools.partial(EnvironmentWrapper, self.settings)
+    self._vector: VectorEnv | None = None
+    first = registry.make_first(name, self._make)
+    self.observation_shape: tuple[int, ...] = first.seen.shape
+    self.observation_dtype = first.seen.dtype.name
+    self.action_size = first.action_size
+    first.close()
+
+  def like(self, number: int) -> "Environments":
+    """`number` new environments of the same kind, 'sync' where possible."""
+    return Environments(self.name, number, "sync", self.episode_steps, self.settings.pixels)
+
+  def reset(self, seeds: Mapping[int, int]) -> tuple[np.ndarray, dict[int, str]]:
+    """Begins new episodes in some environments. The others stay where they are.
+
+    Args:
+      seeds: the seed of each new episode, by number of the environment.
+
+    Returns:
+      observations `[n, *observation_shape]`, of which only those of the reset environments have
+      a meaning, and the failures among these, as in `Outcome`.
+
+    Raises:
+      EnvironmentsLost: a process with an environment died.
+    """
+    given: Any = [seeds.get(i) for i in range(self.number)]
+    mask = np.array([seed is not None for seed in given])
+    with self._lost_on_error():
+      observation, info = self._running().reset(seed=given, options={"reset_mask": mask})
+    failures = _failures(observation, np.zeros(self.number), info)
+    return np.array(observation), {i: why for i, why in failures.items() if mask[i]}
+
+  def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Outcome:
+    """Takes a step in all environments, or in the `active` ones.
+
+    An environment whose episode ended must be reset before the next step.
+
+    Args:
+      actions: float32 `[n, action_size]`, in [-1, 1].
+      active: bool `[n]`; the other environments stay where they are, with reward 0.
+
+    Raises:
+      EnvironmentsLost: a process with an environment died.
+    """
+    if active is not None:
+      actions = np.where(active[:, np.newaxis], actions, np.float32(np.nan))
+    with self._lost_on_error():
+      observation, reward, terminated, truncated, info = self._running().step(actions)
+    return Outcome(np.array(observation), reward, terminated, truncated,
+                   _failures(observation, reward, info))
+
+  def close(self) -> None:
+    """Closes the environments. The next `reset` makes new ones."""
+    vector, self._vector = self._vector, None
+    if vector is not None and not vector.closed:
+      vector.close(**({"terminate": True} if self.vectorization == "async" else {}))
+
+  def _running(self) -> "VectorEnv":
+    if self._vector is None:
+      from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+      from models.rl.environments.wrapper import make_alone
+      if self.vectorization == "sync":
+        self._vector = SyncVectorEnv([self._make] * self.number, copy=False,
+                                     autoreset_mode=AutoresetMode.DISABLED)
+      else:
+        # Spawned, because TensorFlow's threads do not survive a fork.
+        with (rendering.opengl(_opengl_of(self.settings)), interrupts_withheld(),
+              main_module_hidden()):
+          makers = [functools.partial(make_alone, self.settings)] * self.number
+          self._vector = AsyncVectorEnv(makers, copy=False, context="spawn",
+                                        autoreset_mode=AutoresetMode.DISABLED)
+    return self._vector
+
+  @contextlib.contextmanager
+  def _lost_on_error(self) -> Iterator[None]:
+    try:
+      yield
+    except (EOFError, OSError) as error:
+      if self.vectorization == "sync":
+        raise
+      vector, self._vector = self._vector, None
+      for process in getattr(vector, "processes", []):
+        process.kill()
+        process.join()
+      if vector is not None:
+        vector.closed = True
+      raise EnvironmentsLost(f"{self.name}: a process with an environment died") from error
+
+
+def merged(mask: np.ndarray, chosen: np.ndarray, other: np.ndarray) -> np.ndarray:
+  """Rows of `chosen` where the mask [n] is True, else rows of `other`: `[n, ...]`."""
+  return np.where(mask.reshape([-1] + [1] * (chosen.ndim - 1)), chosen, other)
+
+
+def _failures(observation: np.ndarray, reward: np.ndarray, info: dict) -> dict[int, str]:
+  failures: dict[int, str] = {}
+  fit = np.abs(reward) <= np.finfo(np.float32).max  # False for NaN.
+  if not fit.all() or not np.isfinite(observation).all():
+    for i in range(len(reward)):
+      if not np.isfinite(observation[i]).all():
+        failures[i] = "its observation is not finite"
+      elif not fit[i]:
+        failures[i] = f"its reward is {reward[i]}"
+  if "error" in info:
+    failures.update((int(i), info["error"][i]) for i in np.flatnonzero(info["_error"]))
+  return failures
+
+
+def _check_positive(setting: str, value: int | None) -> None:
+  if value is not None and value < 1:
+    raise UsageError(f"Environments.{setting} = {value}: must be at least 1")
+
+
+def _opengl_of(settings: "EnvironmentSettings") -> str:
+  """The MUJOCO_GL of the processes of environments with these settings."""
+  if not settings.pixels:
+    return rendering.NOTHING
+  rendering.prepare_pygame()
+  name = rendering.working_opengl()
+  if name == rendering.NOTHING and "MUJOCO_GL" in os.environ:
+    raise UsageError(f"MUJOCO_GL = '{os.environ['MUJOCO_GL']}' renders nothing here, and "
+                     "Environments.pixels needs to render; unset it, and a working one is found")
+  return name

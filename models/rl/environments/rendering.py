@@ -1,0 +1,140 @@
+"""Frames of environments, rendered in a process of their own.
+
+MuJoCo renders with OpenGL, and loads the library that MUJOCO_GL names when it is imported. A wrong
+library may end the process. A right one that compiles with LLVM, such as Mesa's, crashes a process
+that has loaded TensorFlow. So the training process loads none.
+"""
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.rl.environments.subprocesses import interrupts_withheld, main_module_hidden
+
+if TYPE_CHECKING:
+  from models.rl.environments.wrapper import EnvironmentSettings
+
+NOTHING = "disable"
+"""The MUJOCO_GL of processes that render nothing."""
+
+_CANDIDATES = ("egl", "osmesa")
+_TRY = """
+import os
+import mujoco
+context = mujoco.GLContext(8, 8)
+context.make_current()
+mujoco.MjrContext(mujoco.MjModel.from_xml_string("<mujoco/>"), mujoco.mjtFontScale.mjFONTSCALE_100)
+os._exit(0)  # Some drivers fail when they are unloaded.
+"""
+_SECONDS = 120.0  # For one episode; most of it is the start of the process.
+
+
+@contextlib.contextmanager
+def opengl(name: str) -> Iterator[None]:
+  """Sets MUJOCO_GL to `name` inside, for imports of MuJoCo here and in processes started here."""
+  before = os.environ.get("MUJOCO_GL")
+  os.environ["MUJOCO_GL"] = name
+  try:
+    yield
+  finally:
+    del os.environ["MUJOCO_GL"]
+    if before is not None:
+      os.environ["MUJOCO_GL"] = before
+
+
+@functools.cache
+def working_opengl() -> str:
+  """The MUJOCO_GL that works here: the user's if set, else 'egl' or 'osmesa'; else 'disable'."""
+  candidates = [os.environ["MUJOCO_GL"]] if os.environ.get("MUJOCO_GL") else _CANDIDATES
+  return next((name for name in candidates if _works(name)), NOTHING)
+
+
+def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, steps: Sequence[int],
+           height: int) -> tuple[list[np.ndarray], str]:
+  """Renders some moments of an episode.
+
+  Args:
+    settings: the environment.
+    seed: the seed of the episode.
+    actions: float32 `[t, a]`, all actions of the episode.
+    steps: ascending numbers in 0..t; a frame is rendered after each of these numbers of actions.
+    height: pixels of the frames.
+
+  Returns:
+    uint8 `[height, w, 3]` for each of `steps`, and ''; or no frame, and the reason.
+  """
+  import cloudpickle
+  settings = settings._replace(render=True, pixels=None)
+  try:
+    task = cloudpickle.dumps((settings, seed, actions, list(steps), height))
+  except Exception as error:  # Any type: it depends on the user's environment.
+    return [], f"it cannot be sent to the process that renders: {_in_one_line(error)}"
+  context = multiprocessing.get_context("spawn")
+  receiver, sender = context.Pipe(duplex=False)
+  process = context.Process(target=_render, args=(sender, task), daemon=True)
+  with opengl(working_opengl()), interrupts_withheld(), main_module_hidden():
+    process.start()
+  sender.close()
+  try:
+    if not receiver.poll(_SECONDS):
+      return [], f"no frame within {_SECONDS:.0f} seconds"
+    return receiver.recv()
+  except EOFError:
+    return [], "the process that renders ended"
+  finally:
+    process.kill()
+    process.join()
+    receiver.close()
+
+
+def prepare_pygame() -> None:
+  """Makes pygame, which renders classic control, work silently and without a display."""
+  os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+  os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+
+
+def _render(sender: Connection, task: bytes) -> None:
+  """In the process that renders: plays the episode, and sends what `frames` returns."""
+  null = os.open(os.devnull, os.O_WRONLY)
+  os.dup2(null, 2)  # Drivers print messages of their own.
+  prepare_pygame()
+  try:
+    import cloudpickle
+
+    from models.rl.environments.wrapper import EnvironmentWrapper, frame_of
+    settings, seed, actions, steps, height = cloudpickle.loads(task)
+    environment = EnvironmentWrapper(settings)
+    environment.reset(seed=seed)
+    rendered, taken = [], 0
+    for step in steps:
+      for action in actions[taken:step]:
+        environment.step(action)
+      taken = step
+      rendered.append(frame_of(environment.env, height))
+    sender.send((rendered, ""))
+  except Exception as error:
+    sender.send(([], _in_one_line(error)))
+  sender.close()
+  os._exit(0)  # Some drivers fail when they are unloaded.
+
+
+def _in_one_line(error: Exception) -> str:
+  return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _works(name: str) -> bool:
+  try:
+    tried = subprocess.run([sys.executable, "-c", _TRY], env={**os.environ, "MUJOCO_GL": name},
+                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL, timeout=60)
+  except subprocess.TimeoutExpired:
+    return False
+  return tried.returncode == 0

@@ -1,0 +1,1 @@
+"""Policies, critics and the heads of critics."""

@@ -1,0 +1,99 @@
+"""Critic heads: how a critic's outputs describe returns, and how they are trained."""
+
+from typing import Protocol
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.rl.networks import categorical
+from replicator import UsageError
+
+
+class CriticHead(Protocol):
+  """Reads and trains the outputs of a critic.
+
+  Attributes:
+    outputs: how many numbers the critic has for each example.
+  """
+
+  outputs: int
+
+  def mean(self, outputs: tf.Tensor) -> tf.Tensor:
+    """The expected return: `[n, outputs] -> [n]`."""
+
+  def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
+    """The training target: a description of `reward + discount * following return`.
+
+    Args:
+      rewards: discounted sums over n steps, `[n]`.
+      discounts: factors on what follows those steps, `[n]`.
+      following: the critic's outputs after those steps, `[n, outputs]`.
+    """
+
+  def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """The loss of each example, for a target and the critic's outputs `[n, outputs]`: `[n]`."""
+
+
+@gin.configurable
+class CategoricalReturns:
+  """A head of logits over atoms: a distribution of returns (Bellemare et al. 2017).
+
+  Reference: arXiv:1707.06887.
+
+  Args:
+    lowest: the first atom.
+    highest: the last atom; as a rule the discounted sum of the largest rewards.
+    atoms: number of atoms, evenly spaced.
+
+  Raises:
+    UsageError: there are fewer than two atoms, or the last is not above the first.
+  """
+
+  def __init__(self, lowest: float = -150.0, highest: float = 150.0, atoms: int = 51):
+    if atoms < 2 or highest <= lowest:
+      raise UsageError(f"CategoricalReturns: {atoms} atoms from {lowest} to {highest}; there must "
+                       "be two or more, and highest above lowest")
+    self.lowest, self.highest, self.outputs = lowest, highest, atoms
+
+  def mean(self, outputs: tf.Tensor) -> tf.Tensor:
+    """The expected return: `[n, atoms] -> [n]`."""
+    return categorical.mean(outputs, self._atoms())
+
+  def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
+    """The distribution on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`."""
+    z = self._atoms()
+    returns = rewards[:, tf.newaxis] + discounts[:, tf.newaxis] * z
+    return categorical.project(returns, tf.nn.softmax(following), z)
+
+  def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """The cross-entropies: `[n, atoms], [n, atoms] -> [n]`."""
+    return categorical.cross_entropy(target, outputs)
+
+  def _atoms(self) -> tf.Tensor:
+    return categorical.atoms(self.lowest, self.highest, self.outputs, keras.config.floatx())
+
+
+@gin.configurable
+class ExpectedReturns:
+  """A head of one number, the expected return: DDPG's critic (Lillicrap et al. 2016).
+
+  Reference: arXiv:1509.02971.
+  """
+
+  outputs = 1
+
+  def mean(self, outputs: tf.Tensor) -> tf.Tensor:
+    """The expected return: `[n, 1] -> [n]`."""
+    return outputs[:, 0]
+
+  def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
+    """The expected return: `[n], [n], [n, 1] -> [n]`."""
+    return rewards + discounts * self.mean(following)
+
+  def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Half the squared errors: `[n], [n, 1] -> [n]`.
+
+    As priorities they need half the usual exponent.
+    """
+    return 0.5 * tf.square(self.mean(outputs) - target)

@@ -1,0 +1,245 @@
+"""A replay of transitions that lives in variables, and is sampled inside the compiled step.
+
+It stores streams of experience: timesteps, in a ring buffer for each stream. A transition is not
+stored but assembled when it is sampled: its next observation is in a later timestep, and its return
+is the sum of the rewards in between.
+"""
+
+from typing import NamedTuple
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from models.rl.replay import sum_tree
+from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
+from models.rl.replay.writer import ReplayWriter
+from replicator import UsageError
+from replicator.step import replicated
+
+_LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
+
+
+class Transitions(NamedTuple):
+  """n transitions, each over m <= n_step steps of an environment. Floating tensors are floatx.
+
+  Attributes:
+    observation: [n, *shape].
+    action: [n, a].
+    reward: [n], the discounted sum of the m rewards: `sum_k discount^k r_k`.
+    discount: [n], `discount^m`, the factor on the value of `next_observation`; 0 if the episode
+      terminated there.
+    next_observation: [n, *shape], m steps after `observation`.
+    weight: [n], importance weights; the largest one of the global batch is 1.
+    index: int64 [n], for `Replay.update_priorities`.
+  """
+
+  observation: tf.Tensor
+  action: tf.Tensor
+  reward: tf.Tensor
+  discount: tf.Tensor
+  next_observation: tf.Tensor
+  weight: tf.Tensor
+  index: tf.Tensor
+
+
+@gin.configurable(denylist=["observation_shape", "action_size", "streams", "observation_dtype"])
+class Replay(tf.Module):
+  """The newest timesteps of each stream. Make it in the constructor of a step.
+
+  Every replica has a copy, and receives every timestep. A timestep can be sampled as the start of a
+  transition when its stream has `n_step` later ones.
+
+  Args:
+    observation_shape: shape of one observation.
+    action_size: length of an action.
+    streams: how many environments write into it.
+    observation_dtype: 'float32' or 'uint8', the dtype of stored observations.
+    capacity: how many timesteps it stores at least, over all streams.
+    n_step: the length of a transition, if its episode is that long.
+    discount: factor on a reward for each step that it comes later.
+    priority_exponent: 0 samples uniformly. A larger value samples a transition with a probability
+      in proportion to its last error to this power (prioritized replay, Schaul et al. 2016).
+    importance_exponent: exponent of the weights that correct for priorities: 1 corrects in full, 0
+      not at all.
+
+  Attributes:
+    stream_capacity: how many timesteps it stores of each stream.
+    prioritized: whether `update_priorities` has an effect.
+    written: int64 [streams], how many timesteps each stream has received so far.
+    drawable: int64 [], how many transitions can be sampled.
+    largest_priority: float32 [], the largest priority so far; new transitions receive it.
+
+  Raises:
+    UsageError: a setting cannot work.
+  """
+
+  def __init__(self, observation_shape: tuple[int, ...], action_size: int, streams: int, *,
+               observation_dtype: str = "float32", capacity: int = 1_000_000, n_step: int = 5,
+               discount: float = 0.99, priority_exponent: float = 0.0,
+               importance_exponent: float = 0.4):
+    super().__init__()
+    self.stream_capacity = -(-capacity // streams)
+    _check_settings(observation_dtype, capacity, self.stream_capacity, n_step, discount,
+                    priority_exponent, importance_exponent)
+    self._format = streams, tuple(observation_shape), observation_dtype, action_size
+    self.prioritized = priority_exponent > 0
+    self._n_step, self._discount = n_step, discount
+    self._priority_exponent, self._importance_exponent = priority_exponent, importance_exponent
+    total = streams * self.stream_capacity
+    self.written = _variable([streams], tf.int64)
+    self.observation = _variable([total, *observation_shape], tf.as_dtype(observation_dtype))
+    self.action = _variable([total, action_size], tf.float32)
+    self.reward = _variable([total], tf.float32)
+    self.flag = _variable([total], tf.int32)  # TensorFlow has no uint8 variables in two processes.
+    self.priorities = sum_tree.SumTree(total)
+    self.largest_priority = _variable([], tf.float32, 1)
+    self.drawable = _variable([], tf.int64)
+    self._writer = ReplayWriter(
+        [self.observation, self.action, self.reward, self.flag], self.written, self.drawable,
+        self.largest_priority, self.priorities)
+
+  def size(self) -> int:
+    """How many transitions can be sampled now."""
+    return int(replicated.read(self.drawable))
+
+  # ---- Writing, on the host, between calls of the step ------------------------------------------
+
+  def insert(self, timesteps: Timesteps) -> None:
+    """Appends timesteps to their streams, in place of the oldest ones.
+
+    Raises:
+      UsageError: a shape, dtype or stream does not fit the replay, or a number is not finite.
+    """
+    timesteps = checked(timesteps, *self._format)
+    capacity, stream = self.stream_capacity, timesteps.stream
+    number, written = numbered(stream, replicated.read(self.written))
+    kept = number >= written[stream] - capacity  # Only the newest fit.
+    timesteps, number = Timesteps(*(part[kept] for part in timesteps)), number[kept]
+    stream = timesteps.stream
+    first = stream * np.int64(capacity)
+    # Each new timestep completes the transition that began n_step before it.
+    complete = number - self._n_step
+    is_stored = (complete >= 0) & (complete >= written[stream] - capacity)
+    self._writer.write(first + number % capacity, *timesteps[1:],
+                       (first + complete % capacity)[is_stored], written)
+
+  # ---- Sampling, in a step ----------------------------------------------------------------------
+
+  def sample(self, n: int) -> Transitions:
+    """Samples this replica's n transitions of the global batch, each independently.
+
+    Samples of an empty replay have rewards of NaN, because a compiled step cannot raise an error.
+
+    Raises:
+      UsageError: the replay is empty, and the step runs eagerly.
+    """
+    if tf.executing_eagerly() and not self.size():
+      raise UsageError("Replay.sample: there is no transition yet; insert more than n_step = "
+                       f"{self._n_step} timesteps of a stream before")
+    uniform = replicator.random.uniform("replay", [n], dtype="float64")
+    index, priority = self.priorities.draw(uniform)
+    floatx = keras.config.floatx()
+    reward, discount, last = self._window(index)
+    return Transitions(
+        observation=tf.cast(replicated.gather(self.observation, index), floatx),
+        action=tf.cast(replicated.gather(self.action, index), floatx),
+        reward=tf.where(priority > 0, reward, np.nan),
+        discount=discount,
+        next_observation=tf.cast(replicated.gather(self.observation, last), floatx),
+        weight=self._weights(tf.cast(priority, floatx)), index=index)
+
+  def scalars(self) -> dict[str, tf.Tensor]:
+    """Scalars for a step to log, floating [].
+
+    `replay_size`, the number of transitions; `samples_per_insert`, how often a timestep was sampled
+    on average; and `largest_priority`, if there are priorities.
+    """
+    global_batch = replicator.batch_size() * replicator.num_replicas()
+    drawn = global_batch * (replicator.step_number() + 1)
+    found = {"replay_size": self.drawable,
+             "samples_per_insert": drawn / tf.reduce_sum(self.written)}
+    if self.prioritized:
+      found["largest_priority"] = self.largest_priority
+    return {name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}
+
+  def _window(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return, discount and place of the last timestep, of transitions that begin at places [n]."""
+    floatx = keras.config.floatx()
+    k = tf.range(self._n_step, dtype=tf.int64)
+    places = self._later(index[:, tf.newaxis], k)  # [n, n_step]
+    flag = replicated.gather(self.flag, places)
+    is_last = tf.equal(flag[:, :-1], TERMINATED) | tf.equal(flag[:, 1:], END)
+    steps = tf.reduce_min(tf.where(is_last, 1 + k[:-1], self._n_step), 1)
+    steps = tf.minimum(steps, self._n_step)  # With n_step = 1 the minimum is over no column.
+    is_inside = k < steps[:, tf.newaxis]
+    powers = tf.constant(self._discount ** np.arange(self._n_step + 1), floatx)
+    rewards = tf.cast(replicated.gather(self.reward, places), floatx)
+    is_terminated = tf.reduce_any(is_inside & tf.equal(flag, TERMINATED), 1)
+    return (tf.reduce_sum(tf.where(is_inside, rewards * powers[:-1], 0), 1),
+            tf.where(is_terminated, tf.zeros([], floatx), tf.gather(powers, steps)),
+            self._later(index, steps))
+
+  def _later(self, index: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
+    """Places in the same streams, a number of steps later."""
+    position = index % self.stream_capacity
+    return index - position + (position + steps) % self.stream_capacity
+
+  def _weights(self, priority: tf.Tensor) -> tf.Tensor:
+    """Importance weights [n]: `(N P)^-b / max (N P)^-b`, in which N cancels."""
+    if not self.prioritized:
+      return tf.ones_like(priority)
+    least = replicator.all_min(tf.reduce_min(priority))
+    return (least / priority) ** self._importance_exponent
+
+  def update_priorities(self, transitions: Transitions, errors: tf.Tensor) -> None:
+    """Sets the priorities of sampled transitions by their errors. It needs a priority_exponent > 0.
+
+    A transition that was overwritten since keeps the priority 0. One whose error is not finite
+    keeps its priority.
+
+    Args:
+      transitions: from `sample`, on this replica.
+      errors: [n], of either sign.
+    """
+    if not self.prioritized:
+      return
+    index, errors = replicator.all_concat(
+        [transitions.index, tf.cast(tf.stop_gradient(errors), tf.float32)])
+    replicated.update([self.largest_priority, *self.priorities.levels], self._prioritize, index,
+                      errors)
+
+  def _prioritize(self, copies: list[tf.Variable], index: tf.Tensor, errors: tf.Tensor) -> None:
+    largest, *levels = copies
+    old = sum_tree.numbers_at(levels, index)
+    new = (tf.abs(errors) + _LEAST_ERROR) ** self._priority_exponent
+    new = tf.where((old > 0) & tf.math.is_finite(new), new, old)
+    largest.assign(tf.maximum(largest, tf.reduce_max(new)))
+    sum_tree.assign(levels, index, new)
+
+
+def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
+  try:
+    return replicated.variable(lambda: tf.fill(shape, tf.constant(value, dtype)))
+  except tf.errors.InvalidArgumentError as error:
+    if dtype != tf.uint8:
+      raise
+    raise UsageError("Replay: TensorFlow cannot store observations of uint8 in several processes; "
+                     "write Replicator.strategy = 'mirrored', or observe no pixels") from error
+
+
+def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int, n_step: int,
+                    discount: float, priority_exponent: float, importance_exponent: float) -> None:
+  if observation_dtype not in ("float32", "uint8"):
+    raise UsageError(f"Replay: observations of {observation_dtype}; make them float32 or uint8")
+  if n_step < 1:
+    raise UsageError(f"Replay.n_step = {n_step}: must be at least 1")
+  if stream_capacity <= n_step:
+    raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {stream_capacity} "
+                     f"timesteps, too few for a transition of n_step = {n_step}; write more")
+  for name, value in (("discount", discount), ("priority_exponent", priority_exponent),
+                      ("importance_exponent", importance_exponent)):
+    if not 0 <= value <= 1:
+      raise UsageError(f"Replay.{name} = {value}: must be from 0 to 1")

@@ -1,0 +1,1 @@
+"""Random views, mixtures and shifts of images."""

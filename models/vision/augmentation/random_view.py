@@ -1,0 +1,209 @@
+"""Augmentation inside the input pipeline: random-resized crop, flip and color jitter.
+
+What an image looks like is a pure function of the seed of the run and of its position in the order
+of training. So it is the same on any number of workers and replicas, and after a resume, and no
+state is saved. Settings have the names and meanings of torchvision's `RandomResizedCrop` and
+`ColorJitter`. Krizhevsky et al. 2012 and Szegedy et al. 2014 (arXiv:1409.4842), as in Goyal et al.
+2017 (arXiv:1706.02677).
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import gin
+import numpy as np
+import tensorflow as tf
+from PIL import Image, ImageEnhance
+
+from models.vision.images.decode import Box, Original, Shape, View, as_array
+from models.vision.images.image_source import ImageSource, drawn_by_numpy
+from models.vision.images.thread_map import in_threads
+from replicator.errors import UsageError
+from replicator.training.inputs import is_batched
+
+_ATTEMPTS = 10  # At a crop that fits into the image, as torchvision makes them.
+_FLIP, _COLOR = 2 * _ATTEMPTS + 2, 2 * _ATTEMPTS + 3  # The crop uses the numbers before these.
+_DRAWS = _COLOR + 8
+
+
+@gin.configurable
+class Augmentation:
+  """Changes an image at random: a `View` of it.
+
+  Args:
+    scale: the lowest and the highest share of the image's area that a crop has, as in Goyal et al.;
+      None makes no crop, and resizes the whole image.
+    ratio: the lowest and the highest width of a crop by its height; its logarithm is uniform.
+    flip: the probability that the image is mirrored.
+    brightness: multiplies the image by a factor in [1 - brightness, 1 + brightness].
+    contrast: multiplies distances from the mean of the gray image by such a factor.
+    saturation: multiplies distances from the gray image by such a factor.
+    hue: turns the hue by up to this share of the circle, at most 0.5.
+
+  The four changes of the color come in a random order. A factor is at least 0.
+
+  Raises:
+    UsageError: a setting has a wrong value.
+  """
+
+  def __init__(self, scale: Sequence[float] | None = (0.08, 1.0),
+               ratio: Sequence[float] = (3 / 4, 4 / 3), flip: float = 0.5,
+               brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0,
+               hue: float = 0.0) -> None:
+    if scale is not None:
+      _check_range("scale", scale, 1.0)
+    _check_range("ratio", ratio, math.inf)
+    for name, value, highest in (("flip", flip, 1.0), ("brightness", brightness, math.inf),
+                                 ("contrast", contrast, math.inf),
+                                 ("saturation", saturation, math.inf), ("hue", hue, 0.5)):
+      if not 0 <= value <= highest:
+        limit = "at least 0" if highest == math.inf else f"in [0, {highest}]"
+        raise UsageError(f"Augmentation.{name} = {value!r}: must be {limit}")
+    self.scale = scale
+    self.ratio = ratio
+    self.flip = flip
+    kinds = ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color
+    factors = [(max(0.0, 1 - each), 1 + each) for each in (brightness, contrast, saturation)]
+    self._changes: list[tuple[Callable[[Image.Image, float], Image.Image], float, float]] = [
+        *((functools.partial(_enhanced, kind), *factor)
+          for kind, factor in zip(kinds, factors, strict=True)), (_turned, -hue, hue)]
+
+  def __call__(self, picture: Original, image_shape: Shape, seed: int, position: int) -> np.ndarray:
+    """The picture as an example of this shape at a position of a run, uint8 `image_shape`."""
+    height, width, channels = image_shape
+    draws = uniform(seed, position)
+    box = random_box(picture.size, self.scale, self.ratio, draws) if self.scale else None
+    image = picture.part(box or (0, 0, *picture.size), (height, width))
+    image = image.convert("L") if channels == 1 else image
+    if draws[_FLIP] < self.flip:
+      image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    for number in np.argsort(draws[_COLOR + 4:]):
+      change, low, high = self._changes[number]
+      if low < high:
+        image = change(image, low + draws[_COLOR + number] * (high - low))
+    return as_array(image)
+
+
+@gin.configurable
+class Augmented:
+  """An `ImageSource` whose images are augmented where they are trained on.
+
+    resnet.data = @Augmented
+    Augmented.data = @ImageFolder
+
+  A crop is of the whole image in its file, and of a large JPEG only the crop is decoded. Sources
+  that do not have whole images are cropped as they are. `load` does not augment, so an evaluation
+  does not either.
+  """
+
+  def __init__(self, data: Callable[[], ImageSource] = gin.REQUIRED,
+               augmentation: Callable[[], Augmentation] = Augmentation,
+               center_crop: float = 1.0) -> None:
+    """Makes the source.
+
+    Args:
+      data: makes the source of the images.
+      augmentation: makes what changes the images.
+      center_crop: the side of the central square that `load` cuts out, as a share of the shorter
+        side of the whole image: 0.875 for 224 of 256 pixels. By default images are as `data` loads
+        them.
+
+    Raises:
+      UsageError: `center_crop` is not in (0, 1].
+    """
+    if not 0 < center_crop <= 1:
+      raise UsageError(f"Augmented.center_crop = {center_crop!r}: must be in (0, 1]")
+    self._source = data()
+    self.size = self._source.size
+    self.image_shape = self._source.image_shape
+    self.num_classes = self._source.num_classes
+    self.class_names = self._source.class_names
+    self.batched = is_batched(self._source)
+    self.augmentation = augmentation()
+    self._center_crop = center_crop
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
+
+    If the other source is batched, it takes indices [n] as well.
+    """
+    if self._center_crop == 1:
+      return self._source.load(index)
+    ignored = tf.stack([index, index], -1)  # Where seeds are expected; nothing here is random.
+    return self._viewed(index, ignored, self._central, crops=True)
+
+  def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The example at int64 `index`, augmented for `seed`, int64 [2]: that of the run, a position.
+
+    It has the form of `load`'s. For indices [n], seeds are [n, 2].
+    """
+    return self._viewed(index, seed, self.augmentation, crops=self.augmentation.scale is not None)
+
+  def _viewed(self, index: tf.Tensor, seed: tf.Tensor, view: View, crops: bool
+              ) -> dict[str, tf.Tensor]:
+    """The example as a view shows it: of the whole image if it crops, and there is one."""
+    if crops and hasattr(self._source, "load_view"):
+      return self._source.load_view(index, seed, view)
+    example = self._source.load(index)
+    draw = lambda index, label, image, seed: (
+        view(Original.of_array(image), image.shape, *seed.tolist()), label)
+    return {**example, **drawn_by_numpy(
+        in_threads(draw), [index, example["label"], example["image"], seed], self.image_shape)}
+
+  def _central(self, picture: Original, image_shape: Shape, seed: int, position: int) -> np.ndarray:
+    side = max(1, round(self._center_crop * min(picture.size)))
+    top, left = ((length - side) // 2 for length in picture.size)
+    image = picture.part((top, left, side, side), image_shape[:2])
+    return as_array(image.convert("L") if image_shape[2] == 1 else image)
+
+
+def uniform(seed: int, position: int) -> np.ndarray:
+  """The numbers of a position, uniform in [0, 1): float64 [31].
+
+  They are the first outputs of Philox4x64-10 (Salmon et al. 2011) with the key (seed, position).
+  """
+  key = np.array([seed, position], np.uint64)
+  return (np.random.Philox(key=key).random_raw(_DRAWS) >> np.uint64(11)) * 2.0 ** -53
+
+
+def random_box(size: tuple[int, int], scale: Sequence[float], ratio: Sequence[float],
+               draws: np.ndarray) -> Box:
+  """A crop of an image of `size` (height, width), for draws float64 [22] from [0, 1).
+
+  Its area is a share of the image's, uniform in `scale`, and the logarithm of its proportions is
+  uniform in `ratio`. The first of 10 that fit into the image is placed at random; if there is none,
+  it is the largest central part with proportions in `ratio`.
+  """
+  height, width = size
+  for area, proportions in np.reshape(draws[:2 * _ATTEMPTS], [-1, 2]):
+    pixels = height * width * (scale[0] + area * (scale[1] - scale[0]))
+    aspect = ratio[0] * (ratio[1] / ratio[0]) ** proportions
+    h, w = round(math.sqrt(pixels / aspect)), round(math.sqrt(pixels * aspect))
+    if 0 < h <= height and 0 < w <= width:
+      down, right = draws[2 * _ATTEMPTS:2 * _ATTEMPTS + 2]
+      return int(down * (height - h + 1)), int(right * (width - w + 1)), h, w
+  h = min(height, max(1, round(width / ratio[0])))
+  w = min(width, max(1, round(height * ratio[1])))
+  return (height - h) // 2, (width - w) // 2, h, w
+
+
+def _check_range(name: str, value: Sequence[float], highest: float) -> None:
+  if not (len(value) == 2 and 0 < value[0] <= value[1] <= highest):
+    limit = "" if highest == math.inf else f" and at most {highest}"
+    raise UsageError(f"Augmentation.{name} = {value!r}: write the lowest and the highest value, "
+                     f"above 0{limit}, such as (0.5, 1.0)")
+
+
+def _enhanced(kind: type, image: Image.Image, factor: float) -> Image.Image:
+  return kind(image).enhance(factor)
+
+
+def _turned(image: Image.Image, turn: float) -> Image.Image:
+  """The image with other hues; `turn` is a share of the circle."""
+  if image.mode == "L":
+    return image
+  hue, saturation, value = image.convert("HSV").split()
+  shift = int(255 * turn)
+  hue = hue.point([(level + shift) % 256 for level in range(256)])
+  return Image.merge("HSV", (hue, saturation, value)).convert("RGB")

@@ -1,0 +1,1 @@
+"""Classifiers, their optimizer, and the probe of an encoder's codes."""

@@ -1,0 +1,1 @@
+"""Sources that read images which a user brings: folders, archives, arrays and data sets."""

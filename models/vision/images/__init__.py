@@ -1,0 +1,1 @@
+"""Images by index: sources, decoding, labels, parts, grids and files of images."""

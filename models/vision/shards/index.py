@@ -1,0 +1,116 @@
+"""The index of a shard, `SHARD.npz`: where each image lies in the TFRecord file `SHARD`."""
+
+import io
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.vision.images.encoded_images import reason_of
+from replicator.atomic import write_whole
+from replicator.errors import UsageError
+
+ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
+BEFORE, AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.
+LOST = -1
+"""The label of a record that cannot be read."""
+
+_ENDS = 1 << 16  # Bytes at the beginning and the end of a shard that identify it.
+
+
+def index_of(shard: Path) -> Path:
+  """Where the index of a shard is, beside it."""
+  return shard.with_suffix(".npz")
+
+
+def entry(position: int, record: bytes, content: bytes, label: int) -> tuple[int, int, int, int]:
+  """The `ENTRY` of an encoded image in a record, which begins at a position of the shard."""
+  return position + BEFORE + record.index(content), len(content), zlib.crc32(content), label
+
+
+def write_index(index: Path, shard: Path, entries: list[tuple[int, int, int, int]],
+                **more: np.ndarray) -> None:
+  """Writes the index of a shard, whole or not; raises an OSError if that is not possible."""
+  content = io.BytesIO()
+  arrays: dict[str, Any] = {"images": np.array(entries, ENTRY), "shard": _identity(shard), **more}
+  np.savez(content, **arrays)
+  write_whole(index, content.getvalue())
+
+
+def is_whole(shard: Path) -> bool:
+  """Whether a shard and the index beside it were written, and the one is of the other."""
+  index = index_of(shard)
+  return (shard.exists() and index.exists()
+          and np.array_equal(_read(index)["shard"], _identity(shard)))
+
+
+def checked_index(shard: Path, index: Path, remedy: str, more: Sequence[str] = (),
+                  may_be_truncated: bool = False) -> Mapping[str, np.ndarray]:
+  """The arrays of an index: `images`, of `ENTRY`, and more.
+
+  Raises:
+    UsageError: the index cannot be read, or the shard is missing, truncated or of another index;
+      the remedy ends the line. A shard that may be truncated is taken for that of the index if the
+      first image is.
+  """
+  if not shard.exists():
+    raise UsageError(f"{shard}: no such file; {remedy}")
+  content, found = _read(index, more), _identity(shard)
+  expected, images = content["shard"], content["images"]
+  is_truncated = found[0] < expected[0]
+  if is_truncated and not may_be_truncated:
+    raise UsageError(f"{shard}: is truncated: it has {found[0]:,} of {expected[0]:,} bytes, and "
+                     f"lacks {is_lost(shard, images).sum():,} of {len(images):,} images; {remedy}; "
+                     "to skip them, set TFRecords.on_error = 'skip'")
+  if not (_has_first(shard, images) if is_truncated else np.array_equal(found, expected)):
+    raise UsageError(f"{shard}: {index.name} is the index of another file, or the file changed "
+                     f"since it was indexed; {remedy}")
+  return content
+
+
+def is_lost(shard: Path, images: np.ndarray) -> np.ndarray:
+  """Whether each record is corrupt or behind the end of a shard, bool [n], for `ENTRY`s."""
+  return ((images["label"] == LOST)
+          | (images["offset"] + images["length"] + AFTER > shard.stat().st_size))
+
+
+def read_image(shard: Path, image: np.void) -> bytes:
+  """The encoded image of an `ENTRY`; raises a ValueError if it is not the one that was indexed."""
+  with shard.open("rb") as file:
+    file.seek(int(image["offset"]))
+    content = file.read(int(image["length"]))
+  if zlib.crc32(content) != image["crc32"]:
+    raise ValueError("its checksum is not that of the index: the record is corrupt, or the file "
+                     "changed since it was indexed")
+  return content
+
+
+def _has_first(shard: Path, images: np.ndarray) -> bool:
+  """Whether a truncated shard begins with the first image of an index, or before its end."""
+  try:
+    if not is_lost(shard, images[:1])[0]:
+      read_image(shard, images[0])
+  except ValueError:
+    return False
+  return True
+
+
+def _read(index: Path, more: Sequence[str] = ()) -> Mapping[str, np.ndarray]:
+  try:
+    with np.load(index, allow_pickle=False) as content:
+      return {name: content[name] for name in ("images", "shard", *more)}
+  except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
+    raise UsageError(f"{index}: cannot be read ({reason_of(error)}); remove it, and convert or "
+                     "index again") from error
+
+
+def _identity(path: Path) -> np.ndarray:
+  """The bytes of a file, and a checksum of its two ends, int64 [2]."""
+  size = path.stat().st_size
+  with path.open("rb") as file:
+    ends = file.read(_ENDS)
+    file.seek(max(0, size - _ENDS))
+    ends += file.read()
+  return np.array([size, zlib.crc32(ends)], np.int64)

@@ -1,0 +1,176 @@
+"""Shards of encoded images: TFRecord files, and an index of where each image lies in them.
+
+    OUT/index.json                       classes, numbers of images, the files of the shards
+    OUT/images-00000-of-00004.tfrecord   records of `tf.train.Example`
+    OUT/images-00000-of-00004.npz        the index of that file: places, checksums, labels
+
+Any reader of TFRecords can read a shard: `image/encoded` is a JPEG, PNG, ... file,
+`image/class/label` the number of the class, from 0 on, and `image/class/text` its name. With the
+index, an image is read alone, without what comes before it and without parsing the record.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from models.vision.images.decode import Shape
+from models.vision.shards import imagenet
+from models.vision.shards import index as shard_index
+from replicator.atomic import write_whole
+from replicator.errors import UsageError
+
+INDEX = "index.json"
+UNFINISHED = ".conversion.json"
+"""What a conversion is doing; removed at its end."""
+
+
+def shard_name(number: int, count: int) -> str:
+  """The name of a shard, such as `images-00000-of-00004.tfrecord`."""
+  return f"images-{number:05d}-of-{count:05d}.tfrecord"
+
+
+def write_shard(path: Path, examples: Iterable[tuple[bytes, int]],
+                class_names: tuple[str, ...]) -> None:
+  """Writes a shard of encoded images with their labels, and then its index, each whole or not."""
+  temporary = path.with_name(f".{path.name}")  # An interrupted conversion overwrites it.
+  entries, position = [], 0
+  with tf.io.TFRecordWriter(str(temporary)) as writer:
+    for content, label in examples:
+      record = _record(content, label, class_names[label])
+      writer.write(record)
+      entries.append(shard_index.entry(position, record, content, label))
+      position += shard_index.BEFORE + len(record) + shard_index.AFTER
+  with temporary.open("rb") as written:
+    os.fsync(written.fileno())
+  temporary.replace(path)
+  shard_index.write_index(shard_index.index_of(path), path, entries)
+
+
+def _record(content: bytes, label: int, text: str) -> bytes:
+  def of_bytes(value: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+  features = {"image/encoded": of_bytes(content), "image/class/text": of_bytes(text.encode()),
+              "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))}
+  example = tf.train.Example(features=tf.train.Features(feature=features))
+  return example.SerializeToString(deterministic=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+  """What `index.json` holds."""
+
+  class_names: tuple[str, ...]
+  images: int
+  image_shape: Shape | None  # None, if images have their own sizes.
+  shards: tuple[str, ...]
+
+
+def write_facts(root: Path, facts: Facts) -> None:
+  """Writes `index.json`, when all shards are written."""
+  write_whole(root / INDEX, json.dumps(dataclasses.asdict(facts), indent=1) + "\n")
+
+
+class ShardedImages:
+  """The images of shards, as `EncodedImages`; only the index is in memory, 36 bytes an image.
+
+  Their `image_shape` is None if they have their own sizes.
+  """
+
+  def __init__(self, path: str, skips: bool = False) -> None:
+    """Reads the index, and checks that it is of these shards.
+
+    Args:
+      path: the folder that a conversion wrote; or a folder of shards in ImageNet's layout, or a
+        pattern of their names.
+      skips: whether to do without the images that a truncated shard lacks, or whose records were
+        corrupt when they were indexed, and to log them.
+
+    Raises:
+      UsageError: `path` has no index, or a shard is missing, truncated or another one.
+    """
+    self.path = str(path)
+    self.image_shape: Shape | None = None
+    self._shards = imagenet.shards_at(self.path)
+    if self._shards:
+      entries, self.class_names = imagenet.read_indexes(self._shards, skips)
+    else:
+      facts = _facts(self.path)
+      self.class_names, self.image_shape = facts.class_names, facts.image_shape
+      self._shards = [Path(path).expanduser() / name for name in facts.shards]
+      entries = _entries(self._shards, facts.images, skips)
+    self._starts = np.cumsum([0, *map(len, entries)])
+    self._entries = np.concatenate(entries)
+    # The entries of the images: an image that a shard lacks is none, so a position has none.
+    self._numbers = self._whole(entries)
+    self.labels = self._entries["label"][self._numbers]
+
+  def name(self, index: int) -> str:
+    """The shard and the number of the record."""
+    return self._name_of(self._numbers[index])
+
+  def read(self, index: int) -> bytes:
+    """The encoded image; raises a ValueError if it is not the one that was indexed."""
+    number = self._numbers[index]
+    return shard_index.read_image(self._place(number)[0], self._entries[number])
+
+  def files(self) -> list[str]:
+    """The paths of the shards."""
+    return list(map(str, self._shards))
+
+  def _place(self, number: int) -> tuple[Path, int]:
+    shard = int(np.searchsorted(self._starts, number, "right")) - 1
+    return self._shards[shard], int(number - self._starts[shard])
+
+  def _name_of(self, number: int) -> str:
+    shard, record = self._place(number)
+    return f"{shard}: record {record}"
+
+  def _whole(self, entries: list[np.ndarray]) -> np.ndarray:
+    """The numbers of the entries that are not lost; logs the others."""
+    is_lost = np.concatenate(list(map(shard_index.is_lost, self._shards, entries)))
+    lost = np.flatnonzero(is_lost)
+    names = ", ".join(map(self._name_of, lost[:3].tolist()))
+    if len(lost) == len(is_lost):
+      raise UsageError(f"TFRecords.path = {self.path!r}: all of its {len(lost):,} images are lost, "
+                       f"such as {names}: its shards are truncated; copy them again")
+    if len(lost):
+      logging.warning("TFRecords skips %d of %d images, which are truncated or corrupt: %s%s",
+                      len(lost), len(is_lost), names, ", ..." if len(lost) > 3 else "")
+    return np.flatnonzero(~is_lost)
+
+
+def _facts(path: str) -> Facts:
+  root, setting = Path(path).expanduser(), f"TFRecords.path = {path!r}"
+  if not root.is_dir():
+    raise UsageError(f"{setting}: no such folder; write the folder that models.vision.convert "
+                     "wrote")
+  if (root / UNFINISHED).exists():
+    raise UsageError(f"{setting}: its conversion is not finished; run the same command again")
+  if not (root / INDEX).exists():
+    raise UsageError(f"{setting}: has no {INDEX}; make shards of images with: python -m "
+                     "models.vision.convert SOURCE OUT --shards=N")
+  try:
+    facts = json.loads((root / INDEX).read_text())
+    shape = facts["image_shape"]
+    return Facts(tuple(facts["class_names"]), facts["images"], shape and tuple(shape),
+                 tuple(facts["shards"]))
+  except (ValueError, KeyError, TypeError) as error:
+    raise UsageError(f"{root / INDEX}: is not what models.vision.convert wrote; convert again"
+                     ) from error
+
+
+def _entries(shards: list[Path], count: int, may_be_truncated: bool) -> list[np.ndarray]:
+  entries = [shard_index.checked_index(
+      shard, shard_index.index_of(shard), "copy it again, or convert again",
+      may_be_truncated=may_be_truncated)["images"] for shard in shards]
+  if sum(map(len, entries)) != count:
+    raise UsageError(f"{shards[0].parent}: its shards have {sum(map(len, entries)):,} images, and "
+                     f"{INDEX} says {count:,}; convert again")
+  return entries

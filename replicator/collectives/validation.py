@@ -1,0 +1,219 @@
+"""What a call of a collective is checked for: its tensors, its groups, and the other replicas.
+
+Replicas that trace a step wait for each other when they meet, so they meet as seldom as possible: a
+call is compared with those of other replicas where its first tensor moves.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tree
+
+from replicator.errors import UsageError
+from replicator.step import context
+from replicator.step.nest import Nest, map_tensors
+
+Groups = Sequence[Sequence[int]] | None
+
+# The dtype in which tensors of each dtype travel. Small floats are added up in float32.
+WIRE = {tf.float32: tf.float32, tf.float64: tf.float64, tf.int32: tf.int32, tf.int64: tf.int64,
+        tf.bfloat16: tf.float32, tf.float16: tf.float32, tf.bool: tf.int32, tf.int8: tf.int32,
+        tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32, tf.uint32: tf.int64}
+
+
+class Group:
+  """The group of this replica, and the replica's place in it.
+
+  There are `count` groups of `size` replicas, the `members` of each. This is replica `position`
+  (int or int32 []) of group `number` (int or int32 []). Raises a UsageError if the groups differ in
+  size, or do not hold each replica once.
+  """
+
+  def __init__(self, groups: Groups):
+    replicas = context.num_replicas()
+    self.is_whole = groups is None
+    if groups is None:
+      self.count, self.size, self.members = 1, replicas, [list(range(replicas))]
+      self.number = 0
+      return
+    self.members = [list(group) for group in groups]
+    self.count, self.size = len(self.members), len(self.members[0]) if self.members else 0
+    if (any(len(group) != self.size for group in self.members)
+        or sorted(r for group in self.members for r in group) != list(range(replicas))):
+      raise UsageError(f"groups = {self.members}: must be disjoint, of equal size, and together "
+                       f"hold all {replicas} replicas, which are numbered from 0")
+    places = {replica: (number, position) for number, group in enumerate(self.members)
+              for position, replica in enumerate(group)}
+    place = tf.gather(tf.constant([places[r] for r in range(replicas)]), context.replica_id())
+    self.number, self._position = tf.unstack(place)
+
+  @property
+  def position(self) -> int | tf.Tensor:
+    """The place of this replica in its group."""
+    return context.replica_id() if self.is_whole else self._position  # The id is an operation.
+
+  def own(self, x: tf.Tensor) -> tf.Tensor:
+    """What is from the replicas of this group, in its order: `[replicas, ...] -> [size, ...]`."""
+    return x if self.is_whole else tf.gather(x, tf.gather(self.members, self.number))
+
+  def placed(self, x: tf.Tensor) -> tf.Tensor:
+    """A part for each replica, zeros for those of others: `[size, ...] -> [replicas, ...]`."""
+    if self.is_whole:
+      return x
+    replicas = tf.gather(self.members, self.number)
+    return tf.tensor_scatter_nd_update(
+        tf.zeros([self.count * self.size, *x.shape[1:]], x.dtype), replicas[:, tf.newaxis], x)
+
+
+# ---- Checks of a call ---------------------------------------------------------------------------
+
+
+def checked_call(call: str, values: Nest, groups: Groups,
+                 check: Callable[[str, tf.Tensor], None] | None = None) -> tuple[Nest, Group]:
+  """Checks a call on all replicas; returns its nest as tensors, and the group of this replica.
+
+  `call` is the collective's name and other arguments; `check(call, tensor)` may raise a UsageError.
+
+  Raises:
+    UsageError: a tensor or the groups do not fit, another replica makes another call, or the call
+      is made in a graph inside the step.
+  """
+  values = _checked(call, values, check)
+  group = Group(groups)
+  if context.num_replicas() > 1:
+    _record(_in_words(call, values, groups))
+  return values, group
+
+
+def checked_concat(call: str, values: Nest, axis: int, groups: Groups,
+                   check: Callable[[str, tf.Tensor], None]) -> tuple[Nest, Group, bool]:
+  """`checked_call` for tensors that may differ in the length of `axis` from replica to replica.
+
+  Also returns whether they may: whether the lengths must be exchanged when the step runs.
+  """
+  values, group = _checked(call, values, check), Group(groups)
+  if context.num_replicas() == 1:
+    return values, group, False
+  lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
+  _record(_in_words(call, values, groups, axis))
+  equal = Agreement(None if None in lengths else lengths)
+  meet(lambda _: None)
+  # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
+  if not equal or not (all_are_here() or not tf.executing_eagerly()):
+    return values, group, True
+  context.current().collectives[-1] += f", lengths {lengths}"  # What all workers compare.
+  return values, group, False
+
+
+def _checked(call: str, values: Nest, check: Callable[[str, tf.Tensor], None] | None) -> Nest:
+  """The nest as tensors, each of which can travel."""
+  values = map_tensors(tf.convert_to_tensor, values)
+  for x in tree.flatten(values):
+    if x is not None:
+      if x.dtype not in WIRE:
+        raise UsageError(f"{call}: tensors of {x.dtype.name} cannot travel between replicas; cast "
+                         f"to one of: {', '.join(dtype.name for dtype in WIRE)}")
+      if x.shape.rank is None:
+        raise UsageError(f"{call}: a tensor has an unknown number of axes; say how many it has, "
+                         "with tf.ensure_shape(x, [None, ...])")
+      if check:
+        check(call, x)
+  return values
+
+
+def _record(call: str) -> None:
+  """Records the call, which is compared with those of other replicas where they meet."""
+  now = context.current()
+  if now.is_step and context.in_inner_graph():
+    raise UsageError(
+        f"{call}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
+        "replicas cannot meet; call it in the step itself, and loop over a Python range")
+  now.collectives.append(call)
+  now.uncompared.append(call)
+
+
+def _in_words(call: str, values: Nest, groups: Groups, free_axis: int | None = None) -> str:
+  """The call, its groups, and its nest with dtypes and shapes: `{'a': float32 (2, 3)}`."""
+  class _Words(str):
+    __repr__ = str.__str__
+
+  def words(x: tf.Tensor) -> str:
+    shape = x.shape if free_axis is None else freed(x.shape, free_axis)
+    return _Words(f"{x.dtype.name} {shape}")
+  return (f"{call} of {map_tensors(words, values)!r}"
+          f"{'' if groups is None else f', groups {groups}'}")
+
+
+def freed(shape: tf.TensorShape, axis: int) -> tf.TensorShape:
+  """The shape, with an unknown length of `axis`."""
+  sizes = shape.as_list()
+  sizes[axis] = None
+  return tf.TensorShape(sizes)
+
+
+# ---- Where replicas meet ------------------------------------------------------------------------
+
+
+class Agreement:
+  """Whether the replicas of this process have an equal value, which is not None: a `bool`.
+
+  It is known after they `meet`.
+  """
+
+  def __init__(self, value: Any):
+    self.value = value
+    self._holds = value is not None
+    if context.num_replicas() > 1:
+      context.current().agreements.append(self)
+
+  def __bool__(self) -> bool:
+    return self._holds
+
+  def settle(self, values: list[Any]) -> None:
+    """Takes the values of all replicas."""
+    self._holds = self.value is not None and all(value == self.value for value in values)
+
+
+def all_are_here() -> bool:
+  """Whether all replicas are in this process."""
+  strategy = tf.distribute.get_strategy()
+  return (context.num_replicas() == 1
+          or len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync)
+
+
+def meet(function: Callable[..., Any], *values: Any) -> Any:
+  """Calls `function(strategy, *values)` once, with the values of all replicas of this process.
+
+  Before, it compares the calls that the replicas made, and settles their agreements.
+
+  Raises:
+    UsageError: a replica made another call.
+  """
+  now = context.current()
+  calls, now.uncompared = now.uncompared, []
+  agreements, now.agreements = now.agreements, []
+  # In a function, because tf.distribute would take lists apart.
+  return tf.distribute.get_replica_context().merge_call(
+      functools.partial(_meeting, function), args=(lambda: (calls, agreements), *values))
+
+
+def _meeting(function: Callable[..., Any], strategy: tf.distribute.Strategy, said: Any,
+             *values: Any) -> Any:
+  of_replicas = [each() for each in strategy.experimental_local_results(said)]
+  _compare([calls for calls, _ in of_replicas])
+  for asked in zip(*(agreements for _, agreements in of_replicas), strict=True):
+    for agreement in asked:
+      agreement.settle([each.value for each in asked])
+  return function(strategy, *values)
+
+
+def _compare(calls: list[list[str]]) -> None:
+  """Raises a UsageError unless all replicas made the same calls."""
+  for replica, own in enumerate(calls):
+    for first, other in itertools.zip_longest(calls[0], own, fillvalue="nothing"):
+      if first != other:
+        raise UsageError(f"replica 0 calls {first}, but replica {replica} calls {other}; every "
+                         "replica must make the same calls in the same order")

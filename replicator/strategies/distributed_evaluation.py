@@ -1,0 +1,113 @@
+"""The parts of an evaluation, dealt to the replicas of all workers.
+
+    for features in dealing.deal(lambda part: extract(samples(part)), parts):
+      ...
+
+Each part is what it is on one replica, and parts come back in their order. So what is computed from
+them is the same on any number of replicas.
+"""
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from replicator.collectives import collectives
+from replicator.step import context
+from replicator.step.nest import Nest
+from replicator.strategies.replicator import Replicator
+
+Part = Callable[[int], Nest]
+
+
+class Dealer:
+  """Deals parts to replicas: those of this process, or those of all workers if all evaluate.
+
+  Attributes:
+    worker: the number of this process among those that evaluate.
+    workers: how many processes evaluate.
+  """
+
+  def __init__(self, replicator: Replicator, on_all_workers: bool) -> None:
+    self.worker = replicator.worker_id if on_all_workers else 0
+    self.workers = replicator.num_pipelines if on_all_workers else 1
+    self._replicator = replicator
+    # Workers beside parameter servers, and TPUs, run compiled steps only.
+    one_by_one = (replicator.is_async or replicator.name == "tpu"
+                  or replicator.num_local_replicas == 1)
+    self._devices = [None] if one_by_one else list(replicator.strategy.extended.worker_devices)
+    self._all_gather = replicator.compile(lambda step, arguments: replicator.on_replicas(
+        collectives.all_gather, step, arguments))
+
+  def deal(self, function: Part, count: int) -> Iterator[Nest]:
+    """As `deal`."""
+    local = len(self._devices)
+    with ThreadPoolExecutor(local) as pool:
+      for first in range(0, count, self.workers * local):
+        # The last round may have too few parts: the last one then comes several times.
+        mine = [min(first + self.worker * local + i, count - 1) for i in range(local)]
+        # Functions are traced in the first round, which only one thread at a time can do.
+        one_by_one = first == 0 or local == 1 or tf.config.functions_run_eagerly()
+        calls = [functools.partial(_on_device, *each, function)
+                 for each in zip(self._devices, mine, strict=True)]
+        futures = [] if one_by_one else [
+            pool.submit(contextvars.copy_context().run, call) for call in calls]
+        results = [future.result() for future in futures] or [call() for call in calls]
+        yield from self._of_all(results)[:count - first]
+
+  def wait_for_all(self) -> None:
+    """Returns when all workers that evaluate have called it."""
+    self._of_all([np.zeros([], np.int32)] * len(self._devices))
+
+  def _of_all(self, results: list[Nest]) -> list[Nest]:
+    """The results of the replicas of all workers, in the order of replicas."""
+    if self.workers == 1:
+      return results
+    stacked = tree.map_structure(lambda *leaves: np.stack(leaves), *results)
+    gathered = self._replicator.local_results(self._all_gather(
+        context.current().step, (self._replicator.distribute(stacked),)))[0]  # [replicas, 1, ...]
+    return [tree.map_structure(lambda x, i=i: x[i, 0].numpy(), gathered)
+            for i in range(self._replicator.num_replicas)]
+
+
+def deal(function: Part, count: int) -> Iterator[Nest]:
+  """Yields `function(0)`, ..., `function(count - 1)`, computed on all replicas at the same time.
+
+  In an evaluation of `train`, part i runs on the device of replica i % n, in Python; and if the
+  evaluation is `on_all_workers`, every worker gets the results of all, so that every worker must
+  call this alike. Elsewhere parts run one after the other.
+
+  Args:
+    function: makes a part from its number: a nest of arrays, whose shapes are the same for all
+      parts. It may be called twice for the last one.
+    count: the number of parts.
+  """
+  dealer = context.current().dealer
+  if dealer is None:
+    yield from map(function, range(count))
+  else:
+    yield from dealer.deal(function, count)
+
+
+@contextlib.contextmanager
+def chief_first() -> Iterator[None]:
+  """Runs the body on the chief, and then on the other workers that evaluate.
+
+  It is for files that one worker makes and all workers read.
+  """
+  dealer = context.current().dealer
+  if dealer and dealer.worker:
+    dealer.wait_for_all()
+  yield
+  if dealer and not dealer.worker:
+    dealer.wait_for_all()
+
+
+def _on_device(device: str | None, part: int, function: Part) -> Nest:
+  with tf.device(device) if device else contextlib.nullcontext():
+    return function(part)

@@ -1,0 +1,150 @@
+"""Metrics in features during a training: what they measure, in batches, beside real images."""
+
+import weakref
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.evaluation import feature_metrics
+from models.gan.evaluation.feature_metrics import FeatureMetrics
+from models.gan.evaluation.sample_evaluator import SampleEvaluator, samples
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.distances.frechet import frechet_distance
+from models.metrics.extractors.extractor import Extracted
+from models.vision.builtin.digits import Digits, digit_images
+from models.vision.images.image_source import to_unit_range
+from replicator import Replicator
+from replicator.errors import UsageError
+from replicator.step import context
+from replicator.strategies.distributed_evaluation import Dealer
+
+IMAGES = to_unit_range(digit_images()[0]).numpy()
+
+
+class Means:
+  """An extractor of the means of the rows of gray images."""
+
+  name = "means"
+  num_features = 8
+  resizing = "none"
+  is_inception = False
+
+  def __call__(self, images: np.ndarray) -> Extracted:
+    return Extracted(images.mean((2, 3)).astype(np.float32), None)
+
+
+class Gan:
+  """A GAN of noise, whose images are its codes."""
+
+  latent_dim = 64
+  num_classes = 0
+
+  def latents(self, name, shape):
+    return np.random.default_rng(0).uniform(-1, 1, shape)
+
+  def generate(self, z, labels):
+    return z.reshape(-1, 8, 8, 1)
+
+
+def test_real_images_are_near_and_noise_is_far(tmp_path):
+  quality = FeatureMetrics(Digits(), tmp_path, num_samples=1700)
+  near = quality.measure(lambda n, part: IMAGES[:n][part])
+  far = quality.measure(lambda n, part: Gan().generate(
+      Gan().latents("", [n, 64]), None)[part].astype(np.float32))
+  assert list(near) == ["frechet_distance", "precision", "recall", "density", "coverage"]
+  assert near["frechet_distance"] < 1 < 50 < far["frechet_distance"]
+  assert near["coverage"] > 0.9 > 0.2 > far["coverage"]
+  assert quality.description.startswith("1,700 real and 1,700 generated images; features: "
+                                        "classifier of Digits")
+
+
+def test_the_distance_is_that_of_all_images_in_any_batches(tmp_path, monkeypatch):
+  chosen = np.sort(np.random.default_rng(1).permutation(1797)[:100])
+  pixels = np.repeat(digit_images()[0], 3, -1)
+  expected = frechet_distance(*(FeatureStatistics.of(Means()(pixels[indices]).features)
+                                for indices in (chosen, np.arange(100))))
+  for size in (7, 100, 250):
+    monkeypatch.setattr(feature_metrics, "_AT_A_TIME", size)
+    quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid"], 100)
+    found = quality.measure(lambda n, part: IMAGES[:n][part])
+    assert found == {"frechet_distance": pytest.approx(expected, rel=1e-9)}
+
+
+def test_the_numbers_are_the_same_on_any_number_of_replicas(tmp_path, monkeypatch):
+  monkeypatch.setattr(feature_metrics, "_AT_A_TIME", 32)
+  quality = FeatureMetrics(Digits(), tmp_path, metrics=["fid", "prdc", "is"], num_samples=250)
+  expected = quality.measure(lambda n, part: IMAGES[-n:][part])
+  assert len(expected) == 6 and np.isfinite(list(expected.values())).all()
+  for replicas in (1, 2, 4):
+    with context.entered(tf.constant(0, tf.int64)) as here:
+      here.dealer = Dealer(Replicator("mirrored", replicas), on_all_workers=True)
+      assert quality.measure(lambda n, part: IMAGES[-n:][part]) == expected
+
+
+def test_with_statistics_alone_memory_does_not_grow_with_the_samples(tmp_path, monkeypatch):
+  monkeypatch.setattr(feature_metrics, "_AT_A_TIME", 50)
+  quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid"], 1700)
+  made = []
+
+  def generate(n, part):
+    images = IMAGES[:n][part].copy()
+    made.append(weakref.ref(images))
+    assert sum(each() is not None for each in made) <= 2
+    return images
+
+  quality.measure(generate)
+  assert len(made) == 34
+
+
+def test_the_distance_within_classes_needs_a_conditional_generator(tmp_path):
+  quality = FeatureMetrics(Digits(), tmp_path, Means, ["intra_fid"], 1700)
+  labels = digit_images()[1]
+  near = quality.measure(lambda n, part: IMAGES[by_turns(labels)][:n][part], num_classes=10)
+  mixed = quality.measure(lambda n, part: IMAGES[:n][part], num_classes=10)
+  assert list(near) == ["intra_class_frechet_distance"]
+  assert near["intra_class_frechet_distance"] < 0.5 * mixed["intra_class_frechet_distance"]
+  with pytest.raises(UsageError, match="has 'intra_fid', and the generator has no classes"):
+    quality.measure(lambda n, part: IMAGES[:n][part])
+
+
+def by_turns(labels):
+  """Indices of images whose labels are 0, 1, ..., 9, 0, 1, ..."""
+  of_class = [np.resize(np.flatnonzero(labels == which), 180) for which in range(10)]
+  return np.stack(of_class, 1).ravel()
+
+
+def test_only_inception_has_fid(tmp_path, monkeypatch):
+  monkeypatch.setattr(Means, "is_inception", True)
+  quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid"], 100)
+  assert list(quality.measure(lambda n, part: IMAGES[:n][part])) == ["fid"]
+
+
+def test_images_that_are_not_finite_have_no_numbers(tmp_path):
+  quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid", "prdc"], 50)
+  found = quality.measure(lambda n, part: np.full([50, 8, 8, 1], np.nan))
+  assert list(found) == ["frechet_distance", "precision", "recall", "density", "coverage"]
+  assert np.isnan(list(found.values())).all()
+
+
+def test_too_few_images_for_a_metric_end_with_one_line(tmp_path):
+  with pytest.raises(UsageError, match="metric 'kid' of 900 real and 900 generated"):
+    FeatureMetrics(Digits(), tmp_path, Means, ["kid"], 900)
+  with pytest.raises(UsageError, match="no metric 'fdi'"):
+    FeatureMetrics(Digits(), tmp_path, Means, ["fdi"])
+
+
+@pytest.mark.usefixtures("restored")
+def test_gin_chooses_them_for_an_evaluator(tmp_path):
+  gin.parse_config(["SampleEvaluator.quality = @FeatureMetrics", "FeatureMetrics.metrics = ['fid']",
+                    "FeatureMetrics.num_samples = 300", "SampleEvaluator.rows = 2"])
+  evaluation = SampleEvaluator(Digits(), str(tmp_path))(Gan())
+  assert list(evaluation.scalars) == ["frechet_distance"]
+  assert evaluation.method.startswith("300 real and 300 generated images; features: classifier of")
+
+
+def test_parts_of_samples_are_parts_of_all():
+  whole = samples(Gan(), 10)
+  parts = [samples(Gan(), 10, slice(i, i + 4), batch_size=3) for i in (0, 4, 8)]
+  np.testing.assert_array_equal(np.concatenate(parts), whole)

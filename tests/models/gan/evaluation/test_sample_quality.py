@@ -1,0 +1,187 @@
+"""Sample quality: Fréchet distances against closed forms, and covered classes."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import tensorflow as tf
+
+from models.gan.evaluation import sample_quality
+from models.gan.evaluation.sample_quality import SampleQuality, frechet_distance
+from models.vision.builtin.shapes import Shapes
+from models.vision.images.image_source import InMemoryImages, read, to_unit_range
+from replicator.errors import UsageError
+
+RNG = np.random.default_rng(0)
+
+
+def with_moments(mean, covariance, n=500):
+  """A sample with exactly this mean and unbiased covariance: [n, d]."""
+  x = RNG.normal(size=[n, len(mean)])
+  x = (x - x.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(x.T))).T
+  return mean + x @ np.linalg.cholesky(covariance).T
+
+
+def closed_form(mean1, covariance1, mean2, covariance2):
+  root = scipy.linalg.sqrtm(covariance1 @ covariance2).real
+  return np.sum((mean1 - mean2) ** 2) + np.trace(covariance1 + covariance2 - 2 * root)
+
+
+def test_distance_of_two_gaussians():
+  # Commuting covariances: |m|^2 + sum((s1 - s2)^2) = 9 + (1 - 2)^2 + (3 - 1)^2.
+  first = with_moments(np.array([0.0, 0.0]), np.diag([1.0, 9.0]))
+  second = with_moments(np.array([3.0, 0.0]), np.diag([4.0, 1.0]))
+  assert frechet_distance(first, second) == pytest.approx(14, rel=1e-9)
+
+
+@pytest.mark.parametrize("d", [5, 64])
+def test_distance_equals_scipy_in_float64(d):
+  mixing1, mixing2 = RNG.normal(size=(2, d, d)) / np.sqrt(d)
+  first = RNG.normal(size=[300, d]) @ mixing1
+  second = 0.3 + RNG.normal(size=[400, d]) @ mixing2
+  expected = closed_form(first.mean(0), np.cov(first.T), second.mean(0), np.cov(second.T))
+  assert frechet_distance(first, second) == pytest.approx(expected, rel=1e-6)
+
+
+def test_equal_sets_have_distance_0_even_with_dead_features():
+  x = RNG.normal(size=[200, 8]).astype(np.float32)
+  x[:, 3] = 0
+  assert 0 <= frechet_distance(x, x[::-1]) < 1e-9
+
+
+def test_a_feature_that_is_not_finite_is_not_a_perfect_score():
+  x = RNG.normal(size=[20, 3])
+  x[4, 1] = np.nan
+  assert np.isnan(frechet_distance(x, RNG.normal(size=[20, 3])))
+
+
+SOURCE = Shapes(16, size=600)
+
+
+@pytest.fixture(scope="module")
+def quality(tmp_path_factory):
+  return SampleQuality(SOURCE, tmp_path_factory.mktemp("run") / "classifier", num_samples=300)
+
+
+def real(indices):
+  return to_unit_range(read(SOURCE, indices)[0]).numpy()
+
+
+def test_real_images_are_near_and_cover_all_classes(quality):
+  asked = []
+  def generate(n):
+    asked.append(n)
+    return real(np.arange(n))
+  result = quality.measure(generate)
+  noise = quality.measure(lambda n: RNG.uniform(-1, 1, [n, 16, 16, 3]))
+  assert asked == [300]
+  assert list(result) == ["classifier_frechet_distance", "classes_covered", "classifier_accuracy",
+                          "classifier_confidence"]
+  assert all(type(value) is float for value in result.values())
+  assert result["classifier_frechet_distance"] < noise["classifier_frechet_distance"] / 20
+  assert result["classes_covered"] == 12
+  assert 0.8 < result["classifier_accuracy"] == noise["classifier_accuracy"] <= 1
+
+
+# All forms of one color or of two: the classifier never confuses colors.
+@pytest.mark.parametrize("classes", [[0, 3, 6, 9], [1, 2, 4, 5, 7, 8, 10, 11]])
+def test_missing_classes_are_counted(quality, classes):
+  indices = np.flatnonzero(np.isin(np.arange(SOURCE.size) % 12, classes))
+  result = quality.measure(lambda n: real(np.resize(indices, n)))
+  full = quality.measure(lambda n: real(np.arange(n)))
+  assert result["classes_covered"] == len(classes)
+  assert result["classifier_frechet_distance"] > 10 * full["classifier_frechet_distance"]
+
+
+@pytest.fixture
+def of_pixels(monkeypatch):
+  """Instead of training one, a classifier by the first pixel: 10 is the class 1, 20 the class 2."""
+  class Classifier:
+    accuracy, num_train, num_held_out = 1.0, 1, 1
+
+    def __call__(self, images):
+      return images.reshape(len(images), -1)[:, :2], np.eye(4)[images[:, 0, 0, 0] // 10]
+  monkeypatch.setattr(sample_quality, "load_or_train", lambda source, folder: Classifier())
+
+
+def images_of(counts: list[int]) -> np.ndarray:
+  """So many images of each class, uint8 [n, 1, 2, 1]."""
+  return np.repeat(10 * np.repeat(np.arange(len(counts), dtype=np.uint8), counts), 2
+                   ).reshape(-1, 1, 2, 1)
+
+
+@pytest.mark.parametrize("counts, covered", [
+    ([10, 10, 0, 0], 2), ([19, 1, 0, 0], 1), ([15, 5, 0, 0], 2), ([0, 20, 0, 0], 1)])
+def test_a_class_is_covered_from_a_fifth_of_its_share_of_the_real_images(
+    counts, covered, of_pixels, tmp_path):
+  # 20 of 100 images, about 10 of each class: 1 is less than a fifth, and 5 are more.
+  labels = np.repeat([0, 1], 50)
+  source = InMemoryImages(images_of([50, 50]), labels, tuple("abcd"))
+  quality = SampleQuality(source, tmp_path, num_samples=20)
+  result = quality.measure(lambda n: to_unit_range(images_of(counts)).numpy())
+  assert result["classes_covered"] == covered
+
+
+@pytest.mark.parametrize("counts, covered", [
+    ([5, 5, 5, 5], 3), ([7, 7, 6, 0], 3), ([0, 0, 0, 20], 0)])
+def test_a_class_that_no_real_image_has_is_not_covered(counts, covered, of_pixels, tmp_path):
+  source = InMemoryImages(images_of([7, 7, 6]), np.repeat([0, 1, 2], [7, 7, 6]), tuple("abcd"))
+  quality = SampleQuality(source, tmp_path, num_samples=20)
+  result = quality.measure(lambda n: to_unit_range(images_of(counts)).numpy())
+  assert result["classes_covered"] == covered
+
+
+@pytest.mark.parametrize("classes, accuracy, lowest", [
+    ([0, 1, 0, 1, 0, 1], 1.0, 1.0), ([0, 1, 0, 0, 0, 1], 5 / 6, 2 / 3), ([1, 0, 1, 0, 1, 0], 0, 0)])
+def test_a_label_counts_if_the_classifier_finds_it(classes, accuracy, lowest, of_pixels, tmp_path):
+  source = InMemoryImages(images_of([3, 3]), np.repeat([0, 1], 3), tuple("ab"))
+  quality = SampleQuality(source, tmp_path, num_samples=6)
+  drawn = images_of([1, 1])[classes]
+  result = quality.measure(lambda n: to_unit_range(drawn).numpy(), num_classes=2)
+  assert result["label_accuracy"] == pytest.approx(accuracy)
+  assert result["lowest_label_accuracy"] == pytest.approx(lowest)
+  # The softmax of the logits 1, 0, 0, 0.
+  assert result["classifier_confidence"] == pytest.approx(np.e / (np.e + 3))
+
+
+def test_two_images_of_each_are_enough(of_pixels, tmp_path):
+  source = InMemoryImages(images_of([2]), np.array([0, 0]), ("a",))
+  assert SampleQuality(source, tmp_path).num_samples == 2
+
+
+def test_no_label_counts_in_images_that_are_not_finite(quality):
+  result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan), num_classes=12)
+  assert result["label_accuracy"] == result["lowest_label_accuracy"] == 0
+
+
+def test_measuring_twice_gives_the_same(quality):
+  images = RNG.uniform(-1, 1, [300, 16, 16, 3])
+  assert quality.measure(lambda n: images) == quality.measure(lambda n: images)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_any_precision_is_accepted(quality, dtype):
+  images = real(np.arange(300))
+  exact = quality.measure(lambda n: images)["classifier_frechet_distance"]
+  result = quality.measure(lambda n: tf.cast(images, dtype).numpy())
+  assert result["classifier_frechet_distance"] == pytest.approx(exact, rel=0.1)
+
+
+def test_images_that_are_not_finite_give_nan_and_no_class(quality):
+  result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan, np.float32))
+  assert np.isnan(result["classifier_frechet_distance"])
+  assert result["classes_covered"] == 0
+  assert np.isnan(result["classifier_confidence"])
+
+
+def test_the_description_says_what_is_compared(quality):
+  assert quality.description.startswith("300 real and 300 generated images; 64 features")
+  assert "on 120 others (not Inception)" in quality.description
+
+
+def test_there_are_never_more_samples_than_images(tmp_path):
+  assert SampleQuality(Shapes(8, size=100), tmp_path).num_samples == 100
+
+
+def test_too_few_samples_are_refused_in_one_line(tmp_path):
+  with pytest.raises(UsageError, match=r"^SampleQuality\.num_samples = 1 with 600 images"):
+    SampleQuality(SOURCE, tmp_path, num_samples=1)

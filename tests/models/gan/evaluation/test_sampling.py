@@ -1,0 +1,239 @@
+"""Samples belong to a seed and a number; truncation, classes, paths, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.evaluation import sampling
+from models.gan.latents.distributions import (
+  normal_latents,
+  truncated,
+  truncated_normal_latents,
+  uniform_latents,
+)
+from replicator.errors import UsageError
+from replicator.step import context
+
+DIM = 6
+
+
+class Painter:
+  """A generator that paints its codes and its labels: images [n, 1, DIM + 1, 1]."""
+
+  latent_dim = DIM
+
+  def __init__(self, latents=normal_latents, num_classes=0):
+    self.latents, self.num_classes = latents, num_classes
+    self.calls: list[tuple] = []
+
+  def generate(self, z, labels):
+    self.calls.append((z.numpy(), labels.numpy()))
+    weights = labels if labels.dtype.is_floating else tf.one_hot(
+        labels, max(self.num_classes, 1), dtype=z.dtype)
+    place = tf.reduce_sum(weights * tf.range(weights.shape[1], dtype=z.dtype), 1) / 10.0
+    return tf.concat([z / 5.0, place[:, None]], 1)[:, None, :, None]
+
+  def codes(self):
+    return np.concatenate([z for z, _ in self.calls])
+
+
+def drawn(gan, count, **options):
+  batches = list(sampling.sample(gan, count, **options))
+  return [np.concatenate(column) for column in zip(*batches, strict=True)]
+
+
+def test_an_image_does_not_depend_on_the_number_of_images():
+  images, _ = drawn(Painter(), 70, seed=3)
+  assert images.shape == (70, 1, DIM + 1, 1) and images.dtype == np.uint8
+  assert len(np.unique(images, axis=0)) == 70
+  for count in (1, 32, 33):
+    np.testing.assert_array_equal(drawn(Painter(), count, seed=3)[0], images[:count])
+
+
+def test_all_batches_have_one_size_so_that_rounding_is_the_same():
+  gan = Painter()
+  drawn(gan, 40)
+  assert [len(z) for z, _ in gan.calls] == [sampling.BATCH] * 2
+
+
+def test_seeds_differ_and_leave_the_streams_of_the_run_alone():
+  context.run.seed = 7
+  first, second = drawn(Painter(), 4, seed=1)[0], drawn(Painter(), 4, seed=2)[0]
+  assert (first != second).any(axis=(1, 2, 3)).all()
+  assert context.run.seed == 7
+  context.run.seed = 0
+  np.testing.assert_array_equal(drawn(Painter(), 4, seed=1)[0], first)
+
+
+def test_classes_come_in_turn():
+  assert drawn(Painter(num_classes=3), 7)[1].tolist() == [0, 1, 2, 0, 1, 2, 0]
+  assert drawn(Painter(num_classes=9), 5, classes=[3, 7])[1].tolist() == [3, 7, 3, 7, 3]
+  assert drawn(Painter(), 3)[1].tolist() == [0, 0, 0]
+
+
+def test_the_class_does_not_change_the_code():
+  gans = Painter(num_classes=9), Painter(num_classes=9)
+  drawn(gans[0], 8, classes=[3])
+  drawn(gans[1], 8, classes=[1, 2])
+  np.testing.assert_array_equal(gans[0].codes(), gans[1].codes())
+
+
+# ---- Truncation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("latents", "largest"), [
+    (normal_latents, 2.0), (truncated_normal_latents, 2.0), (uniform_latents, 1.0)])
+@pytest.mark.parametrize("truncation", [1.0, 0.5])
+def test_truncated_codes_fill_their_bounds(latents, largest, truncation):
+  gan = Painter(latents)
+  drawn(gan, 640, truncation=truncation)
+  bound = np.abs(gan.codes()).max()
+  assert 0.98 * largest * truncation < bound < largest * truncation
+
+
+def test_a_truncated_sample_resembles_the_one_of_the_full_code():
+  full, narrow = Painter(), Painter()
+  drawn(full, 64)
+  drawn(narrow, 64, truncation=0.5)
+  assert np.corrcoef(full.codes().ravel(), narrow.codes().ravel())[0, 1] > 0.95
+
+
+def own_latents(name, shape):
+  return normal_latents(name, shape)
+
+
+@pytest.mark.parametrize(("latents", "truncation", "line"), [
+    (normal_latents, 0.0, "truncation = 0.0: must be above 0"),
+    (normal_latents, -1.0, "must be above 0"), (normal_latents, math.nan, "must be above 0"),
+    (uniform_latents, 1.5, "the codes are uniform in .-1, 1.*; write at most 1"),
+    (own_latents, 0.5, "these are of 'own_latents'; leave it out")])
+def test_a_truncation_that_means_nothing_is_refused(latents, truncation, line):
+  with pytest.raises(UsageError, match=line):
+    truncated(latents, truncation)
+
+
+# ---- Paths --------------------------------------------------------------------------------------
+
+
+def path(gan, count, seeds, classes=()):
+  sampling.interpolate(gan, count, seeds, classes)
+  return gan.codes()[:count]
+
+
+def first_code(gan, seed):
+  drawn(gan, 1, seed=seed)
+  return gan.calls[-1][0][0]
+
+
+def test_a_path_leads_through_the_first_code_of_each_seed():
+  codes = path(Painter(), 9, [1, 2, 3])
+  for position, seed in ((0, 1), (4, 2), (8, 3)):
+    np.testing.assert_array_equal(codes[position], first_code(Painter(), seed))
+
+
+def test_an_arc_turns_evenly_and_is_as_far_out_as_its_ends():
+  codes = path(Painter(), 5, [1, 2]).astype(np.float64)
+  units = codes / np.linalg.norm(codes, axis=1, keepdims=True)
+  ends = first_code(Painter(), 1), first_code(Painter(), 2)
+  lengths = np.linalg.norm(ends, axis=1)
+  assert np.linalg.norm(codes[2]) > np.linalg.norm(np.mean(ends, 0)) * 1.1
+  assert np.linalg.norm(codes, axis=1).min() >= lengths.min() * 0.9
+  # The formula of Shoemake 1985 for t = 1/4, by hand.
+  angle = np.arccos(units[0] @ units[-1])
+  expected = (math.sin(0.75 * angle) * ends[0] + math.sin(0.25 * angle) * ends[1]) / math.sin(angle)
+  np.testing.assert_allclose(codes[1], expected, rtol=1e-5)
+
+
+def test_a_path_from_a_code_to_itself_stays_there():
+  first_axis = lambda name, shape: tf.one_hot(tf.zeros(shape[:1], tf.int32), shape[1])
+  for latents in (normal_latents, first_axis):
+    codes = path(Painter(latents), 3, [1, 1])
+    np.testing.assert_allclose(codes, [first_code(Painter(latents), 1)] * 3, rtol=1e-6)
+
+
+def test_the_path_between_uniform_codes_stays_in_their_cube():
+  codes = path(Painter(uniform_latents), 5, [1, 2])
+  np.testing.assert_allclose(codes[2], (codes[0] + codes[4]) / 2, rtol=1e-5, atol=1e-7)
+
+
+def test_a_path_between_classes_mixes_them_and_keeps_the_code():
+  gan = Painter(num_classes=4)
+  images = sampling.interpolate(gan, 3, [5], [1, 3])
+  z, weights = gan.calls[0]
+  assert (z[:3] == z[0]).all() and (z[0] == first_code(Painter(), 5)).all()
+  np.testing.assert_allclose(weights[:3], [[0, 1, 0, 0], [0, 0.5, 0, 0.5], [0, 0, 0, 1]])
+  np.testing.assert_array_equal(images[0], drawn(Painter(num_classes=4), 1, seed=5,
+                                                 classes=[1])[0][0])
+
+
+def test_a_path_may_change_codes_and_classes_at_once():
+  gan = Painter(num_classes=4)
+  assert len(sampling.interpolate(gan, 40, [1, 2], [0, 3])) == 40
+  assert [len(z) for z, _ in gan.calls] == [sampling.BATCH] * 2
+  z, weights = gan.codes()[:40], np.concatenate([w for _, w in gan.calls])[:40]
+  assert weights[-1].tolist() == [0, 0, 0, 1] and (z[-1] == first_code(Painter(), 2)).all()
+
+
+@pytest.mark.parametrize(("seeds", "classes"), [([1], []), ([1], [2]), ([1, 2, 3], [1, 2])])
+def test_a_path_to_nowhere_is_refused(seeds, classes):
+  with pytest.raises(UsageError, match="write several seeds, several classes, or as many of both"):
+    sampling.interpolate(Painter(num_classes=4), 5, seeds, classes)
+
+
+# ---- Reconstructions ----------------------------------------------------------------------------
+
+
+class Mirror(Painter):
+  def reconstruct(self, images, labels):
+    self.calls.append((images.numpy(), labels.numpy()))
+    return 1.0 - tf.cast(images, tf.float32) / 127.5
+
+
+def test_reconstructions_come_in_batches_with_their_classes():
+  gan = Mirror(num_classes=3)
+  images = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
+  decoded = sampling.reconstruct(gan, images, [2, 0])
+  np.testing.assert_array_equal(decoded, 255 - images)
+  assert np.concatenate([labels for _, labels in gan.calls]).tolist() == [2, 0] * 20
+
+
+def test_a_gan_of_no_classes_needs_none_to_reconstruct():
+  gan = Mirror()
+  sampling.reconstruct(gan, np.zeros([2, 1, 1, 1], np.uint8))
+  assert gan.calls[0][1].tolist() == [0, 0]
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gan", "call", "line"), [
+    (object(), sampling.check, "object has no 'latents', so it is no GAN that can be sampled"),
+    (Painter(num_classes=9), lambda gan: drawn(gan, 1, classes=[9]),
+     "class 9: the GAN has the classes 0 to 8"),
+    (Painter(num_classes=9), lambda gan: drawn(gan, 1, classes=[0, -1]), "class -1: the GAN has"),
+    (Painter(), lambda gan: drawn(gan, 1, classes=[0, 1]),
+     "classes 0, 1: the GAN was trained without classes"),
+    (Painter(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
+     "Painter has no encoder"),
+    (Mirror(num_classes=2), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
+     "the generator needs the classes of the images"),
+    (Painter(lambda name, shape: tf.fill(shape, math.nan)), lambda gan: drawn(gan, 1),
+     "the images are not finite")])
+def test_what_cannot_be_sampled_is_refused(gan, call, line):
+  with pytest.raises(UsageError, match=line):
+    call(gan)
+
+
+def test_the_shape_of_images_is_that_of_a_sample():
+  assert sampling.image_shape(Painter()) == (1, DIM + 1, 1)
+
+
+def test_a_set_of_samples_has_those_of_the_seed():
+  images, _ = drawn(Painter(), 70, seed=3)
+  found = sampling.SampleSet("run", Painter(), 70, seed=3)
+  assert (found.size, found.resolution, found.formats) == (70, (1, DIM + 1), set())
+  chosen = np.array([0, 31, 32, 69])
+  np.testing.assert_array_equal(np.concatenate(list(found.batches(chosen))),
+                                np.repeat(images[chosen], 3, -1))

@@ -1,0 +1,34 @@
+"""The distributions of codes, by their moments and bounds."""
+
+import gin
+import numpy as np
+import pytest
+
+from models.gan.latents import distributions
+
+SHAPE = [400, 100]
+
+
+@pytest.fixture(autouse=True)
+def clean():
+  yield
+  gin.clear_config()
+
+
+def test_normal_latents_are_normal():
+  z = distributions.normal_latents("z", SHAPE).numpy()
+  np.testing.assert_allclose([z.mean(), z.std(), (z ** 4).mean()], [0, 1, 3], atol=0.1)
+
+
+def test_truncated_normal_latents_stay_within_twice_the_truncation():
+  gin.parse_config("truncated_normal_latents.truncation = 0.5")
+  z = distributions.truncated_normal_latents("z", SHAPE).numpy()
+  assert 0.99 < abs(z).max() <= 1.0
+  # 0.8796 is the standard deviation of N(0, 1) within [-2, 2].
+  np.testing.assert_allclose(z.std(), 0.5 * 0.8796, rtol=0.01)
+
+
+def test_uniform_latents_are_uniform_from_minus_1_to_1():
+  z = distributions.uniform_latents("z", SHAPE).numpy()
+  assert -1 <= z.min() < -0.999 and 0.999 < z.max() < 1
+  np.testing.assert_allclose([z.mean(), z.var()], [0, 1 / 3], atol=0.01)

@@ -1,0 +1,129 @@
+"""Adversarial losses and their gradients against closed forms."""
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.gan.losses import adversarial
+from replicator.errors import UsageError
+
+SCORES = np.random.default_rng(0).normal(size=(2, 10), scale=1.5)
+
+# float64 to its last bits: a loss that passes through float32 would be 1e-7 off.
+DTYPES = [("float64", 1e-14), ("float32", 1e-6), ("bfloat16", 2e-2)]
+CALLS = {"eager": lambda f: f, "function": tf.function,
+         "xla": lambda f: tf.function(f, jit_compile=True)}
+
+
+def softplus(x):
+  return np.log1p(np.exp(x))
+
+
+# The discriminator's loss and the generator's in closed form, by their name in gin.
+CLOSED_FORMS = {
+    "hinge": (lambda real, fake: np.mean(np.maximum(0, 1 - real) + np.maximum(0, 1 + fake)),
+              lambda fake: -np.mean(fake)),
+    "wasserstein": (lambda real, fake: np.mean(fake) - np.mean(real), lambda fake: -np.mean(fake)),
+    "minimax": (lambda real, fake: np.mean(softplus(-real)) + np.mean(softplus(fake)),
+                lambda fake: -np.mean(softplus(fake)) - softplus(-1)),
+    "modified": (lambda real, fake: np.mean(softplus(-real)) + np.mean(softplus(fake)),
+                 lambda fake: np.mean(softplus(-fake))),
+    "least_squares": (lambda real, fake: (np.mean((real - 1) ** 2) + np.mean(fake ** 2)) / 2,
+                      lambda fake: np.mean((fake - 1) ** 2) / 2),
+    "relativistic": (lambda real, fake: np.mean(softplus(fake - real)),
+                     lambda real, fake: np.mean(softplus(real - fake))),
+}
+
+
+@pytest.mark.parametrize("dtype, tolerance", DTYPES)
+@pytest.mark.parametrize("name, shape, called", [
+    *(("hinge", [10], called) for called in CALLS), ("hinge", [10, 1], "eager"),
+    *((name, [10], "eager") for name in list(CLOSED_FORMS)[1:])])
+def test_losses_equal_the_closed_form(dtype, tolerance, name, shape, called):
+  real, fake = (tf.cast(tf.reshape(scores, shape), dtype) for scores in SCORES)
+  loss = gin.get_configurable(name)()
+  of_generator = [0, 1] if loss.is_relative else [1]
+  d_loss, g_loss = CALLS[called](lambda: (
+      loss.discriminator(real, fake), loss.generator(*([real, fake][i] for i in of_generator))))()
+  assert d_loss.shape == g_loss.shape == []
+  assert d_loss.dtype == g_loss.dtype == (tf.float64 if dtype == "float64" else tf.float32)
+  discriminator, generator = CLOSED_FORMS[name]
+  np.testing.assert_allclose(d_loss, discriminator(*SCORES), rtol=tolerance)
+  np.testing.assert_allclose(g_loss, generator(*SCORES[of_generator]), rtol=tolerance * 10)
+
+
+@pytest.mark.parametrize("of_real, of_fake", [(0.5, 2.0), (1.0, 2.0), (0.5, 1.0), (2.0, 2.0)])
+def test_a_hinge_has_the_margins_that_are_set(of_real, of_fake):
+  real, fake = map(tf.constant, SCORES)
+  found = adversarial.hinge(real_margin=of_real, fake_margin=of_fake).discriminator(real, fake)
+  np.testing.assert_allclose(found, np.mean(np.maximum(0, of_real - SCORES[0])) +
+                             np.mean(np.maximum(0, of_fake + SCORES[1])), rtol=1e-14)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-15), *DTYPES[1:]])
+def test_gradients_equal_the_closed_form(call, dtype, tolerance):
+  loss = adversarial.hinge()
+
+  @call
+  def gradients(real, fake):
+    with tf.GradientTape(persistent=True) as tape:
+      tape.watch([real, fake])
+      both = loss.discriminator(real, fake), loss.generator(fake)
+    return tape.gradient(both[0], [real, fake]), tape.gradient(both[1], fake)
+
+  (d_real, d_fake), g_fake = gradients(*(tf.cast(scores, dtype) for scores in SCORES))
+  # Each example has the weight 1 / n, or 0 beyond the margin.
+  for gradient, expected in [(d_real, np.where(SCORES[0] < 1, -0.1, 0)),
+                             (d_fake, np.where(SCORES[1] > -1, 0.1, 0)),
+                             (g_fake, np.full(10, -0.1))]:
+    assert gradient.dtype == dtype
+    np.testing.assert_allclose(tf.cast(gradient, tf.float64), expected, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_losses_add_nothing_to_graph_collections(name):
+  loss = gin.get_configurable(name)()
+
+  @tf.function
+  def step():
+    loss.discriminator(tf.zeros([2]), tf.zeros([2]))
+    return loss.generator(*[tf.zeros([2])] * (1 + loss.is_relative))
+
+  assert "losses" not in step.get_concrete_function().graph.collections
+
+
+@pytest.mark.parametrize("name", ["hinge", "wasserstein"])
+def test_batches_of_different_sizes_are_refused(name):
+  with pytest.raises(ValueError, match=r"\(3,\) and \(2,\) are incompatible"):
+    gin.get_configurable(name)().discriminator(tf.zeros([3]), tf.zeros([2]))
+
+
+# A real example has the label 0.9, and a generated one 0.
+SMOOTHED = softplus(-2.0) * 0.9 + softplus(2.0) * 0.1 + softplus(3.0)
+
+
+# The labels of the generator are not smoothed.
+@pytest.mark.parametrize("name, options, expected, of_generator", [
+    ("minimax", {"label_smoothing": 0.2}, SMOOTHED, -softplus(3.0) - softplus(-1.0)),
+    ("modified", {"label_smoothing": 0.2}, SMOOTHED, softplus(-3.0)),
+    ("least_squares", {"real_label": 2.5, "fake_label": 1.0}, (0.5 ** 2 + 2.0 ** 2) / 2,
+     0.5 ** 2 / 2),
+])
+def test_gin_sets_the_options_of_a_loss(name, options, expected, of_generator):
+  for option, value in options.items():
+    gin.bind_parameter(f"{name}.{option}", value)
+  try:
+    loss = gin.get_configurable(name)()
+  finally:
+    gin.clear_config()
+  real, fake = tf.constant([2.0], tf.float64), tf.constant([3.0], tf.float64)
+  np.testing.assert_allclose(loss.discriminator(real, fake), expected, rtol=1e-14)
+  np.testing.assert_allclose(loss.generator(fake), of_generator, rtol=1e-7)  # TF-GAN's constant.
+
+
+def test_a_step_without_images_for_the_generator_refuses_a_relative_loss():
+  adversarial.refuse_relative("SNGAN", adversarial.hinge())
+  with pytest.raises(UsageError, match=r"SNGAN.loss: compares samples with images in the"):
+    adversarial.refuse_relative("SNGAN", adversarial.relativistic())

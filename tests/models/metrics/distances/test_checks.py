@@ -1,0 +1,82 @@
+"""What every metric refuses, in one line that names it."""
+
+import re
+
+import numpy as np
+import pytest
+
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.distances.frechet import frechet_distance
+from models.metrics.distances.inception_score import inception_score
+from models.metrics.distances.kernel import kernel_distance
+from models.metrics.distances.neighbors import density_coverage, precision_recall
+from replicator.errors import UsageError
+
+RANDOM = np.random.default_rng(0)
+GOOD = RANDOM.normal(size=[20, 4]).astype(np.float32)
+NARROW = GOOD[:, :3]
+PAIRS = {
+    "kernel": lambda real, generated: kernel_distance(real, generated, 2, 10),
+    "precision": precision_recall,
+    "density": density_coverage,
+    "frechet": lambda real, generated: frechet_distance(
+        FeatureStatistics.of(real, "real"), FeatureStatistics.of(generated, "generated")),
+}
+each_pair = pytest.mark.parametrize("metric", PAIRS.values(), ids=PAIRS)
+
+
+def refused(words: str):
+  """One line that has the words."""
+  return pytest.raises(UsageError, match=re.compile(r"\A[^\n]*" + words + r"[^\n]*\Z"))
+
+
+def broken(value):
+  features = GOOD.copy()
+  features[[7, 9], 2] = value
+  return features
+
+
+@each_pair
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_that_are_not_finite(metric, value):
+  with refused("generated features are NaN or infinite in 2 of 20 rows, first in row 7"):
+    metric(GOOD, broken(value))
+  with refused("real features are NaN"):
+    metric(broken(value), GOOD)
+
+
+@each_pair
+def test_different_dimensions(metric):
+  with refused("real features have 4 dimensions and the generated ones 3"):
+    metric(GOOD, NARROW)
+
+
+@each_pair
+def test_another_shape(metric):
+  with refused(r"generated features have the shape \[20\]"):
+    metric(GOOD, GOOD[:, 0])
+
+
+@pytest.mark.parametrize("metric, words", [
+    (lambda few: kernel_distance(GOOD, few, 2, 10), "4 generated samples, and KID with subset_size "
+                                                    "= 10 needs 10"),
+    (lambda few: precision_recall(few, GOOD, 4), "4 real samples, and a 4-th neighbor .*needs 5"),
+    (lambda few: density_coverage(GOOD, few), "4 generated samples, and a 5-th neighbor"),
+    (lambda few: inception_score(few, 5), "4 generated samples, and .* of 5 splits needs 5"),
+    (lambda few: FeatureStatistics.of(few[:1]).covariance, "covariance of 1 samples"),
+])
+def test_too_few_samples(metric, words):
+  with refused(words):
+    metric(GOOD[:4])
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: kernel_distance(GOOD, GOOD, 0, 10), "0 subsets of 10"),
+    (lambda: kernel_distance(GOOD, GOOD, 2, 1), "2 subsets of 1"),
+    (lambda: inception_score(GOOD, 0), "0 splits"),
+    (lambda: inception_score(broken(np.nan)), "NaN"),
+    (lambda: precision_recall(GOOD, GOOD, 0), "k is at least 1"),
+])
+def test_settings_without_a_meaning(call, words):
+  with refused(words):
+    call()

@@ -1,0 +1,73 @@
+"""Streamed statistics equal those of all data at once, however it is divided."""
+
+import functools
+import operator
+
+import numpy as np
+import pytest
+
+from models.metrics.distances import feature_statistics
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.distances.frechet import frechet_distance
+
+RANDOM = np.random.default_rng(0)
+FEATURES = (RANDOM.normal(size=[997, 12]) @ RANDOM.normal(size=[12, 12]) + 30).astype(np.float32)
+
+
+def assert_equal(found, expected, tolerance=1e-13):
+  assert found.count == expected.count
+  np.testing.assert_allclose(found.mean, expected.mean, rtol=tolerance)
+  np.testing.assert_allclose(found.scatter, expected.scatter, rtol=tolerance,
+                             atol=tolerance * np.abs(expected.scatter).max())
+
+
+def of_parts(count):
+  return [FeatureStatistics.of(part) for part in np.array_split(FEATURES, count)]
+
+
+def test_they_are_numpys_in_float64():
+  found = FeatureStatistics.of(FEATURES)
+  exact = FEATURES.astype(np.float64)
+  np.testing.assert_allclose(found.mean, exact.mean(0), rtol=1e-14)
+  np.testing.assert_allclose(found.covariance, np.cov(exact.T), rtol=1e-12)
+  assert found.mean.dtype == found.scatter.dtype == np.float64
+
+
+@pytest.mark.parametrize("count", [2, 4, 100, 997])
+def test_parts_add_to_the_whole(count):
+  assert_equal(functools.reduce(operator.add, of_parts(count)), FeatureStatistics.of(FEATURES))
+
+
+def test_the_order_and_the_grouping_do_not_matter():
+  a, b, c, d = of_parts(4)
+  assert_equal((a + b) + (c + d), a + (b + (c + d)))
+  assert_equal(d + b + a + c, a + b + c + d)
+
+
+def test_unequal_parts_and_empty_ones_add():
+  empty = FeatureStatistics.of(np.zeros([0, 12]))
+  parts = [FEATURES[:1], FEATURES[1:900], FEATURES[900:]]
+  found = functools.reduce(operator.add, map(FeatureStatistics.of, parts), empty)
+  assert_equal(found + empty, FeatureStatistics.of(FEATURES))
+  assert (empty + empty).count == 0
+
+
+def test_a_large_mean_does_not_cancel():
+  # In sums of squares, 1e8 + 1e-4 has 4 digits of the variance.
+  x = RANDOM.normal(size=[10_000, 2]) * 1e-2 + 1e4
+  found = functools.reduce(operator.add, map(FeatureStatistics.of, np.array_split(x, 200)))
+  np.testing.assert_allclose(found.covariance, np.cov(x.T), rtol=1e-9, atol=1e-13)
+
+
+def test_blocks_of_rows_are_invisible(monkeypatch):
+  whole = FeatureStatistics.of(FEATURES)
+  monkeypatch.setattr(feature_statistics, "_ROWS", 10)
+  assert_equal(FeatureStatistics.of(FEATURES), whole)
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_a_distance_is_the_same_on_any_number_of_replicas(replicas):
+  generated = FeatureStatistics.of(FEATURES * 1.1)
+  whole = frechet_distance(FeatureStatistics.of(FEATURES), generated)
+  parts = functools.reduce(operator.add, of_parts(replicas))
+  assert frechet_distance(parts, generated) == pytest.approx(whole, rel=1e-11)

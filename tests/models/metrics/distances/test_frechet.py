@@ -1,0 +1,116 @@
+"""Fréchet distances against closed forms, SciPy and TF-GAN."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+from absl import logging
+
+from models.gan.evaluation import sample_quality
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.distances.frechet import frechet_distance, intra_class_frechet_distance
+from replicator.errors import UsageError
+
+RANDOM = np.random.default_rng(0)
+
+
+def gaussian(mean, covariance, count=1000):
+  """Statistics with exactly these moments."""
+  return FeatureStatistics(count, np.asarray(mean, float), np.asarray(covariance) * (count - 1.0))
+
+
+def distance(real, generated):
+  return frechet_distance(FeatureStatistics.of(real), FeatureStatistics.of(generated))
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+  lines = []
+  monkeypatch.setattr(logging, "warning", lambda text, *values: lines.append(text % values))
+  return lines
+
+
+def test_two_gaussians_with_commuting_covariances():
+  # |m|^2 + sum((s1 - s2)^2) = 9 + (1 - 2)^2 + (3 - 1)^2.
+  found = frechet_distance(gaussian([0, 0], np.diag([1, 9])), gaussian([3, 0], np.diag([4, 1])))
+  assert found == pytest.approx(14, rel=1e-12)
+
+
+def test_a_singular_covariance_is_exact():
+  # A point against a line: all variance remains, and orthogonal lines share nothing.
+  line, other = np.diag([4.0, 0, 0]), np.diag([0, 9.0, 0])
+  point = gaussian([0, 0, 2], np.zeros([3, 3]))
+  assert frechet_distance(gaussian([0, 0, 0], line), point) == pytest.approx(8, rel=1e-12)
+  assert frechet_distance(gaussian([0, 0, 0], line),
+                          gaussian([0, 0, 0], other)) == pytest.approx(13, rel=1e-12)
+
+
+def test_it_equals_scipys_root():
+  mixing = RANDOM.normal(size=(2, 20, 20))
+  first, second = RANDOM.normal(size=[300, 20]) @ mixing[0], RANDOM.normal(size=[400, 20]) + 0.3
+  root = scipy.linalg.sqrtm(np.cov(first.T) @ np.cov(second.T)).real
+  expected = (np.sum((first.mean(0) - second.mean(0)) ** 2)
+              + np.trace(np.cov(first.T) + np.cov(second.T) - 2 * root))
+  assert distance(first, second) == pytest.approx(expected, rel=1e-10)
+
+
+def test_it_equals_tf_gans():
+  first, second = RANDOM.normal(size=[300, 20]), RANDOM.normal(size=[200, 20]) * 1.2
+  assert distance(first, second) == pytest.approx(
+      sample_quality.frechet_distance(first, second), rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [500, 10])
+def test_a_set_is_at_distance_0_from_itself(count):
+  x = RANDOM.normal(size=[count, 40]) + 5
+  x[:, 3] = 0
+  assert 0 <= distance(x, x[::-1]) < 1e-10
+
+
+def test_fewer_samples_than_dimensions_warn_with_both_numbers(warnings):
+  distance(RANDOM.normal(size=[30, 40]), RANDOM.normal(size=[1100, 40]))
+  [line] = warnings
+  assert "30 real and 1,100 generated samples in 40 dimensions" in line and "\n" not in line
+
+
+def test_enough_samples_do_not_warn(warnings):
+  distance(RANDOM.normal(size=[40, 40]), RANDOM.normal(size=[41, 40]))
+  assert not warnings
+
+
+# ---- Within classes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dimensions", [4, 60])  # More and fewer than samples of a class.
+def test_it_is_the_mean_of_the_distances_of_each_class(dimensions):
+  real, generated = RANDOM.normal(size=[2, 90, dimensions])
+  labels, others = np.arange(90) % 3 + 7, RANDOM.permutation(np.arange(90) % 3 + 7)
+  found = intra_class_frechet_distance(real, labels, generated, others)
+  expected = {c: distance(real[labels == c], generated[others == c]) for c in (7, 8, 9)}
+  assert found.by_class == pytest.approx(expected, rel=1e-10)
+  assert found.mean == pytest.approx(np.mean(list(expected.values())), rel=1e-10)
+
+
+def test_it_sees_a_class_without_variety():
+  real = RANDOM.normal(size=[200, 3]) + 10 * (np.arange(200) % 2)[:, None]
+  generated = np.repeat([[0.0], [10.0]], 100, axis=0) + np.zeros([1, 3])
+  found = intra_class_frechet_distance(real, np.arange(200) % 2, generated, np.arange(200) // 100)
+  assert found.mean == pytest.approx(3, abs=0.5)  # All of the variance, which is 1 a dimension.
+
+
+def test_few_samples_of_a_class_warn_once(warnings):
+  x = RANDOM.normal(size=[60, 30])
+  intra_class_frechet_distance(x, np.arange(60) % 3, x, np.arange(60) % 3)
+  [line] = warnings
+  assert "20 real and 20 generated samples in a class in 30 dimensions" in line
+
+
+def test_a_class_that_one_set_lacks_is_named():
+  x = RANDOM.normal(size=[6, 2])
+  with pytest.raises(UsageError, match="Class 5 has 0 real and 3 generated samples"):
+    intra_class_frechet_distance(x, [1] * 6, x, [1, 1, 1, 5, 5, 5])
+
+
+def test_labels_that_do_not_match_are_refused():
+  x = RANDOM.normal(size=[6, 2])
+  with pytest.raises(UsageError, match=r"6 generated features and labels of the shape \[5\]"):
+    intra_class_frechet_distance(x, [1] * 6, x, [1] * 5)

@@ -1,0 +1,124 @@
+"""Precision, recall, density and coverage: exact at ties, and however the pairs are divided."""
+
+import math
+
+import numpy as np
+import pytest
+
+from models.metrics.distances import neighbors
+from models.metrics.distances.neighbors import (
+  IMPROVED,
+  PRDC,
+  Convention,
+  density_coverage,
+  neighbor_scores,
+  precision_recall,
+)
+
+RANDOM = np.random.default_rng(0)
+CLOSED, OPEN = Convention(2, closed=True), Convention(2, closed=False)
+INTEGERS = RANDOM.integers(0, 3, size=[2, 40, 3])
+# Far from the origin, where |x|^2 - 2 x . y + |y|^2 cancels to a few digits.
+FAR = (RANDOM.normal(size=[700, 64]) + 40).astype(np.float32)
+
+
+def by_hand(real, generated, k, closed):
+  """The four numbers of integer points, in exact arithmetic."""
+  def squared(x, y):
+    return sum((int(a) - int(b)) ** 2 for a, b in zip(x, y, strict=True))
+
+  def radius(points, i):
+    return sorted(squared(points[i], other) for j, other in enumerate(points) if j != i)[k - 1]
+
+  def inside(points):
+    limits = [radius(points, i) for i in range(len(points))]
+    return lambda i, x: squared(points[i], x) < limits[i] + closed
+
+  in_real, in_generated = inside(real), inside(generated)
+  n, m = range(len(real)), range(len(generated))
+  return (
+      np.mean([any(in_real(i, x) for i in n) for x in generated]),
+      np.mean([any(in_generated(j, x) for j in m) for x in real]),
+      sum(in_real(i, x) for i in n for x in generated) / (k * len(generated)),
+      np.mean([any(in_real(i, x) for x in generated) for i in n]))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("closed", [True, False])
+def test_integer_points_with_many_ties_are_exact(k, closed):
+  real, generated = INTEGERS[0], INTEGERS[1, :33]
+  [found] = neighbor_scores(real, generated, [Convention(k, closed)])
+  assert found == pytest.approx(by_hand(real, generated, k, closed), abs=1e-15)
+
+
+def test_the_conventions_differ_at_ties():
+  closed, opened = neighbor_scores(*INTEGERS, [CLOSED, OPEN])
+  assert closed.density > opened.density and closed.recall > opened.recall
+
+
+@pytest.mark.parametrize("entries", [1, 900, 10 ** 5, 10 ** 9])
+def test_blocks_are_invisible(monkeypatch, entries):
+  generated = np.concatenate([FAR[:300], FAR[300:] + 0.3])
+  whole = neighbor_scores(FAR, generated)
+  monkeypatch.setattr(neighbors, "_ENTRIES", entries)
+  assert neighbor_scores(FAR, generated) == whole
+
+
+@pytest.mark.parametrize("real", [FAR, FAR * 1e-9, FAR[:, :1]], ids=["far", "small", "line"])
+def test_copies_of_the_real_samples_are_ties(real):
+  # Each ball has its center, k - 1 others and, on its surface, the k-th.
+  closed, opened = neighbor_scores(real, RANDOM.permutation(real), [CLOSED, OPEN])
+  if real.shape[1] > 1:
+    assert closed == (1, 1, 3 / 2, 1) and opened == (1, 1, 1, 1)
+  assert closed[:2] == (1, 1) and closed.density >= 3 / 2
+
+
+def test_a_collapsed_generator_on_a_real_sample():
+  generated = np.repeat(FAR[:1], 50, axis=0)
+  closed, opened = neighbor_scores(FAR, generated, [CLOSED, OPEN])
+  # Its balls have no radius: closed ones contain the one real sample, and open ones nothing.
+  assert (closed.precision, closed.recall) == (1, 1 / 700)
+  assert (opened.precision, opened.recall) == (1, 0)
+
+
+def test_equal_real_samples_have_balls_without_a_radius():
+  real = np.repeat(FAR[:1], 50, axis=0)
+  closed, opened = neighbor_scores(real, np.concatenate([FAR[:5], FAR[:1]]), [CLOSED, OPEN])
+  assert closed == pytest.approx((2 / 6, 1, 2 * 50 / (2 * 6), 1))
+  assert (opened.precision, opened.density, opened.coverage) == (0, 0, 0)
+
+
+def test_rounding_of_the_worst_kind_breaks_no_tie(monkeypatch):
+  exact = neighbors._squared_distances
+
+  def rounded(points, others):
+    for rows, squared in exact(points, others):
+      error = 64 * np.finfo(np.float64).eps * np.sum(FAR[0] ** 2)
+      yield rows, squared + RANDOM.uniform(-error, error, squared.shape)
+
+  monkeypatch.setattr(neighbors, "_squared_distances", rounded)
+  test_copies_of_the_real_samples_are_ties(FAR)
+  test_a_collapsed_generator_on_a_real_sample()
+  test_equal_real_samples_have_balls_without_a_radius()
+
+
+def test_generated_samples_far_away_score_0():
+  for found in neighbor_scores(FAR, FAR + 100):
+    assert found == (0, 0, 0, 0)
+
+
+def test_two_sets_of_one_distribution_score_as_the_paper_derives():
+  real, generated = RANDOM.normal(size=[2, 1500, 8])
+  density, coverage = density_coverage(real, generated)
+  assert density == pytest.approx(1, abs=0.08)
+  # 1 - (N - 1)...(N - k) / (M + N - 1)...(M + N - k) for N real and M generated samples.
+  expected = 1 - math.prod((1500 - i) / (3000 - i) for i in range(1, 6))
+  assert coverage == pytest.approx(expected, abs=0.02)
+
+
+def test_the_defaults_are_those_of_the_papers():
+  generated = FAR[::-1] + RANDOM.normal(size=FAR.shape) * 0.5
+  improved, prdc = neighbor_scores(FAR, generated)
+  assert precision_recall(FAR, generated) == improved[:2]
+  assert density_coverage(FAR, generated) == prdc[2:]
+  assert (tuple(IMPROVED), tuple(PRDC)) == ((3, True), (5, False))

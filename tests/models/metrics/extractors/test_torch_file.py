@@ -1,0 +1,314 @@
+"""The reader of PyTorch's files: what it reads, and what it refuses.
+
+`zip.pth` and `stream.pth` were written by PyTorch 2.13.0:
+
+  state = torch.nn.BatchNorm1d(2).state_dict()
+  table = torch.arange(12.0).reshape(3, 4)
+  state["table"], state["column"], state["turned"] = table, table[:, 1], table.T
+  state["half"] = torch.tensor([[1.5], [-2.0]], dtype=torch.float16)
+  state["double"] = torch.tensor(1 / 3, dtype=torch.float64)
+  state["flags"] = torch.tensor([True, False])
+  state["parameter"] = torch.nn.Parameter(torch.tensor([7.0]))
+  torch.save(state, "zip.pth")
+  torch.save(state, "stream.pth", _use_new_zipfile_serialization=False)
+"""
+
+import io
+import os
+import pickle
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.metrics.extractors import torch_file
+from replicator.errors import UsageError
+from tests.models.metrics.torch_writer import (
+    archive,
+    called,
+    dictionary,
+    named,
+    number,
+    storage,
+    stream,
+    tensor,
+    text,
+)
+
+FILES = {name: Path(__file__).with_name(f"{name}.pth") for name in ("zip", "stream")}
+
+
+# ---- What PyTorch wrote -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_files_of_pytorch_are_read(kind):
+  tensors = torch_file.load(FILES[kind])
+  table = np.arange(12, dtype=np.float32).reshape(3, 4)
+  expected = {
+      "weight": np.ones(2, np.float32), "bias": np.zeros(2, np.float32),
+      "running_mean": np.zeros(2, np.float32), "running_var": np.ones(2, np.float32),
+      "num_batches_tracked": np.array(0), "table": table, "column": table[:, 1], "turned": table.T,
+      "half": np.array([[1.5], [-2]], np.float16), "double": np.array(1 / 3),
+      "flags": np.array([True, False]), "parameter": np.array([7], np.float32)}
+  assert list(tensors) == list(expected)
+  for name, array in expected.items():
+    assert tensors[name].dtype == array.dtype
+    np.testing.assert_array_equal(tensors[name], array)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_views_of_one_storage_share_it(kind):
+  tensors = torch_file.load(FILES[kind])
+  for name in ("column", "turned"):
+    assert np.shares_memory(tensors["table"], tensors[name])
+    assert not tensors[name].flags.writeable
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_that_ends_early_is_refused(kind, tmp_path):
+  content = FILES[kind].read_bytes()
+  for end in (0, 1, 4, 100, len(content) // 2, len(content) - 1):
+    assert_refused(tmp_path, content[:end])
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_damaged_file_is_refused_or_read(kind, tmp_path):
+  content = FILES[kind].read_bytes()
+  generator = np.random.default_rng(0)
+  refused = 0
+  for _ in range(300):
+    damaged = bytearray(content)
+    for place in generator.integers(len(content), size=3):
+      damaged[place] = generator.integers(256)
+    try:
+      read(tmp_path, bytes(damaged))
+    except UsageError as error:
+      assert "\n" not in str(error)
+      refused += 1
+  assert refused > 50  # The other changes hit numbers, padding, or what need not be read.
+
+
+# ---- What an attacker writes --------------------------------------------------------------------
+
+def read(folder: Path, content: bytes) -> dict[str, np.ndarray]:
+  path = folder / "weights.pth"
+  path.write_bytes(content)
+  return torch_file.load(path)
+
+
+def assert_refused(folder: Path, content: bytes, reason: str = "is not read") -> None:
+  """It is refused in one line, without more memory than a small multiple of the file."""
+  tracemalloc.start()
+  try:
+    with pytest.raises(UsageError, match=reason) as caught:
+      read(folder, content)
+    assert tracemalloc.get_traced_memory()[1] < 10 * len(content) + 2 ** 20
+  finally:
+    tracemalloc.stop()
+  message = str(caught.value)
+  assert "\n" not in message and message.isprintable() and len(message) < 300
+  assert "weights.pth" in message
+
+
+WRITERS = {"zip": archive, "stream": stream}
+GOOD = dictionary(a=tensor(storage()))
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_what_is_written_here_is_read(write, tmp_path):
+  np.testing.assert_array_equal(read(tmp_path, write(GOOD))["a"], np.arange(4.0))
+  columns = dictionary(a=tensor(storage(), 1, (2, 1), (2, 1)))
+  np.testing.assert_array_equal(read(tmp_path, write(columns))["a"], [[1], [3]])
+
+
+CALLS = {
+    "os.system": called("os", "system", text("touch ran")),
+    "posix.system": called("posix", "system", text("touch ran")),
+    "builtins.eval": called("builtins", "eval", text("open('ran', 'w')")),
+    "a name alone": named("builtins", "exec"),
+    "a class of torch": called("torch.nn", "Linear", number(1)),
+    "a control character": named("os", "sys\x1b[31mtem"),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("program", CALLS.values(), ids=CALLS)
+def test_code_is_not_run(write, program, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert_refused(tmp_path, write(dictionary(a=program)), "only tensors are read")
+  assert not os.path.exists("ran")
+
+
+def test_a_pickle_of_python_that_runs_code_is_refused(tmp_path, monkeypatch):
+  class Hostile:
+    def __reduce__(self):
+      return os.system, ("touch ran",)
+
+  monkeypatch.chdir(tmp_path)
+  for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+    program = pickle.dumps({"a": Hostile()}, protocol)
+    assert_refused(tmp_path, program)
+    assert_refused(tmp_path, archive(program))
+  assert not os.path.exists("ran")
+
+
+HUGE = 2 ** 62
+BAD_TENSORS = {
+    "a huge storage": (tensor(storage(size=HUGE), shape=(HUGE,)), "needs|several"),
+    "a greater storage": (tensor(storage(size=5)), "needs"),
+    "a negative storage": (tensor(storage(size=-1)), "not a count"),
+    "a view of a storage": (tensor(storage(view=text("view"))), "kind"),
+    "a type that is not known": (tensor(storage(kind="_rebuild_tensor_v2")), "asks for"),
+    "a shape that is too long": (tensor(storage(), shape=(5,)), "outside"),
+    "an offset": (tensor(storage(), offset=1), "outside"),
+    "a negative offset": (tensor(storage(), offset=-1), "counts"),
+    "a negative stride": (tensor(storage(), offset=3, strides=(-1,)), "counts"),
+    "a long stride": (tensor(storage(), shape=(2,), strides=(4,)), "outside"),
+    "a huge stride": (tensor(storage(), shape=(1,), strides=(HUGE,)), "outside"),
+    "many copies": (tensor(storage(), shape=(2 ** 31, 2 ** 31), strides=(0, 0)), "outside"),
+    "no elements": (tensor(storage(), shape=(0, HUGE), strides=(1, 1)), "outside"),
+    "more than 63 bits": (tensor(storage(), offset=2 ** 80), "counts"),
+    "many dimensions": (tensor(storage(), shape=(1,) * 70, strides=(1,) * 70), "counts"),
+    "other strides": (tensor(storage(), strides=(1, 1)), "counts"),
+    "no storage": (tensor(number(3)), "counts"),
+    "another key": (tensor(storage(key="1")), "no record|storages"),
+    "a function alone": (named("torch._utils", "_rebuild_tensor_v2"), "not a tensor"),
+    "a dictionary of arguments": (called("collections", "OrderedDict", b"]"), "not known"),
+    "a number": (number(3), "not a tensor"),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("case", BAD_TENSORS)
+def test_bad_tensors_are_refused(write, case, tmp_path):
+  program, reason = BAD_TENSORS[case]
+  assert_refused(tmp_path, write(dictionary(a=program)), reason)
+
+
+DEEP = b"".join(b"q\0h\0h\0\x86" for _ in range(100))  # 2^100 leaves in 101 tuples.
+BAD_PROGRAMS = {
+    "a list": (b"]", "no dictionary"),
+    "a key that is hashed for years": (b"}" + b")" + DEEP + number(1) + b"s", "not strings"),
+    "a key with 2^100 parts": (b"}(" + b")" + DEEP + number(1) + b"u", "not strings"),
+    "nothing": (b"}", "no tensors"),
+    "a text that is longer than the file": (b"X" + b"\xff" * 4, "damaged"),
+    "bytes that are longer than the file": (b"\x8e" + b"\xff" * 7 + b"\x0f", "is not read"),
+    "a bytearray": (b"\x96" + struct.pack("<Q", 2 ** 40), "is not read"),
+    "an extension": (b"\x82\1", "EXT1"),
+    "an empty stack": (b"R", "damaged"),
+    "no end of a tuple": (b"t", "damaged"),
+    "what was not remembered": (b"h\7", "damaged"),
+    "a call of a number": (number(3) + b")R", "damaged"),
+    "a dictionary with a key more": (b"}(" + text("a") + b"u", "damaged"),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("case", BAD_PROGRAMS)
+def test_bad_programs_are_refused(write, case, tmp_path):
+  program, reason = BAD_PROGRAMS[case]
+  assert_refused(tmp_path, write(program), reason)
+
+
+def test_a_huge_place_in_the_memory_takes_none(tmp_path):
+  tracemalloc.start()  # Python's own machine would take 32 GB.
+  tensors = read(tmp_path, archive(GOOD + b"r" + b"\xff" * 4))
+  assert list(tensors) == ["a"] and tracemalloc.get_traced_memory()[1] < 2 ** 20
+  tracemalloc.stop()
+
+
+def test_a_program_without_end_is_refused(tmp_path, monkeypatch):
+  monkeypatch.setattr(torch_file.torch_pickle, "_MAX_INSTRUCTIONS", 1000)
+  assert_refused(tmp_path, archive(b"N" * 1001), "more than 1,000 instructions")
+
+
+# ---- The archive --------------------------------------------------------------------------------
+
+
+def test_a_zip_bomb_is_refused(tmp_path):
+  bomb = archive(GOOD, zipfile.ZIP_DEFLATED, **{"data/0": bytes(50_000_000)})
+  assert len(bomb) < 100_000
+  assert_refused(tmp_path, bomb, "compressed")
+
+
+def test_records_that_overlap_are_refused(tmp_path):
+  content = io.BytesIO()
+  names = [str(i) for i in range(50)]
+  with zipfile.ZipFile(content, "w") as file:
+    file.writestr("archive/data.pkl", b"\x80\2" + dictionary(
+        **{name: tensor(storage(name, 4096), shape=(4096,)) for name in names}) + b".")
+    file.writestr("archive/data/0", bytes(16_384))
+    first = file.getinfo("archive/data/0")
+    for name in names[1:]:
+      record = zipfile.ZipInfo(f"archive/data/{name}")
+      record.header_offset, record.CRC = first.header_offset, first.CRC
+      record.file_size = record.compress_size = first.file_size
+      file.filelist.append(record)
+      file.NameToInfo[record.filename] = record
+  assert_refused(tmp_path, content.getvalue(), "overlap")
+
+
+def test_a_record_beyond_the_largest_file_is_refused(tmp_path):
+  content = io.BytesIO()
+  with zipfile.ZipFile(content, "w") as file:
+    file.writestr("archive/data.pkl", b"N.")
+    file.getinfo("archive/data.pkl").header_offset = 2 ** 64 - 2
+  assert_refused(tmp_path, content.getvalue(), "damaged")
+
+
+def test_a_record_that_was_changed_is_refused(tmp_path):
+  content = archive(GOOD)
+  numbers = np.arange(4, dtype="<f4").tobytes()
+  assert content.count(numbers) == 1
+  assert_refused(tmp_path, content.replace(numbers, bytes(16)), "damaged")
+
+
+def test_an_encrypted_record_is_refused(tmp_path):
+  content = bytearray(archive(GOOD))
+  entry = content.index(b"PK\1\2")
+  content[entry + 8] |= 1
+  assert_refused(tmp_path, bytes(content), "damaged")
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path):
+  content = io.BytesIO()
+  with zipfile.ZipFile(content, "w") as file:
+    file.writestr("word/document.xml", "<text/>")
+  assert_refused(tmp_path, content.getvalue(), r"data\.pkl")
+  assert_refused(tmp_path, archive(GOOD, **{"data/0": bytes(16), "other/data.pkl": b"N."}),
+                 r"data\.pkl")
+
+
+def test_the_other_order_of_bytes_is_refused(tmp_path):
+  records = {"data/0": np.arange(4, dtype=">f4").tobytes(), "byteorder": b"big"}
+  assert_refused(tmp_path, archive(GOOD, **records), "order of bytes")
+  assert_refused(tmp_path, stream(GOOD, little=False), "order of bytes")
+
+
+# ---- The stream ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content, reason", [
+    (stream(GOOD, magic=1), "does not begin"), (stream(GOOD, version=1000), "version"),
+    (stream(GOOD, size=3), "4 elements, and then 3"), (stream(GOOD, size=-1), "and then -1"),
+    (stream(GOOD, keys=("0", "1")), "storages"), (stream(GOOD, keys=(0,)), "storages"),
+    (stream(GOOD)[:-1], "incomplete"), (stream(GOOD)[:-20], "incomplete"),
+    (b"\x93NUMPY\1\0", "does not begin"), (b"", "does not begin")])
+def test_a_stream_that_is_not_right_is_refused(content, reason, tmp_path):
+  assert_refused(tmp_path, content, reason)
+
+
+def test_a_storage_of_two_sizes_is_refused(tmp_path):
+  program = dictionary(a=tensor(storage()), b=tensor(storage(size=3), shape=(3,)))
+  assert_refused(tmp_path, stream(program), "several")
+
+
+def test_no_file(tmp_path):
+  with pytest.raises(UsageError, match=r"none.pth cannot be read \(No such file or directory\)"):
+    torch_file.load(tmp_path / "none.pth")
+  with pytest.raises(UsageError, match="Is a directory"):
+    torch_file.load(tmp_path)

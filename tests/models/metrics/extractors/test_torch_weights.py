@@ -1,0 +1,89 @@
+"""Weights of PyTorch in Keras layers: what is computed, and which files are refused."""
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks.feature_parity import random_tensors, shapes
+from models.metrics.extractors.torch_weights import fill
+from replicator.errors import UsageError
+
+
+def norm_of(name: str) -> str:
+  return f"{name}_bn"
+
+
+def small() -> keras.Model:
+  """A convolution of each kind and a linear layer."""
+  inputs = keras.Input([5, 5, 3])
+  x = keras.layers.Conv2D(4, (1, 3), name="conv")(inputs)
+  x = keras.layers.DepthwiseConv2D(3, name="depthwise")(x)
+  x = keras.layers.Dense(2, name="fc")(keras.layers.Flatten()(x))
+  return keras.Model(inputs, x, name="Small")
+
+
+@pytest.fixture(scope="module")
+def network():
+  return small()
+
+
+@pytest.fixture
+def tensors(network):
+  return random_tensors(shapes(network, norm_of))
+
+
+def correlated(image: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+  """[h, w], [kh, kw] -> [h - kh + 1, w - kw + 1], as PyTorch's convolution."""
+  windows = np.lib.stride_tricks.sliding_window_view(image, kernel.shape)
+  return np.einsum("hwij,ij->hw", windows, kernel)
+
+
+def normalized(x: np.ndarray, tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
+  gain, bias, mean, variance = (tensors[f"{name}_bn.{part}"].astype(np.float64) for part in
+                                ("weight", "bias", "running_mean", "running_var"))
+  return (x - mean) / np.sqrt(variance + 1e-3) * gain + bias
+
+
+def test_outputs_are_those_of_the_layers_in_pytorch(network, tensors):
+  fill(network, tensors, norm_of, "file")
+  image = np.random.default_rng(0).normal(size=[5, 5, 3])
+  kernels = tensors["conv.weight"].astype(np.float64)
+  x = np.stack([sum(correlated(image[..., i], kernel[i]) for i in range(3))
+                for kernel in kernels], -1)
+  x = normalized(x, tensors, "conv")
+  kernels = tensors["depthwise.weight"].astype(np.float64)
+  x = np.stack([correlated(x[..., i], kernels[i, 0]) for i in range(4)], -1)
+  x = normalized(x, tensors, "depthwise")
+  y = tensors["fc.weight"].astype(np.float64) @ x.reshape(-1) + tensors["fc.bias"]
+  np.testing.assert_allclose(network(image[None].astype(np.float32))[0], y, rtol=1e-5)
+
+
+def test_any_strides_and_float_types_are_taken(network, tensors):
+  fill(network, tensors, norm_of, "file")
+  expected = network.get_weights()
+  tensors["conv.weight"] = np.asfortranarray(tensors["conv.weight"]).astype(np.float64)
+  tensors["conv_bn.num_batches_tracked"] = np.array(3)
+  fill(network, tensors, norm_of, "file")
+  for weight, same in zip(network.get_weights(), expected, strict=True):
+    np.testing.assert_array_equal(weight, same)
+
+
+def change(name: str, value: object):
+  def change(tensors: dict) -> None:
+    tensors[name] = value
+  return change
+
+
+@pytest.mark.parametrize("spoil, message", [
+    (lambda tensors: tensors.pop("depthwise_bn.running_var"),
+     r"file has no such tensor where Small needs 'depthwise_bn.running_var' \[4\]"),
+    (change("fc.weight", np.zeros([2, 13])), r"file has \[2, 13\] where Small needs 'fc.weight'"),
+    (change("conv.weight", np.full([4, 3, 1, 3], np.nan)), "not finite where .* 'conv.weight'"),
+    (change("conv_bn.running_var", np.full(4, -1.0)), "negative where .* 'conv_bn.running_var'"),
+    (change("fc2.weight", np.zeros([2, 2])), "file has 1 tensors that Small .* 'fc2.weight'"),
+])
+def test_other_weights_are_refused(network, tensors, spoil, message):
+  spoil(tensors)
+  with pytest.raises(UsageError, match=message):
+    fill(network, tensors, norm_of, "file")
+

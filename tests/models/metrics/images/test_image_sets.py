@@ -1,0 +1,76 @@
+"""Sets of images: what is read, resized, and seen of them."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.metrics.images.image_sets import Seen, Source, open_set, pick
+from models.vision.builtin.digits import Digits
+from replicator.errors import UsageError
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [300, 6, 4, 3], np.uint8)
+
+
+def read(images):
+  return np.concatenate(list(images.batches(np.arange(images.size))))
+
+
+def test_files_of_a_folder_are_read_in_order_at_any_depth(tmp_path):
+  for number, image in enumerate(IMAGES):
+    folder = tmp_path / f"{number // 100}"
+    folder.mkdir(exist_ok=True)
+    Image.fromarray(image).save(folder / f"{number:03}.png")
+  (tmp_path / "dataset.json").write_text("{}")
+  images = open_set(str(tmp_path))
+  assert (images.size, images.resolution, images.resizing) == (300, (6, 4), "none")
+  np.testing.assert_array_equal(read(images), IMAGES)
+  assert images.formats == {"PNG"}
+  np.testing.assert_array_equal(pick(images, np.array([290, 3, 290])), IMAGES[[290, 3, 290]])
+
+
+def test_the_format_is_that_of_the_content(tmp_path):
+  Image.fromarray(IMAGES[0]).save(tmp_path / "a.png", format="JPEG")
+  assert open_set(str(tmp_path)).formats == {"JPEG"}
+
+
+def test_gray_images_have_equal_channels(tmp_path):
+  Image.fromarray(IMAGES[0, ..., 0]).save(tmp_path / "a.png")
+  np.savez(tmp_path / "a.npz", images=IMAGES[:1, ..., :1])
+  for images in (open_set(str(tmp_path)), open_set(str(tmp_path / "a.npz"))):
+    np.testing.assert_array_equal(read(images), np.repeat(IMAGES[:1, ..., :1], 3, -1))
+  digits = Source("digits", Digits())
+  assert pick(digits, np.array([5, 2])).shape == (2, 8, 8, 3)
+
+
+def test_center_squares_are_those_of_pillow(tmp_path):
+  Image.fromarray(IMAGES[0]).save(tmp_path / "a.png")
+  np.savez(tmp_path / "a.npz", images=IMAGES[:1], labels=np.zeros(1))
+  square = Image.fromarray(IMAGES[0, 1:5]).resize((3, 3), Image.Resampling.BICUBIC)
+  for path in (tmp_path, tmp_path / "a.npz"):
+    images = open_set(str(path), resolution=3)
+    assert images.resolution == (3, 3) and "center squares to 3x3" in images.resizing
+    np.testing.assert_array_equal(read(images), np.asarray(square)[None])
+
+
+def test_code_in_an_array_does_not_run(tmp_path):
+  np.savez(tmp_path / "a.npz", images=np.array([print], object))
+  with pytest.raises(UsageError, match=r"a\.npz: cannot be read \(Object arrays cannot be"):
+    open_set(str(tmp_path / "a.npz"))
+
+
+def test_several_arrays_of_images_are_refused(tmp_path):
+  np.savez(tmp_path / "a.npz", real=IMAGES, fake=IMAGES)
+  with pytest.raises(UsageError, match=r"2 arrays of images among: real \[300, 6, 4, 3\], fake"):
+    open_set(str(tmp_path / "a.npz"))
+
+
+def test_what_was_seen_of_batches():
+  seen, gray = Seen(), Seen()
+  for batch, expected in zip(seen(iter([IMAGES[:9], IMAGES[9:]])), (IMAGES[:9], IMAGES[9:]),
+                             strict=True):
+    np.testing.assert_array_equal(batch, expected)
+  whole = Seen()
+  list(whole(iter([IMAGES])))
+  assert seen.count == 300 and not seen.is_gray and seen.sha256 == whole.sha256
+  list(gray(iter([np.repeat(IMAGES[..., :1], 3, -1)])))
+  assert gray.is_gray and gray.sha256 != seen.sha256

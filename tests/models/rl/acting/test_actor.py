@@ -1,0 +1,276 @@
+"""The actor of the training process: its timesteps, exact resume, environments that fail."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from models.rl.acting.actor import Actor
+from models.rl.environments.environments import Environments
+from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
+from replicator import Replicator
+from replicator.errors import RunFailed
+from replicator.step.replicated import copies_of
+
+
+class Recorder:
+  """Stands in for a replay and for a normalizer, and keeps what it receives."""
+
+  def __init__(self):
+    self.rows: list[Timesteps] = []
+    self.seen: list[np.ndarray] = []
+
+  def insert(self, rows: Timesteps) -> None:
+    self.rows.append(rows)
+
+  def update(self, observations: np.ndarray) -> None:
+    self.seen.append(observations)
+
+  def all(self) -> Timesteps:
+    return Timesteps(*(np.concatenate(parts) for parts in zip(*self.rows, strict=True)))
+
+  def stream(self, number: int) -> Timesteps:
+    rows = self.all()
+    return Timesteps(*(part[rows.stream == number] for part in rows))
+
+
+def policy(observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
+  return np.tanh(observations[:, :noise.shape[1]] + noise)
+
+
+def actor_in(name: str, number: int = 1, warn=None, random_steps: int = 0, **settings
+             ) -> tuple[Actor, Recorder]:
+  recorder = Recorder()
+  def unexpected(line):
+    raise AssertionError(line)
+  return Actor(Environments(name, number, **settings), recorder, recorder, seed=3,
+               random_steps=random_steps, warn=warn or unexpected), recorder
+
+
+def assert_equal(found: Timesteps, expected: Timesteps) -> None:
+  for name, part in found._asdict().items():
+    assert part.dtype == getattr(expected, name).dtype
+    assert part.tobytes() == getattr(expected, name).tobytes(), name
+
+
+def test_timesteps_record_what_happened_in_the_order_of_time(scripted):
+  scripted(length=3)
+  actor, recorder = actor_in("Scripted-v0")
+  actor.collect(lambda observations, noise: np.full_like(noise, 0.5), 5)
+  rows = recorder.all()
+  np.testing.assert_array_equal(rows.observation[:, 1:], [
+      [0, 0], [1, 2], [2, 2], [3, 2], [0, 0], [1, 2]])
+  assert rows.flag.tolist() == [CONTINUES, CONTINUES, TERMINATED, END, CONTINUES, CONTINUES]
+  assert rows.action[:, 0].tolist() == [0.5, 0.5, 0.5, 0, 0.5, 0.5]
+  assert rows.reward.tolist() == [2, 2, 2, 0, 2, 2]
+  assert (rows.stream.dtype, rows.flag.dtype) == (np.int32, np.uint8)
+  assert rows.reward.dtype == rows.action.dtype == np.float32
+  assert recorder.seen[0].tobytes() == rows.observation.tobytes()
+  assert rows.observation[0, 0] != rows.observation[4, 0]  # The seeds differ.
+
+
+def test_a_truncated_episode_did_not_terminate(scripted):
+  scripted(length=3)
+  actor, recorder = actor_in("Scripted-v0", episode_steps=2)
+  actor.collect(policy, 3)
+  assert recorder.all().flag.tolist() == [CONTINUES, CONTINUES, END, CONTINUES]
+
+
+def test_every_environment_is_a_stream_with_its_own_seeds_and_noise(scripted):
+  scripted()
+  actor, recorder = actor_in("Scripted-v0", 3)
+  actor.collect(policy, 30)
+  assert len(recorder.rows) == 1
+  for part in (recorder.all().observation[:3, 0], recorder.all().action[:3, 0]):
+    assert len(set(part.tolist())) == 3
+
+
+def test_only_finished_episodes_are_counted(scripted):
+  scripted(length=4)
+  actor, _ = actor_in("Scripted-v0", 2)
+  actor.collect(lambda observations, noise: np.zeros_like(noise), 6)
+  assert (int(actor.environment_steps), int(actor.episodes)) == (6, 0)
+  assert float(actor.scalars()["episode_return"]) == 0
+  actor.collect(lambda observations, noise: np.full_like(noise, 0.5), 16)
+  assert (int(actor.environment_steps), int(actor.episodes)) == (16, 4)
+  assert float(actor.scalars()["episode_return"]) == np.mean([3 + 2, 3 + 2, 8, 8])
+  actor.collect(lambda observations, noise: np.zeros_like(noise), 16 + 80)
+  assert float(actor.scalars()["episode_return"]) == 4  # The mean of the last ten.
+
+
+def test_acting_begins_with_random_actions_and_stops_when_it_is_enough(scripted):
+  scripted()
+  asked: list = []
+  actor, recorder = actor_in("Scripted-v0", 2, random_steps=7)
+  actor.collect(lambda *given: asked.append(given) or policy(*given), 12)
+  assert len(asked) == 2 and int(actor.environment_steps) == 12
+  random = recorder.all().action[:8]
+  assert len({random.tobytes()[i:i + 4] for i in range(0, 32, 4)}) == 8
+  assert np.abs(random).max() <= 1
+  actor.collect(policy, 12)
+  assert len(recorder.rows) == 1
+
+
+def test_noise_is_normal_and_uniform_actions_fill_their_range(scripted):
+  scripted()
+  noises: list = []
+  actor, recorder = actor_in("Scripted-v0", 4, random_steps=2000)
+  actor.collect(lambda observations, noise: noises.append(noise) or noise * 0, 4000)
+  noise, rows = np.array(noises), recorder.all()
+  assert noise.dtype == np.float32 and len(np.unique(noise)) == noise.size
+  assert abs(noise.mean()) < 0.1 and abs(noise.std() - 1) < 0.1
+  uniform = rows.action[rows.flag != END][:2000]
+  assert abs(uniform.mean()) < 0.1 and abs(uniform.std() - 3 ** -0.5) < 0.05
+
+
+def test_one_call_collects_the_same_as_several(scripted):
+  scripted()
+  whole, pieces = (actor_in("Scripted-v0", 3, random_steps=50) for _ in range(2))
+  whole[0].collect(policy, 300)
+  for until in (3, 4, 60, 200, 300):
+    pieces[0].collect(policy, until)
+  assert_equal(whole[1].all(), pieces[1].all())
+
+
+@pytest.mark.parametrize("name, vectorization", [
+    ("Pendulum-v1", "sync"), ("dm_control/cartpole-swingup-v0", "sync"),
+    pytest.param("Pendulum-v1", "async", marks=pytest.mark.slow),
+    pytest.param("dm_control/cartpole-swingup-v0", "async", marks=pytest.mark.slow)])
+def test_a_restored_actor_continues_bit_for_bit(name, vectorization):
+  if name.startswith("dm_control"):
+    pytest.importorskip("dm_control")
+  settings = {"number": 2, "random_steps": 60, "vectorization": vectorization, "episode_steps": 70}
+  unbroken, all_rows = actor_in(name, **settings)
+  unbroken.collect(policy, 170)
+  saved, rows_before = [v.numpy() for v in unbroken.variables], len(all_rows.all().stream)
+  unbroken.collect(policy, 300)
+  restored, rows = actor_in(name, **settings)
+  for variable, value in zip(restored.variables, saved, strict=True):
+    variable.assign(value)
+  restored.collect(policy, 300)
+  assert_equal(rows.all(), Timesteps(*(part[rows_before:] for part in all_rows.all())))
+  for found, expected in zip(restored.variables, unbroken.variables, strict=True):
+    assert found.numpy().tobytes() == expected.numpy().tobytes(), found.name
+  for actor in (unbroken, restored):
+    actor.environments.close()
+
+
+@pytest.mark.parametrize("back, until", [(20, 60), (4, 8)])
+def test_a_rollback_is_noticed(scripted, back, until):
+  scripted()
+  actor, recorder = actor_in("Scripted-v0", 2)
+  actor.collect(policy, back)
+  saved = [v.numpy() for v in actor.variables]
+  actor.collect(policy, until)
+  for variable, value in zip(actor.variables, saved, strict=True):
+    variable.assign(value)
+  actor.collect(policy, until)
+  assert_equal(recorder.rows[2], recorder.rows[1])
+
+
+def test_an_environment_that_does_not_repeat_itself_is_reported_and_its_episode_ends(scripted):
+  scripted(drifts=True)
+  warnings: list[str] = []
+  actor, recorder = actor_in("Scripted-v0", 2, warnings.append)
+  actor.collect(policy, 10)
+  actor._state = None  # As in a new process.
+  last = recorder.all().observation[-2:, 0]
+  actor.collect(policy, 12)
+  assert len(warnings) == 2 and "Scripted-v0: environment 1 is not deterministic" in warnings[1]
+  rows = recorder.rows[1]
+  assert rows.flag.tolist() == [END, END, CONTINUES, CONTINUES]
+  np.testing.assert_array_equal(rows.observation[:2, 0], last)
+  np.testing.assert_array_equal(rows.observation[:, 1], [5, 5, 0, 0])
+
+
+@pytest.mark.parametrize("failure", [(np.nan, 0.0), (0.0, np.nan), ValueError("boom")], ids=str)
+def test_a_failure_ends_one_episode_and_the_run_continues(scripted, failure):
+  scripted(failures={(2, 3): failure})
+  warnings: list[str] = []
+  actor, recorder = actor_in("Scripted-v0", 3, warnings.append)
+  actor.collect(policy, 15)
+  [line] = warnings
+  assert line.startswith("Scripted-v0: environment 1, episode 0, step 3: ")
+  assert "\n" not in line and "a new one begins" in line
+  rows = recorder.stream(1)
+  assert rows.flag.tolist() == [CONTINUES, CONTINUES, END, CONTINUES, CONTINUES]
+  assert rows.observation[:, 1].tolist() == [0, 1, 2, 0, 1]  # END has the last good observation.
+  assert rows.observation[2, 0] == rows.observation[0, 0] != rows.observation[3, 0]
+  assert recorder.stream(0).flag.tolist() == [CONTINUES] * 5
+  assert np.isfinite(recorder.all().observation).all() and int(actor.episodes) == 0
+
+
+def test_a_run_with_a_failed_episode_resumes_like_any_other(scripted):
+  scripted(failures={(2, 3): (np.nan, 0.0)})
+  actor, recorder = actor_in("Scripted-v0", 3, print)
+  actor.collect(policy, 15)
+  saved = [v.numpy() for v in actor.variables]
+  actor.collect(policy, 60)
+  other, rows = actor_in("Scripted-v0", 3)
+  for variable, value in zip(other.variables, saved, strict=True):
+    variable.assign(value)
+  other.collect(policy, 60)
+  assert_equal(rows.all(), recorder.rows[1])
+
+
+def test_an_environment_that_always_fails_ends_the_run_with_one_line(scripted):
+  scripted(failures={1: ValueError("boom")})
+  warnings: list[str] = []
+  actor, _ = actor_in("Scripted-v0", 2, warnings.append)
+  with pytest.raises(RunFailed, match=r"environment 0 failed 10 times .* ValueError: boom"):
+    actor.collect(policy, 1000)
+  assert len(warnings) == 19
+
+
+def test_failures_with_good_steps_between_do_not_end_the_run(scripted):
+  scripted(failures={2: ValueError("boom")})
+  warnings: list[str] = []
+  actor, _ = actor_in("Scripted-v0", 1, warnings.append)
+  actor.collect(policy, 40)
+  assert len(warnings) == 20
+
+
+def test_an_environment_that_cannot_be_reset_ends_the_run(scripted):
+  scripted(failures={0: ValueError("boom")})
+  with pytest.raises(RunFailed, match="failed 10 times"):
+    actor_in("Scripted-v0", 1, lambda line: None)[0].collect(policy, 10)
+
+
+def test_actions_that_are_not_finite_end_the_run(scripted):
+  scripted()
+  actor, recorder = actor_in("Scripted-v0", 2)
+  actor.collect(policy, 4)
+  with pytest.raises(RunFailed, match="actions are not finite at environment step 6"):
+    actor.collect(lambda observations, noise: noise * (np.nan if observations[0, 1] == 3 else 0), 9)
+  assert len(recorder.rows) == 1
+  actor.collect(policy, 6)  # From the variables, which the failed call did not change.
+  assert recorder.rows[1].observation[:, 1].tolist() == [2, 2]
+
+
+def test_all_replicas_have_what_a_restart_needs(scripted):
+  scripted()
+  with Replicator("mirrored", logical_cpus=2).scope():
+    actor, _ = actor_in("Scripted-v0", 2)
+  actor.collect(policy, 30)
+  for variable in actor.variables:
+    first, second = copies_of(variable)
+    assert first.numpy().tobytes() == second.numpy().tobytes()
+  assert actor.environment_steps.numpy() == 30
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost():
+  quiet, rows = actor_in("Pendulum-v1", 2, episode_steps=30)
+  quiet.collect(policy, 200)
+  warnings: list[str] = []
+  actor, others = actor_in("Pendulum-v1", 2, warnings.append, vectorization="async",
+                           episode_steps=30)
+  actor.collect(policy, 100)
+  victim = actor.environments._vector.processes[1]
+  os.kill(victim.pid, signal.SIGKILL)
+  victim.join()
+  actor.collect(policy, 200)
+  assert_equal(others.all(), rows.all())
+  assert len(warnings) == 1 and "all environments are started again" in warnings[0]
+  actor.environments.close()

@@ -1,0 +1,223 @@
+"""The actor pool, with threads in place of processes: orders, ages, deaths, resume."""
+
+import itertools
+import sys
+import threading
+
+import pytest
+
+from models.rl.actor_pool import ray_actor, supervisor
+from models.rl.replay.timesteps import CONTINUES, END
+from replicator import Replicator
+from replicator.errors import RunFailed, UsageError
+from replicator.step import context
+from tests.models.rl.thread_actors import EPISODE, STRIDE, Learner, ThreadActor, until
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+  monkeypatch.setitem(supervisor.PLACES, "local", ThreadActor)
+  monkeypatch.setattr(ThreadActor, "made", [], raising=False)
+  monkeypatch.setattr(ThreadActor, "slow", {}, raising=False)
+  monkeypatch.setattr(ThreadActor, "dies_after", {}, raising=False)
+  yield
+  for event in ThreadActor.slow.values():
+    event.set()
+  for actor in ThreadActor.made:
+    actor.close()
+
+
+def moments(stream):
+  """The moments of a stream, one list for each of its actors, in the order of the actors."""
+  lives = {}
+  for seed, moment, _ in stream:
+    lives.setdefault(seed, []).append(moment)
+  return list(lives.values())
+
+
+def test_there_are_never_fewer_steps_than_due_and_never_many_more():
+  learner = Learner()
+  for step in range(0, 40 * STRIDE, STRIDE):
+    learner.collect(until(step), step)
+    assert until(step) <= learner.steps <= until(step) + 4 * 5
+  actions = sum((rows.flag != END).sum() for rows in learner.rows)
+  assert actions == learner.steps
+  assert learner.seen == sum(len(rows.flag) for rows in learner.rows)
+  assert float(learner.pool.scalars()["episode_return"]) == 3.0
+  assert int(learner.pool.episodes) == sum((rows.flag == END).sum() for rows in learner.rows)
+
+
+def test_every_stream_has_the_timesteps_of_its_environment_in_the_order_of_time():
+  learner = Learner(max_policy_age=3 * STRIDE)
+  learner.collect_until_streams_have(100, step=0)
+  for number in range(4):
+    (life,) = moments(learner.stream(number))
+    assert life == list(range(len(life)))
+
+
+def test_actors_act_while_the_learner_trains():
+  learner = Learner()
+  learner.collect(until(0), 0)
+  before = learner.steps
+  learner.wait_for_actors()
+  learner.collect(0, 10)  # Nothing is due, but the actors went on.
+  assert learner.steps > before
+
+
+def test_no_policy_becomes_older_than_allowed(monkeypatch):
+  # An order of the first actor ends when the learner waits for it.
+  monkeypatch.setattr(supervisor, "_PATIENCE", 0.01)
+  ThreadActor.slow[0] = threading.Event()
+  learner = Learner(max_policy_age=3 * STRIDE)
+  oldest = 0
+  for step in range(0, 60 * STRIDE, STRIDE):
+    for rows in learner.collect(until(2 * step), step):
+      ages = step - rows.action[rows.flag != END, 0]
+      assert ages.max() <= 3 * STRIDE
+      assert int(learner.pool.policy_age) == ages.max()
+      oldest = max(oldest, ages.max())
+  assert oldest == 3 * STRIDE  # The learner waited for it.
+
+
+def test_a_maximum_age_below_the_steps_of_a_call_is_refused():
+  learner = Learner(max_policy_age=STRIDE - 1)
+  learner.collect(until(0), 100)
+  with pytest.raises(UsageError, match=r"max_policy_age = 9: .*steps_per_call = 10"):
+    learner.collect(until(10), 110)
+
+
+def test_a_dead_actor_is_replaced_and_its_episodes_end_with_their_last_observations():
+  learner = Learner(max_policy_age=3 * STRIDE)
+  for step in range(0, 5 * STRIDE, STRIDE):
+    learner.collect(until(10 * step), step)
+  first = ThreadActor.made[0]
+  first.alive = False
+  most = max(len(learner.stream(n)) for n in range(4))
+  learner.collect_until_streams_have(most + 100, step=5 * STRIDE)
+  assert len(ThreadActor.made) == 3
+  assert int(learner.pool.deaths) == 1
+  assert any("actor 0 died (old age)" in line for line in learner.warnings)
+  for number in (0, 1):
+    stream = learner.stream(number)
+    old, new = moments(stream)
+    assert old == list(range(len(old)))
+    assert stream[len(old) - 1] == (first.seed % 2**16, len(old) - 1, END)
+    assert new == list(range(len(new))) and len(new) > 50
+  for number in (2, 3):
+    assert len(moments(learner.stream(number))) == 1
+
+
+@pytest.mark.parametrize("steps_per_order", [EPISODE, EPISODE - 2])
+def test_an_episode_ends_once(steps_per_order):
+  ThreadActor.dies_after.update({0: 1, 1: 0})
+  learner = Learner(number=1, processes=1, steps_per_order=steps_per_order)
+  for step in (0, 10, 20, 30):
+    learner.collect(steps_per_order if step < 20 else 50, step)
+    learner.wait_for_actors()
+  assert len(ThreadActor.made) == 3
+  (first, second) = moments(learner.stream(0))
+  assert first == list(range(len(first))) and len(first) == steps_per_order + 1
+  assert second == list(range(len(second)))
+  flags = [flag for *_, flag in learner.stream(0)]
+  assert (END, END) not in set(itertools.pairwise(flags))
+
+
+def test_an_actor_that_always_dies_ends_the_run():
+  ThreadActor.dies_after.update(dict.fromkeys(range(100), 0))
+  learner = Learner(number=2)
+  with pytest.raises(RunFailed, match=r"actor \d died 5 times .*old age"):
+    learner.collect(until(0), 0)
+
+
+def test_deaths_with_answers_in_between_do_not_end_the_run():
+  learner = Learner(number=1, processes=1)
+  for step in range(0, 8 * STRIDE, STRIDE):
+    learner.collect(learner.steps + 10, step)
+    ThreadActor.made[-1].alive = False
+  assert int(learner.pool.deaths) >= 7
+
+
+def test_a_resumed_run_ends_the_open_episodes_and_begins_new_ones():
+  learner, other = Learner(), Learner()
+  learner.collect_of_all(52)
+  for name, variable in learner.pool.kept.fields.items():
+    other.pool.kept.fields[name].assign(variable)
+  seeds = {actor.seed for actor in ThreadActor.made}
+  steps = learner.steps
+  other.collect_of_all(steps + 1)
+  assert other.steps > steps
+  is_open = learner.pool.kept.fields["is_open"].numpy()
+  assert is_open.any()
+  for number in range(4):
+    seed, moment, flag = learner.stream(number)[-1]
+    assert (flag == CONTINUES) == is_open[number]
+    first = other.stream(number)[0]
+    assert first == (seed, moment + 1, END) if is_open[number] else first[:2] != (seed, moment + 1)
+  assert len({actor.seed for actor in ThreadActor.made} - seeds) == 2
+
+
+def test_a_rollback_discards_what_was_collected_since():
+  learner = Learner()
+  learner.collect_of_all(52)
+  saved = {name: variable.numpy() for name, variable in learner.pool.kept.fields.items()}
+  old = list(ThreadActor.made)
+  learner.collect(500, 600)
+  for name, variable in learner.pool.kept.fields.items():
+    variable.assign(saved[name])
+  learner.rows.clear()
+  learner.collect_of_all(60)
+  assert 60 <= learner.steps <= 60 + 20
+  assert all(actor.closed for actor in old) and len(ThreadActor.made) == 4
+  assert saved["is_open"].any()
+  assert [learner.stream(n)[0][-1] == END for n in range(4)] == saved["is_open"].tolist()
+
+
+def test_the_first_random_actions_are_divided_among_actors():
+  learner = Learner(random_steps=1000)
+  learner.collect(until(0), 0)
+  assert [actor.random_steps for actor in ThreadActor.made] == [500, 500]
+
+
+def test_warnings_name_the_actor():
+  learner = Learner()
+  learner.collect_of_all(20)
+  assert {"actor 0: the wind blows", "actor 1: the wind blows"} <= set(learner.warnings)
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"processes": 3}, "make_actor.processes = 3: Environments.number = 4 cannot be divided"),
+    ({"processes": -1}, "make_actor.processes = -1"),
+    ({"where": "moon"}, "ActorPool.where = 'moon': write 'local' or 'ray'"),
+    ({"steps_per_order": 0}, "steps_per_order = 0"),
+])
+def test_settings_that_cannot_work_are_refused(settings, message):
+  with pytest.raises(UsageError, match=message):
+    Learner(**settings)
+
+
+def test_several_learner_processes_are_refused(monkeypatch):
+  monkeypatch.setattr(context.run, "num_input_pipelines", 2)
+  with pytest.raises(UsageError, match=r"processes = 2: .* several; write 0"):
+    Learner()
+
+
+def test_a_pool_makes_no_replicator_of_its_own(monkeypatch):
+  made = []
+  monkeypatch.setattr(Replicator, "__init__", lambda self, *args, **kwargs: made.append(self))
+  monkeypatch.setattr(Replicator, "num_pipelines", 1)
+  Learner()
+  assert not made
+
+
+def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+  monkeypatch.setitem(sys.modules, "ray", None)
+  with pytest.raises(UsageError, match=r"ActorPool.where = 'ray': .* pip install -e '\.\[sweep\]'"):
+    ray_actor.RayActor(b"")
+
+
+def test_a_long_wait_is_reported(monkeypatch):
+  monkeypatch.setattr(supervisor, "_PATIENCE", 0.01)
+  ThreadActor.slow.update({0: threading.Event(), 1: threading.Event()})
+  learner = Learner()
+  learner.collect(until(0), 0)
+  assert "ActorPool: 2 of 2 actors sent nothing for 0 s; still waiting" in learner.warnings

@@ -1,0 +1,197 @@
+"""Environments by name: what an agent sees of them, and the errors that a user sees."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from models.rl.environments import rendering
+from models.rl.environments.environments import Environments
+from replicator import UsageError
+
+SUITE = "dm_control/cartpole-swingup-v0"
+
+
+def column(*numbers: float) -> np.ndarray:
+  return np.array(numbers, np.float32)[:, np.newaxis]
+
+
+@pytest.mark.parametrize("name, words", [
+    ("Pendulum-v0", "no such environment. Did you mean 'Pendulum-v1'?"),
+    ("Pendulum", "Did you mean 'Pendulum-v1'?"),
+    ("Zork", "no such environment. gymnasium.pprint_registry() lists all."),
+    ("CartPole-v1", "its actions are Discrete(2), and this agent's are continuous"),
+    ("nowhere:Pendulum-v1", "needs nowhere, which is not installed"),
+    ("dm_control/cartpol-swingup-v0", f"Did you mean '{SUITE}'?"),
+    ("dm_control/walker-wlak-v0", "Did you mean 'dm_control/walker-walk-v0'?"),
+])
+def test_a_name_that_cannot_be_used_is_an_error_of_one_line(name, words):
+  if name.startswith("dm_control"):
+    pytest.importorskip("dm_control")
+  with pytest.raises(UsageError) as raised:
+    Environments(name)
+  line = str(raised.value).splitlines()[0]
+  assert line.startswith(f"Environments.name = '{name}'") and words in line
+
+
+@pytest.mark.parametrize("settings, words", [
+    ({"number": 0}, "Environments.number = 0"),
+    ({"episode_steps": 0}, "Environments.episode_steps = 0"),
+    ({"pixels": -1}, "Environments.pixels = -1"),
+    ({"vectorization": "threads"}, "write 'sync' or 'async'"),
+])
+def test_a_setting_that_cannot_be_used_is_refused(settings, words):
+  with pytest.raises(UsageError, match=words):
+    Environments("Pendulum-v1", **settings)
+
+
+def test_actions_without_bounds_are_refused(scripted):
+  scripted(bound=np.inf)
+  with pytest.raises(UsageError, match="have no bounds"):
+    Environments("Scripted-v0")
+
+
+def test_observations_that_make_no_vector_are_refused(scripted, monkeypatch):
+  scripted()
+  wrapper = lambda env: gymnasium.wrappers.TransformObservation(
+      env, lambda x: x, gymnasium.spaces.Sequence(env.observation_space["a"]))
+  original = gymnasium.make
+  monkeypatch.setattr(gymnasium, "make", lambda *args, **kwargs: wrapper(original(*args, **kwargs)))
+  with pytest.raises(UsageError, match="do not make a vector of fixed length"):
+    Environments("Scripted-v0")
+
+
+@pytest.mark.parametrize("missing, name", [
+    ("gymnasium", "Pendulum-v1"), ("dm_control", SUITE), ("shimmy", SUITE),
+    ("mujoco", "HalfCheetah-v5")])
+def test_the_error_of_a_missing_package_says_how_to_install_it(monkeypatch, missing, name):
+  if missing == "shimmy":
+    pytest.importorskip("dm_control")
+  monkeypatch.setitem(sys.modules, missing, None)
+  with pytest.raises(UsageError, match=rf"needs {missing}, .* pip install -e '\.\[rl\]'"):
+    Environments(name)
+
+
+def test_the_error_of_an_environment_that_cannot_be_made_is_reported(scripted):
+  scripted(length=1, nonsense=2)
+  with pytest.raises(UsageError, match=r"cannot be made: TypeError: .*nonsense"):
+    Environments("Scripted-v0")
+
+
+def test_actions_are_scaled_to_the_bounds_and_kept_in_them(scripted):
+  log = scripted(bound=3.0)
+  environments = Environments("Scripted-v0", 4)
+  environments.reset(dict.fromkeys(range(4), 1))
+  environments.step(column(-1, 0, 0.5, 1.5))
+  assert log[-4:] == [-1.0, 1.0, 2.0, 3.0]
+
+
+def test_observations_are_one_vector_of_float32_and_belong_to_the_caller(scripted):
+  scripted()
+  environments = Environments("Scripted-v0", 2)
+  assert (environments.observation_shape, environments.observation_dtype) == ((3,), "float32")
+  assert (environments.action_size, environments.episode_steps) == (1, 50)
+  first, _ = environments.reset({0: 2**30, 1: 2**31})
+  later = environments.step(column(0, 1)).observation
+  np.testing.assert_array_equal(first, [[0.25, 0, 0], [0.5, 0, 0]])
+  np.testing.assert_array_equal(later, [[0.25, 1, 1], [0.5, 1, 3]])
+  assert first.dtype == later.dtype == np.float32
+
+
+def test_some_environments_can_be_reset_or_stepped_without_the_others(scripted):
+  scripted()
+  environments = Environments("Scripted-v0", 2)
+  environments.reset({0: 0, 1: 0})
+  environments.step(column(0, 0))
+  outcome = environments.step(column(0, 0), active=np.array([False, True]))
+  np.testing.assert_array_equal(outcome.observation[:, 1], [1, 2])
+  np.testing.assert_array_equal(outcome.reward, [0, 1])
+  environments.reset({1: 0})
+  np.testing.assert_array_equal(environments.step(column(0, 0)).observation[:, 1], [2, 1])
+
+
+@pytest.mark.parametrize("failure, words", [
+    ((np.nan, 0.0), "its observation is not finite"), ((np.inf, 0.0), "its observation"),
+    ((1e300, 0.0), "its observation is not finite"), ((0.0, np.nan), "its reward is nan"),
+    ((0.0, -np.inf), "its reward is -inf"), ((0.0, 1e300), "its reward is 1e+300"),
+    (ValueError("on\nfire"), "ValueError: on fire"), (KeyError(), "KeyError"),
+    (OSError("of the environment"), "OSError: of the environment"),
+])
+def test_a_failure_is_reported_for_the_environment_that_failed_only(scripted, failure, words):
+  log = scripted(failures={(2, 1): failure})
+  environments = Environments("Scripted-v0", 3)
+  environments.reset({0: 0, 1: 0, 2: 0})
+  made = log.count("made")
+  outcome = environments.step(column(0, 0, 0))
+  assert list(outcome.failures) == [1] and words in outcome.failures[1]
+  _, failures = environments.reset({1: 0})
+  assert not failures
+  assert log.count("made") == made + isinstance(failure, Exception)
+  np.testing.assert_array_equal(environments.step(column(0, 0, 0)).observation[:, 1], [2, 1, 2])
+
+
+def test_a_failing_reset_is_reported(scripted):
+  scripted(failures={(2, 0): RuntimeError("no start")})
+  environments = Environments("Scripted-v0", 2)
+  assert environments.reset({0: 0, 1: 0})[1] == {1: "RuntimeError: no start"}
+  assert environments.reset({1: 0})[1] == {}
+
+
+def test_episodes_are_truncated_at_their_length_and_end_where_they_terminate(scripted):
+  scripted(length=2)
+  for steps, terminates in ((1, False), (2, True)):
+    environments = Environments("Scripted-v0", 1, episode_steps=steps)
+    environments.reset({0: 0})
+    for _ in range(steps):
+      outcome = environments.step(column(0))
+    assert (outcome.terminated[0], outcome.truncated[0]) == (terminates, True)
+
+
+def test_the_control_suite_is_available_under_its_names():
+  pytest.importorskip("dm_control")
+  environments = Environments(SUITE, 2)
+  assert (environments.observation_shape, environments.action_size) == ((5,), 1)
+  assert environments.episode_steps == 1000
+  first, _ = environments.reset({0: 5, 1: 6})
+  again, _ = environments.reset({0: 6, 1: 5})
+  np.testing.assert_array_equal(first, again[::-1])
+  assert np.any(first[0] != first[1])
+
+
+def test_processes_of_environments_need_no_tensorflow():
+  code = "import sys, models.rl.environments.wrapper; sys.exit('tensorflow' in sys.modules)"
+  assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
+
+
+def test_the_setting_of_opengl_holds_only_inside(monkeypatch):
+  for before in ("egl", None):
+    monkeypatch.setenv("MUJOCO_GL", before) if before else monkeypatch.delenv("MUJOCO_GL")
+    with rendering.opengl("disable"):
+      assert rendering.os.environ["MUJOCO_GL"] == "disable"
+    assert rendering.os.environ.get("MUJOCO_GL") == before
+
+
+@pytest.mark.slow
+def test_pixels_come_from_processes_of_their_own():
+  pytest.importorskip("pygame")
+  environments = Environments("Pendulum-v1", 2, pixels=32)
+  first, failures = environments.reset({0: 1, 1: 2})
+  assert first.shape == (2, 32, 32, 3) and first.dtype == np.uint8 and not failures
+  assert environments.observation_dtype == "uint8"
+  assert np.ptp(first) > 100 and np.any(environments.step(column(1, 1)).observation != first)
+  environments.close()
+
+
+@pytest.mark.slow
+def test_an_interrupt_of_all_processes_does_not_reach_those_of_environments():
+  environments = Environments("Pendulum-v1", 2, "async")
+  environments.reset({0: 1, 1: 2})
+  for process in environments._vector.processes:
+    os.kill(process.pid, signal.SIGINT)
+  for _ in range(50):
+    assert not environments.step(column(0, 0)).failures
+  environments.close()

@@ -1,0 +1,63 @@
+"""Networks of actor-critic agents: shapes, published sizes, first actions."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.rl.networks.actor_critic import Critic, Policy, elu
+from replicator import UsageError
+
+
+def parameters(network):
+  return sum(int(np.prod(v.shape)) for v in network.trainable_variables)
+
+
+def test_sizes_are_those_of_the_published_networks():
+  # Dense: inputs x outputs + outputs; LayerNormalization: 2 x its inputs.
+  assert parameters(Policy((24,), 6)) == (24 * 256 + 256) + 512 + 2 * (256 * 256 + 256) + (
+      256 * 6 + 6)
+  assert parameters(Critic((24,), 6, 51)) == (30 * 512 + 512) + 1024 + (512 * 512 + 512) + (
+      512 * 256 + 256) + (256 * 51 + 51)
+
+
+@pytest.mark.parametrize("shape", [(5,), (44, 44, 3)])
+def test_outputs_for_vectors_and_images_start_near_0(shape):
+  observations = np.random.default_rng(0).normal(size=[7, *shape]).astype(np.float32)
+  outputs = Policy(shape, 2)(observations)
+  assert outputs.shape == (7, 2)
+  assert np.abs(outputs).max() < 0.1
+  assert Critic(shape, 2, 51)(observations, outputs).shape == (7, 51)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_elu_and_its_gradient(dtype, jit):
+  x = np.concatenate([np.linspace(-100.0, 100.0, 401), 10.0 ** np.arange(-9, 2),
+                      -10.0 ** np.arange(-9, 2)]).astype(dtype)
+
+  @tf.function(autograph=False, jit_compile=jit)
+  def found(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = elu(x)
+    return y, tape.gradient(y, x, output_gradients=tf.ones_like(x) * 3)
+
+  y, gradient = found(tf.constant(x))
+  negative = np.minimum(x, 0.0).astype(np.float64)
+  rounding = 2 * np.finfo(dtype).eps
+  np.testing.assert_allclose(y, np.where(x > 0, x, np.expm1(negative)), rtol=0, atol=rounding)
+  np.testing.assert_allclose(gradient, 3 * np.where(x > 0, 1.0, np.exp(negative)), rtol=0,
+                             atol=6 * rounding)
+
+
+def test_a_critic_depends_on_observation_and_action():
+  critic, zeros = Critic((3,), 2, 1), np.zeros([1, 3], np.float32)
+  values = [float(critic(zeros + i, np.full([1, 2], j, np.float32))[0, 0])
+            for i in (0, 1) for j in (0, 1)]
+  assert len(set(values)) == 4
+
+
+def test_images_too_small_for_the_convolutions_are_refused():
+  assert Policy((36, 36, 3), 1)(np.zeros([1, 36, 36, 3], np.float32)).shape == (1, 1)
+  with pytest.raises(UsageError, match=r"images of 35 x 36 .* Environments.pixels = 36 or more"):
+    Policy((35, 36, 3), 1)

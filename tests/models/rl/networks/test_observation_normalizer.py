@@ -1,0 +1,52 @@
+"""Running statistics of observations, against statistics of all observations together."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.rl.networks.observation_normalizer import Normalizer
+from replicator import Replicator
+
+RNG = np.random.default_rng(0)
+SEEN = RNG.normal([5.0, -1e3, 0.0], [2.0, 1e-2, 1.0], [500, 3]).astype(np.float32)
+SEEN[:, 2] = 7.0  # It never changes.
+
+
+def updated(*parts):
+  normalizer = Normalizer((3,))
+  for part in parts:
+    normalizer.update(part)
+  return normalizer
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [1, 2, 3, 400], [250]])
+def test_statistics_are_those_of_all_observations(cuts):
+  normalizer = updated(*np.split(SEEN, cuts))
+  seen = SEEN.astype(np.float64)
+  np.testing.assert_allclose(normalizer.mean, seen.mean(0), rtol=1e-12)
+  np.testing.assert_allclose(normalizer.sum_of_squares / normalizer.count, seen.var(0), rtol=1e-9)
+
+
+def test_observations_get_mean_0_and_deviation_1():
+  normalized = updated(SEEN)(tf.constant(SEEN)).numpy()
+  np.testing.assert_allclose(normalized.mean(0), 0.0, atol=2e-3)  # float32 at mean 1e3
+  np.testing.assert_allclose(normalized[:, :2].std(0), 1.0, rtol=2e-3)
+  assert np.abs(updated(SEEN)(tf.constant([[1e9, 0.0, 0.0]]))[0, 0]) == 10.0
+
+
+def test_without_observations_or_disabled_it_changes_nothing():
+  values = tf.constant([[1.0, -2.0, 3.0]])
+  np.testing.assert_array_equal(Normalizer((3,))(values), values)
+  disabled = Normalizer((3,), enabled=False)
+  disabled.update(SEEN)
+  np.testing.assert_array_equal(disabled(100.0 * values), 100.0 * values)
+
+
+def test_every_replica_has_the_same_statistics():
+  replicator = Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    normalizer = Normalizer((3,))
+  normalizer.update(SEEN)
+  on_replicas = replicator.run(lambda: normalizer(tf.constant(SEEN)))
+  for found in on_replicas:
+    np.testing.assert_array_equal(found, updated(SEEN)(tf.constant(SEEN)))

@@ -1,0 +1,178 @@
+"""Transitions sampled from the replay, against a NumPy reference that keeps whole episodes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.rl.replay import timesteps
+from models.rl.replay.replay import Replay
+from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
+from replicator import UsageError
+from tests.models.rl.made_timesteps import random_timesteps, timesteps_of
+
+
+class Reference:
+  """Keeps all timesteps of each stream, and walks along them."""
+
+  def __init__(self, streams: int, rows: int, n_step: int, discount: float):
+    self.streams: list[list] = [[] for _ in range(streams)]
+    self.rows, self.n_step, self.discount = rows, n_step, discount
+
+  def insert(self, rows: Timesteps) -> None:
+    for stream, *row in zip(*rows, strict=True):
+      self.streams[stream].append(row)
+
+  def drawable(self) -> dict:
+    """Observation, action, reward, discount and next observation by place of each transition."""
+    found = {}
+    for stream, rows in enumerate(self.streams):
+      for number in range(max(0, len(rows) - self.rows), len(rows) - self.n_step):
+        if rows[number][3] != END:
+          found[stream * self.rows + number % self.rows] = self._walk(rows, number)
+    return found
+
+  def _walk(self, rows: list, first: int) -> tuple:
+    total, discount = 0.0, 1.0
+    for number in range(first, first + self.n_step):
+      total += discount * rows[number][2]
+      discount *= self.discount
+      if rows[number][3] == TERMINATED:
+        discount = 0.0
+      if rows[number][3] == TERMINATED or rows[number + 1][3] == END:
+        break
+    return rows[first][0], rows[first][1], total, discount, rows[number + 1][0]
+
+
+def check(transitions, expected: dict) -> None:
+  """Checks that every transition is the expected one of its place."""
+  index = transitions.index.numpy()
+  assert set(index) <= set(expected)
+  fields = [x.numpy() for x in transitions[:5]]
+  for place, *found in zip(index, *fields, strict=True):
+    for value, right in zip(found, expected[place], strict=True):
+      np.testing.assert_allclose(value, right, rtol=1e-5, atol=1e-6)
+
+
+def test_a_truncated_and_a_terminated_episode_by_hand():
+  replay = Replay((1,), 1, 1, capacity=20, n_step=3, discount=0.5)
+  # Observations 0 ... 3 of a truncated episode, 4 ... 7 of a terminated one, and the next one.
+  flag = [CONTINUES] * 3 + [END] + [CONTINUES] * 2 + [TERMINATED, END] + [CONTINUES] * 4
+  reward = [1, 2, 4, 99, 8, 16, 32, 99, 64, 128, 256, 512]
+  replay.insert(Timesteps(np.zeros(12, np.int32), np.arange(12.0)[:, np.newaxis],
+                     -np.arange(12.0)[:, np.newaxis], np.array(reward, np.float32),
+                     np.array(flag, np.uint8)))
+  by_place = {0: (1 + 1 + 1, 0.125, 3), 1: (2 + 2, 0.25, 3), 2: (4, 0.5, 3),
+              4: (8 + 8 + 8, 0, 7), 5: (16 + 16, 0, 7), 6: (32, 0, 7),
+              8: (64 + 64 + 64, 0.125, 11)}
+  drawn = replay.sample(200)
+  assert replay.size() == len(by_place)
+  assert set(drawn.index.numpy()) == set(by_place)
+  check(drawn, {place: ([place], [-place], total, discount, [last])
+                for place, (total, discount, last) in by_place.items()})
+  assert (drawn.weight.numpy() == 1).all()
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("n_step, streams, capacity", [(1, 1, 7), (3, 4, 200), (5, 3, 60)])
+def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
+    n_step, streams, capacity, prioritized):
+  replay = Replay((2,), 1, streams, capacity=capacity, n_step=n_step, discount=0.9,
+                  priority_exponent=0.7 if prioritized else 0.0)
+  reference = Reference(streams, replay.stream_capacity, n_step, 0.9)
+  rng = np.random.default_rng(n_step)
+  for i, m in enumerate([1, 0, 30, 1, 2, 3, 5, 8, 2 * capacity, *rng.integers(0, 20, 12)]):
+    rows = random_timesteps(int(m), streams, i)
+    replay.insert(rows)
+    reference.insert(rows)
+    expected = reference.drawable()
+    assert replay.size() == len(expected)
+    if expected:
+      drawn = replay.sample(64)
+      check(drawn, expected)
+      replay.update_priorities(drawn, rng.normal(size=64))
+  assert len(set(replay.sample(20_000).index.numpy())) == len(expected)
+
+
+def test_timesteps_inserted_one_by_one_are_stored_like_those_inserted_together():
+  together, single = (Replay((2,), 1, 2, capacity=16, n_step=2) for _ in range(2))
+  rows = random_timesteps(50, 2, seed=1)
+  together.insert(rows)
+  for i in range(50):
+    single.insert(Timesteps(*(part[i:i + 1] for part in rows)))
+  for one, other in zip(together.variables, single.variables, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_samples_are_uniform_over_transitions():
+  replay = Replay((2,), 1, 3, capacity=90, n_step=2)
+  replay.insert(random_timesteps(300, 3, seed=2))
+  count = np.bincount(replay.sample(100_000).index, minlength=90)
+  expected = 100_000 / replay.size()
+  chi_square = (((count - expected) ** 2 / expected)[count > 0]).sum()
+  assert (count > 0).sum() == replay.size()
+  assert chi_square < replay.size() + 4 * np.sqrt(2 * replay.size())
+
+
+# ---- What it stores, and what it refuses --------------------------------------------------------
+
+
+def test_a_million_timesteps_take_little_more_than_their_content():
+  replay = Replay((24,), 6, 8)
+  held = sum(int(np.prod(v.shape)) * v.dtype.size for v in replay.variables)
+  assert held < 1.2 * 1_000_000 * (24 + 6) * 4
+  assert replay.stream_capacity * 8 == 1_000_000
+
+
+def test_pixels_are_stored_as_bytes():
+  replay = Replay((4, 4, 3), 2, 1, observation_dtype="uint8", capacity=10, n_step=1)
+  pixels = np.random.default_rng(0).integers(0, 256, [6, 4, 4, 3])
+  replay.insert(timesteps_of(0, [CONTINUES] * 6)._replace(
+      observation=pixels.astype(np.uint8), action=np.zeros([6, 2])))
+  drawn = replay.sample(5)
+  assert (replay.observation.dtype, drawn.observation.dtype) == (tf.uint8, tf.float32)
+  np.testing.assert_array_equal(drawn.observation, pixels[drawn.index])
+  np.testing.assert_array_equal(drawn.next_observation, pixels[drawn.index.numpy() + 1])
+
+
+def test_the_end_of_an_episode_may_have_any_action_and_reward():
+  replay = Replay((2,), 1, 1, capacity=9, n_step=2)
+  rows = timesteps_of(0, [CONTINUES, END, CONTINUES, CONTINUES, CONTINUES])
+  rows.reward[1] = rows.action[1] = np.nan
+  replay.insert(rows)
+  assert np.isfinite(replay.sample(20).reward).all()
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"stream": np.array([0, 2])}, "stream holds 0 to 2; must be from 0 to 1"),
+    ({"stream": np.array([0, -1])}, "stream holds -1 to 0"),
+    ({"stream": np.array([0.0, 1.0])}, r"stream is float64 \[2\]; give a whole number"),
+    ({"flag": np.array([0, 3])}, "flag holds 0 to 3; must be from 0 to 2"),
+    ({"flag": np.array([0])}, r"flag is int64 \[1\]; give a whole number for each"),
+    ({"observation": np.zeros([2, 3])}, r"observation is float64 \[2, 3\]; the replay stores"),
+    ({"action": np.zeros([2])}, r"action is float64 \[2\]; the replay stores float32 \[2, 1\]"),
+    ({"reward": np.array([1j, 0])}, r"reward is complex128 \[2\]; the replay stores float32 \[2\]"),
+    ({"reward": np.array([1e300, 0])}, "the reward of timestep 0, in stream 0, is not finite in"),
+    ({"reward": np.array([0, np.nan])}, "the reward of timestep 1, in stream 1, is not finite"),
+    ({"observation": np.array([[0, np.inf], [0, 0]])},
+     "the observation of timestep 0, in stream 0")])
+def test_timesteps_that_do_not_fit_are_refused_together(change, message):
+  replay = Replay((2,), 1, 2, capacity=20, n_step=1)
+  rows = timesteps_of([0, 1], [CONTINUES] * 2)
+  with pytest.raises(UsageError, match=message):
+    replay.insert(rows._replace(**change))
+  assert replay.written.numpy().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"capacity": 5, "n_step": 5}, "Replay.capacity = 5: leaves each stream 5 timesteps, too few"),
+    ({"n_step": 0}, "Replay.n_step = 0: must be at least 1"),
+    ({"discount": 1.5}, "Replay.discount = 1.5: must be from 0 to 1"),
+    ({"priority_exponent": -1.0}, "Replay.priority_exponent = -1.0: must be"),
+    ({"observation_dtype": "float16"}, "observations of float16; make them float32 or uint8")])
+def test_settings_that_cannot_work_are_refused(settings, message):
+  with pytest.raises(UsageError, match=message):
+    Replay((2,), 1, 1, **settings)
+
+
+def test_flags_are_those_that_actors_write():
+  assert (timesteps.CONTINUES, timesteps.TERMINATED, timesteps.END) == (0, 1, 2)

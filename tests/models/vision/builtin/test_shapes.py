@@ -1,0 +1,71 @@
+"""Colored shapes: determinism, classes, and the geometry of outlines."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.vision.builtin.shapes import Shapes, _distance
+from models.vision.images.image_source import read
+from replicator.errors import UsageError
+
+
+@pytest.mark.parametrize("resolution", [8, 33, 128])
+def test_every_resolution_has_static_shapes(resolution):
+  source = Shapes(resolution, size=10)
+  assert source.size == 10
+  assert source.image_shape == (resolution, resolution, 3)
+  spec = tf.data.Dataset.range(10).map(source.load).element_spec
+  assert spec["image"] == tf.TensorSpec([resolution, resolution, 3], tf.uint8)
+  assert spec["label"] == tf.TensorSpec([], tf.int32)
+
+
+def test_label_is_a_function_of_the_index_and_classes_are_balanced():
+  source = Shapes(8, size=60)
+  _, labels = read(source, np.arange(60))
+  assert source.num_classes == 12
+  assert labels.tolist() == list(range(12)) * 5
+  assert source.class_names[0] == "red circle" and source.class_names[11] == "blue cross"
+
+
+def test_images_are_distinct_and_reproducible():
+  images, _ = read(Shapes(16), np.arange(200))
+  again, _ = read(Shapes(16), np.arange(200)[::-1])
+  np.testing.assert_array_equal(images, again[::-1])
+  assert len(np.unique(images, axis=0)) == 200
+
+
+def test_image_is_pinned():
+  # A middle row of image 0, computed by this code, so that training data cannot change unnoticed.
+  # The tolerance is one level, because the last bit of a cosine differs between machines.
+  expected = [[36, 25, 34], [40, 25, 35], [161, 35, 60], [206, 38, 68],
+              [209, 38, 69], [139, 34, 56], [37, 24, 33], [34, 24, 32]]
+  row = Shapes(8).load(tf.constant(0, tf.int64))["image"][4].numpy().astype(int)
+  np.testing.assert_allclose(row, expected, rtol=0, atol=1)
+
+
+def test_the_color_of_the_shape_is_the_color_of_the_class():
+  source = Shapes(32)
+  images, labels = read(source, np.arange(240))
+  brightest = images.max(-1).reshape(240, -1).argsort(-1)[:, -50:]
+  pixels = np.take_along_axis(images.reshape(240, -1, 3), brightest[..., None], 1).mean(1)
+  assert (pixels.argmax(-1) == labels % 3).all()
+
+
+# Areas of the unit forms: a disk, a square, a regular triangle of inradius 0.56 and a cross.
+@pytest.mark.parametrize("shape, area", [
+    (0, math.pi * 0.86**2), (1, 1.52**2), (2, 3 * math.sqrt(3) * 0.56**2),
+    (3, 2 * 0.62 * 1.9 - 0.62**2)])
+def test_outlines_enclose_their_areas_at_any_angle(shape, area):
+  line = (np.arange(400, dtype=np.float32) + 0.5) / 200 - 1
+  for angle in (0.0, 0.3):
+    distance = _distance(tf.constant(shape), line[None, :], line[:, None], 0.7, angle)
+    assert np.mean(distance.numpy() < 0) * 4 == pytest.approx(area * 0.7**2, rel=0.01)
+
+
+@pytest.mark.parametrize("bad", [{"resolution": 7}, {"resolution": 129}, {"size": 0}])
+def test_bad_values_are_refused_in_one_line(bad):
+  (name, value), = bad.items()
+  with pytest.raises(UsageError, match=rf"^Shapes\.{name} = {value}: write [^\n]*"):
+    Shapes(**bad)

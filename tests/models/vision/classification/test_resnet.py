@@ -1,0 +1,129 @@
+"""ResNets have the logits and the numbers of parameters of the published networks.
+
+`resnet_goldens.json` names the command that wrote it, and the versions of torchvision and PyTorch.
+"""
+
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import resnet_parity
+from benchmarks.feature_parity import digest, random_tensors
+from models.vision.classification.resnet import Block, ConvNorm, ResNet
+from replicator.errors import UsageError
+
+GOLDENS = json.loads(pathlib.Path(__file__).with_name("resnet_goldens.json").read_text())
+
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+def parameters(network: keras.Model) -> int:
+  return sum(int(np.prod(v.shape)) for v in network.trainable_variables)
+
+
+def test_the_goldens_name_their_source():
+  assert "resnet_parity" in GOLDENS["source"]["command"]
+  assert {"torch", "torchvision", "numpy"} <= set(GOLDENS["source"])
+  assert set(GOLDENS["networks"]) == {f"resnet{depth}" for depth in resnet_parity.DEPTHS}
+
+
+@pytest.mark.parametrize("depth, count", [
+    (50, 25_557_032),
+    pytest.param(18, 11_689_512, marks=pytest.mark.slow),
+    pytest.param(34, 21_797_672, marks=pytest.mark.slow),
+    pytest.param(101, 44_549_160, marks=pytest.mark.slow)])
+def test_parameters_and_logits_are_torchvisions(depth, count):
+  network = ResNet(1000, depth=depth)
+  golden = GOLDENS["networks"][f"resnet{depth}"]
+  assert parameters(network) == golden["parameters"] == count
+  resnet_parity.assign(network, random_tensors(resnet_parity.shapes(network)))
+  logits = network(resnet_parity.inputs(64)).numpy()
+  for row, expected in zip(logits, golden["logits"], strict=True):
+    np.testing.assert_allclose(digest(row), expected, rtol=1e-4, atol=1e-4 * expected[-1])
+
+
+def test_resnet20_has_the_papers_parameters_and_sizes():
+  network = ResNet(10, depth=20)
+  assert parameters(network) == 269_722  # "0.27M"; 272,474 with 1x1 shortcuts.
+  assert len(network.blocks) == 9 and network.num_features == 64
+  x = network.stem(tf.zeros([1, 32, 32, 3]))
+  sizes = [x.shape[1:]] + [(x := block(x)).shape[1:] for block in network.blocks]
+  assert sizes == [(32, 32, 16)] * 4 + [(16, 16, 32)] * 3 + [(8, 8, 64)] * 3
+
+
+def test_a_shortcut_without_parameters_takes_every_second_pixel_and_adds_zeros():
+  block = Block(6, stride=2, bottleneck=False, projected=False)
+  block.build((None, 4, 4, 3))
+  block.residual[-1].norm.gamma.assign(tf.zeros([6]))
+  x = tf.random.stateless_uniform([2, 4, 4, 3], [0, 1])
+  outputs = block(x)
+  np.testing.assert_array_equal(outputs[..., :3], x[:, ::2, ::2])
+  np.testing.assert_array_equal(outputs[..., 3:], 0)
+
+
+def test_gradients_of_a_projected_shortcut_of_few_channels_are_those_in_float64():
+  gradients = {}
+  for precision in ("float64", "float32"):
+    keras.config.set_floatx(precision)
+    keras.config.set_dtype_policy(precision)
+    unit = ConvNorm(8, 1, stride=2)
+    unit.build((None, None, None, 4))
+    unit.conv.kernel.assign(np.random.default_rng(0).normal(size=unit.conv.kernel.shape))
+    x = tf.constant(np.random.default_rng(1).normal(size=[4, 64, 64, 4]), precision)
+    for _ in range(3):  # oneDNN's gradient of a stride would corrupt memory.
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(unit(x) ** 3)
+      gradients[precision] = tape.gradient(loss, unit.conv.kernel.value)
+  np.testing.assert_allclose(gradients["float32"], gradients["float64"], rtol=1e-3)
+
+
+def test_a_convolution_with_a_stride_pads_both_sides_alike():
+  keras.config.set_floatx("float64")
+  keras.config.set_dtype_policy("float64")
+  unit = ConvNorm(1, 3, stride=2)
+  unit.build((None, None, None, 1))
+  unit.conv.kernel.assign(np.arange(9.0).reshape([3, 3, 1, 1]))
+  x = np.random.default_rng(0).normal(size=[1, 6, 6, 1])
+  padded = np.pad(x[0, :, :, 0], 1)
+  expected = [[np.sum(padded[i:i + 3, j:j + 3] * np.arange(9.0).reshape([3, 3]))
+               for j in (0, 2, 4)] for i in (0, 2, 4)]
+  np.testing.assert_allclose(unit(tf.constant(x))[0, :, :, 0], expected / np.sqrt(1 + 1e-5))
+
+
+def test_blocks_begin_as_the_identity_and_kernels_with_the_variance_2_over_fan_out():
+  keras.utils.set_random_seed(0)
+  block = Block(64, stride=1, bottleneck=True, projected=True)
+  block.build((None, None, None, 256))
+  x = tf.random.stateless_uniform([2, 4, 4, 256], [0, 1])
+  np.testing.assert_array_equal(block(x, training=True), x)
+  deviation = np.std(block.residual[1].conv.kernel.numpy())
+  np.testing.assert_allclose(deviation, np.sqrt(2 / (9 * 64)), rtol=0.02)
+  last = ResNet(1000, depth=20).linear.kernel.numpy()
+  np.testing.assert_allclose(np.std(last), 0.01, rtol=0.02)
+
+
+def test_in_half_precision_the_logits_are_float32():
+  keras.config.set_dtype_policy("mixed_bfloat16")
+  network = ResNet(10, channels=1, depth=20, stem="large", width=0.25)
+  images = tf.zeros([2, 16, 16, 1])
+  assert network.stem(images).dtype == tf.bfloat16
+  assert network(images, training=True).dtype == tf.float32
+  assert {v.dtype for v in network.trainable_variables} == {"float32"}
+
+
+@pytest.mark.parametrize("arguments, line", [
+    ({"depth": 51}, "ResNet.depth = 51: no such network; write one of 18, 34, 50, 101, 152, 20, "
+                    "32, 44, 56, 110"),
+    ({"stem": "smal"}, "ResNet.stem = 'smal': no such stem. Did you mean 'small'? Write one of: "
+                       "large, small"),
+    ({"width": 0.001}, "ResNet.width = 0.001 leaves layers of 64 channels with none: write at "
+                       "least 0.015625"),
+])
+def test_what_is_no_network_is_refused_in_one_line(arguments, line):
+  with pytest.raises(UsageError) as error:
+    ResNet(10, **arguments)
+  assert str(error.value).splitlines()[0] == line  # gin adds where the network is made.

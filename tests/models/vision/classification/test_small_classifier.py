@@ -1,0 +1,137 @@
+"""The small classifier: its accuracy, its file, and its independence of global state."""
+
+import random
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.vision.builtin.digits import Digits
+from models.vision.builtin.shapes import Shapes
+from models.vision.classification import small_classifier as classifier_module
+from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train, train
+from models.vision.images.image_source import InMemoryImages, read
+
+
+def small():
+  return Shapes(8, size=200)
+
+
+@pytest.fixture(scope="module")
+def small_folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("small")
+  return folder, load_or_train(small(), folder)
+
+
+@pytest.fixture(scope="module")
+def digits_folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("run") / "classifier"
+  return folder, load_or_train(Digits(), folder)
+
+
+def test_digits_are_classified_correctly(digits_folder):
+  _, classifier = digits_folder
+  assert classifier.accuracy >= 0.97
+  assert classifier.num_train == 1438
+  assert classifier.num_held_out == 359
+
+
+@pytest.mark.slow
+def test_the_classifier_of_digits_comes_with_the_package(digits_folder, tmp_path, monkeypatch):
+  _, ours = digits_folder
+  trained = train(Digits())  # What training makes today, on this machine.
+  assert trained.accuracy == pytest.approx(ours.accuracy, abs=0.01)
+  images, _ = read(Digits(), np.arange(1797))
+  classes, others = (classifier(images)[1].argmax(-1) for classifier in (ours, trained))
+  assert np.mean(classes == others) > 0.99
+
+  monkeypatch.setattr(classifier_module, "train", lambda source: trained)
+  assert load_or_train(Digits(), tmp_path / "new") is not trained
+  same_kind = InMemoryImages(images[::-1], np.zeros(1797), tuple("0123456789"))
+  assert load_or_train(same_kind, tmp_path) is trained
+  loaded = load_or_train(Digits(), tmp_path)  # The one of an earlier run stays.
+  for weight, kept in zip(loaded.model.get_weights(), trained.model.get_weights(), strict=True):
+    np.testing.assert_array_equal(weight, kept)
+
+
+def test_features_and_logits(digits_folder):
+  _, classifier = digits_folder
+  images, labels = read(Digits(), np.arange(300))
+  features, logits = classifier(images)
+  assert features.shape == (300, NUM_FEATURES) and features.dtype == np.float32
+  assert logits.shape == (300, 10) and logits.dtype == np.float32
+  assert np.mean(logits.argmax(-1) == labels) > 0.97
+  assert np.linalg.matrix_rank(np.cov(features.T)) == NUM_FEATURES
+
+
+def test_a_saved_classifier_is_loaded_unchanged(digits_folder):
+  folder, classifier = digits_folder
+  before = [file.stat().st_mtime_ns for file in folder.iterdir()]
+  loaded = load_or_train(Digits(), folder)
+  assert [file.name for file in folder.iterdir()] == ["classifier.npz"]
+  assert [file.stat().st_mtime_ns for file in folder.iterdir()] == before
+  assert vars(loaded).keys() == vars(classifier).keys()
+  assert (loaded.accuracy, loaded.num_train, loaded.num_held_out) == (
+      classifier.accuracy, classifier.num_train, classifier.num_held_out)
+  images, _ = read(Digits(), np.arange(20))
+  for ours, theirs in zip(loaded(images), classifier(images), strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_accuracy_is_that_on_images_that_were_held_out(tmp_path):
+  source = InMemoryImages(np.random.default_rng(0).integers(0, 255, [20, 8, 8, 1], np.uint8),
+                          np.arange(20), tuple(map(str, range(20))))
+  assert train(source).accuracy == 0.0  # No image of these classes was seen in training.
+
+
+def test_the_classifier_of_another_source_is_replaced(small_folder, tmp_path):
+  shutil.copytree(small_folder[0], tmp_path, dirs_exist_ok=True)
+  other = load_or_train(Shapes(16, size=100), tmp_path)
+  assert other.num_train == 80
+  assert other(np.zeros([1, 16, 16, 3], np.uint8))[0].shape == (1, NUM_FEATURES)
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
+def test_training_does_not_depend_on_the_dtype_policy(small_folder, tmp_path, policy):
+  images, _ = read(small(), np.arange(20))
+  expected = small_folder[1](images)
+  before = keras.config.dtype_policy()
+  keras.config.set_dtype_policy(policy)
+  try:
+    result = load_or_train(small(), tmp_path)(images)
+  finally:
+    keras.config.set_dtype_policy(before)
+  for ours, theirs in zip(result, expected, strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_no_global_random_state_or_name_is_used(tmp_path):
+  def draw():
+    # Eager ops, Keras layers, NumPy and Python each have their own stream.
+    return [tf.random.normal([]).numpy(), keras.random.normal([]).numpy(), np.random.rand(),
+            random.random(), keras.layers.Dense(3)(tf.ones([1, 2])).numpy().tolist()]
+
+  def next_name():
+    return int(keras.layers.Dense(1).name.rpartition("_")[2])
+
+  keras.layers.Dense(1)  # The first one has no number.
+  name = next_name()
+  keras.utils.set_random_seed(5)
+  undisturbed = draw()
+  keras.utils.set_random_seed(5)
+  load_or_train(small(), tmp_path)
+  assert draw() == undisturbed
+  assert next_name() == name + 3  # Each `draw` makes one.
+
+
+def test_big_images_are_accepted(tmp_path):
+  classifier = load_or_train(Shapes(100, size=20), tmp_path)
+  features, logits = classifier(np.zeros([3, 100, 100, 3], np.uint8))
+  assert features.shape == (3, NUM_FEATURES) and logits.shape == (3, 12)
+
+
+def test_one_image_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="at least 2 images, the source has 1"):
+    load_or_train(Shapes(8, size=1), tmp_path)

@@ -1,0 +1,93 @@
+"""A data set of Hugging Face that the test writes: the same images, and one-line errors."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.vision import convert
+from models.vision.files.hugging_face import HuggingFace
+from models.vision.images.image_source import read
+from models.vision.shards.tfrecords import TFRecords
+from replicator.errors import UsageError
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
+LABELS = [1, 0, 2, 1, 2]
+
+
+def line_of(*arguments, **settings):
+  with pytest.raises(UsageError) as error:
+    HuggingFace(*arguments, **settings)
+  return str(error.value).splitlines()[0]
+
+
+def png(image):
+  file = io.BytesIO()
+  Image.fromarray(image).save(file, "png")
+  return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A folder with a data set of five images; the last one is in a file of its own."""
+  datasets = pytest.importorskip("datasets")
+  root = tmp_path_factory.mktemp("datasets")
+  (root / "5.png").write_bytes(png(IMAGES[4]))
+  images = [*({"bytes": png(image), "path": None} for image in IMAGES[:4]),
+            {"bytes": None, "path": str(root / "5.png")}]
+  features = datasets.Features({
+      "image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog", "bird"]),
+      "size": datasets.Value("int32"), "share": datasets.Value("float32")})
+  rows = {"image": images, "label": LABELS, "size": [3, 1, 0, 1, 2], "share": [0.5] * 5}
+  data = datasets.Dataset.from_dict(rows, features=features)
+  datasets.DatasetDict({"train": data, "test": data.select([3])}).save_to_disk(str(root / "pets"))
+  data.save_to_disk(str(root / "one"))
+  return root
+
+
+@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
+@pytest.mark.parametrize("name", ["pets", "one"])
+def test_examples_are_those_of_the_data_set(folder, name, limit):
+  source = HuggingFace(str(folder / name), 8, memory_limit=limit)
+  assert (source.size, source.class_names) == (5, ("cat", "dog", "bird"))
+  order = np.array([4, 0, 0, 3])
+  images, labels = read(source, order)
+  np.testing.assert_array_equal(images, IMAGES[order])
+  assert labels.tolist() == [LABELS[i] for i in order]
+
+
+def test_a_split_and_a_column_are_named(folder):
+  assert HuggingFace(str(folder / "pets"), 8, split="test").size == 1
+  source = HuggingFace(str(folder / "pets"), 8, label="size")
+  assert source.class_names == ("0", "1", "2", "3")
+
+
+def test_it_is_converted(folder, tmp_path):
+  words = [f"hf:{folder / 'pets'}", str(tmp_path / "out"), "--shards=2", "--resolution=8"]
+  assert convert.main(words) == 0
+  images, labels = read(TFRecords(str(tmp_path / "out")), np.arange(5))
+  np.testing.assert_array_equal(images, IMAGES)
+  assert labels.tolist() == LABELS
+
+
+def test_what_is_not_there_is_refused(folder, monkeypatch):
+  pets = str(folder / "pets")
+  assert line_of(pets, 8, label="breed") == (
+      f"HuggingFace.label = 'breed': no such column in {pets}; it has: image, label, size, share")
+  assert line_of(pets, 8, image="label") == (
+      f"HuggingFace.image = 'label': is no column of images in {pets}")
+  assert line_of(pets, 8, label="share") == (
+      f"HuggingFace.label = 'share': is no column of numbers of classes in {pets}")
+  assert line_of(pets, 8, split="validation").startswith(
+      f"HuggingFace.path = '{pets}': 'validation' cannot be opened (")
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  assert line_of(str(folder / "nowhere"), 8).startswith(
+      f"HuggingFace.path = '{folder / 'nowhere'}': 'train' cannot be opened (")
+
+
+def test_a_missing_package_is_named(monkeypatch):
+  monkeypatch.setitem(sys.modules, "datasets", None)
+  assert line_of("cifar10", 32) == (
+      "HuggingFace needs the package datasets: pip install 'replicator[huggingface]'")

@@ -1,0 +1,101 @@
+"""NumPy files as a source: mapped into memory, and refused in one line."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.vision.files.image_arrays import ImageArrays
+from models.vision.images.image_source import read
+from replicator.errors import UsageError
+
+NOISE = np.random.default_rng(0)
+IMAGES = NOISE.integers(0, 256, [6, 8, 10, 3], np.uint8)
+LABELS = np.array([3, 0, 0, 1, 3, 2], np.int64)
+
+
+def save(path, **arrays):
+  """Writes arrays as an archive, or as the files of a folder."""
+  if path.suffix == ".npz":
+    np.savez(path, **arrays)
+  else:
+    path.mkdir()
+    for name, array in arrays.items():
+      np.save(path / f"{name}.npy", array)
+  return str(path)
+
+
+def line_of(path, **settings):
+  with pytest.raises(UsageError) as error:
+    ImageArrays(str(path), **settings)
+  return str(error.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("name", ["a.npz", "folder"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_images_are_mapped_and_not_read(name, order, tmp_path):
+  path = save(tmp_path / name, x=np.asarray(IMAGES, order=order), images=IMAGES[:1], y=LABELS)
+  source = ImageArrays(path, images="x", labels="y")
+  assert isinstance(source._images, np.memmap)
+  assert (source.size, source.image_shape, source.num_classes) == (6, (8, 10, 3), 4)
+  assert source.class_names == ("0", "1", "2", "3")
+  order = np.array([5, 0, 3, 3])
+  images, labels = read(source, order)
+  np.testing.assert_array_equal(images, IMAGES[order])
+  np.testing.assert_array_equal(labels, LABELS[order])
+
+
+def test_gray_images_may_have_no_channel_and_all_one_class(tmp_path):
+  source = ImageArrays(save(tmp_path / "a.npz", images=IMAGES[..., 0]), labels=None)
+  assert source.image_shape == (8, 10, 1) and source.class_names == ("all",)
+  images, labels = read(source, np.arange(6))
+  np.testing.assert_array_equal(images, IMAGES[..., :1])
+  assert not labels.any()
+
+
+def test_images_are_drawn_in_parallel(tmp_path):
+  """Where operations are deterministic, TensorFlow calls one by one what has state."""
+  load = tf.function(ImageArrays(save(tmp_path / "a.npz", images=IMAGES, labels=LABELS)).load)
+  graph = load.get_concrete_function(tf.TensorSpec([], tf.int64)).graph
+  assert not [each.type for each in graph.get_operations() if each.op_def.is_stateful]
+
+
+@pytest.mark.parametrize("arrays, settings, line", [
+    ({}, {"images": "x"}, "ImageArrays.images = 'x': no such array in {path}; it has: images, "
+                          "labels"),
+    ({}, {"labels": "y"}, "ImageArrays.labels = 'y': no such array in {path}; it has: images, "
+                          "labels; write None if images have no classes"),
+    ({"images": IMAGES / 255}, {}, "ImageArrays.images = 'images': is float64 [6, 8, 10, 3] in "
+                                   "{path}; images are uint8 [n, h, w, 1 or 3]"),
+    ({"images": IMAGES[..., :2]}, {}, "ImageArrays.images = 'images': is uint8 [6, 8, 10, 2] in"),
+    ({"images": IMAGES[:0]}, {}, "ImageArrays.images = 'images': is uint8 [0, 8, 10, 3] in "),
+    ({"labels": LABELS[:5]}, {}, "ImageArrays.labels = 'labels': is int64 [5] in {path}; labels of "
+                                 "these images are integers [6]"),
+    ({"labels": LABELS / 2}, {}, "ImageArrays.labels = 'labels': is float64 [6] in {path};"),
+    ({"labels": LABELS - 1}, {}, "ImageArrays.labels = 'labels': has the label -1; labels are"),
+    ({"labels": LABELS + 10 ** 9}, {}, "ImageArrays.labels = 'labels': has the label 1000000000;"),
+    ({"images": np.array([{}])}, {}, "{path}: images.npy: is not a whole array of numbers (it has "
+                                     "Python objects); write it again"),
+])
+def test_arrays_that_do_not_fit_are_refused(arrays, settings, line, tmp_path):
+  path = save(tmp_path / "a.npz", **{"images": IMAGES, "labels": LABELS, **arrays})
+  assert line_of(path, **settings).startswith(line.format(path=path))
+
+
+def test_files_that_cannot_be_mapped_are_refused(tmp_path):
+  packed, torn, folder = (tmp_path / name for name in ("packed.npz", "torn.npz", "folder"))
+  np.savez_compressed(packed, images=IMAGES, labels=LABELS)
+  assert line_of(packed) == (
+      f"{packed}: images is compressed, and cannot be read in parts; write the archive with "
+      "numpy.savez, not numpy.savez_compressed")
+  save(torn, images=IMAGES, labels=LABELS)
+  torn.write_bytes(torn.read_bytes()[:-200])
+  assert line_of(torn).startswith(f"ImageArrays.path = '{torn}': is not a NumPy archive, or a "
+                                  "truncated one (")
+  save(folder, images=IMAGES, labels=LABELS)
+  one = folder / "images.npy"
+  assert line_of(one) == (f"ImageArrays.path = '{one}': is one array; write the folder of the "
+                          "arrays, and ImageArrays.images = 'images'")
+  one.write_bytes(one.read_bytes()[:-1])
+  assert line_of(folder).startswith(f"{one}: is not a whole array of numbers (")
+  assert line_of("nowhere.npz") == ("ImageArrays.path = 'nowhere.npz': no such file; write an .npz "
+                                    "file, or a folder of .npy files")

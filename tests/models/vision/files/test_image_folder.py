@@ -1,0 +1,328 @@
+"""Folders of images: classes, decoding, and errors that name the file."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+from PIL import Image
+
+from models.vision.files.image_folder import ImageFolder, read_folder
+from models.vision.files.image_zip import ImageZip
+from models.vision.images import write
+from models.vision.images.decode import center_square
+from models.vision.images.image_source import read
+from replicator.errors import UsageError, chain_of
+
+
+def paint(file, color, size=(12, 12), mode="RGB", **options):
+  file.parent.mkdir(parents=True, exist_ok=True)
+  Image.new(mode, size, color).save(file, **options)
+
+
+def truncated_jpeg(file):
+  noise = np.random.default_rng(0).integers(0, 256, [32, 32, 3], np.uint8)
+  Image.fromarray(noise).save(file)
+  file.write_bytes(file.read_bytes()[:500])
+
+
+def message_of(*args, **kwargs):
+  """The first line of the error. Gin appends lines about the call."""
+  with pytest.raises(UsageError) as error:
+    ImageFolder(*args, **kwargs)
+  return str(error.value).splitlines()[0]
+
+
+def all_of(source):
+  return read(source, np.arange(source.size))
+
+
+def test_folders_are_classes_in_sorted_order(tmp_path):
+  paint(tmp_path / "dog" / "2.png", "blue")
+  paint(tmp_path / "cat" / "b.jpeg", "red")
+  paint(tmp_path / "cat" / "a.BMP", "white")
+  source = ImageFolder(str(tmp_path), 8)
+  assert source.class_names == ("cat", "dog")
+  assert source.num_classes == 2
+  assert source.size == 3
+  assert source.image_shape == (8, 8, 3)
+  images, labels = all_of(source)
+  assert labels.tolist() == [0, 0, 1]
+  assert (images[0] == 255).all()
+  assert (images[1].mean((0, 1)) - [255, 0, 0] < 2).all()  # JPEG is not exact.
+  assert (images[2] == [0, 0, 255]).all()
+
+
+def test_files_that_are_not_images_of_a_class_are_skipped(tmp_path):
+  paint(tmp_path / "a" / "1.png", "red")
+  paint(tmp_path / "a" / "deeper" / "2.png", "green")
+  paint(tmp_path / "a" / "._1.png", "green")
+  paint(tmp_path / ".cache" / "1.png", "red")
+  paint(tmp_path / "loose.png", "red")
+  (tmp_path / "a" / "notes.txt").write_text("no image")
+  (tmp_path / "a" / "folder.png").mkdir()
+  (tmp_path / "empty").mkdir()
+  source = ImageFolder(str(tmp_path), 8)
+  assert source.class_names == ("a",)
+  images, _ = all_of(source)
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0]]
+
+
+@pytest.mark.parametrize("name, text", [
+    ("dataset.json", '{"labels": [["b.png", 0], ["x/a.png", 1], ["y/c.png", 0]]}'),
+    ("labels.csv", "b.png,cat\nx/a.png,dog\ny/c.png,cat\n")])
+def test_a_file_of_labels_takes_the_place_of_sub_folders(tmp_path, name, text):
+  for file, color in (("b.png", "red"), ("x/a.png", "blue"), ("y/c.png", "white")):
+    paint(tmp_path / file, color)
+  (tmp_path / name).write_text(text)
+  source = ImageFolder(str(tmp_path), 8, labels=None if name == "dataset.json" else name)
+  assert source.class_names == (("0", "1") if name == "dataset.json" else ("cat", "dog"))
+  images, labels = all_of(source)
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255], [255, 255, 255]]
+  assert labels.tolist() == [0, 1, 0]
+
+
+def test_a_data_set_of_stylegan_gives_the_same_examples_as_its_archive(tmp_path):
+  images = np.random.default_rng(0).integers(0, 256, [3, 8, 8, 3], np.uint8)
+  for labels in (np.array([2, 0, 1]), None):
+    place = tmp_path / ("labeled" if labels is not None else "unlabeled")
+    write.write_folder(place, [(images, labels)])
+    write.write_zip(place.with_suffix(".zip"), [(images, labels)])
+    folder, archive = ImageFolder(str(place), 8), ImageZip(f"{place}.zip", 8)
+    assert folder.class_names == archive.class_names
+    for found, expected in zip(all_of(folder), all_of(archive), strict=True):
+      np.testing.assert_array_equal(found, expected)
+
+
+def test_labels_that_are_missing_are_refused(tmp_path):
+  paint(tmp_path / "1.png", "red")
+  (tmp_path / "some.csv").write_text("2.png,cat\n")
+  assert message_of(str(tmp_path), 8, labels="labels.csv") == (
+      f"ImageFolder.labels = 'labels.csv': no such file in {tmp_path}; write the path of a file of "
+      "labels, from the folder on")
+  assert message_of(str(tmp_path), 8, labels="labels.txt") == (
+      "ImageFolder.labels = 'labels.txt': write the name of a .csv or a .json file")
+  assert message_of(str(tmp_path), 8, labels="some.csv") == (
+      f"{tmp_path / 'some.csv'}: has labels for 0 of 1 images; 1.png has none. Add it, or remove "
+      "the image")
+  (tmp_path / "1.png").unlink()
+  assert message_of(str(tmp_path), 8, labels="some.csv").startswith(
+      f"ImageFolder.path = '{tmp_path}': has no images (file types: ")
+
+
+def test_the_center_square_is_cropped(tmp_path):
+  picture = np.zeros([8, 24, 3], np.uint8)
+  picture[:, 8:16] = 200  # The center third.
+  (tmp_path / "wide").mkdir()
+  Image.fromarray(picture).save(tmp_path / "wide" / "1.png")
+  Image.fromarray(picture.swapaxes(0, 1)).save(tmp_path / "wide" / "2.png")
+  images, _ = all_of(ImageFolder(str(tmp_path), 8))
+  assert (images == 200).all()
+
+
+def test_an_image_of_the_right_size_does_not_change(tmp_path):
+  noise = np.random.default_rng(0).integers(0, 256, [16, 16, 3], np.uint8)
+  (tmp_path / "a").mkdir()
+  Image.fromarray(noise).save(tmp_path / "a" / "1.png")
+  np.testing.assert_array_equal(all_of(ImageFolder(str(tmp_path), 16))[0][0], noise)
+
+
+def test_shrinking_averages_instead_of_picking_pixels(tmp_path):
+  stripes = np.zeros([64, 64, 3], np.uint8)
+  stripes[:, ::2] = 255
+  (tmp_path / "a").mkdir()
+  Image.fromarray(stripes).save(tmp_path / "a" / "1.png")
+  images, _ = all_of(ImageFolder(str(tmp_path), 8))
+  assert abs(images.astype(int) - 128).max() < 16
+
+
+def test_gray_transparent_palette_and_rotated_images_become_rgb(tmp_path):
+  paint(tmp_path / "a" / "1.png", 100, mode="L")
+  paint(tmp_path / "a" / "2.png", (255, 0, 0, 0), mode="RGBA")
+  paint(tmp_path / "a" / "3.gif", "blue")
+  rotated = np.zeros([8, 8, 3], np.uint8)
+  rotated[:4] = 255
+  orientation = Image.Exif()
+  orientation[0x0112] = 6  # Shown after a quarter turn clockwise.
+  Image.fromarray(rotated).save(tmp_path / "a" / "4.png", exif=orientation)
+  images, _ = all_of(ImageFolder(str(tmp_path), 8))
+  assert (images[0] == 100).all()
+  assert (images[1] == 255).all()
+  assert (images[2] == [0, 0, 255]).all()
+  assert (images[3, :, 4:] == 255).all() and (images[3, :, :4] == 0).all()
+
+
+def test_a_big_jpeg_is_shrunk_well(tmp_path):
+  ramp = np.broadcast_to(np.linspace(0, 255, 640).astype(np.uint8)[None, :, None], [640, 640, 3])
+  (tmp_path / "a").mkdir()
+  Image.fromarray(ramp).save(tmp_path / "a" / "1.jpg", quality=95)
+  images, _ = all_of(ImageFolder(str(tmp_path), 8))
+  np.testing.assert_allclose(images[0, :, :, 0], np.tile(np.arange(8) * 32 + 16, [8, 1]), atol=8)
+
+
+@pytest.mark.parametrize("make", [
+    truncated_jpeg, lambda file: file.write_text("no image"), lambda file: file.write_bytes(b"")],
+    ids=["truncated", "text", "empty"])
+def test_a_corrupt_image_is_named_or_skipped(tmp_path, make, caplog):
+  paint(tmp_path / "a" / "good.png", "red")
+  paint(tmp_path / "b" / "good.png", "blue")
+  bad = tmp_path / "a" / "bad.jpg"
+  make(bad)
+  message = message_of(str(tmp_path), 8)
+  assert message.startswith(f"{bad} cannot be read as an image (")
+  assert message.endswith("set ImageFolder.on_error = 'skip'.")
+
+  logging.use_absl_handler()
+  with caplog.at_level("WARNING"):
+    source = ImageFolder(str(tmp_path), 8, on_error="skip")
+  assert f"ImageFolder skipped 1 of 3 files that cannot be read: {bad}" in caplog.text
+  images, labels = all_of(source)
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255]]
+  assert labels.tolist() == [0, 1]
+
+
+def test_files_of_a_large_folder_are_decoded_as_they_are_drawn(tmp_path, monkeypatch):
+  noise = np.random.default_rng(0).integers(0, 256, [6, 40, 30, 3], np.uint8)
+  for number, image in enumerate(noise):
+    file = tmp_path / "ab"[number // 3] / f"{number}.{'jpg' if number % 2 else 'png'}"
+    file.parent.mkdir(exist_ok=True)
+    Image.fromarray(image).save(file)
+  limit = 6 * 8 * 8 * 3
+  kept, drawn = (ImageFolder(str(tmp_path), 8, memory_limit=limit - less) for less in (0, 1))
+  opened = []
+  read_bytes = pathlib.Path.read_bytes
+  monkeypatch.setattr(pathlib.Path, "read_bytes",
+                      lambda file: opened.append(file.name) or read_bytes(file))
+  order = np.array([5, 0, 3, 3])
+  for found, expected in zip(read(drawn, order), read(kept, order), strict=True):
+    np.testing.assert_array_equal(found, expected)
+  assert sorted(opened) == ["0.png", "3.jpg", "3.jpg", "5.jpg"]
+  assert drawn.load(tf.constant(0, tf.int64))["image"].shape == (8, 8, 3)
+
+
+def test_a_corrupt_file_that_is_drawn_ends_the_run_or_gives_way_to_the_next(tmp_path, caplog):
+  paint(tmp_path / "a" / "good.png", "red")
+  paint(tmp_path / "b" / "good.png", "blue")
+  bad = tmp_path / "a" / "bad.jpg"
+  truncated_jpeg(bad)
+  with pytest.raises(tf.errors.OpError) as error:
+    all_of(ImageFolder(str(tmp_path), 8, memory_limit=0))
+  cause = chain_of(error.value)[-1]
+  assert isinstance(cause, UsageError)
+  assert str(cause).startswith(f"{bad} cannot be read as an image (")
+  assert str(cause).endswith("set ImageFolder.on_error = 'skip'.")
+
+  logging.use_absl_handler()
+  with caplog.at_level("WARNING"):
+    source = ImageFolder(str(tmp_path), 8, on_error="skip", memory_limit=0)
+    images, labels = read(source, np.array([0, 1, 2, 0]))
+  assert caplog.text.count("ImageFolder skips") == 1
+  assert f"ImageFolder skips {bad}, which cannot be read (" in caplog.text
+  assert "1 of 3 images so far" in caplog.text
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [255, 0, 0], [0, 0, 255], [255, 0, 0]]
+  assert labels.tolist() == [0, 0, 1, 0]
+
+
+def test_a_drawn_folder_without_a_readable_image_is_refused(tmp_path):
+  (tmp_path / "a").mkdir()
+  (tmp_path / "a" / "1.png").write_text("no image")
+  with pytest.raises(tf.errors.OpError) as error:
+    all_of(ImageFolder(str(tmp_path), 8, on_error="skip", memory_limit=0))
+  assert str(chain_of(error.value)[-1]).startswith(
+      f"ImageFolder.path = '{tmp_path}': none of its 1 image files can be read, such as")
+
+
+def test_drawn_files_are_decoded_in_parallel(tmp_path):
+  """Where operations are deterministic, TensorFlow calls one by one what has state."""
+  paint(tmp_path / "a" / "1.png", "red")
+  load = tf.function(ImageFolder(str(tmp_path), 8, memory_limit=0).load)
+  operations = load.get_concrete_function(tf.TensorSpec([], tf.int64)).graph.get_operations()
+  assert "PyFuncStateless" in {operation.type for operation in operations}
+  assert not [operation.type for operation in operations if operation.op_def.is_stateful]
+
+
+def test_the_first_corrupt_image_is_the_one_named(tmp_path):
+  paint(tmp_path / "a" / "0.png", "red")
+  for number in range(1, 40):
+    (tmp_path / "a" / f"{number:02d}.jpg").write_text("no image")
+  assert message_of(str(tmp_path), 8).startswith(f"{tmp_path / 'a' / '01.jpg'} cannot be read")
+
+
+@pytest.mark.parametrize("bad, ending", [(3, "{2}"), (4, "{2}, ...")])
+def test_the_first_three_of_many_corrupt_images_are_named(bad, ending, tmp_path, caplog):
+  paint(tmp_path / "a" / "good.png", "red")
+  files = [tmp_path / "a" / f"{number}.jpg" for number in range(bad)]
+  for file in files:
+    file.write_text("no image")
+  logging.use_absl_handler()
+  with caplog.at_level("WARNING"):
+    ImageFolder(str(tmp_path), 8, on_error="skip")
+  assert caplog.messages == [
+      f"ImageFolder skipped {bad} of {bad + 1} files that cannot be read: {files[0]}, {files[1]}, "
+      + ending.format(*files)]
+
+
+def test_a_folder_without_a_readable_image_is_refused(tmp_path):
+  (tmp_path / "a").mkdir()
+  (tmp_path / "a" / "1.png").write_text("no image")
+  message = message_of(str(tmp_path), 8, on_error="skip")
+  assert message.startswith(f"ImageFolder.path = '{tmp_path}': none of its 1 image files")
+
+
+def test_a_missing_folder_is_refused(tmp_path):
+  message = message_of(str(tmp_path / "nowhere"), 8)
+  assert message.startswith(f"ImageFolder.path = '{tmp_path / 'nowhere'}': no such folder. Write")
+
+
+@pytest.mark.parametrize("names", [[], ["a/"], ["loose.png"], ["a/notes.txt"]])
+def test_the_error_of_a_folder_without_classes_says_what_is_expected(tmp_path, names):
+  for name in names:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("")
+  message = message_of(str(tmp_path), 8)
+  assert "no image in any sub-folder" in message
+  assert "one sub-folder of images per class, such as cats/001.jpg" in message
+
+
+def test_bad_values_are_refused(tmp_path):
+  paint(tmp_path / "a" / "1.png", "red")
+  assert message_of(str(tmp_path), 8, on_error="ignore") == (
+      "ImageFolder.on_error = 'ignore': write 'raise' or 'skip'.")
+  assert message_of(str(tmp_path), 0) == (
+      "ImageFolder.resolution = 0: write a positive number of pixels.")
+  assert message_of(str(tmp_path), "32") == (
+      "ImageFolder.resolution = '32': write a positive number of pixels.")
+
+
+def test_any_images_of_a_folder_are_read_in_order(tmp_path):
+  paint(tmp_path / "b.png", (255, 0, 0))
+  paint(tmp_path / "a" / "1.png", (0, 255, 0), size=(20, 12))
+  paint(tmp_path / "c.png", 200, mode="L")
+  images, found = read_folder(str(tmp_path), (8, 8, 3), 2)
+  assert found == 3 and images.shape == (2, 8, 8, 3) and images.dtype == np.uint8
+  assert (images[0] == [0, 255, 0]).all() and (images[1] == [255, 0, 0]).all()
+  gray, _ = read_folder(str(tmp_path), (8, 8, 1), 9)
+  assert gray.shape == (3, 8, 8, 1)
+  # ITU-R 601: 0.299 red, 0.587 green.
+  assert [int(image[0, 0, 0]) for image in gray] == [150, 76, 200]
+
+
+@pytest.mark.parametrize(("prepare", "line"), [
+    (lambda folder: folder.rmdir(), "no such folder"),
+    (lambda folder: (folder / "notes.txt").write_text(""), "has no images"),
+    (lambda folder: (folder / "1.png").write_text(""), "1.png cannot be read as an image")])
+def test_a_folder_without_images_is_refused(prepare, line, tmp_path):
+  (tmp_path / "images").mkdir()
+  prepare(tmp_path / "images")
+  with pytest.raises(UsageError, match=line):
+    read_folder(str(tmp_path / "images"), (8, 8, 3), 1)
+
+
+@pytest.mark.parametrize("resolution", [15, 30, 60, 90])
+def test_nothing_outside_of_the_center_square_is_seen(resolution):
+  image = np.full([60, 100, 3], 255, np.uint8)
+  image[:, 20:80] = 0
+  for pixels in (image, image.transpose(1, 0, 2)):
+    square = center_square(Image.fromarray(pixels), resolution)
+    assert square.size == (resolution, resolution) and not np.asarray(square).any()

@@ -1,0 +1,121 @@
+"""ZIP archives: layouts, labels, and archives that are broken."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from models.vision.files.image_folder import ImageFolder
+from models.vision.files.image_zip import ImageZip
+from models.vision.images import write
+from models.vision.images.image_source import read
+from replicator.errors import UsageError, chain_of
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
+
+
+def encoded(image, kind="png"):
+  file = io.BytesIO()
+  Image.fromarray(image).save(file, kind)
+  return file.getvalue()
+
+
+def make_zip(path, files, compression=zipfile.ZIP_STORED):
+  with zipfile.ZipFile(path, "w", compression) as archive:
+    for name, content in files.items():
+      archive.writestr(name, content)
+  return str(path)
+
+
+def all_of(source):
+  return read(source, np.arange(source.size))
+
+
+def line_of(path, **settings):
+  with pytest.raises(UsageError) as error:
+    ImageZip(path, 8, **settings)
+  return str(error.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_the_layout_of_stylegan(limit, compression, tmp_path):
+  labels = [[f"00000/img{i:08d}.png", 2 * (i % 2)] for i in range(5)]
+  files = {name: encoded(image) for (name, _), image in zip(labels, IMAGES, strict=True)}
+  files = dict(reversed(files.items())) | {"dataset.json": json.dumps({"labels": labels})}
+  source = ImageZip(make_zip(tmp_path / "a.zip", files, compression), 8, memory_limit=limit)
+  assert (source.size, source.num_classes, source.image_shape) == (5, 3, (8, 8, 3))
+  images, found = all_of(source)
+  np.testing.assert_array_equal(images, IMAGES)
+  assert found.tolist() == [0, 2, 0, 2, 0]
+
+
+def test_what_this_project_writes_is_read(tmp_path):
+  write.write_zip(tmp_path / "a.zip", [(IMAGES, np.array([3, 1, 0, 2, 3]))])
+  images, labels = all_of(ImageZip(str(tmp_path / "a.zip"), 8))
+  np.testing.assert_array_equal(images, IMAGES)
+  assert labels.tolist() == [3, 1, 0, 2, 3]
+
+
+@pytest.mark.parametrize("around", ["", "photos/"])
+def test_folders_of_classes_give_the_examples_of_the_same_folder(around, tmp_path):
+  names = ["a-b/1.png", "a/2.jpg", "a/x/1.png", "c/1.gif", "._c/1.png"]
+  files = {around + name: encoded(image, {"jpg": "jpeg"}.get(name[-3:], name[-3:]))
+           for name, image in zip(names, IMAGES, strict=True)}
+  files |= {around + "a/notes.txt": b"", "__MACOSX/a/._2.jpg": b""}
+  path = make_zip(tmp_path / "a.zip", files)
+  with zipfile.ZipFile(path) as archive:
+    archive.extractall(tmp_path / "unpacked")
+  folder = ImageFolder(str(tmp_path / "unpacked" / around), 4)
+  source = ImageZip(path, 4, memory_limit=0)
+  assert source.class_names == folder.class_names == ("a", "a-b", "c")
+  for found, expected in zip(all_of(source), all_of(folder), strict=True):
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_what_is_no_archive_of_images_is_refused(tmp_path):
+  files = {f"a/{i}.png": encoded(image) for i, image in enumerate(IMAGES)}
+  whole = make_zip(tmp_path / "whole.zip", files)
+  torn, text, flat = (tmp_path / f"{name}.zip" for name in ("torn", "text", "flat"))
+  torn.write_bytes((tmp_path / "whole.zip").read_bytes()[:-40])
+  text.write_text("no archive")
+  make_zip(flat, {"1.png": encoded(IMAGES[0])})
+  empty = make_zip(tmp_path / "empty.zip", {"a/notes.txt": b""})
+  assert ImageZip(whole, 8).size == 5
+  begin = "ImageZip.path = "
+  assert line_of(str(torn)).startswith(f"{begin}'{torn}': is a truncated ZIP archive, without its")
+  assert line_of(str(text)).startswith(f"{begin}'{text}': is not a ZIP archive (")
+  assert line_of(str(flat)).startswith(f"{begin}'{flat}': has neither dataset.json nor a folder")
+  assert line_of(empty).startswith(f"{begin}'{empty}': has no images (file types: ")
+  assert line_of(str(tmp_path)).startswith(f"{begin}'{tmp_path}': is a folder; use ImageFolder")
+  assert line_of("nowhere.zip").startswith(f"{begin}'nowhere.zip': no such file")
+  bzip2 = make_zip(tmp_path / "b.zip", files, zipfile.ZIP_BZIP2)
+  assert "a/0.png is encrypted or compressed by an unusual method" in line_of(bzip2)
+
+
+def test_a_missing_label_is_refused(tmp_path):
+  files = {"1.png": encoded(IMAGES[0]), "2.png": encoded(IMAGES[1])}
+  path = make_zip(tmp_path / "a.zip", {**files, "dataset.json": '{"labels": [["2.png", 0]]}'})
+  assert line_of(path).startswith(
+      f"{path}: dataset.json: has labels for 1 of 2 images; 1.png has none.")
+
+
+@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
+def test_an_image_that_changed_is_named_or_skipped(limit, tmp_path):
+  path = tmp_path / "a.zip"
+  make_zip(path, {f"a/{i}.png": encoded(image) for i, image in enumerate(IMAGES)})
+  content = bytearray(path.read_bytes())
+  content[content.index(encoded(IMAGES[1])) + 50] ^= 1
+  path.write_bytes(content)
+  with pytest.raises((UsageError, tf.errors.OpError)) as error:
+    all_of(ImageZip(str(path), 8, memory_limit=limit))
+  assert str(chain_of(error.value)[-1]).startswith(
+      f"{path}: a/1.png cannot be read as an image (its checksum is wrong: the archive is torn, or "
+      "it has changed). To skip such files, set ImageZip.on_error = 'skip'.")
+  images, _ = all_of(ImageZip(str(path), 8, on_error="skip", memory_limit=limit))
+  rest = IMAGES[[0, 2, 2, 3, 4] if limit == 0 else [0, 2, 3, 4]]
+  np.testing.assert_array_equal(images, rest)

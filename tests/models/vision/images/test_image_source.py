@@ -1,0 +1,79 @@
+"""Image sources in memory, and conversions between bytes and network inputs."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.vision.images.image_source import InMemoryImages, read, to_uint8, to_unit_range
+
+LEVELS = np.arange(256, dtype=np.uint8)
+
+
+def small_source():
+  images = np.arange(5 * 2 * 3, dtype=np.uint8).reshape(5, 2, 3, 1)
+  return InMemoryImages(images, np.array([0, 1, 0, 2, 1]), ("a", "b", "c")), images
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 0), ("float32", 1e-7),
+                                              ("bfloat16", 2**-9), ("float16", 2**-12)])
+def test_to_unit_range_is_linear_from_minus_one_to_one(dtype, tolerance):
+  result = to_unit_range(LEVELS, dtype)
+  assert result.dtype == dtype
+  expected = LEVELS.astype(np.float64) / 127.5 - 1.0
+  np.testing.assert_allclose(tf.cast(result, tf.float64), expected, rtol=0, atol=tolerance)
+  assert result[0] == -1 and result[-1] == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_to_uint8_undoes_to_unit_range(dtype):
+  np.testing.assert_array_equal(to_uint8(to_unit_range(LEVELS, dtype)), LEVELS)
+
+
+def test_to_uint8_rounds_clips_and_survives_nan():
+  levels = np.array([-300.0, 0.4, 0.6, 254.6, 300.0, np.inf, -np.inf, np.nan])
+  np.testing.assert_array_equal(to_uint8(levels / 127.5 - 1.0), [0, 0, 1, 255, 255, 255, 0, 0])
+  assert to_uint8(tf.zeros([2], tf.bfloat16)).numpy().tolist() == [128, 128]
+
+
+def test_in_memory_images_describe_themselves_and_load_by_index():
+  source, images = small_source()
+  assert source.size == 5
+  assert source.image_shape == (2, 3, 1)
+  assert source.num_classes == 3
+  assert source.class_names == ("a", "b", "c")
+  example = source.load(tf.constant(3, tf.int64))
+  assert example["image"].dtype == tf.uint8 and example["label"].dtype == tf.int32
+  np.testing.assert_array_equal(example["image"], images[3])
+  assert example["label"] == 2
+
+
+def test_load_has_static_shapes_in_a_pipeline():
+  source, _ = small_source()
+  spec = tf.data.Dataset.range(5).map(source.load).batch(2, drop_remainder=True).element_spec
+  assert spec["image"].shape == [2, 2, 3, 1]
+  assert spec["label"].shape == [2]
+
+
+def test_load_writes_no_image_into_the_graph():
+  source = InMemoryImages(np.zeros([100, 32, 32, 3], np.uint8), np.zeros(100, int), ("a",))
+  load = tf.function(source.load).get_concrete_function(tf.TensorSpec([], tf.int64))
+  assert load.graph.as_graph_def().ByteSize() < 10_000
+
+
+def test_read_keeps_the_order_of_the_indices():
+  source, images = small_source()
+  order = np.tile([4, 0, 2, 2], 100)  # More than one batch of the reader.
+  read_images, labels = read(source, order)
+  np.testing.assert_array_equal(read_images, images[order])
+  np.testing.assert_array_equal(labels, np.array([0, 1, 0, 2, 1])[order])
+
+
+def test_read_waits_for_no_thread_that_tunes_its_pipeline(monkeypatch):
+  tuned, iterate = [], tf.data.Dataset.as_numpy_iterator
+
+  def record(dataset):
+    tuned.append(dataset.options().autotune.enabled)
+    return iterate(dataset)
+  monkeypatch.setattr(tf.data.Dataset, "as_numpy_iterator", record)
+  read(small_source()[0], np.arange(3))
+  assert tuned == [False]

@@ -1,0 +1,190 @@
+"""ImageNet's layout of shards: indexed where it lies, and what does not fit is named."""
+
+import io
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+from PIL import Image
+
+from models.vision import convert
+from models.vision.images.image_source import read
+from models.vision.shards import imagenet
+from models.vision.shards.tfrecords import TFRecords
+from replicator.errors import UsageError
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [7, 12, 10, 3], np.uint8)
+LABELS = [2, 1, 3, 1, 1, 2, 3]
+SYNSETS = [b"n01440764", b"n01443537", b"n01484850"]
+
+
+def record(image, **features):
+  """An example with the features of the published shards; some are replaced, or removed if None."""
+  file = io.BytesIO()
+  Image.fromarray(image).save(file, "png")
+  example = {"image/encoded": file.getvalue(), "image/height": 12, "image/width": 10,
+             "image/class/label": 1, "image/class/text": b"tench, Tinca tinca",
+             "image/filename": b"n01440764_10026.JPEG"}
+  example |= {name.replace("_", "/"): value for name, value in features.items()}
+  return tf.train.Example(features=tf.train.Features(feature={
+      name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+      if isinstance(value, bytes) else
+      tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+      for name, value in example.items() if value is not None})).SerializeToString()
+
+
+def write(path, records):
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for each in records:
+      writer.write(each)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+  """Seven images in three shards to train on, and one in a shard to validate on."""
+  root = tmp_path_factory.mktemp("imagenet")
+  records = [record(image, image_class_label=label, image_class_synset=SYNSETS[label - 1])
+             for image, label in zip(IMAGES, LABELS, strict=True)]
+  for number, part in enumerate((slice(0, 3), slice(3, 6), slice(6, 7))):
+    write(root / f"train-{number:05d}-of-00003", records[part])
+  write(root / "validation-00000-of-00001", records[:1])
+  return root
+
+
+@pytest.fixture
+def root(published, tmp_path):
+  """A copy without an index."""
+  return shutil.copytree(published, tmp_path / "imagenet",
+                         ignore=shutil.ignore_patterns("*.npz"))
+
+
+def line_of(path, **settings):
+  with pytest.raises(UsageError) as error:
+    TFRecords(str(path), 8, **settings)
+  return str(error.value).splitlines()[0]
+
+
+def test_shards_are_read_where_they_lie(root):
+  for _ in range(2):  # Without an index, and with it.
+    source = TFRecords(f"{root}/train-*", 10)
+    assert source.class_names == tuple(map(bytes.decode, SYNSETS))
+    images, labels = read(source, np.arange(7))
+    np.testing.assert_array_equal(images, IMAGES[:, 1:11])
+    assert (labels + 1).tolist() == LABELS
+    assert len(list(root.glob("train-*.npz"))) == 3
+  assert TFRecords(f"{root}/validation-*", 10).size == 1
+
+
+def test_the_index_of_a_folder_that_cannot_be_written_is_in_the_home_folder(root, monkeypatch):
+  home, write_index = root.parent / "home", imagenet.shard_index.write_index
+
+  def refuse(index: pathlib.Path, *arguments, **more):
+    if index.parent == root:  # Whoever runs the test may write anywhere.
+      raise PermissionError(13, "Permission denied")
+    write_index(index, *arguments, **more)
+  monkeypatch.setattr(imagenet.shard_index, "write_index", refuse)
+  monkeypatch.setenv("HOME", str(home))
+  for _ in range(2):
+    assert TFRecords(f"{root}/train-*", 8).size == 7
+    monkeypatch.setattr(imagenet, "_read", None)  # It is not read again.
+  assert len(list(home.rglob("train-*.npz"))) == 3 and not list(root.glob("*.npz"))
+
+
+def test_they_are_converted(root, tmp_path, capsys):
+  assert convert.main([f"{root}/train-*", str(tmp_path / "out"), "--shards=2"]) == 0
+  found, expected = (read(TFRecords(path, 8), np.arange(7))
+                     for path in (str(tmp_path / "out"), f"{root}/train-*"))
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_a_set_of_shards_is_chosen_and_must_be_whole(root):
+  assert line_of(root) == (
+      f"TFRecords.path = '{root}': has the shards train-*-of-00003 and validation-*-of-00001; "
+      f"write which, such as '{root}/train-*-of-00003'")
+  (root / "train-00001-of-00003").unlink()
+  assert line_of(f"{root}/train-*") == (
+      f"TFRecords.path = '{root}/train-*': has 2 of 3 shards, without train-00001-of-00003; "
+      "copy all")
+
+
+def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
+  TFRecords(f"{root}/train-*", 8)
+  shard = root / "train-00001-of-00003"
+  whole = shard.read_bytes()
+  shard.write_bytes(whole[:-300])
+  assert line_of(f"{root}/train-*") == (
+      f"{shard}: is truncated: it has {len(whole) - 300:,} of {len(whole):,} bytes, and lacks 1 "
+      f"of 3 images; copy it again, or remove {shard}.npz if the shard is right; to skip them, set "
+      "TFRecords.on_error = 'skip'")
+  assert TFRecords(f"{root}/train-*", 8, on_error="skip").size == 6
+  shard.write_bytes(whole)
+  shutil.copy(root / "train-00000-of-00003.npz", f"{shard}.npz")
+  assert line_of(f"{root}/train-*").startswith(
+      f"{shard}: train-00001-of-00003.npz is the index of another file, or the file changed since")
+
+
+@pytest.mark.parametrize("records, line", [
+    ([], "{shard}: has no record that can be read; copy it again"),
+    ([record(IMAGES[0]), b"\xff"], "{shard}: record 1 is no tf.train.Example; write the path of "
+                                   "shards in ImageNet's layout"),
+    ([record(IMAGES[0], image_encoded=None)], "{shard}: record 0 has no image/encoded or no "
+                                              "image/class/label; write the path of shards in "),
+    ([record(IMAGES[0], image_class_label=None)], "{shard}: record 0 has no image/encoded or no "),
+    ([record(IMAGES[0], image_class_label=0)], "{shard}: record 0 has the label 0, and ImageNet's "
+                                               "classes are numbered from 1; write the shards "),
+])
+def test_records_of_another_kind_are_named(records, line, tmp_path):
+  shard = tmp_path / "train-00000-of-00001"
+  write(shard, records)
+  assert line_of(tmp_path).startswith(line.format(shard=shard))
+
+
+def test_a_shard_that_is_torn_or_no_shard_is_named(tmp_path):
+  shard = tmp_path / "train-00000-of-00001"
+  write(shard, [record(IMAGES[0])] * 2)
+  shard.write_bytes(shard.read_bytes()[:-3])
+  assert line_of(tmp_path) == (f"{shard}: record 1 is truncated, or the file has no TFRecords; "
+                               "copy it again; to skip such records, set TFRecords.on_error = "
+                               "'skip'")
+  shard.write_text("This is a text, and no shard.")
+  assert line_of(tmp_path).startswith(f"{shard}: record 0 is truncated, or the file has no TFRec")
+  assert line_of(tmp_path, on_error="skip") == (f"{shard}: has no record that can be read; copy it "
+                                                "again")
+
+
+@pytest.mark.parametrize("fault, left", [
+    ("data", [0, 2, 3]), ("checksum", [0, 2, 3]), ("length", [0, 3]), ("cut in data", [0, 3]),
+    ("cut in length", [0, 3])])
+def test_a_fault_before_the_index_is_named_or_skipped_and_counted(fault, left, tmp_path, caplog):
+  """The second of three records in a shard, and a shard behind."""
+  shard = tmp_path / "train-00000-of-00002"
+  write(shard, [record(image, image_class_label=1 + i) for i, image in enumerate(IMAGES[:3])])
+  write(tmp_path / "train-00001-of-00002", [record(IMAGES[3], image_class_label=4)])
+  whole = shard.read_bytes()
+  ends = [end := 0, *(end := end + 16 + int.from_bytes(whole[end:end + 8], "little")
+                      for _ in range(3))]
+  if fault.startswith("cut"):
+    os.truncate(shard, {"cut in data": ends[2] - 50, "cut in length": ends[1] + 6}[fault])
+  else:
+    place = {"data": ends[1] + 40, "checksum": ends[2] - 1, "length": ends[1]}[fault]
+    shard.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:])
+  what = "is corrupt" if 2 in left else "is truncated, or the file has no TFRecords"
+  assert line_of(tmp_path) == (f"{shard}: record 1 {what}; copy it again; to skip such records, "
+                               "set TFRecords.on_error = 'skip'")
+  logging.use_absl_handler()
+  for _ in range(2):  # The index of a shard that lacks records is not kept.
+    caplog.clear()
+    source = TFRecords(str(tmp_path), 10, on_error="skip")
+    images, labels = read(source, np.arange(source.size))
+    np.testing.assert_array_equal(images, IMAGES[left, 1:11])
+    assert labels.tolist() == left
+    tail = [] if 2 in left else [f"{shard}: record 1 {what}: what follows is lost"]
+    assert caplog.messages == [*tail, f"TFRecords skips 1 of {1 + len(left)} images, which are "
+                                      f"truncated or corrupt: {shard}: record 1"]
+  shard.write_bytes(whole)
+  assert TFRecords(str(tmp_path), 10).size == 4

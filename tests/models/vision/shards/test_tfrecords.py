@@ -1,0 +1,151 @@
+"""Shards as a source: what is torn, changed or missing is named."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+from PIL import Image
+
+from models.vision import convert
+from models.vision.files.image_folder import list_folder
+from models.vision.images.decode import decode
+from models.vision.images.image_source import read
+from models.vision.shards import index as shard_index
+from models.vision.shards.sharded_images import ShardedImages
+from models.vision.shards.tfrecords import TFRecords
+from replicator.errors import UsageError, chain_of
+
+COLORS = np.arange(10, 70, 10, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+  """Six images in two shards; and a folder where images keep their sizes."""
+  root = tmp_path_factory.mktemp("made")
+  (root / "in" / "a").mkdir(parents=True)
+  for number, color in enumerate(COLORS):
+    Image.new("L", (9, 9), int(color)).save(root / "in" / "a" / f"{number}.png")
+  convert.convert(list_folder(str(root / "in")), str(root / "out"), 2, (8, 8, 1))
+  convert.convert(list_folder(str(root / "in")), str(root / "copied"), 1)
+  return root
+
+
+@pytest.fixture
+def out(made, tmp_path):
+  """A copy of the shards, to break."""
+  return shutil.copytree(made / "out", tmp_path / "out")
+
+
+def line_of(path, **settings):
+  with pytest.raises(UsageError) as error:
+    TFRecords(str(path), **settings)
+  return str(error.value).splitlines()[0]
+
+
+def test_gray_shards_are_gray(made):
+  source = TFRecords(str(made / "out"))
+  assert source.image_shape == (8, 8, 1) and source.class_names == ("a",)
+  images, _ = read(source, np.arange(6))
+  assert images[:, 0, 0, 0].tolist() == COLORS.tolist()
+
+
+def test_images_of_their_own_sizes_need_a_resolution(made):
+  assert line_of(made / "copied").startswith("TFRecords.resolution: must be set, since")
+  assert TFRecords(str(made / "copied"), 4).image_shape == (4, 4, 3)
+  assert line_of(made / "out", resolution=0) == (
+      "TFRecords.resolution = 0: write a positive number of pixels.")
+
+
+@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
+def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, limit, monkeypatch):
+  monkeypatch.setattr(shard_index, "_ENDS", 16)  # Otherwise these shards are all ends.
+  out = tmp_path / "out"
+  convert.convert(list_folder(str(made / "in")), str(out), 2, (8, 8, 1))
+  shard = out / "images-00001-of-00002.tfrecord"
+  content = bytearray(shard.read_bytes())
+  content[content.rindex(b"IDAT", 0, content.rindex(b"IDAT"))] ^= 1  # The second of three images.
+  shard.write_bytes(content)
+  with pytest.raises((UsageError, tf.errors.OpError)) as error:
+    read(TFRecords(str(out), memory_limit=limit), np.arange(6))
+  assert str(chain_of(error.value)[-1]).startswith(
+      f"{shard}: record 1 cannot be read as an image (its checksum is not that of the index: the "
+      "record is corrupt, or the file changed since it was indexed). To skip such files, set "
+      "TFRecords.on_error")
+  source = TFRecords(str(out), on_error="skip", memory_limit=limit)
+  found = read(source, np.arange(source.size))[0][:, 0, 0, 0]
+  assert found.tolist() == COLORS[[0, 1, 2, 3, 5, 5] if limit == 0 else [0, 1, 2, 3, 5]].tolist()
+
+
+def end_of(shard, number):
+  """Where a record of a shard ends."""
+  entry = np.load(shard.with_suffix(".npz"))["images"][number]
+  return int(entry["offset"] + entry["length"])
+
+
+@pytest.mark.parametrize("where, lost", [
+    ("in a record", 1), ("in a header", 1), ("between records", 2), ("before the first", 3)])
+def test_what_a_truncated_shard_lacks_is_skipped_and_counted(where, lost, out, caplog):
+  shard = out / "images-00001-of-00002.tfrecord"
+  ends = [end_of(shard, number) + shard_index.AFTER for number in range(3)]
+  size = {"in a record": ends[2] - 20, "in a header": ends[1] + 5, "between records": ends[0],
+          "before the first": 0}[where]
+  os.truncate(shard, size)
+  assert line_of(out).startswith(f"{shard}: is truncated: it has {size} of {ends[2]} bytes, and "
+                                 f"lacks {lost} of 3 images; copy it again")
+  logging.use_absl_handler()
+  for limit in (0, 10_000):  # Drawn and kept.
+    caplog.clear()
+    source = TFRecords(str(out), on_error="skip", memory_limit=limit)
+    names = ", ".join(f"{shard}: record {number}" for number in range(3 - lost, 3))
+    assert caplog.messages[0] == (f"TFRecords skips {lost} of 6 images, which are truncated or "
+                                  f"corrupt: {names}")
+    assert source.size == 6 - lost
+    assert read(source, np.arange(source.size))[0][:, 0, 0, 0].tolist() == COLORS[:-lost].tolist()
+
+
+def test_records_behind_those_of_a_truncated_shard_keep_their_names(out, caplog):
+  first, second = (out / f"images-0000{number}-of-00002.tfrecord" for number in (0, 1))
+  os.truncate(first, end_of(first, 0) + 10)
+  images = ShardedImages(str(out), skips=True)
+  assert [images.name(index) for index in range(4)] == [
+      f"{first}: record 0", *(f"{second}: record {number}" for number in range(3))]
+  assert [decode(images.read(index), (8, 8, 1))[0, 0, 0] for index in range(4)] == [10, 40, 50, 60]
+  for shard in (first, second):
+    os.truncate(shard, 0)
+  assert line_of(out, on_error="skip") == (
+      f"TFRecords.path = '{out}': all of its 6 images are lost, such as {first}: record 0, "
+      f"{first}: record 1, {first}: record 2: its shards are truncated; copy them again")
+
+
+def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
+  first, second = (out / f"images-0000{number}-of-00002.tfrecord" for number in (0, 1))
+  whole = second.read_bytes()
+  second.write_bytes(whole[:-3])
+  assert line_of(out) == (
+      f"{second}: is truncated: it has {len(whole) - 3} of {len(whole)} bytes, and lacks 1 of 3 "
+      "images; copy it again, or convert again; to skip them, set TFRecords.on_error = 'skip'")
+  second.write_bytes(whole[:-30] + b"x" + whole[-29:])
+  assert line_of(out).startswith(f"{second}: images-00001-of-00002.npz is the index of another "
+                                 "file, or the file changed since it was indexed;")
+  second.write_bytes(whole + first.read_bytes())
+  assert line_of(out).startswith(f"{second}: images-00001-of-00002.npz is the index of another")
+  second.write_bytes(whole)
+  shutil.copy(first.with_suffix(".npz"), second.with_suffix(".npz"))
+  assert line_of(out).startswith(f"{second}: ")
+  second.write_bytes(whole[:-30])  # Both at once: an index says nothing of another file.
+  assert line_of(out, on_error="skip").startswith(
+      f"{second}: images-00001-of-00002.npz is the index of another file, or the file changed")
+  second.unlink()
+  assert line_of(out) == f"{second}: no such file; copy it again, or convert again"
+
+
+def test_folders_without_a_whole_index_are_refused(out, tmp_path):
+  assert line_of("nowhere").startswith("TFRecords.path = 'nowhere': no such folder; write the")
+  assert line_of(tmp_path).startswith(f"TFRecords.path = '{tmp_path}': has no index.json; make")
+  (out / "images-00000-of-00002.npz").write_bytes(b"torn")
+  assert line_of(out).startswith(f"{out / 'images-00000-of-00002.npz'}: cannot be read (")
+  (out / "index.json").write_text("{}")
+  assert line_of(out).startswith(f"{out / 'index.json'}: is not what models.vision.convert wrote")

@@ -1,0 +1,225 @@
+"""Copies of a variable that have parted are found, named and refused."""
+
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError
+from replicator.app import config
+from replicator.checkpoints import checkpoint, replica_checksums
+from replicator.checkpoints.replica_checksums import Copies
+from replicator.errors import first_line
+from replicator.step.replicated import copies_of
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.int64)
+
+
+# ---- The checksum -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mirrored() -> Replicator:
+  return Replicator("mirrored", logical_cpus=2)
+
+
+@pytest.fixture(scope="module")
+def variables(mirrored) -> dict[str, tf.Variable]:
+  """Small variables of many dtypes, and one of more than a chunk."""
+  numbers = np.random.default_rng(0).integers(1, 100, [7, 3])
+  with mirrored.scope():
+    found = {dtype.name: tf.Variable(tf.cast(numbers, dtype)) for dtype in DTYPES}
+    return {**found, "more": tf.Variable(tf.ones([7])), "nothing": tf.Variable(tf.zeros([0, 3])),
+            "bool": tf.Variable([True, False]), "words": tf.Variable(["a", "b"]),
+            "large": tf.Variable(tf.range(1.0, 3e5))}
+
+
+def test_equal_copies_have_not_parted(mirrored, variables):
+  assert Copies(variables, mirrored).parted() == set()
+  with mirrored.scope():
+    lost = tf.Variable([np.nan, -0.0])
+  assert Copies({"lost": lost}, mirrored).parted() == set()
+
+
+@pytest.mark.parametrize("change", ["a bit", "order", "sign"])
+@pytest.mark.parametrize("path", ["float32", "float64", "bfloat16", "int64", "large"])
+def test_a_copy_that_parted_is_found_alone(path, change, mirrored, variables):
+  copy = copies_of(variables[path])[1]
+  before = copy.read_value()
+  try:
+    if change == "a bit":
+      flat = tf.reshape(before, [-1])
+      first = flat[:1] + (1 if before.dtype.is_integer else tf.cast(0.5, before.dtype))
+      copy.assign(tf.reshape(tf.concat([first, flat[1:]], 0), before.shape))
+    else:
+      copy.assign(-before if change == "sign" else tf.reverse(before, [0]))
+    assert Copies(variables, mirrored).parted() == {path}
+  finally:
+    copy.assign(before)
+
+
+@pytest.mark.parametrize("dtype", [tf.bool, tf.uint8, tf.float16], ids=lambda dtype: dtype.name)
+def test_a_vector_that_does_not_fill_its_last_word_is_compared_to_its_end(dtype, mirrored):
+  for size in range(1, 6):
+    with mirrored.scope():
+      variable = tf.Variable(tf.ones([size], dtype))
+    assert Copies({"small": variable}, mirrored).parted() == set()
+    copies_of(variable)[1].assign(tf.cast(tf.range(1, size + 1) < size, dtype))
+    assert Copies({"small": variable}, mirrored).parted() == {"small"}
+
+
+@pytest.mark.parametrize("dtype", [tf.bool, tf.bfloat16, tf.float32, tf.float64, tf.string],
+                         ids=lambda dtype: dtype.name)
+def test_a_large_variable_is_compared_to_its_end(dtype, mirrored):
+  is_even = np.arange(2 ** 20 + 4) % 2 == 0  # More than are summed at once, of any dtype.
+  values = (tf.constant(np.where(is_even, "a", "b")) if dtype == tf.string
+            else tf.cast(is_even, dtype))
+  with mirrored.scope():
+    variable = tf.Variable(values)
+  assert Copies({"large": variable}, mirrored).parted() == set()
+  other = tf.concat([values[:-2], values[-1:], values[-2:-1]], 0)
+  copies_of(variable)[1].assign(other)
+  assert Copies({"large": variable}, mirrored).parted() == {"large"}
+
+
+def test_two_zeros_are_two_values(mirrored):
+  with mirrored.scope():
+    zero, words = tf.Variable([0.0]), tf.Variable(["a", "b"])
+  copies_of(zero)[1].assign([-0.0])
+  copies_of(words)[0].assign(["b", "a"])
+  assert Copies({"zero": zero, "words": words}, mirrored).parted() == {"zero", "words"}
+
+
+def test_variables_that_replicas_share_need_no_checksum(monkeypatch):
+  monkeypatch.setattr(replica_checksums, "_checksum_of", pytest.fail)
+  for name, devices in (("one_device", None), ("central_storage", 2)):
+    shared = Replicator(name, logical_cpus=devices)
+    with shared.scope():
+      assert Copies({"shared": tf.Variable(1.0)}, shared).parted() == set()
+
+
+def test_small_variables_of_a_type_share_a_checksum_and_large_ones_do_not(mirrored, monkeypatch):
+  with mirrored.scope():
+    many = {f"{kind.name}{i}": tf.Variable(tf.ones([2 ** 16], kind)) for i in range(5)
+            for kind in (tf.float32, tf.int64)}
+  sizes: list[int] = []
+  monkeypatch.setattr(replica_checksums, "_checksum_of", lambda dtype: lambda x: (
+      sizes.append(x.shape[0] // 2 ** 16) or 0))
+  assert Copies(many, mirrored).parted() == set()
+  assert sorted(sizes) == [1] * 4 + [4] * 4  # Two types on two replicas.
+
+
+@pytest.mark.parametrize("offset, found", [(0, set()), (1, {"own"})])
+def test_workers_with_one_replica_each_are_compared(offset, found):
+  class Workers:
+    """Two processes; the checksums of the second are `offset` away from those of this one."""
+    num_pipelines = 2
+
+    def run(self, gather, checksums):
+      return [tf.constant(np.concatenate([checksums, checksums + offset]))]
+
+  with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+    own = tf.Variable([1.0, 2.0])
+  assert Copies({"own": own}, Workers()).parted() == found
+
+
+# ---- A training ---------------------------------------------------------------------------------
+
+
+class Assigning(tf.Module):
+  """Assigns what `value` returns of this replica's examples to a variable, by `change`."""
+
+  def __init__(self, change=lambda own, value: own.assign(value), value=tf.reduce_mean, **kwargs):
+    super().__init__()
+    self._change, self._value = change, value
+    self.own = tf.Variable(0.0, trainable=False, **kwargs)
+
+  def __call__(self, batch):
+    value = self._value(tf.cast(batch, tf.float32))
+    self._change(self.own, value)
+    return {"own": self.own.read_value()}
+
+
+class Layers(tf.Module):
+  """Runs layers in training mode."""
+
+  def __init__(self, *layers: keras.Layer):
+    super().__init__()
+    self.network = keras.Sequential([keras.Input([1]), *layers])
+
+  def __call__(self, batch):
+    outputs = self.network(tf.cast(batch, tf.float32)[:, tf.newaxis], training=True)
+    return {"mean": tf.reduce_mean(outputs)}
+
+
+def numbers(context: replicator.InputContext) -> tf.data.Dataset:
+  return tf.data.Dataset.range(10 ** 6).batch(context.batch_size, drop_remainder=True)
+
+
+def train(workdir, make_step, *bindings: str):
+  config.parse([], [
+      "train.steps = 2", "train.global_batch_size = 4", "train.log_every = 2",
+      "train.checkpoint_every = 2", "Replicator.strategy = 'mirrored'",
+      "Replicator.logical_cpus = 2", *bindings])
+  return replicator.train(make_step, numbers, workdir=str(workdir))
+
+
+class Scattering(tf.Module):
+  """Writes a part of a variable."""
+
+  def __init__(self):
+    super().__init__()
+    self.own = tf.Variable([0.0, 0.0], trainable=False)
+
+  def __call__(self, batch):
+    value = tf.reduce_mean(tf.cast(batch, tf.float32))
+    rows = tf.IndexedSlices([value], [1])
+    self.own.scatter_update(rows)
+    return {"own": tf.reduce_sum(self.own)}
+
+
+@pytest.mark.parametrize("make, written", [(Assigning, "own.assign(value),"),
+                                           (Scattering, "self.own.scatter_update(rows)")])
+def test_a_variable_that_parts_is_refused_with_its_line(make, written, tmp_path):
+  with pytest.raises(UsageError) as refused:
+    train(tmp_path, make, "train.steps_per_call = 2")
+  source = pathlib.Path(__file__).read_text().splitlines()
+  line = next(number for number, text in enumerate(source, 1) if written in text)
+  assert first_line(refused.value).startswith(
+      "the variable 'own' (Variable) has another value on each replica, and a checkpoint keeps "
+      "one: each replica assigns what it computed from its own examples at "
+      f"tests/replicator/checkpoints/test_copies.py:{line}; average it first with "
+      "replicator.all_mean")
+  assert checkpoint.steps_of(tmp_path / "checkpoints") == []
+
+
+def test_a_variable_that_parts_later_is_refused_when_it_is_saved(tmp_path):
+  late = lambda own, value: own.assign(tf.where(replicator.step_number() < 2, 0.0, value))
+  with pytest.raises(UsageError, match=r"the variable 'own' .* at tests/replicator/checkpoints/"):
+    train(tmp_path, lambda: Assigning(late), "train.steps = 4")
+  assert checkpoint.steps_of(tmp_path / "checkpoints") == [2]
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Assigning(aggregation=tf.VariableAggregation.MEAN),
+    lambda: Assigning(synchronization=tf.VariableSynchronization.ON_READ),
+    lambda: Assigning(synchronization=tf.VariableSynchronization.ON_READ,
+                      aggregation=tf.VariableAggregation.SUM),
+    lambda: Layers(SpectralNorm(keras.layers.Dense(2)), GlobalBatchNorm())],
+    ids=["mean", "own", "own sum", "layers"])
+def test_what_the_remedy_says_is_saved(make, tmp_path):
+  train(tmp_path, make)
+  assert checkpoint.steps_of(tmp_path / "checkpoints") == [2]
+
+
+def test_a_keras_batch_norm_is_told_what_to_use(tmp_path):
+  # Keras numbers the layers of a process.
+  with pytest.raises(UsageError, match=(
+      r"batch_normalization\w*/moving_mean\) has another value on each")) as refused:
+    train(tmp_path, lambda: Layers(keras.layers.BatchNormalization()))
+  assert first_line(refused.value).endswith("use replicator.GlobalBatchNorm")

@@ -1,0 +1,298 @@
+"""A tracker equals `metrics.jsonl`, whatever happens to the run and to the tracker."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from replicator.trackers import sync
+from replicator.trackers.sync import Followers
+from tests.replicator.trackers.conftest import Memory, Workdir
+
+
+def follow(workdir: Workdir, *trackers, first_step: int = -1) -> Followers:
+  """The followers of a new process, which has begun; what they say is in `said`."""
+  said: list[str] = []
+  followers = Followers(trackers, workdir.folder, first_step, said.append)
+  followers.said = said
+  followers.begin()
+  return followers
+
+
+def until(condition) -> None:
+  deadline = time.monotonic() + 10
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.001)
+
+
+def test_a_line_is_sent_once_it_is_settled(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 20)
+  followers.settle(None)  # There is no checkpoint.
+  followers.settle(10)
+  until(lambda: memory.records and max(*memory.records.values(), default=0) == 10)
+  workdir.log(22, 30)
+  followers.settle(20)
+  until(lambda: max(*memory.records.values()) == 20)
+  (lines,) = memory.records.values()
+  assert lines == {step: line for step, line in workdir.lines.items() if step <= 20}
+  assert followers.said == []
+  followers.end("interrupted")
+
+
+@pytest.mark.parametrize("status, last", [("finished", 20), ("failed", 20), ("interrupted", 10)])
+def test_the_end_sends_all_that_belongs_to_the_run(status, last, workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 20)
+  followers.settle(10)
+  followers.end(status)
+  (lines,) = memory.records.values()
+  assert lines == {step: line for step, line in workdir.lines.items() if step <= last}
+  assert list(memory.status.values()) == [status]
+
+
+class Killed(BaseException):
+  """The process ends here: nothing in it goes on, or says so."""
+
+
+@pytest.mark.filterwarnings("ignore:Exception in thread")
+def test_a_kill_at_any_call_loses_no_line_and_repeats_none(tmp_path):
+  calls = 0
+  for die_at in itertools.count():
+    workdir, memory = Workdir(tmp_path / str(die_at)), Memory()
+    dead = threading.Event()
+
+    def count(name, dead=dead, die_at=die_at):
+      nonlocal calls
+      calls += 1
+      if calls > die_at:
+        dead.set()
+        raise Killed
+
+    calls, memory.on_call = 0, count
+    threading.excepthook, shown = lambda arguments: None, threading.excepthook
+    try:
+      first = follow(workdir, memory)
+      for saved in (0, 10, 20):
+        workdir.log(0 if saved == 0 else saved - 8, saved)
+        first.settle(saved)
+        until(lambda saved=saved, memory=memory, dead=dead: dead.is_set() or saved in
+              memory.records.get(getattr(memory, "id", ""), {}))
+      workdir.log(22, 26)  # They are lost: the last checkpoint is that of step 20.
+      if not dead.is_set():
+        first.end("interrupted")
+    finally:
+      threading.excepthook = shown
+    memory.on_call = lambda name: None
+    workdir.take_back(20)
+    second = follow(workdir, memory, first_step=20)
+    workdir.log(22, 40, loss=0.25)
+    second.end("finished")
+    assert list(memory.records.values())[-1] == workdir.lines
+    assert list(memory.status.values())[-1] == "finished"
+    assert len(memory.records) == 1
+    assert second.said == []
+    if not dead.is_set():
+      break
+  assert die_at == 26  # begin, 11 lines and end, each before and after what it does.
+
+
+def test_lines_that_a_resumed_run_takes_back_stay_in_a_record_of_their_own(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 20)
+  followers.settle(10)
+  followers.end("failed")
+  failed = dict(workdir.lines)
+  workdir.take_back(10)
+  resumed = follow(workdir, memory, first_step=10)
+  workdir.log(12, 30, loss=0.25)
+  resumed.settle(30)
+  resumed.end("finished")
+  assert list(memory.records.values()) == [failed, workdir.lines]
+  assert resumed.said == ["note: Memory has lines up to step 20 that this run does not have any "
+                          "more; another record begins there"]
+  assert list(memory.status.values())[-1] == "finished"
+
+
+def test_a_rollback_to_an_older_checkpoint_begins_another_record(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 20)
+  followers.settle(20)
+  until(lambda: memory.records and 20 in memory.records[memory.id])
+  workdir.take_back(10)  # The checkpoint of step 20 is corrupt.
+  followers.take_back(10)
+  workdir.log(12, 30, loss=0.25)
+  followers.settle(30)
+  followers.end("finished")
+  assert list(memory.records.values())[-1] == workdir.lines
+  assert len(memory.records) == 2
+  assert list(memory.status.values()) == ["interrupted", "finished"]
+
+
+def test_a_rollback_to_the_last_checkpoint_takes_nothing_back_that_was_sent(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 20)
+  followers.settle(10)
+  workdir.take_back(10)
+  followers.take_back(10)
+  workdir.log(12, 30, loss=0.25)
+  followers.end("finished")
+  assert list(memory.records.values()) == [workdir.lines]
+
+
+def test_a_finished_run_sends_what_is_missing(workdir):
+  workdir.log(0, 20)
+  memory = Memory()
+  # Nothing is left to train, so that nothing calls `begin`.
+  followers = Followers([memory], workdir.folder, 20, lambda line: None)
+  followers.end("finished")
+  assert list(memory.records.values()) == [workdir.lines]
+
+
+def test_a_run_that_ends_before_its_first_step_has_no_record(workdir):
+  memory = Memory()
+  Followers([memory], workdir.folder, -1, lambda line: None).end("failed")
+  assert not memory.records
+
+
+def test_pictures_come_with_their_steps_and_also_alone(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 10)
+  workdir.picture(7)  # An evaluation without scalars.
+  (workdir.folder / "samples" / "step-best.png").touch()
+  followers.end("finished")
+  assert sorted(memory.pictures) == [0, 7, 10]
+  assert memory.pictures[10] == (workdir.folder / "samples" / "step-00000010.png").read_bytes()
+  (lines,) = memory.records.values()
+  assert lines == {**workdir.lines, 7: {}}
+
+
+def test_a_line_that_is_being_written_is_left_for_later(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 10)
+  metrics = workdir.folder / "metrics.jsonl"
+  whole = metrics.read_bytes()
+  metrics.write_bytes(whole[:-20])
+  followers.settle(8)
+  until(lambda: memory.records and 8 in memory.records[memory.id])
+  metrics.write_bytes(whole)
+  followers.end("finished")
+  assert list(memory.records.values()) == [workdir.lines] and not followers.said
+
+
+# ---- Trackers that fail -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("method", ["begin", "log"])
+def test_a_failure_is_said_once_and_made_good(method, stored, workdir):
+  memory, healthy = Memory(), Memory()
+  called = 0
+
+  def fail(name):
+    nonlocal called
+    called += name == method
+    if name == method and called in ((2, 4) if stored else (1, 3)):
+      raise ConnectionError("no route to host\nat 10.0.0.1")
+
+  memory.on_call = fail
+  followers = follow(workdir, memory, healthy)
+  for saved in (10, 20, 30):
+    workdir.log(saved - 8, saved)
+    followers.settle(saved)
+    until(lambda saved=saved: healthy.records and saved in healthy.records[healthy.id])
+    time.sleep(0.02)  # The other tracker has tried by then.
+  followers.end("finished")
+  assert list(memory.records.values()) == list(healthy.records.values()) == [workdir.lines]
+  assert followers.said == [
+      "warning: Memory: ConnectionError: no route to host; the run goes on, and this is tried "
+      "again", "note: Memory has what it missed"]
+
+
+def test_a_failure_at_the_end_is_tried_again_at_once(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 10)
+  left = ["end", "log"]  # The calls that fail, the last one first.
+
+  def fail(name):
+    if left and name == left[-1]:
+      left.pop()
+      raise OSError("timed out")
+
+  memory.on_call = fail
+  followers.settle(4)
+  until(lambda: left == ["end"])
+  followers.end("finished")
+  assert not left
+  assert list(memory.records.values()) == [workdir.lines]
+  assert list(memory.status.values()) == ["finished"]
+  assert followers.said[-1] == "note: Memory has what it missed"
+
+
+def test_what_a_tracker_did_not_get_is_said_at_the_end(workdir):
+  memory = Memory()
+  followers = follow(workdir, memory)
+  workdir.log(0, 10)
+  followers.settle(10)
+  until(lambda: memory.records and 10 in memory.records[memory.id])
+
+  def fail(name):
+    if name == "log":
+      raise OSError("disk full")
+
+  memory.on_call = fail
+  workdir.log(12, 20)
+  followers.end("finished")
+  assert followers.said == ["warning: Memory lacks what was logged after step 10 (OSError: disk "
+                            "full); the same command sends it"]
+  assert list(memory.status.values()) == ["interrupted"]
+  memory.on_call = lambda name: None
+  follow(workdir, memory, first_step=20).end("finished")
+  assert list(memory.records.values()) == [workdir.lines]
+
+
+def test_a_tracker_that_hangs_keeps_nobody_waiting(workdir, monkeypatch):
+  monkeypatch.setattr(sync, "END_SECONDS", 1.0)
+  memory, healthy = Memory(), Memory()
+  wait = threading.Event()
+  memory.on_call = lambda name: name != "log" or wait.wait()
+  followers = follow(workdir, healthy, memory)
+  workdir.log(0, 10)
+  begun = time.monotonic()
+  for step in range(11):
+    followers.settle(step)
+  assert time.monotonic() - begun < 0.5
+  until(lambda: healthy.records and 10 in healthy.records[healthy.id])
+  followers.end("finished")
+  assert list(healthy.records.values()) == [workdir.lines]
+  assert followers.said == ["warning: Memory-2 lacks all (it is slow); the same command sends it"]
+  wait.set()
+
+
+def test_a_begin_that_returns_nothing_is_explained(workdir):
+  class Forgetful(Memory):
+    def begin(self, run):
+      super().begin(run)
+
+  followers = follow(workdir, Forgetful())
+  followers.end("finished")
+  assert "begin returned None; it must return the last step" in followers.said[-1]
+
+
+def test_two_trackers_of_a_kind_have_records_of_their_own(workdir):
+  one, two = Memory(), Memory()
+  workdir.log(0, 10)
+  follow(workdir, one, two).end("interrupted")
+  follow(workdir, one, two, first_step=10).end("finished")
+  assert set(one.records).isdisjoint(two.records)
+  assert list(one.records.values()) == list(two.records.values()) == [workdir.lines]

@@ -1,0 +1,220 @@
+"""A workdir has one owner, until that process ends, however it ends."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from replicator import train
+from replicator.app import config
+from replicator.errors import UsageError
+from replicator.workdir import lock
+from tests.programs import fragile
+
+ROOT = pathlib.Path(__file__).parents[3]
+CLUSTER = "multi_worker_mirrored"
+
+# Owns a folder until its standard input ends, after some more code.
+OWNER = """
+import os, pathlib, signal, subprocess, sys
+from replicator.console import flags
+from replicator.workdir.lock import FILE, owned
+flags.experiment = lambda: sys.argv[2]
+folder = pathlib.Path(sys.argv[1])
+with owned(folder):
+  {code}
+  print("owned", flush=True)
+  sys.stdin.read()
+"""
+# Outlives the owner, until the test kills it.
+FORKS = """
+  begins, begun = os.pipe()
+  child = os.fork()
+  if not child:
+    os.write(begun, b"!")
+    signal.alarm(600)
+    signal.pause()
+  os.read(begins, 1)
+  (folder / "child").write_text(str(child))
+"""
+
+
+@contextlib.contextmanager
+def another_owner(folder: pathlib.Path, code: str = "pass") -> Iterator[subprocess.Popen]:
+  """Another process that owns a folder."""
+  with subprocess.Popen([sys.executable, "-c", OWNER.format(code=code), str(folder),
+                         lock.flags.experiment()],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    try:
+      assert process.stdout is not None
+      assert process.stdout.readline() == "owned\n"
+      yield process
+    finally:
+      process.kill()
+
+
+@pytest.fixture
+def no_patience(monkeypatch):
+  """Nobody waits for an owner to end."""
+  monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+
+
+def content(folder: pathlib.Path) -> dict[str, tuple[int, bytes]]:
+  return {str(path): (path.stat().st_mtime_ns, path.read_bytes())
+          for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.usefixtures("restored", "no_patience")
+def test_a_second_process_is_refused_before_it_touches_a_file(tmp_path):
+  config.parse([], ["train.steps = 1"])
+  with another_owner(tmp_path) as process:
+    before = content(tmp_path)
+    with pytest.raises(UsageError) as refused:
+      train(fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
+    assert content(tmp_path) == before
+  assert re.fullmatch(
+      rf"--workdir={tmp_path}: is in use by process {process.pid} on {platform.node()} since "
+      r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; let it end or stop it, or write another folder",
+      str(refused.value).splitlines()[0])  # gin adds a line.
+
+
+@pytest.mark.usefixtures("restored", "without_curves")
+def test_a_training_that_has_ended_or_failed_owns_nothing(tmp_path, monkeypatch):
+  config.parse([], ["train.steps = 6", "train.global_batch_size = 4", "train.eval_every = 0"])
+  for bad in (22.0, -1.0):
+    monkeypatch.setattr(fragile, "BAD", bad)
+    with contextlib.suppress(Exception):
+      train(fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
+    with another_owner(tmp_path) as process:
+      process.kill()
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_killed_owner_owns_nothing_although_its_fork_lives(tmp_path):
+  with another_owner(tmp_path, FORKS) as process:
+    child = int((tmp_path / "child").read_text())
+    with pytest.raises(UsageError, match=f"in use by process {process.pid}"), lock.owned(tmp_path):
+      pass
+    process.kill()
+    process.wait()
+    try:
+      with lock.owned(tmp_path):
+        assert (tmp_path / lock.FILE).read_text().startswith(f"process {os.getpid()} on ")
+      os.kill(child, 0)  # It lives.
+    finally:
+      os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("code", [
+    "(folder / FILE).read_text()",            # With another kind of lock, closing it would unlock.
+    "os.fork() or os._exit(0); os.wait()",
+    "subprocess.run(['true'], check=True, close_fds=False)"])
+def test_what_the_owner_does_loses_nothing(code, tmp_path):
+  with (another_owner(tmp_path, code),
+        pytest.raises(UsageError, match="is in use by process"), lock.owned(tmp_path)):
+    pass
+
+
+def test_an_owner_that_ends_is_waited_for_and_that_is_said_once(tmp_path, monkeypatch, capsys):
+  with another_owner(tmp_path) as process:
+    naps = iter([lambda: None, lambda: None, process.communicate])
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: next(naps)())
+    with lock.owned(tmp_path):
+      assert next(naps, None) is None
+  assert re.fullmatch(rf"waiting up to 30 s for {tmp_path}, which is in use by process "
+                      rf"{process.pid} on .* UTC\n", capsys.readouterr().err)
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, capsys):
+  def flock(file, operation):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+  monkeypatch.setattr(lock.fcntl, "flock", flock)
+  with lock.owned(tmp_path):
+    pass
+  assert capsys.readouterr().err == (
+      f"note: {tmp_path}: its file system has no locks (No locks available); see to it that no "
+      "other process trains there\n")
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_reserved_folder_is_taken_over_once(tmp_path, monkeypatch):
+  with lock.owned(tmp_path):
+    pass
+  monkeypatch.chdir(tmp_path)
+  with lock.reserved(tmp_path):
+    with pytest.raises(UsageError, match="is in use"), lock.reserved(tmp_path):
+      pass
+    with (lock.owned(pathlib.Path()),  # The same folder by another name.
+          pytest.raises(UsageError, match="is in use"), lock.owned(tmp_path)):
+      pass
+    with lock.owned(tmp_path):  # A second training after the first.
+      pass
+  with another_owner(tmp_path):  # All is released.
+    pass
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_a_reserved_folder_that_is_not_taken_over_is_free_again(error, tmp_path):
+  with lock.owned(tmp_path):
+    pass
+  with contextlib.suppress(ZeroDivisionError), lock.reserved(tmp_path):
+    if error:
+      raise error
+  with lock.owned(tmp_path):  # A second training of this process, after a mistake in the first.
+    with pytest.raises(UsageError, match="is in use"), lock.owned(tmp_path):
+      pass
+    assert (tmp_path / lock.FILE).read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_a_new_folder_is_not_made_before_it_is_owned(tmp_path):
+  with lock.reserved(tmp_path / "new"):
+    assert not list(tmp_path.iterdir())
+
+
+# ---- For real -----------------------------------------------------------------------------------
+
+
+def start(workdir: pathlib.Path, strategy: str) -> subprocess.Popen:
+  program = [sys.executable, "-m", "tests.programs.planted_bugs", f"--workdir={workdir}",
+             f"--gin_param=Replicator.strategy = '{strategy}'", "--gin_param=train.steps = 1000000",
+             "--gin_param=train.checkpoint_every = 10", "--gin_param=train.global_batch_size = 8",
+             "--gin_param=train.eval_every = 0"]
+  launcher = [sys.executable, "-m", "replicator.launch", "--workers=2", "--"]
+  return subprocess.Popen([*(launcher if strategy == CLUSTER else []), *program], cwd=ROOT,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for_a_line(process: subprocess.Popen, words: str) -> None:
+  assert process.stdout is not None
+  for line in process.stdout:
+    if words in line:
+      return
+  raise AssertionError(f"it ended before {words!r}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "other"), [("one_device", CLUSTER), (CLUSTER, "one_device")])
+def test_a_second_run_is_refused_and_a_restart_after_a_kill_goes_on(one, other, tmp_path):
+  with start(tmp_path, one) as first:
+    wait_for_a_line(first, "step 100/")
+    with start(tmp_path, other) as second:
+      output, _ = second.communicate()
+    assert second.returncode == 2
+    assert output.count("error:") == 1 and f"{tmp_path}: is in use by process" in output
+    first.kill()
+    with start(tmp_path, other) as again:
+      wait_for_a_line(again, "resumed at step")
+      again.terminate()
+      output, _ = again.communicate()
+    assert again.returncode == 42, output

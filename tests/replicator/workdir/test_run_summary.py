@@ -1,0 +1,76 @@
+"""What a run says of itself before its first step."""
+
+import pytest
+
+from replicator.workdir import run_summary
+
+FACTS = {"strategy": "mirrored", "num_replicas": 2, "num_workers": 1, "precision": "float32",
+         "seed": 3, "global_batch_size": 64,
+         "machine": {"cores": 4, "devices": ["/device:CPU:0"], "accelerators": []}}
+
+
+@pytest.fixture(autouse=True)
+def without_gpus(monkeypatch):
+  monkeypatch.setattr(run_summary, "gpus", list)
+
+
+def test_a_line_for_each_subject():
+  networks = {"generator": 1234567, "critic": 89}
+  assert list(run_summary.lines(FACTS, "Digits, 1,797 examples", networks)) == [
+      "devices     CPU, 4 cores",
+      "strategy    mirrored, 2 replicas, float32, seed 3",
+      "data        Digits, 1,797 examples, batches of 64",
+      "networks    generator 1,234,567, critic 89 parameters"]
+
+
+def test_a_step_without_keras_networks_has_no_line_for_them():
+  assert len(list(run_summary.lines(FACTS, "made by the step", {}))) == 3
+
+
+def test_many_networks_are_counted():
+  *_, line = run_summary.lines(FACTS, "x", {f"n{i}": i for i in range(30)})
+  assert line.endswith("n7 7, and 22 more parameters")
+  *_, line = run_summary.lines(FACTS, "x", {f"n{i}": i for i in range(8)})
+  assert line.endswith("n6 6, n7 7 parameters")
+
+
+@pytest.mark.parametrize("machine, text", [
+    ({"cores": 1}, "CPU, 1 core"),
+    ({"devices": ["CPU:0", "CPU:1"]}, "CPU, 4 cores, as 2 devices"),
+    ({"accelerators": ["NVIDIA H200", "NVIDIA H200", "TPU"]}, "2 x NVIDIA H200, 1 x TPU")])
+def test_devices(machine, text):
+  line, *_ = run_summary.lines({**FACTS, "machine": {**FACTS["machine"], **machine}}, "x", {})
+  assert line == f"devices     {text}"
+
+
+def test_workers_are_counted():
+  line = list(run_summary.lines({**FACTS, "num_workers": 2, "num_replicas": 4}, "x", {}))[1]
+  assert line == "strategy    mirrored, 4 replicas, 2 workers, float32, seed 3"
+  line = list(run_summary.lines({**FACTS, "num_replicas": 1}, "x", {}))[1]
+  assert line == "strategy    mirrored, 1 replica, float32, seed 3"
+
+
+def test_a_gpu_that_tensorflow_cannot_use_is_named(monkeypatch):
+  monkeypatch.setattr(run_summary, "gpus", lambda: ["NVIDIA H200", "Tesla T4"])
+  line, *_ = run_summary.lines(FACTS, "x", {})
+  assert line == ("devices     CPU, 4 cores. The GPU (NVIDIA H200) is not used: TensorFlow was "
+                  "installed without its CUDA libraries; pip install 'tensorflow[and-cuda]'")
+  used = {**FACTS["machine"], "accelerators": ["NVIDIA H200"]}
+  line, *_ = run_summary.lines({**FACTS, "machine": used}, "x", {})
+  assert line == "devices     1 x NVIDIA H200"
+
+
+def test_the_gpus_are_those_of_the_driver(tmp_path, monkeypatch):
+  monkeypatch.undo()
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+  for number in (5, 0, 3, 1, 7, 4, 6, 2):
+    (tmp_path / f"0000:0{number}:00.0").mkdir()
+    (tmp_path / f"0000:0{number}:00.0" / "information").write_text(
+        f"Model: \t\t NVIDIA H20{number}\nIRQ:   \t\t 255\n")
+  assert run_summary.gpus(tmp_path) == [f"NVIDIA H20{number}" for number in range(8)]
+  assert run_summary.gpus(tmp_path / "none") == []
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+  assert run_summary.gpus(tmp_path)
+  for hidden in ("", "-1"):  # By the user.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert run_summary.gpus(tmp_path) == []
