@@ -15,7 +15,7 @@ from matplotlib import ticker
 from matplotlib.figure import Figure
 
 from benchmarks import panels
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.workdir import reader
 
 FLAGS = flags.FLAGS

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks import panels
-from replicator.errors import UsageError, nearest
+from replicator import UsageError
+from replicator.errors import nearest
 from replicator.workdir import reader
 
 FLAGS = flags.FLAGS

@@ -35,7 +35,7 @@ from models.metrics.images.image_sets import ImageSet, Seen, Source, open_set
 from models.vision.builtin.shapes import Shapes
 from models.vision.data import NAMED
 from models.vision.images.image_source import ImageSource
-from replicator import atomic
+from replicator import UsageError, atomic
 from replicator.app import load
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
@@ -43,7 +43,7 @@ from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
-from replicator.errors import UsageError, first_line, nearest
+from replicator.errors import first_line, nearest
 
 _FEATURES = ("inception", "efficientnet", "classifier")
 _CHOICE_SEED = 1  # Chooses images where not all are used.

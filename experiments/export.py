@@ -18,14 +18,13 @@ import tensorflow as tf
 
 from experiments import sample
 from models.export import card, formats, networks
-from replicator import atomic
+from replicator import UsageError, atomic
 from replicator.app import load
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.console.status import Status
-from replicator.errors import UsageError
 from replicator.workdir import reader
 
 

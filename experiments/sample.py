@@ -23,14 +23,13 @@ import tensorflow as tf
 from models.gan.evaluation import sampling
 from models.vision.files import image_folder
 from models.vision.images import grid, write
-from replicator import rerun
+from replicator import UsageError, rerun
 from replicator.app import load
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.console.status import Status
-from replicator.errors import UsageError
 
 _LARGEST_PICTURE = 4096  # Images; more make a picture that no program shows.
 _WIDEST_CLASSES = 16     # Classes that have a column each.

@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import keras
 import tensorflow as tf
 

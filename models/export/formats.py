@@ -21,8 +21,8 @@ from models.export import loading
 from models.export.graph import FrozenGraph
 from models.export.networks import ExportedNetwork
 from models.export.plain_keras import plain_model
-from replicator import processes
-from replicator.errors import RunFailed, UsageError, first_line
+from replicator import UsageError, processes
+from replicator.errors import RunFailed, first_line
 
 SUFFIXES = {"savedmodel": "", "keras": ".keras", "onnx": ".onnx"}
 _TOLERANCES = {"": 1e-6, ".keras": 1e-6, ".onnx": 1e-5}  # For results up to 1.

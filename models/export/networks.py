@@ -13,7 +13,7 @@ import tensorflow as tf
 from models.gan.evaluation import sampling
 from models.gan.latents.distributions import is_uniform
 from models.gan.networks.bigbigan import CodeDistribution
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _SEED = 0
 

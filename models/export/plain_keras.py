@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from models.export.graph import FrozenGraph
 from models.export.keras_rules import LAYERS, OPERATIONS, NoRule
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 def plain_model(name: str, function: Callable[..., tf.Tensor], inputs: Sequence[tf.TensorSpec]

@@ -20,8 +20,9 @@ from models.metrics.distances.kernel import kernel_distance
 from models.metrics.distances.neighbors import IMPROVED, PRDC, neighbor_scores
 from models.metrics.distances.sliced_wasserstein import sliced_wasserstein_distance
 from models.metrics.extractors.extractor import Extracted, Extractor
+from replicator import UsageError
 from replicator.console.formatting import format_number
-from replicator.errors import UsageError, nearest
+from replicator.errors import nearest
 
 NEEDS = {"fid": "statistics", "kid": "features", "prdc": "features", "is": "logits",
          "swd": "images", "intra_fid": "features"}

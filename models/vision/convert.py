@@ -28,6 +28,7 @@ from models.vision.images.encoded_images import EncodedImages, reason_of
 from models.vision.images.write import png
 from models.vision.shards import index as shard_index
 from models.vision.shards import sharded_images
+from replicator import UsageError
 from replicator.configuration import operative
 from replicator.console import quiet
 from replicator.console.error_line import in_one_line
@@ -35,7 +36,6 @@ from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
-from replicator.errors import UsageError
 
 _AT_ONCE = 256  # Images in memory.
 

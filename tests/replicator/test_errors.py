@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -61,3 +63,11 @@ def test_the_files_of_the_user_are_those_of_nobody_else(tmp_path):
   assert not errors.is_foreign(errors.__file__) and not errors.is_of_user(errors.__file__)
   assert errors.is_of_user(__file__)
   assert not errors.is_of_user(os.path.join(os.path.dirname(__file__), "no_such_file.py"))
+
+
+def test_who_stands_outside_the_engine_takes_the_public_usage_error():
+  files = [file for room in ("models", "experiments", "benchmarks")
+           for file in pathlib.Path(errors.ENGINE).parent.joinpath(room).rglob("*.py")]
+  assert files
+  assert [str(file) for file in files
+          if re.search(r"from replicator\.errors import.*\bUsageError", file.read_text())] == []

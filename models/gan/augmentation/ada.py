@@ -15,8 +15,7 @@ import tensorflow as tf
 import replicator
 from models.gan.augmentation.adaptive import AdaptiveProbability
 from models.gan.augmentation.resample import resample
-from replicator import random
-from replicator.errors import UsageError
+from replicator import UsageError, random
 from replicator.optimizers.schedules import Number
 
 # The luma axis of RGB, its projection, and its cross product, for rotations around it.

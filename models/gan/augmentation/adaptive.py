@@ -5,7 +5,7 @@ import keras
 import tensorflow as tf
 
 import replicator
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.step import context, replicated
 
 

@@ -12,7 +12,7 @@ from models.metrics.extractors.extractor import Extracted, Extractor
 from models.metrics.extractors.keras_features import SmallClassifier
 from models.metrics.images.image_sets import Source, rgb
 from models.vision.images.image_source import ImageSource, read, to_uint8
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.strategies import distributed_evaluation
 
 _SEED = 1

@@ -11,7 +11,7 @@ from models.vision.builtin.digits import Digits
 from models.vision.builtin.stacked_digits import StackedDigits
 from models.vision.classification.small_classifier import load_or_train
 from models.vision.images.image_source import ImageSource, to_uint8
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 def reverse_kl(counts: np.ndarray) -> float:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from models.gan.losses import tfgan
 from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train
 from models.vision.images.image_source import ImageSource, read, to_uint8
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _COVERED_SHARE = 0.2
 _SEED = 1

@@ -13,8 +13,7 @@ import tensorflow as tf
 from models.gan.latents.distributions import Latents, is_uniform, truncated
 from models.metrics.images.image_sets import rgb
 from models.vision.images.image_source import to_uint8
-from replicator import random
-from replicator.errors import UsageError
+from replicator import UsageError, random
 from replicator.step import context
 
 BATCH = 32

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 import gin
 import tensorflow as tf
 
-from replicator import random
-from replicator.errors import UsageError
+from replicator import UsageError, random
 
 Latents = Callable[[str, Sequence[int]], tf.Tensor]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import gin
 import tensorflow as tf
 
-from replicator.errors import UsageError
+from replicator import UsageError
 
 Direction = Callable[[tf.Tensor], tf.Tensor]
 """The move dz of codes for the gradients of their scores, `[n, d] -> [n, d]`."""

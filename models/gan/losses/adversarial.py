@@ -13,7 +13,7 @@ import gin
 import tensorflow as tf
 
 from models.gan.losses import tfgan
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import SpectralNorm
-from replicator.errors import UsageError
+from replicator import SpectralNorm, UsageError
 
 
 @gin.configurable

@@ -3,8 +3,7 @@
 import keras
 import tensorflow as tf
 
-from replicator import SpectralNorm
-from replicator.errors import UsageError
+from replicator import SpectralNorm, UsageError
 
 
 class SelfAttention(keras.layers.Layer):

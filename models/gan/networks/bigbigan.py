@@ -16,8 +16,7 @@ import tensorflow as tf
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator
 from models.gan.networks.biggan_blocks import BigGANDownBlock, dense
 from models.gan.networks.building import architecture_of, build_chain, check_images
-from replicator import GlobalBatchNorm, SpectralNorm, random
-from replicator.errors import UsageError
+from replicator import GlobalBatchNorm, SpectralNorm, UsageError, random
 
 
 class PairScores(NamedTuple):

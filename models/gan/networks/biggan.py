@@ -24,8 +24,7 @@ from models.gan.networks.building import (
   class_weights,
   projection_score,
 )
-from replicator import GlobalBatchNorm, SpectralNorm
-from replicator.errors import UsageError
+from replicator import GlobalBatchNorm, SpectralNorm, UsageError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _Architecture = TypeVar("_Architecture")
 

@@ -21,8 +21,7 @@ from models.gan.networks.building import (
   class_weights,
   projection_score,
 )
-from replicator import GlobalBatchNorm
-from replicator.errors import UsageError
+from replicator import GlobalBatchNorm, UsageError
 
 # Channels of the maps of 4, 8, 16 and 32 pixels, in units of the width.
 ARCHITECTURES = {8: (1,), 16: (2, 1), 32: (4, 2, 1), 64: (8, 4, 2, 1)}

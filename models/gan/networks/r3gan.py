@@ -24,7 +24,7 @@ from models.gan.networks.building import (
   class_weights,
 )
 from models.gan.networks.r3gan_blocks import RELU_GAIN, ResidualBlock, Transition, conv1, normal
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _WIDTHS = (768, 768, 768, 768, 384, 192, 96)  # The stages for 4, 8, ... 256 pixels.
 

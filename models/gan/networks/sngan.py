@@ -23,8 +23,7 @@ from models.gan.networks.building import (
   projection_score,
 )
 from models.gan.networks.sngan_blocks import DownBlock, UpBlock
-from replicator import GlobalBatchNorm, SpectralNorm
-from replicator.errors import UsageError
+from replicator import GlobalBatchNorm, SpectralNorm, UsageError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from models.gan.losses import tfgan
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.optimizers.schedules import Number
 
 

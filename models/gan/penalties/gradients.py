@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
-from replicator import random
-from replicator.errors import UsageError
+from replicator import UsageError, random
 from replicator.optimizers.schedules import Number
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import replicator
 from models.gan.penalties.scores import Scores
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.optimizers.schedules import Number
 from replicator.step import context
 

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 import replicator
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.internals.keras_internals import layers_in
 from replicator.internals.tensorflow_internals import has_gradient
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 def checked(features: npt.ArrayLike, whose: str, at_least: int = 1,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.metrics.distances.checks import checked, same_dimensions
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _ROWS = 4096  # Rows that are float64 at a time, which bounds the memory of one call.
 

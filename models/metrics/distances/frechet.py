@@ -10,7 +10,7 @@ from absl import logging
 
 from models.metrics.distances.checks import checked_pair, same_dimensions
 from models.metrics.distances.feature_statistics import FeatureStatistics
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 class IntraClassDistance(NamedTuple):

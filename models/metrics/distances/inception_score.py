@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy.special
 
 from models.metrics.distances.checks import checked
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 class InceptionScore(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.metrics.distances.checks import checked_pair
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 class KernelDistance(NamedTuple):

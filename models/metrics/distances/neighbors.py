@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.metrics.distances.checks import checked_pair
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _ENTRIES = 2 ** 25  # Distances that are held at a time: 256 MB, and as much again on the way.
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.ndimage
 
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _COARSEST = 16  # Pixels of the shorter side at the coarsest scale.
 _PATCH = 7

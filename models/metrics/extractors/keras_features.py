@@ -12,7 +12,8 @@ import tensorflow as tf
 from models.metrics.extractors.extractor import IMAGES, Extracted, bicubic, check, in_batches
 from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train
 from models.vision.images.image_source import ImageSource, to_unit_range
-from replicator.errors import UsageError, nearest
+from replicator import UsageError
+from replicator.errors import nearest
 
 
 @gin.configurable

@@ -15,7 +15,7 @@ import numpy as np
 
 from models.metrics.extractors import torch_pickle
 from models.metrics.extractors.torch_pickle import Refused, Storage, View
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # The first pickle of the older format.
 _VERSION = 1001  # The second.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import keras
 import numpy as np
 
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _EPSILON = 1e-3  # Both networks that use this have it in their batch normalization.
 

@@ -16,7 +16,7 @@ from models.vision.files import image_folder
 from models.vision.images.decode import center_square, upright_rgb
 from models.vision.images.encoded_images import reason_of
 from models.vision.images.image_source import ImageSource, read
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _AT_A_TIME = 256
 

@@ -11,7 +11,8 @@ import replicator
 from models.rl.acting.action_noise import evaluation_seed
 from models.rl.acting.actor import warn
 from models.rl.environments.environments import Environments, EnvironmentsLost, merged
-from replicator.errors import RunFailed, UsageError
+from replicator import UsageError
+from replicator.errors import RunFailed
 
 _ATTEMPTS = 3
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.rl.environments import registry, rendering
 from models.rl.environments.subprocesses import interrupts_withheld, main_module_hidden
-from replicator.errors import UsageError
+from replicator import UsageError
 
 if TYPE_CHECKING:
   from gymnasium.vector import VectorEnv

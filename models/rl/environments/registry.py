@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from models.rl.environments import rendering
-from replicator.errors import UsageError, first_line, nearest
+from replicator import UsageError
+from replicator.errors import first_line, nearest
 
 if TYPE_CHECKING:
   from gymnasium.envs.registration import EnvSpec

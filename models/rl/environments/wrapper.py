@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from PIL import Image
 
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 class EnvironmentSettings(NamedTuple):

@@ -11,8 +11,7 @@ import math
 import gin
 import tensorflow as tf
 
-from replicator import random
-from replicator.errors import UsageError
+from replicator import UsageError, random
 
 Mixed = tuple[tf.Tensor, tf.Tensor]
 

@@ -19,7 +19,7 @@ from PIL import Image, ImageEnhance
 from models.vision.images.decode import Box, Original, Shape, View, as_array
 from models.vision.images.image_source import ImageSource, drawn_by_numpy
 from models.vision.images.thread_map import in_threads
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.training.inputs import is_batched
 
 _ATTEMPTS = 10  # At a crop that fits into the image, as torchvision makes them.

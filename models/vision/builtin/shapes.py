@@ -6,7 +6,7 @@ import gin
 import tensorflow as tf
 
 from models.vision.images.image_source import to_uint8
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _SHAPES = ("circle", "square", "triangle", "cross")
 _COLORS = ("red", "green", "blue")

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from models.vision.builtin.digits import digit_images
 from models.vision.images.image_source import InMemoryImages
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _SEED = 20171212  # Fixed, so that image `i` is the same in every run and on every machine.
 

@@ -18,8 +18,8 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm
-from replicator.errors import UsageError, nearest
+from replicator import GlobalBatchNorm, UsageError
+from replicator.errors import nearest
 
 
 @dataclasses.dataclass(frozen=True)

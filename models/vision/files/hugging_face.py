@@ -10,7 +10,8 @@ from absl import logging
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
-from replicator.errors import UsageError, first_line
+from replicator import UsageError
+from replicator.errors import first_line
 
 
 @gin.configurable

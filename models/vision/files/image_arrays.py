@@ -11,7 +11,7 @@ from absl import logging
 from models.vision.files.image_zip import content_offset
 from models.vision.images import labels as labels_lib
 from models.vision.images.image_source import drawn_by_numpy
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 @gin.configurable

@@ -10,7 +10,7 @@ from absl import logging
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, decode_many
-from replicator.errors import UsageError
+from replicator import UsageError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 """What names of image files end with, in lower case."""

@@ -14,7 +14,7 @@ from absl import logging
 from models.vision.files.image_folder import SUFFIXES
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _READABLE = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADER_BYTES = 30  # What stands before the name of a file, and its last two fields.

@@ -13,7 +13,7 @@ from absl import logging
 from models.vision.images.decode import Original, View, decode, opened
 from models.vision.images.image_source import InMemoryImages, drawn_by_numpy
 from models.vision.images.thread_map import in_threads
-from replicator.errors import UsageError
+from replicator import UsageError
 
 MEMORY_LIMIT = 2 ** 31
 """Bytes of decoded images that a source keeps at most, unless gin says otherwise."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _Label = TypeVar("_Label", int, str)
 

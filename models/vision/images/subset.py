@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.vision.images.image_source import ImageSource
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.training.inputs import is_batched, variant
 
 _SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same images.

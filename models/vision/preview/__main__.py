@@ -23,6 +23,7 @@ from models.vision.augmentation.random_view import Augmentation
 from models.vision.preview import checks, page
 from models.vision.preview.contents import Contents
 from models.vision.preview.survey import examine
+from replicator import UsageError
 from replicator.app import config
 from replicator.atomic import write_whole
 from replicator.console import quiet
@@ -31,7 +32,6 @@ from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, program
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
-from replicator.errors import UsageError
 
 _MOST_RESOLUTION = 256  # That the page shows unless a user says otherwise.
 

@@ -16,7 +16,7 @@ from models.vision.images.decode import Original, opened, upright_rgb
 from models.vision.images.encoded_examples import EncodedExamples
 from models.vision.images.encoded_images import DecodedImages, EncodedImages, reason_of
 from models.vision.images.image_source import ImageSource
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _Result = TypeVar("_Result")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from models.vision.preview import duplicates
 from models.vision.preview.contents import THUMBNAIL, Contents, Look
-from replicator.errors import UsageError
+from replicator import UsageError
 
 _SEED = 5  # Fixed, so that the same data makes the same page.
 ROW = np.dtype([("label", "i4"), ("width", "i4"), ("height", "i4"), ("num_bytes", "i8"),

@@ -21,7 +21,7 @@ from absl import logging
 from google.protobuf.message import DecodeError
 
 from models.vision.shards import index as shard_index
-from replicator.errors import UsageError
+from replicator import UsageError
 from replicator.internals.tensorflow_internals import record_reader
 
 _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})")

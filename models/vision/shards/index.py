@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from models.vision.images.encoded_images import reason_of
+from replicator import UsageError
 from replicator.atomic import write_whole
-from replicator.errors import UsageError
 
 ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
 BEFORE, AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.

@@ -22,8 +22,8 @@ from absl import logging
 from models.vision.images.decode import Shape
 from models.vision.shards import imagenet
 from models.vision.shards import index as shard_index
+from replicator import UsageError
 from replicator.atomic import write_whole
-from replicator.errors import UsageError
 
 INDEX = "index.json"
 UNFINISHED = ".conversion.json"

@@ -5,7 +5,7 @@ from absl import logging
 
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
 from models.vision.shards.sharded_images import ShardedImages
-from replicator.errors import UsageError
+from replicator import UsageError
 
 
 @gin.configurable
