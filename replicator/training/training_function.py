@@ -1,6 +1,5 @@
 """Several training steps in one compiled call."""
 
-import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -14,7 +13,6 @@ from replicator.collectives import collectives
 from replicator.divergence.diagnostics import Signals
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.tracing import convolutions, graphs
-from replicator.tracing.attributes import FrozenAttributes
 from replicator.tracing.trainable import Trainable
 from replicator.training.observer import Observer
 from replicator.training.scalars import checked_scalars
@@ -25,8 +23,7 @@ class _Compiled:
   """The steps, compiled for what is `trainable` in the step."""
 
   function: Any  # A tf.function.
-  names: list[str]  # The step's scalars; known, like `attributes`, when the function is traced.
-  attributes: FrozenAttributes
+  names: list[str]  # The step's scalars; known when the function is traced.
   arguments: tuple  # What it was first called with.
 
   @functools.cached_property
@@ -94,7 +91,7 @@ class TrainingFunction:
     return graphs.assigned_at(self._newest.graph, variable)
 
   def warnings(self) -> list[str]:
-    """A line for what the newest trace found, or its calls lost sight of; each thing once."""
+    """Lines about what the newest trace found, each thing once."""
     if tf.config.functions_run_eagerly():
       return []
     lines = {call: f"warning: {call}: what its Python code keeps is in no checkpoint; compute with "
@@ -105,10 +102,6 @@ class TrainingFunction:
                       "fault of oneDNN's with a stride and fewer than 16 input channels; pass it "
                       "every second pixel, x[:, ::2, ::2] for strides=2, and use strides=1"
                 for name in self._newest.unsafe_convolutions}
-    lines |= {name: f"warning: the attribute '{name}' was {then} when the step was compiled and is "
-                    f"{now} now: the compiled step goes on with {then}, and no checkpoint keeps "
-                    f"{now}; make it a tf.Variable, and assign to it"
-              for name, (then, now) in self._newest.attributes.changed().items()}
     new = {what: line for what, line in lines.items() if what not in self._warned}
     self._warned.update(new)
     return list(new.values())
@@ -122,13 +115,11 @@ class TrainingFunction:
     if flags in self._compiled:
       return self._compiled[flags]
     names: list[str] = []
-    attributes = FrozenAttributes(self._step_fn)
-
+    # TensorFlow does not find the lines of a lambda for its errors.
     def steps(*arguments) -> tf.Tensor:
-      with contextlib.nullcontext() if tf.executing_eagerly() else attributes.recorded():
-        return self._steps(names, *arguments)
+      return self._steps(names, *arguments)
 
-    compiled = _Compiled(self._replicator.compile(steps), names, attributes, arguments)
+    compiled = _Compiled(self._replicator.compile(steps), names, arguments)
     if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
       compiled.trace()
       self._replicator.check_workers_agree()

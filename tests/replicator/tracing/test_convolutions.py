@@ -56,7 +56,7 @@ def test_where_onednn_does_not_compute_it_nothing_is_unsafe(monkeypatch):
 
 
 class Strided(tf.Module):
-  """A step with an unsafe convolution, whose gradient it does not compute in fact."""
+  """A step with Python code, and an unsafe convolution, whose gradient it does not compute."""
 
   def __init__(self):
     super().__init__()
@@ -66,6 +66,7 @@ class Strided(tf.Module):
     with tf.GradientTape(persistent=True) as tape:
       y = tf.nn.conv2d(tf.ones([1, 4, 4, 1]), self.kernel, 2, "VALID")  # Strided.
       loss = tf.reduce_mean(y)
+      loss *= tf.reshape(tf.numpy_function(lambda: np.float32(1), [], tf.float32), [])  # Python.
       unsafe = tf.cond(loss > 2, lambda: tape.gradient(loss, self.kernel),
                        lambda: tf.zeros_like(self.kernel))
     self.kernel.assign_sub(unsafe)
@@ -82,12 +83,15 @@ def test_a_training_warns_once_and_before_an_evaluation(evaluates, capsys, tmp_p
   lines = capsys.readouterr().out.splitlines()
   warned = [i for i, line in enumerate(lines) if line.startswith("warning")]
   assert [lines[i] for i in warned] == [
+      f"warning: tf.numpy_function{line_of('# Python.')}: what its Python code keeps is in no "
+      "checkpoint; compute with TensorFlow, and keep it in a tf.Variable that is an attribute of "
+      "the step",
       f"warning: a convolution with the kernel [1, 1, 1, 2]{line_of('# Strided.')}: on CPUs its "
       "gradient may be wrong or end the process, a fault of oneDNN's with a stride and fewer than "
       "16 input channels; pass it every second pixel, x[:, ::2, ::2] for strides=2, and use "
       "strides=1"]
   if evaluates:
-    assert warned[0] < min(i for i, line in enumerate(lines) if line.startswith("step 0"))
+    assert warned[-1] < min(i for i, line in enumerate(lines) if line.startswith("step 0"))
 
 
 def test_the_remedy_has_the_same_values_and_gradients():
