@@ -1,4 +1,4 @@
-"""The divergence guard: finds the steps whose numbers are not finite, above a limit, or dubious."""
+"""The divergence guard: finds the steps whose numbers are not finite, or above a limit."""
 
 import collections
 import dataclasses
@@ -11,10 +11,10 @@ import numpy as np
 
 from replicator.console.formatting import format_number
 from replicator.divergence.diagnostics import PREFIXES
-from replicator.divergence.vital_signs import VitalSigns
 from replicator.errors import UsageError, nearest
 
 ACTIONS = ("stop", "warn", "roll_back", "off")
+LIMIT = 1e19  # Of the size of any scalar: in float32, the square of a larger one is infinite.
 RECENT = 20  # How many steps a `Divergence` remembers.
 
 History = dict[str, np.ndarray]  # {name: [steps]}
@@ -22,7 +22,7 @@ History = dict[str, np.ndarray]  # {name: [steps]}
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
-  """A step with a number that is not finite, above its limit, or dubious."""
+  """A step with a number that is not finite, or above its limit."""
 
   step: int  # Counted from 1, as in the log.
   offending: dict[str, float]  # The scalars that diverged.
@@ -44,9 +44,6 @@ class Guard:
   that all workers decide alike. Gradients that are not finite show in `grad_norm/...`, unless
   their update is skipped by design. No checkpoint is saved of a step that was not finite.
 
-  It also warns, once, of a scalar that has exploded and of a network that is dead, as
-  `divergence.vital_signs` says.
-
   A step can also name scalars that may collapse: an attribute `may_collapse`, such as
   `{"mode collapse": ("sample_variance", "data_variance")}`. The guard warns when the first of the
   two falls far below the second.
@@ -57,20 +54,18 @@ class Guard:
       the data after those that were used; 'off' looks at nothing. A stop and a rollback leave
       `failures/step-NNNNNNNN/` behind, with the batch and the numbers.
     limits: the highest value that each of some scalars may have, `{'grad_norm/generator': 1e4}`.
+      The size of any other scalar may be up to 1e19, which only a broken run exceeds.
     max_rollbacks: how many times a run is rolled back before it is stopped.
     collapse: warns when the mean of a scalar that may collapse, since the last log point, falls
       below this fraction of the mean of the other one; 0 for never.
-    signals: whether the gradient norms and singular values of `divergence.signals` are logged.
-    strict: whether `action` says, too, what to do about a run that has exploded or is dead,
-      instead of a warning.
+    signals: whether the gradient norms and singular values of `divergence.diagnostics` are logged.
 
   Raises:
     UsageError: a setting cannot work.
   """
 
   def __init__(self, action: str = "stop", limits: Mapping[str, float] | None = None,
-               max_rollbacks: int = 3, collapse: float = 0.05, signals: bool = True,
-               strict: bool = False):
+               max_rollbacks: int = 3, collapse: float = 0.05, signals: bool = True):
     if action not in ACTIONS:
       raise UsageError(f"Guard.action = {action!r}: no such action.{nearest(str(action), ACTIONS)} "
                        f"Write one of: {', '.join(ACTIONS)}")
@@ -89,13 +84,11 @@ class Guard:
     self.max_rollbacks = max_rollbacks
     self.collapse = collapse
     self.signals = signals
-    self.strict = strict
     self.is_sound = True  # Whether the newest step was finite; True if the guard is off.
     self._limits = {name: float(value) for name, value in (limits or {}).items()}
     self._recent: collections.deque[History] = collections.deque(maxlen=RECENT)
     self._warned = False
     self._collapsed: set[str] = set()
-    self._vital_signs = VitalSigns()
 
   def check_supported(self, strategy: str) -> None:
     """Raises a UsageError if a strategy of that name cannot return to a checkpoint."""
@@ -124,25 +117,19 @@ class Guard:
     if not self._recent:
       self.check_limits(list(values))
     self._recent.append(values)
-    table = np.stack(list(values.values()))  # [names, steps]
-    finite = np.isfinite(table)
-    limits = np.array([self._limits.get(name, math.inf) for name in values])
-    failed = ~finite | (table > limits[:, np.newaxis])
+    finite = np.isfinite(np.stack(list(values.values())))  # [names, steps]
+    sizes = np.stack([series if name in self._limits else np.abs(series)
+                      for name, series in values.items()])
+    limits = np.array([[self._limits.get(name, LIMIT)] for name in values])
+    failed = ~finite | (sizes > limits)
     self.is_sound = bool(finite[:, -1].all())
     if not failed.any():
       return None
     i = int(failed.any(0).argmax())
-    offending = [name for name, bad in zip(values, failed[:, i], strict=True) if bad]
-    return self._divergence(first_step, i, offending, {
-        name: f", over its limit of {format_number(self._limits[name])}"
-        for name in offending if math.isfinite(values[name][i])})
-
-  def suspicions_in(self, first_step: int, values: History) -> list[Divergence]:
-    """The steps of the call that `divergence_in` was given at which something exploded or died."""
-    if self.action == "off":
-      return []
-    return [self._divergence(first_step, i, list(reasons), reasons)
-            for i, reasons in enumerate(self._vital_signs.alarms(values)) if reasons]
+    offending = {name: float(series[i])
+                 for (name, series), bad in zip(values.items(), failed[:, i], strict=True) if bad}
+    return Divergence(first_step + i, offending, self._recent_until(i), {
+        name: self._words(name) for name, value in offending.items() if math.isfinite(value)})
 
   def warning(self, divergence: Divergence) -> str | None:
     """One line about a divergence, or None if there was one since the last log point."""
@@ -178,8 +165,7 @@ class Guard:
 
   def state(self) -> dict[str, Any]:
     """What a checkpoint keeps, as JSON, so that a resumed run warns as the unbroken one."""
-    return {"warned": self._warned, "collapsed": sorted(self._collapsed),
-            "vital_signs": self._vital_signs.state()}
+    return {"warned": self._warned, "collapsed": sorted(self._collapsed)}
 
   def restore(self, state: Mapping[str, Any]) -> None:
     """Continues from a `state`, which may be empty, and forgets the steps after it."""
@@ -187,13 +173,11 @@ class Guard:
     self.is_sound = True
     self._warned = state.get("warned", False)
     self._collapsed = set(state.get("collapsed", ()))
-    self._vital_signs = VitalSigns(state.get("vital_signs"))
 
-  def _divergence(self, first_step: int, i: int, offending: list[str], reasons: dict[str, str]
-                  ) -> Divergence:
-    newest = self._recent[-1]
-    return Divergence(first_step + i, {name: float(newest[name][i]) for name in offending},
-                      self._recent_until(i), reasons)
+  def _words(self, name: str) -> str:
+    if name in self._limits:
+      return f", over its limit of {format_number(self._limits[name])}"
+    return f", beyond {LIMIT:g}, the limit of any scalar that Guard.limits does not name"
 
   def _recent_until(self, last: int) -> History:
     *earlier, newest = self._recent

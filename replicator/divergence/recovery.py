@@ -47,13 +47,6 @@ class Recovery:
     part of its batches, a nest of `[steps, n, ...]`, or None.
     """
     divergence = self._guard.divergence_in(first_step + 1, values)
-    suspicions = self._guard.suspicions_in(first_step + 1, values)
-    if self._guard.strict:
-      divergence = min(filter(None, [divergence, *suspicions]), key=lambda found: found.step,
-                       default=None)
-    else:
-      for suspicion in suspicions:
-        warn(f"warning: {suspicion}; Guard.strict = True makes Guard.action apply")
     if divergence is None:
       return
     if self._guard.action == "warn":

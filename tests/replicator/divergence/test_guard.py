@@ -186,5 +186,4 @@ def test_a_guard_that_is_off_looks_at_nothing():
   guard = Guard("off", limits={"gone": 1.0})
   guard.check_limits(["loss"])
   assert guard.divergence_in(1, history(loss=[np.nan])) is None
-  assert guard.suspicions_in(1, history(loss=[np.nan])) == []
   assert guard.at_log_point(1, {}, MAY_COLLAPSE) == []

@@ -23,6 +23,17 @@ def test_a_limit_is_the_highest_value_that_passes():
   assert guard.is_sound is False  # In its last step, a gradient is NaN.
 
 
+def test_a_size_that_only_a_broken_run_reaches_is_over_the_limit_of_all_others():
+  guard = Guard(limits={"flops": 1e30})
+  assert guard.divergence_in(1, history(
+      loss=[9e18, -9e18], count=[1.7e9, 1.7e18], flops=[-1e20, 1e30])) is None
+  for value, words in [(2e21, "2e+21"), (-2e21, "-2e+21")]:
+    assert str(guard.divergence_in(3, history(loss=[1.0, value]))) == (
+        f"step 4: loss is {words}, beyond 1e+19, the limit of any scalar that Guard.limits does "
+        "not name")
+    assert guard.is_sound  # It is finite.
+
+
 @pytest.mark.parametrize("kwargs, message", [
     ({"limits": {"grad_norm/generatr": 1.0}},
      "Guard.limits: the step logs no 'grad_norm/generatr'. Did you mean 'grad_norm/generator'? "
