@@ -3,19 +3,12 @@
 import ast
 import inspect
 import os
-import pathlib
 import subprocess
 import sys
-
-import pytest
+from collections.abc import Iterator
 
 import replicator
-
-ROOT = pathlib.Path(__file__).parents[2]
-PACKAGES = ("replicator", "models", "experiments")
-MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-each_module = pytest.mark.parametrize(
-    "path", MODULES, ids=[str(path.relative_to(ROOT)) for path in MODULES])
+from tests.python_files import PACKAGES, ROOT, TREES, check_none, imports
 
 # The whole interface of the engine. A new name is a decision: write it here too.
 FACADE = [
@@ -28,63 +21,50 @@ FACADE = [
     "use_standing_statistics", "wrap_optimizer"]
 
 
-def parsed(path: pathlib.Path) -> ast.Module:
-  return ast.parse(path.read_text(), filename=str(path))
-
-
-def imports(tree: ast.AST) -> set[str]:
-  """The dotted names of all imports, wherever they stand."""
-  names = set()
-  for node in ast.walk(tree):
-    if isinstance(node, ast.Import):
-      names.update(alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      assert node.level == 0, f"line {node.lineno}: write the import with its full name"
-      names.update(f"{node.module}.{alias.name}" for alias in node.names)
-  return names
-
-
-def packages(path: pathlib.Path) -> set[str]:
-  return {name.partition(".")[0] for name in imports(parsed(path))}
-
-
 # ---- Which way imports run ----------------------------------------------------------------------
 
 
 def test_the_modules_are_found():
-  assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(PACKAGES)
-  assert "tensorflow" in packages(ROOT / "replicator" / "strategies" / "replicator.py")
+  assert {file.partition("/")[0] for file in TREES} == set(PACKAGES)
+  assert "tensorflow" in {name for _, name in imports(TREES["replicator/strategies/replicator.py"])}
 
 
-@each_module
-def test_imports_run_one_way(path):
-  above = PACKAGES[PACKAGES.index(path.relative_to(ROOT).parts[0]) + 1:]
-  assert not packages(path) & {*above, "tests", "benchmarks"}
+def test_imports_run_one_way():
+  check_none(f"{file}:{line}: imports {name}" for file, tree in TREES.items()
+             for line, name in imports(tree)
+             if name.partition(".")[0] in {
+                 *PACKAGES[PACKAGES.index(file.partition("/")[0]) + 1:], "tests", "benchmarks"})
 
 
-@each_module
-def test_only_the_engine_knows_of_strategies(path):
-  if path.relative_to(ROOT).parts[0] == "replicator":
-    return
-  tree = parsed(path)
-  attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-  assert "distribute" not in attributes
-  assert not any("distribute" in name.split(".") for name in imports(tree))
+def test_imports_have_full_names():
+  check_none(f"{file}:{line}: imports {name}" for file, tree in TREES.items()
+             for line, name in imports(tree) if name.startswith("."))
 
 
-@each_module
-def test_gin_tf_is_never_imported(path):
+def test_only_the_engine_knows_of_strategies():
+  outside = {file: tree for file, tree in TREES.items() if not file.startswith("replicator/")}
+  check_none(f"{file}:{line}: {name}" for file, tree in outside.items()
+             for line, name in [*imports(tree), *attributes(tree)]
+             if "distribute" in name.split("."))
+
+
+def attributes(tree: ast.AST) -> Iterator[tuple[int, str]]:
+  return ((node.lineno, node.attr) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+
+
+def test_gin_tf_is_never_imported():
   # It needs tf.estimator, which TensorFlow no longer has.
-  assert not any(name.startswith("gin.tf") for name in imports(parsed(path)))
+  check_none(f"{file}:{line}: imports {name}" for file, tree in TREES.items()
+             for line, name in imports(tree) if name.startswith("gin.tf"))
 
 
 def test_no_two_classes_share_a_name():
   homes: dict[str, list[str]] = {}
-  for path in MODULES:
-    for node in ast.walk(parsed(path)):
+  for file, tree in TREES.items():
+    for node in ast.walk(tree):
       if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-        homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
-  assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
+        homes.setdefault(node.name, []).append(f"{file}:{node.lineno}")
+  check_none(f"{name}: {', '.join(lines)}" for name, lines in homes.items() if len(lines) > 1)
 
 
 # ---- The facade ---------------------------------------------------------------------------------
@@ -94,12 +74,15 @@ def test_the_facade_is_as_listed():
   assert replicator.__all__ == FACADE
 
 
-@pytest.mark.parametrize("name", FACADE)
-def test_every_name_of_the_facade_is_documented(name):
+def test_every_name_of_the_facade_is_documented():
+  check_none(f"replicator.{name}" for name in FACADE if not is_documented(name))
+
+
+def is_documented(name: str) -> bool:
   value = getattr(replicator, name)
   doc = inspect.getdoc(value)
-  assert doc and doc.splitlines()[0].endswith((".", ":")) and doc != inspect.getdoc(object)
-  assert getattr(value, "__module__", f"replicator.{name}").startswith("replicator")
+  return bool(doc and doc.splitlines()[0].endswith((".", ":")) and doc != inspect.getdoc(object)
+              and getattr(value, "__module__", f"replicator.{name}").startswith("replicator"))
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -147,26 +130,23 @@ def test_imports_print_nothing():
 # ---- Documentation ------------------------------------------------------------------------------
 
 
-def undocumented(tree: ast.AST, prefix: str = "") -> list[str]:
-  """Public classes, functions and methods without a docstring."""
-  missing = []
+# Keras documents these.
+KERAS_METHODS = {"build", "call", "compute_output_shape", "get_config"}
+
+
+def test_every_module_and_public_name_has_a_docstring():
+  check_none([*(f"{file}:1: the module" for file, tree in TREES.items()
+                if ast.get_docstring(tree) is None),
+              *(f"{file}:{name}" for file, tree in TREES.items() for name in undocumented(tree))])
+
+
+def undocumented(tree: ast.AST, prefix: str = "") -> Iterator[str]:
+  """`line: name` of public classes, functions and methods without a docstring."""
   for node in ast.iter_child_nodes(tree):
     if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
       continue
     overrides = prefix and node.name in KERAS_METHODS
     if ast.get_docstring(node) is None and not overrides:
-      missing.append(f"{prefix}{node.name}")
+      yield f"{node.lineno}: {prefix}{node.name}"
     if isinstance(node, ast.ClassDef):
-      missing += undocumented(node, f"{node.name}.")
-  return missing
-
-
-# Keras documents these.
-KERAS_METHODS = {"build", "call", "compute_output_shape", "get_config"}
-
-
-@each_module
-def test_every_module_and_public_name_has_a_docstring(path):
-  tree = parsed(path)
-  assert ast.get_docstring(tree), "the module has no docstring"
-  assert not undocumented(tree)
+      yield from undocumented(node, f"{node.name}.")

@@ -6,7 +6,7 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
-import pathlib
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -17,8 +17,8 @@ from tensorflow.python.distribute.coordinator import values as remote
 
 from replicator import Replicator
 from replicator.internals import keras_internals, tensorflow_internals
+from tests.python_files import ROOT, TREES, check_none, imports
 
-ROOT = pathlib.Path(__file__).parents[2]
 # The names that each module uses. Those without a class are attributes that only objects have: the
 # tests of the objects are below.
 MODULES = {
@@ -59,25 +59,20 @@ OF_OBJECTS = {"_iterations", "_trainable", "_v", "_num_workers", "_num_ps", "_ha
               "_device", "_group_key", "_group_size", "_options"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/losses/tfgan.py"
-FILES = sorted(path for package in ("replicator", "models", "experiments")
-               for path in (ROOT / package).rglob("*.py"))
 
 
-def resolve(name: str) -> object:
+def test_the_private_names_are_where_they_were():
+  check_none(f"{package} {importlib.metadata.version(package)} moved {name}: see {file}"
+             for package, (file, names) in MODULES.items() for name in names if not exists(name))
+
+
+def exists(name: str) -> bool:
   module, _, attributes = name.partition(":")
-  return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
-
-
-@pytest.mark.parametrize("package", MODULES)
-def test_the_private_names_are_where_they_were(package):
-  moved = []
-  for name in MODULES[package][1]:
-    try:
-      resolve(name)
-    except (ImportError, AttributeError):
-      moved.append(name.replace(":", "."))
-  version = importlib.metadata.version(package)
-  assert not moved, f"{package} {version} moved {', '.join(moved)}: see {MODULES[package][0]}"
+  try:
+    functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
+  except (ImportError, AttributeError):
+    return False
+  return True
 
 
 def test_the_iterations_of_an_optimizer_are_replaced():
@@ -192,26 +187,24 @@ def test_the_handle_of_a_summary_writer_is_a_resource(tmp_path):
 # ---- Nobody else uses one -----------------------------------------------------------------------
 
 
-def private_uses(tree: ast.AST) -> set[str]:
-  """The private names that a file uses of objects other than its own `self` and `cls`."""
-  found = set()
+def private_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+  """(line, name) of the private names that a file uses of objects other than `self` and `cls`."""
   for node in ast.walk(tree):
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
-      found.add(node.attr)
+      name = node.attr
     elif (isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr")
           and isinstance(node.args[1], ast.Constant)):
-      found.add(node.args[1].value)
-  return {name for name in found if name == "__internal__" or (
-      name.startswith("_") and not name.endswith("__"))}
+      name = node.args[1].value
+    else:
+      continue
+    if name == "__internal__" or (name.startswith("_") and not name.endswith("__")):
+      yield node.lineno, name
 
 
-def private_imports(tree: ast.AST) -> set[str]:
-  """The modules that a file imports and that their packages do not document."""
-  names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
-           for alias in node.names}
-  names |= {f"{node.module}.{alias.name}" for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) for alias in node.names}
-  return {name for name in names if name.startswith(("tensorflow.python", "keras.src"))}
+def private_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+  """(line, name) of what a file imports from modules that their packages do not document."""
+  return ((line, name) for line, name in imports(tree)
+          if name.startswith(("tensorflow.python", "keras.src")))
 
 
 def names_defined(tree: ast.AST) -> set[str]:
@@ -228,36 +221,39 @@ def names_defined(tree: ast.AST) -> set[str]:
   return found
 
 
-TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in FILES}
 OWN_MODULES = {file for file, _ in MODULES.values()}
-OURS = {name for file, tree in TREES.items() if file not in OWN_MODULES
-        for name in names_defined(tree)}
+OTHERS = {file: tree for file, tree in TREES.items() if file not in OWN_MODULES}
 NOT_OF_THESE_PACKAGES = {"_exit", "_replace"}  # os._exit, and a method of named tuples.
 
 
-@pytest.mark.parametrize("package", MODULES)
-def test_every_private_name_in_use_is_listed(package):
-  file, names = MODULES[package]
-  listed = {name.rpartition(".")[2].rpartition(":")[2] for name in names}
-  assert private_uses(TREES[file]) - OF_OBJECTS <= listed
-  assert {name.rpartition(".")[0] for name in private_imports(TREES[file])} <= {
-      name.partition(":")[0].rpartition(".")[0] for name in names}
+def test_every_private_name_in_use_is_listed():
+  check_none(f"{file}:{line}: {name}" for file, names in MODULES.values()
+             for line, name in unlisted(TREES[file], names))
 
 
-@pytest.mark.parametrize("file", sorted(set(TREES) - OWN_MODULES))
-def test_no_other_file_uses_a_private_name(file):
-  found = private_uses(TREES[file]) - OURS - NOT_OF_THESE_PACKAGES
-  if file == TFGAN:
-    found -= {"_to_float"}
-  assert not found | private_imports(TREES[file])
+def unlisted(tree: ast.AST, names: list[str]) -> Iterator[tuple[int, str]]:
+  listed = OF_OBJECTS | {name.rpartition(".")[2].rpartition(":")[2] for name in names}
+  packages = {name.partition(":")[0].rpartition(".")[0] for name in names}
+  yield from ((line, name) for line, name in private_uses(tree) if name not in listed)
+  yield from ((line, name) for line, name in private_imports(tree)
+              if name.rpartition(".")[0] not in packages)
 
 
-@pytest.mark.parametrize("package", [*MODULES, "tensorflow-gan"])
-def test_only_versions_that_were_tested_are_allowed(package):
+def test_no_other_file_uses_a_private_name():
+  allowed = NOT_OF_THESE_PACKAGES.union(*map(names_defined, OTHERS.values()))
+  check_none(f"{file}:{line}: {name}" for file, tree in OTHERS.items()
+             for line, name in [*private_uses(tree), *private_imports(tree)]
+             if name not in allowed and (file, name) != (TFGAN, "_to_float"))
+
+
+def test_only_versions_that_were_tested_are_allowed():
   setup = configparser.ConfigParser()
   setup.read(ROOT / "setup.cfg")
   lines = setup["options"]["install_requires"].splitlines()
   requirements = {Requirement(line).name: Requirement(line).specifier for line in lines
                   if line and not line.startswith("#")}
-  assert {"<", "=="} & {bound.operator for bound in requirements[package]}
-  assert importlib.metadata.version(package) in requirements[package]
+  check_none(f"setup.cfg: {package}{requirements[package]}, and {version} is installed"
+             for package in (*MODULES, "tensorflow-gan")
+             for version in [importlib.metadata.version(package)]
+             if not {"<", "=="} & {bound.operator for bound in requirements[package]}
+             or version not in requirements[package])
