@@ -14,7 +14,7 @@ from replicator.divergence.diagnostics import PREFIXES
 from replicator.errors import UsageError, nearest
 
 ACTIONS = ("stop", "warn", "roll_back", "off")
-LIMIT = 1e19  # Of the size of any scalar: in float32, the square of a larger one is infinite.
+LIMIT = 1e19  # The largest size of any scalar: in float32, the square of a larger one is infinite.
 RECENT = 20  # How many steps a `Divergence` remembers.
 
 History = dict[str, np.ndarray]  # {name: [steps]}

@@ -225,7 +225,7 @@ def test_what_a_pool_holds_is_saved():
 def test_what_a_pool_cannot_take(call, line):
   replicator = Replicator("default")
   pool = pool_in(replicator)
-  where = r"tests/replicator/layers/test_pool\.py:\d+: "
+  where = r"tests/replicator/test_example_pool\.py:\d+: "
   assert re.fullmatch(where + re.escape(line), refusal(replicator.run, lambda: call(pool)))
 
 
