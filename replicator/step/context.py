@@ -51,11 +51,11 @@ class StepContext:
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
     self.collectives: list[str] = []  # A description of each that the step has called so far.
     self.uncompared: list[str] = []  # Those that were not compared with other replicas' yet.
-    self.agreements: list[Any] = []  # What replicas will compare as well; see `collectives.calls`.
+    self.agreements: list[Any] = []  # What replicas will compare as well; see `collectives.validation`.
     self.transfers: list[Transfer] = []  # What they, and their gradients, have moved so far.
     self.scaled_for: set[Any] = set()  # Optimizers that scaled a loss since their last update.
     self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
-    self.dealer: Any = None  # In an evaluation, a `strategies.dealing.Dealer`.
+    self.dealer: Any = None  # In an evaluation, a `strategies.distributed_evaluation.Dealer`.
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.
     # Called at each draw of `random`, while it is traced, with the stream and the number of rows.
     self.on_draw: Callable[[str, int], None] | None = None

@@ -1,6 +1,6 @@
 """The parts of an evaluation, dealt to the replicas of all workers.
 
-    for features in dealing.deal(lambda part: extract(samples(part)), parts):
+    for features in distributed_evaluation.deal(lambda part: extract(samples(part)), parts):
       ...
 
 Each part is what it is on one replica, and parts come back in their order. So what is computed from
