@@ -193,7 +193,7 @@ def test_a_variable_that_parts_is_refused_with_its_line(make, written, tmp_path)
   assert first_line(refused.value).startswith(
       "the variable 'own' (Variable) has another value on each replica, and a checkpoint keeps "
       "one: each replica assigns what it computed from its own examples at "
-      f"tests/replicator/checkpoints/test_copies.py:{line}; average it first with "
+      f"tests/replicator/checkpoints/test_replica_checksums.py:{line}; average it first with "
       "replicator.all_mean")
   assert checkpoint.steps_of(tmp_path / "checkpoints") == []
 
