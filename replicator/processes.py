@@ -2,11 +2,16 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -14,25 +19,89 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1,
-                    also: Callable[[], None] | None = None) -> Callable[[], None] | None:
-  """A `preexec_fn` that makes Linux send a signal to the new process when this one dies.
+def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1) -> Callable[[], None]:
+  """A function that a new process calls, so that Linux sends it a signal when this one dies.
 
-  It is None on other systems. It makes only system calls, so that it is safe in a fork of a process
-  with threads; `also`, which is called in the new process too, must do the same. `exit_status` is
-  the status of the new process if this one dies before `preexec_fn` is done.
+  It can be sent to the new process, or be its `preexec_fn`: it makes only system calls, so that it
+  is safe in a fork of a process with threads. On other systems it does nothing. `exit_status` is
+  that of the new process if this one is dead by then.
   """
-  if _libc is None:
-    return None
-  parent = os.getpid()
+  return functools.partial(_end_with, os.getpid(), number, exit_status)
 
-  def in_child() -> None:
+
+def _end_with(parent: int, number: int, exit_status: int) -> None:
+  if _libc is not None:
     _libc.prctl(_PR_SET_PDEATHSIG, number)
-    if also is not None:
-      also()
-    if os.getppid() != parent:  # The parent died before the call of prctl.
+    if os.getppid() != parent:  # It died before the call of prctl.
       os._exit(exit_status)
-  return in_child
+
+
+class Child:
+  """A command in a session of its own, which ends with this process, see `end_with_parent`.
+
+  Ctrl-C does not reach it: this process decides when it ends. Its stderr goes where its stdout
+  goes, line by line if it is a Python program.
+
+  Args:
+    command: the words of the command.
+    environment: variables besides those of this process.
+    end_signal: what it gets when this process dies.
+    end_status: its exit status if this process dies before it begins.
+    cores: the CPU cores that it may use; all of this process's if there are none.
+    options: further arguments of `subprocess.Popen`.
+
+  Attributes:
+    process: the running process.
+
+  Raises:
+    OSError: the system cannot run the command.
+  """
+
+  def __init__(self, command: Sequence[str], environment: Mapping[str, str], *,
+               end_signal: int = signal.SIGKILL, end_status: int = 1, cores: Sequence[int] = (),
+               **options: Any):
+    with_parent = end_with_parent(end_signal, end_status)
+
+    def before_the_command() -> None:  # Only system calls, too.
+      with_parent()
+      signal.pthread_sigmask(signal.SIG_SETMASK, [])  # A worker of Ray blocks signals.
+      if cores:
+        os.sched_setaffinity(0, cores)
+
+    self.process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True,
+        preexec_fn=before_the_command, **options)
+
+  def send_signal(self, number: int) -> None:
+    """Sends a signal to the process and to all processes that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+      os.killpg(self.process.pid, number)
+
+  def end(self, deadline: float) -> None:
+    """Waits for the end of the process until `deadline`, on the monotonic clock; then kills it."""
+    try:
+      self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+      self.send_signal(signal.SIGKILL)
+      self.process.wait()
+
+
+@contextlib.contextmanager
+def spawning(*withheld: int) -> Iterator[None]:
+  """In the body, processes that `multiprocessing` spawns do not run this program's own file.
+
+  They never get the signals `withheld`, which may reach all processes: this one ends them.
+  """
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+  resource_tracker.ensure_running()  # It unblocks signals when it starts.
+  signal.pthread_sigmask(signal.SIG_SETMASK, [*before, *withheld])  # Children inherit the mask.
+  main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+  try:
+    yield
+  finally:
+    sys.modules["__main__"] = main
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
         return 128 + number, None
       signalled_at = time.monotonic()
       for other in deciding:
-        other.signal_group(number)
+        other.child.send_signal(number)
     elif number not in (0, PREEMPTED_STATUS) or (number and task not in deciding):
       if (has_chief and task.kind == "worker" and number != USAGE_STATUS
           and task.start_again(events)):
@@ -136,8 +136,8 @@ def _signalled(events: "queue.SimpleQueue[Event]") -> bool:
 def _end(tasks: list[Task]) -> None:
   """Asks all processes to end, and kills those that take longer than `GRACE_SECONDS`."""
   for task in tasks:
-    if task.process.poll() is None:
-      task.signal_group(signal.SIGTERM)
+    if task.child.process.poll() is None:
+      task.child.send_signal(signal.SIGTERM)
   deadline = time.monotonic() + GRACE_SECONDS
   for task in tasks:
     task.end(deadline)

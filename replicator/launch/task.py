@@ -1,6 +1,5 @@
 """One process of a cluster: started, watched, and its output shown after its name."""
 
-import contextlib
 import json
 import os
 import queue
@@ -11,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from replicator.processes import end_with_parent
+from replicator.processes import Child
 
 # This many deaths of one worker within this many seconds are a crash loop, which ends the run.
 MAX_DEATHS, DEATH_SECONDS = 3, 60.0
@@ -27,22 +26,18 @@ class Task:
     self.name = f"{self.kind} {tf_config['task']['index']}"  # 'worker 0'
     self._command, self._tf_config = command, tf_config
     self._deaths: list[float] = []
-    self.process = self._start()
+    self.child = self._start()
     self._waiter: threading.Thread | None = None
 
-  def _start(self) -> subprocess.Popen:
+  def _start(self) -> Child:
     # gRPC would look for 127.0.0.1 behind a proxy that the user has set, and wait without end. It
     # reads these two names, in lower case.
     direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112
-    environment = {**os.environ,
-                   "TF_CONFIG": json.dumps(self._tf_config),
-                   "PYTHONUNBUFFERED": "1",
-                   "no_grpc_proxy": f"{direct},127.0.0.1" if direct else "127.0.0.1"}
-    return subprocess.Popen(
-      self._command, env=environment,
-      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-      encoding="utf-8", errors="surrogateescape",  # As text, a '\r' ends a line too.
-      start_new_session=True, preexec_fn=end_with_parent())
+    return Child(
+        self._command, {"TF_CONFIG": json.dumps(self._tf_config),
+                        "no_grpc_proxy": f"{direct},127.0.0.1" if direct else "127.0.0.1"},
+        # As text, a '\r' ends a line too.
+        stdout=subprocess.PIPE, encoding="utf-8", errors="surrogateescape")
 
   def start_again(self, events: "queue.SimpleQueue[Event]") -> bool:
     """Starts and watches the process again, unless it died too often; returns whether it did."""
@@ -50,7 +45,7 @@ class Task:
     self._deaths = [t for t in self._deaths if t > now - DEATH_SECONDS] + [now]
     if len(self._deaths) >= MAX_DEATHS:
       return False
-    self.process = self._start()
+    self.child = self._start()
     self.watch(events)
     return True
 
@@ -59,33 +54,24 @@ class Task:
     reader = threading.Thread(target=self._show_output, daemon=True)
 
     def wait() -> None:
-      status = self.process.wait()
-      self.signal_group(signal.SIGKILL)  # Ends what it left running in the background.
-      reader.join(timeout=1)             # Its last lines are shown before its end is reported.
+      status = self.child.process.wait()
+      self.child.send_signal(signal.SIGKILL)  # Ends what it left running in the background.
+      reader.join(timeout=1)                  # Its last lines are shown before its end is reported.
       events.put((self, status if status >= 0 else 128 - status))
 
     self._waiter = threading.Thread(target=wait, daemon=True)
     reader.start()
     self._waiter.start()
 
-  def signal_group(self, number: int) -> None:
-    """Sends signal `number` to the process and to all processes that it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-      os.killpg(self.process.pid, number)
-
   def end(self, deadline: float) -> None:
     """Waits for the end of the process until `deadline`, on the monotonic clock; then kills it."""
-    try:
-      self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-      self.signal_group(signal.SIGKILL)
-      self.process.wait()
+    self.child.end(deadline)
     if self._waiter is not None:
       self._waiter.join()
 
   def _show_output(self) -> None:
-    assert self.process.stdout is not None
-    with self.process.stdout as lines:
+    assert self.child.process.stdout is not None
+    with self.child.process.stdout as lines:
       for line in lines:
         text = f"[{self.name}] {line.rstrip()}\n".encode(errors="surrogateescape")
         with _output_lock:

@@ -8,12 +8,11 @@ import fcntl
 import os
 import pathlib
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from replicator.errors import PREEMPTED_STATUS
-from replicator.processes import end_with_parent
+from replicator.processes import Child
 from replicator.sweeps import trials
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Record, Trial
 
@@ -35,9 +34,9 @@ class Attempt:
     self.trial = trial
     self._folder = folder / "trials" / trial.id
     self._stops = folder / STOP, self._folder / STOP
-    self._cwd, self._cores = cwd, cores
+    self._cwd, self._cores = cwd, cores or ()
     self._begun = time.monotonic()
-    self._process: subprocess.Popen | None = None
+    self._child: Child | None = None
     self._is_stopping = False
     self._asked = ""  # The status to end with, once its process was asked to stop.
     self._log_begin = 0
@@ -48,15 +47,15 @@ class Attempt:
 
   def poll(self) -> Record | None:
     """Starts, watches or stops the process; returns the record once the trial has ended."""
-    if self._process is None:
+    if self._child is None:
       return self._try_to_start()
-    if (code := self._process.poll()) is not None:
+    if (code := self._child.process.poll()) is not None:
       return self._end(code)
     if self._is_hurried():
-      self._process.kill()
+      self._child.process.kill()
     elif not self._asked and (wish := self._wish()):
       self._asked = wish
-      self._process.terminate()
+      self._child.process.terminate()
     return None
 
   def run(self) -> Record:
@@ -102,17 +101,14 @@ class Attempt:
 
   def _start(self) -> None:
     self._begun = time.monotonic()
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if self._cores:  # TensorFlow's thread pools follow the affinity; OpenMP reads this.
-      environment["OMP_NUM_THREADS"] = str(len(self._cores))
+    # TensorFlow's thread pools follow the affinity; OpenMP reads a variable.
+    environment = {"OMP_NUM_THREADS": str(len(self._cores))} if self._cores else {}
     with (self._folder / trials.LOG).open("ab") as log:
       self._log_begin = log.tell()
-      self._process = subprocess.Popen(
-        self.trial.command(self._folder), cwd=self._cwd, env=environment,
-        stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C reaches only the sweep, which asks its trials.
-        pass_fds=[self._lock.fileno()],  # The process holds the lock, even if this one dies.
-        preexec_fn=_prepare_child(self._cores))
+      self._child = Child(
+          self.trial.command(self._folder), environment, cores=self._cores,
+          end_signal=signal.SIGTERM, end_status=PREEMPTED_STATUS, cwd=self._cwd, stdout=log,
+          pass_fds=[self._lock.fileno()])  # The process holds the lock, even if this one dies.
     self._record.status, self._record.message = RUNNING, ""
     self._record.write(self._folder)
 
@@ -126,7 +122,7 @@ class Attempt:
     return self._write(FAILED, code, words + self._last_line())
 
   def _write(self, status: str, code: int | None, message: str = "") -> Record:
-    if self._process is not None:
+    if self._child is not None:
       self._record.seconds = round(self._record.seconds + time.monotonic() - self._begun, 3)
     self._record.status, self._record.exit_code = status, code
     self._record.message = message
@@ -141,13 +137,3 @@ class Attempt:
       log.seek(max(self._log_begin, end - _LAST_BYTES))
       lines = log.read().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
-
-
-def _prepare_child(cores: Sequence[int] | None) -> Callable[[], None] | None:
-  """Prepares the new process: sets its cores, and makes Linux ask it to save if this one dies."""
-  def in_child() -> None:  # Only system calls: this process may have threads.
-    # A worker of Ray blocks signals, and its children would inherit the mask.
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    if cores:
-      os.sched_setaffinity(0, cores)
-  return end_with_parent(signal.SIGTERM, PREEMPTED_STATUS, also=in_child)

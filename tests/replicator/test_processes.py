@@ -9,15 +9,14 @@ import time
 
 import pytest
 
-from replicator.processes import end_with_parent, signals_heard, stop_signals
+from replicator.processes import Child, signals_heard, stop_signals
 
-# Starts a child that sleeps, prints its number, and waits; `{options}` are those of the function.
+# Starts a child, prints its number, and waits; `{options}` are those of the class.
 PARENT = """
 import signal, subprocess, sys
-from replicator.processes import end_with_parent
-child = subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE, text=True,
-                         preexec_fn=end_with_parent({options}))
-print(child.pid, child.stdout.readline().strip(), flush=True)
+from replicator.processes import Child
+child = Child([sys.executable, "-c", {child!r}], {{}}, stdout=subprocess.PIPE, {options})
+print(child.process.pid, child.process.stdout.readline().decode().strip(), flush=True)
 sys.stdin.read()
 """
 SLEEPS = "import time; print('begun', flush=True); time.sleep(600)"
@@ -28,13 +27,26 @@ print('begun', flush=True)
 time.sleep(600)
 """
 
+SPAWNS = """
+import multiprocessing, os, signal, sys
+from concurrent.futures import ProcessPoolExecutor
+from replicator.processes import end_with_parent, spawning
+executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent())
+with spawning(signal.SIGTERM):
+  pid = executor.submit(os.getpid)
+assert executor.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result() == {signal.SIGTERM}
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+print(pid.result(), "begun", flush=True)
+sys.stdin.read()
+"""
+
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="prctl is a call of Linux")
 
 
-def start_and_kill_the_parent(child: str, options: str) -> int:
-  """Returns the number of the child, whose parent is dead."""
-  parent = subprocess.Popen([sys.executable, "-c", PARENT.format(child=child, options=options)],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def start_and_kill(*program: str) -> int:
+  """Starts a program that prints the number of its child, and kills it; returns the number."""
+  parent = subprocess.Popen([sys.executable, *program], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True)
   assert parent.stdout is not None and parent.stdin is not None
   pid, said = parent.stdout.readline().split()
   assert said == "begun"
@@ -52,43 +64,54 @@ def wait_until(condition) -> None:
     time.sleep(0.01)
 
 
-def is_gone(pid: int) -> bool:
-  try:
-    with open(f"/proc/{pid}/status") as status:
-      return "\nState:\tZ" in status.read()
-  except (FileNotFoundError, ProcessLookupError):
-    return True
+def wait_until_gone(pid: int) -> None:
+  def is_gone() -> bool:
+    try:
+      with open(f"/proc/{pid}/status") as status:
+        return "\nState:\tZ" in status.read()
+    except (FileNotFoundError, ProcessLookupError):
+      return True
+  wait_until(is_gone)
 
 
 @linux_only
 def test_a_child_is_killed_when_its_parent_dies():
-  pid = start_and_kill_the_parent(SLEEPS, "")
-  wait_until(lambda: is_gone(pid))
+  wait_until_gone(start_and_kill("-c", PARENT.format(child=SLEEPS, options="")))
 
 
 @linux_only
 def test_a_child_may_save_when_its_parent_dies(tmp_path):
   saved = tmp_path / "saved"
-  start_and_kill_the_parent(SAVES.format(path=str(saved)), "signal.SIGTERM")
+  start_and_kill("-c", PARENT.format(child=SAVES.format(path=str(saved)),
+                                     options="end_signal=signal.SIGTERM"))
   wait_until(saved.exists)
 
 
 @linux_only
 def test_a_child_whose_parent_is_dead_already_ends_with_its_status(monkeypatch):
   monkeypatch.setattr(os, "getppid", lambda: -1)
-  child = subprocess.Popen([sys.executable, "-c", SLEEPS],
-                           preexec_fn=end_with_parent(exit_status=42))
-  assert child.wait(timeout=60) == 42
+  child = Child([sys.executable, "-c", SLEEPS], {}, end_status=42)
+  assert child.process.wait(timeout=60) == 42
 
 
 @linux_only
-def test_the_child_calls_what_it_is_given(tmp_path):
-  path = str(tmp_path)
-  here = end_with_parent(also=lambda: os.chdir(path))
-  code = "import os; print(os.getcwd())"
-  done = subprocess.run([sys.executable, "-c", code], preexec_fn=here, capture_output=True,
-                        text=True, check=True)
-  assert os.path.samefile(done.stdout.strip(), path)
+def test_what_is_spawned_withholds_signals_and_ends_with_its_parent(tmp_path):
+  program = tmp_path / "program.py"
+  program.write_text(SPAWNS)  # Spawned processes would run a file again.
+  wait_until_gone(start_and_kill(str(program)))
+
+
+def test_a_child_gets_its_environment_and_cores_and_no_blocked_signals():
+  code = ("import os, signal; print(os.environ['MINE'], 'HOME' in os.environ, "
+          "os.sched_getaffinity(0), signal.pthread_sigmask(signal.SIG_BLOCK, []))")
+  core = min(os.sched_getaffinity(0))
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+  try:
+    child = Child([sys.executable, "-c", code], {"MINE": "set"}, cores=[core],
+                  stdout=subprocess.PIPE, text=True)
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+  assert child.process.communicate(timeout=60)[0].strip() == f"set True {{{core}}} set()"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,15 +10,14 @@ import multiprocessing
 import os
 import pickle
 import signal
-import threading
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
-from models.rl.environments.subprocesses import main_module_hidden
+from replicator.processes import end_with_parent, spawning
 
 if TYPE_CHECKING:
   from models.rl.replay.timesteps import Timesteps
@@ -141,15 +140,11 @@ class LocalActor:
 
   def __init__(self, setup: bytes):
     self._executor = concurrent.futures.ProcessPoolExecutor(
-        1, multiprocessing.get_context("spawn"), initializer=_prepare)
+        1, multiprocessing.get_context("spawn"), end_with_parent())
     before = set(multiprocessing.active_children())
-    # Ctrl-C and a scheduler's SIGTERM reach all processes. The learner ends its actors itself.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
-    try:
-      with main_module_hidden():
-        self.started: concurrent.futures.Future = self._executor.submit(_start, setup)
-    finally:
-      signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    # A scheduler's SIGTERM reaches all processes. The learner ends its actors itself.
+    with spawning(signal.SIGINT, signal.SIGTERM):
+      self.started: concurrent.futures.Future = self._executor.submit(_start, setup)
     self._process, = set(multiprocessing.active_children()) - before
 
   def work(self, order: Order) -> concurrent.futures.Future:
@@ -174,16 +169,6 @@ class LocalActor:
 
 
 _remote_actor: RemoteActor | None = None
-
-
-def _prepare() -> None:
-  threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-  parent: Any = multiprocessing.parent_process()
-  parent.join()
-  os._exit(1)
 
 
 def _start(setup: bytes) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -10,8 +11,8 @@ import gin
 import numpy as np
 
 from models.rl.environments import registry, rendering
-from models.rl.environments.subprocesses import interrupts_withheld, main_module_hidden
 from replicator import UsageError
+from replicator.processes import spawning
 
 if TYPE_CHECKING:
   from gymnasium.vector import VectorEnv
@@ -157,8 +158,7 @@ class Environments:
                                      autoreset_mode=AutoresetMode.DISABLED)
       else:
         # Spawned, because TensorFlow's threads do not survive a fork.
-        with (rendering.opengl(_opengl_of(self.settings)), interrupts_withheld(),
-              main_module_hidden()):
+        with rendering.opengl(_opengl_of(self.settings)), spawning(signal.SIGINT):
           makers = [functools.partial(make_alone, self.settings)] * self.number
           self._vector = AsyncVectorEnv(makers, copy=False, context="spawn",
                                         autoreset_mode=AutoresetMode.DISABLED)

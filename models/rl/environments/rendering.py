@@ -9,6 +9,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.rl.environments.subprocesses import interrupts_withheld, main_module_hidden
+from replicator.processes import spawning
 
 if TYPE_CHECKING:
   from models.rl.environments.wrapper import EnvironmentSettings
@@ -80,7 +81,7 @@ def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, step
   context = multiprocessing.get_context("spawn")
   receiver, sender = context.Pipe(duplex=False)
   process = context.Process(target=_render, args=(sender, task), daemon=True)
-  with opengl(working_opengl()), interrupts_withheld(), main_module_hidden():
+  with opengl(working_opengl()), spawning(signal.SIGINT):
     process.start()
   sender.close()
   try:
