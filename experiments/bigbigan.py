@@ -6,7 +6,6 @@ Donahue and Simonyan 2019 (arXiv:1907.02544). The evaluation trains linear class
 encoder says of images, and tests them on images that nothing was trained on.
 """
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -74,11 +73,8 @@ class BigBiGAN(tf.Module):
     self.generator = generator(resolution, channels, latent_dim)
     self.discriminator = discriminator(resolution, channels, latent_dim)
     self.encoder = encoder(resolution, channels, latent_dim)
-    self.optimizers = {}
-    for name in ("discriminator", "generator", "encoder"):
-      with gin.config_scope(name):
-        self.optimizers[name] = replicator.wrap_optimizer(
-            optimizer(), getattr(self, name).trainable_variables)
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, discriminator=self.discriminator, generator=self.generator, encoder=self.encoder)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
@@ -101,23 +97,19 @@ class BigBiGAN(tf.Module):
   def generate(self, z: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim] -> [n, h, w, c]`; there are no labels."""
     del labels
-    with self._averaged("generator"):
+    with self.optimizers["generator"].averaged_weights():
       return self.generator(z)
 
   @tf.function(autograph=False, reduce_retracing=True)
   def encode(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Means of codes and features: uint8 `[n, h, w, c] -> [n, latent_dim], [n, num_features]`."""
     images = to_unit_range(images, keras.config.floatx())
-    with self._averaged("encoder"):
+    with self.optimizers["encoder"].averaged_weights():
       return self.encoder(images).mean, self.encoder.features(images)
 
   def reconstruct(self, images: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
     """Images decoded from the means of their codes: uint8 `[n, h, w, c] -> [n, h, w, c]`."""
     return self.generate(self.encode(images)[0], labels)
-
-  def _averaged(self, name: str) -> contextlib.AbstractContextManager:
-    optimizer = self.optimizers[name]
-    return optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext()
 
   def _update_discriminator(self, images: tf.Tensor) -> list:
     """Loss [], accuracy [], scale [], and the `sample_variance.moments`."""
@@ -133,32 +125,24 @@ class BigBiGAN(tf.Module):
       return [discriminator_loss(real, generated), tf.reduce_mean(is_right),
               tf.reduce_mean(codes.scale), sample_variance.moments(images, fakes)]
 
-    return self._update("discriminator", loss, images, self._sample(images.shape[0]))
+    return self.optimizers["discriminator"].minimize(loss, images, self._sample(images.shape[0]))
 
   def _update_generator(self, size: int) -> list[tf.Tensor]:
     def loss(z):
       fakes = self.generator(z, training=True)
       return [generator_loss(self.discriminator(fakes, z, training=True))]
 
-    return self._update("generator", loss, self._sample(size))
+    return self.optimizers["generator"].minimize(loss, self._sample(size))
 
   def _update_encoder(self, images: tf.Tensor) -> list[tf.Tensor]:
     def loss(images):
       codes = self.encoder(images, training=True).draw()
       return [encoder_loss(self.discriminator(images, codes, training=True))]
 
-    return self._update("encoder", loss, images)
+    return self.optimizers["encoder"].minimize(loss, images)
 
   def _sample(self, size: int) -> tf.Tensor:
     return self.latents("z", [size, self.latent_dim])
-
-  def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
-    """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
-    optimizer = self.optimizers[name]
-    means, gradients = replicator.microbatch(
-        lambda part: optimizer.loss_and_gradients(loss_fn, *part), batch)
-    optimizer.apply(gradients, getattr(self, name).trainable_variables)
-    return means
 
 
 @gin.configurable(denylist=["evaluate_samples", "train_on", "held_out"])

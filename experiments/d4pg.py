@@ -54,11 +54,8 @@ class D4PG(tf.Module):
     self.replay = Replay(shape, action_size, environments.number,
                          observation_dtype=environments.observation_dtype)
     self.actor = agents.make_actor(environments, self.replay, self.normalizer)
-    self.optimizers = {}
-    for name in ("critic", "policy"):
-      with gin.config_scope(name):
-        self.optimizers[name] = replicator.wrap_optimizer(
-            optimizer(), getattr(self, name).trainable_variables)
+    self.optimizers = replicator.wrap_optimizers(optimizer, critic=self.critic, policy=self.policy)
+    agents.check_target_networks(self.optimizers)
 
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].

@@ -5,7 +5,6 @@
 R3GAN, WGAN-GP, BigGAN and DCGAN are configurations of it.
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -115,11 +114,8 @@ class GAN(tf.Module):
     self.generator = generator(**shape, latent_dim=latent_dim, num_classes=self.num_classes)
     self.discriminator = discriminator(**shape, num_classes=self.num_classes)
     self.encoder: Any = encoder(**shape, latent_dim=latent_dim) if encoder else None
-    self.optimizers = {}
-    for name in ("discriminator", "generator", *["encoder"] * bool(encoder)):
-      with gin.config_scope(name):
-        self.optimizers[name] = replicator.wrap_optimizer(
-            optimizer(), getattr(self, name).trainable_variables)
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, discriminator=self.discriminator, generator=self.generator, encoder=self.encoder)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
@@ -145,8 +141,7 @@ class GAN(tf.Module):
   @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    optimizer = self.optimizers["generator"]
-    with optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext():
+    with self.optimizers["generator"].averaged_weights():
       return self.generator(z, labels, training=False)
 
   @tf.function(autograph=False)
@@ -172,7 +167,7 @@ class GAN(tf.Module):
       return [adversarial + penalty, penalty, self._accuracy(scores),
               sample_variance.moments(images, fakes)]
 
-    return self._update("discriminator", loss, images, labels, z, fake_labels)
+    return self.optimizers["discriminator"].minimize(loss, images, labels, z, fake_labels)
 
   def _update_generator(self, part: dict[str, tf.Tensor]) -> tf.Tensor:
     """The loss []; images of the part are seen only if the loss compares samples with them."""
@@ -190,16 +185,17 @@ class GAN(tf.Module):
 
     labels = tf.repeat(part["label"], self.generator_batch_ratio)
     if not self.loss.is_relative:
-      return self._update("generator", loss, *self._sample(labels))[0]
+      return self.optimizers["generator"].minimize(loss, *self._sample(labels))[0]
     images = to_unit_range(part["image"], keras.config.floatx())
-    return self._update("generator", relative_loss, *self._sample(labels), images, labels)[0]
+    return self.optimizers["generator"].minimize(
+        relative_loss, *self._sample(labels), images, labels)[0]
 
   def _update_encoder(self, labels: tf.Tensor) -> tf.Tensor:
     def loss(z, labels):
       codes = self.encoder(self.generator(z, labels, training=True), training=True)
       return [tf.reduce_mean(tf.math.squared_difference(codes, z))]
 
-    return self._update("encoder", loss, *self._sample(labels))[0]
+    return self.optimizers["encoder"].minimize(loss, *self._sample(labels))[0]
 
   def _regularized(self, loss: tf.Tensor, logits: tf.Tensor | None,
                    fake_labels: tf.Tensor) -> tf.Tensor:
@@ -228,14 +224,6 @@ class GAN(tf.Module):
     is_right = (scores.real > scores.fake if self.loss.is_relative
                 else tf.concat([scores.real > 0, scores.fake < 0], 0))
     return tf.reduce_mean(tf.cast(is_right, keras.config.floatx()))
-
-  def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
-    """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
-    optimizer = self.optimizers[name]
-    means, gradients = replicator.microbatch(
-        lambda part: optimizer.loss_and_gradients(loss_fn, *part), batch)
-    optimizer.apply(gradients, getattr(self, name).trainable_variables)
-    return means
 
 
 @gin.configurable

@@ -6,7 +6,6 @@ Wu et al. 2019 (arXiv:1912.00953), algorithm 1. With `LatentOptimization.steps =
 GAN without that. Networks, loss and distribution of codes are chosen in the gin file.
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -83,11 +82,8 @@ class LOGAN(tf.Module):
                                num_classes=self.num_classes)
     self.discriminator = discriminator(resolution=resolution, channels=channels,
                                        num_classes=self.num_classes)
-    self.optimizers = {}
-    for name in ("discriminator", "generator"):
-      with gin.config_scope(name):
-        self.optimizers[name] = replicator.wrap_optimizer(
-            optimizer(), getattr(self, name).trainable_variables)
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, discriminator=self.discriminator, generator=self.generator)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
@@ -108,8 +104,7 @@ class LOGAN(tf.Module):
   @tf.function(autograph=False, reduce_retracing=True)  # Its batches have two sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    optimizer = self.optimizers["generator"]
-    with optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext():
+    with self.optimizers["generator"].averaged_weights():
       return self.generator(z, labels, training=False)
 
   def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> list:
@@ -123,14 +118,15 @@ class LOGAN(tf.Module):
               tf.reduce_mean(tf.cast(is_right, images.dtype)),
               sample_variance.moments(images, fakes)]
 
-    return self._update("discriminator", loss, images, labels, *self._sample(images.shape[0]))
+    return self.optimizers["discriminator"].minimize(
+        loss, images, labels, *self._sample(images.shape[0]))
 
   def _update_generator(self, size: int) -> list[tf.Tensor]:
     def loss(z, labels):
       moved, cost = self._optimized(z, labels)
       return [self.loss.generator(self._score(moved, labels)) + cost]
 
-    return self._update("generator", loss, *self._sample(size))
+    return self.optimizers["generator"].minimize(loss, *self._sample(size))
 
   def _optimized(self, z: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The codes after optimization, [n, latent_dim], and its cost []."""
@@ -144,14 +140,6 @@ class LOGAN(tf.Module):
     if not self.num_classes:
       return z, tf.zeros([size], tf.int32)
     return z, random.uniform("label", [size], 0, self.num_classes, tf.int32)
-
-  def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
-    """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
-    optimizer = self.optimizers[name]
-    means, gradients = replicator.microbatch(
-        lambda part: optimizer.loss_and_gradients(loss_fn, *part), batch)
-    optimizer.apply(gradients, getattr(self, name).trainable_variables)
-    return means
 
 
 @gin.configurable

@@ -5,7 +5,6 @@
 He et al. 2015 (arXiv:1512.03385), trained as in Goyal et al. 2017 (arXiv:1706.02677).
 """
 
-import contextlib
 import functools
 from collections.abc import Callable
 
@@ -77,9 +76,7 @@ class ImageClassifier(tf.Module):
       images = self.augment(images)
     if self.mix is not None:
       images, classes = self.mix(images, classes)
-    (_, loss, accuracy), gradients = replicator.microbatch(
-        lambda part: self.optimizer.loss_and_gradients(self._losses, *part), (images, classes))
-    self.optimizer.apply(gradients, self.network.trainable_variables)
+    _, loss, accuracy = self.optimizer.minimize(self._losses, images, classes)
     return {"loss": loss, "accuracy": accuracy}
 
   def logits(self, images: tf.Tensor) -> tf.Tensor:
@@ -88,9 +85,7 @@ class ImageClassifier(tf.Module):
     Without `wrap_optimizer.ema_decay` they are those of the network itself. The moving statistics
     of its normalizations are those of the network in either case.
     """
-    averaged = (self.optimizer.averaged_weights() if self.optimizer.averages
-                else contextlib.nullcontext())
-    with averaged:
+    with self.optimizer.averaged_weights():
       return self.network(to_unit_range(images, keras.config.floatx()), training=False)
 
   @tf.function(autograph=False, reduce_retracing=True)  # Its last batch is smaller.

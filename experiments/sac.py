@@ -51,13 +51,9 @@ class SAC(tf.Module):
     self.replay = Replay(shape, action_size, environments.number,
                          observation_dtype=environments.observation_dtype)
     self.actor = agents.make_actor(environments, self.replay, self.normalizer)
-    self.variables_of = {
-        "critics": [v for critic in self.critics for v in critic.trainable_variables],
-        "policy": self.policy.trainable_variables, "temperature": [self.log_temperature]}
-    self.optimizers = {}
-    for name, variables in self.variables_of.items():
-      with gin.config_scope(name):
-        self.optimizers[name] = replicator.wrap_optimizer(optimizer(), variables)
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, critics=self.critics, policy=self.policy, temperature=self.log_temperature)
+    agents.check_target_networks({"critics": self.optimizers["critics"]})
 
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].

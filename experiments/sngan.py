@@ -8,7 +8,6 @@ is trained adversarially on (image, code) pairs, as in BiGAN (Donahue et al. 201
 arXiv:1605.09782).
 """
 
-import contextlib
 import functools
 import os
 from collections.abc import Callable
@@ -84,11 +83,8 @@ class SNGAN(tf.Module):
     self.discriminator = SNGANDiscriminator(resolution, channels, num_classes=self.num_classes,
                                        code_dim=latent_dim if bigan else 0)
     self.encoder = Encoder(resolution, channels, latent_dim)
-    self.optimizers = {}
-    for name in ("discriminator", "generator", "encoder"):
-      with gin.config_scope(name):
-        self.optimizers[name] = replicator.wrap_optimizer(
-            optimizer(), getattr(self, name).trainable_variables)
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, discriminator=self.discriminator, generator=self.generator, encoder=self.encoder)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
@@ -108,8 +104,7 @@ class SNGAN(tf.Module):
   @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    optimizer = self.optimizers["generator"]
-    with optimizer.averaged_weights() if optimizer.averages else contextlib.nullcontext():
+    with self.optimizers["generator"].averaged_weights():
       return self.generator(z, labels, training=False)
 
   @tf.function(autograph=False)
@@ -133,14 +128,14 @@ class SNGAN(tf.Module):
       return [self.loss.discriminator(real_scores, fake_scores), tf.reduce_mean(is_correct),
               sample_variance.moments(images, fakes)]
 
-    return self._update("discriminator", loss, images, labels, z, fake_labels)
+    return self.optimizers["discriminator"].minimize(loss, images, labels, z, fake_labels)
 
   def _update_generator(self, size: int) -> list[tf.Tensor]:
     def loss(z, labels):
       return [self.loss.generator(
           self._score(self.generator(z, labels, training=True), labels, z))]
 
-    return self._update("generator", loss, *self._sample(size))
+    return self.optimizers["generator"].minimize(loss, *self._sample(size))
 
   def _update_encoder(self, images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
     def adversarial_loss(images, labels):  # Real pairs should look generated.
@@ -151,8 +146,8 @@ class SNGAN(tf.Module):
       return [tf.reduce_mean(tf.math.squared_difference(self.encoder(fakes, training=True), z))]
 
     if self.bigan:
-      return self._update("encoder", adversarial_loss, images, labels)
-    return self._update("encoder", regression_loss, *self._sample(images.shape[0]))
+      return self.optimizers["encoder"].minimize(adversarial_loss, images, labels)
+    return self.optimizers["encoder"].minimize(regression_loss, *self._sample(images.shape[0]))
 
   def _sample(self, size: int) -> tuple[tf.Tensor, tf.Tensor]:
     z = self.latents("z", [size, self.latent_dim])
@@ -162,14 +157,6 @@ class SNGAN(tf.Module):
 
   def _score(self, images, labels, codes):
     return self.discriminator(images, labels, codes if self.bigan else None, training=True)
-
-  def _update(self, name: str, loss_fn: Callable[..., list], *batch: tf.Tensor) -> list:
-    """Minimizes the first of the means `loss_fn(*batch)` over network `name`; returns the means."""
-    optimizer = self.optimizers[name]
-    means, gradients = replicator.microbatch(
-        lambda part: optimizer.loss_and_gradients(loss_fn, *part), batch)
-    optimizer.apply(gradients, getattr(self, name).trainable_variables)
-    return means
 
 
 @gin.configurable(denylist=["data", "folder"])

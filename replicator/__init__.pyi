@@ -22,9 +22,10 @@ from .layers.spectral_norm import SpectralNorm as SpectralNorm
 from .layers.standing_statistics import use_standing_statistics as use_standing_statistics
 from .optimizers import schedules as schedules
 from .optimizers.optimizer import Optimizer as Optimizer
-from .optimizers.optimizer import wrap_optimizer as wrap_optimizer
 from .optimizers.schedules import LinearDecay as LinearDecay
 from .optimizers.schedules import scheduled as scheduled
+from .optimizers.wrap import wrap_optimizer as wrap_optimizer
+from .optimizers.wrap import wrap_optimizers as wrap_optimizers
 from .step import random as random
 from .step.context import batch_size as batch_size
 from .step.context import num_replicas as num_replicas

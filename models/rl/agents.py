@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import gin
@@ -53,6 +53,18 @@ def make_actor(environments: Environments, replay: Replay, normalizer: Normalize
   if processes == 0:
     return Actor(environments, replay, normalizer, seed)
   return ActorPool(environments, replay, normalizer, processes, seed)
+
+
+def check_target_networks(optimizers: Mapping[str, replicator.Optimizer]) -> None:
+  """Checks that optimizers, by the names of their networks, keep averages: the target networks.
+
+  Raises a UsageError if one keeps none.
+  """
+  for name, optimizer in optimizers.items():
+    if not optimizer.averages:
+      raise UsageError(f"{name}/wrap_optimizer.ema_decay = None: an agent's target networks are "
+                       "averages of its networks; write 0.995, or 0.0 with ema_every = 100 for "
+                       "copies")
 
 
 def train(make_agent: Callable[[Environments], Agent], environments: Callable[[], Environments],

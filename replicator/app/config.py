@@ -8,7 +8,7 @@ import gin
 from replicator.app import keras_configurables  # noqa: F401
 from replicator.configuration import checks, statements
 from replicator.errors import UsageError, first_line
-from replicator.optimizers import optimizer, schedules  # noqa: F401
+from replicator.optimizers import schedules, wrap  # noqa: F401
 from replicator.step import microbatch  # noqa: F401
 from replicator.strategies import replicator  # noqa: F401
 from replicator.trackers import mlflow, trackio, wandb  # noqa: F401

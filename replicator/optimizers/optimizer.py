@@ -5,25 +5,22 @@ replica's examples, and a step never divides by the number of replicas.
 """
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import gin
 import keras
 import tensorflow as tf
+import tree
 
 from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.optimizers import clipping
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
-from replicator.optimizers.keras_options import check_options
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.owned_variables import Nest, Networks
-from replicator.optimizers.schedules import Number
 from replicator.step import context, xla
-from replicator.step.variables import held_by
+from replicator.step.microbatch import has_examples, microbatch
 
 
 class Optimizer(tf.Module):
@@ -78,20 +75,36 @@ class Optimizer(tf.Module):
     self._averages = average(self.variables_updated) if average else None
     self.averages = self._averages.values if self._averages else []
 
-  def minimize(self, loss_fn: Callable, *args: Any) -> Any:
-    """Makes one update that reduces a loss: `loss_and_gradients`, then `apply`.
+  def minimize(self, loss_fn: Callable, *batch: Any) -> Any:
+    """Makes one update that reduces a loss: `loss_and_gradients` in micro-batches, then `apply`.
+
+        loss, accuracy = optimizer.minimize(loss_fn, images, labels)
+
+    The gin binding `microbatch.n = 4` divides the batch into four parts; see
+    `replicator.microbatch`. Without it, without a batch, and in the function of an outer
+    `microbatch` the loss is computed in one piece.
+
+    Args:
+      loss_fn: called with the arguments, or with a micro-batch of each; returns the loss, floating
+        [], the mean over these examples; or a tuple or list that begins with the loss, and goes on
+        with other means. In one piece, anything else may follow the loss.
+      batch: the arguments: nests of tensors `[b, ...]`. Scalars, and what is no tensor, are passed
+        on as they are.
 
     Returns:
-      What `loss_fn(*args)` returned.
+      What `loss_fn` returned; in micro-batches, the mean of each tensor.
 
     Raises:
-      UsageError: see `loss_and_gradients` and `apply`.
+      UsageError: see `microbatch`, `loss_and_gradients` and `apply`.
     """
-    outputs, gradients = self.loss_and_gradients(loss_fn, *args)
+    compute = lambda part: self.loss_and_gradients(loss_fn, *part)
+    is_divided = context.current().microbatch is None and any(
+        has_examples(x) for x in tree.flatten(batch))
+    outputs, gradients = microbatch(compute, batch) if is_divided else compute(batch)
     self.apply(gradients)
     return outputs
 
-  def loss_and_gradients(self, loss_fn: Callable, *args: Any) -> tuple[Any, list | dict[str, list]]:
+  def loss_and_gradients(self, loss_fn: Callable, *args: Any) -> tuple[Any, Any]:
     """Computes a loss and its gradients for the variables that the optimizer owns.
 
     Other variables, such as those of a network that the loss passes through, get no gradients. The
@@ -253,71 +266,8 @@ class Optimizer(tf.Module):
   def averaged_weights(self) -> Iterator[None]:
     """A context in which networks compute with the moving averages of their weights.
 
-    The weights themselves are not overwritten.
-
-    Raises:
-      UsageError: the optimizer was wrapped without `ema_decay`.
+    The weights themselves are not overwritten. An optimizer without `ema_decay` keeps no averages:
+    the networks compute with their weights.
     """
-    if not self._averages:
-      raise UsageError(f"{self.name} keeps no averages; set wrap_optimizer's ema_decay")
-    with self._averages.in_place_of_weights():
+    with self._averages.in_place_of_weights() if self._averages else contextlib.nullcontext():
       yield
-
-
-@gin.configurable(module="replicator", denylist=["optimizer", "variables"])
-def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
-                   clip_norm: float | None = None, clip_each_network: bool = False,
-                   ema_decay: Number | None = None, ema_start: int = 0, ema_every: int = 1,
-                   skip_nonfinite: bool = False) -> Optimizer:
-  """Makes a Keras 3 optimizer correct in replica steps.
-
-      optimizer = replicator.wrap_optimizer(
-          keras.optimizers.Adam(1e-3), network.trainable_variables, clip_norm=1.0)
-
-  Args:
-    optimizer: any Keras optimizer. Its learning rate and its other floats, such as `beta_2`, are
-      numbers, or schedules that count its own updates.
-    variables: the trainable variables that it owns, in a list, or in a dict with a list for each
-      network: `{"generator": [...], "encoder": [...]}`. The networks must be built.
-    clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
-    clip_each_network: clips the gradients of each network in the dict by their own norm instead.
-    ema_decay: keeps an exponential moving average of the variables with this decay, a number or a
-      schedule that counts the optimizer's updates.
-    ema_start: the number of updates during which the average is a copy.
-    ema_every: moves the average once per this many updates. With `ema_decay` 0 the average is a
-      target network, which is copied from the online network that often.
-    skip_nonfinite: skips an update if an averaged gradient is infinite or NaN: all variables,
-      slots, averages and `iterations` stay as they are. Such updates are counted in either case.
-      Always on under the precision 'mixed_float16', which uses overflows to adapt the loss scale.
-
-  Returns:
-    An `Optimizer`; a step calls its `minimize` or its `apply`.
-
-  Raises:
-    UsageError: the variables are missing, are not Keras variables, or come twice;
-      `clip_each_network` is set without networks or a norm; or the optimizer has a Keras option
-      that would change the training on several replicas (`clipnorm`, `global_clipnorm`,
-      `clipvalue`, `gradient_accumulation_steps`) or that this function replaces (`use_ema`,
-      `loss_scale_factor`).
-  """
-  check_options(optimizer)
-  networks = Networks(optimizer.name, variables)
-  if clip_each_network and (clip_norm is None or not isinstance(variables, Mapping)):
-    raise UsageError(f"wrap_optimizer({optimizer.name}): clip_each_network needs a clip_norm, "
-                     "and variables in a dict of networks, {'generator': [...], 'encoder': "
-                     "[...]}")
-  clip = functools.partial(clipping.clip, clip_norm=clip_norm, each_network=clip_each_network)
-  average = (None if ema_decay is None else functools.partial(
-      MovingAverages, decay=ema_decay, start=ema_start, every=ema_every))
-  return Optimizer(optimizer, networks, clip, skip_nonfinite, average)
-
-
-def check_owners(step: Callable) -> None:
-  """Raises a UsageError if two optimizers of a step own a variable."""
-  owners: dict[int, str] = {}
-  for path, optimizer in held_by(step, (Optimizer,)):
-    for variable in optimizer.variables_updated:
-      owner = owners.setdefault(id(variable), path)
-      if owner != path:
-        raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
-                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")

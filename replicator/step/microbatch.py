@@ -1,8 +1,10 @@
 """Two ways to divide a replica's batch: to accumulate gradients, or to make several updates."""
 
 from collections.abc import Callable
+from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 import tree
 
@@ -35,7 +37,8 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
     fn: called with a micro-batch; returns a nest of floating tensors `[...]`, each a mean over the
       examples, or None.
     batch: a nest of tensors `[b, ...]`. Micro-batch j has the examples j, j + n, j + 2n, ..., so
-      that over all replicas it has the same examples whatever the number of replicas.
+      that over all replicas it has the same examples whatever the number of replicas. Scalars, and
+      what is no tensor, are the same in every micro-batch.
     n: the number of micro-batches; usually set in a gin file, `microbatch.n = 4`.
 
   Returns:
@@ -44,15 +47,23 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
   Raises:
     UsageError: n does not divide the batch, `fn` returns integers, or calls are nested.
   """
-  _check(batch, n)
+  if not isinstance(n, int) or n < 1:
+    raise UsageError(f"microbatch.n = {n!r}: must be a whole number of at least 1")
   if n == 1:
     return fn(batch)
+  _check(batch, n)
   step = context.current()
   step.microbatch = part = context.Microbatch(count=n)
   try:
     return _mean(fn, batch, step, part)
   finally:
     step.microbatch = None
+
+
+def has_examples(value: Any) -> bool:
+  """Whether a value is a tensor `[b, ...]`: it has an axis of examples."""
+  return (tf.is_tensor(value) or isinstance(value, np.ndarray)) and bool(
+      tf.TensorShape(value.shape).rank)
 
 
 def split(batch: Nest, parts: int) -> list[Nest]:
@@ -84,7 +95,7 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
           part: context.Microbatch) -> Nest:
   """The mean of what `fn` returns over the micro-batches; `part` is each in turn."""
   # [b, ...] -> [b / n, n, ...]: row i of micro-batch j is example i n + j.
-  rows = map_tensors(
+  rows = _of_examples(
       lambda x: tf.reshape(x, [x.shape[0] // part.count, part.count, *x.shape[1:]]), batch)
   draws, outside, collectives_before = step.draws.copy(), step.graph, len(step.collectives)
 
@@ -92,7 +103,7 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
     part.index, part.replayed = index, 0
     part.is_first = isinstance(index, int) and index == 0
     step.draws = draws.copy()  # Every micro-batch makes the same draws, other rows.
-    own = map_tensors(lambda x: tf.gather(x, index, axis=1), rows)
+    own = _of_examples(lambda x: tf.gather(x, index, axis=1), rows)
     return map_tensors(tf.convert_to_tensor, fn(own))
 
   def add(index: int | tf.Tensor, sums: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -119,6 +130,10 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
   return map_tensors(lambda x: tf.cast(next(means), x.dtype), first)
 
 
+def _of_examples(function: Callable[[tf.Tensor], tf.Tensor], batch: Nest) -> Nest:
+  return tree.map_structure(lambda x: function(x) if has_examples(x) else x, batch)
+
+
 def _summands(outputs: Nest) -> list[tf.Tensor]:
   """The tensors of a nest; float16 and bfloat16 as float32."""
   flat = [x for x in tree.flatten(outputs) if x is not None]
@@ -130,14 +145,13 @@ def _summands(outputs: Nest) -> list[tf.Tensor]:
 
 
 def _check(batch: Nest, n: int) -> None:
-  if not isinstance(n, int) or n < 1:
-    raise UsageError(f"microbatch.n = {n!r}: must be a whole number of at least 1")
   if context.current().microbatch is not None:
     raise UsageError("microbatch: called inside the fn of another microbatch; divide once")
-  sizes = {x.shape[0] for x in tree.flatten(batch) if x is not None}
+  sizes = {x.shape[0] for x in tree.flatten(batch) if has_examples(x)}
   if len(sizes) != 1:
-    raise UsageError("microbatch: the tensors of a batch must agree on their first axis, which "
-                     f"has {sorted(sizes)} examples")
+    raise UsageError(f"microbatch.n = {n}: the tensors of a batch must agree on their first axis, "
+                     f"which has {sorted(sizes)} examples; let the function take what is not of "
+                     "the examples from around it, not as an argument")
   size = sizes.pop()
   if size % n:
     raise UsageError(f"microbatch.n = {n}: does not divide a replica's batch of {size} examples; "

@@ -13,7 +13,7 @@ from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged
 from replicator.internals.tensorflow_internals import unfused
-from replicator.optimizers.optimizer import check_owners
+from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
 from replicator.strategies import collective_order, layer_support, parameter_server, tf_config
 from replicator.strategies import strategy as strategies

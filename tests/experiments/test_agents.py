@@ -201,6 +201,13 @@ def test_target_networks_are_copied_every_so_many_updates():
   np.testing.assert_array_equal(optimizer.averages[0].numpy(), seen[5])
 
 
+@pytest.mark.parametrize("agent, network", [("d4pg", "critic"), ("sac", "critics")])
+def test_an_agent_without_target_networks_is_refused(agent, network):
+  scope = "critics/" if agent == "sac" else ""
+  with pytest.raises(UsageError, match=f"^{network}/wrap_optimizer.ema_decay = None: an agent's "):
+    make(agent, f"{scope}wrap_optimizer.ema_decay = None")
+
+
 def test_actions_are_in_range_and_deterministic_without_noise():
   observations = np.random.default_rng(0).normal(size=[100, 3]).astype(np.float32)
   noise = 10.0 * np.random.default_rng(1).normal(size=[100, 1]).astype(np.float32)

@@ -18,7 +18,7 @@ FACADE = [
     "batch_size", "broadcast", "load", "logical_device", "map_gather", "map_reduce",
     "microbatch", "num_replicas", "random", "recompute_grad", "reduce_scatter", "replica_id",
     "scheduled", "schedules", "split", "step_number", "train",
-    "use_standing_statistics", "wrap_optimizer"]
+    "use_standing_statistics", "wrap_optimizer", "wrap_optimizers"]
 
 
 # ---- Which way imports run ----------------------------------------------------------------------

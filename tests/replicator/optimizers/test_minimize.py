@@ -1,5 +1,6 @@
 """`minimize` and `loss_and_gradients` against a tape written by hand, and closed forms."""
 
+import gin
 import keras
 import numpy as np
 import pytest
@@ -64,6 +65,71 @@ def test_updates_are_those_of_a_tape(float64, synchronous, update):
   assert expected_losses[0] > expected_losses[2]
   np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
   np.testing.assert_allclose(kernel, expected_kernel, rtol=1e-12)
+
+
+@pytest.fixture
+def two_parts():
+  """A gin file's `microbatch.n = 2`."""
+  gin.parse_config("microbatch.n = 2")
+  yield
+  gin.clear_config()
+
+
+def test_minimize_divides_the_batch_by_itself(float64, two_parts, synchronous, monkeypatch):
+  sizes, loss = set(), Regression.loss
+  monkeypatch.setattr(Regression, "loss",
+                      lambda self, x, y: sizes.add(x.shape[0]) or loss(self, x, y))
+  losses, kernel = train(synchronous, "minimized")
+  assert sizes == {len(X) // synchronous.num_replicas // 2}
+  expected_losses, expected_kernel = train(Replicator("one_device"), "by_hand")
+  np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
+  np.testing.assert_allclose(kernel, expected_kernel, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss_fn, batch", [
+    (lambda: 2.0, ()),
+    (lambda x, factor, kind: tf.reduce_mean(x) * factor + kind["offset"],
+     (tf.constant([0.0, 2.0, 1.0, 1.0]), tf.constant(1.5), {"offset": 0.5})),
+    (lambda x: tf.reduce_mean(tf.cast(x, tf.float32)), (np.arange(1, 4, 2),)),
+], ids=["no batch", "scalars", "array"])
+def test_only_what_has_examples_is_divided(two_parts, loss_fn, batch):
+  weight = keras.Variable(0.0)
+  optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [weight])
+  assert float(optimizer.minimize(lambda *parts: weight.value + loss_fn(*parts), *batch)) == 2.0
+  assert weight.numpy() == -1.0
+
+
+def test_inside_of_a_micro_batch_it_divides_no_further(two_parts):
+  weight = keras.Variable(0.0)
+  optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [weight])
+  update = lambda x: optimizer.minimize(lambda x: weight.value * tf.reduce_mean(x), x)
+  microbatch(update, tf.constant([1.0, 2.0, 3.0, 4.0]))
+  assert weight.numpy() == -2.0 - 3.0
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda minimize, x: minimize(lambda x: tf.reduce_mean(x), x[:3]),
+     "microbatch.n = 2: does not divide a replica's batch of 3 examples"),
+    (lambda minimize, x: minimize(lambda x, table: tf.reduce_mean(x), x, tf.zeros([6, 1])),
+     r"microbatch.n = 2: the tensors of a batch must agree on their first axis, which has \[4, 6\] "
+     "examples; let the function take what is not of the examples from around it"),
+    (lambda minimize, x: minimize(lambda x: (tf.reduce_mean(x), tf.shape(x)), x),
+     r"fn returned a tensor of int32, \(1,\); return means over examples")])
+def test_what_does_not_divide_is_refused(two_parts, call, message):
+  weight = keras.Variable(0.0)
+  optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [weight])
+  with pytest.raises(UsageError, match=message):
+    call(optimizer.minimize, weight.value + tf.zeros([4]))
+  assert weight.numpy() == 0.0
+
+
+def test_in_one_piece_anything_may_follow_the_loss():
+  weight = keras.Variable(0.0)
+  optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [weight])
+  x, kind = tf.zeros([4]), object()
+  loss, *others = optimizer.minimize(
+      lambda x, label: (weight.value + tf.reduce_mean(x), tf.range(3), "word", kind), x, "label")
+  assert float(loss) == 0.0 and others[0].shape == [3] and others[1:] == ["word", kind]
 
 
 def test_eager_updates_are_those_of_a_tape(float64, run_eagerly):

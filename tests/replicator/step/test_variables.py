@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator.optimizers.optimizer import check_owners
+from replicator.optimizers.wrap import check_owners
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import TwoNetworks, network
 

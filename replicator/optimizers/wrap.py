@@ -1,0 +1,113 @@
+"""Wraps Keras optimizers, so that they compute the same on any number of replicas."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import gin
+import keras
+
+from replicator.errors import UsageError
+from replicator.optimizers import clipping
+from replicator.optimizers.keras_options import check_options
+from replicator.optimizers.moving_averages import MovingAverages
+from replicator.optimizers.optimizer import Optimizer
+from replicator.optimizers.owned_variables import Nest, Networks
+from replicator.optimizers.schedules import Number
+from replicator.step.variables import held_by
+
+
+@gin.configurable(module="replicator", denylist=["optimizer", "variables"])
+def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
+                   clip_norm: float | None = None, clip_each_network: bool = False,
+                   ema_decay: Number | None = None, ema_start: int = 0, ema_every: int = 1,
+                   skip_nonfinite: bool = False) -> Optimizer:
+  """Makes a Keras 3 optimizer correct in replica steps.
+
+      optimizer = replicator.wrap_optimizer(
+          keras.optimizers.Adam(1e-3), network.trainable_variables, clip_norm=1.0)
+
+  Args:
+    optimizer: any Keras optimizer. Its learning rate and its other floats, such as `beta_2`, are
+      numbers, or schedules that count its own updates.
+    variables: the trainable variables that it owns, in a list, or in a dict with a list for each
+      network: `{"generator": [...], "encoder": [...]}`. The networks must be built.
+    clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
+    clip_each_network: clips the gradients of each network in the dict by their own norm instead.
+    ema_decay: keeps an exponential moving average of the variables with this decay, a number or a
+      schedule that counts the optimizer's updates.
+    ema_start: the number of updates during which the average is a copy.
+    ema_every: moves the average once per this many updates. With `ema_decay` 0 the average is a
+      target network, which is copied from the online network that often.
+    skip_nonfinite: skips an update if an averaged gradient is infinite or NaN: all variables,
+      slots, averages and `iterations` stay as they are. Such updates are counted in either case.
+      Always on under the precision 'mixed_float16', which uses overflows to adapt the loss scale.
+
+  Returns:
+    An `Optimizer`; a step calls its `minimize` or its `apply`.
+
+  Raises:
+    UsageError: the variables are missing, are not Keras variables, or come twice;
+      `clip_each_network` is set without networks or a norm; or the optimizer has a Keras option
+      that would change the training on several replicas (`clipnorm`, `global_clipnorm`,
+      `clipvalue`, `gradient_accumulation_steps`) or that this function replaces (`use_ema`,
+      `loss_scale_factor`).
+  """
+  check_options(optimizer)
+  networks = Networks(optimizer.name, variables)
+  if clip_each_network and (clip_norm is None or not isinstance(variables, Mapping)):
+    raise UsageError(f"wrap_optimizer({optimizer.name}): clip_each_network needs a clip_norm, "
+                     "and variables in a dict of networks, {'generator': [...], 'encoder': "
+                     "[...]}")
+  clip = functools.partial(clipping.clip, clip_norm=clip_norm, each_network=clip_each_network)
+  average = (None if ema_decay is None else functools.partial(
+      MovingAverages, decay=ema_decay, start=ema_start, every=ema_every))
+  return Optimizer(optimizer, networks, clip, skip_nonfinite, average)
+
+
+def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],
+                    **networks: keras.Model | keras.Variable | Sequence | None
+                    ) -> dict[str, Optimizer]:
+  """Makes an optimizer for each network, in the gin scope of the network's name.
+
+      self.optimizers = replicator.wrap_optimizers(
+          optimizer, generator=self.generator, discriminator=self.discriminator)
+      ...
+      loss = self.optimizers["generator"].minimize(loss_fn, z)
+
+  So `generator/adam.learning_rate = 1e-4` and `generator/wrap_optimizer.ema_decay = 0.999` are for
+  the generator's optimizer alone.
+
+  Args:
+    make: makes a Keras optimizer, such as `@Adam` of a gin file, or `keras.optimizers.Adam`.
+    networks: what each optimizer owns: a built network, a variable, or a list of these. A network
+      that is None gets no optimizer.
+
+  Returns:
+    The optimizers by the names of their networks, in the order of the arguments.
+
+  Raises:
+    UsageError: see `wrap_optimizer`.
+  """
+  made = {}
+  for name, network in networks.items():
+    if network is not None:
+      with gin.config_scope(name):
+        made[name] = wrap_optimizer(make(), _variables_of(network))
+  return made
+
+
+def _variables_of(network: keras.Model | keras.Variable | Sequence) -> list[keras.Variable]:
+  if isinstance(network, list | tuple):
+    return [variable for part in network for variable in _variables_of(part)]
+  return list(getattr(network, "trainable_variables", [network]))
+
+
+def check_owners(step: Callable) -> None:
+  """Raises a UsageError if two optimizers of a step own a variable."""
+  owners: dict[int, str] = {}
+  for path, optimizer in held_by(step, (Optimizer,)):
+    for variable in optimizer.variables_updated:
+      owner = owners.setdefault(id(variable), path)
+      if owner != path:
+        raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
+                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")

@@ -1,0 +1,71 @@
+"""One optimizer for each network, in the gin scope of its name."""
+
+import gin
+import keras
+import pytest
+import tensorflow as tf
+
+from replicator import Replicator, UsageError, wrap_optimizers
+from replicator.step.variables import variables_of
+
+
+class Step(tf.Module):
+  """Two networks and a variable."""
+
+  def __init__(self, make, encoder=None):
+    super().__init__()
+    self.critics = [keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]) for _ in range(2)]
+    self.policy = keras.Sequential([keras.Input([2]), keras.layers.Dense(3)])
+    self.temperature = keras.Variable(1.0)
+    self.optimizers = wrap_optimizers(make, policy=self.policy, critics=self.critics,
+                                      temperature=self.temperature, encoder=encoder)
+
+
+def test_each_network_has_its_optimizer_and_none_has_none():
+  step = Step(keras.optimizers.Adam)
+  optimizers = step.optimizers
+  assert list(optimizers) == ["policy", "critics", "temperature"]
+  assert len({id(each.keras_optimizer) for each in optimizers.values()}) == 3
+  owned = {name: [id(v) for v in each.variables_updated] for name, each in optimizers.items()}
+  assert owned == {"policy": [id(v) for v in step.policy.trainable_variables],
+                   "critics": [id(v) for each in step.critics for v in each.trainable_variables],
+                   "temperature": [id(step.temperature)]}
+  paths = {path for path in variables_of(step) if path.startswith("optimizers/")}
+  assert {path.split("/")[1] for path in paths} == set(optimizers)  # Old checkpoints say so.
+
+
+def test_each_is_made_in_the_scope_of_its_name():
+  @gin.configurable(module="tests")
+  def make_sgd(rate=0.5):
+    return keras.optimizers.SGD(rate)
+
+  gin.parse_config("""
+      critics/make_sgd.rate = 0.25
+      policy/wrap_optimizer.ema_decay = 0.9
+  """)
+  try:
+    optimizers = Step(make_sgd).optimizers
+  finally:
+    gin.clear_config()
+  rates = {name: float(each.keras_optimizer.learning_rate) for name, each in optimizers.items()}
+  assert rates == {"policy": 0.5, "critics": 0.25, "temperature": 0.5}
+  assert [name for name, each in optimizers.items() if each.averages] == ["policy"]
+
+
+@pytest.mark.parametrize("network", [keras.Sequential([keras.layers.Dense(1)]), [], [tf.Module()]])
+def test_a_network_without_variables_is_refused(network):
+  with pytest.raises(UsageError, match=r"^wrap_optimizer\(sgd\): "):
+    wrap_optimizers(lambda: keras.optimizers.SGD(name="sgd"), network=network)
+
+
+def test_a_step_updates_each(float64):
+  with Replicator("mirrored", logical_cpus=2).scope():
+    step = Step(lambda: keras.optimizers.SGD(1.0))
+  before = [v.numpy() for v in step.policy.weights]
+
+  def call():
+    return step.optimizers["temperature"].minimize(lambda: step.temperature.value ** 2)
+
+  Replicator("mirrored", logical_cpus=2).run(call)
+  assert step.temperature.numpy() == -1.0
+  assert all((a == b.numpy()).all() for a, b in zip(before, step.policy.weights, strict=True))
