@@ -34,13 +34,13 @@ def measure() -> None:
   import tensorflow as tf
 
   import replicator
-  from models.gan.networks.sngan_blocks import DownBlock
+  from models.gan.networks.sngan_blocks import down_block
 
   part, shape = int(FLAGS.part[0]), (FLAGS.batch_size, 64, 64, 16)
   runner = replicator.Replicator(jit_compile=FLAGS.jit_compile)
   keras.utils.set_random_seed(0)
   with runner.scope():
-    blocks = [DownBlock(16, halve=False, first=False, spectral=FLAGS.norm == "spectral")
+    blocks = [down_block(16, halve=False, first=False, spectral=FLAGS.norm == "spectral")
               for _ in range(FLAGS.blocks)]
     for block in blocks:
       block.build(shape)

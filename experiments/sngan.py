@@ -8,28 +8,22 @@ is trained adversarially on (image, code) pairs, as in BiGAN (Donahue et al. 201
 arXiv:1605.09782).
 """
 
-import functools
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import gin
 import keras
-import numpy as np
 import tensorflow as tf
 
 import replicator
 from models.gan.evaluation import sample_variance
-from models.gan.evaluation.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
-from models.gan.evaluation.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
-from models.gan.evaluation.sample_evaluator import reconstructions
-from models.gan.evaluation.sample_quality import SampleQuality
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import normal_latents
 from models.gan.losses import adversarial
 from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
-from models.vision.images import grid
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app, random
 
@@ -159,57 +153,12 @@ class SNGAN(tf.Module):
     return self.discriminator(images, labels, codes if self.bigan else None, training=True)
 
 
-@gin.configurable(denylist=["data", "folder"])
-class Evaluator:
-  """Draws samples and reconstructions, and measures the quality of samples.
-
-  Args:
-    data: the real images.
-    folder: where the classifier behind the metrics is saved.
-    quality: makes what measures samples from data and folder: `@SampleQuality`, `@FeatureMetrics`
-      or `@ModeCoverage`.
-    rows: number of rows of the drawn grids.
-  """
-
-  def __init__(self, data: ImageSource, folder: str,
-               quality: Callable[[ImageSource, str], Any] = SampleQuality, rows: int = 8):
-    self._data = data
-    self._folder = folder
-    self._make_quality = quality
-    self.on_all_workers = getattr(quality, "on_all_workers", False)
-    self._rows = rows
-    self._quality: Any = None
-
-  def __call__(self, gan: SNGAN) -> replicator.Evaluation:
-    # Not in the constructor, because nothing may be computed before the strategy is made.
-    self._quality = self._quality or self._make_quality(self._data, self._folder)
-    pairs, error = reconstructions(gan, self._data, self._rows)
-    picture = grid.side_by_side(
-        grid.image_grid(self._sample(gan, self._rows ** 2), self._rows), pairs)
-    scalars = self._quality.measure(functools.partial(self._sample, gan), gan.num_classes)
-    return replicator.Evaluation({**scalars, "reconstruction_error": error}, picture,
-                                 self._quality.description)
-
-  def _sample(self, gan: SNGAN, count: int, part: slice = slice(None),
-              batch_size: int = 250) -> np.ndarray:
-    """Samples of all classes in turn, from the same codes in each call: [n, h, w, c].
-
-    `part` says which of the `count` samples are made, by default all.
-    """
-    z = np.random.default_rng(0).standard_normal([count, gan.latent_dim])[part]
-    labels = (np.arange(count) % max(gan.num_classes, 1))[part]
-    return np.concatenate([
-        gan.generate(z[i:i + batch_size].astype(keras.config.floatx()),
-                     labels[i:i + batch_size].astype(np.int32))
-        for i in range(0, len(z), batch_size)])
-
-
 @gin.configurable
 def sngan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains SN-GAN on `data`, or resumes the run in `workdir`."""
   source = data()
   replicator.train(lambda: SNGAN(source.image_shape, source.num_classes), source,
-                   Evaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
 
 
 if __name__ == "__main__":

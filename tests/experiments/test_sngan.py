@@ -110,7 +110,7 @@ def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_pat
 
 
 MEASURED = ["train.steps = 1", "train.eval_every = 1", "train.precision = 'float64'",
-            "Evaluator.quality = @FeatureMetrics", "Evaluator.rows = 2",
+            "SampleEvaluator.quality = @FeatureMetrics", "SampleEvaluator.rows = 2",
             "FeatureMetrics.num_samples = 600", "FeatureMetrics.metrics = ['fid', 'is', 'prdc']"]
 
 
@@ -138,7 +138,7 @@ def test_metrics_are_the_same_on_any_replicas_and_in_two_processes(tmp_path):
 @pytest.fixture
 def without_batch_statistics(monkeypatch):
   """Makes the networks normalize each example by itself."""
-  for module in (networks.sngan, networks.sngan_blocks):
+  for module in (networks.sngan, networks.sngan_blocks, networks.residual_blocks):
     monkeypatch.setattr(module, "GlobalBatchNorm", keras.layers.LayerNormalization)
 
 

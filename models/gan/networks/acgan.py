@@ -23,7 +23,7 @@ class ACGANDiscriminator(keras.Model):
     channels: 1 for gray, 3 for color images.
     num_classes: the number of classes.
     network: makes the network, such as `@DCGANDiscriminator`, which has `features`, `num_features`
-      and `score`.
+      and the layer `linear`.
     spectral: whether the classifier's layer is spectrally normalized, which limits how sure it is.
 
   Raises:
@@ -48,4 +48,4 @@ class ACGANDiscriminator(keras.Model):
            ) -> tuple[tf.Tensor, tf.Tensor]:
     """Scores `[n]` and logits `[n, num_classes]` of images; `labels` have no effect."""
     features = self.network.features(images, training)
-    return self.network.score(features), self.classifier(features)
+    return self.network.linear(features)[:, 0], self.classifier(features)

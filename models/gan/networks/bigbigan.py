@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator
-from models.gan.networks.biggan_blocks import BigGANDownBlock, dense
+from models.gan.networks.biggan_blocks import dense, down_block
 from models.gan.networks.building import architecture_of, build_chain, check_images
 from replicator import GlobalBatchNorm, SpectralNorm, UsageError, random
 
@@ -129,7 +129,7 @@ class BigBiGANEncoder(keras.Model):
     architecture = architecture_of("BigBiGANEncoder", "BigGAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
     self.trunk: list[keras.layers.Layer] = [
-        BigGANDownBlock(width * count, halve=i < architecture.halvings, first=i == 0,
+        down_block(width * count, halve=i < architecture.halvings, first=i == 0,
                         spectral=False) for i, count in enumerate(architecture.down)]
     self.trunk.append(GlobalBatchNorm())
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]

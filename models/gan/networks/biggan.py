@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from models.gan.networks.attention import SelfAttention, attention_places
-from models.gan.networks.biggan_blocks import BigGANDownBlock, BigGANUpBlock, conv, dense
+from models.gan.networks.biggan_blocks import conv, dense, down_block, up_block
 from models.gan.networks.building import (
   architecture_of,
   build_chain,
@@ -95,7 +95,7 @@ class BigGANGenerator(keras.Model):
     self.base = (4, 4, first)
     self.linear = dense(4 * 4 * first, chunk, self.dtype_policy)
     self.trunk: list[keras.Layer] = [
-        BigGANUpBlock(filters, chunk + (embedding_dim if num_classes else 0)) for filters in others]
+        up_block(filters, chunk + (embedding_dim if num_classes else 0)) for filters in others]
     sizes = [8 * 2 ** i for i in range(len(others))]
     for place in attention_places("BigGANGenerator", attention, sizes):
       self.trunk.insert(place + 1, SelfAttention())
@@ -151,7 +151,7 @@ class BigGANDiscriminator(keras.Model):
     self.image_shape = (resolution, resolution, channels)
     self.num_classes = num_classes
     architecture = architecture_of("BigGANDiscriminator", "BigGAN", ARCHITECTURES, resolution)
-    self.trunk = [BigGANDownBlock(width * count, halve=i < architecture.halvings, first=i == 0)
+    self.trunk = [down_block(width * count, halve=i < architecture.halvings, first=i == 0)
                   for i, count in enumerate(architecture.down)]
     sizes = [resolution // 2 ** min(i + 1, architecture.halvings) for i in range(len(self.trunk))]
     for place in attention_places("BigGANDiscriminator", attention, sizes)[-1:]:
@@ -169,7 +169,7 @@ class BigGANDiscriminator(keras.Model):
     Each training call advances the estimated singular vectors by one power iteration.
     """
     check_labels("BigGANDiscriminator", self.num_classes, labels)
-    return self.score(self.features(images, training), labels)
+    return projection_score(self, self.features(images, training), labels)
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features h `[n, num_features]` of images, the sums of the last map after its ReLU."""
@@ -178,7 +178,3 @@ class BigGANDiscriminator(keras.Model):
     for layer in self.trunk:
       x = layer(x, training=training)
     return tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
-
-  def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
-    """Scores `[n]` of images with these features `[n, num_features]`."""
-    return projection_score(self, features, labels)

@@ -166,7 +166,7 @@ class BigGANDeepDiscriminator(keras.Model):
     Each training call advances the estimated singular vectors by one power iteration.
     """
     check_labels("BigGANDeepDiscriminator", self.num_classes, labels)
-    return self.score(self.features(images, training), labels)
+    return projection_score(self, self.features(images, training), labels)
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features h `[n, num_features]` of images, the sums of the last map after its activation."""
@@ -175,10 +175,6 @@ class BigGANDeepDiscriminator(keras.Model):
     for layer in self.trunk:
       x = layer(x, training=training)
     return tf.reduce_sum(tf.cast(_rectified(x, self.leak), self.variable_dtype), axis=[1, 2])
-
-  def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
-    """Scores `[n]` of images with these features `[n, num_features]`."""
-    return projection_score(self, features, labels)
 
 
 class DeepUpBlock(keras.layers.Layer):

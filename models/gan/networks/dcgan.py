@@ -120,7 +120,7 @@ class DCGANDiscriminator(keras.Model):
            training: bool = False) -> tf.Tensor:
     """Scores `[n]` of images; without classes `labels [n]` are ignored."""
     check_labels("DCGANDiscriminator", self.num_classes, labels)
-    return self.score(self.features(images, training), labels)
+    return projection_score(self, self.features(images, training), labels)
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features h `[n, num_features]` of images."""
@@ -129,10 +129,6 @@ class DCGANDiscriminator(keras.Model):
     for layer in self.trunk:
       x = layer(x, training=training) if isinstance(layer, GlobalBatchNorm) else layer(x)
     return tf.cast(x, self.variable_dtype)
-
-  def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
-    """Scores `[n]` of images with these features `[n, num_features]`."""
-    return projection_score(self, features, labels)
 
 
 def _channels(network: str, resolution: int, width: int) -> list[int]:

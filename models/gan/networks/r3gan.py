@@ -137,7 +137,11 @@ class R3GANDiscriminator(keras.Model):
            training: bool = False) -> tf.Tensor:
     """Scores `[n]` of images; without classes `labels [n]` are ignored."""
     check_labels("R3GANDiscriminator", self.num_classes, labels)
-    return self.score(self.features(images, training), labels)
+    outputs = self.linear(self.features(images, training))
+    if not self.num_classes:
+      return outputs[:, 0]
+    one_hot = tf.one_hot(labels, self.num_classes, dtype=outputs.dtype)
+    return tf.reduce_sum(outputs * self.embedding(one_hot), axis=1)
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features h `[n, num_features]` of images."""
@@ -146,14 +150,6 @@ class R3GANDiscriminator(keras.Model):
     for layer in self.trunk:
       x = layer(x)
     return tf.reduce_sum(tf.cast(x, self.variable_dtype) * self.base, axis=[1, 2])
-
-  def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
-    """Scores `[n]` of images with these features `[n, num_features]`."""
-    outputs = self.linear(features)
-    if not self.num_classes:
-      return outputs[:, 0]
-    one_hot = tf.one_hot(labels, self.num_classes, dtype=outputs.dtype)
-    return tf.reduce_sum(outputs * self.embedding(one_hot), axis=1)
 
 
 def _widths(network: str, resolution: int, widths: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -22,7 +22,8 @@ from models.gan.networks.building import (
   check_labels,
   projection_score,
 )
-from models.gan.networks.sngan_blocks import DownBlock, UpBlock
+from models.gan.networks.residual_blocks import DownBlock
+from models.gan.networks.sngan_blocks import down_block, up_block
 from replicator import GlobalBatchNorm, SpectralNorm, UsageError
 
 
@@ -75,7 +76,7 @@ class SNGANGenerator(keras.Model):
     first, *others = _channels(architecture.up, width)
     self.num_classes = num_classes
     self.linear = keras.layers.Dense(4 * 4 * first)
-    self.blocks = [UpBlock(filters, num_classes) for filters in others]
+    self.blocks = [up_block(filters, num_classes) for filters in others]
     self.norm = GlobalBatchNorm()
     self.to_image = keras.layers.Conv2D(channels, 3, padding="same")
     self.linear.build((None, latent_dim))
@@ -89,7 +90,7 @@ class SNGANGenerator(keras.Model):
     check_labels("SNGANGenerator", self.num_classes, labels)
     x = tf.reshape(self.linear(z), [-1, *self.base])
     for block in self.blocks:
-      x = block(x, labels)
+      x = block(x, labels if self.num_classes else None)
     x = self.to_image(tf.nn.relu(self.norm(x)))
     return tf.tanh(tf.cast(x, self.variable_dtype))
 
@@ -150,7 +151,7 @@ class SNGANDiscriminator(keras.Model):
           f"{'no codes' if codes is None else 'codes'}: set code_dim to their length, or to 0 "
           "for a discriminator of images only")
     features = self.features(images)
-    scores = self.score(features, labels)
+    scores = projection_score(self, features, labels)
     return scores + self._judge_pair(features, codes) if self.code_dim else scores
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -160,10 +161,6 @@ class SNGANDiscriminator(keras.Model):
     for block in self.blocks:
       x = block(x)
     return tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
-
-  def score(self, features: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
-    """Scores `[n]` of images with these features `[n, num_features]`, whatever their codes."""
-    return projection_score(self, features, labels)
 
   def _judge_pair(self, features, codes):
     # Image features and code have first layers of their own, so each enters with spectral norm 1.
@@ -220,7 +217,7 @@ class Encoder(keras.Model):
 
 
 def _down_blocks(architecture: Architecture, width: float, spectral: bool) -> list[DownBlock]:
-  return [DownBlock(filters, halve=i < architecture.halvings, first=i == 0, spectral=spectral)
+  return [down_block(filters, halve=i < architecture.halvings, first=i == 0, spectral=spectral)
           for i, filters in enumerate(_channels(architecture.down, width))]
 
 

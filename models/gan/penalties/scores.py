@@ -1,4 +1,4 @@
-"""What a discriminator says of a batch: shared by its loss and by all penalties on it."""
+"""Scores of a batch, from one call of the discriminator for its loss and for all penalties."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +9,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import UsageError
-from replicator.internals.keras_internals import layers_in
-from replicator.internals.tensorflow_internals import has_gradient
+from replicator.layers.inspection import layers_of, operations_without_gradient
 
 # With these, the score of one image depends on the others in its batch.
 _MIXING = (replicator.GlobalBatchNorm, keras.layers.BatchNormalization)
@@ -116,14 +115,14 @@ class Scores:
 
 
 def scores_and_logits(outputs: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
-  """What a discriminator returns, as a pair; the logits are None if it returns scores alone."""
+  """The outputs of a discriminator as a pair; the logits are None if it returns scores alone."""
   return outputs if isinstance(outputs, tuple) else (outputs, None)
 
 
 def _judge(discriminator: Callable[..., tf.Tensor], images: Sequence[tf.Tensor],
            labels: Sequence[tf.Tensor | None]) -> list[tuple[tf.Tensor, tf.Tensor | None]]:
   """The scores, and the logits if there are any, of each of two batches."""
-  if _layers_of(discriminator, _MIXING):
+  if layers_of(discriminator, _MIXING):
     return [scores_and_logits(discriminator(*batch, training=True))
             for batch in zip(images, labels, strict=True)]
   scores, logits = scores_and_logits(discriminator(
@@ -141,29 +140,20 @@ def _second_derivatives_checked(network: Callable) -> Iterator[None]:
           "penalty")
   _refuse(network, _WRONG_TWICE, "has wrong second derivatives in TensorFlow, which a penalty on "
           "gradients needs; use models.gan.networks.normalization.LayerNorm")
-  if tf.executing_eagerly():  # There is no graph to look at; TensorFlow will name the operation.
+  with operations_without_gradient() as without:
     yield
-    return
-  graph = tf.compat.v1.get_default_graph()
-  before = len(graph.get_operations())
-  yield
-  without = {operation.type for operation in graph.get_operations()[before:]
-             if not has_gradient(operation)}
   if without:
-    raise UsageError(f"{getattr(network, 'name', 'the discriminator')}: a penalty takes its second "
-                     f"derivatives, but TensorFlow has none of {', '.join(sorted(without))}; "
-                     "replace the layer that uses it, or drop the penalty")
+    raise UsageError(f"{_name(network)}: a penalty takes its second derivatives, but TensorFlow "
+                     f"has none of {', '.join(sorted(without))}; replace the layer that uses it, "
+                     "or drop the penalty")
 
 
-def _refuse(discriminator: Callable, kinds: tuple[Any, ...], why: str) -> None:
-  """Raises a UsageError if a network has a layer of one of these kinds."""
-  for layer in _layers_of(discriminator, kinds)[:1]:
-    raise UsageError(f"{getattr(discriminator, 'name', 'the discriminator')}: its layer "
-                     f"'{layer.name}' ({type(layer).__name__}) {why}")
+def _refuse(discriminator: Any, kinds: tuple[type, ...], why: str) -> None:
+  """Raises a `UsageError` if a network has a layer of one of these kinds."""
+  for layer in layers_of(discriminator, kinds)[:1]:
+    raise UsageError(f"{_name(discriminator)}: its layer '{layer.name}' ({type(layer).__name__}) "
+                     f"{why}")
 
 
-def _layers_of(discriminator: Callable, kinds: tuple[Any, ...]) -> list[keras.layers.Layer]:
-  """The layers of these kinds, if the discriminator is a network."""
-  if not isinstance(discriminator, keras.layers.Layer):
-    return []
-  return [layer for layer in layers_in(discriminator) if isinstance(layer, kinds)]
+def _name(discriminator: Any) -> str:
+  return getattr(discriminator, "name", "the discriminator")
