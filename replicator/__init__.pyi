@@ -27,6 +27,7 @@ from .optimizers.schedules import scheduled as scheduled
 from .optimizers.wrap import wrap_optimizer as wrap_optimizer
 from .optimizers.wrap import wrap_optimizers as wrap_optimizers
 from .step import random as random
+from .step import replicated as replicated
 from .step.context import batch_size as batch_size
 from .step.context import num_replicas as num_replicas
 from .step.context import replica_id as replica_id

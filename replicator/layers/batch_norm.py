@@ -10,7 +10,7 @@ import tensorflow as tf
 from replicator.collectives import collectives, validation
 from replicator.internals import tensorflow_internals
 from replicator.layers import layer_state
-from replicator.step import context, xla
+from replicator.step import context, replicated, xla
 
 
 class GlobalBatchNorm(keras.layers.Layer):
@@ -104,18 +104,13 @@ class GlobalBatchNorm(keras.layers.Layer):
   def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
     """Moves the statistics once per batch, towards the mean over its micro-batches."""
     context.check_not_recomputed(f"GlobalBatchNorm '{self.name}' would move its statistics")
-    part = context.current().microbatch
-    count = part.count if part else 1
-    # The first micro-batch subtracts the share of the old value for all micro-batches.
-    olds = count if part is None or part.is_first else 0
     with xla.alike():
       # An update that is skipped because of an infinity or NaN must not move the statistics either.
-      share = tf.where(tf.math.is_finite(variance),
-                       tf.constant((1.0 - self.momentum) / count, variance.dtype), 0.0)
+      is_finite = tf.math.is_finite(variance)
       for statistic, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
         old = tf.convert_to_tensor(statistic.value)
-        change = new - (old if olds == 1 else old * olds) if olds else new
-        statistic.assign(old + tf.math.multiply_no_nan(change, share))
+        change = replicated.average_change(old, new, 1.0 - self.momentum)
+        statistic.assign(old + tf.where(is_finite, change, 0.0))
 
   def compute_output_shape(self, input_shape):
     return input_shape

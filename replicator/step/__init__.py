@@ -5,3 +5,4 @@ from replicator.console import quiet
 quiet.import_tensorflow()
 
 from replicator.step import random as random  # A name of the facade.
+from replicator.step import replicated as replicated  # And another.

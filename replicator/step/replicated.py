@@ -1,7 +1,13 @@
 """State that every replica keeps a copy of: variables that hold the same value everywhere.
 
-Python code reads and writes them between steps, with `read` and `assign`; a step changes them in
-place, with `update`.
+Python code reads and writes them between steps, with `read` and `assign`. A step changes them in
+place, with `update`, and counts each batch once, in however many micro-batches it comes:
+
+    self.mean = replicated.variable(0.0, keras.config.floatx())     # in the constructor of a step
+    ...
+    before = replicated.before(self.mean)
+    change = replicated.average_change(before, replicator.all_mean(tf.reduce_mean(x)), share=0.01)
+    replicated.update([self.mean], lambda copies, change: copies[0].assign_add(change), change)
 """
 
 from collections.abc import Callable, Sequence
@@ -70,6 +76,30 @@ def gather(variable: tf.Variable, index: tf.Tensor) -> tf.Tensor:
   if replica is None:  # The replicas of a TPU are traced as one.
     return tf.gather(variable, index)
   return tf.gather(copies[int(replica) % len(copies)], index)
+
+
+def before(variable: tf.Variable) -> tf.Tensor:
+  """The value of a replicated variable before the batch: the same in all of its micro-batches."""
+  return context.once(lambda: tf.convert_to_tensor(variable))
+
+
+def num_microbatches() -> int:
+  """The number of micro-batches that the batch of this step is divided into; 1 if it is whole."""
+  part = context.current().microbatch
+  return part.count if part else 1
+
+
+def average_change(old: tf.Tensor, new: tf.Tensor, share: float) -> tf.Tensor:
+  """The change of a moving average by this batch, `share (new - old)`, or by this micro-batch.
+
+  `old` is the average before the batch or micro-batch, and `new` the mean over its examples. The
+  changes of all micro-batches add up to that of the whole batch.
+  """
+  part, count = context.current().microbatch, num_microbatches()
+  if part is None:
+    return share * (new - old)
+  # The first micro-batch subtracts the share of the old value for all.
+  return share / count * (new - count * old if part.is_first else new)
 
 
 def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: tf.Tensor

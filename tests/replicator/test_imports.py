@@ -17,7 +17,7 @@ FACADE = [
     "all_concat", "all_gather", "all_max", "all_mean", "all_min", "all_sum", "all_to_all", "app",
     "batch_size", "broadcast", "load", "logical_device", "map_gather", "map_reduce",
     "microbatch", "num_replicas", "random", "recompute_grad", "reduce_scatter", "replica_id",
-    "scheduled", "schedules", "split", "step_number", "train",
+    "replicated", "scheduled", "schedules", "split", "step_number", "train",
     "use_standing_statistics", "wrap_optimizer", "wrap_optimizers"]
 
 

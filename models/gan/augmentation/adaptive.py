@@ -5,8 +5,7 @@ import keras
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError
-from replicator.step import context, replicated
+from replicator import UsageError, replicated
 
 
 @gin.configurable
@@ -41,17 +40,16 @@ class AdaptiveProbability(tf.Module):
 
   def __call__(self) -> tf.Tensor:
     """p [], the same in all micro-batches of a batch."""
-    return context.once(lambda: tf.convert_to_tensor(self.state))[0]
+    return replicated.before(self.state)[0]
 
   def observe(self, real_scores: tf.Tensor) -> None:
     """Counts the signs of the scores [n] of a batch, or of a micro-batch, of real images."""
-    part = context.current().microbatch
     p, signs, count = tf.unstack(tf.convert_to_tensor(self.state))
     size = real_scores.shape[0] * replicator.num_replicas()
     sign = tf.reduce_mean(tf.sign(tf.stop_gradient(real_scores)))
     sign = tf.cast(replicator.all_mean(tf.where(tf.math.is_nan(sign), 0.0, sign)), p.dtype)
     signs, count = signs + sign * size, count + size
-    is_due = count >= self.every * size * (part.count if part else 1)
+    is_due = count >= self.every * size * replicated.num_microbatches()
     step = tf.sign(signs / count - self.target) * count / self.images
     changed = tf.stack([tf.clip_by_value(p + step, 0.0, 1.0), 0.0, 0.0])
     replicated.update([self.state], lambda copies, x: copies[0].assign(x),

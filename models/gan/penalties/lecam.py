@@ -7,9 +7,8 @@ import tensorflow as tf
 import replicator
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
-from replicator import UsageError
+from replicator import UsageError, replicated
 from replicator.optimizers.schedules import Number
-from replicator.step import context, replicated
 
 
 @gin.configurable
@@ -51,14 +50,10 @@ class _Anchors(tf.Module):
 
   def __call__(self, scores: Scores) -> tuple[tf.Tensor, ...]:
     """The averages [] before the batch of these scores, which they then move by."""
-    before = context.once(lambda: tf.convert_to_tensor(self.averages))
-    part = context.current().microbatch
-    count = part.count if part else 1
+    before = replicated.before(self.averages)
     means = replicator.all_mean(tf.stack(
         [tf.reduce_mean(tf.stop_gradient(x)) for x in (scores.real, scores.fake)]))
-    # The first micro-batch subtracts the share of the old value for all micro-batches.
-    target = means - count * before if part is None or part.is_first else means
-    change = (1 - self.decay) / count * tf.cast(target, before.dtype)
+    change = replicated.average_change(before, tf.cast(means, before.dtype), 1 - self.decay)
     change = tf.where(tf.math.is_finite(change), change, tf.zeros_like(change))
     replicated.update([self.averages], lambda copies, x: copies[0].assign_add(x), change)
     return tuple(tf.unstack(tf.cast(before, scores.real.dtype)))

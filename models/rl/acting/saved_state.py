@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator.step import replicated
+from replicator import replicated
 
 S = TypeVar("S")
 RECENT = 10

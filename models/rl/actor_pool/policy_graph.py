@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.rl.acting.actor import Act
-from replicator import UsageError
-from replicator.step.replicated import copies_of
+from replicator import UsageError, replicated
 
 
 class ExportedPolicy:
@@ -36,7 +35,8 @@ class ExportedPolicy:
     concrete = traced.get_concrete_function(
         tf.TensorSpec([None, *observation_shape], observation_dtype),
         tf.TensorSpec([None, action_size], tf.float32))
-    variables = {id(copy.handle): copy for v in concrete.graph.variables for copy in copies_of(v)}
+    variables = {id(copy.handle): copy for v in concrete.graph.variables
+                 for copy in replicated.copies_of(v)}
     self._read = [_reader(captured, variables) for captured in concrete.captured_inputs]
     definition = concrete.graph.as_graph_def()
     for node in (*definition.node, *(n for f in definition.library.function for n in f.node_def)):

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator.step import replicated
+from replicator import replicated
 
 
 @gin.configurable(denylist=["shape"])

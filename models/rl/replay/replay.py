@@ -16,8 +16,7 @@ import replicator
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from models.rl.replay.writer import ReplayWriter
-from replicator import UsageError
-from replicator.step import replicated
+from replicator import UsageError, replicated
 
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from replicator.step import replicated
+from replicator import replicated
 
 # How many sums a draw looks at in each level. Smaller numbers are slower without XLA, and larger
 # ones are slower with it: for 256 draws from a million, 16 is the best in both.

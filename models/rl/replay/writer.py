@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END
-from replicator.step import replicated
+from replicator import replicated
 
 
 class ReplayWriter:

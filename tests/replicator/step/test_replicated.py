@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, all_concat, replica_id
-from replicator.step import replicated
+from replicator import Replicator, all_concat, all_mean, microbatch, replica_id, replicated
 
 
 def built(replicator: Replicator, value, **options) -> tf.Variable:
@@ -78,3 +77,23 @@ def test_plain_code_changes_all_copies_in_place(synchronous, compiled):
   (tf.function(change, autograph=False) if compiled else change)(tf.constant([1, 3]))
   assert seen_by_replicas(synchronous, numbers) == [[0, 1, 0, 1]] * synchronous.num_replicas
   assert seen_by_replicas(synchronous, calls) == [1] * synchronous.num_replicas
+
+
+@pytest.mark.parametrize("strategy, replicas", [("one_device", 1), ("mirrored", 2)])
+@pytest.mark.parametrize("n", [1, 4])
+def test_an_average_moves_once_for_each_batch(float64, strategy, replicas, n):
+  on = Replicator(strategy, logical_cpus=replicas)
+  average = built(on, 5.0)
+
+  def seen_and_moved(x):
+    before = replicated.before(average)
+    change = replicated.average_change(before, all_mean(tf.reduce_mean(x)), share=0.25)
+    replicated.update([average], lambda copies, change: copies[0].assign_add(change), change)
+    return before, tf.cast(replicated.num_microbatches(), before.dtype)
+
+  expected, batches = 5.0, np.random.default_rng(0).normal(size=[3, 8])
+  for batch in batches:
+    for found in on.run(lambda x: tf.stack(microbatch(seen_and_moved, x, n)), batch):
+      np.testing.assert_allclose(found, [expected, n])
+    expected += 0.25 * (batch.mean() - expected)
+    np.testing.assert_allclose(replicated.read(average), expected)

@@ -6,8 +6,7 @@ import tensorflow as tf
 
 import replicator
 from models.gan.augmentation.adaptive import AdaptiveProbability
-from replicator import Replicator, UsageError
-from replicator.step import replicated
+from replicator import Replicator, UsageError, replicated
 from replicator.step.variables import variables_of
 
 # Signs 1, 0.5, 0, -1, ...: batches of 8 scores, of which more and more are negative.

@@ -7,8 +7,7 @@ import tensorflow as tf
 import replicator
 from models.gan.penalties.lecam import lecam
 from models.gan.penalties.scores import Scores
-from replicator import Replicator, UsageError
-from replicator.step import replicated
+from replicator import Replicator, UsageError, replicated
 from replicator.step.variables import variables_of
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 3, 8])
