@@ -12,6 +12,7 @@ themselves, of other sizes than those of the steps. What it is compared with: th
 steps. The fastest of several rounds counts, for both. The table also has the error of the fit.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -21,12 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from absl import app, flags
 
-from replicator.doctor.scaling import model
+from replicator.doctor.scaling.model import RING, Network, transfer_seconds
 
 if TYPE_CHECKING:
   from replicator.step.context import Transfer
@@ -35,7 +37,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("processes", ["2", "4", "8"], "Numbers of processes.")
 flags.DEFINE_integer("rounds", 3, "Turns of every number of processes.", lower_bound=1)
 flags.DEFINE_integer("calls", 15, "Steps that are timed.", lower_bound=1)
-flags.DEFINE_string("output", None, "Only be one process of a cluster; the chief writes this file.")
+flags.DEFINE_string("record", None, "Only be one process of a cluster; the chief writes this file.")
 
 BATCH = 64  # Examples of a replica.
 # What is timed by itself, and with how many bytes of a replica.
@@ -146,7 +148,7 @@ def be_one_process() -> None:
   processes = len(cluster["cluster"]["worker"]) if cluster else 1
   found = measure(processes)
   if not cluster or cluster["task"]["index"] == 0:
-    pathlib.Path(FLAGS.output).write_text(json.dumps(found))
+    pathlib.Path(FLAGS.record).write_text(json.dumps(found))
 
 
 # ---- The comparison -----------------------------------------------------------------------------
@@ -157,7 +159,7 @@ def run(processes: int) -> dict:
   with tempfile.TemporaryDirectory() as folder:
     output = pathlib.Path(folder) / "found.json"
     command = [sys.executable, "-m", "benchmarks.scaling_model", f"--calls={FLAGS.calls}",
-               f"--output={output}"]
+               f"--record={output}"]
     if processes > 1:
       command = [sys.executable, "-m", "replicator.launch", f"--workers={processes}", "--",
                  *command]
@@ -174,14 +176,62 @@ def fastest(found: Sequence[dict]) -> dict:
           "collectives": [min(rows) for rows in collectives]}
 
 
-def fit(timed: "list[tuple[Transfer, int, float]]") -> model.Network:
-  """The network in which collectives took these seconds; a free one if there are none."""
-  return model.fit(timed) if timed else model.Network(math.inf, 0.0)
+def fit(timed: "Sequence[tuple[Transfer, int, float]]") -> Network:
+  """The ring in which collectives took these seconds: `(transfer, replicas, seconds)`.
+
+  Least squares of the relative errors; a free network if there are none.
+  """
+  if not timed:
+    return Network(math.inf, 0.0)
+  one_hop, one_byte = Network(math.inf, 1.0, shape=RING), Network(1.0, 0.0, shape=RING)
+  shares = np.array([[1.0, transfer_seconds(transfer, replicas, one_hop),
+                      transfer_seconds(transfer, replicas, one_byte)]
+                     for transfer, replicas, _ in timed])
+  seconds = np.array([seconds for *_, seconds in timed])
+  launch, latency, per_byte = np.linalg.lstsq(
+      shares / seconds[:, np.newaxis], np.ones(len(timed)), rcond=None)[0]
+  return Network(1 / per_byte, latency, launch, RING)
+
+
+@dataclasses.dataclass(frozen=True)
+class OnCores:
+  """A step of processes that share cores, which do the sending, too.
+
+  Each phase of the step, its computation or one collective, takes the time that a process takes
+  which has the cores for itself; or if that is longer, the time in which all cores do the work of
+  all processes.
+
+  Attributes:
+    cores: the number of cores.
+    seconds: what one process alone computes.
+    cpu_seconds: the time that all cores together spend on that.
+    network: the ring between processes that have a core each.
+    cpu_network: the ring, with the seconds that a process keeps one core busy as its seconds.
+  """
+
+  cores: int
+  seconds: float
+  cpu_seconds: float
+  network: Network
+  cpu_network: Network
+
+  def step_seconds(self, transfers: "Iterable[Transfer]", processes: int) -> float:
+    """Seconds of a step with these `transfers`."""
+    return self._phase(self.seconds, self.cpu_seconds, processes) + sum(
+        self.transfer_seconds(transfer, processes) for transfer in transfers)
+
+  def transfer_seconds(self, transfer: "Transfer", processes: int) -> float:
+    """Seconds of one collective."""
+    return self._phase(transfer_seconds(transfer, processes, self.network),
+                       transfer_seconds(transfer, processes, self.cpu_network), processes)
+
+  def _phase(self, seconds: float, cpu_seconds: float, processes: int) -> float:
+    return max(seconds, processes * cpu_seconds / self.cores)
 
 
 def main(argv: list[str]) -> None:
   del argv
-  if FLAGS.output:
+  if FLAGS.record:
     be_one_process()
     return
   from replicator.step.context import Transfer
@@ -198,7 +248,7 @@ def main(argv: list[str]) -> None:
   for network, what in zip(networks, ("with a core each", "of a busy core"), strict=True):
     print(f"{what}: {1e6 * network.launch:.0f} us, {1e6 * network.latency:.0f} us a hop, "
           f"{network.bandwidth / 1e6:.0f} MB/s")
-  messages = model.OnCores(cores, 0.0, 0.0, *networks)
+  messages = OnCores(cores, 0.0, 0.0, *networks)
   for transfer, processes, seconds in timed:
     fitted = messages.transfer_seconds(transfer, processes)
     print(f"  {transfer.move:10} {transfer.bytes:9} bytes, {processes} processes: "
@@ -206,7 +256,7 @@ def main(argv: list[str]) -> None:
           f"({100 * (fitted / seconds - 1):+.0f} %)")
   print(f"{'':24} {'processes':>10} {'measured':>12} {'predicted':>12} {'error':>8}")
   for name, (seconds, cpu_seconds, counted) in alone.items():
-    step = model.OnCores(cores, seconds, cpu_seconds, *networks)
+    step = OnCores(cores, seconds, cpu_seconds, *networks)
     # A call of several processes also averages what the step returns.
     transfers = [*(Transfer(*each) for each in counted), Transfer("all_reduce", 8)]
     print(f"{name:24} {1:10} {1000 * seconds:9.1f} ms   ({1000 * cpu_seconds:.1f} ms of cores)")

@@ -21,8 +21,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:  # It loads TensorFlow, which a prediction from given numbers does not need.
   from replicator.step.context import Transfer
 
@@ -102,55 +100,3 @@ def efficiency(compute: float, transfers: "Sequence[Transfer]", replicas: int, n
   """
   own = compute / replicas if strong else compute
   return own / step_seconds(own, transfers, replicas, network)
-
-
-# ---- Processes that share the cores of one machine ----------------------------------------------
-
-
-def fit(measured: "Sequence[tuple[Transfer, int, float]]") -> Network:
-  """The ring in which collectives took these seconds: `(transfer, replicas, seconds)`.
-
-  Least squares of the relative errors.
-  """
-  shares = []
-  for transfer, replicas, seconds in measured:
-    hops, sent = _ring(transfer.move, replicas, RING)
-    shares.append([1 / seconds, hops / seconds, sent * (transfer.bytes or 0) / seconds])
-  launch, latency, per_byte = np.linalg.lstsq(np.array(shares), np.ones(len(shares)), rcond=None)[0]
-  return Network(1 / per_byte, latency, launch, RING)
-
-
-@dataclasses.dataclass(frozen=True)
-class OnCores:
-  """A step of processes that share cores, which do the sending, too.
-
-  Each phase of the step, its computation or one collective, takes the time that a process takes
-  which has the cores for itself; or if that is longer, the time in which all cores do the work of
-  all processes.
-
-  Attributes:
-    cores: the number of cores.
-    seconds: what one process alone computes.
-    cpu_seconds: the time that all cores together spend on that.
-    network: the ring between processes that have a core each.
-    cpu_network: the ring, with the seconds that a process keeps one core busy as its seconds.
-  """
-
-  cores: int
-  seconds: float
-  cpu_seconds: float
-  network: Network
-  cpu_network: Network
-
-  def step_seconds(self, transfers: "Iterable[Transfer]", processes: int) -> float:
-    """Seconds of a step with these `transfers`."""
-    return self._phase(self.seconds, self.cpu_seconds, processes) + sum(
-        self.transfer_seconds(transfer, processes) for transfer in transfers)
-
-  def transfer_seconds(self, transfer: "Transfer", processes: int) -> float:
-    """Seconds of one collective."""
-    return self._phase(transfer_seconds(transfer, processes, self.network),
-                       transfer_seconds(transfer, processes, self.cpu_network), processes)
-
-  def _phase(self, seconds: float, cpu_seconds: float, processes: int) -> float:
-    return max(seconds, processes * cpu_seconds / self.cores)
