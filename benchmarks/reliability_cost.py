@@ -7,8 +7,8 @@ All times are CPU seconds of the process, which other work on the machine change
 `Guard.signals`: interleaved turns of a few steps with and without them. All else is too little for
 a difference of turns, and is timed alone: a checkpoint, until it is written, relative to the time
 between two checkpoints of the job; what the guard does with the numbers of a turn, and adds to a
-checkpoint; and the checks: what is `trainable`, at each call, the attributes that the compiled step
-has read, at each log point, and the copies of each variable on 2 replicas, at each save.
+checkpoint; and the checks: what is `trainable`, at each call, and the copies of each variable on 2
+replicas, at each save.
 """
 
 import json
@@ -52,7 +52,7 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
     step = SNGAN(source.image_shape, source.num_classes)
   plain, with_signals = (TrainingFunction(replicator, step, 1, signals)
                          for signals in (False, True))
-  batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 1, 0), 0).batch(1))
+  batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 1, 0)))
   checkpoints, guard = Checkpoints(pathlib.Path(folder), step), Guard()
   times: dict[str, list[float]] = {"plain": [], "signals": []}
   guarding, saving = [], []
@@ -74,7 +74,6 @@ def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
     started = time.process_time()
     for values in logged:  # Those with the signals.
       guard.divergence_in(number, values)
-      guard.suspicions_in(number, values)
     guarding.append(time.process_time() - started)
   started = time.process_time()
   json.dumps(guard.state())
@@ -105,7 +104,7 @@ def seconds_of_checks(folder: str) -> dict[str, float]:
   with replicator.scope():
     step = SNGAN(source.image_shape, source.num_classes)
   function = TrainingFunction(replicator, step, 1, True)
-  batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 2, 0), 0).batch(1))
+  batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 2, 0)))
   trainable, copies = Trainable(step), Copies(variables_of(step), replicator)
   checkpoints = Checkpoints(pathlib.Path(folder), step, replicator)
 
@@ -114,7 +113,7 @@ def seconds_of_checks(folder: str) -> dict[str, float]:
     checkpoints.wait()
 
   timed = {"step": lambda: function(0, next(batches)).fetch(), "trainable": trainable.flags,
-           "attributes": function.warnings, "copies": copies.parted, "save": save}
+           "copies": copies.parted, "save": save}
   times: dict[str, list[float]] = {name: [] for name in timed}
   for turn in range(FLAGS.turns + 1):
     for name, call in timed.items():
@@ -145,8 +144,7 @@ def main(argv: list[str]) -> None:
     checks = seconds_of_checks(f"{folder}/checks")  # First, because it splits the CPU.
     turns, every = in_this_process(folder)
     print(f"checks: what is trainable takes {checks['trainable'] / checks['step']:.3%} of a step, "
-          f"the attributes {checks['attributes'] / checks['step'] / LOG_EVERY:.3%} of the time "
-          f"between two log points, the copies {1000 * checks['copies']:.0f} ms of a save of "
+          f"the copies {1000 * checks['copies']:.0f} ms of a save of "
           f"{1000 * checks['save']:.0f} ms, {checks['copies'] / checks['step'] / every:.2%} of the "
           "time between two saves", flush=True)
     plain, saving, signals = (statistics.median(turns[v]) for v in ("plain", "saving", "signals"))

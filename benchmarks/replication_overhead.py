@@ -119,7 +119,7 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
   def make(batches):
     with replicator.scope():
       function = TrainingFunction(replicator, BiGAN(), len(batches))
-    images = tf.constant(batches)
+    images = tf.constant(batches[0] if len(batches) == 1 else batches)
     return lambda: float(function(0, images).fetch()[0]["d"][-1])
   return make
 

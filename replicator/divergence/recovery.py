@@ -44,7 +44,7 @@ class Recovery:
     """Raises a `Diverged` if a step of one call diverged, and the guard does not let it pass.
 
     `first_step` steps were made before the call, which logged `values`; `batches` is this worker's
-    part of its batches, a nest of `[steps, n, ...]`, or None.
+    part of its batches, a nest of `[n, ...]` or, of several, `[steps, n, ...]`; or None.
     """
     divergence = self._guard.divergence_in(first_step + 1, values)
     if divergence is None:
@@ -54,8 +54,9 @@ class Recovery:
         warn(line)
       return
     place = divergence.step - 1 - first_step
-    batch = None if batches is None else tree.map_structure(lambda x: x[place], batches)
-    raise Diverged(divergence, self._write(divergence, batch))
+    if batches is not None and len(next(iter(values.values()))) > 1:
+      batches = tree.map_structure(lambda x: x[place], batches)
+    raise Diverged(divergence, self._write(divergence, batches))
 
   def check_may_roll_back(self, diverged: Diverged) -> None:
     """Raises a RunFailed with the whole story if the run must stop instead."""

@@ -17,7 +17,7 @@ from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
 from replicator.strategies import collective_order, layer_support, parameter_server, tf_config
 from replicator.strategies import strategy as strategies
-from replicator.tracing.trainable import Trainable
+from replicator.tracing.trainable import ByTrainable
 
 Nest = Any
 Step = Callable[..., Nest]
@@ -71,8 +71,7 @@ class Replicator:
     self._compiles_parts = jit_compile and self.num_replicas > 1
     self._steps_run = 0
     self._collectives: list[str] = []
-    self._trainable: dict[Step, Trainable] = {}
-    self._compiled: dict[tuple[Step, tuple[bool, ...]], Callable] = {}
+    self._compiled: dict[Step, ByTrainable] = {}
     self.servers = (parameter_server.ParameterServers(self.strategy) if self.is_async else None)
 
   @property
@@ -140,19 +139,17 @@ class Replicator:
     if context.current().is_step:
       raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
                        "call the function itself, or run it after the step")
-    if step_fn not in self._trainable:
+    # TensorFlow does not find the lines of a lambda for its errors.
+    def one_step(step: tf.Tensor, arguments: tuple) -> Nest:
+      return self.on_replicas(step_fn, step, arguments)
+
+    if step_fn not in self._compiled:
       self.check(step_fn)
-      self._trainable[step_fn] = Trainable(step_fn)
-    key = step_fn, self._trainable[step_fn].flags()
-    if key not in self._compiled:
-      # TensorFlow does not find the lines of a lambda for its errors.
-      def one_step(step: tf.Tensor, arguments: tuple) -> Nest:
-        return self.on_replicas(step_fn, step, arguments)
-      self._compiled[key] = self.compile(one_step)
+      self._compiled[step_fn] = ByTrainable(step_fn, lambda: self.compile(one_step))
     arguments = () if inputs is None else (self.distribute(inputs),)
     step = tf.constant(self._steps_run, tf.int64)
     self._steps_run += 1
-    outputs = self.start(self._compiled[key], step, arguments)
+    outputs = self.start(self._compiled[step_fn].get(), step, arguments)
     return [outputs] if self.is_async else self.local_results(outputs)
 
   def check(self, step_fn: Step) -> None:

@@ -1,11 +1,12 @@
 """What is `trainable` in a step, which may change between two calls, as when a network is frozen.
 
-A compiled step keeps the flags that it was traced with. So whoever compiles it traces it again when
-the `flags` are others, and a checkpoint keeps the `changes`.
+A compiled step keeps the flags that it was traced with. So it is compiled again when the flags are
+others, and a checkpoint keeps the changes.
 """
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -38,3 +39,19 @@ class Trainable:
     """Sets the flags to those of the beginning, but for these changes."""
     for (path, owner), first in zip(self._owners.items(), self._first, strict=True):
       set_trainable(owner, changes.get(path, first))
+
+
+class ByTrainable:
+  """Makes something of a step, such as its compiled function, for each set of trainable parts."""
+
+  def __init__(self, step: Callable, make: Callable[..., Any]):
+    self._trainable = Trainable(step)
+    self._make = make
+    self._made: dict[tuple[bool, ...], Any] = {}
+
+  def get(self, *arguments: Any) -> Any:
+    """Returns what was made for the parts that are trainable now; else `make(*arguments)`."""
+    flags = self._trainable.flags()
+    if flags not in self._made:
+      self._made[flags] = self._make(*arguments)
+    return self._made[flags]

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,23 +35,33 @@ class Evaluation:
 
 
 class Chief:
-  """Evaluates, writes the workdir, and shows its `progress`, which must be entered first.
+  """Evaluates, writes the workdir, and shows the progress, from entry to exit.
 
-  Its `trackers` get what it logs, and are ended with it.
+  `note`, `doing` and `show` are those of `Progress`. The `trackers` get what is logged, up to the
+  step that is settled.
   """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
                evaluate: Callable[[int], Evaluation] | None, trackers: Sequence[Tracker] = ()):
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
-    self.progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
-    self._report = LiveReport(self._record, self.progress.note)
-    self.trackers = Followers(trackers, workdir, first_step or -1, self.progress.note)
+    self._progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
+    self.note, self.doing, self.show = (
+        self._progress.note, self._progress.doing, self._progress.update)
+    self._report = LiveReport(self._record, self.note)
+    self._trackers = Followers(trackers, workdir, first_step or -1, self.note)
     self._evaluate = evaluate
 
+  def __enter__(self) -> "Chief":
+    self._progress.__enter__()
+    return self
+
+  def __exit__(self, *error: Any) -> None:
+    self._progress.__exit__(*error)
+
   def introduce(self, data: str, networks: dict[str, int]) -> None:
-    """Says what will be trained, and on what; see `introduction.lines`."""
+    """Says what will be trained, and on what; see `run_summary.lines`."""
     for line in run_summary.lines(self._record.facts, data, networks):
-      self.progress.note(line)
+      self.note(line)
 
   def evaluate(self, step: int) -> dict[str, float]:
     """Evaluates, draws the picture, and returns the scalars by the names they are logged under."""
@@ -58,13 +69,13 @@ class Chief:
       return {}
     found = self._evaluate(step)
     if found.method and self._record.note("evaluation", found.method):
-      self.progress.note(f"evaluation: {found.method}")
+      self.note(f"evaluation: {found.method}")
     if found.axes:
       self._record.note("axes", [f"eval/{name}" for name in found.axes])
     if found.picture is not None:
       self._record.picture(step, found.picture)
     scalars = {f"eval/{name}": float(value) for name, value in found.scalars.items()}
-    self.progress.note(f"step {step}  " + "  ".join(
+    self.note(f"step {step}  " + "  ".join(
         f"{name} {value:.4g}" for name, value in scalars.items()))
     return scalars
 
@@ -73,17 +84,21 @@ class Chief:
     if scalars:
       self._record.metrics(step, seconds, scalars)
 
+  def settle(self, step: int | None) -> None:
+    """Lets the trackers have what was logged up to a step, which a checkpoint covers."""
+    self._trackers.settle(step)
+
   def roll_back(self, step: int, why: str) -> None:
     """Drops what was logged after a step, because the run continues from there."""
     self._record.take_back(step)
-    self.trackers.take_back(step)
-    self.progress.note(why)
+    self._trackers.take_back(step)
+    self.note(why)
 
   def write_config(self, evaluated: bool) -> None:
     """Writes the operative configuration; see `operative.after_first_step`."""
     for line in self._record.config(evaluated):
-      self.progress.note(line)
-    self.trackers.begin()
+      self.note(line)
+    self._trackers.begin()
 
   def report(self) -> None:
     """Brings the report up to date, if it has been paid for; see `LiveReport`."""
@@ -92,7 +107,7 @@ class Chief:
   def finish(self, error: BaseException | None = None) -> None:
     """Writes the last report, ends the trackers; `error` ended the run before its last step."""
     if error is None:
-      self.progress.note(f"done: {self._report.finish('')}")
+      self.note(f"done: {self._report.finish('')}")
     elif isinstance(error, Preempted):
       self._report.finish("interrupted")
     elif isinstance(error, Exception) and not isinstance(error, UsageError):  # It has begun.
@@ -102,8 +117,33 @@ class Chief:
 
   def end_trackers(self, error: BaseException | None) -> None:
     """Ends the trackers of a run that an `error` has ended, or that is done."""
-    if self.trackers.names:
-      self.progress.doing(f"sending the last lines to {', '.join(self.trackers.names)}")
+    if self._trackers.names:
+      self.doing(f"sending the last lines to {', '.join(self._trackers.names)}")
     hurried = error is not None and not isinstance(error, Exception)
     stopped = hurried or isinstance(error, Preempted)
-    self.trackers.end(FINISHED if error is None else INTERRUPTED if stopped else FAILED, hurried)
+    self._trackers.end(FINISHED if error is None else INTERRUPTED if stopped else FAILED, hurried)
+
+
+class SilentChief:
+  """The chief as the other workers have it: evaluates where all workers do, and records nothing.
+
+  All methods of `Chief` may be called.
+  """
+
+  def __init__(self, evaluate: Callable[[int], Evaluation] | None):
+    self._evaluate = evaluate
+
+  def __enter__(self) -> "SilentChief":
+    return self
+
+  def __exit__(self, *error: Any) -> None:
+    pass
+
+  def evaluate(self, step: int) -> dict[str, float]:
+    """Computes this worker's part of an evaluation; returns no scalars."""
+    if self._evaluate is not None:
+      self._evaluate(step)
+    return {}
+
+  def __getattr__(self, name: str) -> Callable[..., Any]:
+    return lambda *arguments, **keywords: None

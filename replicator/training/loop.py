@@ -36,7 +36,7 @@ from replicator.step import context as step_context
 from replicator.strategies.distributed_evaluation import Dealer
 from replicator.trackers.tracker import Tracker
 from replicator.training import inputs as inputs_lib
-from replicator.training.chief import Chief, Evaluation
+from replicator.training.chief import Chief, Evaluation, SilentChief
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
@@ -72,22 +72,23 @@ class Loop:
 
   def __init__(self, training: Training, schedule: Schedule, guard: Guard, workdir: pathlib.Path,
                facts: dict, observer: Observer, trackers: Sequence[Tracker] = ()):
-    replicator, step, evaluate = training.replicator, training.step, training.evaluate
-    is_chief = replicator.worker_id == 0
+    replicator, step = training.replicator, training.step
     self._training = training
     self._schedule = schedule
     self._guard = guard
     self._workdir = workdir
     self._observer = observer
     self._checkpoints = Checkpoints(workdir / "checkpoints", step, replicator)
-    if not (evaluate and schedule.eval_every):
+    if not (training.evaluate and schedule.eval_every):
       self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples())
-    self._chief = (Chief(workdir, facts, self._state.step, self._evaluate if evaluate else None,
-                         trackers) if is_chief else None)
-    self._all_evaluate = bool(getattr(evaluate, "on_all_workers", False))
-    self._dealer = Dealer(replicator, self._all_evaluate) if evaluate else None
+    all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
+    self._dealer = Dealer(replicator, all_evaluate)
+    evaluate = self._evaluate if training.evaluate else None
+    self._chief: Chief | SilentChief = (
+        Chief(workdir, facts, self._state.step, evaluate, trackers) if replicator.worker_id == 0
+        else SilentChief(evaluate if all_evaluate else None))
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
     self._data_wait = DataWait()
@@ -99,9 +100,8 @@ class Loop:
       Preempted: a signal asked the run to stop; its state is saved.
       RunFailed: a step diverged, or the workdir cannot be written any more.
     """
-    shown = self._chief.progress if self._chief else contextlib.nullcontext()
     start.end()  # The progress is shown from here on.
-    with shown, StopSignal(self._say_stopping) as stop:
+    with self._chief, StopSignal(self._say_stopping) as stop:
       ready()
       try:
         self._run(stop)
@@ -109,48 +109,35 @@ class Loop:
       except BaseException as error:
         with contextlib.suppress(RunFailed):  # It would hide the first error.
           self._checkpoints.wait()
-        self._settle()
+        self._chief.settle(self._checkpoints.written)
         cause = chain_of(error)[-1]  # A UsageError, if a file of the data cannot be read.
         if isinstance(cause, (OSError, tf.errors.OpError)) and (fault := disk_fault(cause)):
-          if self._chief:
-            self._chief.end_trackers(error)
+          self._chief.end_trackers(error)
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
                           "are as they were") from error
-        if self._chief:
-          self._chief.finish(error)
+        self._chief.finish(error)
         raise
-      if self._chief:
-        self._chief.finish()
-
-  def _settle(self) -> None:
-    """Tells the trackers what a checkpoint covers."""
-    if self._chief:
-      self._chief.trackers.settle(self._checkpoints.written)
-
-  def _note(self, line: str) -> None:
-    if self._chief:
-      self._chief.progress.note(line)
+      self._chief.finish()
 
   def _say_stopping(self, line: str) -> None:
-    if self._chief:
-      self._chief.progress.note(line)
-      self._chief.progress.doing("stopping")
+    self._chief.note(line)
+    self._chief.doing("stopping")
 
   def _doing(self, what: str) -> None:
     """Says what takes time before the first step."""
-    if self._chief and not self._was_called:
-      self._chief.progress.doing(what)
+    if not self._was_called:
+      self._chief.doing(what)
 
   def _run(self, stop: StopSignal) -> None:
     state, replicator = self._state, self._training.replicator
-    if self._chief and state.step < self._schedule.steps:
+    if state.step < self._schedule.steps:
       self._chief.introduce(self._training.data(), self._training.parameters())
     for line in self._training.notes:
-      self._note(line)
+      self._chief.note(line)
     if state.step:
-      self._note(f"resumed at step {state.step}")
+      self._chief.note(f"resumed at step {state.step}")
     if replicator.servers:
-      self._note(replicator.servers.describe())
+      self._chief.note(replicator.servers.describe())
     function, iterator = self._from_here()
     if state.step == 0:
       if self._is_traced_early():
@@ -168,8 +155,7 @@ class Loop:
         return self._train(function, iterator, stop, started)
       except Diverged as diverged:
         line = state.roll_back(diverged)
-        if self._chief:
-          self._chief.roll_back(state.step, line)
+        self._chief.roll_back(state.step, line)
         function, iterator = self._from_here()
 
   def _from_here(self) -> tuple[TrainingFunction, Iterator]:
@@ -193,7 +179,7 @@ class Loop:
     self._doing("compiling the step")
     names = function.trace(first)
     for warning in function.warnings():
-      self._note(warning)
+      self._chief.note(warning)
     self._checkpoints.check_complete(function.variables())
     self._checkpoints.retention.check_logged(names, evaluated=False)
     self._guard.check_limits(names)
@@ -219,7 +205,7 @@ class Loop:
       while running and (all_done or len(running) > training.replicator.max_running):
         first_step, batch, result = running.popleft()
         values, agreed = result.fetch()
-        self._recovery.check(first_step, values, batch, self._note)
+        self._recovery.check(first_step, values, batch, self._chief.note)
         state.means.add(values)
         stop.agreed |= agreed
       now = time.monotonic()
@@ -229,7 +215,7 @@ class Loop:
       if not self._was_called:
         self._after_first_call(function)
       for warning in function.warnings() if all_done else ():
-        self._note(warning)
+        self._chief.note(warning)
       self._at_boundary()
       if stop.agreed:
         self._stop()
@@ -241,29 +227,23 @@ class Loop:
     if state.step and s.due(s.log_every, state.step):
       scalars, data_wait = state.means.take(), self._data_wait.take()
       self._checkpoints.retention.check_logged(list(scalars), evaluated=False)
-      if chief:
-        chief.progress.update(state.step, scalars, data_wait.get("data_wait"))
+      chief.show(state.step, scalars, data_wait.get("data_wait"))
       for warning in self._guard.at_log_point(
           state.step, scalars, getattr(self._training.step, "may_collapse", {})):
-        self._note(warning)
+        self._chief.note(warning)
       scalars = {**scalars, **(self._rates.now() if self._rates else {}), **data_wait}
-    if s.due(s.eval_every, state.step):
-      if chief and (found := chief.evaluate(state.step)):
-        self._checkpoints.retention.check_logged(list(found), evaluated=True)
-        scalars = {**scalars, **found}
-      elif self._all_evaluate and not chief:
-        self._evaluate(state.step)
-    if chief:
-      chief.log(state.step, state.seconds, scalars)
+    if s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
+      self._checkpoints.retention.check_logged(list(found), evaluated=True)
+      scalars = {**scalars, **found}
+    chief.log(state.step, state.seconds, scalars)
     if state.step and s.due(s.checkpoint_every, state.step):
       if self._guard.is_sound:
         self._save(scalars)
       else:
-        self._note(f"warning: step {state.step}: not saved, since its numbers are not finite")
+        self._chief.note(f"warning: step {state.step}: not saved, since its numbers are not finite")
     self._checkpoints.check_written()
-    self._settle()
-    if chief and state.step and (s.due(s.eval_every, state.step)
-                                 or s.due(s.checkpoint_every, state.step)):
+    chief.settle(self._checkpoints.written)
+    if state.step and (s.due(s.eval_every, state.step) or s.due(s.checkpoint_every, state.step)):
       chief.report()
 
   def _evaluate(self, step: int) -> Evaluation:
@@ -297,17 +277,18 @@ class Loop:
     if not tf.config.functions_run_eagerly():
       self._checkpoints.check_complete(function.variables())
       self._checkpoints.check_copies(function.assigned_at)
-    if self._chief:
-      self._chief.write_config(
-          evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)
+    self._chief.write_config(
+        evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)
 
 
 def batches(inputs: inputs_lib.Inputs | None, context: inputs_lib.InputContext,
             first_step: int, steps_per_call: int) -> Iterator:
-  """Yields this worker's batches, those of `steps_per_call` steps together."""
+  """Yields this worker's batches, as a `TrainingFunction` takes them."""
   if inputs is None:
     while True:
       yield None
   dataset = inputs_lib.batches(inputs, context, first_step)
-  yield from dataset.batch(steps_per_call, drop_remainder=True).prefetch(1)
+  if steps_per_call > 1:
+    dataset = dataset.batch(steps_per_call, drop_remainder=True).prefetch(1)
+  yield from dataset
   raise UsageError("the data set of the input function ended before train.steps; make it repeat()")

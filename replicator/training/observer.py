@@ -64,10 +64,7 @@ class Observer:
     return step(*batch)
 
   def batch(self, step: int, batch: Any) -> None:
-    """Receives this worker's part of a batch, a nest of `[steps_per_call, n, ...]`, or None.
-
-    `step` steps were made before.
-    """
+    """Receives what a `TrainingFunction` is called with after `step` steps."""
 
   def saved(self, step: int, checkpoints: Checkpoints) -> None:
     """Is called on every worker when a checkpoint was taken; it may still be being written."""

@@ -13,7 +13,7 @@ from replicator.collectives import collectives
 from replicator.divergence.diagnostics import Signals
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.tracing import convolutions, graphs
-from replicator.tracing.trainable import Trainable
+from replicator.tracing.trainable import ByTrainable
 from replicator.training.observer import Observer
 from replicator.training.scalars import checked_scalars
 
@@ -57,17 +57,17 @@ class TrainingFunction:
     self._observer = observer or Observer()
     self._steps_per_call = steps_per_call
     self._signals = Signals(step_fn) if signals else None
-    self._trainable = Trainable(step_fn)
-    self._compiled: dict[tuple[bool, ...], _Compiled] = {}
+    self._compiled = ByTrainable(step_fn, self._compile)
     self._warned: set[str] = set()
 
   def __call__(self, first_step: int, inputs: Nest | None, stop: bool = False) -> "Result":
     """Starts the steps `first_step`, `first_step + 1`, ...; with `stop`, asks all workers to stop.
 
-    `inputs` is this worker's part of the batches, a nest of `[steps_per_call, n, ...]`, or None.
+    `inputs` is this worker's part of the batch, a nest of `[n, ...]`, or of the batches of several
+    steps, `[steps_per_call, n, ...]`; or None.
     """
     arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), self._distributed(inputs))
-    self._newest = self._compiled_for(arguments)
+    self._newest: _Compiled = self._compiled.get(arguments)
     return Result(self._newest.names, self._replicator.start(self._newest.function, *arguments))
 
   def trace(self, inputs: Nest | None) -> list[str]:
@@ -76,7 +76,7 @@ class TrainingFunction:
     Raises a UsageError if workers would call other collectives, so that a step would hang.
     """
     arguments = (tf.constant(0, tf.int64), tf.constant(False), self._distributed(inputs))
-    self._newest = self._compiled_for(arguments)
+    self._newest = self._compiled.get(arguments)
     self._newest.trace()
     return list(self._newest.names)
 
@@ -107,13 +107,11 @@ class TrainingFunction:
     return list(new.values())
 
   def _distributed(self, inputs: Nest | None) -> tuple:
-    return () if inputs is None else (self._replicator.distribute(inputs, axis=1),)
+    axis = 0 if self._steps_per_call == 1 else 1
+    return () if inputs is None else (self._replicator.distribute(inputs, axis),)
 
-  def _compiled_for(self, arguments: tuple) -> _Compiled:
-    """The steps for what is `trainable` now, compiled for arguments like these."""
-    flags = self._trainable.flags()
-    if flags in self._compiled:
-      return self._compiled[flags]
+  def _compile(self, arguments: tuple) -> _Compiled:
+    """Compiles the steps for arguments like these, and for what is `trainable` now."""
     names: list[str] = []
     # TensorFlow does not find the lines of a lambda for its errors.
     def steps(*arguments) -> tf.Tensor:
@@ -123,7 +121,6 @@ class TrainingFunction:
     if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
       compiled.trace()
       self._replicator.check_workers_agree()
-    self._compiled[flags] = compiled
     return compiled
 
   def _steps(self, names: list[str], first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple
@@ -134,12 +131,12 @@ class TrainingFunction:
     """
     floatx = keras.config.floatx()
     if self._steps_per_call == 1:
-      history = self._one_step(names, first_step, 0, arguments)[tf.newaxis]
+      history = self._one_step(names, first_step, arguments)[tf.newaxis]
     else:
       history = tf.while_loop(
           lambda i, _: i < self._steps_per_call,
           lambda i, history: (i + 1, history.write(
-              i, self._one_step(names, first_step + tf.cast(i, tf.int64), i, arguments))),
+              i, self._one_step(names, first_step + tf.cast(i, tf.int64), arguments, i))),
           [0, tf.TensorArray(floatx, self._steps_per_call)])[1].stack()
     history = tf.concat([tf.fill([self._steps_per_call, 1], tf.cast(stop, floatx)), history], 1)
     if self._replicator.num_pipelines > 1:
@@ -147,11 +144,12 @@ class TrainingFunction:
           self._replicator.strategy.run(collectives.all_mean, args=(history,)))[0]
     return history
 
-  def _one_step(self, names: list[str], step: tf.Tensor, i: tf.Tensor | int, arguments: tuple
-                ) -> tf.Tensor:
-    """The scalars of the i-th step of this call, averaged over this process's replicas."""
-    def scalars(*stacked):
-      batch = tree.map_structure(lambda x: tf.gather(x, i), stacked)
+  def _one_step(self, names: list[str], step: tf.Tensor, arguments: tuple,
+                i: tf.Tensor | None = None) -> tf.Tensor:
+    """The scalars of a step, the i-th of several, averaged over this process's replicas."""
+    def scalars(*batch):
+      if i is not None:
+        batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
       run = lambda: checked_scalars(self._observer.run_step(self._step_fn, *batch))
       outputs = self._signals.added_to(run) if self._signals else run()
       names[:] = list(outputs)

@@ -107,9 +107,9 @@ class _Recorder(Observer):
                                 observer=self)
     batch = None
     if training.inputs is not None:
-      batch = tree.map_structure(
-          lambda x: np.stack([x] * self._steps_per_call),
-          next(iter(inputs.batches(training.inputs, training.input_context))))
+      batch = next(iter(inputs.batches(training.inputs, training.input_context)))
+      if self._steps_per_call > 1:
+        batch = tree.map_structure(lambda x: np.stack([x] * self._steps_per_call), batch)
     function.trace(batch)
     self.cost = StepCost(training.input_context.global_batch_size, self._transfers)
     if self._calls:

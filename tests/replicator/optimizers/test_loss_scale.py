@@ -67,7 +67,7 @@ def test_float16_layers_train_with_small_gradients_and_after_large_ones(
                              atol=1e-7)
   assert wrapped.nonfinite_updates.numpy() == 1
   weight.assign([0.0])  # Near zero there is room for a small update.
-  TrainingFunction(replicator, step, 1)(4, x[:1]).fetch()
+  TrainingFunction(replicator, step, 1)(4, x[0]).fetch()
   np.testing.assert_allclose(weight.numpy(), -1e-8, rtol=1e-3)
 
 

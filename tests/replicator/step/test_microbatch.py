@@ -71,8 +71,8 @@ def train(on: Replicator, n: int | None, normalization=keras.layers.Identity, st
   with on.scope():
     networks = Networks(n, normalization)
   function = TrainingFunction(on, networks, steps_per_call)
-  losses = [function(i, BATCHES[i:i + steps_per_call]).fetch()[0]
-            for i in range(0, len(BATCHES), steps_per_call)]
+  calls = [BATCHES] if steps_per_call == 2 else BATCHES  # Of two steps.
+  losses = [function(i, x).fetch()[0] for i, x in enumerate(calls)]
   variables = [*networks.generator.variables, *networks.critic.variables]
   return ({name: np.concatenate([part[name] for part in losses]) for name in losses[0]},
           [v.numpy() for v in variables])

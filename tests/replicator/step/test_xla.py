@@ -53,7 +53,12 @@ def train(on: Replicator, step: Classifier, numbers: range) -> list[float]:
   """The losses of steps with these numbers; each call of the compiled function takes one stride."""
   function = TrainingFunction(on, step, numbers.step)
   return [loss for first in numbers
-          for loss in function(first, BATCH[first:first + numbers.step]).fetch()[0]["loss"]]
+          for loss in function(first, _batch_of(first, numbers.step)).fetch()[0]["loss"]]
+
+
+def _batch_of(first: int, steps: int) -> np.ndarray:
+  """What a call of some steps gets: `[steps, n, ...]`, or `[n, ...]` for one."""
+  return BATCH[first] if steps == 1 else BATCH[first:first + steps]
 
 
 def copies(step: Classifier) -> dict[str, list[np.ndarray]]:

@@ -19,7 +19,7 @@ from tests.programs.logs import rows
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
-BATCH = {"x": np.float32(np.random.default_rng(0).normal(size=[1, 8, 2]))}
+BATCH = {"x": np.float32(np.random.default_rng(0).normal(size=[8, 2]))}
 
 
 class TwoLayers(tf.Module):
@@ -99,12 +99,12 @@ def test_each_combination_is_traced_once():
       return super().__call__(batch)
 
   step = Counted()
-  replicator, batch = Replicator(), {"x": BATCH["x"][0]}
+  replicator = Replicator()
   function = TrainingFunction(replicator, step, 1)
   for trainable in (True, False, True, False):
     step.network.layers[0].trainable = trainable
     function(0, BATCH).fetch()
-    replicator.run(step, batch)
+    replicator.run(step, BATCH)
   assert traced == [True, True, False, False]
 
 

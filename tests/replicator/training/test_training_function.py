@@ -36,8 +36,8 @@ def train(replicator: Replicator, steps_per_call: int, eagerly=lambda: None):
     step = Regression()
   eagerly()
   function = TrainingFunction(replicator, step, steps_per_call)
-  histories = [function(first, {"x": BATCHES[first:first + steps_per_call]}).fetch()[0]
-               for first in range(0, 6, steps_per_call)]
+  calls = BATCHES if steps_per_call == 1 else BATCHES.reshape(-1, steps_per_call, 8, 3)
+  histories = [function(steps_per_call * i, {"x": x}).fetch()[0] for i, x in enumerate(calls)]
   history = {name: np.concatenate([h[name] for h in histories]) for name in histories[0]}
   return history, [step.weights.numpy(), step.optimizer.averages[0].numpy()]
 
@@ -90,7 +90,7 @@ def test_scalars_are_means_over_replicas(synchronous):
   def step(batch):
     return {"mean": tf.reduce_mean(batch["x"]), "id": replica_id(), "sum": all_sum(tf.constant(1)),
             "python": 2, "true": tf.constant(True)}
-  history, _ = call(step, synchronous, {"x": np.arange(8.0).reshape(1, 8)})
+  history, _ = call(step, synchronous, {"x": np.arange(8.0)})
   assert {name: list(values) for name, values in history.items()} == {
       "mean": [3.5], "id": [(n - 1) / 2], "sum": [n], "python": [2], "true": [1]}
   assert {values.dtype for values in history.values()} == {np.dtype("float32")}
