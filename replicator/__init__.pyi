@@ -22,7 +22,6 @@ from .layers.spectral_norm import SpectralNorm as SpectralNorm
 from .layers.standing_statistics import use_standing_statistics as use_standing_statistics
 from .optimizers import schedules as schedules
 from .optimizers.optimizer import Optimizer as Optimizer
-from .optimizers.schedules import LinearDecay as LinearDecay
 from .optimizers.schedules import scheduled as scheduled
 from .optimizers.wrap import wrap_optimizer as wrap_optimizer
 from .optimizers.wrap import wrap_optimizers as wrap_optimizers
@@ -36,8 +35,6 @@ from .step.logical_devices import logical_device as logical_device
 from .step.microbatch import microbatch as microbatch
 from .step.microbatch import split as split
 from .strategies.replicator import Replicator as Replicator
-from .trackers.tracker import TrackedRun as TrackedRun
-from .trackers.tracker import Tracker as Tracker
 from .training.chief import Evaluation as Evaluation
 from .training.inputs import InputContext as InputContext
 from .training.train import train as train

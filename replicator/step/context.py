@@ -162,10 +162,11 @@ def num_replicas() -> int:
 
 
 def batch_size() -> int:
-  """The number of examples of the global batch that belong to this replica.
+  """The size of this replica's batch: `train.global_batch_size` over the number of replicas.
 
-  It is for a step that makes its own examples. A step with `inputs` takes the size of its batch
-  instead: `batch.shape[0]`. Outside of a step it is the size of the global batch.
+  A step that makes its own examples calls it. A step with `inputs` reads the size of what it gets,
+  `batch.shape[0]`, and so does the function of a micro-batch. Outside of a step, this one process
+  is one replica with the global batch.
   """
   return run.global_batch_size // num_replicas()
 

@@ -78,7 +78,7 @@ def check(trackers: Sequence[Any]) -> None:
       if not callable(getattr(tracker, method, None)):
         raise UsageError(f"train.trackers: {tracker!r} is no tracker, since it has no method "
                          f"'{method}'; write one of @MLflow(), @WandB(), @Trackio(), or your own, "
-                         "as replicator.Tracker says")
+                         "as replicator.trackers.tracker.Tracker says")
 
 
 def require(package: str, needed_by: str) -> None:

@@ -12,8 +12,8 @@ from tests.python_files import PACKAGES, ROOT, TREES, check_none, imports
 
 # The whole interface of the engine. A new name is a decision: write it here too.
 FACADE = [
-    "Dropout", "Evaluation", "ExamplePool", "GlobalBatchNorm", "InputContext", "LinearDecay",
-    "Optimizer", "Replicator", "SpectralNorm", "TrackedRun", "Tracker", "UsageError",
+    "Dropout", "Evaluation", "ExamplePool", "GlobalBatchNorm", "InputContext", "Optimizer",
+    "Replicator", "SpectralNorm", "UsageError",
     "all_concat", "all_gather", "all_max", "all_mean", "all_min", "all_sum", "all_to_all", "app",
     "batch_size", "broadcast", "load", "logical_device", "map_gather", "map_reduce",
     "microbatch", "num_replicas", "random", "recompute_grad", "reduce_scatter", "replica_id",

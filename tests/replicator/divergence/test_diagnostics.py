@@ -7,12 +7,12 @@ import tensorflow as tf
 
 import replicator
 from replicator import (
-  LinearDecay,
   Replicator,
   SpectralNorm,
   UsageError,
   microbatch,
   recompute_grad,
+  schedules,
   wrap_optimizer,
 )
 from replicator.divergence.diagnostics import LearningRates
@@ -88,7 +88,7 @@ def test_an_update_after_a_recomputation_is_reported(float64):
 
 def test_learning_rates_are_those_of_the_next_update_under_the_shortest_names():
   optimizer = lambda rate: wrap_optimizer(keras.optimizers.SGD(rate), [keras.Variable([0.0])])
-  step, falling = tf.Module(), optimizer(LinearDecay(0.5, updates=2))
+  step, falling = tf.Module(), optimizer(schedules.LinearDecay(0.5, updates=2))
   step.actor, step.critic = tf.Module(), tf.Module()
   step.actor.optimizer, step.critic.optimizer = optimizer(0.25), optimizer(0.125)
   step.critic.alpha, step.others = optimizer(0.0625), [falling]

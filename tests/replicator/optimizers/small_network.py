@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator import LinearDecay, Replicator, step_number, wrap_optimizer
+from replicator import Replicator, step_number, wrap_optimizer
+from replicator.optimizers.schedules import LinearDecay
 
 RNG = np.random.default_rng(0)
 BATCH = {"x": RNG.normal(size=[8, 3]), "y": RNG.normal(size=[8, 2])}

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import LinearDecay, Replicator
+from replicator import Replicator
 from replicator.errors import UsageError
+from replicator.optimizers.schedules import LinearDecay
 from tests.replicator.optimizers.small_network import WEIGHTS, K, numpy_gradients, train
 
 
