@@ -11,7 +11,7 @@ from replicator.errors import UsageError, first_line
 from replicator.optimizers import schedules, wrap  # noqa: F401
 from replicator.step import microbatch  # noqa: F401
 from replicator.strategies import replicator  # noqa: F401
-from replicator.trackers import mlflow, trackio, wandb  # noqa: F401
+from replicator.trackers import services  # noqa: F401
 from replicator.training import train  # noqa: F401
 
 

@@ -42,13 +42,22 @@ def written_values(written: str) -> dict[str, str]:
   Raises:
     ValueError: the text is not gin.
   """
+  return {name: repr(value) for name, value in values(written).items()}
+
+
+def values(written: str) -> dict[str, Any]:
+  """The values in the text of a configuration, with `Reference`s: `{name: value}`.
+
+  Raises:
+    ValueError: the text is not gin.
+  """
   try:
     statements = bindings_in(written)
   except NOT_GIN as error:
     raise ValueError(f"not valid gin: {first_line(error)}") from error
   macros = {"/".join(filter(None, [scope, selector])): value
             for scope, selector, parameter, value in statements if not parameter}
-  return {f"{scope}/" * bool(scope) + f"{selector}.{parameter}": repr(_expanded(value, macros))
+  return {f"{scope}/" * bool(scope) + f"{selector}.{parameter}": _expanded(value, macros)
           for scope, selector, parameter, value in statements if parameter}
 
 

@@ -1,37 +1,32 @@
-"""Keeps trackers up to date with `metrics.jsonl`, so that they equal it whatever happens.
+"""Sends each line of `metrics.jsonl` to every tracker exactly once.
 
-`metrics.jsonl` is the truth, and the queue. A thread for each tracker reads it, up to the step that
-is *settled*: a checkpoint covers it, so that no resumed run takes its lines back. What a tracker
-has is never remembered: it is asked, at the start and after every failure, and gets the lines that
-it lacks. So a kill between any two calls loses no line and repeats none.
-
-If a tracker has lines all the same that the run took back (of a run that failed after its last
-checkpoint, or whose checkpoint was lost), the run gets another id there, and so another record.
+A line is sent when a checkpoint covers it, so that no resumed run takes it back. A tracker is asked
+what it has, at the start and after every failure. A run whose sent lines are taken back all the
+same gets another id, and so another record.
 """
 
 import contextlib
+import json
 import math
 import pathlib
+import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from replicator import atomic
+from replicator.configuration import differences
 from replicator.errors import first_line
-from replicator.trackers import run_log
-from replicator.trackers.tracker import FINISHED, INTERRUPTED, Tracker
-
-END_SECONDS = 30.0  # The longest time that the end of a run waits for its trackers.
-HURRIED_SECONDS = 3.0  # The same after a second Ctrl-C.
+from replicator.sweeps.trials import RECORD
+from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, TrackedRun, Tracker
+from replicator.workdir import reader
 
 
 class Followers:
-  """All trackers of a run, each followed by a thread of its own; the methods return at once.
+  """All trackers of a run, each with a thread of its own; the methods return at once.
 
-  Args:
-    trackers: what `tracker.check` has passed.
-    workdir: the folder of the run.
-    first_step: the last step whose lines an earlier process has left in the workdir, or -1.
-    say: called with a line for the user, in any thread.
+  `first_step` is the last step whose lines an earlier process has left in the workdir, or -1;
+  `say` is called with a line for the user, in any thread.
   """
 
   def __init__(self, trackers: Sequence[Tracker], workdir: pathlib.Path, first_step: int,
@@ -39,150 +34,96 @@ class Followers:
     kinds = [type(tracker).__name__ for tracker in trackers]
     self.names = [f"{kind}-{kinds[:i].count(kind) + 1}" if kind in kinds[:i] else kind
                   for i, kind in enumerate(kinds)]
-    ids = run_log.Ids(workdir)
-    self._followers = [_Follower(tracker, name, ids, workdir, first_step, say)
-                       for tracker, name in zip(trackers, self.names, strict=True)]
+    self._workdir, self._say = workdir, say
+    # The ids, the last step that no resume takes back, and how the run ended: replaced as a whole.
+    self._now: tuple[dict[str, str], float, str] = {}, first_step, ""
+    self._news = [threading.Event() for _ in trackers]
+    self._threads = [threading.Thread(target=self._follow, args=arguments, daemon=True)
+                     for arguments in zip(trackers, self.names, self._news, strict=True)]
 
   def begin(self) -> None:
-    """Begins to follow the run, whose `config.gin` is written; more calls do nothing."""
-    for follower in self._followers:
-      follower.start()
+    """Begins the records of the run, whose `config.gin` is written; more calls do nothing."""
+    if self.names and not self._now[0]:
+      self._tell(self._ids(), self._now[1])
+      for thread in self._threads:
+        thread.start()
 
   def settle(self, step: int | None) -> None:
-    """Lets the trackers have the lines up to `step`, which is in a checkpoint; None if none is."""
-    for follower in self._followers:
-      follower.settle(-1 if step is None else step)
+    """Sends the lines up to the last checkpoint, if any; those after it have been taken back."""
+    ids, settled, _ = self._now
+    if step is not None and step != settled:
+      self._tell(self._ids(renew=True) if ids and step < settled else ids, step)
 
-  def take_back(self, step: int) -> None:
-    """Makes the trackers forget the lines after `step`, which are gone from `metrics.jsonl`."""
-    for follower in self._followers:
-      follower.take_back(step)
+  def end(self, status: str, seconds: float = 30.0) -> None:
+    """Ends the records of a run that ended so, and waits for that at most so long.
 
-  def end(self, status: str, hurried: bool = False) -> None:
-    """Ends the records of a run that ended so, after all that belongs to it, and waits for it.
-
-    A run that is 'interrupted' will resume, so only its settled lines belong to it.
+    They have all lines, those of an interrupted run the settled ones. If a failed run resumes, it
+    begins others.
     """
     if status == FINISHED:  # Nothing may be left to train, but something to send.
       self.begin()
-    for follower in self._followers:
-      follower.end(status)
-    deadline = time.monotonic() + (HURRIED_SECONDS if hurried else END_SECONDS)
-    for follower in self._followers:
-      follower.wait(deadline - time.monotonic())
+    ids, settled, _ = self._now
+    if ids and status == FAILED:
+      self._ids(renew=True)
+    self._tell(ids, settled if status == INTERRUPTED else math.inf, status)
+    deadline = time.monotonic() + seconds
+    for name, thread in zip(self.names, self._threads, strict=True):
+      if thread.is_alive():
+        thread.join(max(0.0, deadline - time.monotonic()))
+      if thread.is_alive():
+        self._say(f"warning: {name} is slow, and lacks lines; the same command sends them")
 
+  def _tell(self, ids: dict[str, str], settled: float, status: str = "") -> None:
+    self._now = ids, settled, status
+    for news in self._news:
+      news.set()
 
-class _Follower(threading.Thread):
-  """Keeps one tracker up to date. Its thread alone calls the tracker."""
+  def _ids(self, renew: bool = False) -> dict[str, str]:
+    """The run's id in each tracker, as `trackers.json` keeps it."""
+    path = self._workdir / "trackers.json"
+    known = {} if renew else reader.read_object(path)
+    ids = {name: known.get(name) or secrets.token_hex(8) for name in self.names}
+    with contextlib.suppress(OSError):  # A disk that is full ends the run by itself.
+      atomic.write_whole(path, json.dumps({**known, **ids}, indent=2) + "\n")
+    return ids
 
-  def __init__(self, tracker: Tracker, name: str, ids: run_log.Ids, workdir: pathlib.Path,
-               first_step: int, say: Callable[[str], None]):
-    super().__init__(name=name, daemon=True)  # A tracker that hangs does not keep the process.
-    self._tracker = tracker
-    self._ids = ids
-    self._workdir = workdir
-    self._say = say
-    # What the training says; `_news` guards it.
-    self._news = threading.Condition()
-    self._settled: float = first_step
-    self._status = ""
-    self._has_news = True
-    # What the thread knows.
-    self._sent = -1  # The tracker has the lines up to here.
-    self._most = first_step  # Those up to here may be there: the run has not taken them back.
-    self._open = ""  # The id of the open record.
-    self._log = run_log.Log(workdir, first_step)
-    self._problem = ""  # Why it is behind.
-
-  # ---- In the thread of the training ------------------------------------------------------------
-
-  def start(self) -> None:
-    if self.ident is None:
-      super().start()
-
-  def settle(self, step: int) -> None:
-    with self._news:
-      if step > self._settled:
-        self._settled, self._has_news = step, True
-        self._news.notify()
-
-  def take_back(self, step: int) -> None:
-    with self._news:
-      if step < self._settled:
-        self._settled, self._has_news = step, True
-        self._ids.renew(self.name)
-        self._news.notify()
-
-  def end(self, status: str) -> None:
-    with self._news:
-      if status != INTERRUPTED:
-        self._settled = math.inf
-      self._status, self._has_news = status, True
-      self._news.notify()
-
-  def wait(self, seconds: float) -> None:
-    if self.ident is None:
-      return
-    self.join(max(0.0, seconds))
-    problem = "it is slow" if self.is_alive() else self._problem
-    if problem:
-      lacks = f"what was logged after step {self._sent}" if self._sent >= 0 else "all"
-      self._say(f"warning: {self.name} lacks {lacks} ({problem}); the same command sends it")
-
-  # ---- In the thread of the tracker -------------------------------------------------------------
-
-  def run(self) -> None:
-    status = ""
+  def _follow(self, tracker: Tracker, name: str, news: threading.Event) -> None:
+    """Sends lines to one tracker until the run has ended; only this thread calls the tracker."""
+    status, problem, record, sent = "", "", "", -1
     while not status:
-      with self._news:
-        self._news.wait_for(lambda: self._has_news)
-        settled, status, self._has_news = self._settled, self._status, False
-      self._try_to_send(settled, status)
-    if self._problem:  # No checkpoint follows, so that it is tried again at once.
-      self._try_to_send(settled, status)
-    if self._problem:
-      with contextlib.suppress(Exception):  # It is known to fail.
-        self._tracker.end(INTERRUPTED)
+      news.wait()
+      news.clear()
+      ids, settled, status = self._now
+      try:
+        if record != ids[name]:
+          sent, record = tracker.begin(_described(self._workdir, ids[name])), ids[name]
+        if not isinstance(sent, int):
+          raise TypeError(f"begin returned {sent!r}, not the last step that the record has, or -1")
+        for step, scalars, picture in _lines(self._workdir, sent, settled):
+          tracker.log(step, scalars, picture)
+          sent = step
+        if status:
+          tracker.end(status)
+        problem = ""
+      except Exception as error:
+        record, before, problem = "", problem, f"{type(error).__name__}: {first_line(error)}"
+        if status or problem != before:
+          self._say(f"warning: {name} lacks lines ({problem}); a later checkpoint or the same "
+                    "command sends them")
 
-  def _try_to_send(self, settled: float, status: str) -> None:
-    try:
-      self._send(settled)
-      if status:
-        self._tracker.end(status)
-      if self._problem:
-        self._say(f"note: {self.name} has what it missed")
-      self._problem = ""
-    except Exception as error:
-      problem = f"{type(error).__name__}: {first_line(error)}"
-      if not (self._problem or status):
-        self._say(f"warning: {self.name}: {problem}; the run goes on, and this is tried again")
-      self._open, self._problem = "", problem
 
-  def _send(self, settled: float) -> None:
-    if self._open != self._ids.of(self.name):
-      self._begin()
-    for line in self._log.up_to(settled):
-      self._most = line.step
-      self._tracker.log(line.step, line.scalars, line.picture)
-      self._sent = line.step
+def _described(workdir: pathlib.Path, run_id: str) -> TrackedRun:
+  run, folder = reader.read(workdir), workdir.resolve()
+  config = {name: repr(value) if differences.references_in(value) else value
+            for name, value in differences.values(run.config).items()}
+  group = folder.parent.parent.name if (folder / RECORD).exists() else ""
+  return TrackedRun(run_id, folder.name, run.facts.get("experiment", ""), group, folder, config)
 
-  def _begin(self) -> None:
-    """Opens the record, or a new one if it has lines that the run took back."""
-    if self._open:
-      self._tracker.end(INTERRUPTED)
-    run_id = self._ids.of(self.name)
-    last = self._last_of(run_id)
-    if last > self._most:
-      self._say(f"note: {self.name} has lines up to step {last} that this run does not have any "
-                "more; another record begins there")
-      self._tracker.end(INTERRUPTED)
-      run_id = self._ids.renew(self.name)
-      last = self._last_of(run_id)
-    self._log, self._sent, self._open = run_log.Log(self._workdir, last), last, run_id
 
-  def _last_of(self, run_id: str) -> int:
-    last = self._tracker.begin(run_log.describe(self._workdir, run_id))
-    if not isinstance(last, int):
-      raise TypeError(f"begin returned {last!r}; it must return the last step that the record has, "
-                      "or -1")
-    return last
+def _lines(workdir: pathlib.Path, after: int, up_to: float) -> Iterator[tuple]:
+  """The scalars, the picture or both of each step after one, up to another."""
+  run = reader.read(workdir)
+  rows = {row.pop("step"): row for row in run.rows}
+  pictures = {int(path.stem[5:]): path for path in run.samples if path.stem[5:].isdecimal()}
+  for step in sorted(step for step in {*rows, *pictures} if after < step <= up_to):
+    yield step, rows.get(step, {}), pictures.get(step)

@@ -1,9 +1,4 @@
-"""What a tracker is: a service, or a file, that gets what a run logs.
-
-A tracker is any object with the three methods of `Tracker`. It gets a line of `metrics.jsonl` only
-when the run will not take it back, and is asked what it has whenever it begins. So it need not
-delete anything, and need not remember more than it shows.
-"""
+"""The protocol of trackers: services, or files, that get what a run logs."""
 
 import dataclasses
 import importlib.util
@@ -13,23 +8,16 @@ from typing import Any, Protocol
 
 from replicator.errors import UsageError
 
-FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
-"""How a run ended."""
+FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"  # How a run ended.
 
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-  """What a tracker may tell about a run.
+  """The run that a tracker begins to record.
 
-  Attributes:
-    id: 16 letters and digits, the same whenever the run resumes. A run whose lines were taken back
-      gets another one, since services cannot delete points.
-    name: the name of the workdir's folder.
-    experiment: the name of the program, such as 'sngan'.
-    group: the name of the sweep that the run belongs to; empty if there is none.
-    workdir: the folder of the run, with `config.gin`, `run.json` and all else.
-    config: the values in `config.gin` by name, such as `{"train.steps": 1000}`. References to
-      functions are strings, as gin writes them.
+  The `id` has 16 letters and digits; a run whose sent lines are taken back gets another one. `name`
+  is that of the workdir, `experiment` that of the program, and `group` that of the sweep, or empty.
+  `config` has the values in `config.gin` by name; references are text.
   """
 
   id: str
@@ -41,25 +29,18 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-  """Gets what a run logs; the methods are called in one thread, which is not the training's.
+  """Gets what a run logs; all calls come from one thread, which is not the training's.
 
-  What a method raises is reported in one line, and the run goes on. Later, `begin` is called again.
+  What a method raises is reported in one line, and the run goes on; later, `begin` is called again.
   """
 
   def begin(self, run: TrackedRun) -> int:
-    """Opens the record of `run.id`, new or not; returns the last step that it has, or -1.
-
-    All lines after that step come again.
-    """
+    """Opens the record of `run.id`; returns the last step that it has, or -1. Later steps come."""
 
   def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
-    """Adds what was logged at a step, which comes after the steps before.
+    """Adds a line of `metrics.jsonl` without its step, and the step's PNG file if there is one.
 
-    Args:
-      step: the number of training steps.
-      scalars: the line of `metrics.jsonl` without its step: `seconds`, the scalars of the training
-        step, and those of an evaluation as `eval/...`. They may be NaN or infinite.
-      picture: the PNG file in `samples/` of this step, if there is one.
+    The run will not take it back. Steps increase. Scalars may be NaN, infinite, or none at all.
     """
 
   def end(self, status: str) -> None:
@@ -68,21 +49,15 @@ class Tracker(Protocol):
 
 def check(trackers: Sequence[Any]) -> None:
   """Raises a UsageError if something in `train.trackers` is no tracker."""
-  if not isinstance(trackers, Sequence) or isinstance(trackers, str):
-    raise UsageError(f"train.trackers = {trackers!r}: must be a list, such as [@MLflow()]")
   for tracker in trackers:
-    if isinstance(tracker, type):
-      raise UsageError(f"train.trackers: {tracker.__name__} is a class; write "
-                       f"@{tracker.__name__}(), with brackets")
-    for method in ("begin", "log", "end"):
-      if not callable(getattr(tracker, method, None)):
-        raise UsageError(f"train.trackers: {tracker!r} is no tracker, since it has no method "
-                         f"'{method}'; write one of @MLflow(), @WandB(), @Trackio(), or your own, "
-                         "as replicator.trackers.tracker.Tracker says")
+    methods = [getattr(tracker, name, None) for name in ("begin", "log", "end")]
+    if isinstance(tracker, type) or not all(map(callable, methods)):
+      raise UsageError(f"train.trackers: {tracker!r} is no tracker; write @MLflow(), @WandB() or "
+                       "@Trackio(), with brackets, or one like replicator.trackers.tracker.Tracker")
 
 
-def require(package: str, needed_by: str) -> None:
-  """Raises a UsageError if a package is not installed that an extra of the same name brings."""
-  if importlib.util.find_spec(package) is None:
-    raise UsageError(f"@{needed_by}() needs the package {package}: pip install "
-                     f"'replicator[{package}]'")
+def require(service: Tracker) -> None:
+  """Raises a UsageError if the package of a service is not installed."""
+  name = type(service).__name__
+  if importlib.util.find_spec(name.lower()) is None:
+    raise UsageError(f"@{name}() needs its package: pip install 'replicator[{name.lower()}]'")

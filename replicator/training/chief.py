@@ -91,7 +91,7 @@ class Chief:
   def roll_back(self, step: int, why: str) -> None:
     """Drops what was logged after a step, because the run continues from there."""
     self._record.take_back(step)
-    self._trackers.take_back(step)
+    self._trackers.settle(step)
     self.note(why)
 
   def write_config(self, evaluated: bool) -> None:
@@ -121,7 +121,8 @@ class Chief:
       self.doing(f"sending the last lines to {', '.join(self._trackers.names)}")
     hurried = error is not None and not isinstance(error, Exception)
     stopped = hurried or isinstance(error, Preempted)
-    self._trackers.end(FINISHED if error is None else INTERRUPTED if stopped else FAILED, hurried)
+    self._trackers.end(FINISHED if error is None else INTERRUPTED if stopped else FAILED,
+                       seconds=3.0 if hurried else 30.0)
 
 
 class SilentChief:

@@ -76,7 +76,12 @@ def read(workdir: str | os.PathLike) -> Run:
 
 def read_facts(workdir: pathlib.Path) -> dict[str, Any]:
   """The content of `run.json`; empty if the file is missing or unreadable."""
-  return _object(_text(workdir / "run.json"))
+  return read_object(workdir / "run.json")
+
+
+def read_object(path: pathlib.Path) -> dict[str, Any]:
+  """The object in a JSON file; empty if the file is missing or unreadable."""
+  return _object(_text(path))
 
 
 def _text(path: pathlib.Path) -> str:

@@ -13,7 +13,7 @@ from tests.pages import ROOT
 from tests.replicator.trackers import services
 from tests.replicator.trackers.conftest import Workdir
 
-STATUS = {"mlflow": "FINISHED", "wandb": 0, "trackio": ["finished"]}
+STATUS = {"mlflow": "FINISHED", "wandb": 0, "trackio": []}
 
 
 @pytest.mark.slow
