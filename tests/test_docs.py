@@ -43,7 +43,8 @@ from tests.pages import (
 )
 from tests.programs import logs
 
-OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard"}
+OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard",
+                  "optuna-dashboard"}
 MAINS = {"experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg, "experiments.gan": gan,
          "experiments.logan": logan, "experiments.resnet": resnet, "experiments.sac": sac,
          "experiments.sngan": sngan}

@@ -10,18 +10,17 @@ import pathlib
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, UsageError, nearest
-from replicator.sweeps import explain, results, sweep_file
+from replicator.sweeps import page, results, space, sweep_file, trials
 from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep, alone
-from replicator.sweeps.trials import FAILED
-from replicator.sweeps.views import page
-from replicator.sweeps.views.table import Table, summary
+from replicator.sweeps.table import Table, summary
+from replicator.sweeps.trials import FAILED, Trial
 
 RUNNERS = {"local": local.run, "slurm": slurm.run, "ray": ray_tasks.run}
 
@@ -39,11 +38,19 @@ def _start(words: list[str]) -> int:
   if folder.exists() and not folder.is_dir():
     raise UsageError(f"--workdir={folder}: is a file; write the name of a folder")
   if flags.explain:
-    sweep = Sweep(file, folder, flags.retry_failed, Table(file.metric))
-    print("\n".join(explain.lines(sweep, flags.retry_failed)), flush=True)
+    sweep = Sweep(file, folder, flags.retry_failed)
+    print("\n".join(_explanation(sweep, flags.retry_failed)), flush=True)
     _check(sweep)
     return 0
-  return _run(file, folder, flags, shlex.join([*program(), *words]))
+  with alone(folder), Table(file.metric) as table:
+    sweep = Sweep(file, folder, flags.retry_failed, table)
+    _check(sweep)
+    table.note(f"{folder}: {summary(sweep.current_rows(), sweep.search.count)}")
+    try:
+      RUNNERS[flags.runner](sweep, flags.jobs, os.getcwd())
+    finally:
+      sweep.write()
+  return _report(sweep, shlex.join([*program(), *words]))
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -69,18 +76,50 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   return flags
 
 
-def _run(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Namespace,
-         command: str) -> int:
-  with alone(folder), Table(file.metric) as table:
-    sweep = Sweep(file, folder, flags.retry_failed, table)
-    _check(sweep)
-    table.note(f"{folder}: {summary(sweep.current_rows(), sweep.search.count)}")
-    try:
-      RUNNERS[flags.runner](sweep, flags.jobs, os.getcwd())
-    finally:
-      sweep.write()
+def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
+  """Lines on the trials of a sweep: their state, their bindings and their commands."""
+  file, search = sweep.file, sweep.search
+  yield (f"{sweep.folder}: {search.count} trials of {file.experiment}; the best has the "
+         f"{file.best()} {file.metric}")
+  for number, trial in enumerate(search.trials.values(), 1):
+    record = sweep.records.get(trial.id)
+    if not record or record.status == trials.WAITING:
+      status = "to run"
+    else:
+      status = record.status + ", to resume" * (not record.is_ended(retry_failed))
+    yield f"\n{number}. {trial.id}: {status}"
+    yield from _lines(sweep, trial)
+  left = search.count - len(search.trials)
+  if left and (example := search.proposed()):
+    yield f"\n{left} trials to be proposed by Optuna, each from the results of earlier ones:"
+    yield from (f"     {name} = {written!r}" for name, written in sorted(file.optuna.items()))
+    yield f"\nOne could be {example.id}:"
+    yield from _lines(sweep, example)
+
+
+def _lines(sweep: Sweep, trial: Trial) -> Iterator[str]:
+  yield from (f"     {name} = {space.gin_text(value)}" for name, value in trial.bindings.items())
+  yield f"   {trials.shell_command(trial, sweep.trial_folder(trial.id))}"
+
+
+def _check(sweep: Sweep) -> None:
+  """Raises a UsageError if the experiment rejects the configuration of a trial."""
+  trial = sweep.search.peek()
+  if trial is None:
+    return
+  command = [sys.executable, *trial.words, "--explain"]
+  process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+  if process.returncode:
+    lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no output"]
+    reason = next((line for line in lines if line.startswith("error: ")), lines[-1])
+    raise UsageError(f"{sweep.file.experiment} rejects a trial: {reason.removeprefix('error: ')}")
+
+
+def _report(sweep: Sweep, command: str) -> int:
+  """Prints how the sweep has ended; returns the exit status."""
   rows = sweep.current_rows()
-  print(f"{summary(rows, sweep.search.count)}: {folder / results.CSV}, {folder / page.FILE}")
+  print(f"{summary(rows, sweep.search.count)}: {sweep.folder / results.CSV}, "
+        f"{sweep.folder / page.FILE}")
   failed = [row.record for row in rows if row.record.status == FAILED]
   if failed:
     print(f"failed: {failed[0].id}: {failed[0].message}; --retry_failed runs "
@@ -89,16 +128,3 @@ def _run(file: sweep_file.SweepFile, folder: pathlib.Path, flags: argparse.Names
     print(f"to resume: {command}")
     return PREEMPTED_STATUS
   return 1 if failed else 0
-
-
-def _check(sweep: Sweep) -> None:
-  """Raises a UsageError if the experiment rejects the configuration of a trial."""
-  trial = sweep.search.probe()
-  if trial is None or sweep.is_proven(trial):
-    return
-  command = [sys.executable, *trial.words, "--explain"]
-  process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-  if process.returncode:
-    lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no output"]
-    reason = next((line for line in lines if line.startswith("error: ")), lines[-1])
-    raise UsageError(f"{sweep.file.experiment} rejects a trial: {reason.removeprefix('error: ')}")

@@ -22,14 +22,14 @@ class TrialRow:
   """A trial and the metric that it has logged."""
 
   record: Record
-  series: list[tuple[int, float]]  # The values of the sweep's metric, `[(step, value)]`.
+  series: trials.Series  # The values of the sweep's metric.
   best: float  # The best value of the metric; nan without a value.
   last: float  # The last value of the metric; nan without a value.
   step: int | None  # The last step that was logged; None before the first.
   is_current: bool  # Whether the trial is still in the sweep file.
 
 
-def rows(file: SweepFile, records: Iterable[Record], current: set[str],
+def rows(file: SweepFile, records: Iterable[Record], current: Iterable[str],
          metrics_of: Callable[[str], Metrics]) -> list[TrialRow]:
   """A row for each record: the best first, then those without a metric, then not current ones."""
   made = []
@@ -65,20 +65,6 @@ class Setting:
   def spread(self) -> float:
     """The sample standard deviation of `values`; nan for fewer than two."""
     return float(self.values().std(ddof=1)) if len(self.values()) > 1 else math.nan
-
-  def series(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The metric of each trial by step: `{"seed 1": ([n], [n])}`."""
-    points = {f"seed {row.record.bindings.get(space.SEED)}": np.array(row.series, float)
-              for row in self.rows}
-    return {label: (at.reshape(-1, 2)[:, 0], at.reshape(-1, 2)[:, 1])
-            for label, at in points.items()}
-
-  def mean_series(self) -> tuple[np.ndarray, np.ndarray]:
-    """The steps that all seeds have logged and the mean of the metric there, `[n], [n]`."""
-    tables = [dict(row.series) for row in self.rows if row.series]
-    steps = sorted(set.intersection(*map(set, tables))) if tables else []
-    return (np.array(steps, float),
-            np.array([np.mean([table[step] for table in tables]) for step in steps]))
 
 
 def settings(all_rows: Sequence[TrialRow], goal: str) -> list[Setting]:

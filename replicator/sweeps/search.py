@@ -1,23 +1,35 @@
-"""The trials of a sweep: at all points of its space, or where Optuna proposes them."""
+"""The trials of a sweep: those of its file, or those that Optuna proposes.
 
+The trials that have ended are in a study of Optuna too, which `optuna-dashboard` opens. The study
+follows from the records of the trials: a sweep that has lost its study makes it again.
+"""
+
+import datetime
 import itertools
 import math
-import random
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import pathlib
+import zlib
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
 
+import optuna
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+
+from replicator.atomic import write_whole
 from replicator.errors import UsageError
 from replicator.sweeps import space, trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import DONE, ENDED, FAILED, PRUNED, Record, Trial
+from replicator.sweeps.trials import Record, Series, Trial
 
-if TYPE_CHECKING:
-  import optuna
-
-Series = Sequence[tuple[int, float]]
-_TRIES = 10    # Proposals of known points in a row, before a point is drawn at random.
+JOURNAL = "optuna.log"  # The file in a sweep's folder that holds its study.
+_TRIES = 10    # Proposals of known points in a row, before points are drawn at random.
 _DRAWS = 1000  # Draws of known points in a row, before the space counts as searched.
-_DRAWS_PER_POINT = 100  # The most draws for each point of `random`; equal draws count once.
+_STATES = {trials.DONE: TrialState.COMPLETE, trials.PRUNED: TrialState.PRUNED,
+           trials.FAILED: TrialState.FAIL}
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def points(file: SweepFile) -> list[space.Point]:
@@ -28,196 +40,163 @@ def points(file: SweepFile) -> list[space.Point]:
     dimensions.append([dict(zip(file.zip, row, strict=True))
                        for row in zip(*file.zip.values(), strict=True)])
   if file.random:
-    dimensions.append(_draw(file.random, file.trials or 0, file.search_seed))
+    random = {name: distribution for name, distribution in file.space().items()
+              if name in file.random}
+    dimensions.append(list(itertools.islice(_draws(random, file.search_seed), file.trials)))
+    if len(dimensions[-1]) < (file.trials or 0):
+      raise UsageError(f"sweep.trials = {file.trials}: sweep.random has only "
+                       f"{len(dimensions[-1])} different points")
   if file.seeds:
     dimensions.append([{space.SEED: seed} for seed in file.seeds])
-  merged = [{name: value for part in parts for name, value in part.items()}
-            for parts in itertools.product(*dimensions)]
-  return [dict(sorted(point.items())) for point in merged]
+  return [dict(sorted(ChainMap(*parts).items())) for parts in itertools.product(*dimensions)]
 
 
-def _draw(written: Mapping[str, Any], count: int, seed: int) -> list[space.Point]:
-  """Draws `count` different points; the first ones stay the same for a larger `count`."""
-  distributions = _distributions_of(written)
-  different: dict[str, space.Point] = {}
-  for index in range(_DRAWS_PER_POINT * count):
-    # A source for each name: a name that is added later does not change the others.
-    point = {name: distribution.draw(random.Random(f"{seed}/{name}/{index}"))
-             for name, distribution in distributions.items()}
-    different.setdefault(space.text_of(point), point)
-    if len(different) == count:
-      return list(different.values())
-  raise UsageError(f"sweep.trials = {count}: sweep.random has only {len(different)} different "
-                   "points")
+def _draws(distributions: Mapping[str, space.Distribution], *seed: int) -> Iterator[space.Point]:
+  """Draws different points until all seem to be drawn.
+
+  Each name has a sampler of its own: a name that is added does not change the values of others.
+  """
+  study, trial = optuna.create_study(), optuna.trial.create_trial(state=TrialState.RUNNING)
+  samplers = {name: optuna.samplers.RandomSampler(_hash(*seed, name)) for name in distributions}
+  held = {name: given.in_optuna() for name, given in distributions.items()}
+  drawn: set[str] = set()
+  while True:
+    for _ in range(_DRAWS):
+      point = {name: given.value(samplers[name].sample_independent(study, trial, name, held[name]))
+               for name, given in distributions.items()}
+      if space.text_of(point) not in drawn:
+        break
+    else:
+      return
+    drawn.add(space.text_of(point))
+    yield point
 
 
-def _distributions_of(written: Mapping[str, Any]) -> dict[str, space.Distribution]:
-  return {name: space.Distribution.make(name, name, value)
-          for name, value in sorted(written.items())}
+def _hash(*words: int | str) -> int:
+  return zlib.crc32("/".join(map(str, words)).encode())
 
 
-class Listed:
-  """The trials at all points of `grid`, `zip`, `random` and `seeds`, in order."""
+class Search:
+  """Gives the trials of a sweep one after another, and keeps its study.
 
-  def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool):
-    listed = [Trial.make(file, point) for point in points(file)]
-    self.trials = {trial.id: trial for trial in listed}  # All trials that are known.
-    self.count = len(self.trials)  # The number of trials that the sweep will have.
-    self._missing = [trial for trial in self.trials.values()
-                     if not is_ended(records.get(trial.id), retry_failed)]
-
-  def propose(self) -> Trial | None:
-    """Returns the next trial to run; None if no trial is left."""
-    return self._missing.pop(0) if self._missing else None
-
-  def probe(self) -> Trial | None:
-    """Returns a trial that sets the same names as all that are left; None if no trial is left."""
-    return self._missing[0] if self._missing else None
-
-  def observe(self, trial_id: str, series: Series) -> bool:
-    """Takes what a running trial has logged of the metric; returns whether to prune the trial."""
-    return False
-
-  def ended(self, record: Record, series: Series) -> None:
-    """Takes the record and the metric of a trial that has ended."""
-
-
-class Proposed:
-  """The trials that Optuna proposes; it learns from the recorded trials of the same space."""
+  Attributes:
+    trials: `{id: Trial}`, all trials that are known.
+    count: the number of trials that the sweep will have.
+  """
 
   def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool,
-               series: Mapping[str, Series]):
+               series_of: Callable[[str], Series], journal: pathlib.Path, in_memory: bool = False):
+    """Knows the trials in `records`, which are in the order in which they began.
+
+    `series_of` returns the metric of a trial by its id. The study is in the file `journal`, or,
+    `in_memory`, in none.
+
+    Raises:
+      UsageError: the trials are those of a `sweep.random` of an earlier version, or too many.
+    """
+    self._file, self._space = file, file.space()
+    self._distributions = {name: given.in_optuna() for name, given in self._space.items()}
+    own = [trial for trial in map(self._own, records.values()) if trial]
+    known = own if file.optuna else [Trial.make(file, point) for point in points(file)]
+    self.trials = {trial.id: trial for trial in known}
+    self.count = max(file.trials or 0, len(own)) if file.optuna else len(known)
+    if file.random and not journal.exists() and not {trial.id for trial in own} <= {*self.trials}:
+      raise UsageError(f"--workdir={journal.parent}: an earlier version drew these points of "
+                       "sweep.random; end the sweep with that version, or write another --workdir")
+    is_ended = lambda trial_id: trial_id in records and records[trial_id].is_ended(retry_failed)
+    self._left = [trial for trial in known if not is_ended(trial.id)]
+    self._pruner = None if file.prune_after is None else optuna.pruners.MedianPruner(
+        file.startup_trials, n_warmup_steps=file.prune_after)
+    self._direction = StudyDirection.MINIMIZE if file.goal == "min" else StudyDirection.MAXIMIZE
+    self._study = optuna.create_study(  # A study has one space and one metric.
+        study_name=f"{file.metric} {trials.digest(file, file.goal, self._space)}",
+        storage=None if in_memory else _storage(journal), direction=self._direction,
+        load_if_exists=True)
+    self._held = {trial.user_attrs.get("id"): trial.state
+                  for trial in self._study.get_trials(deepcopy=False)}
+    for trial_id in filter(is_ended, records):
+      if trial_id in self.trials:
+        self.ended(records[trial_id], series_of(trial_id))
+
+  def _own(self, record: Record) -> Trial | None:
+    """The trial of a record; None if it is of another space, or has other common settings."""
+    if record.bindings.keys() != self._space.keys():
+      return None
     try:
-      import optuna
-    except ImportError as error:
-      raise UsageError("sweep.optuna needs Optuna: pip install 'replicator[sweep]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    self._file = file
-    self._space = _distributions_of(file.optuna)
-    own = [record for record in records.values() if self._is_own(record)]
-    own.sort(key=lambda record: record.order)
-    ended = [record for record in own if is_ended(record, retry_failed)]
-    self.count = max(file.trials or 0, len(own))
-    self.trials = {record.id: Trial.make(file, record.bindings) for record in own}
-    self._again = [self.trials[record.id] for record in own if record not in ended]
-    # With the seed alone, a resumed search would propose its first points again.
-    sampler = optuna.samplers.TPESampler(n_startup_trials=file.startup_trials,
-                                         seed=file.search_seed + len(own))
-    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-    if file.prune_after is not None:
-      pruner = optuna.pruners.MedianPruner(file.startup_trials, n_warmup_steps=file.prune_after)
-    self._study = optuna.create_study(
-      direction="minimize" if file.goal == "min" else "maximize", sampler=sampler, pruner=pruner)
-    self._running: dict[str, optuna.trial.Trial] = {}
-    self._seen: dict[str, int] = {}
-    for record in ended:
-      self._begin(record.bindings, record.id)
-      self.observe(record.id, series[record.id])
-      self.ended(record, series[record.id])
+      trial = Trial.make(self._file, {name: given.recorded(record.bindings[name])
+                                      for name, given in self._space.items()})
+    except ValueError:
+      return None
+    return trial if trial.id == record.id else None
+
+  def peek(self) -> Trial | None:
+    """The trial that `propose` would return now."""
+    if self._left:
+      return self._left[0]
+    return self.proposed() if len(self.trials) < self.count else None
 
   def propose(self) -> Trial | None:
     """Returns the next trial to run; None if no trial is left."""
-    if self._again:
-      trial = self._again.pop(0)
-      self._begin(trial.bindings, trial.id)
-      return trial
-    if len(self.trials) >= self.count:
-      return None
-    new = self._proposed() or self._drawn()
-    if new is None:
+    trial = self.peek()
+    if trial is None:
       self.count = len(self.trials)
-      return None
-    self.trials[new.id] = new
-    return new
+    elif self._left:
+      self._left.pop(0)
+    else:
+      self.trials[trial.id] = trial
+    return trial
 
-  def _proposed(self) -> Trial | None:
-    """Asks Optuna for a new point; it may propose a good point again and again."""
-    from optuna.trial import TrialState
-    for _ in range(_TRIES):
-      asked = self._study.ask(self._distributions())
-      trial = Trial.make(self._file, self._point(asked.params))
-      if trial.id not in self.trials:
-        self._running[trial.id] = asked
-        return trial
-      self._study.tell(asked, state=TrialState.FAIL)
-    return None
+  def proposed(self) -> Trial | None:
+    """The new trial that Optuna proposes; None if all points seem to have been tried.
 
-  def _drawn(self) -> Trial | None:
-    """Draws a new point; None if all points seem to have been tried."""
-    source = random.Random(f"{self._file.search_seed}/{len(self.trials)}")
-    for _ in range(_DRAWS):
-      trial = Trial.make(self._file, {name: distribution.draw(source)
-                                      for name, distribution in self._space.items()})
-      if trial.id not in self.trials:
-        self._begin(trial.bindings, trial.id)
-        return trial
-    return None
+    The number of known trials is a part of the seed: a resumed search goes on as it would have.
+    """
+    seed = self._file.search_seed, len(self.trials)
+    sampler = optuna.samplers.TPESampler(n_startup_trials=self._file.startup_trials,
+                                         seed=_hash(*seed))
+    study = optuna.create_study(direction=self._direction, sampler=sampler)  # To try points in.
+    study.add_trials(self._study.get_trials(deepcopy=False))
+    asked = (study.ask(self._distributions).params for _ in range(_TRIES))
+    points = ({name: self._space[name].value(held) for name, held in params.items()}
+              for params in asked)  # Possibly a good point again and again.
+    found = (Trial.make(self._file, point)
+             for point in itertools.chain(points, _draws(self._space, *seed)))
+    return next((trial for trial in found if trial.id not in self.trials), None)
 
-  def probe(self) -> Trial | None:
-    """Returns a trial that sets the same names as all that are left; None if no trial is left."""
-    if not self._again and len(self.trials) >= self.count:
-      return None
-    return Trial.make(self._file, {name: distribution.draw(random.Random(0))
-                                   for name, distribution in self._space.items()})
-
-  def observe(self, trial_id: str, series: Series) -> bool:
-    """Takes what a running trial has logged of the metric; returns whether to prune the trial."""
-    running = self._running[trial_id]
-    for step, value in series[self._seen.get(trial_id, 0):]:
-      if math.isfinite(value):
-        running.report(value, step)
-    self._seen[trial_id] = len(series)
-    return bool(series) and running.should_prune()
+  def is_poor(self, series: Series) -> bool:
+    """Whether a running trial that has logged `series` of the metric should be pruned."""
+    values = _finite(series)
+    if self._pruner is None or not values:
+      return False
+    trial = optuna.trial.create_trial(state=TrialState.RUNNING, intermediate_values=values)
+    return self._pruner.prune(self._study, trial)
 
   def ended(self, record: Record, series: Series) -> None:
-    """Takes the record and the metric of a trial that has ended."""
-    from optuna.trial import TrialState
-    running = self._running.pop(record.id)
-    value = trials.best_of(series, self._file.goal)
-    if record.status == DONE and math.isfinite(value):
-      self._study.tell(running, value)
-    else:
-      state = TrialState.PRUNED if record.status == PRUNED else TrialState.FAIL
-      self._study.tell(running, state=state)
-
-  def _is_own(self, record: Record) -> bool:
-    return (sorted(record.bindings) == sorted(self._space)
-            and Trial.make(self._file, record.bindings).id == record.id)
-
-  def _begin(self, bindings: space.Point, trial_id: str) -> None:
-    """Makes Optuna propose a known point."""
-    self._study.enqueue_trial({name: self._coded(name, value)
-                               for name, value in bindings.items()})
-    self._running[trial_id] = self._study.ask(self._distributions())
-
-  def _distributions(self) -> dict[str, "optuna.distributions.BaseDistribution"]:
-    from optuna import distributions
-    made: dict[str, distributions.BaseDistribution] = {}
-    for name, given in self._space.items():
-      if given.kind == "choice":  # By index: Optuna takes no lists as values.
-        made[name] = distributions.CategoricalDistribution(range(len(given.choices)))
-      elif given.kind == "int_uniform":
-        made[name] = distributions.IntDistribution(int(given.low), int(given.high))
-      else:
-        made[name] = distributions.FloatDistribution(given.low, given.high,
-                                                     log=given.kind == "log_uniform")
-    return made
-
-  def _point(self, params: Mapping[str, Any]) -> space.Point:
-    def value(name: str, given: space.Distribution) -> Any:
-      if given.kind == "choice":
-        return given.choices[params[name]]
-      return params[name] if given.kind == "int_uniform" else given.rounded(params[name])
-    return {name: value(name, given) for name, given in self._space.items()}
-
-  def _coded(self, name: str, value: Any) -> Any:
-    given = self._space[name]
-    if given.kind != "choice":
-      return value
-    return [space.text_of(choice) for choice in given.choices].index(space.text_of(value))
+    """Adds a trial that has ended, and the metric that it has logged, to the study."""
+    state, best = _STATES[record.status], trials.best_of(series, self._file.goal)
+    if state == TrialState.COMPLETE and math.isnan(best):
+      state = TrialState.FAIL
+    if self._held.get(record.id) == state:
+      return
+    self._held[record.id] = state
+    trial = optuna.trial.create_trial(
+        state=state, value=best if state == TrialState.COMPLETE else None,
+        params={name: space.held(value)
+                for name, value in self.trials[record.id].bindings.items()},
+        distributions=self._distributions, user_attrs={"id": record.id},
+        intermediate_values=_finite(series))
+    trial.datetime_start = datetime.datetime.now() - datetime.timedelta(seconds=record.seconds)
+    self._study.add_trial(trial)
 
 
-def is_ended(record: Record | None, retry_failed: bool) -> bool:
-  """Whether a trial with this record does not run any more."""
-  return record is not None and record.status in ENDED and not (
-    record.status == FAILED and retry_failed)
+def _storage(journal: pathlib.Path) -> optuna.storages.JournalStorage:
+  """Opens or makes a journal, without what a sweep leaves that is killed while it writes."""
+  pathlib.Path(f"{journal}.lock").unlink(missing_ok=True)
+  content = journal.read_bytes() if journal.exists() else b""
+  if not content.endswith(b"\n"):
+    write_whole(journal, content[:content.rfind(b"\n") + 1])
+  return optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
+
+
+def _finite(series: Series) -> dict[int, float]:
+  return {step: value for step, value in series if math.isfinite(value)}

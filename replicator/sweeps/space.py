@@ -1,26 +1,28 @@
-"""A sweep's space: its points, `{name: value}` with sorted names, and their distributions."""
+"""The space of a sweep: names, and the values that they may take."""
 
 import dataclasses
 import json
 import math
 import os
-import random
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replicator.console.formatting import format_number
 from replicator.errors import UsageError, nearest
 
-Point = dict[str, Any]
+if TYPE_CHECKING:  # Only a process that makes trials needs Optuna.
+  from optuna.distributions import BaseDistribution
+
+Point = dict[str, Any]  # `{name: value}`, with sorted names.
 
 SEED = "train.seed"
 GIN_FILE = "gin_file"  # Stands for gin files; its values are a path or a list of paths.
-_KINDS = ("uniform", "log_uniform", "int_uniform", "choice")
+_TYPES = {"uniform": (int, float), "log_uniform": (int, float), "int_uniform": (int,), "choice": ()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-  """The distribution of one name's values.
+  """The values of one name, as a sweep file writes them and as Optuna holds them.
 
   In a sweep file: `('uniform', low, high)`, `('log_uniform', low, high)`, `('int_uniform', low,
   high)`, which includes both ends, or `('choice', [values])`.
@@ -32,7 +34,30 @@ class Distribution:
   choices: Sequence = ()
 
   @classmethod
-  def make(cls, where: str, name: str, written: Any) -> "Distribution":
+  def listed(cls, where: str, name: str, values: Any) -> "Distribution":
+    """Makes the distribution of a list of different values.
+
+    Raises:
+      UsageError: `values` is no such list; the message begins with `where`.
+    """
+    if not isinstance(values, list | tuple):
+      raise UsageError(f"{where} = {values!r}: must be a list of values")
+    if not values:
+      raise UsageError(f"{where}: the list is empty; write its values, or leave the name out")
+    seen: set[str] = set()
+    for value in values:
+      if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{where}: {value!r}: gin has no such number")
+      for path in gin_files_of(value) if name == GIN_FILE else []:
+        if not isinstance(path, str) or not os.path.isfile(path):
+          raise UsageError(f"{where}: {path!r}: no such file")
+      if text_of(value) in seen:
+        raise UsageError(f"{where}: {value!r} is there twice")
+      seen.add(text_of(value))
+    return cls("choice", choices=values)
+
+  @classmethod
+  def parse(cls, where: str, name: str, written: Any) -> "Distribution":
     """Makes the distribution that a sweep file describes.
 
     Raises:
@@ -42,64 +67,59 @@ class Distribution:
       raise UsageError(f"{where}: {written!r}: must be a distribution, as "
                        "('log_uniform', 1e-4, 1e-3) or ('choice', [16, 32])")
     kind, *rest = written
-    if kind not in _KINDS:
-      raise UsageError(f"{where}: '{kind}': no such distribution.{nearest(kind, _KINDS)} There "
-                       f"are: {', '.join(_KINDS)}")
+    if kind not in _TYPES:
+      raise UsageError(f"{where}: '{kind}': no such distribution.{nearest(kind, _TYPES)} There "
+                       f"are: {', '.join(_TYPES)}")
     if kind == "choice":
-      choices = rest[0] if len(rest) == 1 else rest
-      check_values(where, name, choices)
-      return cls(kind, choices=choices)
-    is_end = is_whole if kind == "int_uniform" else is_number
-    if len(rest) != 2 or not all(map(is_end, rest)) or not -math.inf < rest[0] < rest[1] < math.inf:
+      return cls.listed(where, name, rest[0] if len(rest) == 1 else rest)
+    if (len(rest) != 2 or not all(type(end) in _TYPES[kind] for end in rest)
+        or not -math.inf < rest[0] < rest[1] < math.inf):
       what = "whole numbers" if kind == "int_uniform" else "numbers"
       raise UsageError(f"{where}: {written!r}: must be ('{kind}', low, high), two {what}")
     if kind == "log_uniform" and rest[0] <= 0:
       raise UsageError(f"{where}: {written!r}: its low end must be above 0")
     return cls(kind, *rest)
 
-  def draw(self, source: random.Random) -> Any:
-    """Draws a value; floats have four significant digits."""
+  def in_optuna(self) -> "BaseDistribution":
+    """The distribution of Optuna; its values are those of `held`."""
+    from optuna import distributions
     if self.kind == "choice":
-      return self.choices[source.randrange(len(self.choices))]
+      return distributions.CategoricalDistribution(list(map(held, self.choices)))
     if self.kind == "int_uniform":
-      return source.randint(int(self.low), int(self.high))
-    if self.kind == "log_uniform":
-      return self.rounded(math.exp(source.uniform(math.log(self.low), math.log(self.high))))
-    return self.rounded(source.uniform(self.low, self.high))
+      return distributions.IntDistribution(int(self.low), int(self.high))
+    return distributions.FloatDistribution(self.low, self.high, log=self.kind == "log_uniform")
 
-  def rounded(self, value: float) -> float:
-    """Rounds to four significant digits, so that names stay readable."""
-    return min(max(float(f"{value:.4g}"), self.low), self.high)
+  def recorded(self, value: Any) -> Any:
+    """The value that JSON holds as `value`, with lists for tuples; raises a ValueError if none."""
+    if self.kind == "choice":
+      return self.choices[list(map(text_of, self.choices)).index(text_of(value))]
+    if type(value) in _TYPES[self.kind] and self.low <= value <= self.high:
+      return value
+    raise ValueError(f"{value!r} is not in {self}")
+
+  def value(self, in_optuna: Any) -> Any:
+    """The value for which Optuna holds `in_optuna`; floats get four digits, for readable names."""
+    if self.kind == "choice":
+      return next(choice for choice in self.choices if held(choice) == in_optuna)
+    if self.kind == "int_uniform":
+      return in_optuna
+    return min(max(float(f"{in_optuna:.4g}"), self.low), self.high)
 
 
-def is_whole(value: Any) -> bool:
-  """Whether the value is an int and not a bool."""
-  return isinstance(value, int) and not isinstance(value, bool)
+def held(value: Any) -> int | float | str:
+  """What Optuna holds for a value: a number, or the text of what is none, such as a list."""
+  return value if type(value) in (int, float) else gin_text(value)
 
 
-def is_number(value: Any) -> bool:
-  """Whether the value is an int or a float and not a bool."""
-  return is_whole(value) or isinstance(value, float)
-
-
-def check_values(where: str, name: str, values: Any) -> None:
-  """Raises a UsageError that begins with `where`, unless `values` is a list of different values."""
-  if not isinstance(values, list | tuple):
-    raise UsageError(f"{where} = {values!r}: must be a list of values")
-  if not values:
-    raise UsageError(f"{where}: the list is empty; write its values, or leave the name out")
-  seen: set[str] = set()
-  for value in values:
-    if isinstance(value, float) and not math.isfinite(value):
-      raise UsageError(f"{where}: {value!r}: gin has no such number")
-    if name == GIN_FILE:
-      for path in gin_files_of(value):
-        if not isinstance(path, str) or not os.path.isfile(path):
-          raise UsageError(f"{where}: {path!r}: no such file")
-    key = text_of(value)
-    if key in seen:
-      raise UsageError(f"{where}: {value!r} is there twice")
-    seen.add(key)
+def gin_text(value: Any) -> str:
+  """The value as gin text; a string that begins with @ or % is a reference, in a list too."""
+  if isinstance(value, str) and value[:1] in ("@", "%"):
+    return value
+  if isinstance(value, list):
+    return f"[{', '.join(map(gin_text, value))}]"
+  if isinstance(value, tuple):
+    return f"({', '.join(map(gin_text, value))}{',' * (len(value) == 1)})"
+  return repr(value)
 
 
 def text_of(value: Any) -> str:

@@ -18,7 +18,6 @@ import pathlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import PathFinder
 from typing import Any, Literal
 
 import gin
@@ -26,7 +25,7 @@ import gin
 from replicator.configuration import annotations, checks, statements
 from replicator.configuration.configurables import find
 from replicator.errors import UsageError, nearest
-from replicator.sweeps import space
+from replicator.sweeps.space import SEED, Distribution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +59,30 @@ class SweepFile:
   prune_after: int | None = None
   slurm: Sequence[str] = ()  # Options for sbatch, such as '--partition=gpu'.
 
-  def names(self) -> list[str]:
-    """The names that differ between trials, sorted."""
-    return sorted({*self.grid, *self.zip, *self.random, *self.optuna,
-                   *([space.SEED] if self.seeds else [])})
+  def space(self) -> dict[str, Distribution]:
+    """The values of each name that differs between trials, sorted by name.
+
+    Raises:
+      UsageError: a name or its values are not valid.
+    """
+    owners = {binding.partition("=")[0].strip(): "params" for binding in self.params}
+    seeds = {SEED: self.seeds} if self.seeds else {}
+    made: dict[str, Distribution] = {}
+    for key in ("grid", "zip", "random", "optuna", "seeds"):
+      for name, values in (seeds if key == "seeds" else getattr(self, key)).items():
+        where = f"sweep.{key}: '{name}'"
+        if not re.fullmatch(r"[\w./]+", name):
+          raise UsageError(f"{where}: must be the name of a binding, as 'train.steps'")
+        if name in owners:
+          raise UsageError(f"{where} is in sweep.{owners[name]} already")
+        owners[name] = key
+        make = Distribution.parse if key in ("random", "optuna") else Distribution.listed
+        made[name] = make(where, name, values)
+    return dict(sorted(made.items()))
+
+  def best(self) -> str:
+    """Which value of the metric is best: 'lowest' or 'highest'."""
+    return "lowest" if self.goal == "min" else "highest"
 
 
 gin.external_configurable(SweepFile, name="sweep", module="replicator")
@@ -90,12 +109,7 @@ def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
     raise UsageError(f"{path}: it must bind {' and '.join(missing)}")
   file = SweepFile(**values)
   try:
-    _check_experiment(file.experiment)
-    for gin_file in file.gin_files:
-      if not os.path.isfile(gin_file):
-        raise UsageError(f"sweep.gin_files: '{gin_file}': no such file in {os.getcwd()}")
-    _check_names(file)
-    _check_space(file)
+    _check(file)
   except UsageError as error:
     raise UsageError(f"{path}: {error}") from error
   return file
@@ -124,57 +138,26 @@ def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
           for binding in checks.effective(bindings) if not binding.is_macro}
 
 
-def _check_experiment(experiment: str) -> None:
-  """Finds the experiment's file without importing its package, which may load TensorFlow."""
-  places: Sequence[str] | None = [os.getcwd(), *sys.path]
-  packages = [] if experiment.endswith(".py") else experiment.split(".")[:-1]
-  for count in range(len(packages)):
-    spec = PathFinder.find_spec(".".join(packages[:count + 1]), places)
-    places = spec.submodule_search_locations if spec else []
-  if os.path.isfile(experiment) or PathFinder.find_spec(experiment, places):
-    return
-  files = [".".join([*packages, path.stem]) for place in (places or []) if packages
-           for path in pathlib.Path(place).glob("*.py")]
-  raise UsageError(f"sweep.experiment = '{experiment}': no such module or file."
-                   f"{nearest(experiment, files)}")
-
-
-def _check_names(file: SweepFile) -> None:
-  """Checks that each name is the name of a binding, and set in one place."""
-  owners: dict[str, str] = {}
+def _check(file: SweepFile) -> None:
+  """Raises a UsageError if the settings of a sweep do not fit each other or the disk."""
+  _check_experiment(file.experiment)
+  for path in file.gin_files:
+    if not os.path.isfile(path):
+      raise UsageError(f"sweep.gin_files: '{path}': no such file in {os.getcwd()}")
   for binding in file.params:
-    name, equals, _ = binding.partition("=")
-    if not equals:
+    if "=" not in binding:
       raise UsageError(f"sweep.params: '{binding}': must be a binding, as 'train.steps = 300'")
-    owners[name.strip()] = "params"
-  for key in ("grid", "zip", "random", "optuna"):
-    for name in getattr(file, key):
-      if not re.fullmatch(r"[\w./]+", name):
-        raise UsageError(f"sweep.{key}: '{name}': must be the name of a binding, as "
-                         "'LinearDecay.learning_rate'")
-      if name in owners:
-        raise UsageError(f"sweep.{key}: '{name}' is in sweep.{owners[name]} already")
-      owners[name] = key
-  if file.seeds and space.SEED in owners:
-    raise UsageError(f"sweep.seeds: '{space.SEED}' is in sweep.{owners[space.SEED]} already")
-
-
-def _check_space(file: SweepFile) -> None:
   for key, least in _LEAST.items():
     value = getattr(file, key)
     if value is not None and value < least:
       raise UsageError(f"sweep.{key} = {value}: must be at least {least}")
-  for key in ("grid", "zip"):
-    for name, values in getattr(file, key).items():
-      space.check_values(f"sweep.{key}: '{name}'", name, values)
-  space.check_values("sweep.seeds", space.SEED, file.seeds or [0])
+  if not file.space():
+    raise UsageError("the space is empty: bind sweep.grid, zip, random, seeds or optuna")
   lengths = {name: len(values) for name, values in file.zip.items()}
   if len(set(lengths.values())) > 1:
     counts = ", ".join(f"{n} of '{name}'" for name, n in lengths.items())
     raise UsageError(f"sweep.zip: its lists must be of one length, and there are {counts}")
   for key in ("random", "optuna"):
-    for name, distribution in getattr(file, key).items():
-      space.Distribution.make(f"sweep.{key}: '{name}'", name, distribution)
     if getattr(file, key) and not file.trials:
       raise UsageError(f"sweep.{key}: bind sweep.trials, the number of points")
   if file.trials and not (file.random or file.optuna):
@@ -183,5 +166,16 @@ def _check_space(file: SweepFile) -> None:
     raise UsageError("sweep.optuna goes by itself: leave grid, zip, random and seeds out")
   if file.prune_after is not None and not file.optuna:
     raise UsageError("sweep.prune_after: is for sweep.optuna, and there is none")
-  if not file.names():
-    raise UsageError("the space is empty: bind sweep.grid, zip, random, seeds or optuna")
+
+
+def _check_experiment(experiment: str) -> None:
+  """Looks for the experiment's file; an import of its package might load TensorFlow."""
+  folder, _, name = experiment.replace(".", "/").rpartition("/")
+  places = [pathlib.Path(place, folder) for place in (os.getcwd(), *sys.path)]
+  if os.path.isfile(experiment) or any(
+      (place / found).exists() for place in places for found in (f"{name}.py", name)):
+    return
+  package = experiment.rpartition(".")[0]
+  near = nearest(experiment, [f"{package}.{path.stem}" for place in places if package
+                              for path in place.glob("*.py")])
+  raise UsageError(f"sweep.experiment = '{experiment}': no such module or file.{near}")

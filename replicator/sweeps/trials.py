@@ -27,6 +27,8 @@ WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
 ENDED = (DONE, PRUNED, FAILED)  # A resumed sweep runs only failed ones again, on request.
 
+Series = Sequence[tuple[int, float]]  # The values of a metric: `[(step, value)]`.
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -43,7 +45,7 @@ class Trial:
     flags = [f"--gin_file={path}" for path in
              (*file.gin_files, *space.gin_files_of(bindings.get(space.GIN_FILE, [])))]
     flags += [f"--gin_param={binding}" for binding in file.params]
-    flags += [f"--gin_param={name} = {gin_text(value)}" for name, value in bindings.items()
+    flags += [f"--gin_param={name} = {space.gin_text(value)}" for name, value in bindings.items()
               if name != space.GIN_FILE]
     program = [file.experiment] if file.experiment.endswith(".py") else ["-m", file.experiment]
     return cls(_id(file, bindings), bindings, (*program, *flags))
@@ -53,24 +55,17 @@ class Trial:
     return [sys.executable, *self.words, f"--workdir={os.fspath(workdir)}"]
 
 
-def gin_text(value: Any) -> str:
-  """The value as gin text; a string that begins with @ or % is a reference, in a list too."""
-  if isinstance(value, str) and value[:1] in ("@", "%"):
-    return value
-  if isinstance(value, list):
-    return f"[{', '.join(map(gin_text, value))}]"
-  if isinstance(value, tuple):
-    return f"({', '.join(map(gin_text, value))}{',' * (len(value) == 1)})"
-  return repr(value)
-
-
 def _id(file: SweepFile, bindings: space.Point) -> str:
   """A readable text and a digest of all that makes the run: several sweeps may share a folder."""
-  digest = hashlib.sha256(space.text_of(
-      [file.experiment, list(file.gin_files), list(file.params), bindings]).encode()).hexdigest()
   names = short_names(list(bindings))
   text = "_".join(f"{names[name]}={_readable(value)}" for name, value in bindings.items())
-  return f"{text[:_NAME_LENGTH]}_{digest[:8]}"
+  return f"{text[:_NAME_LENGTH]}_{digest(file, bindings)}"
+
+
+def digest(file: SweepFile, *others: Any) -> str:
+  """Eight letters that depend on what all trials of a sweep share, and on `others`."""
+  facts = [file.experiment, list(file.gin_files), list(file.params), *others]
+  return hashlib.sha256(space.text_of(facts).encode()).hexdigest()[:8]
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
@@ -101,6 +96,10 @@ class Record:
   message: str = ""  # The reason of a failure: the last line of its output.
   command: str = ""  # Its command, as typed in a shell.
   order: int = 0  # Its place in the order in which the sweep's trials began.
+
+  def is_ended(self, retry_failed: bool) -> bool:
+    """Whether the trial does not run any more."""
+    return self.status in ENDED and not (self.status == FAILED and retry_failed)
 
   def write(self, folder: pathlib.Path) -> None:
     """Replaces `trial.json`; a crash leaves the old file or the new one."""
@@ -140,8 +139,8 @@ class Metrics:
       self._seen = status.st_mtime_ns, status.st_size
     return self._rows
 
-  def series(self, name: str) -> list[tuple[int, float]]:
-    """The values of a metric, `[(step, value)]`."""
+  def series(self, name: str) -> Series:
+    """The values of a metric."""
     return [(row["step"], float(row[name])) for row in self.rows()
             if isinstance(row.get(name), int | float)]
 
@@ -151,7 +150,7 @@ class Metrics:
     return rows[-1]["step"] if rows else None
 
 
-def best_of(series: Sequence[tuple[int, float]], goal: str) -> float:
-  """The best value in `[(step, value)]`; nan if no value is finite."""
+def best_of(series: Series, goal: str) -> float:
+  """The best value; nan if no value is finite."""
   finite = [value for _, value in series if math.isfinite(value)]
   return (min if goal == "min" else max)(finite, default=math.nan)

@@ -15,7 +15,7 @@ import experiments.gan
 import experiments.logan
 import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
-from replicator.sweeps import search, sweep_file, trials
+from replicator.sweeps import search, space, sweep, sweep_file, trials
 from tests.programs import logs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -36,23 +36,22 @@ sweep.seeds = [1, 2, 3]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_sweep_file_binds_what_the_experiment_has(path, monkeypatch):
+def test_a_sweep_file_binds_what_the_experiment_has(path, tmp_path, monkeypatch):
   monkeypatch.chdir(ROOT)
   file = sweep_file.read(str(path))
-  found = (search.Proposed(file, {}, False, {}) if file.optuna
-           else search.Listed(file, {}, False)).probe()
+  found = sweep.Sweep(file, tmp_path, retry_failed=False).search.peek()
   flags = [word.partition("=") for word in found.words]
   config.parse([value for flag, _, value in flags if flag == "--gin_file"],
                [value for flag, _, value in flags if flag == "--gin_param"])
-  for name in file.names():
-    assert repr(gin.query_parameter(name)) == trials.gin_text(found.bindings[name])
+  for name in file.space():
+    assert repr(gin.query_parameter(name)) == space.gin_text(found.bindings[name])
   gin.clear_config()
 
 
 def test_the_example_is_twelve_trials(monkeypatch):
   monkeypatch.chdir(ROOT)
   file = sweep_file.read("configs/sweeps/sngan_lr.gin")
-  assert len(search.points(file)) == 12 and file.names() == [
+  assert len(search.points(file)) == 12 and list(file.space()) == [
     "LinearDecay.learning_rate", "SNGAN.latent_dim", "train.seed"]
 
 

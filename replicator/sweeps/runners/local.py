@@ -1,34 +1,53 @@
-"""Trials as processes on this machine, which divide its cores among them."""
+"""Trials as processes on this machine, and how they share its CPU cores."""
 
-import time
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 
-from replicator.sweeps import trial_process
-from replicator.sweeps.runners import cores
 from replicator.sweeps.sweep import Sweep
 from replicator.sweeps.trial_process import Attempt
+
+CORES = 2  # The cores of a trial, unless the command line says how many run at a time.
 
 
 def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
   """Runs the trials that are left, `jobs` at a time; returns when all have ended or stopped."""
-  jobs = jobs or cores.default_jobs()
-  parts = cores.divided(cores.usable(), jobs)
-  running: dict[int, Attempt] = {}
-  with sweep.stopped_by_signals():
-    try:
-      while True:
-        for part in set(range(jobs)) - set(running):
-          if trial := sweep.next():
-            running[part] = Attempt(trial, sweep.folder, cwd, parts[part])
-        if not running:
-          return
-        for part, trial_attempt in list(running.items()):
-          if trial_attempt.poll():
-            del running[part]
-            sweep.ended(trial_attempt.trial.id)
-        sweep.look()
-        time.sleep(trial_process.POLL_SECONDS)
-    finally:  # After an error of the sweep's own, its trials save.
-      if running:
-        sweep.stop()
-      for trial_attempt in running.values():
-        trial_attempt.run()
+  parts = divided(usable_cores(), jobs or default_jobs())
+  sweep.run(lambda trial, slot: Attempt(trial, sweep.folder, cwd, parts[slot]).poll,
+            slots=lambda: len(parts))
+
+
+def usable_cores() -> list[int]:
+  """The CPU cores that this process may use."""
+  if hasattr(os, "sched_getaffinity"):
+    return sorted(os.sched_getaffinity(0))
+  return list(range(os.cpu_count() or 1))
+
+
+def default_jobs() -> int:
+  """The number of trials at a time by default."""
+  return max(1, len(usable_cores()) // CORES)
+
+
+def divided(cores: Sequence[int], parts: int) -> list[list[int]]:
+  """Equal parts, `[0, 1, 2, 3, 4], 2 -> [[0, 1], [2, 3]]`; parts share cores if there are few."""
+  each = max(1, len(cores) // parts)
+  return [[cores[(part * each + i) % len(cores)] for i in range(each)] for part in range(parts)]
+
+
+@contextlib.contextmanager
+def reserved_cores(count: int) -> Iterator[list[int]]:
+  """Reserves `count` cores of this machine for the body; trials share cores if too few are free."""
+  all_parts = divided(usable_cores(), max(1, len(usable_cores()) // count))
+  for part in all_parts:
+    name = f"replicator-{os.getuid()}-cores-{'-'.join(map(str, part))}"
+    with open(os.path.join(tempfile.gettempdir(), name), "w") as lock:
+      try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except OSError:
+        continue
+      yield part
+      return
+  yield all_parts[0]

@@ -5,14 +5,14 @@ shows the progress until the array ends. All machines must see the folder.
 """
 
 import dataclasses
+import functools
 import json
-import pathlib
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from replicator.atomic import write_whole
 from replicator.errors import UsageError
@@ -36,13 +36,8 @@ def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
   if shutil.which("sbatch") is None:
     raise UsageError("--runner=slurm: there is no sbatch here; type it on a machine of the cluster")
   _check_queue(sweep)
-  left: list[Trial] = []
-  while trial := sweep.next():
-    left.append(trial)
-  if left:
-    with sweep.stopped_by_signals():
-      job = _submit(sweep, left, jobs, cwd)
-      _wait(sweep, job)
+  sweep.run(_Array(sweep, jobs, cwd).add, slots=lambda: sweep.search.count,
+            poll_seconds=POLL_SECONDS)
 
 
 def _check_queue(sweep: Sweep) -> None:
@@ -50,64 +45,73 @@ def _check_queue(sweep: Sweep) -> None:
     job = json.loads((sweep.folder / TRIALS).read_text())["job"]
   except (OSError, ValueError, KeyError):
     return
-  if _in_queue(job):
+  if _is_in_queue(job):
     raise UsageError(f"--workdir={sweep.folder}: job {job} of this sweep is still in the queue; "
                      f"wait for it, or end it with 'scancel {job}'")
 
 
-def _submit(sweep: Sweep, left: Sequence[Trial], jobs: int | None, cwd: str) -> str:
-  folder = sweep.folder.resolve()
-  facts = {"cwd": cwd, "trials": [dataclasses.asdict(trial) for trial in left]}
-  write_whole(folder / TRIALS, json.dumps(facts, indent=2))
-  script = folder / "slurm.sh"
-  script.write_text(_script(sweep, folder, len(left), jobs, cwd))
-  process = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
-  if process.returncode:
-    lines = process.stderr.strip().splitlines() or ["it printed nothing"]
-    raise UsageError(f"--runner=slurm: sbatch rejects {script}: {lines[-1]}")
-  job = process.stdout.strip().partition(";")[0]
-  write_whole(folder / TRIALS, json.dumps({**facts, "job": job}, indent=2))
-  return job
-
-
-def _script(sweep: Sweep, folder: pathlib.Path, count: int, jobs: int | None, cwd: str) -> str:
-  at_a_time = f"%{jobs}" if jobs else ""
-  options = [f"--job-name={folder.name}", f"--array=0-{count - 1}{at_a_time}",
-             f"--output={folder}/slurm-%A_%a.out",
-             "--signal=B:TERM@120",  # Before the time limit, so that the trial saves.
-             *sweep.file.slurm]
-  lines = "\n".join(f"#SBATCH {option}" for option in options)
-  command = shlex.join([sys.executable, "-m", "replicator.sweeps.slurm_task", str(folder)])
-  return (f"#!/bin/bash\n{lines}\ncd {shlex.quote(cwd)} || exit 1\n"
-          f'exec {command} "$SLURM_ARRAY_TASK_ID"\n')
-
-
-def _wait(sweep: Sweep, job: str) -> None:
-  asked_queue, canceled = time.monotonic(), False
-  while sweep.running():
-    if sweep.stopping and not canceled:
-      if shutil.which("scancel"):
-        subprocess.run(["scancel", "--state=PENDING", job], capture_output=True)
-      canceled = True
-    sweep.look()
-    in_queue = True
-    if time.monotonic() > asked_queue + _QUEUE_SECONDS:
-      asked_queue, in_queue = time.monotonic(), _in_queue(job)
-    for record in sweep.running():  # Read after the queue: the last task has written its record.
-      if record.status not in (RUNNING, WAITING):
-        sweep.ended(record.id)
-      elif sweep.stopping and record.status == WAITING:
-        sweep.give_up(record.id, STOPPED)
-      elif not in_queue:
-        sweep.give_up(record.id, FAILED, f"job {job} left Slurm's queue before its end")
-    if sweep.running():
-      time.sleep(POLL_SECONDS)
-
-
-def _in_queue(job: str) -> bool:
+def _is_in_queue(job: str) -> bool:
   """Whether the job is in Slurm's queue; True where no squeue can say so."""
   if shutil.which("squeue") is None:
     return True
   process = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True,
                            text=True)
   return bool(process.stdout.strip())
+
+
+class _Array:
+  """The array of the trials that `add` was called with, submitted when the first is asked about."""
+
+  def __init__(self, sweep: Sweep, jobs: int | None, cwd: str):
+    self._sweep, self._jobs, self._cwd = sweep, jobs, cwd
+    self._trials: list[Trial] = []
+    self._job = ""
+    self._is_canceled = False
+    self._asked, self._is_in_queue = time.monotonic(), True
+
+  def add(self, trial: Trial, slot: int) -> Callable[[], bool]:
+    """Adds an index to the array; returns a function that says whether its trial has ended."""
+    self._trials.append(trial)
+    return functools.partial(self._has_ended, trial.id)
+
+  def _has_ended(self, trial_id: str) -> bool:
+    if self._sweep.stopping:
+      self._cancel()
+    elif not self._job:
+      self._submit()
+    if self._job and time.monotonic() > self._asked + _QUEUE_SECONDS:
+      self._asked, self._is_in_queue = time.monotonic(), _is_in_queue(self._job)
+    status = self._sweep.status(trial_id)  # Read after the queue: the last task has written it.
+    if status not in (RUNNING, WAITING):
+      return True
+    if self._sweep.stopping and status == WAITING:
+      return self._sweep.give_up(trial_id, STOPPED)
+    return not self._is_in_queue and self._sweep.give_up(
+        trial_id, FAILED, f"job {self._job} left Slurm's queue before its end")
+
+  def _cancel(self) -> None:
+    """Takes the indices that have not begun out of the queue; the others save by themselves."""
+    if self._job and not self._is_canceled and shutil.which("scancel"):
+      subprocess.run(["scancel", "--state=PENDING", self._job], capture_output=True)
+    self._is_canceled = True
+
+  def _submit(self) -> None:
+    folder = self._sweep.folder.resolve()
+    facts = {"cwd": self._cwd, "trials": list(map(dataclasses.asdict, self._trials))}
+    write_whole(folder / TRIALS, json.dumps(facts, indent=2))
+    at_a_time = f"%{self._jobs}" if self._jobs else ""
+    options = [f"--job-name={folder.name}", f"--array=0-{len(self._trials) - 1}{at_a_time}",
+               f"--output={folder}/slurm-%A_%a.out",
+               "--signal=B:TERM@120",  # Before the time limit, so that the trial saves.
+               *self._sweep.file.slurm]
+    lines = "\n".join(f"#SBATCH {option}" for option in options)
+    command = shlex.join([sys.executable, "-m", "replicator.sweeps.slurm_task", str(folder)])
+    script = folder / "slurm.sh"
+    script.write_text(f"#!/bin/bash\n{lines}\ncd {shlex.quote(self._cwd)} || exit 1\n"
+                      f'exec {command} "$SLURM_ARRAY_TASK_ID"\n')
+    process = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
+    if process.returncode:
+      reason = (process.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+      raise UsageError(f"--runner=slurm: sbatch rejects {script}: {reason}")
+    self._job = process.stdout.strip().partition(";")[0]
+    write_whole(folder / TRIALS, json.dumps({**facts, "job": self._job}, indent=2))

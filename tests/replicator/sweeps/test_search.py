@@ -1,17 +1,20 @@
-"""Optuna's search: proposals, pruning, and memory of recorded trials."""
+"""Which trials come next, and the study of Optuna that holds those that have ended."""
 
 import csv
 import dataclasses
+import json
 import math
 
+import optuna
 import pytest
 
-from replicator.sweeps import search, space
+from replicator.errors import UsageError
+from replicator.sweeps.search import JOURNAL, Search
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import DONE, PRUNED, Record, Trial
+from replicator.sweeps.trials import DONE, FAILED, PRUNED, STOPPED, Record, Trial
 
 FILE = SweepFile("x.py", "loss", optuna={
-  "lr": ("log_uniform", 1e-3, 1.0), "n": ("int_uniform", 1, 3), "c": ("choice", ["a", [1, 2]])},
+  "lr": ("log_uniform", 1e-3, 1.0), "n": ("int_uniform", 1, 3), "c": ("choice", ["a", (1, 2)])},
   trials=20, startup_trials=5)
 
 
@@ -20,80 +23,128 @@ def loss(record):
   return abs(math.log(record.bindings["lr"] / 0.1))
 
 
-def searched(file=FILE, records=None, count=100):
-  """Runs a search without trials; returns all records."""
-  records = dict(records or {})
-  series = {key: [(1, loss(record))] for key, record in records.items()}
-  proposed = search.Proposed(file, records, False, series)
-  while count and (trial := proposed.propose()):
-    count -= 1
-    record = Record(trial.id, trial.bindings, DONE, order=len(records))
-    values = [(1, loss(record))]
-    assert not proposed.observe(trial.id, values)
-    proposed.ended(record, values)
-    records[trial.id] = record
-  return records
+class Searches:
+  """Searches in one folder, without trials: each point has its `loss`."""
+
+  def __init__(self, folder):
+    self.journal = folder / JOURNAL
+    self.records = {}
+
+  def begin(self, file=FILE, retry_failed=False):
+    return Search(file, self.records, retry_failed, self.series, self.journal)
+
+  def series(self, name):
+    return [(1, loss(self.records[name])), (2, math.nan)]
+
+  def run(self, file=FILE, count=100, status=DONE):
+    """Ends up to `count` trials of a new search; returns the trials that it knows."""
+    search = self.begin(file)
+    while count and (trial := search.propose()):
+      count -= 1
+      bindings = json.loads(json.dumps(trial.bindings))  # As it is read from a file.
+      record = Record(trial.id, bindings, status, order=len(self.records))
+      self.records[trial.id] = record
+      assert not search.is_poor(self.series(trial.id))
+      if status != STOPPED:
+        search.ended(record, self.series(trial.id))
+    return search.trials
+
+  def studies(self):
+    backend = optuna.storages.journal.JournalFileBackend(str(self.journal))
+    storage = optuna.storages.JournalStorage(backend)
+    return [optuna.load_study(study_name=name, storage=storage)
+            for name in optuna.get_all_study_names(storage)]
+
+  def study(self):
+    (study,) = self.studies()
+    return study
 
 
-def test_the_search_does_better_than_chance():
-  found = list(searched(dataclasses.replace(FILE, trials=80)).values())
-  losses = list(map(loss, found))
-  assert len(found) == 80
+@pytest.fixture
+def searches(tmp_path):
+  return Searches(tmp_path)
+
+
+# ---- Proposals ----------------------------------------------------------------------------------
+
+
+def test_the_search_does_better_than_chance(searches):
+  searches.run(dataclasses.replace(FILE, trials=80))
+  losses = list(map(loss, searches.records.values()))
+  assert len(losses) == 80
   assert sorted(losses[-20:])[10] < 0.9  # Half of all learning rates are farther off than 1.7.
-  assert all(record.bindings["n"] in (1, 2, 3) for record in found)
-  assert {space.text_of(record.bindings["c"]) for record in found} <= {'"a"', "[1, 2]"}
+  for record in searches.records.values():
+    assert record.bindings["n"] in (1, 2, 3) and record.bindings["c"] in ("a", [1, 2])
+    assert record.bindings["lr"] == float(f"{record.bindings['lr']:.4g}")
 
 
-def test_a_resumed_search_knows_the_recorded_trials():
-  first = searched(count=12)
-  assert len(first) == 12
-  bindings, narrow = next(iter(first.values())).bindings, Trial.make(FILE, {"lr": 1.0})
-  others = {"other": Record("other", bindings, DONE),  # With other common settings,
-            narrow.id: Record(narrow.id, {"lr": 1.0}, DONE)}  # and in another space.
-  both = searched(records={**first, **others})
-  assert len(both) == 22 and {*first, *others} < set(both)
+def test_a_resumed_search_proposes_what_it_would_have_proposed(searches, tmp_path):
+  whole = searches.run()
+  resumed = Searches(tmp_path / "resumed")
+  resumed.journal.parent.mkdir()
+  for number, count in enumerate((3, 6, 1, 100)):
+    resumed.run(count=count)
+    if number == 1:  # The study follows from the records.
+      resumed.journal.unlink()
+  assert list(resumed.records) == list(whole)
+  other = Searches(tmp_path)
+  other.journal = tmp_path / "other.log"
+  assert not set(other.run(dataclasses.replace(FILE, search_seed=1))) & set(whole)
 
 
-def test_the_search_ends_when_all_points_were_tried():
+def test_a_search_knows_the_recorded_trials_of_its_space(searches):
+  first = dict(searches.run(count=12))
+  bindings = next(iter(first.values())).bindings
+  narrow = Trial.make(FILE, {"lr": 1.0})
+  far = Trial.make(FILE, {**bindings, "lr": 2.0})
+  searches.records.update({
+    "other": Record("other", bindings, DONE),  # With other common settings.
+    narrow.id: Record(narrow.id, {"lr": 1.0}, DONE), far.id: Record(far.id, far.bindings, DONE)})
+  both = searches.run()
+  assert len(both) == 20 and set(first) < set(both) and not {"other", narrow.id, far.id} & set(both)
+
+
+def test_the_search_ends_when_all_points_were_tried(searches):
   file = SweepFile("x.py", "loss", optuna={"lr": ("choice", [1, 2, 3])}, trials=30)
-  assert len(searched(file)) == 3
+  assert len(searches.run(file)) == 3
 
 
 @pytest.mark.parametrize("status, retry_failed, is_next", [
   ("stopped", False, True), ("waiting", False, True), ("failed", True, True),
   ("failed", False, False), ("pruned", True, False), ("done", True, False)])
-def test_a_trial_that_has_not_ended_is_proposed_first(status, retry_failed, is_next):
-  records = searched(count=3)
-  second = list(records)[1]
-  records[second].status = status
-  proposed = search.Proposed(FILE, records, retry_failed, {key: [(1, 1.0)] for key in records})
-  assert proposed.probe().bindings.keys() == {"lr", "n", "c"}
-  assert (proposed.propose().id == second) == is_next
+def test_a_trial_that_has_not_ended_is_proposed_first(status, retry_failed, is_next, searches):
+  second = list(searches.run(count=3))[1]
+  searches.records[second].status = status
+  search = searches.begin(retry_failed=retry_failed)
+  assert search.peek().bindings.keys() == {"lr", "n", "c"}
+  assert (search.propose().id == second) == is_next
 
 
-def test_a_trial_of_a_search_that_is_complete_may_still_be_left():
+def test_a_trial_of_a_search_that_is_complete_may_still_be_left(searches):
   file = dataclasses.replace(FILE, trials=3)
-  records = searched(file)
-  series = {key: [(1, 1.0)] for key in records}
-  assert search.Proposed(file, records, False, series).probe() is None
-  list(records.values())[2].status = "stopped"
-  proposed = search.Proposed(dataclasses.replace(file, trials=1), records, False, series)
-  assert proposed.count == 3 and proposed.probe() is not None
+  last = list(searches.run(file))[2]
+  assert searches.begin(file).peek() is None
+  searches.records[last].status = "stopped"
+  search = searches.begin(dataclasses.replace(file, trials=1))
+  assert search.count == 3 and search.peek().id == last
+
+
+# ---- Pruning ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("goal", ["min", "max"])
-def test_a_trial_is_pruned_from_a_step_on_if_it_is_worse_than_the_median(goal):
+def test_a_trial_is_pruned_from_a_step_on_if_it_is_worse_than_the_median(goal, searches):
   worse = 1.0 if goal == "min" else -1.0
-  file = SweepFile("x.py", "loss", goal, optuna={"lr": ("choice", [1, 2, 3, 4, 5])}, trials=5,
-                   startup_trials=2, prune_after=10)
-  proposed = search.Proposed(file, {}, False, {})
+  search = searches.begin(SweepFile(
+    "x.py", "loss", goal, optuna={"lr": ("choice", [1, 2, 3, 4, 5])}, trials=5, startup_trials=2,
+    prune_after=10))
 
   def observed(*values: float) -> list[bool]:
     """Whether each point of a new trial, at the steps 5, 10, ..., lets it be pruned."""
-    trial = proposed.propose()
+    trial = search.propose()
     series = [(5 * number, value) for number, value in enumerate(values, 1)]
-    found = [proposed.observe(trial.id, series[:seen]) for seen in range(1, len(series) + 1)]
-    proposed.ended(Record(trial.id, trial.bindings, DONE), series)
+    found = [search.is_poor(series[:seen]) for seen in range(1, len(series) + 1)]
+    search.ended(Record(trial.id, trial.bindings, DONE), series)
     return found
 
   assert observed(0.0, 0.0, 0.0) == observed(5 * worse, 5 * worse, 5 * worse) == [False] * 3
@@ -115,3 +166,69 @@ def test_a_poor_trial_is_pruned(sweep):
   assert "2 of 4 done, 2 pruned" in sweep.out
   assert sweep.run() == 0
   assert list(sweep.logs().values()) == [[0]] * 4
+
+
+# ---- The study ----------------------------------------------------------------------------------
+
+
+def test_the_study_holds_the_trials_that_have_ended_by_value_or_text(searches):
+  values = [0.1, True, None, "@adam", "text", ("@r1", 2), [1]]
+  file = SweepFile("x.py", "loss", "max", grid={"lr": [1.0, 2], "b": values}, seeds=[1, 2])
+  search = searches.begin(file)
+  for number, trial in enumerate(iter(search.propose, None)):
+    status = [DONE, FAILED, PRUNED, DONE, STOPPED][min(number, 4)]
+    record = Record(trial.id, trial.bindings, status, seconds=60.0)
+    if status != STOPPED:
+      search.ended(record, [(1, math.nan), (3, 5.0), (4, 2.0)] if number != 3 else [])
+  study = searches.study()
+  assert study.study_name.startswith("loss ") and study.direction.name == "MAXIMIZE"
+  done, failed, pruned, without = study.trials
+  assert done.params == {"b": 0.1, "lr": 1.0, "train.seed": 1}
+  assert done.distributions["b"].choices == (0.1, "True", "None", "@adam", "'text'", "(@r1, 2)",
+                                             "[1]")
+  assert (done.value, done.intermediate_values) == (5.0, {3: 5.0, 4: 2.0})
+  assert done.user_attrs["id"] in search.trials
+  assert abs(done.duration.total_seconds() - 60) < 1
+  assert [trial.state.name for trial in (failed, pruned, without)] == ["FAIL", "PRUNED", "FAIL"]
+
+
+def test_a_trial_is_in_the_study_once_and_again_when_it_was_retried(searches):
+  file = SweepFile("x.py", "loss", grid={"lr": [1, 2]})
+  searches.run(file, status=FAILED)
+  for record in searches.records.values():
+    record.status = DONE
+    searches.begin(file)  # The sweep was killed before it added the trial.
+    searches.begin(file)
+  assert [(trial.params["lr"], trial.state.name) for trial in searches.study().trials] == [
+    (1, "FAIL"), (2, "FAIL"), (1, "COMPLETE"), (2, "COMPLETE")]
+
+
+def test_a_journal_that_a_killed_sweep_has_torn_is_repaired(searches):
+  searches.run(count=3)
+  content = searches.journal.read_bytes()
+  searches.journal.write_bytes(content[:-20])  # The line of the third trial.
+  searches.journal.with_name(f"{JOURNAL}.lock").symlink_to(JOURNAL)
+  searches.run(count=1)
+  assert [trial.number for trial in searches.study().trials] == [0, 1, 2, 3]
+  assert [trial.user_attrs["id"] for trial in searches.study().trials] == list(searches.records)
+
+
+def test_another_space_or_metric_has_a_study_of_its_own(searches):
+  file = SweepFile("x.py", "loss", grid={"lr": [1, 2]})
+  searches.run(file)
+  searches.run(dataclasses.replace(file, grid={"lr": [2, 3]}))
+  searches.run(dataclasses.replace(file, metric="other"))
+  assert [[trial.params["lr"] for trial in study.trials] for study in searches.studies()] == [
+    [1, 2], [2, 3], [1, 2]]
+
+
+def test_random_points_of_an_earlier_version_are_refused(searches):
+  file = SweepFile("x.py", "loss", random={"lr": ("uniform", 1, 2)}, trials=2)
+  trial = Trial.make(file, {"lr": 1.234})
+  searches.records[trial.id] = Record(trial.id, trial.bindings, DONE)
+  for _ in range(2):
+    with pytest.raises(UsageError, match="an earlier version drew these points"):
+      searches.begin(file)
+  searches.records.clear()
+  searches.run(file)
+  assert len(searches.run(dataclasses.replace(file, search_seed=1))) == 2

@@ -141,7 +141,7 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("sweep.params = ['a']", "sweep.params: 'a': must be a binding"),
   ("sweep.seeds = [1]\nsweep.grid = {'train.seed': [1]}", "'train.seed' is in sweep.grid already"),
   ("sweep.seeds = 3", "sweep.gin:3: sweep.seeds = 3: must be Sequence[int], not int"),
-  ("sweep.seeds = [1, 1]", "sweep.seeds: 1 is there twice"),
+  ("sweep.seeds = [1, 1]", "sweep.seeds: 'train.seed': 1 is there twice"),
   ("sweep.goal = 'low'", "sweep.gin:3: sweep.goal = 'low': must be one of 'min', 'max'"),
   ("sweep.random = {'a': ('uniform', 0, 1)}", "sweep.random: bind sweep.trials"),
   ("sweep.trials = 2\nsweep.seeds = [1]", "sweep.trials: is for sweep.random or sweep.optuna"),

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from replicator.sweeps import trial_process, trials
-from replicator.sweeps.runners import cores
+from replicator.sweeps.runners import local
 from replicator.sweeps.trial_process import Attempt
 from replicator.sweeps.trials import Trial
 
@@ -22,7 +22,7 @@ def test_every_trial_runs_once_on_its_own_cores_and_a_second_sweep_runs_none(swe
   assert sweep.out.endswith(f"4 of 4 done: {sweep.folder}/sweep.csv, {sweep.folder}/sweep.html\n")
   assert sweep.run() == 0
   assert list(sweep.logs().values()) == [[0]] * 4
-  parts = cores.divided(cores.usable(), 2)
+  parts = local.divided(local.usable_cores(), 2)
   used = {path.read_text().partition("cores ")[2].strip()
           for path in sweep.folder.glob("trials/*/output.log")}
   assert used <= {f"{part} threads {len(part)}" for part in parts}
@@ -58,20 +58,21 @@ def test_ctrl_c_reaches_a_sweep_alone_and_its_process_loads_no_tensorflow(sweep)
 
 
 def test_cores_are_divided_and_shared_when_they_are_few():
-  assert cores.divided([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]
-  assert cores.divided([4, 7], 3) == [[4], [7], [4]]
+  assert local.divided([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]
+  assert local.divided([4, 7], 3) == [[4], [7], [4]]
 
 
 def test_the_cores_of_a_machine_are_reserved_until_too_few_are_free(monkeypatch, tmp_path):
   monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-  monkeypatch.setattr(cores, "usable", lambda: [0, 1, 2, 3, 4])
-  assert cores.default_jobs() == 2
-  with cores.free(2) as first, cores.free(2) as second, cores.free(2) as third:
+  monkeypatch.setattr(local, "usable_cores", lambda: [0, 1, 2, 3, 4])
+  assert local.default_jobs() == 2
+  reserved = lambda: local.reserved_cores(2)
+  with reserved() as first, reserved() as second, reserved() as third:
     assert (first, second, third) == ([0, 1], [2, 3], [0, 1])
-  with cores.free(2) as again:
+  with reserved() as again:
     assert again == [0, 1]
-  monkeypatch.setattr(cores, "usable", lambda: [7])
-  assert cores.default_jobs() == 1
+  monkeypatch.setattr(local, "usable_cores", lambda: [7])
+  assert local.default_jobs() == 1
 
 
 # ---- Failures -----------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 import re
 
-import pytest
-
-from replicator.sweeps.views import page, parallel
+from replicator.sweeps import page
 
 
 def test_the_page_shows_all_and_needs_nothing_else(rows, tmp_path, page_file):
@@ -19,32 +17,8 @@ def test_the_page_shows_all_and_needs_nothing_else(rows, tmp_path, page_file):
   assert ranks == sorted(ranks)
   for name in ("best eval/loss", "last", "lr", "net", "seed", "step", "time"):
     assert text.count(f'<td data-name="{name}">') == len(rows)  # A phone shows it beside the value.
-  drawing = text[text.index("Parallel coordinates"):text.index("eval/loss by step")]
-  assert drawing.count("<svg") == 1
-  links = re.findall(r'xlink:href="#([^"]+)"', drawing)  # A line for each trial with the metric.
-  assert links == [row.record.id for row in reversed(rows[:6])]
-  for title in ("lr", "net", "seed", "best eval/loss"):
-    assert f">{title}<" in drawing
   panels = text[text.index("A curve per trial"):]
   assert panels.count("<figure") == 4 and panels.count("seed 1</span>") == 4
-
-
-@pytest.mark.parametrize("low, title", [(0.015, "lr (log)"), (0.016, "lr"), (-0.1, "lr")])
-def test_an_axis_over_a_wide_range_is_logarithmic(low, title, rows, page_file):
-  for row in rows:
-    if row.record.bindings["a.lr"] == 0.1:
-      row.record.bindings["a.lr"] = low
-  svg = parallel.coordinates([row for row in rows if row.is_current], page_file)
-  assert f">{title}<" in svg and f">{low}<" in svg and ">0.3<" in svg
-  assert svg.count("stroke: var(--evaluation)") == 1  # The line of the best trial.
-
-
-@pytest.mark.parametrize("between, is_shown", [(0.29, False), (0.2, True), (0.105, False)])
-def test_labels_of_an_axis_do_not_overlap(between, is_shown, rows, page_file):
-  current = [row for row in rows if row.is_current]
-  current[0].record.bindings["a.lr"] = between
-  svg = parallel.coordinates(current, page_file)
-  assert ">0.1<" in svg and ">0.3<" in svg and (f">{between}<" in svg) == is_shown
 
 
 def test_a_sweep_that_has_not_begun_has_a_page(tmp_path, page_file):

@@ -1,1 +1,0 @@
-"""What a sweep shows: a table on the terminal, a page, and what TensorBoard reads."""
