@@ -5,8 +5,9 @@
         [--metrics=fid,kid,prdc,is,swd,intra_fid] [--samples=N] [--resolution=R] [--json=FILE]
         [--out=FOLDER] [--step=N|best] [--seed=S]
 
-DATA is a folder, a .zip, a .npz, or the name of a data set of this project: digits, shapes or
-stacked_digits. Features and statistics of real images are kept on the disk.
+DATA is a folder, a .zip, an .npz, shards, tfds:NAME or hf:NAME, or the name of a data set of this
+project: digits, shapes or stacked_digits. Features and statistics of real images are kept on the
+disk.
 """
 
 import argparse
@@ -31,10 +32,11 @@ from models.metrics.extractors.efficientnet import EfficientNetLite0
 from models.metrics.extractors.extractor import Extractor
 from models.metrics.extractors.inception import Inception2015
 from models.metrics.extractors.keras_features import KerasFeatures, SmallClassifier
+from models.metrics.images import pair_checks
 from models.metrics.images.image_sets import ImageSet, Seen, Source, open_set
 from models.vision.builtin.shapes import Shapes
-from models.vision.data import NAMED
 from models.vision.images.image_source import ImageSource
+from models.vision.sources import FORMS, NAMED
 from replicator import UsageError, atomic
 from replicator.app import load
 from replicator.console import quiet
@@ -46,7 +48,6 @@ from replicator.console.status import Status
 from replicator.errors import first_line, nearest
 
 _FEATURES = ("inception", "efficientnet", "classifier")
-_CHOICE_SEED = 1  # Chooses images where not all are used.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser(description="Compares generated images with real ones.")
   parser.add_argument("--real", required=True, metavar="DATA",
-                      help=f"a folder, .zip or .npz of images, or {', '.join(NAMED)}")
+                      help=FORMS)
   parser.add_argument("--fake", required=True, metavar="RUN",
                       help="the workdir of a run, or a folder, .zip or .npz of generated images")
   parser.add_argument("--features", default="inception", metavar="NAME",
@@ -118,9 +119,6 @@ def _is_run(path: str) -> bool:
 
 def _real(flags: argparse.Namespace) -> tuple[ImageSet, ImageSource | None]:
   """The real images, and their source if they have a name."""
-  if flags.real not in NAMED and not pathlib.Path(flags.real).expanduser().exists():
-    raise UsageError(f"--real={flags.real}: no such folder or file; write one of images, or "
-                     f"{', '.join(NAMED)}.{nearest(flags.real, NAMED)}")
   if flags.real not in NAMED:
     return open_set(flags.real, flags.resolution), None
   if flags.real == "shapes" and flags.resolution:
@@ -173,64 +171,6 @@ def _inception() -> Extractor:
                    "network")
 
 
-def _chosen(images: ImageSet, flags: argparse.Namespace, flag: str) -> np.ndarray:
-  """The numbers of the images in use, ascending."""
-  count = flags.samples or images.size
-  if count > images.size:
-    raise UsageError(f"--samples={count}: {flag}={images.name} has {images.size:,} images; write "
-                     "at most that many")
-  if count == images.size:
-    return np.arange(count)
-  return np.sort(np.random.default_rng(_CHOICE_SEED).permutation(images.size)[:count])
-
-
-def _check_sizes(real: ImageSet, fake: ImageSet) -> None:
-  if tuple(real.resolution) != tuple(fake.resolution):
-    sizes = ["x".join(map(str, images.resolution)) for images in (real, fake)]
-    raise UsageError(f"--real={real.name}: has images of {sizes[0]} pixels, and --fake={fake.name} "
-                     f"of {sizes[1]}; write --resolution={min(*real.resolution, *fake.resolution)} "
-                     "to resize those in files, or bring both to one size")
-
-
-def _labels(real: ImageSet, of_real: np.ndarray, fake: ImageSet,
-            of_fake: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The classes of both sets, int [n] and [m]."""
-  found = []
-  for images, indices, flag in ((real, of_real, "--real"), (fake, of_fake, "--fake")):
-    labels = images.labels(indices)
-    if labels is None:
-      raise UsageError(f"metric 'intra_fid': {flag}={images.name} has no classes; put the images "
-                       "of each class into a folder of their own, save 'labels' beside an array, "
-                       "or leave 'intra_fid' out")
-    found.append(labels)
-  if real.class_names and fake.class_names and real.class_names != fake.class_names:
-    names = [", ".join(images.class_names[:4]) for images in (real, fake)]
-    raise UsageError(f"metric 'intra_fid': --real={real.name} has the classes {names[0]}, and "
-                     f"--fake={fake.name} {names[1]}; give the folders of both the same names")
-  return found[0], found[1]
-
-
-def _warn(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> None:
-  """Logs what makes numbers mean something else than they seem to."""
-  warn = absl_logging.warning
-  if of_real.sha256 == of_fake.sha256:
-    warn("the generated images are the real ones: the distances are those of equal images")
-  if of_real.count != of_fake.count:
-    warn("%s real and %s generated images: most metrics depend on both counts; --samples=%s takes "
-         "as many of each", f"{of_real.count:,}", f"{of_fake.count:,}",
-         min(of_real.count, of_fake.count))
-  if of_real.is_gray != of_fake.is_gray:
-    gray, color = ("real", "generated") if of_real.is_gray else ("generated", "real")
-    warn("all %s images are gray, and the %s ones have colors", gray, color)
-  if real.formats and fake.formats and real.formats != fake.formats:
-    warn("the real files are %s, and the generated ones %s: the metrics see the traces of JPEG; "
-         "save both as PNG, from originals", " and ".join(sorted(real.formats)),
-         " and ".join(sorted(fake.formats)))
-  if real.resizing != fake.resizing:
-    warn("resizing of the real images: %s; of the generated ones: %s. The metrics see the "
-         "difference", real.resizing, fake.resizing)
-
-
 # ---- The run ------------------------------------------------------------------------------------
 
 
@@ -271,14 +211,14 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
   needed = comparison.needs(flags.metrics) | ({"features"} if folder else set())
   status.doing("opening the images")
   real, source = _real(flags)
-  of_real = _chosen(real, flags, "--real")
+  of_real = pair_checks.chosen(real, flags.samples, "--real")
   status.doing("loading the features")
   extractor = None if needed == {"images"} else _extractor(flags, source)
   fake, number = _fake(flags, len(of_real), status)
-  of_fake = _chosen(fake, flags, "--fake")
+  of_fake = pair_checks.chosen(fake, flags.samples, "--fake")
   comparison.check_counts(flags.metrics, len(of_real), len(of_fake))
-  _check_sizes(real, fake)
-  labels = (_labels(real, of_real, fake, of_fake) if "intra_fid" in flags.metrics
+  pair_checks.check_sizes(real, fake)
+  labels = (pair_checks.classes(real, of_real, fake, of_fake) if "intra_fid" in flags.metrics
             else (np.empty(0), np.empty(0)))
   gathered, seen = cache.gather_real(
       real, of_real, extractor, needed, flags.cache,
@@ -288,7 +228,8 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
       seen_fake(shown("features of generated images", fake.batches(of_fake), len(of_fake))),
       extractor, needed)
   gathered.labels, generated.labels = labels
-  _warn(real, fake, seen, seen_fake)
+  for line in pair_checks.warnings(real, fake, seen, seen_fake):
+    absl_logging.warning("%s", line)
   status.doing("computing the metrics")
   rows = comparison.compare(gathered, generated, extractor, flags.metrics)
   report = {"real": flags.real, "fake": flags.fake, "step": number,

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from models.vision.data import FORMS, open_encoded
 from models.vision.images.decode import Shape, decode
 from models.vision.images.encoded_images import EncodedImages, reason_of
 from models.vision.images.write import png
 from models.vision.shards import index as shard_index
 from models.vision.shards import sharded_images
+from models.vision.sources import FORMS, open_encoded
 from replicator import UsageError
 from replicator.configuration import operative
 from replicator.console import quiet

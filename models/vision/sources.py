@@ -1,15 +1,88 @@
-"""All image sources; to import this module makes gin know them."""
+"""All image sources, which gin knows once this is imported; and data as a command line names it."""
+
+from collections.abc import Callable
+from pathlib import Path
 
 from models.vision.augmentation.random_view import Augmented
 from models.vision.builtin.digits import Digits
 from models.vision.builtin.shapes import Shapes
 from models.vision.builtin.stacked_digits import StackedDigits
-from models.vision.files.hugging_face import HuggingFace
+from models.vision.files.hugging_face import ArrowImages, HuggingFace
 from models.vision.files.image_arrays import ImageArrays
-from models.vision.files.image_folder import ImageFolder
-from models.vision.files.image_zip import ImageZip
-from models.vision.files.tfds import TFDS
+from models.vision.files.image_folder import ImageFolder, list_folder
+from models.vision.files.image_zip import ImageZip, ZippedImages
+from models.vision.files.tfds import TFDS, PreparedImages
+from models.vision.images.decode import Shape
+from models.vision.images.encoded_examples import EncodedExamples
+from models.vision.images.encoded_images import EncodedImages
+from models.vision.images.image_source import ImageSource
+from models.vision.shards import imagenet, sharded_images
 from models.vision.shards.tfrecords import TFRecords
+from replicator import UsageError
+from replicator.errors import nearest
 
 __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip",
-           "Shapes", "StackedDigits", "TFRecords"]
+           "Shape", "Shapes", "StackedDigits", "TFRecords", "open_encoded"]
+
+NAMED: dict[str, Callable[[], ImageSource]] = {
+    "digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
+"""The data sets of this project, which need no file, by name."""
+
+FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
+         f"{', '.join(NAMED)}, tfds:NAME or hf:NAME")
+"""What `open_encoded` opens, for the help of a command."""
+
+_LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
+    "tfds": PreparedImages, "hf": ArrowImages}
+
+
+def open_encoded(path: str, labels: str | None = None, needs_classes: bool = True
+                 ) -> tuple[EncodedImages, Shape | None]:
+  """The images of some data, as files or as PNG files; and their shape, if they have one.
+
+  Args:
+    path: a folder of images, a ZIP archive, an `.npz` file or a folder of `.npy` files, a folder or
+      a pattern of shards, one of `NAMED`, or `tfds:NAME` or `hf:NAME` of TensorFlow Datasets or
+      Hugging Face, with `@SPLIT` behind unless it is `train`.
+    labels: the file of the labels of a folder of images, as `ImageFolder` takes it.
+    needs_classes: whether images of a folder or archive that are in no class are refused or left
+      out. Otherwise all images are of the class `all` if one is in no class.
+
+  Raises:
+    UsageError: there are none.
+  """
+  place = Path(path).expanduser()
+  if labels is not None:
+    return list_folder(path, labels), None
+  library, _, name = path.partition(":")
+  if library in _LIBRARIES:
+    name, _, split = name.partition("@")
+    return _LIBRARIES[library](name, split or "train"), None
+  if path in NAMED and not place.exists():
+    return _drawn(NAMED[path](), path, [])
+  if (place / sharded_images.INDEX).exists() or imagenet.shards_at(path):
+    sharded = sharded_images.ShardedImages(path)
+    return sharded, sharded.image_shape
+  if arrays := _arrays_at(place):
+    return _drawn(ImageArrays(path), path, list(map(str, arrays)))
+  if not place.exists():
+    raise UsageError(f"{path}: no such folder or file; write {FORMS}."
+                     f"{nearest(path, NAMED)}")
+  if place.suffix.lower() == ".zip":
+    return ZippedImages(path, needs_classes), None
+  if place.is_file():
+    raise UsageError(f"{path}: is a file; write {FORMS}")
+  return list_folder(path, labels, needs_classes), None
+
+
+def _arrays_at(place: Path) -> list[Path]:
+  """An `.npz` file, or the files of a folder that has only `.npy` files."""
+  if not place.is_dir():
+    return [place] if place.suffix == ".npz" else []
+  files = [file for file in sorted(place.iterdir()) if not file.name.startswith(".")]
+  return files if all(file.suffix == ".npy" for file in files) else []
+
+
+def _drawn(source: ImageSource, path: str, files: list[str]) -> tuple[EncodedImages, Shape | None]:
+  height, width, _ = source.image_shape
+  return (EncodedExamples(source, path, files), source.image_shape if height == width else None)

@@ -1,21 +1,19 @@
-"""Sets of images to evaluate: the files of a folder or a ZIP, the array of an NPZ, or a source."""
+"""Sets of images to evaluate: encoded images, the array of an NPZ, or the examples of a source."""
 
 import hashlib
 import os
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import numpy as np
 from PIL import Image
 
-from models.metrics.images import image_classes
-from models.vision.files import image_folder
-from models.vision.images.decode import center_square, upright_rgb
-from models.vision.images.encoded_images import reason_of
+from models.vision.images.decode import center_square, opened, upright_rgb
+from models.vision.images.encoded_images import EncodedImages, reason_of
 from models.vision.images.image_source import ImageSource, read
+from models.vision.sources import open_encoded
 from replicator import UsageError
 
 _AT_A_TIME = 256
@@ -87,12 +85,13 @@ def pick(images: ImageSet, indices: np.ndarray) -> np.ndarray:
 
 
 def open_set(path: str, resolution: int | None = None) -> ImageSet:
-  """The images in a folder, at any depth, in a `.zip`, or in a `.npz`.
+  """The images of a folder, an archive, shards or a library, or those of the array of an `.npz`.
 
-  Their classes are those of `models.metrics.images.image_classes`.
+  Their classes are those of a training on them: by folder or by `dataset.json`. Images in no folder
+  have no classes.
 
   Args:
-    path: of the folder or file.
+    path: as `models.vision.sources.open_encoded` takes it; images may be at any depth.
     resolution: the center square of each image is resized to that many pixels, by Pillow's bicubic
       filter. By default images stay as they are, and must have one size.
 
@@ -100,22 +99,9 @@ def open_set(path: str, resolution: int | None = None) -> ImageSet:
     UsageError: there is nothing of that name, it has no images, or the first cannot be read.
   """
   place = Path(path).expanduser()
-  if place.is_dir():
-    files = [file.relative_to(place).as_posix() for file in image_folder.images_under(place)]
-    return _Files(path, files, lambda name: open(place / name, "rb"), resolution)
-  if not place.exists():
-    raise UsageError(f"{path}: no such folder or file; write a folder of images, a .zip or a .npz")
-  if place.suffix not in (".zip", ".npz"):
-    raise UsageError(f"{path}: is a file; write a folder of images, a .zip or a .npz")
-  if not zipfile.is_zipfile(place):
-    raise UsageError(f"{path}: its content is not that of a {place.suffix} file; make it again")
-  if place.suffix == ".npz":
+  if place.suffix == ".npz" and place.is_file():
     return _Array(path, *_array(path, place), resolution)
-  archive = zipfile.ZipFile(place)
-  names = sorted(name for name in archive.namelist()
-                 if Path(name).suffix.lower() in image_folder.SUFFIXES
-                 and not Path(name).name.startswith("."))
-  return _Files(path, names, archive.open, resolution)
+  return _Encoded(open_encoded(path, needs_classes=False)[0], resolution)
 
 
 class Source:
@@ -148,49 +134,44 @@ def rgb(images: np.ndarray) -> np.ndarray:
 # ---- Files --------------------------------------------------------------------------------------
 
 
-class _Files:
-  """Image files, decoded by a pool of threads."""
+class _Encoded:
+  """Encoded images, decoded by a pool of threads."""
 
-  def __init__(self, name: str, files: Sequence[str], open_file: Callable[[str], IO[bytes]],
-               resolution: int | None) -> None:
-    if not files:
-      raise UsageError(f"{name}: has no images (file types: {' '.join(image_folder.SUFFIXES)})")
-    self.name = name
-    self.size = len(files)
+  def __init__(self, encoded: EncodedImages, resolution: int | None) -> None:
+    self.name = encoded.path
+    self.size = len(encoded.labels)
     self.resizing = _resizing(resolution)
     self.formats: set[str] = set()
-    self._files = files
-    self._open = open_file
+    self._encoded = encoded
     self._square = resolution
-    self.class_names = image_classes.folders(files)
+    self.class_names = () if encoded.class_names == ("all",) else encoded.class_names
     self.resolution = self._decode(0).shape[:2]
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
       for i in range(0, len(indices), _AT_A_TIME):
-        images = list(pool.map(self._decode, indices[i:i + _AT_A_TIME]))
+        images = list(pool.map(self._decode, indices[i:i + _AT_A_TIME].tolist()))
         for index, image in zip(indices[i:], images, strict=False):
           if image.shape[:2] != self.resolution:
             raise UsageError(
-                f"{self.name}: {self._files[index]} is {_size(image.shape)} and the first image "
+                f"{self._encoded.name(index)} is {_size(image.shape)} and the first image "
                 f"{_size(self.resolution)}; write --resolution={min(self.resolution)} for center "
                 "squares of one size, or resize the images")
         yield np.stack(images)
 
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
-    found = image_classes.of_files(self.name, self._files, self._open)
-    return None if found is None else found[indices]
+    return self._encoded.labels[indices] if self.class_names else None
 
   def _decode(self, index: int) -> np.ndarray:
     try:
-      with self._open(self._files[index]) as file, Image.open(file) as image:
+      with opened(self._encoded.read(index)) as image:
         if image.mode[0] in "IF":
           raise ValueError("it has more than 8 bits for each channel")
         self.formats.add(image.format or "")
         whole = upright_rgb(image)
         return np.asarray(center_square(whole, self._square) if self._square else whole)
     except Exception as error:  # Pillow raises errors of many types for broken files.
-      raise UsageError(f"{self.name}: {self._files[index]} cannot be read as an image "
+      raise UsageError(f"{self._encoded.name(index)} cannot be read as an image "
                        f"({reason_of(error)}): save it again, or remove it") from error
 
 
@@ -239,7 +220,9 @@ def _array(path: str, place: Path) -> tuple[np.ndarray, np.ndarray | None]:
                      "save one [n, h, w, 3], as np.savez(FILE, images=images) does")
   [(name, images)] = found.items()
   _check_array(f"{path}: '{name}' {list(images.shape)} of {images.dtype}", images)
-  return images, image_classes.of_arrays(arrays, len(images))
+  numbers = [array for array in arrays.values()
+             if array.shape == (len(images),) and array.dtype.kind in "iu"]
+  return images, numbers[0] if len(numbers) == 1 else None
 
 
 def _check_array(what: str, images: np.ndarray) -> None:

@@ -113,8 +113,11 @@ def read_folder(path: str, image_shape: tuple[int, int, int], count: int
   return images, len(files)
 
 
-def list_folder(path: str, labels: str | None = None) -> ImageFiles:
-  """The image files of an `ImageFolder`, in order; raises a UsageError if there are none."""
+def list_folder(path: str, labels: str | None = None, needs_classes: bool = True) -> ImageFiles:
+  """The image files of an `ImageFolder`, in order; raises a UsageError if there are none.
+
+  Without `needs_classes`, all images at any depth are of one class if one is in no sub-folder.
+  """
   root, setting = Path(path).expanduser(), f"ImageFolder.path = {str(path)!r}"
   if root.is_file():
     raise UsageError(f"{setting}: is a file. Use ImageZip if it is a ZIP archive, or write the "
@@ -128,7 +131,12 @@ def list_folder(path: str, labels: str | None = None) -> ImageFiles:
   by_class = {folder.name: images_under(folder) for folder in sorted(root.iterdir())
               if folder.is_dir() and not folder.name.startswith(".")}
   by_class = {name: files for name, files in by_class.items() if files}
-  if not by_class and (flat := images_under(root)):
+  flat = images_under(root)
+  if not needs_classes and not flat:
+    raise UsageError(f"{path}: has no images (file types: {' '.join(SUFFIXES)})")
+  if not needs_classes and len(flat) > sum(map(len, by_class.values())):
+    return ImageFiles(str(path), flat, np.zeros(len(flat)), ("all",))
+  if not by_class and flat:
     raise UsageError(f"{setting}: no image in any sub-folder, but {len(flat):,} in the folder "
                      f"itself. Expected {_LAYOUT}; images without classes may all be in one "
                      f"sub-folder, such as {root.name}/all.")

@@ -46,14 +46,19 @@ class ImageZip(DecodedImages):
 class ZippedImages:
   """The images of a ZIP archive, as `EncodedImages`; only their names and places are in memory."""
 
-  def __init__(self, path: str) -> None:
-    """Reads the directory of the archive; raises a UsageError as `ImageZip` says."""
+  def __init__(self, path: str, needs_classes: bool = True) -> None:
+    """Reads the directory of the archive; raises a UsageError as `ImageZip` says.
+
+    Without `needs_classes`, all images are of one class if one is in no folder.
+    """
     self.path = str(path)
     self._file = os.path.expanduser(self.path)
     names, entries, labels = _directory(self.path)
     if labels is not None:
       found = labels_lib.from_json(labels, names, f"{self.path}: {labels_lib.JSON}")
       self.labels, self.class_names = found or (np.zeros(len(names), np.int32), ("all",))
+    elif not needs_classes and not all("/" in name for name in names):
+      self.labels, self.class_names = np.zeros(len(names), np.int32), ("all",)
     else:
       names, entries, inner = _in_folders(names, entries, self.path)
       self.labels, self.class_names = labels_lib.from_folders(inner)

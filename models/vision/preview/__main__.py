@@ -1,13 +1,13 @@
 """Shows images before a training: one HTML page, with warnings.
 
     python -m models.vision.preview DATA [--out=preview.html] [--resolution=R] [--samples=N]
-        [--gin_param="Augmentation.hue = 0.1"]
+        [--test=DATA] [--gin_param="Augmentation.hue = 0.1"]
 
 DATA is a folder of images in one sub-folder per class, a ZIP archive of images, an .npz file or a
 folder of .npy files, shards, tfds:NAME or hf:NAME of TensorFlow Datasets or Hugging Face, or the
 name of a data set of this project, such as digits. The page has the counts and some images of each
-class, a batch, what is cut away, the sizes of the images, and duplicates. Every image is read once,
-and some 120 bytes of it stay in memory.
+class, a batch as the training sees it, and the sizes of the images. The warnings are about images
+that cannot be read, mixed sizes, and exact copies, also among the images of `--test`.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from models.vision import data
+from models.vision import sources
 from models.vision.augmentation.random_view import Augmentation
-from models.vision.preview import checks, page
-from models.vision.preview.contents import Contents
-from models.vision.preview.survey import examine
+from models.vision.images.encoded_examples import EncodedExamples
+from models.vision.images.encoded_images import DecodedImages
+from models.vision.preview import page, survey
 from replicator import UsageError
 from replicator.app import config
 from replicator.atomic import write_whole
@@ -45,14 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser(description="Shows images before a training.")
-  parser.add_argument("data", metavar="DATA",
-                      help=data.FORMS)
+  parser.add_argument("data", metavar="DATA", help=sources.FORMS)
   parser.add_argument("--out", default="preview.html", metavar="FILE", type=Path,
                       help="the page to write; by default preview.html")
   parser.add_argument("--resolution", type=int, metavar="R",
                       help="pixels of the examples of a training; by default those of the data")
   parser.add_argument("--samples", type=int, metavar="N",
                       help="look at N images that are drawn at random; by default at all")
+  parser.add_argument("--test", metavar="DATA",
+                      help="images to test on: copies of them in DATA are reported")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"Augmentation.a = 1"',
                       help="a gin binding of Augmentation, which shows on the batch")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -76,30 +77,38 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
   with Status() as status:
-    status.doing(f"listing {flags.data}")
-    contents = Contents(flags.data, flags.resolution)
-    survey = examine(contents, flags.samples,
-                     lambda done, count: status.doing(format_bar("looking at images", done, count)))
+    def examined(name: str, most: int | None = None) -> tuple[survey.Survey, sources.Shape | None]:
+      status.doing(f"listing {name}")
+      encoded, shape = sources.open_encoded(name)
+      return survey.examine(encoded, most, lambda done, count: status.doing(
+          format_bar(f"looking at {name}", done, count))), shape
+
+    found, shape = examined(flags.data, flags.samples)
+    is_drawn = isinstance(found.encoded, EncodedExamples)
+    if shape and is_drawn and flags.resolution not in (None, shape[0]):
+      raise UsageError(f"--resolution={flags.resolution}: the images of {flags.data} have "
+                       f"{shape[0]} px; leave it out")
+    concerns = survey.concerns(found, examined(flags.test)[0] if flags.test else None)
     status.doing("drawing the page")
-    resolution = contents.resolution or _likely_resolution(survey.short_sides)
-    found = checks.concerns(contents, survey, resolution)
-    text = page.render(contents, survey, resolution, found, flags.gin_param,
-                       shlex.join([*program(), *words]))
+    resolution = flags.resolution or (shape[0] if shape else _likely_resolution(found.sizes))
+    source = DecodedImages(found.encoded, resolution, "skip", 0, shape[2] if shape else 3)
+    text = page.render(found, concerns, source, flags.gin_param, shlex.join([*program(), *words]))
     try:
       write_whole(flags.out, text)
     except OSError as error:
       raise UsageError(f"--out={flags.out}: cannot be written ({error.strerror})") from error
-  print(f"wrote {flags.out}: {contents.size:,} images of {len(contents.class_names):,} classes")
-  for concern in found:
+  print(f"wrote {flags.out}: {len(found.encoded.labels):,} images of {len(found.counts):,} classes")
+  for concern in concerns:
     print(f"warning: {concern.text}")
   return 0
 
 
-def _likely_resolution(short_sides: np.ndarray) -> int:
-  """Pixels of examples, for images whose shorter sides [n] are given."""
-  if short_sides.min() == short_sides.max():
-    return min(_MOST_RESOLUTION, int(short_sides[0]))
-  return min(_MOST_RESOLUTION, 2 ** int(np.log2(np.median(short_sides))))
+def _likely_resolution(sizes: np.ndarray) -> int:
+  """Pixels of examples, for images of these sizes, int [n, 2]."""
+  short = sizes.min(1)
+  if short.min() == short.max():
+    return min(_MOST_RESOLUTION, int(short[0]))
+  return min(_MOST_RESOLUTION, 2 ** int(np.log2(np.median(short))))
 
 
 if __name__ == "__main__":

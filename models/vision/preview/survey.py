@@ -1,129 +1,176 @@
-"""What there is: a look at every image, of which 117 bytes are kept."""
+"""A look at every image: its class, its size, whether it can be read, and copies of it."""
 
 import collections
 import dataclasses
-from collections.abc import Callable
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from models.vision.preview import duplicates
-from models.vision.preview.contents import THUMBNAIL, Contents, Look
+from models.vision.images.decode import Original, opened, upright_rgb
+from models.vision.images.encoded_images import EncodedImages, reason_of
 from replicator import UsageError
 
-_SEED = 5  # Fixed, so that the same data makes the same page.
-ROW = np.dtype([("label", "i4"), ("width", "i4"), ("height", "i4"), ("num_bytes", "i8"),
-                ("format", "S8"), ("colors", "u1"), ("digest", "V16"),
-                ("thumbnail", "u1", THUMBNAIL)])
-"""A `Look`, as it is kept."""
+_SEED = 5       # Fixed, so that the same data makes the same page.
+_AT_ONCE = 256  # Images between two calls of `shown`.
+_NAMED = 3      # Things that a line names.
 
-_AT_ONCE = 256     # Images between two calls of `shown`.
-_LEAST_SIDE = 16   # Pixels; smaller images look alike though they are different.
-_GRAY = 4          # Levels between the channels of a gray image; JPEG is not exact.
-_ONE_COLOR = 3     # Levels between the darkest and the lightest part of an image of one color.
+
+class Concern(NamedTuple):
+  """A line about something that may be wrong; a `bad` one is hardly ever intended."""
+
+  kind: Literal["bad", "warn"]
+  text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-  """What was seen of n images.
+  """Facts about the n images that were looked at and can be read.
 
   Attributes:
-    indices: int [n], the numbers of the images that can be read.
-    rows: a structured array [n] with the fields of `Look`.
-    num_examined: how many were looked at, with those that cannot be read.
+    encoded: all images.
+    indices: int [n], their numbers.
+    sizes: int [n, 2], width and height, as a person sees them.
+    digests: bytes of equal length, [n], the same for equal contents.
     unreadable: the reasons why others cannot be read, by the number of the image.
-    counts: int [classes], the images of each class.
-    equal: the positions of the images of each group with equal contents, int [2 or more].
-    similar: the positions of pairs that look the same, int [pairs, 2].
   """
 
+  encoded: EncodedImages
   indices: np.ndarray
-  rows: np.ndarray
-  num_examined: int
+  sizes: np.ndarray
+  digests: np.ndarray
   unreadable: dict[int, str]
-  counts: np.ndarray
-  equal: list[np.ndarray]
-  similar: np.ndarray
 
   @property
-  def short_sides(self) -> np.ndarray:
-    """The lesser of width and height, int [n]."""
-    return np.minimum(self.rows["width"], self.rows["height"])
+  def counts(self) -> np.ndarray:
+    """All images of each class, int [classes]."""
+    return np.bincount(self.encoded.labels, minlength=len(self.encoded.class_names))
 
-  @property
-  def cut_away(self) -> np.ndarray:
-    """The share of each image's area that is outside of its center square, float [n]."""
-    return 1 - self.short_sides / np.maximum(self.rows["width"], self.rows["height"])
+  def title(self, index: int) -> str:
+    """The name of an image, such as the path of its file within the folder."""
+    full = self.encoded.name(index)
+    for root in (f"{Path(self.encoded.path).expanduser()}{os.sep}", f"{self.encoded.path}: "):
+      full = full.removeprefix(root)
+    return full
 
-  @property
-  def is_gray(self) -> np.ndarray:
-    """Whether an image has no colors, bool [n]."""
-    return self.rows["colors"] <= _GRAY
-
-  @property
-  def is_one_color(self) -> np.ndarray:
-    """Whether an image shows nothing, bool [n]."""
-    return self.is_gray & (np.ptp(self.rows["thumbnail"], axis=(1, 2)) < _ONE_COLOR)
-
-  @property
-  def num_copies(self) -> int:
-    """How many images would go if one of each group of equal ones stayed."""
-    return sum(len(group) - 1 for group in self.equal)
-
-  def formats(self) -> dict[str, int]:
-    """How many files have each format; nothing for what is in no file."""
-    counts = collections.Counter(self.rows["format"].tolist())
-    return {name.decode(): count for name, count in counts.most_common() if name}
-
-  def sizes(self) -> dict[tuple[int, int], int]:
-    """How many images have each width and height, the most frequent first."""
-    pairs = zip(self.rows["width"].tolist(), self.rows["height"].tolist(), strict=True)
-    return dict(collections.Counter(pairs).most_common())
-
-  def in_two_classes(self, positions: np.ndarray) -> bool:
-    """Whether some images are not all of one class."""
-    labels = self.rows["label"][positions]
-    return bool((labels != labels[0]).any())
+  def copies(self) -> list[list[int]]:
+    """The numbers of the images of each group with equal contents."""
+    groups = collections.defaultdict(list)
+    for index, digest in zip(self.indices.tolist(), self.digests.tolist(), strict=True):
+      groups[digest].append(index)
+    return [group for group in groups.values() if len(group) > 1]
 
 
-def examine(contents: Contents, most: int | None = None,
+def examine(encoded: EncodedImages, most: int | None = None,
             shown: Callable[[int, int], None] = lambda done, count: None) -> Survey:
   """Looks at the images, or at `most` that are drawn at random.
 
   Args:
-    contents: the images.
+    encoded: the images.
     most: how many to look at; by default all.
-    shown: is called with how many were looked at, and how many there are.
+    shown: called with how many were looked at, and how many there are.
 
   Raises:
     UsageError: none can be read.
   """
-  indices = np.arange(contents.size)
-  if most is not None and most < contents.size:
-    indices = np.sort(np.random.default_rng(_SEED).permutation(contents.size)[:most])
-  rows, unreadable = np.zeros(len(indices), ROW), {}
-  for done, (index, look) in enumerate(zip(indices.tolist(), contents.looks(indices),
-                                           strict=True)):
-    if isinstance(look, Look):
-      rows[done] = look
-    else:
-      unreadable[index] = look
-    if not done % _AT_ONCE:
-      shown(done, len(indices))
-  if len(unreadable) == len(indices):
+  indices = np.arange(len(encoded.labels))
+  if most is not None and most < len(indices):
+    indices = np.sort(np.random.default_rng(_SEED).permutation(len(indices))[:most])
+  found: dict[int, tuple[tuple[int, int], bytes]] = {}
+  unreadable: dict[int, str] = {}
+  with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
+    for start in range(0, len(indices), _AT_ONCE):
+      shown(start, len(indices))
+      some = indices[start:start + _AT_ONCE].tolist()
+      for index, look in zip(some, pool.map(functools.partial(_look, encoded), some), strict=True):
+        if isinstance(look, str):
+          unreadable[index] = look
+        else:
+          found[index] = look
+  sizes, digests = zip(*found.values(), strict=True) if found else ((), ())
+  survey = Survey(encoded, np.array(list(found), int), np.array(sizes), np.array(digests),
+                  unreadable)
+  if not found:
     index, reason = next(iter(unreadable.items()))
-    raise UsageError(f"{contents.name}: none of {len(indices):,} images can be read, such as "
-                     f"{contents.title(index)} ({reason})")
-  is_read = ~np.isin(indices, list(unreadable))
-  rows = rows[is_read]
-  equal = duplicates.equal(rows["digest"])
-  return Survey(indices[is_read], rows, len(indices), unreadable,
-                np.bincount(contents.labels, minlength=len(contents.class_names)), equal,
-                duplicates.similar(rows["thumbnail"], _comparable(rows, equal)))
+    raise UsageError(f"{encoded.path}: none of {len(indices):,} images can be read, such as "
+                     f"{survey.title(index)} ({reason})")
+  return survey
 
 
-def _comparable(rows: np.ndarray, equal: list[np.ndarray]) -> np.ndarray:
-  """The positions of images that are worth comparing: not tiny, and one of each equal group."""
-  is_worth = np.minimum(rows["width"], rows["height"]) >= _LEAST_SIDE
-  for group in equal:
-    is_worth[group[1:]] = False
-  return np.flatnonzero(is_worth)
+def _look(encoded: EncodedImages, index: int) -> tuple[tuple[int, int], bytes] | str:
+  """The (width, height) of an image and the digest of its content; or why it cannot be read."""
+  try:
+    content = encoded.read(index)
+    with opened(content) as image:
+      height, width = Original(image).size
+      image.draft(None, (64, 64))  # Large JPEG files are decoded fast, at a fraction.
+      upright_rgb(image)
+    return (width, height), hashlib.blake2b(content, digest_size=16).hexdigest().encode()
+  except UsageError:
+    raise
+  except Exception as error:  # Pillow raises errors of many types for broken files.
+    return reason_of(error)
+
+
+def concerns(survey: Survey, test: Survey | None = None) -> list[Concern]:
+  """Lines about faults that break or mislead a training, the worst first.
+
+  Args:
+    survey: the images to train on.
+    test: the images to test on, if the user has named some.
+  """
+  found = [*_faults(survey), *(_leaks(survey, test) if test else [])]
+  return sorted(found, key=lambda concern: concern.kind)
+
+
+def _faults(survey: Survey) -> Iterator[Concern]:
+  names, labels = survey.encoded.class_names, survey.encoded.labels
+  if survey.unreadable:
+    reason = next(iter(survey.unreadable.values()))
+    yield Concern("bad", f"{_count(survey.unreadable, 'image')} cannot be read: "
+                         f"{_few(list(survey.unreadable), survey.title)} ({reason}). A training "
+                         "stops there, unless on_error = 'skip'.")
+  if empty := np.flatnonzero(survey.counts == 0).tolist():
+    yield Concern("bad", f"{_count(empty, 'class', 'classes')} without any image: "
+                         f"{_few(empty, names.__getitem__)}.")
+  copies = survey.copies()
+  if crossing := [group for group in copies if len(set(labels[group])) > 1]:
+    yield Concern("bad", f"{_count(crossing, 'image')} in two classes or more: copies with equal "
+                         "content and different labels, such as "
+                         f"{_few(crossing[0], survey.title)}.")
+  if copies:
+    number = sum(len(group) - 1 for group in copies)
+    yield Concern("warn", f"{number:,} of {len(survey.indices):,} images are exact copies of "
+                          f"another, such as {_few(copies[0], survey.title)}. Held-out images may "
+                          "be among those trained on.")
+  sizes = collections.Counter(map(tuple, survey.sizes.tolist()))
+  if len(sizes) > 1:
+    short, long = survey.sizes.min(1), survey.sizes.max(1)
+    yield Concern("warn", f"{len(sizes):,} sizes, the shorter side from {short.min():,} to "
+                          f"{short.max():,} px. A training gets center squares, without "
+                          f"{100 * np.median(1 - short / long):.0f} % of the median image.")
+
+
+def _leaks(survey: Survey, test: Survey) -> Iterator[Concern]:
+  if shared := np.flatnonzero(np.isin(test.digests, survey.digests)).tolist():
+    name = lambda position: test.title(int(test.indices[position]))
+    yield Concern("bad", f"{_count(shared, 'image')} of {test.encoded.path} to test on "
+                         f"{'is' if len(shared) == 1 else 'are'} among those to train on: "
+                         f"{_few(shared, name)}.")
+  if test.encoded.class_names != survey.encoded.class_names:
+    yield Concern("bad", f"{test.encoded.path} has other classes: "
+                         f"{_few(test.encoded.class_names)}. Its labels mean something else.")
+
+
+def _few(things: Sequence, name: Callable = str) -> str:
+  names = ", ".join(str(name(thing)) for thing in things[:_NAMED])
+  return names + (f" and {len(things) - _NAMED:,} more" if len(things) > _NAMED else "")
+
+
+def _count(things: Sequence | dict, one: str, many: str = "") -> str:
+  return f"{len(things):,} {one if len(things) == 1 else many or f'{one}s'}"

@@ -13,14 +13,14 @@ ERRORS = {  # The mistake: what was typed, and the only line.
     "arguments swapped: data": (
         "--real=real --fake=digits", "--fake=digits: is real data; write it as --real"),
     "a misspelled data set": (
-        "--real=digit --fake=fake", "no such folder or file; write one of images, or digits, sha"),
+        "--real=digit --fake=fake", "tfds:NAME or hf:NAME. Did you mean 'digits'?"),
     "an empty folder": (
         "--real=real --fake=empty", "empty: has no images (file types: .bmp .gif .jpeg .jpg .png)"),
     "no such file": ("--real=real --fake=gone.zip", "gone.zip: no such folder or file"),
     "a file of text": (
-        "--real=real --fake=file.txt", "file.txt: is a file; write a folder of images, a .zip or"),
+        "--real=real --fake=file.txt", "file.txt: is a file; write a folder or .zip of images"),
     "a broken archive": (
-        "--real=real --fake=no.zip", "no.zip: its content is not that of a .zip file"),
+        "--real=real --fake=no.zip", "ImageZip.path = 'no.zip': is not a ZIP archive"),
     "floats in [0, 1]": (
         "--real=real --fake=unit.npz", "has numbers from 0 to 1, and images are uint8 from 0 to "
         "255; save np.uint8(np.round(255 * images))"),
@@ -33,7 +33,7 @@ ERRORS = {  # The mistake: what was typed, and the only line.
     "an array of no images": (
         "--real=real --fake=labels.npz", "has 0 arrays of images among: arr_0 [4]; save one"),
     "a broken image": (
-        "--real=real --fake=broken", "005.png cannot be read as an image (cannot identify image"),
+        "--real=real --fake=broken", "005.png cannot be read as an image (its content is not that"),
     "16 bits": ("--real=real --fake=deep", "003.png cannot be read as an image (it has more than"),
     "images of two sizes": (
         "--real=real --fake=unequal", "010.png is 16x16 and the first image 8x8; write --resol"),

@@ -10,13 +10,13 @@ from PIL import Image
 
 from models.vision import convert as convert_lib
 from models.vision.builtin.digits import digit_images
-from models.vision.data import NAMED
 from models.vision.files.image_folder import ImageFolder, list_folder
 from models.vision.files.image_zip import ImageZip
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import InMemoryImages, read
 from models.vision.shards import sharded_images
 from models.vision.shards.tfrecords import TFRecords
+from models.vision.sources import NAMED
 from replicator.errors import UsageError
 
 
