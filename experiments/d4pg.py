@@ -65,10 +65,10 @@ class D4PG(tf.Module):
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
-    critic_gradients, losses = self._critic_gradients(batch, observations)
-    policy_gradients, value = self._policy_gradients(observations)
-    self.optimizers["critic"].apply(critic_gradients, self.critic.trainable_variables)
-    self.optimizers["policy"].apply(policy_gradients, self.policy.trainable_variables)
+    # Both updates are those of the present networks: the policy's climbs the critic as it is.
+    target = self.returns.target(batch.reward, batch.discount, self._following(batch))
+    value = self._update_policy(observations)
+    losses = self._update_critic(batch, observations, target)
     self.replay.update_priorities(batch, losses)
     return {"critic": tf.reduce_mean(batch.weight * losses), "value": value,
             **self.actor.scalars(), **self.replay.scalars()}
@@ -82,18 +82,6 @@ class D4PG(tf.Module):
   def _action(self, observations: tf.Tensor) -> tf.Tensor:
     return tf.tanh(self.policy(observations))
 
-  def _critic_gradients(self, batch: Transitions, observations: tf.Tensor
-                        ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """The critic's gradients towards the n-step returns, and the loss of each example [n]."""
-    target = self.returns.target(batch.reward, batch.discount, self._following(batch))
-
-    def loss():
-      losses = self.returns.losses(target, self.critic(observations, batch.action))
-      return tf.reduce_mean(batch.weight * losses), losses
-
-    (_, losses), gradients = self.optimizers["critic"].loss_and_gradients(loss)
-    return gradients, losses
-
   def _following(self, batch: Transitions) -> tf.Tensor:
     """The target critic's outputs for the target policy after the n steps: `[n, outputs]`."""
     observations = self.normalizer(batch.next_observation)
@@ -102,16 +90,15 @@ class D4PG(tf.Module):
     with self.optimizers["critic"].averaged_weights():
       return self.critic(observations, actions)
 
-  def _policy_gradients(self, observations: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """The policy's gradients up the critic's mean return, and the mean of these returns []."""
+  def _update_policy(self, observations: tf.Tensor) -> tf.Tensor:
+    """Moves the policy up the critic's mean return; returns the mean of these returns []."""
     def loss():
       actions = self._action(observations)
       # As if the loss were the inner product with a constant: the critic's own weights stay.
       ascent, values = self._ascent(observations, tf.stop_gradient(actions))
       return -tf.reduce_mean(tf.reduce_sum(ascent * actions, 1)), tf.reduce_mean(values)
 
-    (_, value), gradients = self.optimizers["policy"].loss_and_gradients(loss)
-    return gradients, value
+    return self.optimizers["policy"].minimize(loss)[1]
 
   def _ascent(self, observations: tf.Tensor, actions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The clipped dq/da of each example: `[n, *shape], [n, a] -> [n, a]`; and its value q [n]."""
@@ -120,6 +107,15 @@ class D4PG(tf.Module):
       values = self.returns.mean(self.critic(observations, actions))
     gradient = tape.gradient(values, actions)
     return tf.clip_by_norm(gradient, self.action_gradient_norm, axes=[1]), values
+
+  def _update_critic(self, batch: Transitions, observations: tf.Tensor, target: tf.Tensor
+                     ) -> tf.Tensor:
+    """Moves the critic towards the returns' target; returns the loss of each example [n]."""
+    def loss():
+      losses = self.returns.losses(target, self.critic(observations, batch.action))
+      return tf.reduce_mean(batch.weight * losses), losses
+
+    return self.optimizers["critic"].minimize(loss)[1]
 
 
 @gin.configurable
