@@ -17,13 +17,13 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from models.vision.images.decode import Shape, decode
 from models.vision.images.encoded_images import EncodedImages, reason_of
+from models.vision.images.thread_map import map_in_threads
 from models.vision.images.write import png
 from models.vision.shards import index as shard_index
 from models.vision.shards import sharded_images
@@ -163,12 +163,11 @@ def _digest(source: EncodedImages, count: int, image_shape: Shape | None) -> str
 def _examples(source: EncodedImages, first: int, last: int, image_shape: Shape | None,
               shown: Callable[[int, int], None]) -> Iterator[tuple[bytes, int]]:
   """The contents and labels of the images from `first` on."""
-  with ThreadPoolExecutor(os.cpu_count()) as pool:
-    for start in range(first, last, _AT_ONCE):
-      shown(start, len(source.labels))
-      some = range(start, min(start + _AT_ONCE, last))
-      contents = pool.map(lambda index: _content(source, index, image_shape), some)
-      yield from zip(contents, source.labels[some.start:some.stop].tolist(), strict=True)
+  contents = map_in_threads(lambda index: _content(source, index, image_shape), range(first, last))
+  for index, content in zip(range(first, last), contents, strict=True):
+    if not index % _AT_ONCE:
+      shown(index, len(source.labels))
+    yield content, int(source.labels[index])
 
 
 def _content(source: EncodedImages, index: int, image_shape: Shape | None) -> bytes:

@@ -1,9 +1,8 @@
 """Sets of images to evaluate: encoded images, the array of an NPZ, or the examples of a source."""
 
 import hashlib
-import os
+import itertools
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from PIL import Image
 from models.vision.images.decode import center_square, opened, upright_rgb
 from models.vision.images.encoded_images import EncodedImages, reason_of
 from models.vision.images.image_source import ImageSource, read
+from models.vision.images.thread_map import map_in_threads
 from models.vision.sources import open_encoded
 from replicator import UsageError
 
@@ -148,16 +148,16 @@ class _Encoded:
     self.resolution = self._decode(0).shape[:2]
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
-      for i in range(0, len(indices), _AT_A_TIME):
-        images = list(pool.map(self._decode, indices[i:i + _AT_A_TIME].tolist()))
-        for index, image in zip(indices[i:], images, strict=False):
-          if image.shape[:2] != self.resolution:
-            raise UsageError(
-                f"{self._encoded.name(index)} is {_size(image.shape)} and the first image "
-                f"{_size(self.resolution)}; write --resolution={min(self.resolution)} for center "
-                "squares of one size, or resize the images")
-        yield np.stack(images)
+    decoded = map_in_threads(self._decode, indices.tolist())
+    for i in range(0, len(indices), _AT_A_TIME):
+      images = list(itertools.islice(decoded, _AT_A_TIME))
+      for index, image in zip(indices[i:], images, strict=False):
+        if image.shape[:2] != self.resolution:
+          raise UsageError(
+              f"{self._encoded.name(index)} is {_size(image.shape)} and the first image "
+              f"{_size(self.resolution)}; write --resolution={min(self.resolution)} for center "
+              "squares of one size, or resize the images")
+      yield np.stack(images)
 
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
     return self._encoded.labels[indices] if self.class_names else None

@@ -1,8 +1,6 @@
 """Data sets of TensorFlow Datasets, read through its sources with random access."""
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import gin
 import numpy as np
@@ -10,6 +8,7 @@ from absl import logging
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
+from models.vision.images.thread_map import map_in_threads
 from replicator import UsageError
 from replicator.errors import first_line
 
@@ -71,8 +70,8 @@ class PreparedImages:
         raise UsageError(f"TFDS.{parameter} = {feature!r}: no such feature in {name}; it has: "
                          f"{', '.join(sorted(features))}")
     self._files = list(map(str, builder.info.splits[split].filepaths))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-      labels = np.array(list(pool.map(lambda i: self._data[i][label], range(len(self._data)))))
+    labels = np.array(list(map_in_threads(lambda i: self._data[i][label],
+                                          range(len(self._data)))))
     self.labels, self.class_names = labels_lib.from_numbers(labels, f"TFDS.label = {label!r}")
     if names := getattr(features[label], "names", None):
       self.class_names = tuple(names)

@@ -1,9 +1,7 @@
 """Encoded images, such as the files of a folder, as a source: decoded as they are drawn."""
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +10,7 @@ from absl import logging
 
 from models.vision.images.decode import Original, View, decode, opened
 from models.vision.images.image_source import InMemoryImages, drawn_by_numpy
-from models.vision.images.thread_map import in_threads
+from models.vision.images.thread_map import in_threads, map_in_threads
 from replicator import UsageError
 
 MEMORY_LIMIT = 2 ** 31
@@ -193,13 +191,11 @@ def decode_many(encoded: EncodedImages, indices: Sequence[int],
       return reason_of(error)
     return ""
 
-  with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
-    for position, failure in enumerate(pool.map(at, range(len(indices)))):
-      if failure and stops_for:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise _unreadable(encoded.name(indices[position]), failure, stops_for)
-      if failure:
-        failures[position] = failure
+  for position, failure in enumerate(map_in_threads(at, range(len(indices)))):
+    if failure and stops_for:
+      raise _unreadable(encoded.name(indices[position]), failure, stops_for)
+    if failure:
+      failures[position] = failure
   return images, failures
 
 

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from models.vision.images.decode import Original, opened, upright_rgb
 from models.vision.images.encoded_images import EncodedImages, reason_of
+from models.vision.images.thread_map import map_in_threads
 from replicator import UsageError
 
 _SEED = 5       # Fixed, so that the same data makes the same page.
@@ -83,15 +83,14 @@ def examine(encoded: EncodedImages, most: int | None = None,
     indices = np.sort(np.random.default_rng(_SEED).permutation(len(indices))[:most])
   found: dict[int, tuple[tuple[int, int], bytes]] = {}
   unreadable: dict[int, str] = {}
-  with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the GIL.
-    for start in range(0, len(indices), _AT_ONCE):
-      shown(start, len(indices))
-      some = indices[start:start + _AT_ONCE].tolist()
-      for index, look in zip(some, pool.map(functools.partial(_look, encoded), some), strict=True):
-        if isinstance(look, str):
-          unreadable[index] = look
-        else:
-          found[index] = look
+  looks = map_in_threads(functools.partial(_look, encoded), indices.tolist())
+  for done, (index, look) in enumerate(zip(indices.tolist(), looks, strict=True)):
+    if not done % _AT_ONCE:
+      shown(done, len(indices))
+    if isinstance(look, str):
+      unreadable[index] = look
+    else:
+      found[index] = look
   sizes, digests = zip(*found.values(), strict=True) if found else ((), ())
   survey = Survey(encoded, np.array(list(found), int), np.array(sizes), np.array(digests),
                   unreadable)

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,10 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf.message import DecodeError
 
+from models.vision.images.thread_map import map_in_threads
 from models.vision.shards import index as shard_index
 from replicator import UsageError
-from replicator.internals.tensorflow_internals import record_reader
+from replicator.training.records import record_reader
 
 _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 _LAYOUT = "write the path of shards in ImageNet's layout, or of those of models.vision.convert"
@@ -67,12 +67,7 @@ def read_indexes(shards: list[Path], skips: bool = False
     UsageError: a shard is not of this layout, or changed since it was indexed; or it is truncated
       or has a corrupt record.
   """
-  with ThreadPoolExecutor(os.cpu_count()) as pool:
-    try:
-      indexes = list(pool.map(lambda shard: _index_of(shard, skips), shards))
-    except BaseException:
-      pool.shutdown(wait=False, cancel_futures=True)
-      raise
+  indexes = list(map_in_threads(lambda shard: _index_of(shard, skips), shards))
   names = {int(label): str(name) for index in indexes
            for label, name in zip(index["labels"], index["names"], strict=True)}
   return ([index["images"] for index in indexes],

@@ -34,8 +34,8 @@ def run(capsys, *words):
 
 def page_of(capsys, folder, *words):
   """The page of a command line and the lines after it."""
-  status, shown, error = run(capsys, *words, f"--out={folder / 'a.html'}")
-  assert (status, error) == (0, "")
+  status, shown, _ = run(capsys, *words, f"--out={folder / 'a.html'}")
+  assert status == 0
   begin = next(i for i, line in enumerate(shown) if f"wrote {folder / 'a.html'}: " in line)
   return (folder / "a.html").read_text(), shown[begin:]
 
