@@ -7,6 +7,7 @@ from typing import Any
 
 import gin
 
+from replicator import moved
 from replicator.configuration.gin_internals import match, registry
 from replicator.errors import UsageError, nearest
 
@@ -42,6 +43,8 @@ def find(scoped: str, parameter: str | None = None, fitting: Sequence[str] = ()
     names = ", ".join(registry().matching_selectors(selector))
     raise UsageError(f"'{selector}' may mean any of: {names}; write more of the name") from error
   name = selector.rpartition(".")[2]
+  if not found or (parameter and parameter not in parameters(found)):
+    _refuse_old_name(selector, parameter or "")
   if not found:
     hint = (_with_scopes_first(scope, selector, parameter)
             or nearest(name, fitting or configurable_names())
@@ -59,6 +62,31 @@ def find(scoped: str, parameter: str | None = None, fitting: Sequence[str] = ()
     has = f"It has: {', '.join(known)}" if known else "It has none"
     raise UsageError(f"'{name}' has no parameter '{parameter}'.{nearest(parameter, known)} {has}")
   return found
+
+
+def _refuse_old_name(selector: str, parameter: str) -> None:
+  written = f"{selector}.{parameter}" if parameter else selector
+  new = renamed(selector, parameter)
+  if new is None:
+    raise UsageError(f"{written} is gone: {moved.remedy(written) or moved.remedy(selector)}")
+  if new != (selector, parameter):
+    raise UsageError(f"{written} has another name now: write {'.'.join(filter(None, new))}")
+
+
+def renamed(selector: str, parameter: str = "") -> tuple[str, str] | None:
+  """Today's names of what a gin file calls `selector` and `parameter`; None if they are gone.
+
+  Names that are configurable today, or are in no table, are returned as they are.
+  """
+  owners = registry().matching_selectors(selector)
+  if owners and (not parameter or any(parameter in parameters(registry()[o]) for o in owners)):
+    return selector, parameter
+  owner = owners[0] if owners else selector
+  if any(map(moved.remedy, [f"{owner}.{parameter}", *([] if owners else [selector])])):
+    return None
+  found = moved.renamed(owner, parameter, lambda new: next(
+      map(short_name, registry().matching_selectors(new)), None))
+  return (selector, parameter) if found == (owner, parameter) else found
 
 
 def parameters(configurable: gin.config.Configurable) -> list[str]:

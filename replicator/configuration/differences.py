@@ -2,10 +2,12 @@
 
 import dataclasses
 import tokenize
+from collections.abc import Callable, Collection
 from typing import Any
 
 from gin import config_parser
 
+from replicator import moved
 from replicator.errors import first_line
 
 
@@ -31,28 +33,38 @@ def differences(before: str, now: str) -> list[Difference]:
   Raises:
     ValueError: a text is not gin.
   """
-  old, new = written_values(before), written_values(now)
+  old, new = (written_values(text, names_in(other)) for text, other in
+              ((before, now), (now, before)))
   return [Difference(name, old.get(name), new.get(name)) for name in sorted({*old, *new})
           if old.get(name) != new.get(name)]
 
 
-def written_values(written: str) -> dict[str, str]:
+def written_values(written: str, beside: Collection[str] = ()) -> dict[str, str]:
   """The values in the text of a configuration: `{name: value as gin text}`, macros replaced.
 
+  A configurable that has moved gets its new name if that is `beside`, in `names_in` another
+  configuration; elsewhere the same word may be a name of the user's.
+
   Raises:
     ValueError: the text is not gin.
   """
-  return {name: repr(value) for name, value in values(written).items()}
+  return {name: repr(value) for name, value in values(written, beside).items()}
 
 
-def values(written: str) -> dict[str, Any]:
+def values(written: str, beside: Collection[str] = ()) -> dict[str, Any]:
   """The values in the text of a configuration, with `Reference`s: `{name: value}`.
 
+  `beside` is as in `written_values`.
+
   Raises:
     ValueError: the text is not gin.
   """
+  def renamed(selector: str, parameter: str) -> tuple[str, str]:
+    return moved.renamed(selector, parameter, lambda new: next(
+        (name for name in beside if moved.ends(new, name)), None))
+
   try:
-    statements = bindings_in(written)
+    statements = bindings_in(written, renamed)
   except NOT_GIN as error:
     raise ValueError(f"not valid gin: {first_line(error)}") from error
   macros = {"/".join(filter(None, [scope, selector])): value
@@ -61,7 +73,20 @@ def values(written: str) -> dict[str, Any]:
           for scope, selector, parameter, value in statements if parameter}
 
 
+def names_in(written: str) -> set[str]:
+  """The configurables that the text of a configuration names; none if it is not gin."""
+  try:
+    statements = bindings_in(written)
+  except NOT_GIN:
+    return set()
+  return {name for _, selector, parameter, value in statements for name in
+          ([selector] * bool(parameter) + [each.selector for each in references_in(value)])}
+
+
 NOT_GIN = (SyntaxError, tokenize.TokenError, RecursionError)
+Renamed = Callable[[str, str], tuple[str, str] | None]
+"""Returns the names of today for those of a configurable and its parameter; None if they are gone.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,17 +107,30 @@ class Reference:
 
 
 class _Delegate(config_parser.ParserDelegate):
+  def __init__(self, renamed: Renamed):
+    self._renamed = renamed
+
   def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
-    return Reference(scoped_configurable_name, evaluate)
+    scope, slash, selector = scoped_configurable_name.rpartition("/")
+    return Reference(scope + slash + (self._renamed(selector, "") or (selector,))[0], evaluate)
 
   def macro(self, macro_name: str) -> Reference:
     return Reference(macro_name, is_macro=True)
 
 
-def bindings_in(written: str) -> list[tuple[str, str, str, Any]]:
-  """The bindings as (scope, selector, parameter, value), with names that need not be registered."""
-  return [statement[:4] for statement in config_parser.ConfigParser(written, _Delegate())
-          if isinstance(statement, config_parser.BindingStatement)]
+def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (selector, parameter)
+                ) -> list[tuple[str, str, str, Any]]:
+  """The bindings as (scope, selector, parameter, value), with names that need not be registered.
+
+  Those that are `renamed` to None are left out.
+  """
+  found = []
+  for statement in config_parser.ConfigParser(written, _Delegate(renamed)):
+    if isinstance(statement, config_parser.BindingStatement):
+      scope, selector, parameter, value, _ = statement
+      if names := renamed(selector, parameter) if parameter else (selector, parameter):
+        found.append((scope, *names, value))
+  return found
 
 
 def _expanded(value: Any, macros: dict[str, Any]) -> Any:

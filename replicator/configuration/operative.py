@@ -9,7 +9,7 @@ import gin
 
 from replicator import atomic
 from replicator.configuration import checks, statements
-from replicator.configuration.configurables import defaults
+from replicator.configuration.configurables import defaults, renamed
 from replicator.configuration.differences import NOT_GIN, bindings_in, differences, references_in
 from replicator.configuration.gin_internals import (
   Values,
@@ -118,7 +118,7 @@ def calls_in(written: str) -> Values:
   """The calls in a configuration's text whose names are configurable now; none if it is not gin."""
   calls: Values = {}
   try:
-    bindings = bindings_in(written)
+    bindings = bindings_in(written, renamed)
   except NOT_GIN:
     return {}
   for scope, selector, parameter, value in bindings:

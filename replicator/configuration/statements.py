@@ -5,6 +5,7 @@ import dataclasses
 import glob
 import os
 import re
+import sys
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import gin
 from gin import config_parser
 
-from replicator.configuration.configurables import binding_name, find, makers
+from replicator import moved
+from replicator.configuration.configurables import binding_name, find, makers, renamed
 from replicator.configuration.gin_internals import (
   LocatedParser,
   add_imports,
@@ -68,7 +70,8 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list
   """Binds the values of gin files, in order, and then those of the command line.
 
   A file includes another one by a path relative to itself or to the working directory. `find` looks
-  up the names that statements bind and refer to. Returns all statements, also overridden ones.
+  up the names that statements bind and refer to. Returns all statements, also overridden ones. The
+  names in the `config.gin` of an earlier run may have moved since.
 
   Raises:
     UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.
@@ -126,16 +129,21 @@ class _Reader:
     """Reads the statements of a file, or of one `--gin_param`: then `file` is None."""
     parser = None
     lines: dict[tuple, int] = {}
+    is_record = text.startswith(RECORD_HEADER)
+    gone: list[str] = []
 
     def line_being_read() -> str:
       return text.splitlines()[parser.line_of_statement - 1] if parser else ""
 
     with parse_scope() as context:
       try:
-        parser = LocatedParser(text, _Delegate(self._find, line_being_read))
+        parser = LocatedParser(text, _Delegate(self._find, line_being_read, is_record))
         for statement in parser:
           with _located(_place(file, statement.location.line_num)):
-            self._take(statement, file, context, lines, text.startswith(RECORD_HEADER))
+            if present := _of_today(statement) if is_record else statement:
+              self._take(present, file, context, lines, is_record)
+            else:
+              gone.append(f"{statement.selector}.{statement.arg_name}")
       except tokenize.TokenError as error:
         raise _not_gin(file, parser, error.args[1][0], error.args[0], text) from error
       except SyntaxError as error:
@@ -148,6 +156,8 @@ class _Reader:
         where = _place(file, parser.line_of_reference)
         raise _PlacedError(f"{where}: {first_line(error)}") from error
       add_imports(context.imports)
+    if gone:
+      print(f"note: {file}: read without what is gone: {', '.join(gone)}", file=sys.stderr)
 
   def _take(self, statement: Any, file: str | None, context: gin.config.ParseContext,
             lines: dict[tuple, int], is_record: bool) -> None:
@@ -186,15 +196,29 @@ class _Reader:
 class _Delegate(gin.config.ParserDelegate):
   """Looks up the references in values; `line()` is the first line of the present statement."""
 
-  def __init__(self, find: Find, line: Callable[[], str]):
+  def __init__(self, find: Find, line: Callable[[], str], is_record: bool):
     super().__init__()
     self._find = find
     self._line = line
+    self._is_record = is_record
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
+    if self._is_record:
+      scope, slash, selector = scoped_selector.rpartition("/")
+      scoped_selector = scope + slash + (renamed(selector) or (selector,))[0]
     sets = re.match(r"\s*(?:[\w./]*/)?([\w.]+)\.(\w+)\s*=", self._line())
     self._find(scoped_selector, fitting=makers(sets[1], sets[2]) if sets else ())
     return super().configurable_reference(scoped_selector, evaluate)
+
+
+def _of_today(statement: Any) -> Any:
+  """A statement of a `config.gin` with the names of today; None if what it binds is gone."""
+  if isinstance(statement, config_parser.ImportStatement):
+    return statement._replace(module=moved.MODULES.get(statement.module, statement.module))
+  if isinstance(statement, config_parser.BindingStatement) and statement.arg_name:
+    names = renamed(statement.selector, statement.arg_name)
+    return names and statement._replace(selector=names[0], arg_name=names[1])
+  return statement
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from tests.python_files import ROOT, TREES, check_none, imports
 
 # From the ground up. A room or file imports only what is on the floors below it.
 FLOORS = [
-    {"errors", "atomic", "processes"},
+    {"errors", "atomic", "processes", "moved"},
     {"console"},
     {"internals", "configuration", "launch", "ray_cluster"},
     {"step"},
@@ -24,8 +24,8 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 # These load no TensorFlow, so that commands and pages start fast.
-WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "console", "configuration", "launch",
-                      "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers"}
+WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "console", "configuration",
+                      "launch", "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"replicator/console/quiet.py",
                                 "replicator/workdir/writer.py"}
 

@@ -24,7 +24,9 @@ from models.gan.networks.building import (
 )
 from models.gan.networks.residual_blocks import DownBlock
 from models.gan.networks.sngan_blocks import down_block, up_block
-from replicator import GlobalBatchNorm, SpectralNorm, UsageError
+from replicator import GlobalBatchNorm, SpectralNorm, UsageError, moved
+
+moved.say_where(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,8 @@ class SNGANGenerator(keras.Model):
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
                width: float = 1.0, num_classes: int = 0):
-    super().__init__(autocast=False)
+    # TensorFlow orders sums by the names of operations: runs of earlier versions resume exactly.
+    super().__init__(autocast=False, name="generator")
     architecture = architecture_of("SNGANGenerator", "SN-GAN", ARCHITECTURES, resolution)
     first, *others = _channels(architecture.up, width)
     self.num_classes = num_classes
@@ -121,7 +124,7 @@ class SNGANDiscriminator(keras.Model):
 
   def __init__(self, resolution: int, channels: int = 3, width: float = 1.0,
                num_classes: int = 0, code_dim: int = 0):
-    super().__init__(autocast=False)
+    super().__init__(autocast=False, name="discriminator")
     architecture = architecture_of("SNGANDiscriminator", "SN-GAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
     self.num_classes = num_classes

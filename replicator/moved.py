@@ -1,0 +1,164 @@
+"""Where public names went: modules, what they hold, and what gin files name.
+
+A program or a gin file that uses an old name gets one line with the new one. The `config.gin` of an
+earlier run is read as if it had the new names.
+"""
+
+import functools
+import importlib.abc
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+# In each package, the old and the new names of modules. An old one may be a package today.
+_IN_PACKAGES = {
+    "models.vision": {
+        "images": "images.image_source", "pictures": "images.decode",
+        "in_threads": "images.thread_map", "picture_files": "images.write",
+        "decoding": "images.encoded_images", "encoding": "images.encoded_examples",
+        "held_out": "images.subset", "grid": "images.grid", "labels": "images.labels",
+        "folder": "files.image_folder", "image_zip": "files.image_zip",
+        "image_arrays": "files.image_arrays", "tfds": "files.tfds",
+        "hugging_face": "files.hugging_face", "digits": "builtin.digits",
+        "stacked_digits": "builtin.stacked_digits", "shapes": "builtin.shapes",
+        "shards": "shards.sharded_images", "shard_index": "shards.index",
+        "imagenet_shards": "shards.imagenet", "tfrecords": "shards.tfrecords",
+        "augment": "augmentation.random_view", "mixing": "augmentation.mixup",
+        "resnet": "classification.resnet", "lars": "classification.lars",
+        "linear_probe": "classification.linear_probe",
+        "classifier": "classification.small_classifier"},
+    "models": {
+        "gan.augmentation.shift": "vision.augmentation.flip_and_shift"},
+    "models.rl": {
+        "environments": "environments.environments", "environment_wrapper": "environments.wrapper",
+        "environment_registry": "environments.registry", "rendering": "environments.rendering",
+        "processes": "environments.subprocesses", "replay": "replay.replay",
+        "replay_writer": "replay.writer", "sum_tree": "replay.sum_tree",
+        "timesteps": "replay.timesteps", "rate_limiter": "replay.rate_limiter",
+        "networks": "networks.actor_critic", "critic_heads": "networks.critic_heads",
+        "categorical": "networks.categorical", "normalization": "networks.observation_normalizer",
+        "actor": "acting.actor", "environment_loop": "acting.environment_loop",
+        "action_noise": "acting.action_noise", "saved_state": "acting.saved_state",
+        "adder": "acting.adder", "evaluation": "acting.evaluation",
+        "episode_picture": "acting.episode_picture", "actor_pool": "actor_pool.pool",
+        "actor_process": "actor_pool.actor_process", "ray_actors": "actor_pool.ray_actor",
+        "exported_policy": "actor_pool.policy_graph", "supervisor": "actor_pool.supervisor"},
+    "models.gan": {
+        "losses": "losses.adversarial", "bigbigan_losses": "losses.bigbigan",
+        "tfgan": "losses.tfgan", "latents": "latents.distributions",
+        "latent_optimization": "latents.optimization", "evaluation": "evaluation.sample_quality",
+        "feature_metrics": "evaluation.feature_metrics",
+        "mode_coverage": "evaluation.mode_coverage",
+        "sample_evaluator": "evaluation.sample_evaluator", "sampling": "evaluation.sampling",
+        "sample_variance": "evaluation.sample_variance"},
+    "models.metrics": {
+        "frechet": "distances.frechet", "kernel": "distances.kernel",
+        "neighbors": "distances.neighbors", "inception_score": "distances.inception_score",
+        "sliced_wasserstein": "distances.sliced_wasserstein",
+        "statistics": "distances.feature_statistics", "checks": "distances.checks",
+        "extractor": "extractors.extractor", "inception": "extractors.inception",
+        "efficientnet": "extractors.efficientnet", "adaptors": "extractors.keras_features",
+        "pretrained": "extractors.torch_weights", "torch_file": "extractors.torch_file",
+        "torch_pickle": "extractors.torch_pickle", "image_sets": "images.image_sets",
+        "image_classes": "images.image_classes"},
+    "replicator": {
+        "collectives.calls": "collectives.validation",
+        "collectives.moves": "collectives.primitives",
+        "collectives.transport": "collectives.packing",
+        "collectives.items": "collectives.map_reduce",
+        "strategies.dealing": "strategies.distributed_evaluation",
+        "strategies.equal_calls": "strategies.collective_order",
+        "strategies.unsupported": "strategies.layer_support", "trackers.follower": "trackers.sync",
+        "trackers.record": "trackers.run_log", "sweeps.attempt": "sweeps.trial_process",
+        "optimizers.networks": "optimizers.owned_variables", "workdir.owner": "workdir.lock",
+        "workdir.introduction": "workdir.run_summary",
+        "divergence.signals": "divergence.diagnostics",
+        "checkpoints.copies": "checkpoints.replica_checksums",
+        "app.library_names": "app.keras_configurables", "step.nests": "step.nest",
+        "layers.pool": "example_pool"},}
+MODULES = {f"{package}.{old}": f"{package}.{new}"
+           for package, moved in _IN_PACKAGES.items() for old, new in moved.items()}
+"""The full names of modules, new by old."""
+
+NAMES = {
+    "replicator.Pool": "replicator.ExamplePool",
+    "models.gan.networks.sngan.Generator": "models.gan.networks.sngan.SNGANGenerator",
+    "models.gan.networks.sngan.Discriminator": "models.gan.networks.sngan.SNGANDiscriminator"}
+"""The full names of what modules hold, and of gin's `configurable.parameter`s, new by old."""
+
+GONE: dict[str, str] = {}
+"""The full names that have no successor, and what to write in their place."""
+
+
+def new_name(name: str) -> str | None:
+  """The new name of an old one, both as gin files write them: cut in front; None for any other."""
+  found = next((new for old, new in NAMES.items() if ends(old, name)), None)
+  module, _, last = name.rpartition(".")
+  if module and not found:
+    found = next((f"{new}.{last}" for old, new in MODULES.items() if ends(old, module)), None)
+  return found
+
+
+def renamed(selector: str, parameter: str, here: Callable[[str], str | None]) -> tuple[str, str]:
+  """The new names of a configurable and its parameter, or the same.
+
+  `here` returns the name that a new full name has in its place, or None if it is none there.
+  """
+  owner, _, last = (new_name(f"{selector}.{parameter}") or "").rpartition(".")
+  if name := here(owner):
+    return name, last
+  return here(new_name(selector) or "") or selector, parameter
+
+
+def remedy(name: str) -> str | None:
+  """The advice for a name that is gone, which may be cut in front; None for any other name."""
+  return next((remedy for old, remedy in GONE.items() if ends(old, name)), None)
+
+
+def ends(full: str, name: str) -> bool:
+  """Whether a full name may be written as `name` in a gin file."""
+  return f".{full}".endswith(f".{name}")
+
+
+def say_where(module: str) -> None:
+  """Makes the old names of `module`, which runs now, raise errors that name the new ones."""
+  running = sys.modules[module]
+  found = getattr(running, "__getattr__", functools.partial(_missing, running))
+
+  def attribute(name: str) -> Any:
+    if line := _line(f"{module}.{name}"):
+      raise ImportError(line)
+    return found(name)
+
+  running.__getattr__ = attribute  # type: ignore[method-assign]
+
+
+def _missing(module: ModuleType, name: str) -> Any:
+  message = f"module '{module.__name__}' has no attribute '{name}'"
+  if not name.startswith("_") and module.__name__ in MODULES:
+    message += f"; what it held has moved: write {MODULES[module.__name__]}.{name}"
+  raise AttributeError(message, name=name, obj=module)
+
+
+def _line(name: str) -> str | None:
+  """One line on a full name that has moved or is gone; None for any other."""
+  if new := MODULES.get(name) or NAMES.get(name):
+    return f"{name} has moved: write {new}"
+  return f"{name} is gone: {GONE[name]}" if name in GONE else None
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+  """Is asked for a module after all who find modules."""
+
+  def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+    """Raises an error for a module that has moved, or for a name in one that is a package now."""
+    package, _, last = name.rpartition(".")
+    line = _line(name)
+    if package in MODULES and not last.startswith("_"):
+      line = line or f"{name} has moved: write {MODULES[package]}.{last}"
+    if line:
+      raise ModuleNotFoundError(line)
+
+
+sys.meta_path.append(_Finder())

@@ -1,0 +1,168 @@
+"""Names that have moved: one line for who writes an old one, and the records of earlier runs."""
+
+import importlib
+import importlib.util
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import gin
+import pytest
+
+from replicator import UsageError, compare, moved, rerun
+from replicator.app import config
+from replicator.configuration import configurables, operative, statements
+from replicator.configuration.differences import differences
+from replicator.workdir.report import write_report
+
+ROOT = pathlib.Path(__file__).parents[2]
+OLD = pathlib.Path(__file__).parent / "old_runs"  # Made before the first names moved.
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+# ---- The table ----------------------------------------------------------------------------------
+
+
+def exists(name: str) -> bool:
+  """Whether a full name is that of a module, of what it holds, or of a parameter in gin files."""
+  owner, _, last = name.rpartition(".")
+  try:
+    return bool(configurables.find(owner, last))
+  except UsageError:
+    module = importlib.util.find_spec(owner)
+    return bool(module) and hasattr(importlib.import_module(owner), last)
+
+
+def test_what_has_moved_is_found_under_its_new_name_only():
+  files = {name: ROOT / f"{name.replace('.', '/')}.py" for name in moved.MODULES}
+  assert [old for old, new in moved.MODULES.items()
+          if files[old].exists() or not importlib.util.find_spec(new)] == []
+  assert [new for new in moved.NAMES.values() if not exists(new)] == []
+
+
+@pytest.mark.parametrize("statement, line", [
+    ("from models.vision.digits import Digits",
+     "models.vision.digits has moved: write models.vision.builtin.digits"),
+    ("from models.metrics import frechet",
+     "models.metrics.frechet has moved: write models.metrics.distances.frechet"),
+    ("import replicator.layers.pool",
+     "replicator.layers.pool has moved: write replicator.example_pool"),
+    ("replicator.Pool", "replicator.Pool has moved: write replicator.ExamplePool"),
+    ("from replicator import Pool", "replicator.Pool has moved: write replicator.ExamplePool"),
+    ("from models.gan.networks.sngan import Generator",
+     "models.gan.networks.sngan.Generator has moved: write "
+     "models.gan.networks.sngan.SNGANGenerator"),
+    # A module of that name is a package today.
+    ("from models.gan.losses import hinge",
+     "models.gan.losses.hinge has moved: write models.gan.losses.adversarial.hinge"),
+    ("from models.gan import losses; losses.hinge",
+     "module 'models.gan.losses' has no attribute 'hinge'; what it held has moved: write "
+     "models.gan.losses.adversarial.hinge")])
+def test_a_program_with_an_old_name_gets_one_line_with_the_new_one(statement, line):
+  with pytest.raises((ImportError, AttributeError)) as raised:
+    exec(statement, {"replicator": importlib.import_module("replicator")})
+  assert str(raised.value) == line
+
+
+def test_a_name_that_is_gone_has_its_remedy(monkeypatch):
+  monkeypatch.setitem(moved.GONE, "replicator.relic", "write nothing")
+  with pytest.raises(ImportError, match="relic is gone: write nothing"):
+    importlib.import_module("replicator").relic  # noqa: B018
+
+
+@pytest.mark.parametrize("statement, error", [
+    ("import models.nowhere", "No module named 'models.nowhere'"),
+    ("import models.gan.losses; models.gan.losses.__wrapped__", "has no attribute '__wrapped__'"),
+    ("from models.gan.losses import adversarial, tfgan", None)])
+def test_other_names_are_found_or_not_as_ever(statement, error):
+  if error is None:
+    exec(statement)
+    return
+  with pytest.raises((ImportError, AttributeError)) as raised:
+    exec(statement)
+  assert str(raised.value).endswith(error)
+
+
+def test_a_new_process_knows_of_them_whatever_it_imports_first():
+  done = subprocess.run([sys.executable, "-c", "import models.rl.rendering"], cwd=ROOT,
+                        capture_output=True, text=True, check=False)
+  assert done.stderr.splitlines()[-1] == (
+      "ModuleNotFoundError: models.rl.rendering has moved: write models.rl.environments.rendering")
+
+
+def test_a_gin_file_with_an_old_name_gets_one_line_with_the_new_one(tmp_path, monkeypatch):
+  importlib.import_module("experiments.sngan")
+  monkeypatch.setitem(moved.NAMES, "experiments.sngan.SNGAN.zdim",
+                      "experiments.sngan.SNGAN.latent_dim")
+  monkeypatch.setitem(moved.GONE, "experiments.sngan.SNGAN.relic", "leave it out")
+  for binding, line in [
+      ("a/Generator.width = 1", "Generator.width has another name now: write SNGANGenerator.width"),
+      ("train.trackers = [@sngan.Generator]",
+       "sngan.Generator has another name now: write SNGANGenerator"),
+      ("folder.ImageFolder.path = 'x'",
+       "folder.ImageFolder.path has another name now: write ImageFolder.path"),
+      ("SNGAN.zdim = 3", "SNGAN.zdim has another name now: write SNGAN.latent_dim"),
+      ("SNGAN.relic = 3", "SNGAN.relic is gone: leave it out"),
+      ("import models.vision.digits",
+       "models.vision.digits has moved: write models.vision.builtin.digits")]:
+    (tmp_path / "a.gin").write_text(f"\n{binding}\n")
+    with pytest.raises(UsageError) as raised:
+      config.parse([str(tmp_path / "a.gin")], [])
+    assert str(raised.value).splitlines()[0] == f"{tmp_path}/a.gin:2: {line}"
+
+
+# ---- Earlier runs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bigbigan", "d4pg", "gan", "resnet", "sac", "sngan"])
+def test_the_configuration_of_an_earlier_run_is_read(name):
+  importlib.import_module(f"experiments.{name}")
+  file = OLD / f"{name}.gin"
+  config.parse([str(file)], [])
+  assert len(statements.last_read()) == file.read_text().count(" = ")
+
+
+@pytest.fixture
+def run(tmp_path):
+  """The workdir of a run of LOGAN, whose networks were called Generator and Discriminator."""
+  shutil.copytree(OLD / "logan", tmp_path / "logan")
+  facts = tmp_path / "logan" / "run.json"
+  facts.write_text(facts.read_text().replace('"experiments/', f'"{ROOT}/experiments/'))
+  return tmp_path / "logan"
+
+
+def test_its_names_are_those_of_today_and_others_are_left_out(run, monkeypatch, capsys):
+  importlib.import_module("experiments.logan")
+  monkeypatch.setitem(moved.GONE, "experiments.logan.LOGAN.relic", "leave it out")
+  with (run / "config.gin").open("a") as file:
+    file.write("LOGAN.relic = 1\nimport models.vision.digits\n")
+  config.parse([str(run / "config.gin")], [])
+  assert gin.query_parameter("SNGANGenerator.width") == 0.125
+  assert gin.query_parameter("LOGAN.generator").configurable.name == "SNGANGenerator"
+  assert "import models.vision.builtin.digits\n" in operative.text()
+  assert capsys.readouterr().err == (
+      f"note: {run}/config.gin: read without what is gone: LOGAN.relic\n")
+
+
+def test_it_differs_from_a_run_of_today_in_its_values_only(run):
+  importlib.import_module("experiments.logan")
+  old = (run / "config.gin").read_text()
+  config.parse([str(run / "config.gin")], ["SNGANGenerator.width = 0.5"])
+  now = operative.text(old)
+  assert list(map(str, differences(old, now))) == ["SNGANGenerator.width = 0.5, was 0.125"]
+  # Beside a configuration without the new name, the old one may be that of a user's class.
+  assert "Generator.width" in {each.name for each in differences(old, "")}
+
+
+def test_it_can_be_compared_reported_and_run_again(run):
+  importlib.import_module("experiments.logan")
+  shutil.copytree(run, run.parent / "today")
+  config.parse([str(run / "config.gin")], ["SNGANGenerator.width = 0.5"])
+  (run.parent / "today" / "config.gin").write_text(operative.text())
+  found = compare.read([str(run), str(run.parent / "today")])
+  assert compare.configuration(found) == {"SNGANGenerator.width": ["0.125", "0.5"]}
+  assert "Generator.width" in write_report(run).read_text()
+  command = rerun.make_command(run, rerun.read_facts(run), run.parent / "again", {})
+  assert command.words[1:] == ["-m", "experiments.logan", f"--gin_file={run}/config.gin",
+                               f"--workdir={run.parent}/again"]
