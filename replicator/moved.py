@@ -6,6 +6,7 @@ earlier run is read as if it had the new names.
 
 import functools
 import importlib.abc
+import importlib.util
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -33,7 +34,7 @@ _IN_PACKAGES = {
     "models.rl": {
         "environments": "environments.environments", "environment_wrapper": "environments.wrapper",
         "environment_registry": "environments.registry", "rendering": "environments.rendering",
-        "processes": "environments.subprocesses", "replay": "replay.replay",
+        "replay": "replay.replay",
         "replay_writer": "replay.writer", "sum_tree": "replay.sum_tree",
         "timesteps": "replay.timesteps", "rate_limiter": "replay.rate_limiter",
         "networks": "networks.actor_critic", "critic_heads": "networks.critic_heads",
@@ -60,8 +61,7 @@ _IN_PACKAGES = {
         "extractor": "extractors.extractor", "inception": "extractors.inception",
         "efficientnet": "extractors.efficientnet", "adaptors": "extractors.keras_features",
         "pretrained": "extractors.torch_weights", "torch_file": "extractors.torch_file",
-        "torch_pickle": "extractors.torch_pickle", "image_sets": "images.image_sets",
-        "image_classes": "images.image_classes"},
+        "torch_pickle": "extractors.torch_pickle", "image_sets": "images.image_sets"},
     "replicator": {
         "collectives.calls": "collectives.validation",
         "collectives.moves": "collectives.primitives",
@@ -70,7 +70,8 @@ _IN_PACKAGES = {
         "strategies.dealing": "strategies.distributed_evaluation",
         "strategies.equal_calls": "strategies.collective_order",
         "strategies.unsupported": "strategies.layer_support", "trackers.follower": "trackers.sync",
-        "trackers.record": "trackers.run_log", "sweeps.attempt": "sweeps.trial_process",
+        "trackers.mlflow": "trackers.services", "trackers.trackio": "trackers.services",
+        "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",
         "optimizers.networks": "optimizers.owned_variables", "workdir.owner": "workdir.lock",
         "workdir.introduction": "workdir.run_summary",
         "divergence.signals": "divergence.diagnostics",
@@ -82,12 +83,18 @@ MODULES = {f"{package}.{old}": f"{package}.{new}"
 """The full names of modules, new by old."""
 
 NAMES = {
+    "replicator.LinearDecay": "replicator.schedules.LinearDecay",
     "replicator.Pool": "replicator.ExamplePool",
+    "replicator.TrackedRun": "replicator.trackers.tracker.TrackedRun",
+    "replicator.Tracker": "replicator.trackers.tracker.Tracker",
+    "experiments.sngan.Evaluator": "models.gan.evaluation.sample_evaluator.SampleEvaluator",
     "models.gan.networks.sngan.Generator": "models.gan.networks.sngan.SNGANGenerator",
     "models.gan.networks.sngan.Discriminator": "models.gan.networks.sngan.SNGANDiscriminator"}
 """The full names of what modules hold, and of gin's `configurable.parameter`s, new by old."""
 
-GONE: dict[str, str] = {}
+GONE = {
+    "replicator.Guard.strict": "Guard.action applies to every scalar above its limit; write "
+                               "Guard.limits"}
 """The full names that have no successor, and what to write in their place."""
 
 
@@ -136,8 +143,11 @@ def say_where(module: str) -> None:
 
 def _missing(module: ModuleType, name: str) -> Any:
   message = f"module '{module.__name__}' has no attribute '{name}'"
-  if not name.startswith("_") and module.__name__ in MODULES:
-    message += f"; what it held has moved: write {MODULES[module.__name__]}.{name}"
+  if not name.startswith("_"):
+    try:
+      importlib.util.find_spec(f"{module.__name__}.{name}")
+    except ModuleNotFoundError as error:
+      message = str(error)
   raise AttributeError(message, name=name, obj=module)
 
 
@@ -156,7 +166,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     package, _, last = name.rpartition(".")
     line = _line(name)
     if package in MODULES and not last.startswith("_"):
-      line = line or f"{name} has moved: write {MODULES[package]}.{last}"
+      new = MODULES[package]
+      if hasattr(importlib.import_module(new), last):
+        line = f"{name} has moved: write {new}.{last}"
     if line:
       raise ModuleNotFoundError(line)
 

@@ -3,6 +3,8 @@
 import importlib
 import importlib.util
 import pathlib
+import pkgutil
+import re
 import shutil
 import subprocess
 import sys
@@ -26,12 +28,11 @@ pytestmark = pytest.mark.usefixtures("restored")
 
 def exists(name: str) -> bool:
   """Whether a full name is that of a module, of what it holds, or of a parameter in gin files."""
-  owner, _, last = name.rpartition(".")
   try:
-    return bool(configurables.find(owner, last))
-  except UsageError:
-    module = importlib.util.find_spec(owner)
-    return bool(module) and hasattr(importlib.import_module(owner), last)
+    return pkgutil.resolve_name(name) is not None
+  except (ImportError, AttributeError):
+    owner, _, last = name.rpartition(".")
+    return last in configurables.parameters(configurables.find(owner))
 
 
 def test_what_has_moved_is_found_under_its_new_name_only():
@@ -57,8 +58,7 @@ def test_what_has_moved_is_found_under_its_new_name_only():
     ("from models.gan.losses import hinge",
      "models.gan.losses.hinge has moved: write models.gan.losses.adversarial.hinge"),
     ("from models.gan import losses; losses.hinge",
-     "module 'models.gan.losses' has no attribute 'hinge'; what it held has moved: write "
-     "models.gan.losses.adversarial.hinge")])
+     "models.gan.losses.hinge has moved: write models.gan.losses.adversarial.hinge")])
 def test_a_program_with_an_old_name_gets_one_line_with_the_new_one(statement, line):
   with pytest.raises((ImportError, AttributeError)) as raised:
     exec(statement, {"replicator": importlib.import_module("replicator")})
@@ -73,6 +73,9 @@ def test_a_name_that_is_gone_has_its_remedy(monkeypatch):
 
 @pytest.mark.parametrize("statement, error", [
     ("import models.nowhere", "No module named 'models.nowhere'"),
+    ("from models.gan.losses import wgan",
+     "cannot import name 'wgan' from 'models.gan.losses' (.../losses/__init__.py)"),
+    ("import replicator.mirror", "No module named 'replicator.mirror'"),
     ("import models.gan.losses; models.gan.losses.__wrapped__", "has no attribute '__wrapped__'"),
     ("from models.gan.losses import adversarial, tfgan", None)])
 def test_other_names_are_found_or_not_as_ever(statement, error):
@@ -81,7 +84,7 @@ def test_other_names_are_found_or_not_as_ever(statement, error):
     return
   with pytest.raises((ImportError, AttributeError)) as raised:
     exec(statement)
-  assert str(raised.value).endswith(error)
+  assert re.search(".*".join(map(re.escape, error.split("..."))), str(raised.value))
 
 
 def test_a_new_process_knows_of_them_whatever_it_imports_first():
@@ -116,11 +119,12 @@ def test_a_gin_file_with_an_old_name_gets_one_line_with_the_new_one(tmp_path, mo
 
 
 @pytest.mark.parametrize("name", ["bigbigan", "d4pg", "gan", "resnet", "sac", "sngan"])
-def test_the_configuration_of_an_earlier_run_is_read(name):
+def test_the_configuration_of_an_earlier_run_is_read(name, capsys):
   importlib.import_module(f"experiments.{name}")
   file = OLD / f"{name}.gin"
   config.parse([str(file)], [])
-  assert len(statements.last_read()) == file.read_text().count(" = ")
+  gone = re.findall(r"[\w.]+\.\w+(?=,|$)", capsys.readouterr().err.partition("gone:")[2])
+  assert len(statements.last_read()) + len(gone) == file.read_text().count(" = ")
 
 
 @pytest.fixture
@@ -141,8 +145,8 @@ def test_its_names_are_those_of_today_and_others_are_left_out(run, monkeypatch, 
   assert gin.query_parameter("SNGANGenerator.width") == 0.125
   assert gin.query_parameter("LOGAN.generator").configurable.name == "SNGANGenerator"
   assert "import models.vision.builtin.digits\n" in operative.text()
-  assert capsys.readouterr().err == (
-      f"note: {run}/config.gin: read without what is gone: LOGAN.relic\n")
+  assert re.fullmatch(f"note: {run}/config.gin: read without what is gone: .*LOGAN.relic\n",
+                      capsys.readouterr().err)
 
 
 def test_it_differs_from_a_run_of_today_in_its_values_only(run):
@@ -150,7 +154,8 @@ def test_it_differs_from_a_run_of_today_in_its_values_only(run):
   old = (run / "config.gin").read_text()
   config.parse([str(run / "config.gin")], ["SNGANGenerator.width = 0.5"])
   now = operative.text(old)
-  assert list(map(str, differences(old, now))) == ["SNGANGenerator.width = 0.5, was 0.125"]
+  assert [str(each) for each in differences(old, now) if each.now] == [
+      "SNGANGenerator.width = 0.5, was 0.125"]
   # Beside a configuration without the new name, the old one may be that of a user's class.
   assert "Generator.width" in {each.name for each in differences(old, "")}
 
@@ -161,7 +166,8 @@ def test_it_can_be_compared_reported_and_run_again(run):
   config.parse([str(run / "config.gin")], ["SNGANGenerator.width = 0.5"])
   (run.parent / "today" / "config.gin").write_text(operative.text())
   found = compare.read([str(run), str(run.parent / "today")])
-  assert compare.configuration(found) == {"SNGANGenerator.width": ["0.125", "0.5"]}
+  table = compare.configuration(found)
+  assert table["SNGANGenerator.width"] == ["0.125", "0.5"] and "Generator.width" not in table
   assert "Generator.width" in write_report(run).read_text()
   command = rerun.make_command(run, rerun.read_facts(run), run.parent / "again", {})
   assert command.words[1:] == ["-m", "experiments.logan", f"--gin_file={run}/config.gin",
