@@ -1,7 +1,7 @@
 """Exports the networks of a run to files that load without this project.
 
     python -m experiments.export --run=RUN --out=FOLDER [--networks=generator,encoder]
-        [--formats=savedmodel,keras,onnx] [--step=N|best]
+        [--formats=savedmodel,onnx] [--step=N|best]
 
 The folder gets a model card, `README.md`, and each network in each format: the generator and the
 encoder of a GAN, with averaged weights if the run has them, or the greedy policy of an agent.
@@ -42,7 +42,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--networks", type=_words, default=[], metavar="generator,encoder",
                       help="some of the run's networks; by default all")
   parser.add_argument("--formats", type=_words, default=list(formats.SUFFIXES),
-                      metavar="savedmodel,keras,onnx", help="by default all")
+                      metavar="savedmodel,onnx", help="by default both")
   sample.add_loading_flags(parser)
   flags = parser.parse_args(words)
   flags.out = flags.out.expanduser()

@@ -1,1 +1,1 @@
-"""Trained networks as files that load without this project: SavedModel, Keras and ONNX."""
+"""Trained networks as files that load without this project: SavedModel and ONNX."""

@@ -14,8 +14,6 @@ _DATA = re.compile(r"^(?:\w+\.data|Environments\.name|ImageFolder\.path) = (.+)$
 _LOADING = {
     "savedmodel": ("import tensorflow as tf",
                    "{output} = tf.saved_model.load('{file}')({inputs})"),
-    "keras": ("import keras",
-              "{output} = keras.saving.load_model('{file}')({list})"),
     "onnx": ("import onnxruntime",
              "[{output}] = onnxruntime.InferenceSession('{file}').run(None, {{{dict}}})")}
 
@@ -26,7 +24,7 @@ class File:
 
   Attributes:
     network: what it computes.
-    format: `savedmodel`, `keras` or `onnx`.
+    format: `savedmodel` or `onnx`.
     path: the file, or the folder.
     difference: the greatest difference of its results from those of the run.
   """
@@ -95,7 +93,6 @@ def _loading(files: Sequence[File]) -> str:
     importing, call = _LOADING[file.format]
     lines += [importing, call.format(
         output=file.network.output.name, file=file.path.name, inputs=listed,
-        list=f"[{listed}]" if len(names) > 1 else listed,
         dict=", ".join(f"'{name}': {name}" for name in names))]
   return "\n".join(lines)
 

@@ -1,45 +1,42 @@
-"""Writes networks as SavedModel, `.keras` and ONNX, and checks what another process computes.
-
-A SavedModel holds the graph. A `.keras` file holds layers and operations of Keras that compute the
-same, and an ONNX file what these are in ONNX.
-"""
+"""Networks as SavedModel and ONNX, and a check of the files in another process."""
 
 import importlib.util
+import logging
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from models.export import loading
 from models.export.graph import FrozenGraph
 from models.export.networks import ExportedNetwork
-from models.export.plain_keras import plain_model
 from replicator import UsageError, processes
 from replicator.errors import RunFailed, first_line
 
-SUFFIXES = {"savedmodel": "", "keras": ".keras", "onnx": ".onnx"}
-_TOLERANCES = {"": 1e-6, ".keras": 1e-6, ".onnx": 1e-5}  # For results up to 1.
-_NEEDED = {"onnx": ("tf2onnx", "onnx", "onnxruntime")}
+SUFFIXES = {"savedmodel": "", "onnx": ".onnx"}
+_TOLERANCES = {"": 1e-6, ".onnx": 1e-5}  # For results up to 1.
+_ONNX_PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
 _EXAMPLES = 16
 
 
 def check_formats(formats: Sequence[str]) -> None:
   """Raises a UsageError if a format is unknown, or needs a package that is not installed."""
   for name in formats:
+    if name == "keras":
+      raise UsageError("--formats=keras: `.keras` files are no longer written; write "
+                       f"{','.join(SUFFIXES)}")
     if name not in SUFFIXES:
       raise UsageError(f"--formats={name}: write some of {','.join(SUFFIXES)}")
-    missing = [each for each in _NEEDED.get(name, ()) if not importlib.util.find_spec(each)]
-    if missing:
-      others = ",".join(each for each in SUFFIXES if each not in _NEEDED)
-      raise UsageError(f"--formats={name}: needs the package {missing[0]}; run pip install "
-                       f"'replicator[export]', or write --formats={others}")
+  missing = [each for each in _ONNX_PACKAGES if not importlib.util.find_spec(each)]
+  if "onnx" in formats and missing:
+    raise UsageError(f"--formats=onnx: needs the package {missing[0]}; run pip install "
+                     "'replicator[export]', or write --formats=savedmodel")
 
 
 def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
@@ -56,9 +53,15 @@ def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
   example: dict[str, Any] = {
       each.name: array for each, array in zip(network.inputs, arguments, strict=True)}
   np.savez(folder / f"{network.name}.npz", expected=expected, **example)
+  served = _Served(network)
   paths = [folder / f"{network.name}{SUFFIXES[each]}" for each in formats]
   for path in paths:
-    _WRITERS[path.suffix](network, path)
+    if path.suffix:
+      _write_onnx(served, network, path)
+    else:
+      # The graphs of gradients would refer to tensors of the run's own graph.
+      options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+      tf.saved_model.save(served, str(path), {"serving_default": served.serve}, options)
   return paths
 
 
@@ -100,9 +103,6 @@ def _loaded(paths: Sequence[pathlib.Path]) -> dict[str, np.ndarray]:
       return dict(found)
 
 
-# ---- Writers ------------------------------------------------------------------------------------
-
-
 class _Served(tf.Module):
   """Computes a graph. The signature of `serve` has the names of the arguments and the result."""
 
@@ -127,48 +127,45 @@ class _Served(tf.Module):
     self.serve = tf.function(serve, signature, autograph=False)
 
 
-def _write_saved_model(network: ExportedNetwork, path: pathlib.Path) -> None:
-  module = _Served(network)
-  # The graphs of gradients would refer to tensors of the run's own graph.
-  options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-  tf.saved_model.save(module, str(path), {"serving_default": module.serve}, options)
-
-
-def _write_keras(network: ExportedNetwork, path: pathlib.Path) -> None:
-  _plain(network).save(path)
-
-
-def _plain(network: ExportedNetwork) -> keras.Model:
-  return plain_model(network.name, network.function, [each.spec for each in network.inputs])
-
-
-def _write_onnx(network: ExportedNetwork, path: pathlib.Path) -> None:
+def _write_onnx(served: _Served, network: ExportedNetwork, path: pathlib.Path) -> None:
   import onnx
   import tf2onnx
-  model = _plain(network)
-
-  def call(*arguments: tf.Tensor) -> tf.Tensor:
-    return model(arguments if len(arguments) > 1 else arguments[0])
-
+  logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # The line below says what is wrong.
   try:
     made, _ = tf2onnx.convert.from_function(
-        tf.function(call, autograph=False), [each.spec for each in network.inputs])
+        served.serve, [each.spec for each in network.inputs],
+        custom_op_handlers={"AvgPoolGrad": (_convert_upsampling, [])})
+    onnx.checker.check_model(made)  # An operation that ONNX does not have was copied.
   except Exception as error:
-    raise UsageError(f"{network.name}: tf2onnx cannot convert it ({first_line(error)}); write "
-                     "--formats=savedmodel,keras") from error
-  _name_result(made.graph, network.output.name)
+    raise UsageError(f"{network.name}: ONNX cannot hold it ({first_line(error)}); write "
+                     "--formats=savedmodel, which holds any network") from error
+  shapes = {each.name: ["n", *each.shape] for each in (*network.inputs, network.output)}
   for each in (*made.graph.input, *made.graph.output):
-    each.type.tensor_type.shape.dim[0].dim_param = "n"
+    dtype = each.type.tensor_type.elem_type
+    each.type.CopyFrom(onnx.helper.make_tensor_type_proto(dtype, shapes[each.name]))
   onnx.save(made, path)
 
 
-def _name_result(graph: Any, name: str) -> None:
-  """Names the one result of an ONNX graph, which is `Identity:0`."""
-  before, graph.output[0].name = graph.output[0].name, name
-  for node in graph.node:
-    for names in (node.input, node.output):
-      names[:] = [name if each == before else each for each in names]
+def _convert_upsampling(context: Any, node: Any, *_: Any) -> None:
+  """Makes the operation behind `models.gan.networks.resampling.upsample` nodes of ONNX.
 
+  This gradient of average pooling gives each pixel of a block the same part of a value.
+  """
+  from tf2onnx import utils
+  shape, values = node.input
+  (_, height, width, _), strides = (node.get_attr_value(name) for name in ("ksize", "strides"))
+  if [height, width] != strides[1:3]:
+    raise ValueError("AvgPoolGrad of blocks that overlap")
 
-_WRITERS: dict[str, Callable[[ExportedNetwork, pathlib.Path], None]] = {
-    "": _write_saved_model, ".keras": _write_keras, ".onnx": _write_onnx}
+  def constant(value: Any, dtype: Any = np.int64) -> str:
+    return context.make_const(utils.make_name("constant"), np.array(value, dtype)).output[0]
+
+  def add(kind: str, *inputs: str, **options: Any) -> str:
+    return context.make_node(kind, list(inputs), **options).output[0]
+
+  part = constant(1 / (height * width), utils.map_onnx_to_numpy_type(context.get_dtype(values)))
+  pixels = add("Unsqueeze", add("Mul", values, part), constant([2, 4]))
+  pixels = add("Tile", pixels, constant([1, 1, height, 1, width, 1]))
+  shape = add("Cast", shape, attr={"to": utils.map_numpy_to_onnx_dtype(np.int64)})
+  context.remove_node(node.name)
+  add("Reshape", pixels, shape, name=node.name, outputs=node.output)

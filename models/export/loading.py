@@ -1,6 +1,6 @@
 """Computes with exported networks, and imports nothing else: `python loading.py RESULTS FILE ...`.
 
-A file is a folder of a SavedModel, `.keras` or `.onnx`. The arguments are in `NAME.npz` beside it.
+A file is the folder of a SavedModel, or `.onnx`. The arguments are in `NAME.npz` beside it.
 The results go to RESULTS, an `.npz` file, by the name of the file.
 """
 
@@ -12,26 +12,19 @@ import numpy as np
 
 
 def of_saved_model(path: str, arguments: dict[str, np.ndarray]) -> np.ndarray:
-  """What a SavedModel makes of arguments, which it takes in their order."""
+  """Calls a SavedModel, which takes its arguments in their order."""
   import tensorflow as tf
   return tf.saved_model.load(path)(*map(tf.constant, arguments.values())).numpy()
 
 
-def of_keras(path: str, arguments: dict[str, np.ndarray]) -> np.ndarray:
-  """What a Keras model makes of arguments: of one, or of a list of several."""
-  import keras
-  first, *others = arguments.values()
-  return np.asarray(keras.saving.load_model(path)([first, *others] if others else first))
-
-
 def of_onnx(path: str, arguments: dict[str, np.ndarray]) -> np.ndarray:
-  """What an ONNX graph makes of arguments, which it takes by name."""
+  """Runs an ONNX graph, which takes its arguments by name."""
   import onnxruntime
   session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
   return session.run(None, arguments)[0]
 
 
-LOADERS = {"": of_saved_model, ".keras": of_keras, ".onnx": of_onnx}
+LOADERS = {"": of_saved_model, ".onnx": of_onnx}
 
 
 def main(results: str, *paths: str) -> None:

@@ -19,9 +19,7 @@ from replicator.errors import RunFailed, UsageError
 from replicator.workdir import reader
 from tests.experiments.test_sample import ROOT, STEP, saved
 
-# Keras' own, when it saves a variable.
-pytestmark = [pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-              pytest.mark.usefixtures("restored")]
+pytestmark = pytest.mark.usefixtures("restored")
 FORMATS = list(formats.SUFFIXES)
 WEIGHTS = tf.constant(np.linspace(-1.0, 1.0, 12).reshape(4, 3), tf.float32)
 INPUT, OUTPUT = Values("observation", (4,), "float32", "a"), Values("action", (3,), "float32", "b")
@@ -40,7 +38,7 @@ def written(tmp_path_factory):
 
 def test_every_file_computes_the_same(written):
   folder, paths = written
-  assert [path.name for path in paths] == ["policy", "policy.keras", "policy.onnx"]
+  assert [path.name for path in paths] == ["policy", "policy.onnx"]
   assert sorted(path.name for path in folder.iterdir()) == sorted(
       ["policy.npz", *(path.name for path in paths)])
   with np.load(folder / "policy.npz") as example:
@@ -58,7 +56,7 @@ def test_another_process_loads_a_file_without_this_project(written, monkeypatch)
   assert 0 <= formats.check([pathlib.Path("policy.onnx")])["policy.onnx"] < 1e-6
   source = pathlib.Path(loading.__file__).read_text()
   assert set(re.findall(r"import (\w+)", source)) == {
-      "pathlib", "sys", "Any", "numpy", "tensorflow", "keras", "onnxruntime"}
+      "pathlib", "sys", "Any", "numpy", "tensorflow", "onnxruntime"}
 
 
 def test_names_and_sizes_are_those_of_the_card(written):
@@ -83,10 +81,10 @@ def loaded_as(results, monkeypatch):
     lambda expected: expected + 2e-6, lambda expected: expected[:, :2],
     lambda expected: np.full_like(expected, np.nan)])
 def test_other_results_are_refused(change, written, monkeypatch):
-  _, [_, path, _] = written
+  _, [path, _] = written
   with np.load(path.with_suffix(".npz")) as example:
     loaded_as(change(example["expected"]), monkeypatch)
-  with pytest.raises(RunFailed, match=r"policy\.keras: its results differ from those of the run"):
+  with pytest.raises(RunFailed, match="policy: its results differ from those of the run"):
     formats.check([path])
 
 
@@ -169,7 +167,9 @@ def test_the_card_has_the_numbers_of_the_last_evaluation_until_the_step(written,
 
 @pytest.mark.parametrize("flags, line", [
     (["--formats=savedmodel,tflite"],
-     "--formats=tflite: write some of savedmodel,keras,onnx"),
+     "--formats=tflite: write some of savedmodel,onnx"),
+    (["--formats=keras"],
+     "--formats=keras: `.keras` files are no longer written; write savedmodel,onnx"),
     (["--out=."], "--out=.: exists; write another name, or remove it"),
     (["--step=last"], "command line: argument --step: 'last': write the step of a checkpoint, or "
      "'best'."),
@@ -186,7 +186,7 @@ def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
   assert export.main(["--run=run", "--out=out"]) == 2
   assert capsys.readouterr().err == (
       "error: --formats=onnx: needs the package tf2onnx; run pip install 'replicator[export]', or "
-      "write --formats=savedmodel,keras\n")
+      "write --formats=savedmodel\n")
 
 
 # ---- As a user does it --------------------------------------------------------------------------
@@ -202,10 +202,10 @@ def test_a_run_is_exported_by_command(name, names, tmp_path):
                         timeout=600, check=False)
   assert done.returncode == 0, done.stdout + done.stderr
   assert done.stderr == ""
-  assert f"{', '.join(names)} of {run}, step {STEP}, as savedmodel, keras, onnx; greatest diff" in (
+  assert f"{', '.join(names)} of {run}, step {STEP}, as savedmodel, onnx; greatest diff" in (
       done.stdout.splitlines()[-1])
   text = (tmp_path / "out" / "README.md").read_text()
   assert ("with averaged weights" in text) == (names != ["policy"])
   assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
       ["README.md", "config.gin", *(f"{name}{suffix}" for name in names
-                                    for suffix in ("", ".keras", ".onnx", ".npz"))])
+                                    for suffix in ("", ".onnx", ".npz"))])
