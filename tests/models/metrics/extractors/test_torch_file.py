@@ -94,6 +94,7 @@ def test_a_damaged_file_is_refused_or_read(kind, tmp_path):
 
 # ---- What an attacker writes --------------------------------------------------------------------
 
+
 def read(folder: Path, content: bytes) -> dict[str, np.ndarray]:
   path = folder / "weights.pth"
   path.write_bytes(content)
@@ -101,7 +102,7 @@ def read(folder: Path, content: bytes) -> dict[str, np.ndarray]:
 
 
 def assert_refused(folder: Path, content: bytes, reason: str = "is not read") -> None:
-  """It is refused in one line, without more memory than a small multiple of the file."""
+  """Fails if it is not refused in one line, or takes more memory than a small multiple of it."""
   tracemalloc.start()
   try:
     with pytest.raises(UsageError, match=reason) as caught:
@@ -114,32 +115,25 @@ def assert_refused(folder: Path, content: bytes, reason: str = "is not read") ->
   assert "weights.pth" in message
 
 
-WRITERS = {"zip": archive, "stream": stream}
+WRITERS = (archive, stream)
 GOOD = dictionary(a=tensor(storage()))
 
 
-@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_what_is_written_here_is_read(write, tmp_path):
-  np.testing.assert_array_equal(read(tmp_path, write(GOOD))["a"], np.arange(4.0))
+def test_what_is_written_here_is_read(tmp_path):
   columns = dictionary(a=tensor(storage(), 1, (2, 1), (2, 1)))
-  np.testing.assert_array_equal(read(tmp_path, write(columns))["a"], [[1], [3]])
+  for write in WRITERS:
+    np.testing.assert_array_equal(read(tmp_path, write(GOOD))["a"], np.arange(4.0))
+    np.testing.assert_array_equal(read(tmp_path, write(columns))["a"], [[1], [3]])
 
 
-CALLS = {
-    "os.system": called("os", "system", text("touch ran")),
-    "posix.system": called("posix", "system", text("touch ran")),
-    "builtins.eval": called("builtins", "eval", text("open('ran', 'w')")),
-    "a name alone": named("builtins", "exec"),
-    "a class of torch": called("torch.nn", "Linear", number(1)),
-    "a control character": named("os", "sys\x1b[31mtem"),
-}
-
-
-@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-@pytest.mark.parametrize("program", CALLS.values(), ids=CALLS)
-def test_code_is_not_run(write, program, tmp_path, monkeypatch):
+@pytest.mark.parametrize("program", [
+    called("os", "system", text("touch ran")), called("posix", "system", text("touch ran")),
+    called("builtins", "eval", text("open('ran', 'w')")), named("builtins", "exec"),
+    called("torch.nn", "Linear", number(1)), named("os", "sys\x1b[31mtem")])
+def test_code_is_not_run(program, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert_refused(tmp_path, write(dictionary(a=program)), "only tensors are read")
+  for write in WRITERS:
+    assert_refused(tmp_path, write(dictionary(a=program)), "it asks for .* only tensors are read")
   assert not os.path.exists("ran")
 
 
@@ -157,73 +151,64 @@ def test_a_pickle_of_python_that_runs_code_is_refused(tmp_path, monkeypatch):
 
 
 HUGE = 2 ** 62
-BAD_TENSORS = {
-    "a huge storage": (tensor(storage(size=HUGE), shape=(HUGE,)), "needs|several"),
-    "a greater storage": (tensor(storage(size=5)), "needs"),
-    "a negative storage": (tensor(storage(size=-1)), "not a count"),
-    "a view of a storage": (tensor(storage(view=text("view"))), "kind"),
-    "a type that is not known": (tensor(storage(kind="_rebuild_tensor_v2")), "asks for"),
-    "a shape that is too long": (tensor(storage(), shape=(5,)), "outside"),
-    "an offset": (tensor(storage(), offset=1), "outside"),
-    "a negative offset": (tensor(storage(), offset=-1), "counts"),
-    "a negative stride": (tensor(storage(), offset=3, strides=(-1,)), "counts"),
-    "a long stride": (tensor(storage(), shape=(2,), strides=(4,)), "outside"),
-    "a huge stride": (tensor(storage(), shape=(1,), strides=(HUGE,)), "outside"),
-    "many copies": (tensor(storage(), shape=(2 ** 31, 2 ** 31), strides=(0, 0)), "outside"),
-    "no elements": (tensor(storage(), shape=(0, HUGE), strides=(1, 1)), "outside"),
-    "more than 63 bits": (tensor(storage(), offset=2 ** 80), "counts"),
-    "many dimensions": (tensor(storage(), shape=(1,) * 70, strides=(1,) * 70), "counts"),
-    "other strides": (tensor(storage(), strides=(1, 1)), "counts"),
-    "no storage": (tensor(number(3)), "counts"),
-    "another key": (tensor(storage(key="1")), "no record|storages"),
-    "a function alone": (named("torch._utils", "_rebuild_tensor_v2"), "not a tensor"),
-    "a dictionary of arguments": (called("collections", "OrderedDict", b"]"), "not known"),
-    "a number": (number(3), "not a tensor"),
-}
 
 
-@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-@pytest.mark.parametrize("case", BAD_TENSORS)
-def test_bad_tensors_are_refused(write, case, tmp_path):
-  program, reason = BAD_TENSORS[case]
-  assert_refused(tmp_path, write(dictionary(a=program)), reason)
+@pytest.mark.parametrize("program, reason", [
+    (tensor(storage(size=HUGE), shape=(HUGE,)), "the whole file has"),
+    (tensor(storage(size=5)), "needs the record|5 elements, and then 4"),
+    (tensor(storage(size=-1)), "a kind"), (tensor(storage(view=text("view"))), "a kind"),
+    (tensor(storage(kind="_rebuild_tensor_v2")), "asks for"),
+    (named("torch", "FloatStorage") + b")R", "damaged"),
+    (tensor(storage(), shape=(5,)), "outside"), (tensor(storage(), offset=1), "outside"),
+    (tensor(storage(), offset=-1), "counts"),
+    (tensor(storage(), offset=3, strides=(-1,)), "counts"),
+    (tensor(storage(), shape=(2,), strides=(4,)), "outside"),
+    (tensor(storage(), shape=(1,), strides=(HUGE,)), "outside"),
+    (tensor(storage(), shape=(2 ** 31, 2 ** 31), strides=(0, 0)), "outside"),
+    (tensor(storage(), shape=(0, HUGE), strides=(1, 1)), "outside"),
+    (tensor(storage(), offset=2 ** 80), "counts"),
+    (tensor(storage(), shape=(1,) * 70, strides=(1,) * 70), "counts"),
+    (tensor(storage(), strides=(1, 1)), "counts"), (tensor(number(3)), "counts"),
+    (tensor(tensor(storage(), 3, (1,), (4,))), "counts"),  # A view of a view might reach further.
+    (tensor(storage(key="1")), "the record .* has none|storages"),
+    (named("torch._utils", "_rebuild_parameter") + tensor(storage()) + b"R", "a tuple"),
+    (tensor(storage()) + b"Q", "a kind"),
+    (called("torch._utils", "_rebuild_parameter", storage(), number(3)) + b"s", "damaged|strings"),
+    (called("collections", "OrderedDict", b"]"), "damaged")])
+def test_bad_tensors_are_refused(program, reason, tmp_path):
+  for write in WRITERS:
+    assert_refused(tmp_path, write(dictionary(a=program)), reason)
 
 
 DEEP = b"".join(b"q\0h\0h\0\x86" for _ in range(100))  # 2^100 leaves in 101 tuples.
-BAD_PROGRAMS = {
-    "a list": (b"]", "no dictionary"),
-    "a key that is hashed for years": (b"}" + b")" + DEEP + number(1) + b"s", "not strings"),
-    "a key with 2^100 parts": (b"}(" + b")" + DEEP + number(1) + b"u", "not strings"),
-    "nothing": (b"}", "no tensors"),
-    "a text that is longer than the file": (b"X" + b"\xff" * 4, "damaged"),
-    "bytes that are longer than the file": (b"\x8e" + b"\xff" * 7 + b"\x0f", "is not read"),
-    "a bytearray": (b"\x96" + struct.pack("<Q", 2 ** 40), "is not read"),
-    "an extension": (b"\x82\1", "EXT1"),
-    "an empty stack": (b"R", "damaged"),
-    "no end of a tuple": (b"t", "damaged"),
-    "what was not remembered": (b"h\7", "damaged"),
-    "a call of a number": (number(3) + b")R", "damaged"),
-    "a dictionary with a key more": (b"}(" + text("a") + b"u", "damaged"),
-}
 
 
-@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-@pytest.mark.parametrize("case", BAD_PROGRAMS)
-def test_bad_programs_are_refused(write, case, tmp_path):
-  program, reason = BAD_PROGRAMS[case]
-  assert_refused(tmp_path, write(program), reason)
+@pytest.mark.parametrize("program, reason", [
+    (b"]", "no dictionary"), (b"}", "no tensors"), (dictionary(a=number(3)), "'a' .* not a tensor"),
+    (b"}" + b")" + DEEP + number(1) + b"s", "not strings"),  # A key that is hashed for years.
+    (b"}(" + b")" + DEEP + number(1) + b"u", "not strings"),
+    (b"(" + text("storage") + named("torch", "IntStorage") + b")" + DEEP + b"NKatQ", "a kind"),
+    (b"X" + b"\xff" * 4, "damaged"), (b"\x8e" + b"\xff" * 7 + b"\x0f", "damaged"),  # Long texts.
+    (b"\x96" + struct.pack("<Q", 2 ** 40), "damaged"),  # A bytearray of a terabyte.
+    (b"\x82\1", "damaged"), (b"R", "damaged"), (b"t", "damaged"), (b"h\7", "damaged"),
+    (number(3) + b")R", "damaged"), (b"}(" + text("a") + b"u", "damaged"),
+    (named("torch._utils", "_rebuild_tensor_v2") + b"}" + text("__code__") + b"Nsb", "no dict")])
+def test_bad_programs_are_refused(program, reason, tmp_path):
+  assert_refused(tmp_path, archive(program), reason)
+  assert_refused(tmp_path, stream(program, size=0, keys=()), reason)
 
 
 def test_a_huge_place_in_the_memory_takes_none(tmp_path):
-  tracemalloc.start()  # Python's own machine would take 32 GB.
+  tracemalloc.start()  # Python's machine in C would take 32 GB.
   tensors = read(tmp_path, archive(GOOD + b"r" + b"\xff" * 4))
   assert list(tensors) == ["a"] and tracemalloc.get_traced_memory()[1] < 2 ** 20
   tracemalloc.stop()
 
 
 def test_a_program_without_end_is_refused(tmp_path, monkeypatch):
-  monkeypatch.setattr(torch_file.torch_pickle, "_MAX_INSTRUCTIONS", 1000)
-  assert_refused(tmp_path, archive(b"N" * 1001), "more than 1,000 instructions")
+  monkeypatch.setattr(torch_file, "_LONGEST", 1000)
+  for write in WRITERS:
+    assert_refused(tmp_path, write(b"N" * 1001), "damaged or incomplete")
 
 
 # ---- The archive --------------------------------------------------------------------------------
@@ -252,26 +237,18 @@ def test_records_that_overlap_are_refused(tmp_path):
   assert_refused(tmp_path, content.getvalue(), "overlap")
 
 
-def test_a_record_beyond_the_largest_file_is_refused(tmp_path):
-  content = io.BytesIO()
-  with zipfile.ZipFile(content, "w") as file:
+def test_a_damaged_archive_is_refused(tmp_path):
+  far = io.BytesIO()
+  with zipfile.ZipFile(far, "w") as file:
     file.writestr("archive/data.pkl", b"N.")
     file.getinfo("archive/data.pkl").header_offset = 2 ** 64 - 2
-  assert_refused(tmp_path, content.getvalue(), "damaged")
-
-
-def test_a_record_that_was_changed_is_refused(tmp_path):
   content = archive(GOOD)
   numbers = np.arange(4, dtype="<f4").tobytes()
   assert content.count(numbers) == 1
-  assert_refused(tmp_path, content.replace(numbers, bytes(16)), "damaged")
-
-
-def test_an_encrypted_record_is_refused(tmp_path):
-  content = bytearray(archive(GOOD))
-  entry = content.index(b"PK\1\2")
-  content[entry + 8] |= 1
-  assert_refused(tmp_path, bytes(content), "damaged")
+  encrypted = bytearray(content)
+  encrypted[content.index(b"PK\1\2") + 8] |= 1
+  for damaged in (far.getvalue(), content.replace(numbers, bytes(16)), bytes(encrypted)):
+    assert_refused(tmp_path, damaged, "damaged")
 
 
 def test_an_archive_of_something_else_is_refused(tmp_path):
@@ -296,15 +273,12 @@ def test_the_other_order_of_bytes_is_refused(tmp_path):
     (stream(GOOD, magic=1), "does not begin"), (stream(GOOD, version=1000), "version"),
     (stream(GOOD, size=3), "4 elements, and then 3"), (stream(GOOD, size=-1), "and then -1"),
     (stream(GOOD, keys=("0", "1")), "storages"), (stream(GOOD, keys=(0,)), "storages"),
-    (stream(GOOD)[:-1], "incomplete"), (stream(GOOD)[:-20], "incomplete"),
-    (b"\x93NUMPY\1\0", "does not begin"), (b"", "does not begin")])
+    (stream(GOOD)[:-1], "incomplete"), (stream(GOOD)[:-12], "incomplete"),
+    (stream(GOOD)[:-20], "incomplete"), (b"\x93NUMPY\1\0", "does not begin"),
+    (b"", "does not begin"),
+    (stream(dictionary(a=tensor(storage()), b=tensor(storage(size=3), shape=(3,)))), "several")])
 def test_a_stream_that_is_not_right_is_refused(content, reason, tmp_path):
   assert_refused(tmp_path, content, reason)
-
-
-def test_a_storage_of_two_sizes_is_refused(tmp_path):
-  program = dictionary(a=tensor(storage()), b=tensor(storage(size=3), shape=(3,)))
-  assert_refused(tmp_path, stream(program), "several")
 
 
 def test_no_file(tmp_path):
