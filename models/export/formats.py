@@ -139,7 +139,8 @@ def _write_onnx(served: _Served, network: ExportedNetwork, path: pathlib.Path) -
   except Exception as error:
     raise UsageError(f"{network.name}: ONNX cannot hold it ({first_line(error)}); write "
                      "--formats=savedmodel, which holds any network") from error
-  shapes = {each.name: ["n", *each.shape] for each in (*network.inputs, network.output)}
+  shapes: dict[str, tuple[str | int, ...]] = {
+      each.name: ("n", *each.shape) for each in (*network.inputs, network.output)}
   for each in (*made.graph.input, *made.graph.output):
     dtype = each.type.tensor_type.elem_type
     each.type.CopyFrom(onnx.helper.make_tensor_type_proto(dtype, shapes[each.name]))
