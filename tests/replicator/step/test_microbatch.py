@@ -71,7 +71,7 @@ def train(on: Replicator, n: int | None, normalization=keras.layers.Identity, st
   with on.scope():
     networks = Networks(n, normalization)
   function = TrainingFunction(on, networks, steps_per_call)
-  calls = [BATCHES] if steps_per_call == 2 else BATCHES  # Of two steps.
+  calls = [BATCHES] if steps_per_call == 2 else BATCHES  # Two steps.
   losses = [function(i, x).fetch()[0] for i, x in enumerate(calls)]
   variables = [*networks.generator.variables, *networks.critic.variables]
   return ({name: np.concatenate([part[name] for part in losses]) for name in losses[0]},
