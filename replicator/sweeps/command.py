@@ -45,7 +45,7 @@ def _start(words: list[str]) -> int:
   with alone(folder), Table(file.metric) as table:
     sweep = Sweep(file, folder, flags.retry_failed, table)
     _check(sweep)
-    table.note(f"{folder}: {summary(sweep.current_rows(), sweep.search.count)}")
+    table.note(f"{folder}: {summary(sweep.current(), sweep.search.count)}")
     try:
       RUNNERS[flags.runner](sweep, flags.jobs, os.getcwd())
     finally:
@@ -82,7 +82,7 @@ def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
   yield (f"{sweep.folder}: {search.count} trials of {file.experiment}; the best has the "
          f"{file.best()} {file.metric}")
   for number, trial in enumerate(search.trials.values(), 1):
-    record = sweep.records.get(trial.id)
+    record = sweep.results[trial.id].record if trial.id in sweep.results else None
     if not record or record.status == trials.WAITING:
       status = "to run"
     else:
@@ -117,10 +117,10 @@ def _check(sweep: Sweep) -> None:
 
 def _report(sweep: Sweep, command: str) -> int:
   """Prints how the sweep has ended; returns the exit status."""
-  rows = sweep.current_rows()
-  print(f"{summary(rows, sweep.search.count)}: {sweep.folder / results.CSV}, "
+  current = sweep.current()
+  print(f"{summary(current, sweep.search.count)}: {sweep.folder / results.CSV}, "
         f"{sweep.folder / page.FILE}")
-  failed = [row.record for row in rows if row.record.status == FAILED]
+  failed = [result.record for result in current if result.record.status == FAILED]
   if failed:
     print(f"failed: {failed[0].id}: {failed[0].message}; --retry_failed runs "
           f"{'it' if len(failed) == 1 else f'the {len(failed)} failed trials'} again")

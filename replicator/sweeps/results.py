@@ -5,41 +5,64 @@ import dataclasses
 import io
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from replicator.atomic import write_whole
 from replicator.sweeps import space, trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import Metrics, Record
+from replicator.sweeps.trials import Record
+from replicator.workdir import reader
 
 CSV = "sweep.csv"
 
 
-@dataclasses.dataclass(frozen=True)
-class TrialRow:
-  """A trial and the metric that it has logged."""
+@dataclasses.dataclass
+class Result:
+  """The record of a trial, and what it has logged of the sweep's metric."""
 
   record: Record
-  series: trials.Series  # The values of the sweep's metric.
-  best: float  # The best value of the metric; nan without a value.
-  last: float  # The last value of the metric; nan without a value.
-  step: int | None  # The last step that was logged; None before the first.
-  is_current: bool  # Whether the trial is still in the sweep file.
+  file: SweepFile
+  is_current: bool = True  # Whether the trial is still in the sweep file.
+  series: Sequence[tuple[int, float]] = ()  # The values of the metric, `[(step, value)]`.
+  step: int | None = None  # The last step that was logged; None before the first.
+  names: Sequence[str] = ()  # The names of all metrics that were logged.
+  _seen: tuple[int, int] | None = None  # The time and size of `metrics.jsonl` when it was read.
+
+  def read(self, folder: pathlib.Path) -> None:
+    """Reads what has changed in the trial's folder; skips a last line that is half written."""
+    self.record = trials.read_record(folder) or self.record
+    try:
+      status = (folder / "metrics.jsonl").stat()
+    except FileNotFoundError:
+      return
+    if self._seen != (status.st_mtime_ns, status.st_size):
+      self._seen = status.st_mtime_ns, status.st_size
+      rows = reader.read(folder).rows
+      self.series = [(row["step"], float(row[self.file.metric])) for row in rows
+                     if isinstance(row.get(self.file.metric), int | float)]
+      self.step = rows[-1]["step"] if rows else None
+      self.names = sorted({name for row in rows for name in row} - {"step", "seconds"})
+
+  def finite(self) -> dict[int, float]:
+    """The finite values of the metric, `{step: value}`."""
+    return {step: value for step, value in self.series if math.isfinite(value)}
+
+  def best(self) -> float:
+    """The best value of the metric; nan if none is finite."""
+    best_of = min if self.file.goal == "min" else max
+    return best_of(self.finite().values(), default=math.nan)
+
+  def last(self) -> float:
+    """The last value of the metric; nan without a value."""
+    return self.series[-1][1] if self.series else math.nan
 
 
-def rows(file: SweepFile, records: Iterable[Record], current: Iterable[str],
-         metrics_of: Callable[[str], Metrics]) -> list[TrialRow]:
-  """A row for each record: the best first, then those without a metric, then not current ones."""
-  made = []
-  for record in records:
-    metrics = metrics_of(record.id)
-    series = metrics.series(file.metric)
-    made.append(TrialRow(record, series, trials.best_of(series, file.goal),
-                    series[-1][1] if series else math.nan, metrics.step(), record.id in current))
-  return sorted(made, key=lambda row: (not row.is_current, _rank(row.best, file.goal),
-                                       row.record.order))
+def ranked(results: Iterable[Result]) -> list[Result]:
+  """The best first, then those without a metric, then those that are not current."""
+  return sorted(results, key=lambda result: (
+      not result.is_current, _rank(result.best(), result.file.goal), result.record.order))
 
 
 def _rank(value: float, goal: str) -> float:
@@ -49,14 +72,14 @@ def _rank(value: float, goal: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """Trials that differ only in their seed: their common bindings, and their rows by seed."""
+  """Trials that differ only in their seed: their common bindings, and their results by seed."""
 
   bindings: space.Point
-  rows: list[TrialRow]
+  results: list[Result]
 
   def values(self) -> np.ndarray:
     """The best metric of each seed that has one, `[n]`."""
-    return np.array([row.best for row in self.rows if math.isfinite(row.best)])
+    return np.array([result.best() for result in self.results if math.isfinite(result.best())])
 
   def mean(self) -> float:
     """The mean of `values`; nan if there is none."""
@@ -67,29 +90,30 @@ class Setting:
     return float(self.values().std(ddof=1)) if len(self.values()) > 1 else math.nan
 
 
-def settings(all_rows: Sequence[TrialRow], goal: str) -> list[Setting]:
+def by_setting(results: Iterable[Result], goal: str) -> list[Setting]:
   """The settings of the current trials, the best mean first."""
   groups: dict[str, Setting] = {}
-  for row in all_rows:
-    if row.is_current:
-      bindings = {name: value for name, value in row.record.bindings.items()
+  for result in results:
+    if result.is_current:
+      bindings = {name: value for name, value in result.record.bindings.items()
                   if name != space.SEED}
-      groups.setdefault(space.text_of(bindings), Setting(bindings, [])).rows.append(row)
+      groups.setdefault(space.text_of(bindings), Setting(bindings, [])).results.append(result)
   for group in groups.values():
-    group.rows.sort(key=lambda row: str(row.record.bindings.get(space.SEED)).zfill(20))
+    group.results.sort(key=lambda result: str(result.record.bindings.get(space.SEED)).zfill(20))
   return sorted(groups.values(), key=lambda group: _rank(group.mean(), goal))
 
 
-def write_csv(folder: pathlib.Path, all_rows: Sequence[TrialRow], file: SweepFile) -> None:
-  """Writes `sweep.csv`: a row for each recorded trial, the best first."""
-  names = sorted({name for row in all_rows for name in row.record.bindings})
+def write_csv(folder: pathlib.Path, results: Sequence[Result], metric: str) -> None:
+  """Writes `sweep.csv`, with a row for each result."""
+  names = sorted({name for result in results for name in result.record.bindings})
   text = io.StringIO()
   writer = csv.writer(text, lineterminator="\n")
-  writer.writerow(["id", "status", *names, "step", "seconds", f"best {file.metric}",
-                   f"last {file.metric}", "in_sweep_file", "message"])
-  for row in all_rows:
+  writer.writerow(["id", "status", *names, "step", "seconds", f"best {metric}", f"last {metric}",
+                   "in_sweep_file", "message"])
+  for result in results:
+    record = result.record
     writer.writerow([
-      row.record.id, row.record.status, *(row.record.bindings.get(name) for name in names),
-      row.step, row.record.seconds, row.best if row.series else None,
-      row.last if row.series else None, "yes" if row.is_current else "no", row.record.message])
+        record.id, record.status, *(record.bindings.get(name) for name in names), result.step,
+        record.seconds, *([result.best(), result.last()] if result.series else [None, None]),
+        "yes" if result.is_current else "no", record.message])
   write_whole(folder / CSV, text.getvalue())

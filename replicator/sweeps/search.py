@@ -6,11 +6,10 @@ follows from the records of the trials: a sweep that has lost its study makes it
 
 import datetime
 import itertools
-import math
 import pathlib
 import zlib
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import optuna
 from optuna.storages.journal import JournalFileBackend
@@ -20,14 +19,13 @@ from optuna.trial import TrialState
 from replicator.atomic import write_whole
 from replicator.errors import UsageError
 from replicator.sweeps import space, trials
+from replicator.sweeps.results import Result
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import Record, Series, Trial
+from replicator.sweeps.trials import Trial
 
 JOURNAL = "optuna.log"  # The file in a sweep's folder that holds its study.
 _TRIES = 10    # Proposals of known points in a row, before points are drawn at random.
 _DRAWS = 1000  # Draws of known points in a row, before the space counts as searched.
-_STATES = {trials.DONE: TrialState.COMPLETE, trials.PRUNED: TrialState.PRUNED,
-           trials.FAILED: TrialState.FAIL}
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -84,27 +82,27 @@ class Search:
     count: the number of trials that the sweep will have.
   """
 
-  def __init__(self, file: SweepFile, records: Mapping[str, Record], retry_failed: bool,
-               series_of: Callable[[str], Series], journal: pathlib.Path, in_memory: bool = False):
-    """Knows the trials in `records`, which are in the order in which they began.
+  def __init__(self, file: SweepFile, results: Mapping[str, Result], retry_failed: bool,
+               journal: pathlib.Path, in_memory: bool = False):
+    """Knows the trials of `results`, which are in the order in which they began.
 
-    `series_of` returns the metric of a trial by its id. The study is in the file `journal`, or,
-    `in_memory`, in none.
+    The study is in the file `journal`, or, `in_memory`, in none.
 
     Raises:
       UsageError: the trials are those of a `sweep.random` of an earlier version, or too many.
     """
     self._file, self._space = file, file.space()
     self._distributions = {name: given.in_optuna() for name, given in self._space.items()}
-    own = [trial for trial in map(self._own, records.values()) if trial]
+    own = [trial for trial in map(self._own, results.values()) if trial]
     known = own if file.optuna else [Trial.make(file, point) for point in points(file)]
     self.trials = {trial.id: trial for trial in known}
     self.count = max(file.trials or 0, len(own)) if file.optuna else len(known)
     if file.random and not journal.exists() and not {trial.id for trial in own} <= {*self.trials}:
       raise UsageError(f"--workdir={journal.parent}: an earlier version drew these points of "
                        "sweep.random; end the sweep with that version, or write another --workdir")
-    is_ended = lambda trial_id: trial_id in records and records[trial_id].is_ended(retry_failed)
-    self._left = [trial for trial in known if not is_ended(trial.id)]
+    ended = [trial_id for trial_id, result in results.items()
+             if trial_id in self.trials and result.record.is_ended(retry_failed)]
+    self._left = [trial for trial in known if trial.id not in ended]
     self._pruner = None if file.prune_after is None else optuna.pruners.MedianPruner(
         file.startup_trials, n_warmup_steps=file.prune_after)
     self._direction = StudyDirection.MINIMIZE if file.goal == "min" else StudyDirection.MAXIMIZE
@@ -114,12 +112,12 @@ class Search:
         load_if_exists=True)
     self._held = {trial.user_attrs.get("id"): trial.state
                   for trial in self._study.get_trials(deepcopy=False)}
-    for trial_id in filter(is_ended, records):
-      if trial_id in self.trials:
-        self.ended(records[trial_id], series_of(trial_id))
+    for trial_id in ended:
+      self.ended(results[trial_id])
 
-  def _own(self, record: Record) -> Trial | None:
-    """The trial of a record; None if it is of another space, or has other common settings."""
+  def _own(self, result: Result) -> Trial | None:
+    """The trial of a result; None if it is of another space, or has other common settings."""
+    record = result.record
     if record.bindings.keys() != self._space.keys():
       return None
     try:
@@ -163,28 +161,28 @@ class Search:
              for point in itertools.chain(points, _draws(self._space, *seed)))
     return next((trial for trial in found if trial.id not in self.trials), None)
 
-  def is_poor(self, series: Series) -> bool:
-    """Whether a running trial that has logged `series` of the metric should be pruned."""
-    values = _finite(series)
-    if self._pruner is None or not values:
+  def is_poor(self, result: Result) -> bool:
+    """Whether a running trial should be pruned."""
+    if self._pruner is None or not result.finite():
       return False
-    trial = optuna.trial.create_trial(state=TrialState.RUNNING, intermediate_values=values)
-    return self._pruner.prune(self._study, trial)
+    return self._pruner.prune(self._study, optuna.trial.create_trial(
+        state=TrialState.RUNNING, intermediate_values=result.finite()))
 
-  def ended(self, record: Record, series: Series) -> None:
-    """Adds a trial that has ended, and the metric that it has logged, to the study."""
-    state, best = _STATES[record.status], trials.best_of(series, self._file.goal)
-    if state == TrialState.COMPLETE and math.isnan(best):
-      state = TrialState.FAIL
+  def ended(self, result: Result) -> None:
+    """Adds a trial that has ended to the study."""
+    record = result.record
+    is_done = record.status == trials.DONE and bool(result.finite())
+    state = (TrialState.COMPLETE if is_done else
+             TrialState.PRUNED if record.status == trials.PRUNED else TrialState.FAIL)
     if self._held.get(record.id) == state:
       return
     self._held[record.id] = state
+    bindings = self.trials[record.id].bindings
     trial = optuna.trial.create_trial(
-        state=state, value=best if state == TrialState.COMPLETE else None,
-        params={name: space.held(value)
-                for name, value in self.trials[record.id].bindings.items()},
+        state=state, value=result.best() if is_done else None,
+        params={name: space.held(value) for name, value in bindings.items()},
         distributions=self._distributions, user_attrs={"id": record.id},
-        intermediate_values=_finite(series))
+        intermediate_values=result.finite())
     trial.datetime_start = datetime.datetime.now() - datetime.timedelta(seconds=record.seconds)
     self._study.add_trial(trial)
 
@@ -196,7 +194,3 @@ def _storage(journal: pathlib.Path) -> optuna.storages.JournalStorage:
   if not content.endswith(b"\n"):
     write_whole(journal, content[:content.rfind(b"\n") + 1])
   return optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
-
-
-def _finite(series: Series) -> dict[int, float]:
-  return {step: value for step, value in series if math.isfinite(value)}

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 
 from replicator.errors import UsageError, nearest
 from replicator.processes import stop_signals
-from replicator.sweeps import page, results, trials
+from replicator.sweeps import page, trials
+from replicator.sweeps.results import Result, ranked, write_csv
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.table import Table
 from replicator.sweeps.trial_process import AT_ONCE, POLL_SECONDS, STOP
-from replicator.sweeps.trials import DONE, RUNNING, STOPPED, WAITING, Metrics, Record, Trial
+from replicator.sweeps.trials import DONE, RUNNING, STOPPED, WAITING, Record, Trial
 
 _LOOK_SECONDS = 0.5   # At least this long between two looks at the metrics of the trials.
 _WRITE_SECONDS = 30.0  # At least this long between two times that the page is written.
@@ -34,22 +35,24 @@ class Sweep:
     self.stopping = False
     self._signaled = 0.0  # When the first signal came.
     self._table = table
-    self._metrics: dict[str, Metrics] = {}
-    self._running: set[str] = set()
+    self._running: dict[int, tuple[str, Callable[[], object]]] = {}  # By slot: see `run`.
     self._looked = 0.0
     self._write_at = time.monotonic() + _WRITE_SECONDS
-    self.records = self._read_records()
-    self.search = search.Search(file, self.records, retry_failed, self._series,
-                                folder / search.JOURNAL, in_memory=table is None)
+    self.results = self._read_results()  # The results of all recorded trials, by their ids.
+    self.search = search.Search(file, self.results, retry_failed, folder / search.JOURNAL,
+                                in_memory=table is None)
+    for trial_id, result in self.results.items():
+      result.is_current = trial_id in self.search.trials
 
-  def _read_records(self) -> dict[str, Record]:
-    found = [trials.read_record(path.parent)
-             for path in sorted((self.folder / "trials").glob(f"*/{trials.RECORD}"))]
-    records = sorted((record for record in found if record), key=lambda record: record.order)
-    for record in records:
-      if record.status == RUNNING:  # The sweep that ran it was killed.
-        record.status = STOPPED
-    return {record.id: record for record in records}
+  def _read_results(self) -> dict[str, Result]:
+    found = {}
+    for path in sorted((self.folder / "trials").glob(f"*/{trials.RECORD}")):
+      if record := trials.read_record(path.parent):
+        found[record.id] = result = Result(record, self.file)
+        result.read(path.parent)
+        if result.record.status == RUNNING:  # The sweep that ran it was killed.
+          result.record.status = STOPPED
+    return dict(sorted(found.items(), key=lambda item: item[1].record.order))
 
   def trial_folder(self, trial_id: str) -> pathlib.Path:
     """The workdir of a trial."""
@@ -64,12 +67,12 @@ class Sweep:
     `start` starts a trial in a slot, and returns a function that is true once the trial has ended.
     The first SIGINT or SIGTERM stops the sweep, the second one stops it at once.
     """
-    running: dict[int, tuple[str, Callable[[], object]]] = {}
+    running = self._running
     with stop_signals(self._receive_signal):
       try:
         while True:
-          for slot in set(range(slots())) - set(running):
-            if trial := self._next():
+          for slot in range(slots()):
+            if slot not in running and (trial := self._next()):
               running[slot] = trial.id, start(trial, slot)
           if not running:
             return
@@ -82,9 +85,10 @@ class Sweep:
       finally:  # After an error of the sweep's own, its trials save.
         if running:
           self._stop()
-        for _, has_ended in running.values():
+        for trial_id, has_ended in running.values():
           while not has_ended():
             time.sleep(poll_seconds)
+          self._read(trial_id)
 
   def _receive_signal(self, number: int) -> None:
     if not self._signaled:
@@ -103,42 +107,37 @@ class Sweep:
     trial = None if self.stopping else self.search.propose()
     if trial is None:
       return None
-    record = self.records.setdefault(
-      trial.id, Record(trial.id, trial.bindings, order=len(self.records)))
+    new = Record(trial.id, trial.bindings, order=len(self.results))
+    record = self.results.setdefault(trial.id, Result(new, self.file)).record
     folder = self.trial_folder(trial.id)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / STOP).unlink(missing_ok=True)
     record.status, record.message = WAITING, ""
     record.write(folder)
-    self._running.add(trial.id)
     return trial
 
   def status(self, trial_id: str) -> str:
     """The status that the trial's process, here or on another machine, has recorded last."""
-    return self._read(trial_id).status
+    return self._read(trial_id).record.status
 
   def give_up(self, trial_id: str, status: str, message: str = "") -> bool:
     """Records the end of a trial that a cluster has lost or never started; returns True."""
-    record = self._read(trial_id)
+    record = self._read(trial_id).record
     record.status, record.message = status, message
     record.write(self.trial_folder(trial_id))
     return True
 
   def _ended(self, trial_id: str) -> None:
     """Shows the end of a trial; raises a UsageError if a trial is done and has no metric."""
-    self._running.discard(trial_id)
-    record = self.records[trial_id] = self._read(trial_id)
-    series = self._series(trial_id)
-    if record.status in trials.ENDED:
-      self.search.ended(record, series)
+    result = self._read(trial_id)
+    if result.record.status in trials.ENDED:
+      self.search.ended(result)
     if self._table:
-      self._table.ended(next(row for row in self.rows() if row.record.id == trial_id))
-    if record.status == DONE and not series:
-      names = {name for row in self._metrics_of(trial_id).rows() for name in row}
-      logged = sorted(names - {"step", "seconds"})
+      self._table.ended(result)
+    if result.record.status == DONE and not result.series:
       raise UsageError(f"sweep.metric = '{self.file.metric}': the trials do not log it."
-                       f"{nearest(self.file.metric, logged)} They log: "
-                       f"{', '.join(logged) or 'nothing'}")
+                       f"{nearest(self.file.metric, result.names)} They log: "
+                       f"{', '.join(result.names) or 'nothing'}")
 
   # ---- Looking ----------------------------------------------------------------------------------
 
@@ -147,45 +146,36 @@ class Sweep:
     if time.monotonic() < self._looked + _LOOK_SECONDS:
       return
     self._looked = time.monotonic()
-    for trial_id in self._running:
-      self.records[trial_id] = self._read(trial_id)
-      if not self.stopping and self.search.is_poor(self._series(trial_id)):
+    for trial_id, _ in self._running.values():
+      result = self._read(trial_id)
+      if not self.stopping and self.search.is_poor(result):
         (self.trial_folder(trial_id) / STOP).touch()
     if self._table:
-      self._table.show(self.current_rows(), self.search.count)
+      self._table.show(self.current(), self.search.count)
     if time.monotonic() > self._write_at:
       self.write()
 
   def write(self) -> None:
     """Writes `sweep.csv` and `sweep.html`."""
     begun = time.monotonic()
-    results.write_csv(self.folder, self.rows(), self.file)
-    page.write(self.folder, self.rows(), self.file, self.search.count)
+    results = ranked(self.results.values())
+    write_csv(self.folder, results, self.file.metric)
+    page.write(self.folder, results, self.file, self.search.count)
     now = time.monotonic()
     self._write_at = now + max(_WRITE_SECONDS, (now - begun) / _WRITE_SHARE)
 
-  def rows(self) -> list[results.TrialRow]:
-    """A row for each recorded trial, the best first."""
-    return results.rows(self.file, self.records.values(), set(self.search.trials),
-                        self._metrics_of)
-
-  def current_rows(self) -> list[results.TrialRow]:
-    """The rows of the trials that are still in the sweep file."""
-    return [row for row in self.rows() if row.is_current]
+  def current(self) -> list[Result]:
+    """The results of the trials that are still in the sweep file, the best first."""
+    return [result for result in ranked(self.results.values()) if result.is_current]
 
   def is_complete(self) -> bool:
     """Whether no trial is left to start or to resume."""
     return not self.search.peek() and all(
-      row.record.status in trials.ENDED for row in self.current_rows())
+        result.record.status in trials.ENDED for result in self.current())
 
-  def _read(self, trial_id: str) -> Record:
-    return trials.read_record(self.trial_folder(trial_id)) or self.records[trial_id]
-
-  def _metrics_of(self, trial_id: str) -> Metrics:
-    return self._metrics.setdefault(trial_id, Metrics(self.trial_folder(trial_id)))
-
-  def _series(self, trial_id: str) -> trials.Series:
-    return self._metrics_of(trial_id).series(self.file.metric)
+  def _read(self, trial_id: str) -> Result:
+    self.results[trial_id].read(self.trial_folder(trial_id))
+    return self.results[trial_id]
 
 
 @contextlib.contextmanager

@@ -1,12 +1,5 @@
 """A sweep file: a gin file that binds `sweep.NAME`, and nothing else.
 
-    sweep.experiment = 'experiments.sngan'
-    sweep.gin_files = ['configs/sngan_digits.gin']
-    sweep.params = ['train.steps = 300']             # for all trials
-    sweep.metric = 'eval/classifier_frechet_distance'
-    sweep.grid = {'LinearDecay.learning_rate': [2e-4, 4e-4], 'SNGAN.latent_dim': [16, 32]}
-    sweep.seeds = [1, 2, 3]
-
 The trials are the product of `grid`, `zip`, `random` and `seeds`, or Optuna proposes them from
 `optuna`. The name `gin_file` stands for a gin file, or a list of gin files, that a trial adds to
 the common ones. A string that begins with @ or % is a gin reference, as in `'@adam'`.

@@ -6,7 +6,6 @@ A trial's folder is its workdir. The sweep adds `trial.json` and `output.log`.
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import pathlib
 import re
@@ -18,7 +17,6 @@ from typing import Any
 from replicator.atomic import write_whole
 from replicator.sweeps import space
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.workdir.reader import read
 
 RECORD, LOG = "trial.json", "output.log"
 _NAME_LENGTH = 100  # A file system allows 255; other file names add to this one.
@@ -26,8 +24,6 @@ _NAME_LENGTH = 100  # A file system allows 255; other file names add to this one
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
 ENDED = (DONE, PRUNED, FAILED)  # A resumed sweep runs only failed ones again, on request.
-
-Series = Sequence[tuple[int, float]]  # The values of a metric: `[(step, value)]`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,39 +114,3 @@ def read_record(folder: pathlib.Path) -> Record | None:
 def shell_command(trial: Trial, workdir: pathlib.Path) -> str:
   """The trial's command, as typed in a shell."""
   return shlex.join(["python", *trial.command(workdir)[1:]])
-
-
-class Metrics:
-  """The metrics that a trial has logged; read again when its `metrics.jsonl` has changed."""
-
-  def __init__(self, folder: pathlib.Path):
-    self._folder = folder
-    self._seen: tuple[int, int] | None = None
-    self._rows: list[dict[str, Any]] = []
-
-  def rows(self) -> list[dict[str, Any]]:
-    """All complete lines; a last line that is half written is skipped."""
-    try:
-      status = (self._folder / "metrics.jsonl").stat()
-    except FileNotFoundError:
-      return []
-    if (status.st_mtime_ns, status.st_size) != self._seen:
-      self._rows = read(self._folder).rows
-      self._seen = status.st_mtime_ns, status.st_size
-    return self._rows
-
-  def series(self, name: str) -> Series:
-    """The values of a metric."""
-    return [(row["step"], float(row[name])) for row in self.rows()
-            if isinstance(row.get(name), int | float)]
-
-  def step(self) -> int | None:
-    """The last step that was logged; None before the first."""
-    rows = self.rows()
-    return rows[-1]["step"] if rows else None
-
-
-def best_of(series: Series, goal: str) -> float:
-  """The best value; nan if no value is finite."""
-  finite = [value for _, value in series if math.isfinite(value)]
-  return (min if goal == "min" else max)(finite, default=math.nan)

@@ -60,7 +60,7 @@ def _is_in_queue(job: str) -> bool:
 
 
 class _Array:
-  """The array of the trials that `add` was called with, submitted when the first is asked about."""
+  """An array of the added trials, submitted when the first one is looked at."""
 
   def __init__(self, sweep: Sweep, jobs: int | None, cwd: str):
     self._sweep, self._jobs, self._cwd = sweep, jobs, cwd
@@ -75,25 +75,22 @@ class _Array:
     return functools.partial(self._has_ended, trial.id)
 
   def _has_ended(self, trial_id: str) -> bool:
-    if self._sweep.stopping:
-      self._cancel()
-    elif not self._job:
+    if not self._job and not self._sweep.stopping:
       self._submit()
+    if self._sweep.stopping and not self._is_canceled:
+      self._is_canceled = True
+      if self._job and shutil.which("scancel"):  # The indices that run save by themselves.
+        subprocess.run(["scancel", "--state=PENDING", self._job], capture_output=True)
     if self._job and time.monotonic() > self._asked + _QUEUE_SECONDS:
       self._asked, self._is_in_queue = time.monotonic(), _is_in_queue(self._job)
-    status = self._sweep.status(trial_id)  # Read after the queue: the last task has written it.
-    if status not in (RUNNING, WAITING):
-      return True
-    if self._sweep.stopping and status == WAITING:
+    # Read after the queue: the last task has written its record.
+    status = self._sweep.status(trial_id)
+    if status == WAITING and self._sweep.stopping:
       return self._sweep.give_up(trial_id, STOPPED)
-    return not self._is_in_queue and self._sweep.give_up(
-        trial_id, FAILED, f"job {self._job} left Slurm's queue before its end")
-
-  def _cancel(self) -> None:
-    """Takes the indices that have not begun out of the queue; the others save by themselves."""
-    if self._job and not self._is_canceled and shutil.which("scancel"):
-      subprocess.run(["scancel", "--state=PENDING", self._job], capture_output=True)
-    self._is_canceled = True
+    if status in (RUNNING, WAITING) and not self._is_in_queue:
+      return self._sweep.give_up(
+          trial_id, FAILED, f"job {self._job} left Slurm's queue before its end")
+    return status not in (RUNNING, WAITING)
 
   def _submit(self) -> None:
     folder = self._sweep.folder.resolve()
@@ -104,11 +101,11 @@ class _Array:
                f"--output={folder}/slurm-%A_%a.out",
                "--signal=B:TERM@120",  # Before the time limit, so that the trial saves.
                *self._sweep.file.slurm]
-    lines = "\n".join(f"#SBATCH {option}" for option in options)
     command = shlex.join([sys.executable, "-m", "replicator.sweeps.slurm_task", str(folder)])
     script = folder / "slurm.sh"
-    script.write_text(f"#!/bin/bash\n{lines}\ncd {shlex.quote(self._cwd)} || exit 1\n"
-                      f'exec {command} "$SLURM_ARRAY_TASK_ID"\n')
+    script.write_text("\n".join([
+        "#!/bin/bash", *(f"#SBATCH {option}" for option in options),
+        f"cd {shlex.quote(self._cwd)} || exit 1", f'exec {command} "$SLURM_ARRAY_TASK_ID"', ""]))
     process = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
     if process.returncode:
       reason = (process.stderr.strip().splitlines() or ["it printed nothing"])[-1]

@@ -1,5 +1,6 @@
 """A sweep of a tiny experiment in a folder of its own, and rows of a sweep that has run."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -13,8 +14,9 @@ import time
 import pytest
 
 from replicator.sweeps import command, results, trials
+from replicator.sweeps.results import Result
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import Metrics, Record
+from replicator.sweeps.trials import Record
 
 TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
 ROOT = pathlib.Path(__file__).parents[3]
@@ -112,32 +114,29 @@ def sweep(tmp_path, capsys):
 
 @pytest.fixture
 def page_file():
-  """The sweep file of `rows`."""
+  """The sweep file of `ranked`."""
   return SweepFile("x.py", "eval/loss",
                    grid={"a.lr": [0.1, 0.3], "net": ["<small>", "big"]}, seeds=[1, 2])
 
 
 @pytest.fixture
-def rows(tmp_path, page_file):
+def ranked(tmp_path, page_file):
   """Four settings with two seeds, and an old trial; one failed, one has no finite value."""
-  records = []
-  for lr in (0.1, 0.3):
-    for net in ("<small>", "big"):
-      for seed in (1, 2):
-        record = Record(f"t{len(records)}", {"a.lr": lr, "net": net, "train.seed": seed}, "done",
-                        0, 61.0, order=len(records))
-        folder = tmp_path / "trials" / record.id
-        folder.mkdir(parents=True)
-        values = [10 * lr, 1.0 + lr + 0.01 * seed, 2.0]
-        (folder / "metrics.jsonl").write_text("".join(
-          f'{{"step": {10 * step}, "eval/loss": {value}}}\n' for step, value in enumerate(values)))
-        records.append(record)
+  records = [Record(f"t{order}", {"a.lr": lr, "net": net, "train.seed": seed}, "done", 0, 61.0,
+                    order=order)
+             for order, (lr, net, seed) in enumerate(
+                 itertools.product((0.1, 0.3), ("<small>", "big"), (1, 2)))]
   records[0].status, records[0].message = "failed", "error: <it> broke"
-  (tmp_path / "trials" / "t0" / "metrics.jsonl").unlink()
-  (tmp_path / "trials" / "t7" / "metrics.jsonl").write_text('{"step": 1, "eval/loss": "NaN"}\n')
   records.append(Record("old", {"a.lr": 9.0}, "done", 0, 1.0, order=9))
+  found = []
   for record in records:
-    (tmp_path / "trials" / record.id).mkdir(exist_ok=True)
-    record.write(tmp_path / "trials" / record.id)
-  return results.rows(page_file, records, {record.id for record in records[:-1]},
-                      lambda name: Metrics(tmp_path / "trials" / name))
+    folder = tmp_path / "trials" / record.id
+    folder.mkdir(parents=True)
+    if record.id not in ("t0", "old"):
+      lr, seed = record.bindings["a.lr"], record.bindings["train.seed"]
+      values = ['"NaN"'] if record.id == "t7" else [10 * lr, 1.0 + lr + 0.01 * seed, 2.0]
+      (folder / "metrics.jsonl").write_text("".join(
+        f'{{"step": {10 * step}, "eval/loss": {value}}}\n' for step, value in enumerate(values)))
+    found.append(Result(record, page_file, is_current=record.id != "old"))
+    found[-1].read(folder)
+  return results.ranked(found)

@@ -1,53 +1,79 @@
-"""Rows of trials, settings over their seeds, and `sweep.csv`."""
+"""The results of trials, settings over their seeds, and `sweep.csv`."""
 
 import csv
 import dataclasses
+import json
 import math
 
 import pytest
 
 from replicator.sweeps import results
-from replicator.sweeps.trials import Metrics
+from replicator.sweeps.results import Result
+from replicator.sweeps.sweep_file import SweepFile
+from replicator.sweeps.trials import Record
 
 
-def test_the_best_come_first_and_earlier_files_last(rows):
-  assert [row.record.id for row in rows] == [
+def test_metrics_are_read_as_they_grow(tmp_path):
+  result = Result(Record("t", {}), SweepFile("x.py", "a"))
+  result.read(tmp_path)
+  assert result.series == () and result.step is None and math.isnan(result.best())
+  path = tmp_path / "metrics.jsonl"
+  path.write_text('{"step": 1, "a": 2.0}\n{"step": 2, "a": "NaN"}\n{"step": 3, "a"')
+  Record("t", {}, "running").write(tmp_path)
+  result.read(tmp_path)
+  assert result.series[0] == (1, 2.0) and math.isnan(result.series[1][1])
+  assert (result.record.status, result.names) == ("running", ["a"])
+  path.write_text(json.dumps({"step": 4, "a": 1}) + "\n")
+  result.read(tmp_path)
+  assert result.series == [(4, 1.0)] and result.step == 4 and result.last() == 1.0
+
+
+@pytest.mark.parametrize("goal, values, best", [
+  ("min", [3.0, math.nan, 1.0, -math.inf, 2.0], 1.0),
+  ("max", [3.0, math.nan, 1.0, math.inf, 2.0], 3.0), ("min", [math.nan], math.nan)])
+def test_the_best_value_is_finite(goal, values, best):
+  result = Result(Record("t", {}), SweepFile("x.py", "a", goal), series=list(enumerate(values)))
+  assert result.best() == pytest.approx(best, nan_ok=True)
+
+
+def test_the_best_come_first_and_earlier_files_last(ranked):
+  assert [result.record.id for result in ranked] == [
     "t1", "t2", "t3", "t4", "t6", "t5", "t0", "t7", "old"]
-  finite = [row.best for row in rows if math.isfinite(row.best)]
-  assert finite == sorted(finite) and len(finite) == 6
-  assert rows[0].best == pytest.approx(1.0) and rows[0].last == 2.0 and rows[0].step == 20
+  assert ranked[0].best() == pytest.approx(1.0)
+  assert ranked[0].last() == 2.0 and ranked[0].step == 20
 
 
-def test_settings_are_the_mean_and_spread_over_seeds(rows):
-  found = {(s.bindings["a.lr"], s.bindings["net"]): s for s in results.settings(rows, "min")}
+def test_the_best_may_be_the_highest(ranked, page_file):
+  for result in ranked:
+    result.file = dataclasses.replace(page_file, goal="max")
+    result.record.order *= -1  # Equals come in the order in which they began.
+    result.is_current = result.record.id in ("t1", "t2", "t4", "t7")
+  found = results.ranked(ranked)
+  assert [(result.record.id, result.best()) for result in found[:3]] == [
+    ("t4", 3.0), ("t2", 2.0), ("t1", 2.0)]
+  assert [result.record.id for result in found[3:]] == ["t7", "t6", "t5", "t3", "old", "t0"]
+
+
+def test_settings_are_the_mean_and_spread_over_seeds(ranked):
+  found = {(s.bindings["a.lr"], s.bindings["net"]): s for s in results.by_setting(ranked, "min")}
   assert len(found) == 4
   best = found[0.3, "<small>"]
   assert best.mean() == pytest.approx((1.31 + 1.32) / 2)
   assert best.spread() == pytest.approx(0.01 / math.sqrt(2))
   assert math.isnan(found[0.1, "<small>"].spread())  # One seed of it failed.
-  assert results.settings(rows, "max")[0].bindings["a.lr"] == 0.3
+  assert results.by_setting(ranked, "max")[0].bindings["a.lr"] == 0.3
 
 
-def test_the_trials_of_a_setting_come_in_the_order_of_their_seeds(rows):
-  for row in rows:
-    if row.record.bindings.get("train.seed") == 1:
-      row.record.bindings["train.seed"] = 10
-  for setting in results.settings(rows, "min"):
-    assert [row.record.bindings["train.seed"] for row in setting.rows] == [2, 10]
+def test_the_trials_of_a_setting_come_in_the_order_of_their_seeds(ranked):
+  for result in ranked:
+    if result.record.bindings.get("train.seed") == 1:
+      result.record.bindings["train.seed"] = 10
+  for setting in results.by_setting(ranked, "min"):
+    assert [result.record.bindings["train.seed"] for result in setting.results] == [2, 10]
 
 
-def test_the_best_may_be_the_highest(rows, tmp_path, page_file):
-  file = dataclasses.replace(page_file, goal="max")
-  for row in rows:
-    row.record.order *= -1  # Equals come in the order in which they began.
-  found = results.rows(file, [row.record for row in rows], {"t1", "t2", "t4", "t7"},
-                       lambda name: Metrics(tmp_path / "trials" / name))
-  assert [(row.record.id, row.best) for row in found[:3]] == [("t4", 3.0), ("t2", 2.0), ("t1", 2.0)]
-  assert [row.record.id for row in found[3:]] == ["t7", "t6", "t5", "t3", "old", "t0"]
-
-
-def test_csv_has_a_row_for_each_trial(rows, tmp_path, page_file):
-  results.write_csv(tmp_path, rows, page_file)
+def test_csv_has_a_row_for_each_trial(ranked, tmp_path):
+  results.write_csv(tmp_path, ranked, "eval/loss")
   with (tmp_path / "sweep.csv").open() as file:
     table = list(csv.DictReader(file))
   assert len(table) == 9

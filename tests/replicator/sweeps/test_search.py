@@ -9,9 +9,10 @@ import optuna
 import pytest
 
 from replicator.errors import UsageError
+from replicator.sweeps.results import Result
 from replicator.sweeps.search import JOURNAL, Search
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import DONE, FAILED, PRUNED, STOPPED, Record, Trial
+from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record, Trial
 
 FILE = SweepFile("x.py", "loss", optuna={
   "lr": ("log_uniform", 1e-3, 1.0), "n": ("int_uniform", 1, 3), "c": ("choice", ["a", (1, 2)])},
@@ -28,25 +29,26 @@ class Searches:
 
   def __init__(self, folder):
     self.journal = folder / JOURNAL
-    self.records = {}
+    self.results = {}
 
   def begin(self, file=FILE, retry_failed=False):
-    return Search(file, self.records, retry_failed, self.series, self.journal)
+    return Search(file, self.results, retry_failed, self.journal)
 
-  def series(self, name):
-    return [(1, loss(self.records[name])), (2, math.nan)]
+  def add(self, file, trial_id, bindings, status=DONE):
+    """Records a trial as it is read from a file."""
+    record = Record(trial_id, json.loads(json.dumps(bindings)), status, order=len(self.results))
+    series = [(1, loss(record)), (2, math.nan)]
+    self.results[trial_id] = Result(record, file, series=series)
+    return self.results[trial_id]
 
   def run(self, file=FILE, count=100, status=DONE):
     """Ends up to `count` trials of a new search; returns the trials that it knows."""
     search = self.begin(file)
     while count and (trial := search.propose()):
       count -= 1
-      bindings = json.loads(json.dumps(trial.bindings))  # As it is read from a file.
-      record = Record(trial.id, bindings, status, order=len(self.records))
-      self.records[trial.id] = record
-      assert not search.is_poor(self.series(trial.id))
-      if status != STOPPED:
-        search.ended(record, self.series(trial.id))
+      result = self.add(file, trial.id, trial.bindings, status)
+      assert not search.is_poor(result)
+      search.ended(result)
     return search.trials
 
   def studies(self):
@@ -70,10 +72,11 @@ def searches(tmp_path):
 
 def test_the_search_does_better_than_chance(searches):
   searches.run(dataclasses.replace(FILE, trials=80))
-  losses = list(map(loss, searches.records.values()))
+  records = [result.record for result in searches.results.values()]
+  losses = list(map(loss, records))
   assert len(losses) == 80
   assert sorted(losses[-20:])[10] < 0.9  # Half of all learning rates are farther off than 1.7.
-  for record in searches.records.values():
+  for record in records:
     assert record.bindings["n"] in (1, 2, 3) and record.bindings["c"] in ("a", [1, 2])
     assert record.bindings["lr"] == float(f"{record.bindings['lr']:.4g}")
 
@@ -86,7 +89,7 @@ def test_a_resumed_search_proposes_what_it_would_have_proposed(searches, tmp_pat
     resumed.run(count=count)
     if number == 1:  # The study follows from the records.
       resumed.journal.unlink()
-  assert list(resumed.records) == list(whole)
+  assert list(resumed.results) == list(whole)
   other = Searches(tmp_path)
   other.journal = tmp_path / "other.log"
   assert not set(other.run(dataclasses.replace(FILE, search_seed=1))) & set(whole)
@@ -97,9 +100,9 @@ def test_a_search_knows_the_recorded_trials_of_its_space(searches):
   bindings = next(iter(first.values())).bindings
   narrow = Trial.make(FILE, {"lr": 1.0})
   far = Trial.make(FILE, {**bindings, "lr": 2.0})
-  searches.records.update({
-    "other": Record("other", bindings, DONE),  # With other common settings.
-    narrow.id: Record(narrow.id, {"lr": 1.0}, DONE), far.id: Record(far.id, far.bindings, DONE)})
+  searches.add(FILE, "other", bindings)  # With other common settings.
+  searches.add(FILE, narrow.id, narrow.bindings)
+  searches.add(FILE, far.id, far.bindings)
   both = searches.run()
   assert len(both) == 20 and set(first) < set(both) and not {"other", narrow.id, far.id} & set(both)
 
@@ -114,7 +117,7 @@ def test_the_search_ends_when_all_points_were_tried(searches):
   ("failed", False, False), ("pruned", True, False), ("done", True, False)])
 def test_a_trial_that_has_not_ended_is_proposed_first(status, retry_failed, is_next, searches):
   second = list(searches.run(count=3))[1]
-  searches.records[second].status = status
+  searches.results[second].record.status = status
   search = searches.begin(retry_failed=retry_failed)
   assert search.peek().bindings.keys() == {"lr", "n", "c"}
   assert (search.propose().id == second) == is_next
@@ -124,7 +127,7 @@ def test_a_trial_of_a_search_that_is_complete_may_still_be_left(searches):
   file = dataclasses.replace(FILE, trials=3)
   last = list(searches.run(file))[2]
   assert searches.begin(file).peek() is None
-  searches.records[last].status = "stopped"
+  searches.results[last].record.status = "stopped"
   search = searches.begin(dataclasses.replace(file, trials=1))
   assert search.count == 3 and search.peek().id == last
 
@@ -135,16 +138,20 @@ def test_a_trial_of_a_search_that_is_complete_may_still_be_left(searches):
 @pytest.mark.parametrize("goal", ["min", "max"])
 def test_a_trial_is_pruned_from_a_step_on_if_it_is_worse_than_the_median(goal, searches):
   worse = 1.0 if goal == "min" else -1.0
-  search = searches.begin(SweepFile(
-    "x.py", "loss", goal, optuna={"lr": ("choice", [1, 2, 3, 4, 5])}, trials=5, startup_trials=2,
-    prune_after=10))
+  file = SweepFile("x.py", "loss", goal, optuna={"lr": ("choice", [1, 2, 3, 4, 5])}, trials=5,
+                   startup_trials=2, prune_after=10)
+  search = searches.begin(file)
 
   def observed(*values: float) -> list[bool]:
     """Whether each point of a new trial, at the steps 5, 10, ..., lets it be pruned."""
     trial = search.propose()
     series = [(5 * number, value) for number, value in enumerate(values, 1)]
-    found = [search.is_poor(series[:seen]) for seen in range(1, len(series) + 1)]
-    search.ended(Record(trial.id, trial.bindings, DONE), series)
+    result = Result(Record(trial.id, trial.bindings, DONE), file)
+    found = []
+    for seen in range(1, len(series) + 1):
+      result.series = series[:seen]
+      found.append(search.is_poor(result))
+    search.ended(result)
     return found
 
   assert observed(0.0, 0.0, 0.0) == observed(5 * worse, 5 * worse, 5 * worse) == [False] * 3
@@ -176,10 +183,10 @@ def test_the_study_holds_the_trials_that_have_ended_by_value_or_text(searches):
   file = SweepFile("x.py", "loss", "max", grid={"lr": [1.0, 2], "b": values}, seeds=[1, 2])
   search = searches.begin(file)
   for number, trial in enumerate(iter(search.propose, None)):
-    status = [DONE, FAILED, PRUNED, DONE, STOPPED][min(number, 4)]
-    record = Record(trial.id, trial.bindings, status, seconds=60.0)
-    if status != STOPPED:
-      search.ended(record, [(1, math.nan), (3, 5.0), (4, 2.0)] if number != 3 else [])
+    if number < 4:
+      record = Record(trial.id, trial.bindings, [DONE, FAILED, PRUNED, DONE][number], seconds=60.0)
+      search.ended(Result(record, file, series=[
+        (1, math.nan), *([(3, 5.0), (4, 2.0)] if number < 3 else [])]))
   study = searches.study()
   assert study.study_name.startswith("loss ") and study.direction.name == "MAXIMIZE"
   done, failed, pruned, without = study.trials
@@ -195,8 +202,8 @@ def test_the_study_holds_the_trials_that_have_ended_by_value_or_text(searches):
 def test_a_trial_is_in_the_study_once_and_again_when_it_was_retried(searches):
   file = SweepFile("x.py", "loss", grid={"lr": [1, 2]})
   searches.run(file, status=FAILED)
-  for record in searches.records.values():
-    record.status = DONE
+  for result in searches.results.values():
+    result.record.status = DONE
     searches.begin(file)  # The sweep was killed before it added the trial.
     searches.begin(file)
   assert [(trial.params["lr"], trial.state.name) for trial in searches.study().trials] == [
@@ -210,7 +217,7 @@ def test_a_journal_that_a_killed_sweep_has_torn_is_repaired(searches):
   searches.journal.with_name(f"{JOURNAL}.lock").symlink_to(JOURNAL)
   searches.run(count=1)
   assert [trial.number for trial in searches.study().trials] == [0, 1, 2, 3]
-  assert [trial.user_attrs["id"] for trial in searches.study().trials] == list(searches.records)
+  assert [trial.user_attrs["id"] for trial in searches.study().trials] == list(searches.results)
 
 
 def test_another_space_or_metric_has_a_study_of_its_own(searches):
@@ -225,10 +232,10 @@ def test_another_space_or_metric_has_a_study_of_its_own(searches):
 def test_random_points_of_an_earlier_version_are_refused(searches):
   file = SweepFile("x.py", "loss", random={"lr": ("uniform", 1, 2)}, trials=2)
   trial = Trial.make(file, {"lr": 1.234})
-  searches.records[trial.id] = Record(trial.id, trial.bindings, DONE)
+  searches.add(file, trial.id, trial.bindings)
   for _ in range(2):
     with pytest.raises(UsageError, match="an earlier version drew these points"):
       searches.begin(file)
-  searches.records.clear()
+  searches.results.clear()
   searches.run(file)
   assert len(searches.run(dataclasses.replace(file, search_seed=1))) == 2

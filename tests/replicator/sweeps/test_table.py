@@ -11,12 +11,12 @@ from replicator.sweeps.table import Table
 
 
 @pytest.mark.parametrize("height, shown", [(50, 8), (10, 4)])
-def test_the_live_table_fits_the_terminal(rows, height, shown, page_file):
-  rows[5].record.status = trials.RUNNING
+def test_the_live_table_fits_the_terminal(ranked, height, shown, page_file):
+  ranked[5].record.status = trials.RUNNING
   console = Console(file=io.StringIO(), force_terminal=True, width=120, height=height,
                     color_system=None)
   with Table(page_file.metric, console) as table:
-    table.show([row for row in rows if row.is_current], 8)
+    table.show([result for result in ranked if result.is_current], 8)
   last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "\n", console.file.getvalue()).rpartition("lr ")[2]
   lines = [line for line in last.splitlines() if "done" in line or "running" in line
            or "failed" in line]
@@ -25,13 +25,13 @@ def test_the_live_table_fits_the_terminal(rows, height, shown, page_file):
   assert "6 of 8 done, 1 running, 1 failed" in lines[-1]
 
 
-def test_without_a_terminal_each_end_is_a_line(rows, page_file):
+def test_without_a_terminal_each_end_is_a_line(ranked, page_file):
   console = Console(file=io.StringIO(), width=40)
   with Table(page_file.metric, console) as table:
-    table.show(rows, 8)
-    table.ended(rows[0])
-    table.ended(next(row for row in rows if row.record.id == "t0"))
+    table.show(ranked, 8)
+    table.ended(ranked[0])
+    table.ended(next(result for result in ranked if result.record.id == "t0"))
   first, second = console.file.getvalue().splitlines()
-  assert first == f"done    {rows[0].record.id}  eval/loss 1  1m 01s"
+  assert first == f"done    {ranked[0].record.id}  eval/loss 1  1m 01s"
   assert second == "failed  t0  1m 01s  error: <it> broke"
 

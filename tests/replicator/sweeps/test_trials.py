@@ -1,14 +1,12 @@
 """Names, records and metrics of trials."""
 
-import json
-import math
 import re
 
 import pytest
 
 from replicator.sweeps import trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import Metrics, Record, Trial
+from replicator.sweeps.trials import Record, Trial
 
 FILE = SweepFile("experiments.sngan", "loss", gin_files=["a.gin"])
 
@@ -65,20 +63,3 @@ def test_a_record_is_read_back_and_a_torn_one_is_none(tmp_path):
   path.write_text(path.read_text()[:20])
   assert trials.read_record(tmp_path) is None
   assert [path.name for path in tmp_path.iterdir()] == [trials.RECORD]
-
-
-def test_metrics_are_read_as_they_grow(tmp_path):
-  metrics = Metrics(tmp_path)
-  assert metrics.series("a") == [] and metrics.step() is None
-  path = tmp_path / "metrics.jsonl"
-  path.write_text('{"step": 1, "a": 2.0}\n{"step": 2, "a": "NaN"}\n{"step": 3, "a"')
-  assert metrics.series("a")[0] == (1, 2.0) and math.isnan(metrics.series("a")[1][1])
-  path.write_text(json.dumps({"step": 4, "a": 1}) + "\n")
-  assert metrics.series("a") == [(4, 1.0)] and metrics.step() == 4
-
-
-def test_the_best_value_is_finite():
-  series = [(1, 3.0), (2, math.nan), (3, 1.0), (4, -math.inf), (5, 2.0)]
-  assert trials.best_of(series, "min") == 1.0
-  assert trials.best_of(series, "max") == 3.0
-  assert math.isnan(trials.best_of([(1, math.nan)], "min"))
