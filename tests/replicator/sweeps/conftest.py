@@ -5,12 +5,12 @@ import json
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import threading
 import time
 
+import optuna
 import pytest
 
 from replicator.sweeps import command, results, trials
@@ -20,19 +20,15 @@ from replicator.sweeps.trials import Record
 
 TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
 ROOT = pathlib.Path(__file__).parents[3]
+# A process in the background would ignore Ctrl-C, and so would those that it starts.
 PROGRAM = """
-import sys
-import threading
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from replicator.sweeps import command
 status = command.main()
 assert "tensorflow" not in sys.modules, "the sweep has loaded TensorFlow"
 sys.exit(status)
 """
-
-
-def _hears_ctrl_c() -> None:
-  """A process in the background would ignore Ctrl-C, and so would those that it starts."""
-  signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class SweepCommand:
@@ -53,6 +49,11 @@ class SweepCommand:
                                  for name, value in merged.items() if value is not None))
     return self
 
+  def write_held(self, **settings):
+    """Writes the file of a sweep whose trials wait before their third step while `hold` exists."""
+    self.hold.touch()
+    return self.write(**{"params": [f"hold = '{self.hold}'"], **settings})
+
   def arguments(self, *flags: str) -> list[str]:
     return [f"--sweep_file={self.file}", f"--workdir={self.folder}", "--jobs=2", *flags]
 
@@ -65,7 +66,13 @@ class SweepCommand:
     """Starts the sweep in a process group of its own; fails if that loads TensorFlow."""
     return subprocess.Popen([sys.executable, "-c", PROGRAM, *self.arguments(*flags)], cwd=ROOT,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            start_new_session=True, preexec_fn=_hears_ctrl_c)
+                            start_new_session=True)
+
+  def start_held(self, *flags: str) -> subprocess.Popen:
+    """Starts the sweep, and returns when two of its trials wait."""
+    process = self.start(*flags)
+    self.wait_for(lambda: self.is_held() or process.poll() is not None)
+    return process
 
   def wait_for(self, condition, seconds=300.0):
     deadline = time.monotonic() + seconds
@@ -90,10 +97,15 @@ class SweepCommand:
     path = self.folder / "trials" / name / "metrics.jsonl"
     return [json.loads(line)["step"] for line in path.read_text().splitlines()]
 
-  def is_held(self, count: int) -> bool:
-    """Whether `count` trials wait for the file `hold` to go."""
+  def is_held(self) -> bool:
+    """Whether two trials wait for the file `hold` to go."""
     states = [path.read_text() for path in self.folder.glob("trials/*/state")]
-    return states.count("2") == count
+    return states.count("2") == 2
+
+  def study(self) -> optuna.Study:
+    """The only study in the sweep's journal."""
+    backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "optuna.log"))
+    return optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
 
   def statuses(self) -> list[str]:
     """The statuses of all recorded trials, sorted."""

@@ -165,8 +165,8 @@ def test_a_poor_trial_is_pruned(sweep):
     "grid": None, "seeds": None, "trials": len(rates), "startup_trials": 2, "prune_after": 1,
     "optuna": {"lr": ("choice", list(rates))}, "params": [f"hold = '{sweep.hold}'"]}
   assert sweep.write(**search_of(0.3, 0.31)).run() == 0
-  sweep.hold.touch()  # The next trials would never end by themselves.
-  assert sweep.write(**search_of(0.3, 0.31, 5.0, 6.0)).run() == 0
+  # The next trials would never end by themselves.
+  assert sweep.write_held(**search_of(0.3, 0.31, 5.0, 6.0)).run() == 0
   with (sweep.folder / "sweep.csv").open() as file:
     found = {float(row["lr"]): (row["status"], row["step"]) for row in csv.DictReader(file)}
   assert found == {0.3: (DONE, "3"), 0.31: (DONE, "3"), 5.0: (PRUNED, "3"), 6.0: (PRUNED, "3")}

@@ -10,6 +10,7 @@ import pytest
 
 from replicator.sweeps import trial_process, trials
 from replicator.sweeps.runners import local
+from replicator.sweeps.sweep import alone
 from replicator.sweeps.trial_process import Attempt
 from replicator.sweeps.trials import Trial
 
@@ -17,18 +18,21 @@ from replicator.sweeps.trials import Trial
 
 
 def test_every_trial_runs_once_on_its_own_cores_and_a_second_sweep_runs_none(sweep):
-  assert sweep.run() == 0
-  assert sweep.statuses() == ["done"] * 4
-  assert sweep.out.endswith(f"4 of 4 done: {sweep.folder}/sweep.csv, {sweep.folder}/sweep.html\n")
-  assert sweep.run() == 0
+  for _ in range(2):
+    assert sweep.run() == 0
+    assert sweep.statuses() == ["done"] * 4
+    assert sweep.out.endswith(
+      f"4 of 4 done: {sweep.folder}/sweep.csv, {sweep.folder}/sweep.html\n")
+    assert [trial.state.name for trial in sweep.study().trials] == ["COMPLETE"] * 4
+    (sweep.folder / "optuna.log").unlink()  # Sweeps of earlier versions have none.
   assert list(sweep.logs().values()) == [[0]] * 4
-  parts = local.divided(local.usable_cores(), 2)
   used = {path.read_text().partition("cores ")[2].strip()
           for path in sweep.folder.glob("trials/*/output.log")}
-  assert used <= {f"{part} threads {len(part)}" for part in parts}
+  assert used <= {f"{part} threads {len(part)}"
+                  for part in local.divided(local.usable_cores(), 2)}
 
 
-def test_more_trials_of_a_changed_file_are_added_and_the_others_stay_on_record(sweep):
+def test_trials_of_a_changed_file_are_added_and_the_others_stay_on_record(sweep):
   sweep.write(grid={"lr": [0.1]}).run()
   sweep.write(grid={"lr": [0.3]}, seeds=[1]).run()
   assert list(sweep.logs().values()) == [[0]] * 3
@@ -36,33 +40,14 @@ def test_more_trials_of_a_changed_file_are_added_and_the_others_stay_on_record(s
   assert [(line.split(",")[2], line.split(",")[-2]) for line in lines[1:]] == [
     ("0.3", "yes"), ("0.1", "no"), ("0.1", "no")]
   assert "1 of 1 done" in sweep.out
-
-
-def test_other_common_settings_make_other_trials(sweep):
-  sweep.write(seeds=[1]).run()
-  sweep.write(seeds=[1], params=["train.steps = 4"]).run()
+  sweep.write(grid={"lr": [0.3]}, seeds=[1], params=["train.steps = 4"]).run()
   assert len(sweep.logs()) == 4
 
 
-def test_ctrl_c_reaches_a_sweep_alone_and_its_process_loads_no_tensorflow(sweep):
-  sweep.write(params=[f"hold = '{sweep.hold}'"])
-  sweep.hold.touch()
-  process = sweep.start()
-  sweep.wait_for(lambda: sweep.is_held(2) or process.poll() is not None)
-  os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
-  output, _ = process.communicate()
-  assert process.returncode == 42, output
-  records = [trials.read_record(path) for path in sweep.folder.glob("trials/*")]
-  # The sweep asked them to save.
-  assert [(record.status, record.exit_code) for record in records] == [("stopped", 42)] * 2
-
-
-def test_cores_are_divided_and_shared_when_they_are_few():
+def test_the_cores_of_a_machine_are_divided_and_reserved_until_too_few_are_free(
+    monkeypatch, tmp_path):
   assert local.divided([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]
   assert local.divided([4, 7], 3) == [[4], [7], [4]]
-
-
-def test_the_cores_of_a_machine_are_reserved_until_too_few_are_free(monkeypatch, tmp_path):
   monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
   monkeypatch.setattr(local, "usable_cores", lambda: [0, 1, 2, 3, 4])
   assert local.default_jobs() == 2
@@ -94,34 +79,49 @@ def test_a_failed_trial_is_recorded_left_alone_and_retried_on_request(sweep):
   (sweep.folder / "trials" / failed / "repaired").touch()
   assert sweep.run("--retry_failed") == 0
   assert sweep.logs()[failed] == [0, 1, 1]
+  assert [trial.state.name for trial in sweep.study().trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+
+
+@pytest.fixture
+def attempt(tmp_path):
+  """A function that makes an attempt at the same trial, a program of the given lines."""
+  def make(lines: str) -> Attempt:
+    (tmp_path / "program.py").write_text(f"import os, sys, time\n{lines}\n")
+    return Attempt(Trial("t", {}, (str(tmp_path / "program.py"),)), tmp_path, str(tmp_path))
+  return make
 
 
 @pytest.mark.parametrize("code, exit_code, status, message", [
   ("print('so')", 0, "done", ""), ("print('a'); print('b  '); sys.exit(3)", 3, "failed", "b"),
   ("sys.exit(42)", 42, "stopped", ""), ("sys.exit(4)", 4, "failed", "it printed nothing"),
   ("print('so', flush=True); os.kill(os.getpid(), 9)", -9, "failed", "ended by signal 9: so")])
-def test_how_a_trial_ended_is_recorded(code, exit_code, status, message, tmp_path):
-  program = tmp_path / "program.py"
+def test_how_a_trial_ended_is_recorded(code, exit_code, status, message, attempt, tmp_path):
   for earlier in ("print('before'); sys.exit(3)", code):  # Its words are not those of the second.
-    program.write_text(f"import os, sys\n{earlier}\n")
-    record = Attempt(Trial("t", {}, (str(program),)), tmp_path, str(tmp_path)).run()
+    record = attempt(earlier).run()
   assert (record.exit_code, record.status, record.message) == (exit_code, status, message)
   assert trials.read_record(tmp_path / "trials" / "t") == record
 
 
-def test_a_trial_that_runs_says_so_and_the_times_of_its_processes_add_up(tmp_path):
-  program = tmp_path / "program.py"
-  program.write_text("import sys\nsys.exit(3)\n")
+def test_a_trial_that_runs_says_so_and_the_times_of_its_processes_add_up(attempt, tmp_path):
   seconds = [0.0]
   for _ in range(2):
-    running = Attempt(Trial("t", {}, (str(program),)), tmp_path, str(tmp_path))
+    running = attempt("sys.exit(3)")
     assert running.poll() is None
     assert trials.read_record(tmp_path / "trials" / "t").status == "running"
     seconds.append(running.run().seconds)
   assert 0 < seconds[1] < seconds[2]
   (tmp_path / "trials" / "t" / trial_process.STOP).touch()  # Pruned before it starts.
-  assert Attempt(Trial("t", {}, (str(program),)), tmp_path, str(tmp_path)).run().status == "pruned"
+  assert attempt("").run().status == "pruned"
   assert not (tmp_path / "trials" / "t" / trial_process.STOP).exists()
+
+
+def test_a_trial_that_runs_elsewhere_does_not_start(attempt, monkeypatch):
+  monkeypatch.setattr(trial_process, "LOCK_SECONDS", 0.1)
+  first, second = attempt("time.sleep(600)"), attempt("time.sleep(600)")
+  assert first.poll() is None
+  assert second.run().message == "another process still runs this trial"
+  first.stop()
+  assert first.run().status == "stopped"
 
 
 def test_a_metric_that_no_trial_logs_ends_the_sweep(sweep):
@@ -134,33 +134,34 @@ def test_a_metric_that_no_trial_logs_ends_the_sweep(sweep):
 # ---- Stopped ------------------------------------------------------------------------------------
 
 
-def test_a_stopped_sweep_saves_and_the_same_command_resumes(sweep):
-  sweep.write(params=[f"hold = '{sweep.hold}'"])
-  sweep.hold.touch()
-
-  assert sweep.run_stopped(lambda: sweep.is_held(2), signal.SIGINT) == 42
-  assert "to resume: python" in sweep.out and f"--workdir={sweep.folder}" in sweep.out
-  assert sweep.statuses() == ["stopped", "stopped"]
-  begun = set(sweep.logs())
+def test_a_stopped_sweep_saves_loads_no_tensorflow_and_the_same_command_resumes(sweep):
+  process = sweep.write_held().start_held()
+  os.killpg(process.pid, signal.SIGINT)  # As a terminal does: it reaches the sweep alone.
+  output, _ = process.communicate()
+  assert process.returncode == 42, output
+  assert "to resume: python" in output and f"--workdir={sweep.folder}" in output
+  records = [trials.read_record(path) for path in sweep.folder.glob("trials/*")]
+  # The sweep asked them to save.
+  assert [(record.status, record.exit_code) for record in records] == [("stopped", 42)] * 2
   sweep.hold.unlink()
   assert sweep.run() == 0
   assert sweep.statuses() == ["done"] * 4
+  begun = {record.id for record in records}
   for name, begins in sweep.logs().items():
     assert begins == ([0, 3] if name in begun else [0])
     assert sweep.steps(name) == [1, 2, 3]
 
 
 def test_trials_of_a_killed_sweep_save_and_do_not_run_twice_at_a_time(sweep):
-  sweep.write(params=["train.steps = 4", f"hold = '{sweep.hold}'"], grid={"lr": [0.1]})
-  sweep.hold.touch()
-  process = sweep.start()
-  sweep.wait_for(lambda: sweep.is_held(2))
+  sweep.write_held(params=["train.steps = 4", f"hold = '{sweep.hold}'"], grid={"lr": [0.1]})
+  process = sweep.start_held()
   process.kill()
   process.communicate()
   assert sweep.run() == 0
   for name, begins in sweep.logs().items():
     assert begins == [0, 3]
     assert sweep.steps(name) == [1, 2, 3, 4]
+  assert [trial.last_step for trial in sweep.study().trials] == [4, 4]
 
 
 def test_a_second_signal_kills_the_trials(sweep, tmp_path):
@@ -185,19 +186,6 @@ def test_a_second_signal_kills_the_trials(sweep, tmp_path):
 
 
 def test_only_one_sweep_runs_in_a_folder(sweep):
-  from replicator.sweeps.sweep import alone
   with alone(sweep.folder):
     assert sweep.run() == 2
   assert "another sweep runs in this folder" in sweep.err
-
-
-def test_a_trial_that_runs_elsewhere_does_not_start(tmp_path, monkeypatch):
-  monkeypatch.setattr(trial_process, "LOCK_SECONDS", 0.1)
-  sleeper = tmp_path / "sleeper.py"
-  sleeper.write_text("import time\ntime.sleep(600)")
-  first, second = (Attempt(Trial("t", {}, (str(sleeper),)), tmp_path, str(tmp_path))
-                   for _ in range(2))
-  assert first.poll() is None
-  assert second.run().message == "another process still runs this trial"
-  first.stop()
-  assert first.run().status == "stopped"

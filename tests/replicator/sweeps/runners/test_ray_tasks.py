@@ -16,15 +16,13 @@ def no_cluster(monkeypatch):
 
 @pytest.mark.slow
 def test_a_trial_resumes_when_its_worker_dies_and_all_save_on_ctrl_c(sweep):
-  sweep.write(params=[f"hold = '{sweep.hold}'"])
-  sweep.hold.touch()
-  process = sweep.start("--runner=ray")  # One cluster for both: it takes seconds to start.
-  sweep.wait_for(lambda: sweep.is_held(2) or process.poll() is not None)
+  # One cluster for both: it takes seconds to start.
+  process = sweep.write_held().start_held("--runner=ray")
   lost = min(sweep.folder.glob("trials/*"))
   os.kill(int((lost / "parent").read_text()), signal.SIGKILL)
   sweep.wait_for(lambda: sweep.statuses().count("done") == 1 or process.poll() is not None)
   assert sweep.logs()[lost.name] == [0, 3] and sweep.steps(lost.name) == [1, 2, 3]
-  sweep.wait_for(lambda: sweep.is_held(2) or process.poll() is not None)
+  sweep.wait_for(lambda: sweep.is_held() or process.poll() is not None)
   os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
   output, _ = process.communicate()
   assert process.returncode == 42, output

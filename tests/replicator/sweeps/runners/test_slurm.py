@@ -33,7 +33,10 @@ def program(folder, name, text):
 
 def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
   assert sweep.write(seeds=[1]).run() == 0
-  assert sweep.write(slurm=["--partition=gpu", "--time=1:00:00"]).run("--runner=slurm") == 0
+  sweep.write(slurm=["--partition=gpu", "--time=1:00:00"])
+  process = sweep.start("--runner=slurm")  # Without TensorFlow.
+  output, _ = process.communicate()
+  assert process.returncode == 0 and "4 of 4 done" in output, output
   assert list(sweep.logs().values()) == [[0]] * 4
   script = (sweep.folder / "slurm.sh").read_text()
   assert "#SBATCH --array=0-1%2\n" in script
@@ -41,31 +44,20 @@ def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
   assert "#SBATCH --job-name=sweep\n" in script
   assert f"#SBATCH --output={sweep.folder}/slurm-%A_%a.out\n" in script
   assert "#SBATCH --signal=B:TERM@120\n" in script  # A trial has two minutes to save.
-  assert "4 of 4 done" in sweep.out
-
-
-def test_the_process_of_a_sweep_loads_no_tensorflow(sweep, cluster):
-  process = sweep.write(seeds=[1]).start("--runner=slurm")
-  output, _ = process.communicate()
-  assert process.returncode == 0, output
-
-
-def test_the_script_of_an_array_that_waits_in_a_queue_stays_valid(sweep, cluster):
-  assert sweep.write(seeds=[1]).run("--runner=slurm") == 0
   # Written down: an array may have been submitted before an update of the package.
   command = f"-m replicator.sweeps.slurm_task {sweep.folder}"
-  assert command in (sweep.folder / "slurm.sh").read_text()
-  name = min(sweep.logs())
+  assert command in script
   assert subprocess.run([sys.executable, *command.split(), "0"]).returncode == 0
-  assert sweep.logs()[name] == [0]  # It is done already.
+  assert list(sweep.logs().values()) == [[0]] * 4  # It is done already.
+  program(cluster, "squeue", "echo 4711_1")
+  assert sweep.run("--runner=slurm") == 2
+  assert "job 4711 of this sweep is still in the queue" in sweep.err
 
 
 def test_a_stopped_sweep_stops_the_array(sweep, cluster):
   program(cluster, "scancel", f'echo "$@" >> {cluster}/cancelled')
-  sweep.write(params=[f"hold = '{sweep.hold}'"])
-  sweep.hold.touch()
-
-  assert sweep.run_stopped(lambda: sweep.is_held(2), signal.SIGTERM, "--runner=slurm") == 42
+  sweep.write_held()
+  assert sweep.run_stopped(sweep.is_held, signal.SIGTERM, "--runner=slurm") == 42
   assert "0 of 4 done, 4 stopped" in sweep.out
   assert (cluster / "cancelled").read_text() == "--state=PENDING 4711\n"
   # An index that starts nevertheless ends immediately.
@@ -80,13 +72,6 @@ def test_trials_that_slurm_has_lost_fail(sweep, cluster, monkeypatch):
   program(cluster, "squeue", "exit 0")
   assert sweep.write(seeds=[1]).run("--runner=slurm") == 1
   assert "job 7 left Slurm's queue before its end" in sweep.out
-
-
-def test_an_array_that_is_still_in_the_queue_is_reported(sweep, cluster):
-  assert sweep.write(seeds=[1]).run("--runner=slurm") == 0
-  program(cluster, "squeue", "echo 4711_1")
-  assert sweep.write().run("--runner=slurm") == 2
-  assert "job 4711 of this sweep is still in the queue" in sweep.err
 
 
 @pytest.mark.parametrize("text, settings, message", [
