@@ -39,9 +39,7 @@ from models.vision.images.image_source import ImageSource
 from models.vision.sources import FORMS, NAMED
 from replicator import UsageError, atomic
 from replicator.app import load
-from replicator.console import quiet
-from replicator.console.error_line import in_one_line
-from replicator.console.exit_status import exit_status
+from replicator.console import command
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
@@ -52,8 +50,7 @@ _FEATURES = ("inception", "efficientnet", "classifier")
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  words = list(sys.argv[1:] if argv is None else argv)
-  return exit_status(lambda: _run(_parse(words)), debug="--debug" in words, describe=in_one_line)
+  return command.status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -264,7 +261,4 @@ def _warnings() -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-  quiet.drop_native_log()
-  exit_with = main()
-  quiet.finish()
-  sys.exit(exit_with)
+  command.run(main)

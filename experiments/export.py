@@ -11,7 +11,6 @@ Another process loads each file, and its results are compared with those of the 
 import argparse
 import pathlib
 import shutil
-import sys
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -20,9 +19,7 @@ from experiments import sample
 from models.export import card, formats, networks
 from replicator import UsageError, atomic
 from replicator.app import load
-from replicator.console import quiet
-from replicator.console.error_line import in_one_line
-from replicator.console.exit_status import exit_status
+from replicator.console import command
 from replicator.console.flags import Parser
 from replicator.console.status import Status
 from replicator.workdir import reader
@@ -30,8 +27,7 @@ from replicator.workdir import reader
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  words = list(sys.argv[1:] if argv is None else argv)
-  return exit_status(lambda: _run(_parse(words)), debug="--debug" in words, describe=in_one_line)
+  return command.status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -96,7 +92,4 @@ def _write(wanted: Sequence[networks.ExportedNetwork], names: Sequence[str],
 
 
 if __name__ == "__main__":
-  quiet.drop_native_log()
-  exit_with = main()
-  quiet.finish()
-  sys.exit(exit_with)
+  command.run(main)

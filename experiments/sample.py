@@ -13,7 +13,6 @@ seed gives the same image at the same place, whatever the count.
 import argparse
 import math
 import pathlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,9 +24,7 @@ from models.vision.files import image_folder
 from models.vision.images import grid, write
 from replicator import UsageError, rerun
 from replicator.app import load
-from replicator.console import quiet
-from replicator.console.error_line import in_one_line
-from replicator.console.exit_status import exit_status
+from replicator.console import command
 from replicator.console.flags import Parser
 from replicator.console.status import Status
 
@@ -41,8 +38,7 @@ _FRAMES = {".png": 8, ".webp": 30}  # From one code, or class, to the next.
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  words = list(sys.argv[1:] if argv is None else argv)
-  return exit_status(lambda: _run(_parse(words)), debug="--debug" in words, describe=in_one_line)
+  return command.status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -204,7 +200,4 @@ def _reconstruct(gan: Any, flags: argparse.Namespace, status: Status) -> str:
 
 
 if __name__ == "__main__":
-  quiet.drop_native_log()
-  exit_with = main()
-  quiet.finish()
-  sys.exit(exit_with)
+  command.run(main)

@@ -15,7 +15,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -30,9 +29,7 @@ from models.vision.shards import sharded_images
 from models.vision.sources import FORMS, open_encoded
 from replicator import UsageError
 from replicator.configuration import operative
-from replicator.console import quiet
-from replicator.console.error_line import in_one_line
-from replicator.console.exit_status import exit_status
+from replicator.console import command
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
@@ -42,8 +39,7 @@ _AT_ONCE = 256  # Images in memory.
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  words = list(sys.argv[1:] if argv is None else argv)
-  return exit_status(lambda: _run(_parse(words)), debug="--debug" in words, describe=in_one_line)
+  return command.status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -182,7 +178,4 @@ def _content(source: EncodedImages, index: int, image_shape: Shape | None) -> by
 
 
 if __name__ == "__main__":
-  quiet.drop_native_log()
-  exit_with = main()
-  quiet.finish()
-  sys.exit(exit_with)
+  command.run(main)

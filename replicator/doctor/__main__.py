@@ -28,12 +28,10 @@ Exit status: 0 all agree; 1 something differs or fails; 2 bad command line or co
 import argparse
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 
-from replicator.console import quiet
+from replicator.console import command, quiet
 from replicator.console.error_line import in_one_line
-from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser
 from replicator.doctor.experiment import load
 from replicator.doctor.scaling import command as scaling
@@ -43,9 +41,7 @@ from replicator.errors import UsageError
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  words = list(sys.argv[1:] if argv is None else argv)
-  return exit_status(lambda: _check(words), debug="--debug" in words,
-                     describe=lambda error: f"{in_one_line(error)}{_hint(error)}")
+  return command.status_of(_check, argv, lambda error: f"{in_one_line(error)}{_hint(error)}")
 
 
 def _check(words: list[str]) -> int:
@@ -152,7 +148,4 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-  quiet.drop_native_log()
-  status = main()
-  quiet.finish()
-  sys.exit(status)
+  command.run(main)

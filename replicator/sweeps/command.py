@@ -12,8 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from replicator.console.error_line import in_one_line
-from replicator.console.exit_status import exit_status
+from replicator.console import command
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, UsageError, nearest
 from replicator.sweeps import page, results, space, sweep_file, trials
@@ -27,8 +26,7 @@ RUNNERS = {"local": local.run, "slurm": slurm.run, "ray": ray_tasks.run}
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  words = list(sys.argv[1:] if argv is None else argv)
-  return exit_status(lambda: _start(words), debug="--debug" in words, describe=in_one_line)
+  return command.status_of(_start, argv)
 
 
 def _start(words: list[str]) -> int:

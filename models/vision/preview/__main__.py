@@ -12,7 +12,6 @@ that cannot be read, mixed sizes, and exact copies, also among the images of `--
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,9 +25,7 @@ from models.vision.preview import page, survey
 from replicator import UsageError
 from replicator.app import config
 from replicator.atomic import write_whole
-from replicator.console import quiet
-from replicator.console.error_line import in_one_line
-from replicator.console.exit_status import exit_status
+from replicator.console import command
 from replicator.console.flags import Parser, program
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
@@ -38,9 +35,7 @@ _MOST_RESOLUTION = 256  # That the page shows unless a user says otherwise.
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  words = list(sys.argv[1:] if argv is None else argv)
-  return exit_status(lambda: _run(_parse(words), words), debug="--debug" in words,
-                     describe=in_one_line)
+  return command.status_of(lambda words: _run(_parse(words), words), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -112,7 +107,4 @@ def _likely_resolution(sizes: np.ndarray) -> int:
 
 
 if __name__ == "__main__":
-  quiet.drop_native_log()
-  exit_with = main()
-  quiet.finish()
-  sys.exit(exit_with)
+  command.run(main)
