@@ -5,9 +5,11 @@ takes in the answers between the calls of its compiled steps. It waits only when
 little experience, or when an order has become too old. An actor that dies is replaced.
 """
 
+import concurrent.futures
 import dataclasses
+import pickle
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import gin
 import numpy as np
@@ -16,15 +18,40 @@ import tensorflow as tf
 from models.rl.acting.actor import Act, warn
 from models.rl.acting.adder import Adder
 from models.rl.acting.saved_state import RECENT, SavedState
-from models.rl.actor_pool.actor_process import Answer, Order
+from models.rl.actor_pool.actor_process import Answer, LocalActor, Order, Setup
 from models.rl.actor_pool.policy_graph import ExportedPolicy
-from models.rl.actor_pool.supervisor import PLACES, Member, Supervisor
+from models.rl.actor_pool.ray_actor import RayActor
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import END, ends
 from replicator import UsageError
+from replicator.errors import RunFailed
 from replicator.step import context
+
+_MAX_DEATHS = 5  # Deaths of one actor without an answer in between.
+_PATIENCE = 60.0  # Seconds without any answer before a warning.
+PLACES: dict[str, Callable[[bytes], Any]] = {"local": LocalActor, "ray": RayActor}
+"""Where actors can run: a class by the value of `ActorPool.where`."""
+
+
+@dataclasses.dataclass
+class Member:
+  """One actor of a pool.
+
+  Attributes:
+    number: its number in the pool.
+    process: a `LocalActor` or `RayActor`.
+    running: the future of its start or of its order; None when it has nothing to do.
+    version: the training step of the order's weights; None when it has no order.
+    deaths: how often it died since its last answer.
+  """
+
+  number: int
+  process: Any
+  running: concurrent.futures.Future | None
+  version: int | None = None
+  deaths: int = 0
 
 
 @dataclasses.dataclass
@@ -103,7 +130,8 @@ class ActorPool(tf.Module):
         self.kept.fields[name] for name in ("environment_steps", "episodes", "policy_age",
                                             "deaths"))
     self._adder = Adder(replay, normalizer)
-    self._supervisor: Supervisor | None = None
+    self._policy: ExportedPolicy | None = None
+    self._members: list[Member] = []
     self._state: PoolState | None = None  # None: the variables have the state.
     self._step: int | None = None
     self._stride = 0  # Training steps of one compiled call.
@@ -120,16 +148,18 @@ class ActorPool(tf.Module):
       RunFailed: an actor dies again and again, or an environment fails again and again.
     """
     self._note(step)
-    supervisor = self._supervisor = self._supervisor or self._make_supervisor(act)
-    state = self._current_state(supervisor)
+    if self._policy is None:
+      e = self.environments
+      self._policy = ExportedPolicy(act, e.observation_shape, e.observation_dtype, e.action_size)
+    state = self._current_state(self._policy)
     starts = state.starts
     ages: list[int] = []
     while True:
-      ages += self._take_finished(supervisor, state, step)
-      self._give_orders(supervisor, state, until, step)
-      if state.environment_steps >= until and not self._is_any_too_old(supervisor, step):
+      ages += self._take_finished(self._policy, state, step)
+      self._give_orders(self._policy, state, until, step)
+      if state.environment_steps >= until and not self._is_any_too_old(step):
         break
-      supervisor.wait()
+      self._wait()
     state.policy_age = max(ages, default=state.policy_age)
     self._adder.flush()
     if ages or state.starts > starts:
@@ -141,36 +171,45 @@ class ActorPool(tf.Module):
 
   def close(self) -> None:
     """Ends all actors. The next `collect` starts new ones."""
-    if self._supervisor:
-      self._supervisor.close()
+    for member in self._members:
+      member.process.close()
+    self._members.clear()
     self._adder.discard()
     self._state = None
 
   # ---- Orders and answers -----------------------------------------------------------------------
 
-  def _give_orders(self, supervisor: Supervisor, state: PoolState, until: int, step: int) -> None:
+  def _give_orders(self, policy: ExportedPolicy, state: PoolState, until: int, step: int) -> None:
     """Gives idle actors an order, if all of its steps may be taken by now."""
     size = self._environments_each * self._steps_per_order
-    ordered = size * sum(member.version is not None for member in supervisor.members)
+    ordered = size * sum(member.version is not None for member in self._members)
     limit = until + size * self._processes
     order: Order | None = None
-    for member in supervisor.members:
+    for member in self._members:
       if member.running or state.environment_steps + ordered + size > limit:
         continue
-      order = order or supervisor.order(self._steps_per_order)
+      order = order or Order(self._steps_per_order, pickle.dumps(policy.weights()))
       member.running, member.version = member.process.work(order), step
       ordered += size
 
-  def _is_any_too_old(self, supervisor: Supervisor, step: int) -> bool:
+  def _is_any_too_old(self, step: int) -> bool:
     """Whether an order would be too old after the next call of the compiled steps."""
     return any(member.version is not None
                and step + self._stride - member.version > self._max_policy_age
-               for member in supervisor.members)
+               for member in self._members)
 
-  def _take_finished(self, supervisor: Supervisor, state: PoolState, step: int) -> list[int]:
+  def _wait(self) -> None:
+    """Waits until an actor has answered, started or died, or until patience ends."""
+    running = [member.running for member in self._members if member.running]
+    done, _ = concurrent.futures.wait(running, _PATIENCE, concurrent.futures.FIRST_COMPLETED)
+    if not done:
+      self._warn(f"ActorPool: {len(running)} of {self._processes} actors sent nothing for "
+                 f"{_PATIENCE:.0f} s; still waiting")
+
+  def _take_finished(self, policy: ExportedPolicy, state: PoolState, step: int) -> list[int]:
     """Takes in all answers, replaces dead actors; returns the ages of the answered orders."""
     ages = []
-    for member in supervisor.members:
+    for member in self._members:
       if member.running is None or not member.running.done():
         continue
       running, version = member.running, member.version
@@ -178,7 +217,7 @@ class ActorPool(tf.Module):
       try:
         answer = running.result()
       except member.process.DIED as error:
-        self._replace(supervisor, state, member, error)
+        self._replace(policy, state, member, member.process.cause_of_death(error))
         continue
       if version is not None:
         ages.append(step - version)
@@ -200,34 +239,42 @@ class ActorPool(tf.Module):
 
   # ---- State, start and end of actors -----------------------------------------------------------
 
-  def _make_supervisor(self, act: Act) -> Supervisor:
-    e = self.environments
-    policy = ExportedPolicy(act, e.observation_shape, e.observation_dtype, e.action_size)
-    return Supervisor(self._where, self._processes, e.like(self._environments_each), policy,
-                      self._seed, self._random_steps, self._warn)
-
-  def _current_state(self, supervisor: Supervisor) -> PoolState:
+  def _current_state(self, policy: ExportedPolicy) -> PoolState:
     """The state in the variables, which a restored checkpoint or a rollback may have changed."""
     state = self._state
     if state is None or not self.kept.holds(state, "environment_steps", "starts"):
       self.close()
       state = self.kept.read()
       self._end_episodes(state, np.arange(self.environments.number))
-      supervisor.start_all(state.starts, state.environment_steps)
-      state.starts += self._processes
+      for number in range(self._processes):
+        self._members.append(Member(number, *self._started(policy, state)))
       self._state = state
       self.kept.write(state)
     return state
 
-  def _replace(self, supervisor: Supervisor, state: PoolState, member: Member, error: Exception
-               ) -> None:
-    why = supervisor.replace(member, error, state.starts, state.environment_steps)
-    state.starts += 1
+  def _replace(self, policy: ExportedPolicy, state: PoolState, member: Member, why: str) -> None:
     state.deaths += 1
+    member.deaths += 1
+    if member.deaths == _MAX_DEATHS:
+      raise RunFailed(f"ActorPool: actor {member.number} died {_MAX_DEATHS} times without an "
+                      f"answer in between; the last time: {why}")
+    member.process, member.running = self._started(policy, state)
     self._warn(f"actor {member.number} died ({why}); another takes its place, with new episodes; "
                f"deaths of actors so far: {state.deaths}")
     first = member.number * self._environments_each
     self._end_episodes(state, np.arange(first, first + self._environments_each))
+
+  def _started(self, policy: ExportedPolicy, state: PoolState
+               ) -> tuple[Any, concurrent.futures.Future]:
+    """The process of a new actor with a seed of its own, and the future of its start."""
+    import cloudpickle  # Gymnasium depends on it.
+    seed = np.random.SeedSequence([self._seed % 2**64, state.starts]).generate_state(1)
+    state.starts += 1
+    random_steps = max(0, self._random_steps - state.environment_steps) // self._processes
+    process = PLACES[self._where](cloudpickle.dumps(
+        Setup(self.environments.like(self._environments_each), policy.graph, policy.weights(),
+              int(seed[0]), random_steps)))
+    return process, process.started
 
   def _end_episodes(self, state: PoolState, streams: np.ndarray) -> None:
     """Ends the open episodes of some streams with their last known observations."""

@@ -126,7 +126,7 @@ class Learner:
 
   def wait_for_actors(self):
     """Waits until all actors are idle."""
-    members = self.pool._supervisor.members
+    members = self.pool._members
     concurrent.futures.wait([member.running for member in members if member.running])
 
   @property

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from models.rl.actor_pool import ray_actor, supervisor
+from models.rl.actor_pool import pool, ray_actor
 from models.rl.replay.timesteps import CONTINUES, END
 from replicator import Replicator
 from replicator.errors import RunFailed, UsageError
@@ -16,7 +16,7 @@ from tests.models.rl.thread_actors import EPISODE, STRIDE, Learner, ThreadActor,
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch):
-  monkeypatch.setitem(supervisor.PLACES, "local", ThreadActor)
+  monkeypatch.setitem(pool.PLACES, "local", ThreadActor)
   monkeypatch.setattr(ThreadActor, "made", [], raising=False)
   monkeypatch.setattr(ThreadActor, "slow", {}, raising=False)
   monkeypatch.setattr(ThreadActor, "dies_after", {}, raising=False)
@@ -66,7 +66,7 @@ def test_actors_act_while_the_learner_trains():
 
 def test_no_policy_becomes_older_than_allowed(monkeypatch):
   # An order of the first actor ends when the learner waits for it.
-  monkeypatch.setattr(supervisor, "_PATIENCE", 0.01)
+  monkeypatch.setattr(pool, "_PATIENCE", 0.01)
   ThreadActor.slow[0] = threading.Event()
   learner = Learner(max_policy_age=3 * STRIDE)
   oldest = 0
@@ -216,7 +216,7 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
 
 
 def test_a_long_wait_is_reported(monkeypatch):
-  monkeypatch.setattr(supervisor, "_PATIENCE", 0.01)
+  monkeypatch.setattr(pool, "_PATIENCE", 0.01)
   ThreadActor.slow.update({0: threading.Event(), 1: threading.Event()})
   learner = Learner()
   learner.collect(until(0), 0)
