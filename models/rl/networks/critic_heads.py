@@ -6,7 +6,6 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.rl.networks import categorical
 from replicator import UsageError
 
 
@@ -58,20 +57,42 @@ class CategoricalReturns:
 
   def mean(self, outputs: tf.Tensor) -> tf.Tensor:
     """The expected return: `[n, atoms] -> [n]`."""
-    return categorical.mean(outputs, self._atoms())
+    return tf.linalg.matvec(tf.nn.softmax(outputs), self._atoms())
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
     """The distribution on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`."""
     z = self._atoms()
     returns = rewards[:, tf.newaxis] + discounts[:, tf.newaxis] * z
-    return categorical.project(returns, tf.nn.softmax(following), z)
+    return project(returns, tf.nn.softmax(following), z)
 
   def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     """The cross-entropies: `[n, atoms], [n, atoms] -> [n]`."""
-    return categorical.cross_entropy(target, outputs)
+    return tf.nn.softmax_cross_entropy_with_logits(target, outputs)
 
   def _atoms(self) -> tf.Tensor:
-    return categorical.atoms(self.lowest, self.highest, self.outputs, keras.config.floatx())
+    z = tf.linspace(tf.constant(self.lowest, tf.float64), self.highest, self.outputs)
+    return tf.cast(z, keras.config.floatx())
+
+
+def project(returns: tf.Tensor, probabilities: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
+  """Projects a distribution over any returns onto the atoms z (Bellemare et al. 2017, equation 7).
+
+  Every return gives its probability to the two atoms around it, more to the nearer one. A return
+  beyond the ends gives all of it to the last atom:
+
+      p'_i = sum_j p_j max(0, 1 - |clip(r_j, z_1, z_k) - z_i| / dz)
+
+  Args:
+    returns: r `[n, j]`.
+    probabilities: p `[n, j]`.
+    z: evenly spaced, `[k]`.
+
+  Returns:
+    p' `[n, k]`; its rows have the sums of those of p.
+  """
+  clipped = tf.clip_by_value(returns, z[0], z[-1])[:, tf.newaxis, :]
+  distance = tf.abs(clipped - z[:, tf.newaxis]) / (z[1] - z[0])
+  return tf.linalg.matvec(tf.maximum(1.0 - distance, 0.0), probabilities)
 
 
 @gin.configurable

@@ -15,7 +15,7 @@ import tensorflow as tf
 import replicator
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
-from models.rl.replay.writer import ReplayWriter
+from models.rl.replay.writer import writer_of
 from replicator import UsageError, replicated
 
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
@@ -96,7 +96,7 @@ class Replay(tf.Module):
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
     self.drawable = _variable([], tf.int64)
-    self._writer = ReplayWriter(
+    self._write = writer_of(
         [self.observation, self.action, self.reward, self.flag], self.written, self.drawable,
         self.largest_priority, self.priorities)
 
@@ -122,8 +122,8 @@ class Replay(tf.Module):
     # Each new timestep completes the transition that began n_step before it.
     complete = number - self._n_step
     is_stored = (complete >= 0) & (complete >= written[stream] - capacity)
-    self._writer.write(first + number % capacity, *timesteps[1:],
-                       (first + complete % capacity)[is_stored], written)
+    self._write(first + number % capacity, *timesteps[1:],
+                (first + complete % capacity)[is_stored], written)
 
   # ---- Sampling, in a step ----------------------------------------------------------------------
 

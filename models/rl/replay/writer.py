@@ -1,8 +1,8 @@
 """The writer of a replay: changes its variables in compiled code, between the calls of the step."""
 
+import functools
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from models.rl.replay import sum_tree
@@ -10,39 +10,31 @@ from models.rl.replay.timesteps import END
 from replicator import replicated
 
 
-class ReplayWriter:
-  """Writes timesteps into all copies of a replay. It has no state of its own.
+def writer_of(contents: list[tf.Variable], written: tf.Variable, drawable: tf.Variable,
+              largest_priority: tf.Variable, priorities: sum_tree.SumTree) -> Callable[..., None]:
+  """A function that writes timesteps into all copies of a replay, for sampling.
 
   Args:
     contents: the replay's variables of observations, actions, rewards and flags.
     written, drawable, largest_priority: see `Replay`.
     priorities: a number for each place: its priority, or 0 where no transition can be sampled.
+
+  Returns:
+    A function of arrays: the places to write to, int64 [m]; observations, actions, rewards and
+    flags [m, ...]; the places whose transitions become complete, int64 [k]; and the new value of
+    `Replay.written`.
   """
+  variables = [*contents, written, drawable, largest_priority, *priorities.levels]
 
-  def __init__(self, contents: list[tf.Variable], written: tf.Variable, drawable: tf.Variable,
-               largest_priority: tf.Variable, priorities: sum_tree.SumTree):
-    self._contents = contents
-    self._others = [written, drawable, largest_priority, *priorities.levels]
-    self._compiled: Callable | None = None
-
-  def write(self, *arrays: np.ndarray) -> None:
-    """Writes timesteps, and makes transitions available for sampling.
-
-    Args:
-      arrays: first the places to write to, int64 [m]; then observations, actions, rewards and
-        flags [m, ...]; then the places whose transitions become complete, int64 [k]; then the new
-        value of `Replay.written`.
-    """
-    if self._compiled is None:
-      # A concrete function: tf.function itself needs as long to inspect its arguments as this runs.
-      index = tf.TensorSpec([None], tf.int64)
-      self._compiled = tf.function(self._write, autograph=False).get_concrete_function(
-          index, *(tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in self._contents), index,
-          tf.TensorSpec(self._others[0].shape, tf.int64))
-    self._compiled(*map(tf.constant, arrays))
-
-  def _write(self, *arguments: tf.Tensor) -> None:
-    replicated.update([*self._contents, *self._others], _write_copies, *arguments)
+  @functools.cache
+  def compiled() -> Callable:
+    # A concrete function: tf.function itself needs as long to inspect its arguments as this runs.
+    index = tf.TensorSpec([None], tf.int64)
+    write = lambda *arguments: replicated.update(variables, _write_copies, *arguments)
+    return tf.function(write, autograph=False).get_concrete_function(
+        index, *(tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in contents), index,
+        tf.TensorSpec(written.shape, tf.int64))
+  return lambda *arrays: compiled()(*map(tf.constant, arrays))
 
 
 def _write_copies(copies: list[tf.Variable], index: tf.Tensor, *arguments: tf.Tensor) -> None:
