@@ -20,7 +20,7 @@ CSV = "sweep.csv"
 
 @dataclasses.dataclass
 class Result:
-  """The record of a trial, and what it has logged of the sweep's metric."""
+  """The record of a trial, and the values of the sweep's metric in its log."""
 
   record: Record
   file: SweepFile
@@ -31,7 +31,7 @@ class Result:
   _seen: tuple[int, int] | None = None  # The time and size of `metrics.jsonl` when it was read.
 
   def read(self, folder: pathlib.Path) -> None:
-    """Reads what has changed in the trial's folder; skips a last line that is half written."""
+    """Reads the changed files of the trial's folder; skips a last line that is half written."""
     self.record = trials.read_record(folder) or self.record
     try:
       status = (folder / "metrics.jsonl").stat()

@@ -116,7 +116,7 @@ class Search:
       self.ended(results[trial_id])
 
   def _own(self, result: Result) -> Trial | None:
-    """The trial of a result; None if it is of another space, or has other common settings."""
+    """The trial of a result; None if its space or its common settings are others."""
     record = result.record
     if record.bindings.keys() != self._space.keys():
       return None
@@ -188,7 +188,7 @@ class Search:
 
 
 def _storage(journal: pathlib.Path) -> optuna.storages.JournalStorage:
-  """Opens or makes a journal, without what a sweep leaves that is killed while it writes."""
+  """Opens or makes a journal; removes the lock and the half line of a sweep that was killed."""
   pathlib.Path(f"{journal}.lock").unlink(missing_ok=True)
   content = journal.read_bytes() if journal.exists() else b""
   if not content.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""The space of a sweep: names, and the values that they may take."""
+"""The space of a sweep: names and their values."""
 
 import dataclasses
 import json
@@ -107,7 +107,7 @@ class Distribution:
 
 
 def held(value: Any) -> int | float | str:
-  """What Optuna holds for a value: a number, or the text of what is none, such as a list."""
+  """A value in the form that Optuna can hold: numbers as they are, all others as gin text."""
   return value if type(value) in (int, float) else gin_text(value)
 
 

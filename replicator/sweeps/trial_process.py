@@ -1,4 +1,4 @@
-"""One process of a trial: it is started, watched, asked to stop, and recorded.
+"""One process of a trial: started, watched, asked to stop, and recorded.
 
 The sweep asks trials to stop by files that all machines see: `stop` in the sweep's folder stops all
 trials, and kills them if it says `at once`; `stop` in a trial's folder prunes that trial.

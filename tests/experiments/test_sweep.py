@@ -30,7 +30,7 @@ sweep.params = [
     'SNGANGenerator.width = 0.125', 'SNGANDiscriminator.width = 0.125', 'Encoder.width = 0.125']
 sweep.metric = 'encoder'
 sweep.grid = {'LinearDecay.learning_rate': [4e-4, 1e-3], 'SNGAN.latent_dim': [8, 16]}
-sweep.seeds = [1, 2, 3]
+sweep.seeds = [1]
 """
 
 
@@ -71,7 +71,7 @@ def begin(path: pathlib.Path, folder: pathlib.Path, *flags: str) -> subprocess.P
 
 
 def numbers(folder: pathlib.Path) -> dict[str, list[dict]]:
-  """What each trial has logged, without times."""
+  """The rows that each trial has logged, without times."""
   return {path.parent.name: logs.rows(path.parent)
           for path in sorted(folder.glob("trials/*/metrics.jsonl"))}
 
@@ -93,20 +93,20 @@ def test_a_stopped_sweep_resumes_and_is_the_same_under_ray(tmp_path):
   assert process.returncode == 42, output
   assert "to resume: python -m experiments.sweep" in output
   early = done(folder)
-  assert 1 <= len(early) < 12
+  assert 1 <= len(early) < 4
 
   process = begin(path, folder)
   output, _ = process.communicate(timeout=600)
-  assert process.returncode == 0 and "12 of 12 done" in output, output
+  assert process.returncode == 0 and "4 of 4 done" in output, output
   assert not early & {line.split()[1] for line in output.splitlines() if line.startswith("done ")}
   found = numbers(folder)
-  assert [[row["step"] for row in rows] for rows in found.values()] == [[5, 10, 15, 20]] * 12
-  assert "12 of 12 done" in (folder / "sweep.html").read_text()
+  assert [[row["step"] for row in rows] for rows in found.values()] == [[5, 10, 15, 20]] * 4
+  assert "4 of 4 done" in (folder / "sweep.html").read_text()
 
   process = begin(path, tmp_path / "ray", "--runner=ray", "--sweep_param=sweep.grid = "
                   "{'LinearDecay.learning_rate': [4e-4, 1e-3], 'SNGAN.latent_dim': [8]}")
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 0, output
   under_ray = numbers(tmp_path / "ray")
-  assert done(tmp_path / "ray") == set(under_ray) and len(under_ray) == 6
+  assert done(tmp_path / "ray") == set(under_ray) and len(under_ray) == 2
   assert under_ray == {name: found[name] for name in under_ray}

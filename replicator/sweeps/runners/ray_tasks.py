@@ -48,7 +48,7 @@ def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
 
 
 def _has_ended(ray: Any, sweep: Sweep, trial_id: str, task: Any) -> bool:
-  """Whether a task's trial has ended, or its worker, or will not start: the sweep stops."""
+  """Whether a trial has ended, its worker has died, or a stopping sweep does not start it."""
   if not ray.wait([task], timeout=0)[0]:
     return sweep.stopping and sweep.status(trial_id) == WAITING and sweep.give_up(trial_id, STOPPED)
   try:

@@ -1,4 +1,4 @@
-"""What a sweep file may contain, and the points of its space."""
+"""The contents of sweep files, and the points of their spaces."""
 
 import gin
 import pytest
@@ -126,7 +126,6 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("sweep.grid = {'a': [@adam]}", "write references of gin in quotes, as '@adam'"),
   ("sweep.grid = {'a': [1}", "sweep.gin:3: not valid gin"),
   ("", "the space is empty"),
-  ("sweep.grid = {}", "the space is empty"),
   ("sweep.grid = {'a': []}", "sweep.grid: 'a': the list is empty"),
   ("sweep.grid = {'a': 3}", "sweep.grid: 'a' = 3: must be a list of values"),
   ("sweep.grid = [1, 2]", "sweep.gin:3: sweep.grid = [1, 2]: must be Mapping"),
@@ -159,16 +158,12 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("sweep.startup_trials = 0", "sweep.startup_trials = 0: must be at least 1"),
   ("sweep.prune_after = -1", "sweep.prune_after = -1: must be at least 0"),
   ("sweep.params = ['train.seed = 1']\nsweep.seeds = [1]", "'train.seed' is in sweep.params"),
-  ("sweep.grid = {'a': [1]}\nsweep.random = {'a': ('choice', [1])}\nsweep.trials = 1",
-   "sweep.random: 'a' is in sweep.grid already"),
   ("sweep.grid = {'a': [1e999]}", "'a': inf: gin has no such number"),
   ("sweep.random = {'a': ()}", "(): must be a distribution"),
   ("sweep.random = {'a': ('uniform', 1)}", "must be ('uniform', low, high), two numbers"),
   ("sweep.random = {'a': ('uniform', 1, 1)}", "must be ('uniform', low, high), two numbers"),
   ("sweep.random = {'a': ('uniform', 0, 1e999)}", "('uniform', low, high), two numbers"),
-  ("sweep.random = {'a': ('uniform', -1e999, 0)}", "('uniform', low, high), two numbers"),
   ("sweep.random = {'a': ('int_uniform', False, 2)}", "low, high), two whole numbers"),
-  ("sweep.optuna = {'a': ('log_uniform', -1, 1)}", "its low end must be above 0"),
   ("sweep.optuna = {'a': ('uniform', 0, 1)}", "sweep.optuna: bind sweep.trials"),
   *((f"sweep.optuna = {{'a': ('uniform', 0, 1)}}\nsweep.trials = 1\nsweep.{other}",
      "sweep.optuna goes by itself") for other in (
