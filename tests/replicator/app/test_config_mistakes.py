@@ -59,15 +59,12 @@ MISTAKES = {
         "train:\n  steps = 1\n  sead = 2", 5, "no parameter 'sead'. Did you mean 'seed'?"),
     "parameter of the program": (
         "train.workdir = 'x'", 3, "'train' gets its 'workdir' from the program"),
-    "unknown configurable": (
-        "trian.steps = 1", 3, "nothing configurable is called 'trian'. Did you mean 'train'?"),
     "unknown configurable in a scope": (
         "a/b/trian.steps = 1", 3, "nothing configurable is called 'trian'. Did you mean 'train'?"),
     "unknown function": (
         "TwoNetworks.optimizer = @x/Adm()", 3, "'Adm'. Did you mean 'adam'?"),
     "the name that Keras has": (
         "TwoNetworks.optimizer = @Adam", 3, "is called 'Adam'. Did you mean 'adam'?"),
-    "the name in capitals": ("SGD.momentum = 0.5", 3, "is called 'SGD'. Did you mean 'sgd'?"),
     "unknown function in a list": (
         "planted.anything = [\n    @adam,\n    @keras.optimizers.Adm,\n]", 5,
         "Did you mean 'adam'?"),
@@ -100,12 +97,8 @@ MISTAKES = {
     "false": ("planted.flag = false", 3, "planted.flag = false (write False)"),
     "string that is almost a function": (
         "TwoNetworks.optimizer = 'adm'", 3, "not str. Did you mean 'adam'?"),
-    "parameter without its owner": (
-        "steps_per_call = 5", 3, "is never used. Did you mean train.steps_per_call?"),
     "string for a float": (
         "planted.rate = '1e-3'", 3, "must be float, not str. Write 1e-3 without quotes"),
-    "string for a learning rate": (
-        "adam.learning_rate = 'high'", 3, "must be float or LearningRateSchedule, not str"),
     "float for an int": ("train.steps = 1e4", 3, "must be int, not float. Write 10000"),
     "bool for an int": ("planted.count = True", 3, "must be int, not bool"),
     "int for a bool": ("planted.flag = 1", 3, "must be bool, not int"),
@@ -131,12 +124,10 @@ MISTAKES = {
     "include of itself": ("include 'wrong.gin'", 3, "includes itself"),
     "missing module": ("import nowhere_to_be_found", 3, "No module named 'nowhere_to_be_found'"),
     "no value": ("train.steps = = 1", 3, "not valid gin: train.steps = = 1"),
-    "no equals sign": ("train.steps 1", 3, "not valid gin: train.steps 1"),
+    "no equals sign": ("train.steps 1", 3, "not valid gin: train.steps 1 (write NAME = VALUE)"),
     "word without quotes": (
         "train.precision = float64", 3, "train.precision = float64 (a string needs quotes"),
     "quote without end": ("train.precision = 'float64", 3, "not valid gin: train.precision = 'fl"),
-    "two dots": ("train..steps = 1", 3, "not valid gin: train..steps = 1"),
-    "two values": ("train.steps = 1 2", 3, "not valid gin: train.steps = 1 2"),
     "bracket without end": (
         "planted.sizes = [1,\n 2", 3, "not valid gin: planted.sizes = [1, (a bracket or a string"),
     "bracket without end before another binding": (

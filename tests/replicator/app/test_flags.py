@@ -52,22 +52,11 @@ def test_files_and_parameters_come_in_their_order(run, tmp_path):
 
 
 @pytest.mark.parametrize("argv, message", [
-  (["--gin_fil=a.gin"], "unrecognized arguments: --gin_fil=a.gin. Did you mean '--gin_file'?"),
-  (["--eagre"], "unrecognized arguments: --eagre. Did you mean '--eager'?"),
-  (["--work", "w"], "Did you mean '--workdir'?"),
-  (["configs/sngan.gin"], "unrecognized arguments: configs/sngan.gin"),
-  (["--gin_param"], "argument --gin_param: expected one argument"),
-  (["--gin_file=nowhere.gin"], "--gin_file=nowhere.gin: no such file"),
+  (["--work", "w"], "Did you mean '--workdir'?"),  # No abbreviations.
   (["--gin_param=train.stepps = 1"], "'train' has no parameter 'stepps'. Did you mean 'steps'?"),
-  (["--gin_param=train.steps = = 1"], "not valid gin: train.steps = = 1"),
-  (["--gin_param=train.seed = 1"], "must set: train.steps"),
-  (flags("train.log_every = 0"), "train.log_every = 0: must be a whole number of at least 1"),
-  (flags("Replicator.strategy = 'mirored'"), "no such strategy. Did you mean 'mirrored'?"),
-  ([*flags(), "--workdir=a_file"], "a_file"),
-])
-def test_bad_input_is_one_line_and_status_2(argv, message, run, tmp_path):
-  (tmp_path / "a_file").write_text("")
-  status, out, err = run(argv if "--workdir=a_file" in argv else [*argv, "--workdir=w"])
+  (flags("train.log_every = 0"), "train.log_every = 0: must be a whole number of at least 1")])
+def test_bad_input_is_one_line_and_status_2_and_makes_no_workdir(argv, message, run, tmp_path):
+  status, out, err = run([*argv, "--workdir=w"])
   assert (status, out) == (2, "")
   assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
   assert message in err

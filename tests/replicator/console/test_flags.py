@@ -32,6 +32,8 @@ def test_gin_flags_may_be_repeated():
    "command line: unrecognized arguments: --worker=2 --seed. Did you mean '--workers'?"),
   (["a.gin", "--seed"],
    "command line: unrecognized arguments: a.gin --seed. Write --gin_file=a.gin"),
+  (["--train.steps=10"],
+   'command line: unrecognized arguments: --train.steps=10. Write --gin_param="train.steps = 10"'),
   (["x/adam.beta_1", "=", "0.5"],
    'command line: unrecognized arguments: x/adam.beta_1 = 0.5. Write --gin_param="x/adam.beta_1 = '
    '0.5"')])
