@@ -16,7 +16,7 @@ Series = tuple[np.ndarray, np.ndarray]  # Steps `[n]` and values `[n]`.
 
 _SMOOTH_FROM = 40  # Shorter curves are drawn as they are.
 _LOG_FROM = 30.0   # A curve that falls by this factor gets a logarithmic axis.
-_SIZE = (3.6, 1.9)  # Inches of a chart in a frame, beside others.
+_SIZE = (3.6, 1.9)  # Width and height of a chart, in inches.
 _SVG_DPI = 72      # The dots of an inch in SVG.
 _MOST_TITLES = 60  # Places of a curve that show their values.
 _NUM_COLORS = 8    # As in `templates/style.css`.
@@ -59,14 +59,13 @@ def curve(steps: np.ndarray, values: np.ndarray, span: tuple[float, float] | Non
 
 
 def curves(series: Mapping[str, Series], span: tuple[float, float] | None = None,
-           marker: str = "", size: tuple[float, float] = _SIZE) -> str:
+           marker: str = "") -> str:
   """Draws labeled curves into one chart; the legend of a page shows the same colors.
 
-  A curve without points is an empty series, so that the other labels keep their colors. The `size`
-  is width and height in inches: letters are as large in every chart.
+  A curve without points is an empty series, so that the other labels keep their colors.
   """
   colors = [color(f"curve{number % _NUM_COLORS}") for number in range(len(series))]
-  return _draw(list(series.values()), colors, span, marker, size=size)
+  return _draw(list(series.values()), colors, span, marker)
 
 
 def key(number: int) -> str:
@@ -78,8 +77,7 @@ def key(number: int) -> str:
 
 
 def _draw(series: Sequence[Series], colors: Sequence[str], span: tuple[float, float] | None,
-          marker: str, band: tuple[Series, Series] | None = None,
-          size: tuple[float, float] = _SIZE) -> str:
+          marker: str, band: tuple[Series, Series] | None = None) -> str:
   from matplotlib import rc_context
   from matplotlib.figure import Figure
   series = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in series]
@@ -90,8 +88,8 @@ def _draw(series: Sequence[Series], colors: Sequence[str], span: tuple[float, fl
                          max(steps.max() for steps, _ in drawn))
   longest = max(len(values) for _, values in drawn)
   with rc_context({"font.size": 8}):
-    width, height = size
-    figure = Figure(figsize=size, dpi=_SVG_DPI)
+    width, height = _SIZE
+    figure = Figure(figsize=_SIZE, dpi=_SVG_DPI)
     hovered = []
     axes = figure.add_axes(  # With the same margins in every chart.
         (0.576 / width, 0.228 / height, 1 - 0.684 / width, 1 - 0.323 / height))

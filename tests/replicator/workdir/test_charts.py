@@ -76,14 +76,6 @@ def test_a_chart_goes_from_the_first_to_the_last_step_of_the_run():
   np.testing.assert_allclose(places((0, 1000)), [146.4, 251.4], atol=0.1)
 
 
-def test_a_wide_chart_has_the_margins_and_letters_of_others():
-  line = np.array([0.0, 1000.0]), np.array([1.0, 2.0])
-  small, wide = (charts.curves({"a": line}, size=size) for size in ((3.6, 1.9), (10.0, 3.2)))
-  ends = [[float(x) for x in re.findall(r'cx="([\d.]+)"', svg)] for svg in (small, wide)]
-  np.testing.assert_allclose(ends, [[41.5, 251.4], [41.5, 712.2]], atol=0.1)
-  assert set(re.findall("font[^;]*px", small)) == set(re.findall("font[^;]*px", wide)) != set()
-
-
 def test_a_curve_without_points_keeps_its_color():
   line, nothing = (np.arange(2), np.arange(2.0)), (np.zeros(0), np.zeros(0))
   svg = charts.curves({"a": nothing, "b": line})
