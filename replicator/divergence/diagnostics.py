@@ -1,9 +1,8 @@
 """Cheap numbers about the networks and optimizers of a step, which show how a training goes.
 
-    grad_norm/OPTIMIZER            norm of the averaged gradients, before clipping
-    grad_norm/OPTIMIZER/NETWORK    the same, where an optimizer has networks by name
-    sigma/NETWORK                  largest singular value of its `SpectralNorm` layers' kernels
-    learning_rate/OPTIMIZER        at a log point, that of the next update
+    grad_norm/OPTIMIZER        norm of the averaged gradients, before clipping
+    sigma/NETWORK              largest singular value of its `SpectralNorm` layers' kernels
+    learning_rate/OPTIMIZER    at a log point, that of the next update
 
 OPTIMIZER and NETWORK are the step's attributes: the last part of their path if that is unambiguous.
 All replicas compute the same numbers, so nothing is exchanged.
@@ -53,7 +52,7 @@ class Signals:
       for key, value in values.items():
         value = tf.cast(tf.stop_gradient(value), keras.config.floatx())
         if isinstance(owner, Optimizer):
-          norms.setdefault("/".join(filter(None, ["grad_norm", name, key])), []).append(value)
+          norms.setdefault(f"{key}/{name}", []).append(value)
         else:
           sigmas.setdefault(f"{key}/{name}", {})[id(owner)] = value
     signals = {

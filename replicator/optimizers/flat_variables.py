@@ -24,8 +24,8 @@ _MULTIPLE = 768
 class FlatVariable(keras.Variable):
   """Variables laid end to end, which a Keras optimizer sees as one variable with slots as long.
 
-  The variables are of one network, dtype and device. It holds no values of its own. A single one
-  is seen itself, in its own shape.
+  The variables have one dtype and one device. It holds no values of its own. A single one is seen
+  itself, in its own shape.
   """
 
   def __init__(self, variables: Sequence[keras.Variable]):
@@ -110,16 +110,15 @@ class FlatCopies:
         getattr(copy, method)(part)
 
 
-def flatten(optimizer: keras.optimizers.Optimizer, networks: Sequence[Sequence[keras.Variable]]
+def flatten(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
             ) -> list[FlatVariable]:
-  """Joins each network's variables that share a dtype and devices, for an elementwise optimizer."""
+  """Joins the variables that share a dtype and devices, for an elementwise optimizer."""
   if type(optimizer) not in _ELEMENTWISE:
-    return [FlatVariable([variable]) for network in networks for variable in network]
+    return [FlatVariable([variable]) for variable in variables]
   groups: dict[tuple, list[keras.Variable]] = {}
-  for number, network in enumerate(networks):
-    for variable in network:
-      devices = tuple(copy.device for copy in copies_of(variable.value))
-      groups.setdefault((number, variable.dtype, devices), []).append(variable)
+  for variable in variables:
+    devices = tuple(copy.device for copy in copies_of(variable.value))
+    groups.setdefault((variable.dtype, devices), []).append(variable)
   return [FlatVariable(group) for group in groups.values()]
 
 

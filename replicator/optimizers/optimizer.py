@@ -5,7 +5,7 @@ replica's examples, and a step never divides by the number of replicas.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,17 +14,16 @@ import tree
 
 from replicator.collectives import collectives
 from replicator.errors import UsageError
-from replicator.optimizers import clipping
+from replicator.optimizers import clipping, owned_variables
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
-from replicator.optimizers.owned_variables import Nest, Networks
 from replicator.step import context, xla
 from replicator.step.microbatch import has_examples, microbatch
 
 
 class Optimizer(tf.Module):
-  """A Keras optimizer that owns the variables of some networks; made by `wrap_optimizer`.
+  """A Keras optimizer that owns some variables; made by `wrap_optimizer`.
 
   A step updates the variables in one of three ways, from the shortest to the most explicit:
 
@@ -40,13 +39,13 @@ class Optimizer(tf.Module):
 
   Args:
     optimizer: any Keras optimizer; not yet built.
-    networks: the variables that it owns.
-    clip: clips averaged gradients; see `clipping.clip` for its arguments.
+    variables: the variables that it owns.
+    clip_norm: the norm that averaged gradients are clipped to; or None.
     skip_nonfinite: whether an update is skipped if a gradient is infinite or NaN.
     average: makes the moving averages of the variables; or None.
 
   Attributes:
-    variables_updated: the variables it owns, network by network in the order of their names.
+    variables_updated: the variables it owns.
     keras_optimizer: the wrapped optimizer, with its slots and `iterations`.
     layout: a hash of how its variables are laid out in its slots.
     averages: the moving average of each variable, or an empty list.
@@ -55,13 +54,13 @@ class Optimizer(tf.Module):
     loss_scale: the factor on losses under the precision 'mixed_float16', else None.
   """
 
-  def __init__(self, optimizer: keras.optimizers.Optimizer, networks: Networks, clip: Callable,
-               skip_nonfinite: bool, average: Callable[[list], MovingAverages] | None):
+  def __init__(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable],
+               clip_norm: float | None, skip_nonfinite: bool,
+               average: Callable[[list], MovingAverages] | None):
     super().__init__(name=optimizer.name)
-    self._networks = networks
-    self.variables_updated = networks.variables
+    self.variables_updated = variables
     self.keras_optimizer = optimizer
-    self._clip = clip
+    self._clip_norm = clip_norm
     half = keras.config.dtype_policy().name == "mixed_float16"
     self.loss_scale = LossScale() if half else None
     self.skip_nonfinite = skip_nonfinite or half
@@ -69,7 +68,7 @@ class Optimizer(tf.Module):
         0, dtype="int64", trainable=False, name="nonfinite_updates",
         aggregation="only_first_replica")
     # Slots are made before the first step, because a replica cannot make variables.
-    self._flats = flatten(optimizer, list(networks.by_name.values()))
+    self._flats = flatten(optimizer, variables)
     self.layout = layout(self._flats)
     optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
     self._averages = average(self.variables_updated) if average else None
@@ -104,7 +103,8 @@ class Optimizer(tf.Module):
     self.apply(gradients)
     return outputs
 
-  def loss_and_gradients(self, loss_fn: Callable, *args: Any) -> tuple[Any, Any]:
+  def loss_and_gradients(self, loss_fn: Callable, *args: Any
+                         ) -> tuple[Any, list[tf.Tensor | None]]:
     """Computes a loss and its gradients for the variables that the optimizer owns.
 
     Other variables, such as those of a network that the loss passes through, get no gradients. The
@@ -120,9 +120,9 @@ class Optimizer(tf.Module):
       args: the arguments of `loss_fn`.
 
     Returns:
-      What `loss_fn(*args)` returned; and the gradients, in the nest of `wrap_optimizer`'s
-      variables, to pass to `apply`. A gradient is None if the loss does not depend on its
-      variable, or if the variable is frozen.
+      What `loss_fn(*args)` returned; and the gradients, in the order of the variables, to pass to
+      `apply`. A gradient is None if the loss does not depend on its variable, or if the variable is
+      frozen.
 
     Raises:
       UsageError: the loss is not a floating scalar.
@@ -136,8 +136,7 @@ class Optimizer(tf.Module):
                          "mean over the replica's examples, a floating scalar, or a tuple that "
                          "begins with it")
       scaled = self.scale_loss(loss)
-    gradients = tape.gradient(scaled, [v.value for v in self.variables_updated])
-    return outputs, self._networks.in_nest(gradients)
+    return outputs, tape.gradient(scaled, [v.value for v in self.variables_updated])
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
     """Scales a loss under the precision 'mixed_float16'; otherwise returns the loss itself.
@@ -156,13 +155,14 @@ class Optimizer(tf.Module):
     context.current().scaled_for.add(self)
     return self.loss_scale.scale(loss)
 
-  def apply(self, gradients: Nest, variables: Nest | None = None) -> None:
+  def apply(self, gradients: Sequence[tf.Tensor | None],
+            variables: Sequence[keras.Variable] | None = None) -> None:
     """Averages gradients over the replicas in one collective, clips, and updates the variables.
 
     Args:
-      gradients: one for each variable, in the nest of `wrap_optimizer`'s variables. A variable
-        whose gradient is None stays as it is; so does a variable that is not `trainable` now,
-        whose gradient may be left out.
+      gradients: one for each variable, in the order of `wrap_optimizer`'s. A variable whose
+        gradient is None stays as it is; so does a variable that is not `trainable` now, whose
+        gradient may be left out.
       variables: the owned variables again, to show the reader which ones change. They are
         checked. Those that are not trainable now may be left out.
 
@@ -170,7 +170,7 @@ class Optimizer(tf.Module):
       UsageError: the variables are not the owned ones, the number of gradients does not match, or
         every gradient is None; or the loss was not scaled under 'mixed_float16'.
     """
-    gradient_of = self._networks.match(gradients, variables)
+    gradient_of = owned_variables.matched(self.name, self.variables_updated, gradients, variables)
     if not gradient_of:
       return
     flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
@@ -180,8 +180,8 @@ class Optimizer(tf.Module):
     if on_update := context.current().on_update:
       averaged = self._reported(on_update, flats, averaged, gradient_of)
     with xla.alike():
-      clipped, finite = self._clip(averaged, flats, self._networks)
-    context.signal(self, lambda: self._norms(averaged, flats, finite))
+      clipped, finite = clipping.clip(averaged, self._clip_norm)
+    context.signal(self, lambda: {"grad_norm": self._norm(averaged, finite)})
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
     # Each replica reads these two itself; a cross-replica function would send them from the first.
     iterations = tf.identity(self.keras_optimizer.iterations.value)
@@ -213,13 +213,10 @@ class Optimizer(tf.Module):
     used_of = {id(v): gradient for v, gradient in zip(variables, used, strict=True)}
     return [flat.pack([used_of.get(id(v)) for v in flat.variables]) for flat in flats]
 
-  def _norms(self, gradients: list[tf.Tensor], flats: list[FlatVariable], finite: tf.Tensor
-             ) -> dict[str, tf.Tensor]:
-    """The norms of each network's averaged gradients; 0 if the update is skipped."""
-    norms = clipping.norms(gradients, flats, self._networks)
-    if not self.skip_nonfinite:
-      return norms
-    return {name: tf.where(finite, norm, 0.0) for name, norm in norms.items()}
+  def _norm(self, gradients: list[tf.Tensor], finite: tf.Tensor) -> tf.Tensor:
+    """The norm [] of the averaged gradients; 0 if the update is skipped."""
+    norm = clipping.norm(gradients)
+    return tf.where(finite, norm, 0.0) if self.skip_nonfinite else norm
 
   def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate,
               in_one_program):

@@ -1,26 +1,25 @@
 """Wraps Keras optimizers, so that they compute the same on any number of replicas."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import gin
 import keras
 
 from replicator.errors import UsageError
-from replicator.optimizers import clipping
+from replicator.optimizers import owned_variables
 from replicator.optimizers.keras_options import check_options
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.optimizer import Optimizer
-from replicator.optimizers.owned_variables import Nest, Networks
 from replicator.optimizers.schedules import Number
 from replicator.step.variables import held_by
 
 
 @gin.configurable(module="replicator", denylist=["optimizer", "variables"])
-def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
-                   clip_norm: float | None = None, clip_each_network: bool = False,
-                   ema_decay: Number | None = None, ema_start: int = 0, ema_every: int = 1,
-                   skip_nonfinite: bool = False) -> Optimizer:
+def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable],
+                   clip_norm: float | None = None, ema_decay: Number | None = None,
+                   ema_start: int = 0, ema_every: int = 1, skip_nonfinite: bool = False
+                   ) -> Optimizer:
   """Makes a Keras 3 optimizer correct in replica steps.
 
       optimizer = replicator.wrap_optimizer(
@@ -29,10 +28,8 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
   Args:
     optimizer: any Keras optimizer. Its learning rate and its other floats, such as `beta_2`, are
       numbers, or schedules that count its own updates.
-    variables: the trainable variables that it owns, in a list, or in a dict with a list for each
-      network: `{"generator": [...], "encoder": [...]}`. The networks must be built.
+    variables: the trainable variables that it owns, of networks that are built.
     clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
-    clip_each_network: clips the gradients of each network in the dict by their own norm instead.
     ema_decay: keeps an exponential moving average of the variables with this decay, a number or a
       schedule that counts the optimizer's updates.
     ema_start: the number of updates during which the average is a copy.
@@ -46,22 +43,16 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Nest,
     An `Optimizer`; a step calls its `minimize` or its `apply`.
 
   Raises:
-    UsageError: the variables are missing, are not Keras variables, or come twice;
-      `clip_each_network` is set without networks or a norm; or the optimizer has a Keras option
-      that would change the training on several replicas (`clipnorm`, `global_clipnorm`,
-      `clipvalue`, `gradient_accumulation_steps`) or that this function replaces (`use_ema`,
-      `loss_scale_factor`).
+    UsageError: the variables are missing, are not Keras variables, or come twice; or the optimizer
+      has a Keras option that would change the training on several replicas (`clipnorm`,
+      `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this function replaces
+      (`use_ema`, `loss_scale_factor`).
   """
   check_options(optimizer)
-  networks = Networks(optimizer.name, variables)
-  if clip_each_network and (clip_norm is None or not isinstance(variables, Mapping)):
-    raise UsageError(f"wrap_optimizer({optimizer.name}): clip_each_network needs a clip_norm, "
-                     "and variables in a dict of networks, {'generator': [...], 'encoder': "
-                     "[...]}")
-  clip = functools.partial(clipping.clip, clip_norm=clip_norm, each_network=clip_each_network)
+  owned = owned_variables.checked(optimizer.name, variables)
   average = (None if ema_decay is None else functools.partial(
       MovingAverages, decay=ema_decay, start=ema_start, every=ema_every))
-  return Optimizer(optimizer, networks, clip, skip_nonfinite, average)
+  return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, average)
 
 
 def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],

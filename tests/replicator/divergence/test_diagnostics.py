@@ -38,10 +38,9 @@ class TwoLosses(tf.Module):
     super().__init__()
     self.updates = updates
     self.a, self.b = (keras.Variable(np.ones(3)) for _ in range(2))
-    adam = keras.optimizers.Adam(0.0)
     self.optimizers = {
-        "both": wrap_optimizer(adam, {"one": [self.a], "other": [self.b]}, **kwargs),
-        "idle": wrap_optimizer(keras.optimizers.SGD(0.0), [keras.Variable(0.0)])}
+        name: wrap_optimizer(keras.optimizers.Adam(0.0), [variable], **kwargs)
+        for name, variable in (("one", self.a), ("other", self.b), ("idle", keras.Variable(0.0)))}
 
   def __call__(self, batch):
     for factor in range(1, self.updates + 1):
@@ -50,7 +49,8 @@ class TwoLosses(tf.Module):
           loss = factor * tf.reduce_mean(tf.linalg.matvec(x, self.a.value - 2 * self.b.value))
         return loss, tape.gradient(loss, {"one": [self.a.value], "other": [self.b.value]})
       loss, gradients = microbatch(loss_and_gradients, batch["x"], n=2)
-      self.optimizers["both"].apply(gradients)
+      for name, of_network in gradients.items():
+        self.optimizers[name].apply(of_network)
     return {"loss": loss}
 
 
@@ -61,14 +61,14 @@ def test_gradient_norms_are_those_of_the_mean_over_replicas(float64, synchronous
   with synchronous.scope():
     step = TwoLosses()
   logged = run(step, synchronous, steps_per_call=2)
-  assert list(logged) == ["loss", "grad_norm/both/one", "grad_norm/both/other"]
-  np.testing.assert_allclose(logged["grad_norm/both/one"], NORM, rtol=1e-12)
-  np.testing.assert_allclose(logged["grad_norm/both/other"], 2 * NORM, rtol=1e-12)
+  assert list(logged) == ["loss", "grad_norm/one", "grad_norm/other"]
+  np.testing.assert_allclose(logged["grad_norm/one"], NORM, rtol=1e-12)
+  np.testing.assert_allclose(logged["grad_norm/other"], 2 * NORM, rtol=1e-12)
 
 
 def test_several_updates_give_their_mean_before_clipping(float64):
   logged = run(TwoLosses(updates=3, clip_norm=1e-3), Replicator())
-  np.testing.assert_allclose(logged["grad_norm/both/one"], 2 * NORM, rtol=1e-12)
+  np.testing.assert_allclose(logged["grad_norm/one"], 2 * NORM, rtol=1e-12)
 
 
 def test_an_update_after_a_recomputation_is_reported(float64):
@@ -158,10 +158,10 @@ def test_what_a_branch_computes_gives_no_signal():
 def test_a_scalar_may_not_have_the_name_of_a_signal():
   class Step(TwoLosses):
     def __call__(self, batch):
-      return {**super().__call__(batch), "grad_norm/both/one": 0.0}
+      return {**super().__call__(batch), "grad_norm/one": 0.0}
   keras.config.set_floatx("float64")
   try:
-    with pytest.raises(UsageError, match="returned 'grad_norm/both/one', which is a signal"):
+    with pytest.raises(UsageError, match="returned 'grad_norm/one', which is a signal"):
       run(Step(), Replicator())
   finally:
     keras.config.set_floatx("float32")

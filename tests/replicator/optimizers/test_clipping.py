@@ -2,17 +2,12 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from replicator import Replicator, wrap_optimizer
 from tests.replicator.optimizers.small_network import (
-  BATCH,
   WEIGHTS,
   K,
   assert_close,
   clipped,
-  loss_of,
-  make_variables,
   numpy_gradients,
   train,
 )
@@ -31,26 +26,3 @@ def test_clipping_each_replica_first_would_be_another_update(float64):
   clipped_mean = clipped(numpy_gradients(slice(None)), 0.5)
   differences = [np.abs(a - b).max() for a, b in zip(mean_of_clipped, clipped_mean, strict=True)]
   assert max(differences) > 0.01
-
-
-@pytest.mark.parametrize("each", [True, False])
-def test_networks_are_clipped_together_or_each_by_its_own_norm(float64, each):
-  # Also that a dict is no order: networks have the order of their names.
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
-    kernel, offset, scale = make_variables()
-    networks = {"mixer": [kernel, offset], "last": [scale]}
-    wrapped = wrap_optimizer(K.SGD(1.0), networks, clip_norm=0.5, clip_each_network=each)
-
-  def step(batch):
-    with tf.GradientTape() as tape:
-      loss = loss_of([kernel, offset, scale], batch, 0)
-    wrapped.apply(tape.gradient(loss, networks), networks)
-    return loss
-
-  replicator.run(step, BATCH)
-  gradients = numpy_gradients(slice(None))
-  expected = ([*clipped(gradients[:2], 0.5), *clipped(gradients[2:], 0.5)] if each
-              else clipped(gradients, 0.5))
-  assert_close([[v.numpy() for v in (kernel, offset, scale)]],
-               [[w - g for w, g in zip(WEIGHTS, expected, strict=True)]])
