@@ -93,6 +93,8 @@ NAMES = {
 """The full names of what modules hold, and of gin's `configurable.parameter`s, new by old."""
 
 GONE = {
+    "replicator.wrap_optimizer.clip_each_network": "wrap_optimizers makes an optimizer for each "
+                                                   "network, which clips by its own norm",
     "replicator.Guard.strict": "Guard.action applies to every scalar above its limit; write "
                                "Guard.limits"}
 """The full names that have no successor, and what to write in their place."""

@@ -12,7 +12,10 @@ def clip(gradients: list[tf.Tensor], clip_norm: float | None) -> tuple[list[tf.T
   """
   if clip_norm is None:
     return gradients, _all_finite(gradients)
-  clipped, norm = tf.clip_by_global_norm(gradients, clip_norm)
+  widest = max((gradient.dtype for gradient in gradients), key=lambda dtype: dtype.size)
+  norm = tf.linalg.global_norm([tf.cast(gradient, widest) for gradient in gradients])
+  clipped = [tf.clip_by_global_norm([gradient], clip_norm, tf.cast(norm, gradient.dtype))[0][0]
+             for gradient in gradients]
   return clipped, tf.math.is_finite(norm)
 
 
