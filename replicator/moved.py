@@ -61,7 +61,7 @@ _IN_PACKAGES = {
         "extractor": "extractors.extractor", "inception": "extractors.inception",
         "efficientnet": "extractors.efficientnet", "adaptors": "extractors.keras_features",
         "pretrained": "extractors.torch_weights", "torch_file": "extractors.torch_file",
-        "torch_pickle": "extractors.torch_pickle", "image_sets": "images.image_sets"},
+        "torch_pickle": "extractors.torch_file", "image_sets": "images.image_sets"},
     "replicator": {
         "collectives.calls": "collectives.validation",
         "collectives.moves": "collectives.primitives",

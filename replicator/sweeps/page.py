@@ -9,7 +9,7 @@ import numpy as np
 from replicator.atomic import write_whole
 from replicator.console.formatting import format_duration
 from replicator.sweeps import space, trials
-from replicator.sweeps.results import Result, Setting, by_setting
+from replicator.sweeps.results import TrialResult, Setting, by_setting
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.table import summary
 from replicator.sweeps.trials import DONE, FAILED, PRUNED
@@ -20,7 +20,8 @@ _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _KINDS = {DONE: "good", FAILED: "bad", PRUNED: "warn"}
 
 
-def write(folder: pathlib.Path, results: Sequence[Result], file: SweepFile, count: int) -> None:
+def write(folder: pathlib.Path, results: Sequence[TrialResult], file: SweepFile, count: int
+          ) -> None:
   """Writes `sweep.html`, which needs no other file, for a sweep of `count` trials."""
   current = [result for result in results if result.is_current]
   settings = by_setting(results, file.goal)

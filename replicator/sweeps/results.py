@@ -19,7 +19,7 @@ CSV = "sweep.csv"
 
 
 @dataclasses.dataclass
-class Result:
+class TrialResult:
   """The record of a trial, and the values of the sweep's metric in its log."""
 
   record: Record
@@ -59,7 +59,7 @@ class Result:
     return self.series[-1][1] if self.series else math.nan
 
 
-def ranked(results: Iterable[Result]) -> list[Result]:
+def ranked(results: Iterable[TrialResult]) -> list[TrialResult]:
   """The best first, then those without a metric, then those that are not current."""
   return sorted(results, key=lambda result: (
       not result.is_current, _rank(result.best(), result.file.goal), result.record.order))
@@ -75,7 +75,7 @@ class Setting:
   """Trials that differ only in their seed: their common bindings, and their results by seed."""
 
   bindings: space.Point
-  results: list[Result]
+  results: list[TrialResult]
 
   def values(self) -> np.ndarray:
     """The best metric of each seed that has one, `[n]`."""
@@ -90,7 +90,7 @@ class Setting:
     return float(self.values().std(ddof=1)) if len(self.values()) > 1 else math.nan
 
 
-def by_setting(results: Iterable[Result], goal: str) -> list[Setting]:
+def by_setting(results: Iterable[TrialResult], goal: str) -> list[Setting]:
   """The settings of the current trials, the best mean first."""
   groups: dict[str, Setting] = {}
   for result in results:
@@ -103,7 +103,7 @@ def by_setting(results: Iterable[Result], goal: str) -> list[Setting]:
   return sorted(groups.values(), key=lambda group: _rank(group.mean(), goal))
 
 
-def write_csv(folder: pathlib.Path, results: Sequence[Result], metric: str) -> None:
+def write_csv(folder: pathlib.Path, results: Sequence[TrialResult], metric: str) -> None:
   """Writes `sweep.csv`, with a row for each result."""
   names = sorted({name for result in results for name in result.record.bindings})
   text = io.StringIO()

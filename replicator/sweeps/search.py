@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from replicator.atomic import write_whole
 from replicator.errors import UsageError
 from replicator.sweeps import space, trials
-from replicator.sweeps.results import Result
+from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Trial
 
@@ -82,7 +82,7 @@ class Search:
     count: the number of trials that the sweep will have.
   """
 
-  def __init__(self, file: SweepFile, results: Mapping[str, Result], retry_failed: bool,
+  def __init__(self, file: SweepFile, results: Mapping[str, TrialResult], retry_failed: bool,
                journal: pathlib.Path, in_memory: bool = False):
     """Knows the trials of `results`, which are in the order in which they began.
 
@@ -115,7 +115,7 @@ class Search:
     for trial_id in ended:
       self.ended(results[trial_id])
 
-  def _own(self, result: Result) -> Trial | None:
+  def _own(self, result: TrialResult) -> Trial | None:
     """The trial of a result; None if its space or its common settings are others."""
     record = result.record
     if record.bindings.keys() != self._space.keys():
@@ -161,14 +161,14 @@ class Search:
              for point in itertools.chain(points, _draws(self._space, *seed)))
     return next((trial for trial in found if trial.id not in self.trials), None)
 
-  def is_poor(self, result: Result) -> bool:
+  def is_poor(self, result: TrialResult) -> bool:
     """Whether a running trial should be pruned."""
     if self._pruner is None or not result.finite():
       return False
     return self._pruner.prune(self._study, optuna.trial.create_trial(
         state=TrialState.RUNNING, intermediate_values=result.finite()))
 
-  def ended(self, result: Result) -> None:
+  def ended(self, result: TrialResult) -> None:
     """Adds a trial that has ended to the study."""
     record = result.record
     is_done = record.status == trials.DONE and bool(result.finite())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from replicator.errors import UsageError, nearest
 from replicator.processes import stop_signals
 from replicator.sweeps import page, trials
-from replicator.sweeps.results import Result, ranked, write_csv
+from replicator.sweeps.results import TrialResult, ranked, write_csv
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.table import Table
 from replicator.sweeps.trial_process import AT_ONCE, POLL_SECONDS, STOP
@@ -44,11 +44,11 @@ class Sweep:
     for trial_id, result in self.results.items():
       result.is_current = trial_id in self.search.trials
 
-  def _read_results(self) -> dict[str, Result]:
+  def _read_results(self) -> dict[str, TrialResult]:
     found = {}
     for path in sorted((self.folder / "trials").glob(f"*/{trials.RECORD}")):
       if record := trials.read_record(path.parent):
-        found[record.id] = result = Result(record, self.file)
+        found[record.id] = result = TrialResult(record, self.file)
         result.read(path.parent)
         if result.record.status == RUNNING:  # The sweep that ran it was killed.
           result.record.status = STOPPED
@@ -108,7 +108,7 @@ class Sweep:
     if trial is None:
       return None
     new = Record(trial.id, trial.bindings, order=len(self.results))
-    record = self.results.setdefault(trial.id, Result(new, self.file)).record
+    record = self.results.setdefault(trial.id, TrialResult(new, self.file)).record
     folder = self.trial_folder(trial.id)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / STOP).unlink(missing_ok=True)
@@ -164,7 +164,7 @@ class Sweep:
     now = time.monotonic()
     self._write_at = now + max(_WRITE_SECONDS, (now - begun) / _WRITE_SHARE)
 
-  def current(self) -> list[Result]:
+  def current(self) -> list[TrialResult]:
     """The results of the trials that are still in the sweep file, the best first."""
     return [result for result in ranked(self.results.values()) if result.is_current]
 
@@ -173,7 +173,7 @@ class Sweep:
     return not self.search.peek() and all(
         result.record.status in trials.ENDED for result in self.current())
 
-  def _read(self, trial_id: str) -> Result:
+  def _read(self, trial_id: str) -> TrialResult:
     self.results[trial_id].read(self.trial_folder(trial_id))
     return self.results[trial_id]
 

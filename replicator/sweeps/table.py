@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from replicator.console.formatting import format_duration, format_number
 from replicator.sweeps import space, trials
-from replicator.sweeps.results import Result
+from replicator.sweeps.results import TrialResult
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED
 
 _STYLES = {DONE: "green", FAILED: "red", PRUNED: "yellow", RUNNING: "cyan"}
@@ -34,12 +34,12 @@ class Table:
     if self._live:
       self._live.stop()
 
-  def show(self, results: Sequence[Result], count: int) -> None:
+  def show(self, results: Sequence[TrialResult], count: int) -> None:
     """Draws the table of the current `results` again; the sweep has `count` trials."""
     if self._live:
       self._live.update(self._drawn(results, count))
 
-  def ended(self, result: Result) -> None:
+  def ended(self, result: TrialResult) -> None:
     """Writes a line for the end of a trial if there is no live table."""
     if not self._live:
       value = f"  {self._metric} {format_number(result.best())}" if result.series else ""
@@ -51,7 +51,7 @@ class Table:
     """Writes a line, above the live table if there is one."""
     self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-  def _drawn(self, results: Sequence[Result], count: int) -> rich.table.Table:
+  def _drawn(self, results: Sequence[TrialResult], count: int) -> rich.table.Table:
     names = sorted({name for result in results for name in result.record.bindings})
     table = rich.table.Table(
       *trials.short_names(names).values(), "status", "step", f"best {self._metric}", "last", "time",
@@ -77,7 +77,7 @@ class Table:
     return table
 
 
-def summary(results: Sequence[Result], count: int) -> str:
+def summary(results: Sequence[TrialResult], count: int) -> str:
   """`7 of 12 done, 2 running, 1 failed`, of the current `results`."""
   statuses = [result.record.status for result in results]
   return ", ".join([f"{statuses.count(DONE)} of {count} done",

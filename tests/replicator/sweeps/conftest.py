@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from replicator.sweeps import command, results, trials
-from replicator.sweeps.results import Result
+from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Record
 
@@ -149,6 +149,6 @@ def ranked(tmp_path, page_file):
       values = ['"NaN"'] if record.id == "t7" else [10 * lr, 1.0 + lr + 0.01 * seed, 2.0]
       (folder / "metrics.jsonl").write_text("".join(
         f'{{"step": {10 * step}, "eval/loss": {value}}}\n' for step, value in enumerate(values)))
-    found.append(Result(record, page_file, is_current=record.id != "old"))
+    found.append(TrialResult(record, page_file, is_current=record.id != "old"))
     found[-1].read(folder)
   return results.ranked(found)

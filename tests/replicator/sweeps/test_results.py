@@ -8,13 +8,13 @@ import math
 import pytest
 
 from replicator.sweeps import results
-from replicator.sweeps.results import Result
+from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Record
 
 
 def test_metrics_are_read_as_they_grow(tmp_path):
-  result = Result(Record("t", {}), SweepFile("x.py", "a"))
+  result = TrialResult(Record("t", {}), SweepFile("x.py", "a"))
   result.read(tmp_path)
   assert result.series == () and result.step is None and math.isnan(result.best())
   path = tmp_path / "metrics.jsonl"
@@ -32,7 +32,8 @@ def test_metrics_are_read_as_they_grow(tmp_path):
   ("min", [3.0, math.nan, 1.0, -math.inf, 2.0], 1.0),
   ("max", [3.0, math.nan, 1.0, math.inf, 2.0], 3.0), ("min", [math.nan], math.nan)])
 def test_the_best_value_is_finite(goal, values, best):
-  result = Result(Record("t", {}), SweepFile("x.py", "a", goal), series=list(enumerate(values)))
+  result = TrialResult(Record("t", {}), SweepFile("x.py", "a", goal),
+                       series=list(enumerate(values)))
   assert result.best() == pytest.approx(best, nan_ok=True)
 
 

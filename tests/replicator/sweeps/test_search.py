@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from replicator.errors import UsageError
-from replicator.sweeps.results import Result
+from replicator.sweeps.results import TrialResult
 from replicator.sweeps.search import JOURNAL, Search
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record, Trial
@@ -38,7 +38,7 @@ class Searches:
     """Records a trial as it is read from a file."""
     record = Record(trial_id, json.loads(json.dumps(bindings)), status, order=len(self.results))
     series = [(1, loss(record)), (2, math.nan)]
-    self.results[trial_id] = Result(record, file, series=series)
+    self.results[trial_id] = TrialResult(record, file, series=series)
     return self.results[trial_id]
 
   def run(self, file=FILE, count=100, status=DONE):
@@ -146,7 +146,7 @@ def test_a_trial_is_pruned_from_a_step_on_if_it_is_worse_than_the_median(goal, s
     """Whether each point of a new trial, at the steps 5, 10, ..., lets it be pruned."""
     trial = search.propose()
     series = [(5 * number, value) for number, value in enumerate(values, 1)]
-    result = Result(Record(trial.id, trial.bindings, DONE), file)
+    result = TrialResult(Record(trial.id, trial.bindings, DONE), file)
     found = []
     for seen in range(1, len(series) + 1):
       result.series = series[:seen]
@@ -185,7 +185,7 @@ def test_the_study_holds_the_trials_that_have_ended_by_value_or_text(searches):
   for number, trial in enumerate(iter(search.propose, None)):
     if number < 4:
       record = Record(trial.id, trial.bindings, [DONE, FAILED, PRUNED, DONE][number], seconds=60.0)
-      search.ended(Result(record, file, series=[
+      search.ended(TrialResult(record, file, series=[
         (1, math.nan), *([(3, 5.0), (4, 2.0)] if number < 3 else [])]))
   study = searches.study()
   assert study.study_name.startswith("loss ") and study.direction.name == "MAXIMIZE"
