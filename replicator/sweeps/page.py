@@ -9,7 +9,7 @@ import numpy as np
 from replicator.atomic import write_whole
 from replicator.console.formatting import format_duration
 from replicator.sweeps import space, trials
-from replicator.sweeps.results import TrialResult, Setting, by_setting
+from replicator.sweeps.results import Setting, TrialResult, by_setting
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.table import summary
 from replicator.sweeps.trials import DONE, FAILED, PRUNED
