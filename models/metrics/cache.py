@@ -1,4 +1,4 @@
-"""What was computed from real images, kept on the disk: an evaluation does not compute it again."""
+"""Features and statistics of real images, kept on the disk for the next evaluation."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ Shown = Callable[[str, Iterator[np.ndarray]], Iterator[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-  """What features of real images, and their statistics, depend on.
+  """The facts that features of real images, and their statistics, depend on.
 
   Attributes:
     data: the SHA-256 of the images in use: other data under the same name have another key.
@@ -41,7 +41,7 @@ class Key:
 def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None, needed: set[str],
                 folder: str | os.PathLike,
                 shown: Shown = lambda what, batches: batches) -> tuple[Gathered, Seen]:
-  """What `gather` makes of real images, and what was seen of them, with features from the disk.
+  """Gathers the numbers about real images, with features from the disk, and facts about the images.
 
   All of the images are read, even if their features are there: their digest is in the key.
 

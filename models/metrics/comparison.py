@@ -74,7 +74,7 @@ class Row:
 
 @dataclasses.dataclass
 class Gathered:
-  """What was computed of a set of images; what was not needed is empty.
+  """The numbers about a set of images; those that were not needed are empty.
 
   Attributes:
     count: number of images.
@@ -94,7 +94,7 @@ class Gathered:
 
 
 def needs(metrics: Iterable[str]) -> set[str]:
-  """What metrics need: some of `statistics`, `features`, `logits` and `images`.
+  """The inputs of metrics: some of `statistics`, `features`, `logits` and `images`.
 
   Raises:
     UsageError: there is no such metric.
@@ -107,7 +107,7 @@ def needs(metrics: Iterable[str]) -> set[str]:
 
 
 def names(metric: str, is_inception: bool) -> list[str]:
-  """What the rows of a metric are called, without the name of the features."""
+  """The names of the rows of a metric, without the name of the features."""
   return [_PUBLISHED.get(name, name) if is_inception else name for name in _NAMES[metric]]
 
 

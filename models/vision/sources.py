@@ -30,7 +30,7 @@ NAMED: dict[str, Callable[[], ImageSource]] = {
 
 FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
          f"{', '.join(NAMED)}, tfds:NAME or hf:NAME")
-"""What `open_encoded` opens, for the help of a command."""
+"""The forms of data that `open_encoded` opens, for the help of a command."""
 
 _LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
     "tfds": PreparedImages, "hf": ArrowImages}
@@ -46,7 +46,7 @@ def open_encoded(path: str, labels: str | None = None, needs_classes: bool = Tru
       Hugging Face, with `@SPLIT` behind unless it is `train`.
     labels: the file of the labels of a folder of images, as `ImageFolder` takes it.
     needs_classes: whether images of a folder or archive that are in no class are refused or left
-      out. Otherwise all images are of the class `all` if one is in no class.
+      out. Otherwise images are at any depth, and `labels.if_any` says of which classes.
 
   Raises:
     UsageError: there are none.

@@ -13,7 +13,7 @@ _ENTRIES = 2 ** 25  # Distances that are held at a time: 256 MB, and as much aga
 
 
 class Convention(NamedTuple):
-  """What the neighborhood of a sample is: a ball that reaches to its k-th nearest other one.
+  """A rule for the neighborhood of a sample: a ball that reaches to its k-th nearest other one.
 
   Attributes:
     k: the sample itself does not count.
@@ -122,7 +122,7 @@ def nearest(points: npt.ArrayLike, others: npt.ArrayLike,
 
 
 class _Tally:
-  """What a convention counts of the pairs of a real and a generated sample."""
+  """Counts of the pairs of a real and a generated sample, by one convention."""
 
   def __init__(self, convention: Convention, num_real: int, num_generated: int) -> None:
     self._k = convention.k

@@ -14,7 +14,7 @@ IMAGES = tf.TensorSpec([None, None, None, 3], tf.uint8)
 
 
 class Extracted(NamedTuple):
-  """What an extractor finds in n images: float32 `features` [n, d], and `logits` [n, k] or None."""
+  """Numbers about n images: float32 `features` [n, d], and `logits` [n, k] or None."""
 
   features: np.ndarray
   logits: np.ndarray | None

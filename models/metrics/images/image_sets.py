@@ -52,7 +52,7 @@ class ImageSet(Protocol):
 
 
 class Seen:
-  """What was seen of the batches that passed through it.
+  """Facts about the batches of images that passed through.
 
   Attributes:
     count: number of images.

@@ -24,7 +24,7 @@ from replicator.errors import nearest
 
 @dataclasses.dataclass(frozen=True)
 class ResNetDescription:
-  """What tells one residual network from another.
+  """The differences between residual networks.
 
   Attributes:
     blocks: the number of blocks of each stage; all stages but the first halve the size.

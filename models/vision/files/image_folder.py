@@ -13,7 +13,7 @@ from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, dec
 from replicator import UsageError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
-"""What names of image files end with, in lower case."""
+"""The endings of names of image files, in lower case."""
 
 _LAYOUT = "one sub-folder of images per class, such as cats/001.jpg and dogs/001.jpg"
 
@@ -116,7 +116,7 @@ def read_folder(path: str, image_shape: tuple[int, int, int], count: int
 def list_folder(path: str, labels: str | None = None, needs_classes: bool = True) -> ImageFiles:
   """The image files of an `ImageFolder`, in order; raises a UsageError if there are none.
 
-  Without `needs_classes`, all images at any depth are of one class if one is in no sub-folder.
+  Without `needs_classes`, they are all images at any depth, with the labels of `labels.if_any`.
   """
   root, setting = Path(path).expanduser(), f"ImageFolder.path = {str(path)!r}"
   if root.is_file():
@@ -124,19 +124,17 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
                      f"path of a folder with {_LAYOUT}.")
   if not root.is_dir():
     raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}.")
-  if labels is None and (root / labels_lib.JSON).is_file():
+  listed = root / labels_lib.JSON
+  if not needs_classes:
+    return _of_any_layout(path, root, listed.read_bytes() if listed.is_file() else None)
+  if labels is None and listed.is_file():
     labels = labels_lib.JSON
   if labels is not None:
     return _labeled(path, root, labels)
   by_class = {folder.name: images_under(folder) for folder in sorted(root.iterdir())
               if folder.is_dir() and not folder.name.startswith(".")}
   by_class = {name: files for name, files in by_class.items() if files}
-  flat = images_under(root)
-  if not needs_classes and not flat:
-    raise UsageError(f"{path}: has no images (file types: {' '.join(SUFFIXES)})")
-  if not needs_classes and len(flat) > sum(map(len, by_class.values())):
-    return ImageFiles(str(path), flat, np.zeros(len(flat)), ("all",))
-  if not by_class and flat:
+  if not by_class and (flat := images_under(root)):
     raise UsageError(f"{setting}: no image in any sub-folder, but {len(flat):,} in the folder "
                      f"itself. Expected {_LAYOUT}; images without classes may all be in one "
                      f"sub-folder, such as {root.name}/all.")
@@ -146,6 +144,15 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
   counts = [len(files) for files in by_class.values()]
   files = [file for files in by_class.values() for file in files]
   return ImageFiles(str(path), files, np.repeat(np.arange(len(counts)), counts), tuple(by_class))
+
+
+def _of_any_layout(path: str, root: Path, listed: bytes | None) -> ImageFiles:
+  """All image files of a folder; `listed` is the content of its `dataset.json`, if it has one."""
+  files = images_under(root)
+  if not files:
+    raise UsageError(f"{path}: has no images (file types: {' '.join(SUFFIXES)})")
+  names = [image.relative_to(root).as_posix() for image in files]
+  return ImageFiles(str(path), files, *labels_lib.if_any(listed, names))
 
 
 def _labeled(path: str, root: Path, labels: str) -> ImageFiles:

@@ -49,16 +49,20 @@ class ZippedImages:
   def __init__(self, path: str, needs_classes: bool = True) -> None:
     """Reads the directory of the archive; raises a UsageError as `ImageZip` says.
 
-    Without `needs_classes`, all images are of one class if one is in no folder.
+    Without `needs_classes`, they are all images at any depth, with the labels of `labels.if_any`,
+    in the order of their whole names.
     """
     self.path = str(path)
     self._file = os.path.expanduser(self.path)
+    names: Sequence[str]
+    entries: Sequence[_Entry]
     names, entries, labels = _directory(self.path)
-    if labels is not None:
+    if not needs_classes:
+      names, entries = zip(*sorted(zip(names, entries, strict=True)), strict=True)
+      self.labels, self.class_names = labels_lib.if_any(labels, names)
+    elif labels is not None:
       found = labels_lib.from_json(labels, names, f"{self.path}: {labels_lib.JSON}")
       self.labels, self.class_names = found or (np.zeros(len(names), np.int32), ("all",))
-    elif not needs_classes and not all("/" in name for name in names):
-      self.labels, self.class_names = np.zeros(len(names), np.int32), ("all",)
     else:
       names, entries, inner = _in_folders(names, entries, self.path)
       self.labels, self.class_names = labels_lib.from_folders(inner)

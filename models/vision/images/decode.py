@@ -75,7 +75,7 @@ class Original:
     return image.crop((left, top, left + width, top + height))
 
   def _decoded_part(self, box: Box, shrinking: int) -> Image.Image:
-    """What Pillow would make of the whole image; TensorFlow can decode a part alone."""
+    """The pixels that Pillow gives in the whole image; TensorFlow can decode a part alone."""
     top, left, height, width = box
     before = min(left, _MARGIN)
     after = min(-(-self._image.width // shrinking) - left - width, _MARGIN)

@@ -92,7 +92,7 @@ def labels_of(source: ImageSource) -> np.ndarray:
 
 
 def _batches(source: ImageSource, indices: np.ndarray, load: Callable) -> Iterator[Any]:
-  """What `load` makes of the examples at `indices`, in batches."""
+  """The results of `load` for the examples at `indices`, in batches."""
   examples = tf.data.Dataset.from_tensor_slices(indices)
   if is_batched(source):
     examples = examples.batch(_BATCH)

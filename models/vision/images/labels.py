@@ -17,7 +17,7 @@ Labels = tuple[np.ndarray, tuple[str, ...]]
 """The label of each file, int32 [n], and the name of each class."""
 
 JSON = "dataset.json"
-"""What the file of the labels is called, unless the user says otherwise."""
+"""The name of the file of labels, unless the user names another."""
 
 _FORM = '{"labels": [["00000/img00000000.png", 6], ...]}'
 _MOST = 1_000_000  # Classes. What is more is a number of something else.
@@ -131,3 +131,18 @@ def from_folders(names: Sequence[str]) -> Labels:
   folders = [name.partition("/")[0] for name in names]
   classes, labels = np.unique(folders, return_inverse=True)
   return labels.astype(np.int32), tuple(map(str, classes))
+
+
+def if_any(content: bytes | None, names: Sequence[str]) -> Labels:
+  """Labels of files that need none: listed, by folder, or all of the class `all`.
+
+  Args:
+    content: of `dataset.json`, if there is one. A list that does not fit the files is no list.
+    names: of the files, n, with their folders. Folders are classes if every file is in one.
+  """
+  of_one = np.zeros(len(names), np.int32), ("all",)
+  try:
+    listed = from_json(content, names, JSON) if content is not None else None
+  except UsageError:
+    return of_one
+  return listed or (from_folders(names) if all("/" in name for name in names) else of_one)

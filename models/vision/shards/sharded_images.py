@@ -27,7 +27,7 @@ from replicator.atomic import write_whole
 
 INDEX = "index.json"
 UNFINISHED = ".conversion.json"
-"""What a conversion is doing; removed at its end."""
+"""The mark of a conversion that is not finished; removed at its end."""
 
 
 def shard_name(number: int, count: int) -> str:
@@ -64,7 +64,7 @@ def _record(content: bytes, label: int, text: str) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """What `index.json` holds."""
+  """The content of `index.json`."""
 
   class_names: tuple[str, ...]
   images: int

@@ -6,8 +6,6 @@
 import json
 import pathlib
 
-import pytest
-
 from benchmarks import metric_cases, metric_parity
 
 GOLDENS = json.loads(pathlib.Path(__file__).with_name("goldens.json").read_text())
@@ -25,6 +23,5 @@ def test_every_case_and_every_number_has_a_golden():
   assert len(COMPARISONS) == 6 * len(metric_parity.ours(cases["ties"])) == 6 * 14
 
 
-@pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda it: f"{it.case}: {it.name}")
-def test_a_number_equals_the_references(comparison):
-  assert comparison.difference <= comparison.allowed, comparison
+def test_every_number_equals_the_references():
+  assert not [each for each in COMPARISONS if not each.difference <= each.allowed]

@@ -38,7 +38,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(images):
-  """What a run sees at steps 1, 2, ...: scalars by name."""
+  """The examples of a run at steps 1, 2, ...: scalars by name."""
   source, steps = drawn_images.FolderAndShards(str(images)), []
   for batch in batches(source, InputContext(BATCH, seed=SEED)).take(100):
     steps.append({})

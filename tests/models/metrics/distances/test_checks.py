@@ -1,4 +1,4 @@
-"""What every metric refuses, in one line that names it."""
+"""Features that every metric refuses, in one line that names the fault."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What all extractors share: which images they take, their batches, and the bicubic filter."""
+"""The common parts of extractors: which images they take, their batches, and the bicubic filter."""
 
 import numpy as np
 import pytest

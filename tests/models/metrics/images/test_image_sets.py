@@ -1,11 +1,14 @@
 """Sets of images: what is read, resized, and seen of them."""
 
+import zipfile
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from models.metrics.images.image_sets import Seen, Source, open_set, pick
 from models.vision.builtin.digits import Digits
+from models.vision.images import write
 from replicator.errors import UsageError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [300, 6, 4, 3], np.uint8)
@@ -20,7 +23,7 @@ def test_files_of_a_folder_are_read_in_order_at_any_depth(tmp_path):
     folder = tmp_path / f"{number // 100}"
     folder.mkdir(exist_ok=True)
     Image.fromarray(image).save(folder / f"{number:03}.png")
-  (tmp_path / "dataset.json").write_text('{"labels": null}')
+  (tmp_path / "dataset.json").write_text("{}")  # Of another program.
   images = open_set(str(tmp_path))
   assert (images.size, images.resolution, images.resizing) == (300, (6, 4), "none")
   np.testing.assert_array_equal(read(images), IMAGES)
@@ -74,3 +77,32 @@ def test_what_was_seen_of_batches():
   assert seen.count == 300 and not seen.is_gray and seen.sha256 == whole.sha256
   list(gray(iter([np.repeat(IMAGES[..., :1], 3, -1)])))
   assert gray.is_gray and gray.sha256 != seen.sha256
+
+
+def test_an_archive_is_read_in_the_order_of_whole_names(tmp_path):
+  names = ["a/1.png", "a-b/1.png", ".c/1.png", "d.png"]
+  with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+    for name, image in zip(names, IMAGES, strict=False):
+      archive.writestr(name, write.png(image))
+  order = sorted(range(4), key=names.__getitem__)
+  np.testing.assert_array_equal(read(open_set(str(tmp_path / "a.zip"))), IMAGES[order])
+
+
+@pytest.mark.parametrize("names, listed, classes, labels", [
+    (["a/1.png", "b/c/2.png"], None, ("a", "b"), [0, 1]),
+    (["a/1.png", "2.png"], None, (), None),
+    (["a/1.png", "b/2.png"], '{"labels": [["a/1.png", 1], ["b/2.png", 0]]}', ("0", "1"), [1, 0]),
+    (["a/1.png", "b/2.png"], '{"labels": null}', ("a", "b"), [0, 1]),
+    (["a/1.png", "b/2.png"], '{"labels": [["a/1.png", 1]]}', (), None)])
+def test_classes_are_listed_or_folders_or_none(names, listed, classes, labels, tmp_path):
+  with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+    for name, image in zip(names, IMAGES, strict=False):
+      archive.writestr(name, write.png(image))
+    if listed:
+      archive.writestr("dataset.json", listed)
+  with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+    archive.extractall(tmp_path / "folder")
+  for path in (tmp_path / "a.zip", tmp_path / "folder"):
+    images = open_set(str(path))
+    found = images.labels(np.arange(2))
+    assert images.class_names == classes and (None if found is None else found.tolist()) == labels
