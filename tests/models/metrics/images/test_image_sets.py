@@ -23,7 +23,7 @@ def test_files_of_a_folder_are_read_in_order_at_any_depth(tmp_path):
     folder = tmp_path / f"{number // 100}"
     folder.mkdir(exist_ok=True)
     Image.fromarray(image).save(folder / f"{number:03}.png")
-  (tmp_path / "dataset.json").write_text("{}")  # Of another program.
+  (tmp_path / "dataset.json").write_text("{}")  # Another program wrote it.
   images = open_set(str(tmp_path))
   assert (images.size, images.resolution, images.resizing) == (300, (6, 4), "none")
   np.testing.assert_array_equal(read(images), IMAGES)
