@@ -81,7 +81,7 @@ def test_every_number_that_is_not_finite_counts(dtype, bad, count):
 @pytest.mark.parametrize("bad", range(3))
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_a_gradient_of_any_variable_that_is_not_finite_skips_the_update_of_all(bad, clip_norm):
-  # Of two dtypes, which are joined apart.
+  # Two dtypes are joined apart.
   variables = [keras.Variable(tf.zeros([2]), dtype=dtype)
                for dtype in ("float32", "float32", "float64")]
   wrapped = wrap_optimizer(K.SGD(1.0), variables, skip_nonfinite=True, clip_norm=clip_norm)
