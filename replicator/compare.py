@@ -78,7 +78,7 @@ def read(folders: Sequence[str]) -> dict[str, Run]:
 
 
 def facts(found: Mapping[str, Run]) -> Table:
-  """What each run was and how it went."""
+  """The kind of each run, and how it went."""
   def of(name: str) -> list[str]:
     values = [run.facts.get(name) for run in found.values()]
     return ["" if value is None else str(value) for value in values]

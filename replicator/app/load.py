@@ -35,7 +35,7 @@ _HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
          "train.trackers = ()")
 REMEDY = ("build its step by hand, and read its checkpoint with "
           "replicator.checkpoints.checkpoint.read")
-"""What to do with a run whose `run.json` is of no use."""
+"""The remedy for a run whose `run.json` is of no use."""
 
 Call = tuple[str, str]  # The scope and the full name of a configurable.
 

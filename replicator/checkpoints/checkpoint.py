@@ -212,7 +212,7 @@ class Checkpoints:
       raise UsageError(f"{folder} is corrupt ({error}); {self._written(step)}") from error
 
   def _written(self, but: int | None = None) -> str:
-    """What to write instead of a step that cannot be restored."""
+    """The advice for a step that cannot be restored."""
     steps = [str(step) for step in steps_of(self._folder) if step != but]
     return f"write one of the steps {', '.join(steps)}" if steps else "there is no other"
 

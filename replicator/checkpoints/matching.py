@@ -1,4 +1,4 @@
-"""Which weights of a checkpoint fit the networks of another step."""
+"""The weights of a checkpoint that fit the networks of another step."""
 
 import collections
 from collections.abc import Iterable, Mapping

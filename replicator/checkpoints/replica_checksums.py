@@ -1,4 +1,4 @@
-"""Whether the replicas' copies of a variable have parted, found by checksums on their devices."""
+"""Checksums on the devices, which show whether the replicas' copies of a variable have parted."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept."""
+"""The choice of the checkpoints that a run keeps."""
 
 import dataclasses
 import math

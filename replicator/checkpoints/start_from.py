@@ -1,4 +1,4 @@
-"""What a new run takes from another one: the weights of its networks, some of which stay frozen."""
+"""The start of a new run from another one: its networks' weights, some of which stay frozen."""
 
 import ast
 import dataclasses
@@ -167,7 +167,7 @@ def check_unbound() -> None:
 
 
 def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
-  """Which checkpoint of a run is its best one, by its own configuration."""
+  """The settings of a run that choose its best checkpoint."""
   settings = {"keep_best": None, "best_is": "min"}
   try:
     written = written_values((run / "config.gin").read_text())

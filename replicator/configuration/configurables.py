@@ -1,4 +1,4 @@
-"""What gin can configure: the names of configurables, and the parameters that gin files set."""
+"""Everything configurable: the names in gin files, and the parameters that these set."""
 
 import inspect
 import typing

@@ -21,7 +21,7 @@ def registry() -> SelectorMap:
 
 
 def current_bindings() -> Values:
-  """What is bound now, by gin files, the command line, or the program."""
+  """The values bound now, by gin files, the command line, or the program."""
   return gin.config._CONFIG
 
 

@@ -43,7 +43,7 @@ class Binding:
 
   @property
   def key(self) -> tuple[str, str, str]:
-    """What the statement sets: of two statements with equal keys the later one counts."""
+    """The parameter in its scope: of two statements with equal keys the later one counts."""
     return self.scope, self.selector, self.parameter
 
   @property

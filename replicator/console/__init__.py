@@ -1,1 +1,1 @@
-"""What all commands share: flags, exit status, progress, number formats. Loads no TensorFlow."""
+"""The parts of every command: flags, exit status, progress, numbers. Loads no TensorFlow."""

@@ -104,7 +104,7 @@ def _reason(error: BaseException, own: list[_Frame]) -> str:
 
 
 def _meant(error: BaseException, frame: _Frame) -> str:
-  """What a name that does not exist may mean, such as ` Did you mean 'image'?`; or nothing."""
+  """A hint on a name that does not exist, such as ` Did you mean 'image'?`; or nothing."""
   if isinstance(error, AttributeError) and error.name:
     return nearest(error.name, dir(error.obj))
   if isinstance(error, NameError) and error.name:

@@ -48,7 +48,7 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_garbage() -> Iterator[None]:
-  """What the body makes is kept: the garbage collector never looks at it."""
+  """Exempts all that the body makes from garbage collection."""
   was_enabled = gc.isenabled()
   gc.disable()
   try:

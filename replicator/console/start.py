@@ -1,4 +1,4 @@
-"""What the command of an experiment says at once, and until its training takes over.
+"""The first lines of an experiment, until its training takes over.
 
     experiment  sngan, configs/sngan_digits.gin
     workdir     runs/sngan-20260203-101112

@@ -1,4 +1,4 @@
-"""What a program is doing, so that it is never silent for long.
+"""The present work of a program, so that it is never silent for long.
 
   loading TensorFlow: 4s
 """

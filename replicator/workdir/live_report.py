@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from replicator.workdir.writer import WorkdirWriter
 
-_SHARE = 0.01  # A report may take this part of the time until the next one.
+_SHARE = 0.01  # Share of the run's time that reports may use.
 
 
 class LiveReport:
@@ -20,10 +20,10 @@ class LiveReport:
     self._record = record
     self._say = say
     self._clock = clock
-    self._next = 0.0  # When the last report has been paid for.
+    self._next = 0.0  # The earliest time of the next report.
 
   def update(self) -> None:
-    """Writes the report, if the last one took no more than its share of the time since then."""
+    """Writes the report, unless the last one was too recent."""
     if self._clock() >= self._next:
       self._write()
 

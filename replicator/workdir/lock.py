@@ -1,4 +1,4 @@
-"""Who may write a workdir: one process at a time, of one experiment.
+"""The owner of a workdir: one process at a time, of one experiment, may write there.
 
 The owner holds a lock on the file `.owner`, which says who it is. The lock belongs to the open
 file, so the system releases it when the process ends, even by a crash: a file that is left behind

@@ -78,7 +78,7 @@ def _metrics(run: Run) -> dict[str, list[float]]:
 
 
 def _settings(run: Run) -> list[list[str]]:
-  """What the user set: name, value and place, the command line first."""
+  """The values that the user set: name, value and place, the command line first."""
   found = [list(map(str, row)) for row in run.facts.get("settings") or []
            if isinstance(row, list) and len(row) == 3]
   return sorted(found, key=lambda row: not row[2].startswith("--"))

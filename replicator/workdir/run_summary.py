@@ -1,4 +1,4 @@
-"""What a run says of itself before its first step: devices, strategy, data and networks."""
+"""The first lines of a run: its devices, strategy, data and networks."""
 
 import collections
 import os

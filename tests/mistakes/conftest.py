@@ -1,4 +1,4 @@
-"""What the tables of mistakes share: a newcomer's folder, and a command line in one process."""
+"""Parts of the tables of mistakes: a newcomer's folder, and a command line in one process."""
 
 import pathlib
 import re

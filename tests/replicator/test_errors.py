@@ -1,4 +1,4 @@
-"""What makes an error one line: its cause, and the name that was meant."""
+"""The one line of an error: its cause, and the name that was meant."""
 
 import json
 import os

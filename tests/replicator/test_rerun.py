@@ -161,7 +161,7 @@ def test_exact_does_not_start_what_differs(run, monkeypatch, capsys):
 
 @pytest.fixture
 def executed(run, monkeypatch) -> list[tuple]:
-  """What was started in place of this process; everything is as it was then."""
+  """The command that replaced this process; everything is as it was then."""
   calls: list[tuple] = []
   monkeypatch.setattr(rerun, "now", lambda facts: {**facts, "diff": b""})
   monkeypatch.setattr(os, "execve", lambda *words: calls.append(words))

@@ -1,4 +1,4 @@
-"""What tests of the command line of an experiment type, and experiments without a training."""
+"""Words for the command line of an experiment, and experiments without a training."""
 
 import pathlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a training must put back itself."""
+"""The state of a process that a training must put back itself."""
 
 import signal
 

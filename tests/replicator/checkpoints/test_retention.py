@@ -1,4 +1,4 @@
-"""Which of several checkpoints are removed."""
+"""The choice of the checkpoints that are removed."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a run has left, and what a reader of its page sees."""
+"""The files of a finished run, and its page as a reader sees it."""
 
 import html.parser
 import json

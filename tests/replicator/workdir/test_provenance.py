@@ -1,4 +1,4 @@
-"""What `run.json` holds about the code: the commit and the changes since."""
+"""The code of a run in `run.json`: the commit and the changes since."""
 
 import os
 import pathlib

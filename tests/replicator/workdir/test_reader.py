@@ -1,4 +1,4 @@
-"""What is read of a workdir, and what it says about how the run went."""
+"""The content of a workdir as it is read, and how its run went."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a run says of itself before its first step."""
+"""The first lines of a run."""
 
 import pytest
 

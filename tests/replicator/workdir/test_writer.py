@@ -44,7 +44,7 @@ def log(writer: WorkdirWriter, *steps: int) -> None:
 
 
 def events_of(workdir) -> list:
-  """What TensorBoard shows."""
+  """The values that TensorBoard shows."""
   return [value for file in workdir.glob("events.out.tfevents.*")
           for event in tf.data.TFRecordDataset(str(file))
           for value in tf.compat.v1.Event.FromString(event.numpy()).summary.value]
