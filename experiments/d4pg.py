@@ -9,6 +9,10 @@ both, and Gaussian exploration. With `D4PG.returns = @ExpectedReturns` it is DDP
 
 from collections.abc import Callable
 
+from replicator.console import start
+
+start.import_tensorflow(__name__)
+
 import gin
 import keras
 import tensorflow as tf

@@ -21,6 +21,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from replicator.console import quiet
+
+quiet.import_tensorflow()
+
 import numpy as np
 import tensorflow as tf
 from absl import logging as absl_logging
@@ -261,4 +265,4 @@ def _warnings() -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  sys.exit(main())

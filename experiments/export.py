@@ -11,7 +11,12 @@ Another process loads each file, and its results are compared with those of the 
 import argparse
 import pathlib
 import shutil
+import sys
 from collections.abc import Sequence
+
+from replicator.console import quiet
+
+quiet.import_tensorflow()
 
 import tensorflow as tf
 
@@ -92,4 +97,4 @@ def _write(wanted: Sequence[networks.ExportedNetwork], names: Sequence[str],
 
 
 if __name__ == "__main__":
-  command.run(main)
+  sys.exit(main())

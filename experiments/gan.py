@@ -9,6 +9,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from replicator.console import start
+
+start.import_tensorflow(__name__)
+
 import gin
 import keras
 import tensorflow as tf

@@ -8,6 +8,10 @@ He et al. 2015 (arXiv:1512.03385), trained as in Goyal et al. 2017 (arXiv:1706.0
 import functools
 from collections.abc import Callable
 
+from replicator.console import start
+
+start.import_tensorflow(__name__)
+
 import gin
 import keras
 import numpy as np

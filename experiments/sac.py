@@ -9,6 +9,10 @@ minimum of two critics, and a temperature that keeps the policy's entropy at a t
 import math
 from collections.abc import Callable
 
+from replicator.console import start
+
+start.import_tensorflow(__name__)
+
 import gin
 import keras
 import tensorflow as tf

@@ -13,8 +13,13 @@ seed gives the same image at the same place, whatever the count.
 import argparse
 import math
 import pathlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from replicator.console import quiet
+
+quiet.import_tensorflow()
 
 import numpy as np
 import tensorflow as tf
@@ -200,4 +205,4 @@ def _reconstruct(gan: Any, flags: argparse.Namespace, status: Status) -> str:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  sys.exit(main())

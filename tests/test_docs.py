@@ -25,7 +25,6 @@ from experiments.sac import sac
 from experiments.sngan import sngan
 from replicator import app
 from replicator.app import config
-from replicator.console import quiet
 from replicator.sweeps import sweep_file
 from tests.pages import (
   BLOCKS,
@@ -84,18 +83,11 @@ def test_readme_takes_three_minutes():
 # ---- Programs -----------------------------------------------------------------------------------
 
 
-def in_this_process(monkeypatch) -> None:
-  """An experiment runs here as in a process of its own; the standard error stays as it is."""
-  monkeypatch.chdir(ROOT)
-  monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
-  monkeypatch.setattr(quiet, "finish", lambda: None)
-
-
 def run(block: Block, flags: list[str], folder: pathlib.Path, monkeypatch) -> list[dict]:
   """Runs a program in this process, where TensorFlow is loaded; the rows that it logs."""
   file = folder / (block.title or "my_step.py")
   file.write_text(block.text)
-  in_this_process(monkeypatch)
+  monkeypatch.chdir(ROOT)
   monkeypatch.setattr(sys, "argv", [str(file), *flags, f"--workdir={folder / 'run'}"])
   with pytest.raises(SystemExit) as end:
     runpy.run_path(str(file), run_name="__main__")
@@ -167,10 +159,8 @@ def flags_of(module: str) -> set[str]:
 @pytest.fixture(scope="module")
 def flags_of_experiments():
   """The flags of every experiment."""
-  with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as shown:
-    patch.setattr(quiet, "drop_native_log", lambda: None)
-    with pytest.raises(SystemExit):
-      app.run(lambda workdir: None, ["--help"])
+  with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
+    app.run(lambda workdir: None, ["--help"])
   return set(re.findall(r"--\w+", shown.getvalue()))
 
 
@@ -223,7 +213,7 @@ def test_training_command_trains(words, tmp_path, monkeypatch):
   few |= NARROW.get(words[2], {"RateLimiter.start": 300, "Replicator.jit_compile": False,
                                "train.steps_per_call": 1})
   flags = without_workdir(words[3:])
-  in_this_process(monkeypatch)
+  monkeypatch.chdir(ROOT)
   with pytest.raises(SystemExit) as end:
     app.run(MAINS[words[2]], [*flags, *params(few), f"--workdir={tmp_path / 'run'}"])
   assert end.value.code == 0

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -178,4 +179,4 @@ def _content(source: EncodedImages, index: int, image_shape: Shape | None) -> by
 
 
 if __name__ == "__main__":
-  command.run(main)
+  sys.exit(main())

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from replicator.console import quiet, start
+from replicator.console import start
 from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, program
@@ -38,11 +38,9 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   argv = sys.argv[1:] if argv is None else argv
   start.begin(argv)
   start.loaded()
-  quiet.drop_native_log()
   status = _run(main, list(argv))
   # TensorFlow takes a while to end. A signal in that time must not change the status.
   atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
-  quiet.finish()
   sys.exit(status)
 
 

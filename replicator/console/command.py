@@ -1,10 +1,8 @@
-"""The beginning and the end of a command: its words, its exit status, and the line of an error."""
+"""The frame of a command: its words, its exit status, and the line of an error."""
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
-from replicator.console import quiet
 from replicator.console.error_line import in_one_line
 from replicator.console.exit_status import exit_status
 
@@ -17,11 +15,3 @@ def status_of(work: Callable[[list[str]], int], argv: Sequence[str] | None,
   """
   words = list(sys.argv[1:] if argv is None else argv)
   return exit_status(lambda: work(words), debug="--debug" in words, describe=describe)
-
-
-def run(main: Callable[[], int]) -> NoReturn:
-  """Ends this process with the status that `main` returns; TensorFlow's own log is not shown."""
-  quiet.drop_native_log()
-  status = main()
-  quiet.finish()
-  sys.exit(status)

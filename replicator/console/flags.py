@@ -65,7 +65,5 @@ def program() -> list[str]:
 
 def _module() -> str:
   """The module that `python -m` runs, such as `replicator.doctor`; empty for a file."""
-  if sys.argv[:1] == ["-m"]:  # Python imports the packages around it first.
-    return sys.orig_argv[sys.orig_argv.index("-m") + 1]
   spec = sys.modules["__main__"].__spec__
   return spec.name.removesuffix(".__main__") if spec else ""

@@ -8,7 +8,6 @@ import contextlib
 import gc
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -75,48 +74,3 @@ def _stderr_kept_for_errors() -> Iterator[None]:
     finally:
       os.dup2(terminal, 2)
       os.close(terminal)
-
-
-_NOISE = (rb"[IW]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\]|WARNING: All log messages before absl::Init|"
-          rb"To enable the following instructions:|"
-          # An optional optimization of the graph that TensorFlow could not make.
-          rb"E\d{4} [\d:.]+ +\d+ meta_optimizer.cc:\d+\] \w+ failed|"
-          # float16 on a CPU that computes it in float32.
-          rb"E\d{4} [\d:.]+ +\d+ \S+\] oneDNN supports DT_HALF only")
-_DROP_NOISE = f"""
-import re, sys
-for line in sys.stdin.buffer:
-  if not re.match({_NOISE!r}, line):
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
-"""
-_asked_for_log = "TF_CPP_MIN_LOG_LEVEL" in os.environ
-_filter: subprocess.Popen | None = None
-
-
-def drop_native_log() -> None:
-  """Keeps the notes and warnings of TensorFlow's C++ code off the terminal from now on.
-
-  Some of these ignore the log level. A separate process filters them, so that other lines appear
-  even if this process crashes. Does nothing if the user has set TF_CPP_MIN_LOG_LEVEL.
-  """
-  global _filter
-  if _asked_for_log or _filter:
-    return
-  sys.stderr.flush()
-  # The filter has its own session, so that Ctrl-C does not end it before the last lines.
-  _filter = subprocess.Popen([sys.executable, "-S", "-c", _DROP_NOISE], stdin=subprocess.PIPE,
-                             stdout=os.dup(2), start_new_session=True)
-  assert _filter.stdin is not None
-  os.dup2(_filter.stdin.fileno(), 2)
-  _filter.stdin.close()
-
-
-def finish() -> None:
-  """Waits until all of the standard error is shown; nothing may be written to it afterwards."""
-  if _filter:
-    sys.stderr.flush()
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      _filter.wait(timeout=1)

@@ -11,9 +11,11 @@ import datetime
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 
+from replicator.console import quiet
 from replicator.console.exit_status import INTERRUPTED_STATUS
 from replicator.console.flags import experiment
 from replicator.console.formatting import labeled
@@ -23,6 +25,16 @@ _OTHER_OUTPUT = ("--explain", "--diff", "--help", "-h")  # Flags of commands tha
 
 _status: Status | None = None
 _workdir: str | None = None  # The one that was announced, if the command line names none.
+
+
+def import_tensorflow(module: str) -> None:
+  """Imports TensorFlow for an experiment; if its `module` is the program, announces it first.
+
+  Write `start.import_tensorflow(__name__)` above the imports of the experiment.
+  """
+  if module == "__main__" and "tensorflow" not in sys.modules:
+    begin(sys.argv[1:])
+  quiet.import_tensorflow()
 
 
 def begin(argv: Sequence[str]) -> None:

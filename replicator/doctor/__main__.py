@@ -28,6 +28,7 @@ Exit status: 0 all agree; 1 something differs or fails; 2 bad command line or co
 import argparse
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 
 from replicator.console import command, quiet
@@ -148,4 +149,4 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  sys.exit(main())

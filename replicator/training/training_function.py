@@ -60,7 +60,7 @@ class TrainingFunction:
     self._compiled = ByTrainable(step_fn, self._compile)
     self._warned: set[str] = set()
 
-  def __call__(self, first_step: int, inputs: Nest | None, stop: bool = False) -> "Result":
+  def __call__(self, first_step: int, inputs: Nest | None, stop: bool = False) -> "RunningCall":
     """Starts the steps `first_step`, `first_step + 1`, ...; with `stop`, asks all workers to stop.
 
     `inputs` is this worker's part of the batch, a nest of `[n, ...]`, or of the batches of several
@@ -68,7 +68,8 @@ class TrainingFunction:
     """
     arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), self._distributed(inputs))
     self._newest: _Compiled = self._compiled.get(arguments)
-    return Result(self._newest.names, self._replicator.start(self._newest.function, *arguments))
+    history = self._replicator.start(self._newest.function, *arguments)
+    return RunningCall(self._newest.names, history)
 
   def trace(self, inputs: Nest | None) -> list[str]:
     """Traces the steps for batches like `inputs`; returns the names of their scalars.
@@ -168,7 +169,7 @@ class TrainingFunction:
     return tf.concat([values, [tf.cast(staleness, values.dtype)]], 0)
 
 
-class Result:
+class RunningCall:
   """The scalars of one call of a `TrainingFunction`, which may still be being computed."""
 
   def __init__(self, names: list[str], history: Any):

@@ -56,7 +56,7 @@ def test_the_example_is_twelve_trials(monkeypatch):
 
 def test_a_sweep_needs_no_tensorflow():
   process = subprocess.run(
-    [sys.executable, "-c", "import runpy, sys\nsys.orig_argv[1:] = sys.argv = ['experiments.sweep']"
+    [sys.executable, "-c", "import runpy, sys\nsys.argv = ['experiments.sweep']"
      "\ntry: runpy.run_module('experiments.sweep', run_name='__main__')"
      "\nexcept SystemExit as end: print(end.code, 'tensorflow' in sys.modules)"],
     cwd=ROOT, capture_output=True, text=True)

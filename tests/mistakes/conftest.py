@@ -13,7 +13,6 @@ from PIL import Image
 from models.vision.convert import convert
 from models.vision.files.image_folder import list_folder
 from replicator import app
-from replicator.console import quiet
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = "--gin_file=configs/sngan_digits.gin"
@@ -62,8 +61,6 @@ def make_broken_data(folder):
 @pytest.fixture
 def run(folder, monkeypatch, capfd, restored):
   """A function that runs a program with words of a command line; returns status and stderr."""
-  monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
-  monkeypatch.setattr(quiet, "finish", lambda: None)
   monkeypatch.chdir(folder)
   monkeypatch.setattr("sys.argv", ["sngan.py"])
   monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # The file's name counts.

@@ -12,6 +12,7 @@ that cannot be read, mixed sizes, and exact copies, also among the images of `--
 
 import argparse
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -107,4 +108,4 @@ def _likely_resolution(sizes: np.ndarray) -> int:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  sys.exit(main())

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from replicator import app
-from replicator.console import quiet, start
+from replicator.console import start
 from tests.programs import two_networks
 
 
@@ -22,8 +22,6 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 def run(monkeypatch, capsys, tmp_path):
   """A function: runs `main` with some flags; returns status, stdout and stderr."""
   monkeypatch.setattr(start, "begin", lambda argv: None)  # The first lines have their own tests.
-  monkeypatch.setattr(quiet, "drop_native_log", lambda: None)
-  monkeypatch.setattr(quiet, "finish", lambda: None)
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv("TF_CONFIG", raising=False)
 

@@ -65,10 +65,3 @@ def test_the_program_is_named_as_it_was_typed(module, words, experiment, monkeyp
   monkeypatch.setattr(sys, "argv", ["my experiments/gan.py"])
   assert flags.program() == ["python", *words]
   assert flags.experiment() == experiment
-
-
-def test_a_module_has_its_name_while_python_imports_the_packages_around_it(monkeypatch):
-  monkeypatch.setattr(sys, "argv", ["-m", "--steps=1"])
-  monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "-m", "experiments.sngan"])
-  assert flags.program() == ["python", "-m", "experiments.sngan"]
-  assert flags.experiment() == "sngan"
