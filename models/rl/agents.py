@@ -1,4 +1,4 @@
-"""How agents that learn from a replay are trained: act, learn and evaluate in turn."""
+"""The training of agents that learn from a replay: act, learn and evaluate in turn."""
 
 import contextlib
 import dataclasses

@@ -11,7 +11,7 @@ from replicator import replicated
 
 S = TypeVar("S")
 RECENT = 10
-"""How many finished episodes a state keeps the returns of, the newest last."""
+"""The number of finished episodes whose returns a state keeps, the newest last."""
 
 
 class SavedState(tf.Module, Generic[S]):
@@ -55,16 +55,14 @@ class SavedState(tf.Module, Generic[S]):
       where = changed.get(name) if changed else None
       replicated.assign(variable, getattr(state, name), where)
 
-  @property
-  def episode_return(self) -> tf.Tensor:
-    """Floating []: the mean return of the last 10 finished episodes, 0 before the first."""
+  def scalars(self, *names: str) -> dict[str, tf.Tensor]:
+    """Scalars for a step to log, floating []: the fields of these names, and `episode_return`.
+
+    This is the mean return of the last 10 finished episodes, 0 before the first.
+    """
     returns = self.fields["recent_returns"]
     number = tf.clip_by_value(self.fields["episodes"], 1, RECENT)
     mean = tf.reduce_sum(returns) / tf.cast(number, returns.dtype)
-    return tf.cast(mean, keras.config.floatx())
-
-  def scalars(self, *names: str) -> dict[str, tf.Tensor]:
-    """Scalars for a step to log, floating []: the fields of these names, and `episode_return`."""
-    counts = {name: tf.cast(self.fields[name], keras.config.floatx()) for name in names}
-    return {**counts, "episode_return": self.episode_return}
+    found = {**{name: self.fields[name] for name in names}, "episode_return": mean}
+    return {name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}
 

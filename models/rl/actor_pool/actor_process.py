@@ -4,12 +4,12 @@ Its policy and environments come as data. It reads no gin file and none of the u
 its own way to start, because `multiprocessing` would run the experiment's file again.
 """
 
-import collections
 import concurrent.futures
 import multiprocessing
 import os
 import pickle
 import signal
+import types
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Setup(NamedTuple):
-  """What an actor needs to start.
+  """The parts from which an actor starts.
 
   Attributes:
     environments: k environments, not started.
-    graph: the graph of the policy, see `exported_policy`.
+    graph: the graph of the policy, see `policy_graph`.
     weights: the policy's first weights.
     seed: determines all random numbers of the actor.
     random_steps: environment steps at the start whose actions are uniformly random.
@@ -95,9 +95,10 @@ class RemoteActor:
     if environments.vectorization == "sync":
       os.environ["MUJOCO_GL"] = rendering.NOTHING
     self._act, self._load = imported(graph, weights)
-    self._outbox = _Outbox()
+    self._timesteps: list[Timesteps] = []
+    outbox = types.SimpleNamespace(insert=self._timesteps.append)  # The replay is the learner's.
     self._warnings: list[str] = []
-    self._actor = Actor(environments, self._outbox, None, seed, random_steps,  # type: ignore[arg-type]
+    self._actor = Actor(environments, outbox, None, seed, random_steps,  # type: ignore[arg-type]
                         self._warnings.append)
 
   def work(self, order: Order) -> Answer:
@@ -111,18 +112,8 @@ class RemoteActor:
     observation, recent = (actor.kept.fields[name].numpy()
                            for name in ("observation", "recent_returns"))
     warnings, self._warnings[:] = list(self._warnings), []
-    return Answer(self._outbox.timesteps.pop(), int(actor.environment_steps) - steps, observation,
+    return Answer(self._timesteps.pop(), int(actor.environment_steps) - steps, observation,
                   finished, recent[max(0, len(recent) - finished):], warnings)
-
-
-class _Outbox:
-  """Stands in for the replay, which is in the learner's process."""
-
-  def __init__(self) -> None:
-    self.timesteps: collections.deque[Timesteps] = collections.deque()
-
-  def insert(self, timesteps: "Timesteps") -> None:
-    self.timesteps.append(timesteps)
 
 
 class LocalActor:

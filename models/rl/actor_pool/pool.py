@@ -32,7 +32,7 @@ from replicator.step import context
 _MAX_DEATHS = 5  # Deaths of one actor without an answer in between.
 _PATIENCE = 60.0  # Seconds without any answer before a warning.
 PLACES: dict[str, Callable[[bytes], Any]] = {"local": LocalActor, "ray": RayActor}
-"""Where actors can run: a class by the value of `ActorPool.where`."""
+"""The class of actors in each place that `ActorPool.where` can name."""
 
 
 @dataclasses.dataclass

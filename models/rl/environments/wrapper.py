@@ -20,7 +20,7 @@ from replicator import UsageError
 
 
 class EnvironmentSettings(NamedTuple):
-  """What makes an environment. It can be sent to another process.
+  """The settings that make an environment. They can be sent to another process.
 
   Attributes:
     name: as the user wrote it.

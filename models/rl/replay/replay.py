@@ -101,7 +101,7 @@ class Replay(tf.Module):
         self.largest_priority, self.priorities)
 
   def size(self) -> int:
-    """How many transitions can be sampled now."""
+    """The number of transitions that can be sampled now."""
     return int(replicated.read(self.drawable))
 
   # ---- Writing, on the host, between calls of the step ------------------------------------------
