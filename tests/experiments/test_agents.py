@@ -28,7 +28,6 @@ MAINS = {"d4pg": d4pg.d4pg, "ddpg": d4pg.d4pg, "sac": sac.sac}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
-    "mirrored 4": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 4"],
     "central storage 2": ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"],
 }
 FLOAT64 = ["train.precision = 'float64'"]
@@ -80,8 +79,6 @@ def one_device(tmp_path_factory):
 @pytest.mark.parametrize("agent, name, more", [
     ("d4pg", "mirrored 2", PRIORITIZED),
     pytest.param("d4pg", "central storage 2", PRIORITIZED, marks=pytest.mark.slow),
-    pytest.param("d4pg", "mirrored 4", [], marks=pytest.mark.slow),
-    pytest.param("ddpg", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("d4pg", "mirrored 2", [*PRIORITIZED, *XLA], marks=pytest.mark.slow),
     pytest.param("sac", "central storage 2", XLA, marks=pytest.mark.slow)])
@@ -130,8 +127,6 @@ def test_xla_and_several_steps_a_call_do_not_change_the_training(one_device, tmp
 
 @pytest.mark.parametrize("agent, more", [
     ("d4pg", [*PRIORITIZED, "train.steps_per_call = 2", "train.log_every = 2"]),
-    pytest.param("d4pg", XLA, marks=pytest.mark.slow),
-    pytest.param("d4pg", STRATEGIES["mirrored 2"], marks=pytest.mark.slow),
     pytest.param("d4pg", [*PRIORITIZED, *XLA, *STRATEGIES["mirrored 2"]], marks=pytest.mark.slow),
     pytest.param("sac", [], marks=pytest.mark.slow)])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):

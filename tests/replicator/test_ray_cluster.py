@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from models.rl.actor_pool import ray_actor
 from replicator import UsageError, ray_cluster
 
 
@@ -24,3 +25,5 @@ def test_a_missing_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, "ray", None)
   with pytest.raises(UsageError, match=r"^--runner=ray: Ray is not installed; pip install"):
     ray_cluster.connect("--runner=ray")
+  with pytest.raises(UsageError, match=r"ActorPool.where = 'ray': .* pip install -e '\.\[sweep\]'"):
+    ray_actor.RayActor(b"")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 from replicator import launch
 from replicator.errors import UsageError
 from replicator.launch import __main__
-from tests.replicator.launch.clusters import HANG_SECONDS, ROOT, read_until, run, start
+from tests.replicator.launch.clusters import ROOT, run
 
 # ---- TF_CONFIG ----------------------------------------------------------------------------------
 
@@ -65,18 +64,14 @@ def test_ports_are_free():
 
 
 def test_both_streams_are_shown_line_by_line_after_the_name():
-  status, lines, _ = run("--workers=1", """
+  status, lines, _ = run("--workers=1", r"""
 print("one")
 print("two", file=sys.stderr)
-sys.stdout.write("no newline at the end")
+sys.stdout.write("10 %\r20 %\r\nno newline at the end")
 """)
   assert status == 0
-  assert lines == ["[worker 0] one", "[worker 0] two", "[worker 0] no newline at the end"]
-
-
-def test_a_carriage_return_ends_a_line():
-  _, lines, _ = run("--workers=1", r"sys.stdout.write('10 %\r20 %\r\nend\n')")
-  assert lines == ["[worker 0] 10 %", "[worker 0] 20 %", "[worker 0] end"]
+  assert lines == [f"[worker 0] {line}" for line in (
+      "one", "two", "10 %", "20 %", "no newline at the end")]
 
 
 def test_bytes_that_are_not_text_pass_unchanged():
@@ -85,14 +80,6 @@ def test_bytes_that_are_not_text_pass_unchanged():
      sys.executable, "-c", r"import sys; sys.stdout.buffer.write(b'\xc3\xa9 \xff\n')"],
     cwd=ROOT, capture_output=True, check=True)
   assert process.stdout == b"[worker 0] \xc3\xa9 \xff\n"
-
-
-def test_output_appears_while_the_processes_run():
-  process = start("--workers=1", "print('begun'); work()")
-  read_until(process, {"[worker 0] begun"})
-  process.terminate()
-  assert process.wait(timeout=HANG_SECONDS) == 128 + signal.SIGTERM
-  process.communicate()
 
 
 # ---- Bad command lines --------------------------------------------------------------------------

@@ -22,17 +22,6 @@ def test_a_signal_is_passed_on_and_all_save(number):
   assert err == ""
 
 
-def test_a_process_that_fails_to_save_gives_the_status():
-  process = start("--workers=2", SAVES + """
-if me == "worker1": signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
-print("ready"); work()
-""")
-  read_until(process, {"[worker 0] ready", "[worker 1] ready"})
-  process.terminate()
-  process.communicate(timeout=HANG_SECONDS)
-  assert process.returncode == 9
-
-
 def test_a_second_signal_ends_what_the_first_did_not(monkeypatch, capfdbinary):
   monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.2)
   monkeypatch.setattr(supervisor, "SAME_SIGNAL_SECONDS", 0.0)

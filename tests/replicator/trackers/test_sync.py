@@ -100,21 +100,6 @@ def test_a_kill_at_any_call_loses_no_line_and_repeats_none(tmp_path):
   assert die_at == 26  # begin, 11 lines and end, each before and after what it does.
 
 
-def test_a_failed_run_resumes_in_another_record(workdir):
-  memory = Memory()
-  followers = follow(workdir, memory)
-  workdir.log(0, 20)
-  followers.settle(10)
-  followers.end("failed")
-  failed = dict(workdir.lines)
-  workdir.take_back(10)
-  resumed = follow(workdir, memory, first_step=10)
-  workdir.log(12, 30, loss=0.25)
-  resumed.end("finished")
-  assert list(memory.records.values()) == [failed, workdir.lines]
-  assert list(memory.status.values()) == ["failed", "finished"]
-
-
 def test_a_rollback_to_an_older_checkpoint_begins_another_record(workdir):
   memory = Memory()
   followers = follow(workdir, memory)

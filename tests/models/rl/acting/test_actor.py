@@ -184,7 +184,7 @@ def test_an_environment_that_does_not_repeat_itself_is_reported_and_its_episode_
   np.testing.assert_array_equal(rows.observation[:, 1], [5, 5, 0, 0])
 
 
-@pytest.mark.parametrize("failure", [(np.nan, 0.0), (0.0, np.nan), ValueError("boom")], ids=str)
+@pytest.mark.parametrize("failure", [(np.nan, 0.0), ValueError("boom")], ids=str)
 def test_a_failure_ends_one_episode_and_the_run_continues(scripted, failure):
   scripted(failures={(2, 3): failure})
   warnings: list[str] = []
@@ -214,13 +214,14 @@ def test_a_run_with_a_failed_episode_resumes_like_any_other(scripted):
   assert_equal(rows.all(), recorder.rows[1])
 
 
-def test_an_environment_that_always_fails_ends_the_run_with_one_line(scripted):
-  scripted(failures={1: ValueError("boom")})
-  warnings: list[str] = []
-  actor, _ = actor_in("Scripted-v0", 2, warnings.append)
+@pytest.mark.parametrize("step, warnings", [(0, 10), (1, 19)], ids=["reset", "step"])
+def test_an_environment_that_always_fails_ends_the_run_with_one_line(step, warnings, scripted):
+  scripted(failures={step: ValueError("boom")})
+  lines: list[str] = []
+  actor, _ = actor_in("Scripted-v0", 1 + step, lines.append)
   with pytest.raises(RunFailed, match=r"environment 0 failed 10 times .* ValueError: boom"):
     actor.collect(policy, 1000)
-  assert len(warnings) == 19
+  assert len(lines) == warnings
 
 
 def test_failures_with_good_steps_between_do_not_end_the_run(scripted):
@@ -229,12 +230,6 @@ def test_failures_with_good_steps_between_do_not_end_the_run(scripted):
   actor, _ = actor_in("Scripted-v0", 1, warnings.append)
   actor.collect(policy, 40)
   assert len(warnings) == 20
-
-
-def test_an_environment_that_cannot_be_reset_ends_the_run(scripted):
-  scripted(failures={0: ValueError("boom")})
-  with pytest.raises(RunFailed, match="failed 10 times"):
-    actor_in("Scripted-v0", 1, lambda line: None)[0].collect(policy, 10)
 
 
 def test_actions_that_are_not_finite_end_the_run(scripted):

@@ -1,14 +1,12 @@
 """The actor pool, with threads in place of processes: orders, ages, deaths, resume."""
 
 import itertools
-import sys
 import threading
 
 import pytest
 
-from models.rl.actor_pool import pool, ray_actor
+from models.rl.actor_pool import pool
 from models.rl.replay.timesteps import CONTINUES, END
-from replicator import Replicator
 from replicator.errors import RunFailed, UsageError
 from replicator.step import context
 from tests.models.rl.thread_actors import EPISODE, STRIDE, Learner, ThreadActor, until
@@ -172,15 +170,10 @@ def test_a_rollback_discards_what_was_collected_since():
   assert [learner.stream(n)[0][-1] == END for n in range(4)] == saved["is_open"].tolist()
 
 
-def test_the_first_random_actions_are_divided_among_actors():
+def test_the_first_random_actions_are_divided_and_warnings_name_the_actor():
   learner = Learner(random_steps=1000)
-  learner.collect(until(0), 0)
-  assert [actor.random_steps for actor in ThreadActor.made] == [500, 500]
-
-
-def test_warnings_name_the_actor():
-  learner = Learner()
   learner.collect_of_all(20)
+  assert [actor.random_steps for actor in ThreadActor.made] == [500, 500]
   assert {"actor 0: the wind blows", "actor 1: the wind blows"} <= set(learner.warnings)
 
 
@@ -199,20 +192,6 @@ def test_several_learner_processes_are_refused(monkeypatch):
   monkeypatch.setattr(context.run, "num_input_pipelines", 2)
   with pytest.raises(UsageError, match=r"processes = 2: .* several; write 0"):
     Learner()
-
-
-def test_a_pool_makes_no_replicator_of_its_own(monkeypatch):
-  made = []
-  monkeypatch.setattr(Replicator, "__init__", lambda self, *args, **kwargs: made.append(self))
-  monkeypatch.setattr(Replicator, "num_pipelines", 1)
-  Learner()
-  assert not made
-
-
-def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
-  monkeypatch.setitem(sys.modules, "ray", None)
-  with pytest.raises(UsageError, match=r"ActorPool.where = 'ray': .* pip install -e '\.\[sweep\]'"):
-    ray_actor.RayActor(b"")
 
 
 def test_a_long_wait_is_reported(monkeypatch):

@@ -19,7 +19,7 @@ def updated(*parts):
   return normalizer
 
 
-@pytest.mark.parametrize("cuts", [[], [1], [1, 2, 3, 400], [250]])
+@pytest.mark.parametrize("cuts", [[], [1, 2, 3, 400]])
 def test_statistics_are_those_of_all_observations(cuts):
   normalizer = updated(*np.split(SEEN, cuts))
   seen = SEEN.astype(np.float64)

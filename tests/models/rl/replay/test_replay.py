@@ -93,16 +93,6 @@ def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
   assert len(set(replay.sample(20_000).index.numpy())) == len(expected)
 
 
-def test_timesteps_inserted_one_by_one_are_stored_like_those_inserted_together():
-  together, single = (Replay((2,), 1, 2, capacity=16, n_step=2) for _ in range(2))
-  rows = random_timesteps(50, 2, seed=1)
-  together.insert(rows)
-  for i in range(50):
-    single.insert(Timesteps(*(part[i:i + 1] for part in rows)))
-  for one, other in zip(together.variables, single.variables, strict=True):
-    np.testing.assert_array_equal(one, other)
-
-
 def test_samples_are_uniform_over_transitions():
   replay = Replay((2,), 1, 3, capacity=90, n_step=2)
   replay.insert(random_timesteps(300, 3, seed=2))
