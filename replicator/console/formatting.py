@@ -23,7 +23,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bar(what: str, done: int, count: int) -> str:
-  """How far something is, in one line: `converting  ━━━━━━────── 1,024 of 2,048`."""
+  """The progress of something in one line: `converting  ━━━━━━────── 1,024 of 2,048`."""
   full = _BAR * done // count
   return f"{what}  {'━' * full}{'─' * (_BAR - full)}  {done:,} of {count:,}"
 

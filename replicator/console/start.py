@@ -60,7 +60,7 @@ def begin(argv: Sequence[str]) -> None:
 
 
 def loaded() -> None:
-  """Says that all modules are imported: what takes time now is the work of the program."""
+  """Says that all modules are imported, and that the program is at work."""
   if _status:
     doing("preparing data and networks")
     if threading.current_thread() is threading.main_thread():

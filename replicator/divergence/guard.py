@@ -164,7 +164,7 @@ class Guard:
     return lines
 
   def state(self) -> dict[str, Any]:
-    """What a checkpoint keeps, as JSON, so that a resumed run warns as the unbroken one."""
+    """The facts that a checkpoint keeps, as JSON: a resumed run warns as the unbroken one."""
     return {"warned": self._warned, "collapsed": sorted(self._collapsed)}
 
   def restore(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a run does about a step that diverges, and what it leaves behind."""
+"""The end of a diverging step: a warning, a rollback or a stop, and the files it leaves."""
 
 import json
 import pathlib
@@ -86,7 +86,7 @@ class Recovery:
     return f"{diverged}; rolled back to step {step}, {self.rollbacks} of at most {most} times"
 
   def state(self) -> dict[str, Any]:
-    """What a checkpoint keeps, as JSON."""
+    """The counts that a checkpoint keeps, as JSON."""
     return {"rollbacks": self.rollbacks, "skipped": self.skipped, "guard": self._guard.state()}
 
   def restore(self, state: dict[str, Any]) -> None:

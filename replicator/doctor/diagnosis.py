@@ -26,7 +26,7 @@ Quantities = Mapping[Key, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-  """How far one quantity is from the reference."""
+  """The distance of one quantity from the reference."""
 
   key: Key
   relative: float  # The Euclidean norm of the difference, divided by that of the reference.
@@ -69,7 +69,7 @@ def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
 
 
 def _kin(key: Key) -> tuple:
-  """What the losses of a step have in common, and the gradients of an update."""
+  """The key that the losses of a step share, or the gradients of an update."""
   step, kind, name = key
   return (step, kind) if kind == LOSS else (step, kind, name.rpartition(": ")[0])
 
@@ -109,7 +109,7 @@ class Case:
 
   @property
   def evidence(self) -> Evidence:
-    """What was seen in the step of the reference."""
+    """The evidence in the step of the reference."""
     return self.reference.evidence
 
   def place(self) -> str:
@@ -229,6 +229,6 @@ class Case:
 
 
 def _new_rows(before: np.ndarray, after: np.ndarray) -> int:
-  """How many rows of a variable were not in it before."""
+  """The number of rows of a variable that were not in it before."""
   rows = lambda x: {row.tobytes() for row in np.ascontiguousarray(x)}
   return len(rows(after) - rows(before))

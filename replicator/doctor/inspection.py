@@ -1,4 +1,4 @@
-"""What a step holds and calls that may make it compute differently on several replicas."""
+"""Evidence in a step of operations whose results may differ on several replicas."""
 
 import inspect
 import re
@@ -32,7 +32,7 @@ _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-m
 
 
 class Evidence:
-  """What was seen in a step while it was traced on one replica; operations in words with places."""
+  """The suspects in a step traced on one replica: operations, in words with their places."""
 
   def __init__(self, step: Any):
     self.draws: list[str] = []  # Random draws that are not from `replicator.random`.

@@ -39,7 +39,7 @@ class ReplicaCheck:
 
   @property
   def notes(self) -> list[str]:
-    """What is not compared."""
+    """Lines on the gradients that are not compared."""
     return [f"not compared: gradients that {update} takes inside a loop or a branch of the step; "
             "the variables that they change are" for update in self.reference.evidence.uncompared]
 

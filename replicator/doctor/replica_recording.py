@@ -1,4 +1,4 @@
-"""What a step computes, recorded step by step for the doctor's check of replicas."""
+"""The losses, gradients and variables of a step, recorded for the doctor's check of replicas."""
 
 import dataclasses
 import functools

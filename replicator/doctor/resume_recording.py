@@ -1,8 +1,8 @@
-"""What a process of `replicator.doctor --check_resume` records while it trains.
+"""The record that a process of `replicator.doctor --check_resume` makes while training.
 
 The process trains normally, into a workdir, and exits after a given step as if it were killed
-there. It also writes what shows why a resumed run differs: digests of the batches, and what in the
-step has a state that no checkpoint holds.
+there. The record shows why a resumed run differs: digests of the batches, and the parts of the step
+with a state that no checkpoint holds.
 """
 
 import collections
@@ -41,7 +41,7 @@ _LARGEST = 2 ** 20   # Bytes of an array that may be a state; a larger one is da
 
 @dataclasses.dataclass
 class ResumeRecording:
-  """What one process recorded of its steps."""
+  """The record of one process and its steps."""
 
   source: str = "none"  # The kind of its inputs: 'source', 'function' or 'none'.
   batches: dict[int, str] = dataclasses.field(default_factory=dict)  # A digest by step.

@@ -1,4 +1,4 @@
-"""What the doctor concludes from one comparison, as a row of its table."""
+"""The doctor's conclusion from one comparison, as a row of its table."""
 
 import dataclasses
 import textwrap

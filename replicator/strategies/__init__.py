@@ -1,4 +1,4 @@
-"""What runs a step on replicas: `Replicator`, on top of TensorFlow's strategies."""
+"""`Replicator`, which runs a step on replicas, on top of TensorFlow's strategies."""
 
 from replicator.console import quiet
 

@@ -1,4 +1,4 @@
-"""The parts of an evaluation, dealt to the replicas of all workers.
+"""Splits an evaluation over the replicas of all workers.
 
     for features in distributed_evaluation.deal(lambda part: extract(samples(part)), parts):
       ...
@@ -45,7 +45,7 @@ class Dealer:
         collectives.all_gather, step, arguments))
 
   def deal(self, function: Part, count: int) -> Iterator[Nest]:
-    """As `deal`."""
+    """Yields the results as the function `deal` does."""
     local = len(self._devices)
     with ThreadPoolExecutor(local) as pool:
       for first in range(0, count, self.workers * local):
@@ -98,7 +98,7 @@ def deal(function: Part, count: int) -> Iterator[Nest]:
 def chief_first() -> Iterator[None]:
   """Runs the body on the chief, and then on the other workers that evaluate.
 
-  It is for files that one worker makes and all workers read.
+  For files that one worker makes and all workers read.
   """
   dealer = context.current().dealer
   if dealer and dealer.worker:

@@ -33,7 +33,7 @@ def check_supported(step: Callable, strategy: str, num_replicas: int) -> None:
 
 
 def _remedy(layer: keras.layers.Layer) -> str | None:
-  """What to use instead of a layer that writes a Keras variable in training; or None."""
+  """The replacement of a layer that writes a Keras variable in training; or None."""
   if isinstance(layer, keras.layers.BatchNormalization):
     return "use replicator.GlobalBatchNorm"
   if isinstance(layer, keras.layers.SpectralNormalization):

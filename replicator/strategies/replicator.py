@@ -244,7 +244,7 @@ class Replicator:
     collective_order.check_workers(self.worker_id, mine, of_replicas)
 
   def local_results(self, outputs: Nest) -> list[Nest]:
-    """What `on_replicas` returned, one nest for each replica of this process."""
+    """The outputs of `on_replicas`, one nest for each replica of this process."""
     by_leaf = [self.strategy.experimental_local_results(leaf) for leaf in tree.flatten(outputs)]
     # A leaf that is not a tensor, or is the same tensor on every replica, comes back once.
     return [tree.unflatten_as(outputs, [leaf[i % len(leaf)] for leaf in by_leaf])

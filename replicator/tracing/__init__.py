@@ -1,4 +1,4 @@
-"""What a compiled step keeps of Python since it was traced, and the lines of its operations."""
+"""Compiled steps: their trainable parts, and the lines of their operations."""
 
 from replicator.console import quiet
 

@@ -1,4 +1,4 @@
-"""What the graph of a step does, and the user's line that does it."""
+"""The operations in the graph of a step, and the user's lines that make them."""
 
 import os
 from collections.abc import Iterator, Sequence

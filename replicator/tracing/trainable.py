@@ -1,4 +1,4 @@
-"""What is `trainable` in a step, which may change between two calls, as when a network is frozen.
+"""The `trainable` flags of a step, which may change between two calls: a network is frozen.
 
 A compiled step keeps the flags that it was traced with. So it is compiled again when the flags are
 others, and a checkpoint keeps the changes.

@@ -18,7 +18,7 @@ from replicator.workdir.live_report import LiveReport
 
 @dataclasses.dataclass
 class Evaluation:
-  """What an evaluation found.
+  """The outcome of an evaluation.
 
   Attributes:
     scalars: logged under `eval/`.
@@ -101,7 +101,7 @@ class Chief:
     self._trackers.begin()
 
   def report(self) -> None:
-    """Brings the report up to date, if it has been paid for; see `LiveReport`."""
+    """Brings the report up to date, unless the last one was too recent; see `LiveReport`."""
     self._report.update()
 
   def finish(self, error: BaseException | None = None) -> None:

@@ -52,7 +52,7 @@ class ExampleSource(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class InputContext:
-  """What an input function needs to know about the run (as in the Replicator RFC).
+  """The facts about a run that an input function needs (as in the Replicator RFC).
 
   Attributes:
     global_batch_size: examples of one step over all replicas.

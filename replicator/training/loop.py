@@ -247,7 +247,7 @@ class Loop:
       chief.report()
 
   def _evaluate(self, step: int) -> Evaluation:
-    """What `evaluate` finds after step `step`, with the help of all replicas."""
+    """Evaluates after step `step`, with the help of all replicas."""
     evaluate = self._training.evaluate
     assert evaluate is not None
     with step_context.entered(tf.constant(step, tf.int64)) as here:

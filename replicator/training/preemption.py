@@ -58,9 +58,9 @@ class StopSignal:
 
 @contextlib.contextmanager
 def sigterm_held() -> Iterator[Callable[[], None]]:
-  """In the body, a SIGTERM waits until the function that this yields is called, or is dropped.
+  """Holds a SIGTERM back until the yielded function is called; drops it at the end of the body.
 
-  So it finds a run that can save, or one whose outcome is known.
+  SIGTERM is delivered only when the run can save, or its outcome is known.
   """
   held: list[int] = []
 

@@ -1,4 +1,4 @@
-"""How far a run has come: what a checkpoint keeps besides the variables, saved and restored."""
+"""The position of a run: a checkpoint keeps it besides the variables, and restores it."""
 
 import contextlib
 

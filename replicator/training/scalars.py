@@ -31,7 +31,7 @@ class RunningMeans:
     return means
 
   def state(self) -> dict:
-    """What a checkpoint keeps, as JSON."""
+    """The sums and counts that a checkpoint keeps, as JSON."""
     return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
 

@@ -1,4 +1,4 @@
-"""What a step costs: its seconds on one replica, and what its collectives send from each of two."""
+"""The cost of a step: its seconds on one replica, and the bytes that each of two replicas sends."""
 
 import dataclasses
 import statistics
@@ -30,7 +30,7 @@ _WARM_UP = 3  # Calls that are not timed: they trace, compile, and fill memory a
 
 @dataclasses.dataclass
 class StepCost:
-  """What was measured of a step; the batch is the global one."""
+  """The measured cost of a step; the batch is the global one."""
 
   batch_size: int
   transfers: list[Transfer]  # One replica's part; none on one replica.

@@ -29,7 +29,7 @@ RING, TREE, TORUS = "ring", "tree", "torus"
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-  """What connects the replicas; each pair of neighbors alike.
+  """The connection of the replicas; each pair of neighbors alike.
 
   Attributes:
     bandwidth: the bytes that a replica sends in a second, while it receives as many.
