@@ -9,7 +9,6 @@ encoder says of images, and tests them on images that nothing was trained on.
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import ClassVar
 
 from replicator.console import start
 
@@ -21,10 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
+from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import normal_latents
-from models.gan.losses.bigbigan import discriminator_loss, encoder_loss, generator_loss
+from models.gan.losses import adversarial
+from models.gan.losses import bigbigan as losses
 from models.gan.networks import biggan_deep  # noqa: F401  (for gin)
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
 from models.gan.networks.biggan import BigGANGenerator
@@ -55,8 +56,7 @@ class BigBiGAN(tf.Module):
     UsageError: a number is below 1.
   """
 
-  may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
-  """The guard warns when the samples vary far less than the images; see `Guard.collapse`."""
+  may_collapse = sample_variance.COLLAPSE
 
   def __init__(self, image_shape: tuple[int, int, int],
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
@@ -65,10 +65,7 @@ class BigBiGAN(tf.Module):
                encoder: Callable[[int, int, int], keras.Model] = BigBiGANEncoder,
                latent_dim: int = 120, discriminator_updates: int = 2):
     super().__init__()
-    counts = {"latent_dim": latent_dim, "discriminator_updates": discriminator_updates}
-    for name, value in counts.items():
-      if value < 1:
-        raise replicator.UsageError(f"BigBiGAN.{name} = {value}: must be at least 1")
+    at_least_one("BigBiGAN", latent_dim=latent_dim, discriminator_updates=discriminator_updates)
     resolution, _, channels = image_shape
     self.latents = normal_latents
     self.latent_dim = latent_dim
@@ -90,12 +87,35 @@ class BigBiGAN(tf.Module):
     """
     for part in replicator.split(batch["image"], self.discriminator_updates):
       images = to_unit_range(part, keras.config.floatx())
-      discriminator_loss, accuracy, scale, moments = self._update_discriminator(images)
-    [generator_loss] = self._update_generator(images.shape[0])
-    [encoder_loss] = self._update_encoder(images)
+      shape = [images.shape[0], self.latent_dim]
+      discriminator_loss, accuracy, scale, moments = self.optimizers["discriminator"].minimize(
+          self._discriminator_loss, images, self.latents("z", shape))
+    generator_loss = self.optimizers["generator"].minimize(
+        self._generator_loss, self.latents("z", shape))
+    encoder_loss = self.optimizers["encoder"].minimize(self._encoder_loss, images)
     return {"discriminator": discriminator_loss, "generator": generator_loss,
             "encoder": encoder_loss, "d_accuracy": accuracy, "code_scale": scale,
             **sample_variance.variances(moments)}
+
+  def _discriminator_loss(self, images: tf.Tensor, z: tf.Tensor) -> tuple:
+    codes = self.encoder(images, training=True)
+    fakes = self.generator(z, training=True)
+    # Real and generated pairs in one call, so that both meet the same singular vectors.
+    scores = self.discriminator(tf.concat([images, fakes], 0), tf.concat([codes.draw(), z], 0),
+                                training=True)
+    real, generated = (PairScores(*part) for part in zip(
+        *(tf.split(score, 2) for score in scores), strict=True))
+    return (losses.discriminator_loss(real, generated),
+            adversarial.accuracy(real.joint, generated.joint), tf.reduce_mean(codes.scale),
+            sample_variance.moments(images, fakes))
+
+  def _generator_loss(self, z: tf.Tensor) -> tf.Tensor:
+    fakes = self.generator(z, training=True)
+    return losses.generator_loss(self.discriminator(fakes, z, training=True))
+
+  def _encoder_loss(self, images: tf.Tensor) -> tf.Tensor:
+    codes = self.encoder(images, training=True).draw()
+    return losses.encoder_loss(self.discriminator(images, codes, training=True))
 
   @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
   def generate(self, z: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
@@ -114,39 +134,6 @@ class BigBiGAN(tf.Module):
   def reconstruct(self, images: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
     """Images decoded from the means of their codes: uint8 `[n, h, w, c] -> [n, h, w, c]`."""
     return self.generate(self.encode(images)[0], labels)
-
-  def _update_discriminator(self, images: tf.Tensor) -> list:
-    """Loss [], accuracy [], scale [], and the `sample_variance.moments`."""
-    def loss(images, z):
-      codes = self.encoder(images, training=True)
-      fakes = self.generator(z, training=True)
-      # Real and generated pairs in one call, so that both meet the same singular vectors.
-      scores = self.discriminator(tf.concat([images, fakes], 0), tf.concat([codes.draw(), z], 0),
-                                  training=True)
-      real, generated = (PairScores(*part) for part in zip(
-          *(tf.split(score, 2) for score in scores), strict=True))
-      is_right = tf.cast(tf.concat([real.joint > 0, generated.joint < 0], 0), images.dtype)
-      return [discriminator_loss(real, generated), tf.reduce_mean(is_right),
-              tf.reduce_mean(codes.scale), sample_variance.moments(images, fakes)]
-
-    return self.optimizers["discriminator"].minimize(loss, images, self._sample(images.shape[0]))
-
-  def _update_generator(self, size: int) -> list[tf.Tensor]:
-    def loss(z):
-      fakes = self.generator(z, training=True)
-      return [generator_loss(self.discriminator(fakes, z, training=True))]
-
-    return self.optimizers["generator"].minimize(loss, self._sample(size))
-
-  def _update_encoder(self, images: tf.Tensor) -> list[tf.Tensor]:
-    def loss(images):
-      codes = self.encoder(images, training=True).draw()
-      return [encoder_loss(self.discriminator(images, codes, training=True))]
-
-    return self.optimizers["encoder"].minimize(loss, images)
-
-  def _sample(self, size: int) -> tf.Tensor:
-    return self.latents("z", [size, self.latent_dim])
 
 
 @gin.configurable(denylist=["evaluate_samples", "train_on", "held_out"])

@@ -8,7 +8,6 @@ GAN without that. Networks, loss and distribution of codes are chosen in the gin
 
 import os
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from replicator.console import start
 
@@ -19,9 +18,10 @@ import keras
 import tensorflow as tf
 
 import replicator
+from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
-from models.gan.latents.distributions import uniform_latents
+from models.gan.latents.distributions import draw, uniform_latents
 from models.gan.latents.optimization import LatentOptimization
 from models.gan.losses import adversarial
 from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
@@ -29,7 +29,7 @@ from models.gan.penalties.scores import Scores
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
-from replicator import app, random
+from replicator import app
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])
@@ -54,11 +54,10 @@ class LOGAN(tf.Module):
     discriminator_updates: how many for each generator update; each takes its own part of the batch.
 
   Raises:
-    UsageError: a number is below 1, or the loss compares samples with images.
+    UsageError: a number is below 1.
   """
 
-  may_collapse: ClassVar = {"mode collapse": ("sample_variance", "data_variance")}
-  """The guard warns when the samples vary far less than the images; see `Guard.collapse`."""
+  may_collapse = sample_variance.COLLAPSE
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
@@ -70,22 +69,17 @@ class LOGAN(tf.Module):
                optimization: Callable[[], LatentOptimization] = LatentOptimization,
                conditional: bool = False, discriminator_updates: int = 2):
     super().__init__()
-    counts = {"latent_dim": latent_dim, "discriminator_updates": discriminator_updates}
-    for name, value in counts.items():
-      if value < 1:
-        raise replicator.UsageError(f"LOGAN.{name} = {value}: must be at least 1")
+    at_least_one("LOGAN", latent_dim=latent_dim, discriminator_updates=discriminator_updates)
     self.loss = loss()
-    adversarial.refuse_relative("LOGAN", self.loss)
-    resolution, _, channels = image_shape
-    self.num_classes = num_classes if conditional else 0
+    shape = {"resolution": image_shape[0], "channels": image_shape[2],
+             "num_classes": num_classes if conditional else 0}
+    self.num_classes = shape["num_classes"]
     self.latents = latents
     self.latent_dim = latent_dim
     self.optimization = optimization()
     self.discriminator_updates = discriminator_updates
-    self.generator = generator(resolution=resolution, channels=channels, latent_dim=latent_dim,
-                               num_classes=self.num_classes)
-    self.discriminator = discriminator(resolution=resolution, channels=channels,
-                                       num_classes=self.num_classes)
+    self.generator = generator(**shape, latent_dim=latent_dim)
+    self.discriminator = discriminator(**shape)
     self.optimizers = replicator.wrap_optimizers(
         optimizer, discriminator=self.discriminator, generator=self.generator)
 
@@ -99,38 +93,25 @@ class LOGAN(tf.Module):
     """
     for part in replicator.split(batch, self.discriminator_updates):
       images = to_unit_range(part["image"], keras.config.floatx())
-      discriminator_loss, cost, accuracy, moments = self._update_discriminator(
-          images, part["label"])
-    [generator_loss] = self._update_generator(images.shape[0])
+      size = images.shape[0]
+      discriminator_loss, cost, accuracy, moments = self.optimizers["discriminator"].minimize(
+          self._discriminator_loss, images, part["label"], *draw(self, size))
+    generator_loss = self.optimizers["generator"].minimize(
+        self._generator_loss, *draw(self, size))
     return {"discriminator": discriminator_loss, "generator": generator_loss, "latent_cost": cost,
             "d_accuracy": accuracy, **sample_variance.variances(moments)}
 
-  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have two sizes.
-  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    with self.optimizers["generator"].averaged_weights():
-      return self.generator(z, labels, training=False)
+  def _discriminator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor,
+                          fake_labels: tf.Tensor) -> tuple:
+    moved, cost = self._optimized(z, fake_labels)
+    fakes = self.generator(moved, fake_labels, training=True)
+    scores = Scores(self.discriminator, images, fakes, labels, fake_labels)
+    return (self.loss.discriminator(scores.real, scores.fake) + cost, cost,
+            adversarial.accuracy(scores.real, scores.fake), sample_variance.moments(images, fakes))
 
-  def _update_discriminator(self, images: tf.Tensor, labels: tf.Tensor) -> list:
-    """Loss [], cost [], accuracy [], and the `sample_variance.moments`."""
-    def loss(images, labels, z, fake_labels):
-      moved, cost = self._optimized(z, fake_labels)
-      fakes = self.generator(moved, fake_labels, training=True)
-      scores = Scores(self.discriminator, images, tf.cast(fakes, images.dtype), labels, fake_labels)
-      is_right = tf.concat([scores.real > 0, scores.fake < 0], 0)
-      return [self.loss.discriminator(scores.real, scores.fake) + cost, cost,
-              tf.reduce_mean(tf.cast(is_right, images.dtype)),
-              sample_variance.moments(images, fakes)]
-
-    return self.optimizers["discriminator"].minimize(
-        loss, images, labels, *self._sample(images.shape[0]))
-
-  def _update_generator(self, size: int) -> list[tf.Tensor]:
-    def loss(z, labels):
-      moved, cost = self._optimized(z, labels)
-      return [self.loss.generator(self._score(moved, labels)) + cost]
-
-    return self.optimizers["generator"].minimize(loss, *self._sample(size))
+  def _generator_loss(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    moved, cost = self._optimized(z, labels)
+    return self.loss.generator(self._score(moved, labels)) + cost
 
   def _optimized(self, z: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The codes after optimization, [n, latent_dim], and its cost []."""
@@ -139,11 +120,11 @@ class LOGAN(tf.Module):
   def _score(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return self.discriminator(self.generator(z, labels, training=True), labels, training=True)
 
-  def _sample(self, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    z = self.latents("z", [size, self.latent_dim])
-    if not self.num_classes:
-      return z, tf.zeros([size], tf.int32)
-    return z, random.uniform("label", [size], 0, self.num_classes, tf.int32)
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have two sizes.
+  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
+    with self.optimizers["generator"].averaged_weights():
+      return self.generator(z, labels, training=False)
 
 
 @gin.configurable

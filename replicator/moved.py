@@ -96,7 +96,11 @@ GONE = {
     "replicator.wrap_optimizer.clip_each_network": "wrap_optimizers makes an optimizer for each "
                                                    "network, which clips by its own norm",
     "replicator.Guard.strict": "Guard.action applies to every scalar above its limit; write "
-                               "Guard.limits"}
+                               "Guard.limits",
+    "experiments.sngan.SNGAN.bigan": "the encoder regresses codes; one that is a player is "
+                                     "trained by python -m experiments.bigan",
+    "models.gan.losses.adversarial.relativistic": "it is a part of R3GAN; write R3GAN for GAN, "
+                                                  "and run python -m experiments.r3gan"}
 """The full names that have no successor, and what to write in their place."""
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments.bigan import bigan
 from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.r3gan import r3gan
 from experiments.resnet import resnet
 from experiments.sac import sac
 from experiments.sngan import sngan
@@ -21,8 +23,8 @@ from replicator.sweeps import sweep_file
 from tests.programs.logs import rows
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
-GAN_MAINS = {"bigbigan": bigbigan, "biggan": gan, "dcgan": gan, "logan": logan, "r3gan": gan,
-             "sngan": sngan, "wgangp": gan}
+GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "dcgan": gan, "gan": gan,
+             "logan": logan, "r3gan": r3gan, "sngan": sngan, "wgangp": gan}
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
 RUNS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in GAN_MAINS)
@@ -61,7 +63,7 @@ def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
   sweep = sweep_file.read(str(path))
   assert sweep.metric == {"experiments.sngan": "eval/classifier_frechet_distance",
                           "experiments.logan": "eval/classifier_frechet_distance",
-                          "experiments.gan": "eval/mode_divergence",
+                          "experiments.r3gan": "eval/mode_divergence",
                           "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 
@@ -74,7 +76,12 @@ def test_configuration_goes_with_the_calls_of_a_tpu(path):
 
 
 # Narrow networks and one update: what is tested is that the parts fit together.
+R3GAN = [f"R3GAN{network}.{option} = %{option.upper()}"
+         for network in ("Generator", "Discriminator") for option in ("widths", "groups")]
 TINY = {
+    "bigan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
+              "Encoder.width = 0.0625", "BiGAN.discriminator_updates = 1"],
+    "gan": R3GAN,
     "bigbigan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
                  "BigBiGANDiscriminator.units = 8", "BigBiGANDiscriminator.layers = 2",
                  "BigBiGANEncoder.width = 2", "BigBiGANEncoder.units = 8",
@@ -85,8 +92,7 @@ TINY = {
     "biggan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
                "GAN.discriminator_updates = 1"],
     "dcgan": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2"],
-    "r3gan": [f"R3GAN{network}.{option} = %{option.upper()}"
-              for network in ("Generator", "Discriminator") for option in ("widths", "groups")],
+    "r3gan": R3GAN,
     "wgangp": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2",
                "GAN.discriminator_updates = 1"],
     "sngan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
@@ -112,7 +118,8 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   make_folders(tmp_path)
   experiment = path.stem.split("_")[0]
-  stages = {"r3gan_stacked_digits": 2, "r3gan_cifar10": 4, "r3gan_cifar10_small": 4}.get(path.stem)
+  stages = {"gan_stacked_digits": 2, "r3gan_stacked_digits": 2, "r3gan_cifar10": 4,
+            "r3gan_cifar10_small": 4}.get(path.stem)
   config.parse([str(path)], [
       *TINY[experiment],
       *([f"WIDTHS = {(4,) * stages}", f"GROUPS = {(1,) * stages}"] if stages else []),

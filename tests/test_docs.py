@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 import replicator
+from experiments.bigan import bigan
 from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.r3gan import r3gan
 from experiments.resnet import resnet
 from experiments.sac import sac
 from experiments.sngan import sngan
@@ -44,18 +46,21 @@ from tests.programs import logs
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard",
                   "optuna-dashboard"}
-MAINS = {"experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg, "experiments.gan": gan,
-         "experiments.logan": logan, "experiments.resnet": resnet, "experiments.sac": sac,
-         "experiments.sngan": sngan}
+MAINS = {"experiments.bigan": bigan, "experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg,
+         "experiments.gan": gan, "experiments.logan": logan, "experiments.r3gan": r3gan,
+         "experiments.resnet": resnet, "experiments.sac": sac, "experiments.sngan": sngan}
 # What makes networks small.
+NARROW_SNGAN = {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625}
 NARROW = {
+    "experiments.bigan": {**NARROW_SNGAN, "Encoder.width": 0.0625},
     "experiments.bigbigan": {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
                              "BigBiGANEncoder.width": 2},
     "experiments.gan": {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2},
-    "experiments.logan": {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625},
+    "experiments.logan": NARROW_SNGAN,
+    "experiments.r3gan": {"R3GANGenerator.widths": (8, 8), "R3GANGenerator.groups": (1, 1),
+                          "R3GANDiscriminator.widths": (8, 8), "R3GANDiscriminator.groups": (1, 1)},
     "experiments.resnet": {"ResNet.width": 0.125},
-    "experiments.sngan": {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625,
-                          "Encoder.width": 0.0625}}
+    "experiments.sngan": {**NARROW_SNGAN, "Encoder.width": 0.0625}}
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}
 

@@ -9,6 +9,7 @@ import gin
 
 from replicator import moved
 from replicator.configuration.gin_internals import match, registry
+from replicator.console import flags
 from replicator.errors import UsageError, nearest
 
 
@@ -46,7 +47,7 @@ def find(scoped: str, parameter: str | None = None, fitting: Sequence[str] = ()
   if not found or (parameter and parameter not in parameters(found)):
     _refuse_old_name(selector, parameter or "")
   if not found:
-    hint = (_with_scopes_first(scope, selector, parameter)
+    hint = (_with_scopes_first(scope, selector, parameter) or _in_another_experiment(name)
             or nearest(name, fitting or configurable_names())
             or (f" Write one of: {', '.join(f'@{each}' for each in fitting)}" if fitting else ""))
     raise UsageError(f"nothing configurable is called '{selector}'.{hint}")
@@ -82,6 +83,8 @@ def renamed(selector: str, parameter: str = "") -> tuple[str, str] | None:
   if owners and (not parameter or any(parameter in parameters(registry()[o]) for o in owners)):
     return selector, parameter
   owner = owners[0] if owners else selector
+  if owner.startswith("__main__."):  # The running program, which the table has by its own name.
+    owner = owner.replace("__main__", flags.program()[-1], 1)
   if any(map(moved.remedy, [f"{owner}.{parameter}", *([] if owners else [selector])])):
     return None
   found = moved.renamed(owner, parameter, lambda new: next(
@@ -102,6 +105,12 @@ def defaults(configurable: gin.config.Configurable) -> dict[str, Any]:
   signature = _signature(configurable)
   return {name: signature[name].default for name in parameters(configurable)
           if signature[name].default is not inspect.Parameter.empty}
+
+
+def _in_another_experiment(name: str) -> str:
+  """A hint, if an experiment has the name of what is not configurable in this one; or nothing."""
+  module = flags.experiment_called(name)
+  return f" Did you mean python -m {module}?" if module else ""
 
 
 def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:

@@ -64,10 +64,10 @@ SETTINGS = [  # What was written into a gin file, and the line.
      "'adam' has no parameter 'lr'. Did you mean 'learning_rate'? It has: learning_rate, ..."),
     ("SNGAN.loss = @wgan",
      "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
-     "@modified, @relativistic, @wasserstein"),
+     "@modified, @wasserstein"),
     ("generator/SNGAN.loss = @wgan",
      "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
-     "@modified, @relativistic, @wasserstein"),
+     "@modified, @wasserstein"),
     ("sngan.data = @Mnist",
      "nothing configurable is called 'Mnist'. Write one of: @Augmented, @Digits, @HuggingFace, "
      "@ImageArrays, @ImageFolder, @ImageZip, @Shapes, @StackedDigits, @TFDS, @TFRecords"),

@@ -115,6 +115,15 @@ def test_a_gin_file_with_an_old_name_gets_one_line_with_the_new_one(tmp_path, mo
     assert str(raised.value).splitlines()[0] == f"{tmp_path}/a.gin:2: {line}"
 
 
+def test_a_program_that_runs_has_its_old_names_too(tmp_path, monkeypatch):
+  monkeypatch.setattr(configurables.flags, "program", lambda: ["python", "-m", "lab.work"])
+  monkeypatch.setitem(moved.GONE, "lab.work.planted_step.relic", "leave it out")
+  with gin.unlock_config():
+    gin.external_configurable(lambda size=1: size, "planted_step", module="__main__")
+  with pytest.raises(UsageError, match=r"planted_step\.relic is gone: leave it out"):
+    config.parse([], ["planted_step.relic = 3"])
+
+
 # ---- Earlier runs -------------------------------------------------------------------------------
 
 

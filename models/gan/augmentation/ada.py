@@ -6,6 +6,7 @@ filter bands of the paper are not here: they are not part of its default, nor of
 """
 
 import math
+from typing import Any
 
 import gin
 import keras
@@ -128,6 +129,13 @@ class ADA(tf.Module):
                - chance.uniform(0.0, 1.0)[:, None]) < width / 2 for size in images.shape[1:3])
     is_hole = rows[:, :, None] & columns[:, None]
     return tf.where(is_hole[..., None], tf.zeros_like(images), images)
+
+
+def logged(augment: Any) -> dict[str, tf.Tensor]:
+  """The scalar `augmentation`, p of an `ADA` in this step, for a log; none for any other."""
+  if not isinstance(augment, ADA):
+    return {}
+  return {"augmentation": tf.convert_to_tensor(augment.probability())}
 
 
 class _Chance:

@@ -5,7 +5,8 @@ import keras
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError, replicated
+from models.gan.checks import at_least_one
+from replicator import replicated
 
 
 @gin.configurable
@@ -29,9 +30,7 @@ class AdaptiveProbability(tf.Module):
 
   def __init__(self, target: float = 0.6, images: int = 500_000, every: int = 4):
     super().__init__()
-    for name, value in (("images", images), ("every", every)):
-      if value < 1:
-        raise UsageError(f"AdaptiveProbability.{name} = {value}: must be at least 1")
+    at_least_one("AdaptiveProbability", images=images, every=every)
     self.target = target
     self.images = images
     self.every = every

@@ -7,6 +7,9 @@ import replicator
 Moments = list[tf.Tensor]
 """Means `[2, h, w, c]` and mean squares `[2]` of images and of samples."""
 
+COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
+"""A step's `may_collapse`: the guard warns when samples vary far less than images."""
+
 
 def moments(images: tf.Tensor, samples: tf.Tensor) -> Moments:
   """The moments of this replica's images and samples, each `[n, h, w, c]`.

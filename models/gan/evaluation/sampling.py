@@ -112,7 +112,7 @@ def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np
   """
   if not hasattr(gan, "reconstruct"):
     raise UsageError(f"{type(gan).__name__} has no encoder, so it cannot reconstruct images; "
-                     "SNGAN and BigBiGAN have one, and GAN if GAN.encoder names it")
+                     "SNGAN, BiGAN and BigBiGAN have one, and GAN if GAN.encoder names it")
   check_classes(gan, classes)
   if gan.num_classes and not classes:
     raise UsageError("the generator needs the classes of the images: write one class of all, or "

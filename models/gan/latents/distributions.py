@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -32,6 +33,17 @@ def truncated_normal_latents(name: str, shape: Sequence[int], truncation: float 
 def uniform_latents(name: str, shape: Sequence[int]) -> tf.Tensor:
   """z ~ U(-1, 1); see `normal_latents`. LOGAN's distribution (arXiv:1912.00953)."""
   return random.uniform(name, shape, -1.0, 1.0)
+
+
+def draw(gan: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+  """Codes `[size, gan.latent_dim]` of `gan.latents`, and labels int32 `[size]`, for a step.
+
+  Labels are uniform among `gan.num_classes` classes, and zeros if there are none.
+  """
+  z = gan.latents("z", [size, gan.latent_dim])
+  if not gan.num_classes:
+    return z, tf.zeros([size], tf.int32)
+  return z, random.uniform("label", [size], 0, gan.num_classes, tf.int32)
 
 
 def is_uniform(latents: Latents) -> bool:

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable
 
 import gin
+import keras
 import tensorflow as tf
 
 from models.gan.losses import tfgan
-from replicator import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,21 +22,11 @@ class AdversarialLoss:
 
   Attributes:
     discriminator: real and generated scores of equal shapes, [n] or [n, 1] -> [].
-    generator: generated scores, [n] or [n, 1] -> []. If the loss is relative, real and generated
-      scores, as the discriminator's.
-    is_relative: whether each generated score is compared with a real one.
+    generator: generated scores, [n] or [n, 1] -> [].
   """
 
   discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
   generator: Callable[..., tf.Tensor]
-  is_relative: bool = False
-
-
-def refuse_relative(step: str, loss: AdversarialLoss) -> None:
-  """Raises a `UsageError` if a step, named in the line, has no images for a relative loss."""
-  if loss.is_relative:
-    raise UsageError(f"{step}.loss: compares samples with images in the generator's update, which "
-                     "has none here; use experiments.gan for it")
 
 
 def _loss(name: str, discriminator: dict[str, float] | None = None,
@@ -106,25 +96,6 @@ def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
 
 
 @gin.configurable
-def relativistic() -> AdversarialLoss:
-  """mean(softplus(fake - real)), and mean(softplus(real - fake)): each pair by itself.
-
-  A discriminator cannot lower it by pushing all samples to one side of a fixed border, which makes
-  a generator forget modes. Each generated score is compared with the real score at its place.
-
-  Reference: Jolicoeur-Martineau 2018 (arXiv:1807.00734), section 4.1.2; Huang et al. 2024
-  (arXiv:2501.05441), equation 2.
-  """
-  return AdversarialLoss(lambda real, fake: _mean_softplus(fake - real),
-                         lambda real, fake: _mean_softplus(real - fake), is_relative=True)
-
-
-def _mean_softplus(scores: tf.Tensor) -> tf.Tensor:
-  exact = scores if scores.dtype == tf.float64 else tf.cast(scores, tf.float32)
-  return tf.reduce_mean(tf.nn.softplus(exact))
-
-
-@gin.configurable
 def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> AdversarialLoss:
   """(mean((real - real_label)^2) + mean((fake - fake_label)^2)) / 2, and the generator's loss.
 
@@ -138,3 +109,24 @@ def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> Adversari
   """
   return _loss("least_squares", {"real_label": real_label, "fake_label": fake_label},
                {"real_label": real_label})
+
+
+def relativistic(scores: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+  """mean(softplus(others - scores)): each score should be above the other one at its place.
+
+  `[n], [n] -> []`. The discriminator minimizes `relativistic(real, fake)`, and the generator
+  `relativistic(fake, real)`. A discriminator cannot lower it by pushing all samples to one side of
+  a fixed border, which makes a generator forget modes.
+
+  Reference: Jolicoeur-Martineau 2018 (arXiv:1807.00734), section 4.1.2; Huang et al. 2024
+  (arXiv:2501.05441), equation 2.
+  """
+  gap = others - scores
+  exact = gap if gap.dtype == tf.float64 else tf.cast(gap, tf.float32)
+  return tf.reduce_mean(tf.nn.softplus(exact))
+
+
+def accuracy(real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:
+  """The fraction [] of real scores `[n]` above 0 and of generated ones `[m]` below, for a log."""
+  is_right = tf.concat([real > 0, fake < 0], 0)
+  return tf.reduce_mean(tf.cast(is_right, keras.config.floatx()))

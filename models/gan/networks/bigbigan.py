@@ -13,6 +13,7 @@ import gin
 import keras
 import tensorflow as tf
 
+from models.gan.checks import at_least_one
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator
 from models.gan.networks.biggan_blocks import dense, down_block
 from models.gan.networks.building import architecture_of, build_chain, check_images
@@ -73,7 +74,7 @@ class BigBiGANDiscriminator(keras.Model):
                image_network: Callable[[int, int], keras.Model] = BigGANDiscriminator,
                units: int = 2048, layers: int = 8):
     super().__init__(autocast=False)
-    _check_sizes("BigBiGANDiscriminator", units, layers)
+    at_least_one("BigBiGANDiscriminator", units=units, layers=layers)
     self.latent_dim = latent_dim
     self.of_image = image_network(resolution, channels)
     self.of_code, self.of_pair = (ResidualPerceptron(units, layers, spectral=True)
@@ -125,7 +126,7 @@ class BigBiGANEncoder(keras.Model):
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120, width: int = 96,
                units: int = 4096, layers: int = 4):
     super().__init__(autocast=False)
-    _check_sizes("BigBiGANEncoder", units, layers)
+    at_least_one("BigBiGANEncoder", units=units, layers=layers)
     architecture = architecture_of("BigBiGANEncoder", "BigGAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
     self.trunk: list[keras.layers.Layer] = [
@@ -180,9 +181,3 @@ class ResidualPerceptron(keras.layers.Layer):
     for layer in self.linear[1:]:
       x += layer(tf.nn.relu(x))
     return tf.nn.relu(x)
-
-
-def _check_sizes(network: str, units: int, layers: int) -> None:
-  for name, value in {"units": units, "layers": layers}.items():
-    if value < 1:
-      raise UsageError(f"{network}.{name} = {value}: must be at least 1")

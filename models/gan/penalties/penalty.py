@@ -1,6 +1,6 @@
-"""What a penalty on a discriminator is: a measure of its scores, a weight, and how often."""
+"""Penalties on a discriminator: a measure of its scores, a weight, and how often."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -57,3 +57,8 @@ class Penalty(tf.Module):
       # outside of it. So every step computes the penalty.
       return tf.where(is_due, self.every * measured(), zero)
     return tf.cond(is_due, lambda: self.every * measured(), lambda: zero)
+
+
+def total(penalties: Sequence[Penalty], scores: Scores) -> tf.Tensor:
+  """The sum [] of penalties, in the dtype of the scores."""
+  return tf.add_n([tf.zeros([], scores.real.dtype), *(penalty(scores) for penalty in penalties)])

@@ -38,7 +38,7 @@ class Scores:
     discriminator: `(images, labels, training) -> scores [n]`, or a pair of these and logits of
       classes, as of `ACGANDiscriminator`. Pass the network itself, so that it can be checked.
     real_images: floating [n, h, w, c].
-    fake_images: floating [m, h, w, c].
+    fake_images: floating [m, h, w, c]; they get the dtype of the real ones.
     real_labels: int32 [n], or None.
     fake_labels: int32 [m], or None.
     augment: what the images pass through before the discriminator sees them, or None. It is called
@@ -64,6 +64,7 @@ class Scores:
             "images are judged as one batch, whose rows depend on the number of replicas; use a "
             "discriminator without it")
     self.discriminator = discriminator
+    fake_images = tf.cast(fake_images, real_images.dtype)
     self.real_images, self.fake_images = real_images, fake_images
     self.real_labels, self.fake_labels = real_labels, fake_labels
     # Each penalty may ask for the gradients in a graph of its own.

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from models.gan.losses import adversarial
-from replicator.errors import UsageError
 
 SCORES = np.random.default_rng(0).normal(size=(2, 10), scale=1.5)
 
@@ -31,8 +30,6 @@ CLOSED_FORMS = {
                  lambda fake: np.mean(softplus(-fake))),
     "least_squares": (lambda real, fake: (np.mean((real - 1) ** 2) + np.mean(fake ** 2)) / 2,
                       lambda fake: np.mean((fake - 1) ** 2) / 2),
-    "relativistic": (lambda real, fake: np.mean(softplus(fake - real)),
-                     lambda real, fake: np.mean(softplus(real - fake))),
 }
 
 
@@ -43,14 +40,13 @@ CLOSED_FORMS = {
 def test_losses_equal_the_closed_form(dtype, tolerance, name, shape, called):
   real, fake = (tf.cast(tf.reshape(scores, shape), dtype) for scores in SCORES)
   loss = gin.get_configurable(name)()
-  of_generator = [0, 1] if loss.is_relative else [1]
   d_loss, g_loss = CALLS[called](lambda: (
-      loss.discriminator(real, fake), loss.generator(*([real, fake][i] for i in of_generator))))()
+      loss.discriminator(real, fake), loss.generator(fake)))()
   assert d_loss.shape == g_loss.shape == []
   assert d_loss.dtype == g_loss.dtype == (tf.float64 if dtype == "float64" else tf.float32)
   discriminator, generator = CLOSED_FORMS[name]
   np.testing.assert_allclose(d_loss, discriminator(*SCORES), rtol=tolerance)
-  np.testing.assert_allclose(g_loss, generator(*SCORES[of_generator]), rtol=tolerance * 10)
+  np.testing.assert_allclose(g_loss, generator(SCORES[1]), rtol=tolerance * 10)
 
 
 @pytest.mark.parametrize("of_real, of_fake", [(0.5, 2.0), (1.0, 2.0), (0.5, 1.0), (2.0, 2.0)])
@@ -89,7 +85,7 @@ def test_losses_add_nothing_to_graph_collections(name):
   @tf.function
   def step():
     loss.discriminator(tf.zeros([2]), tf.zeros([2]))
-    return loss.generator(*[tf.zeros([2])] * (1 + loss.is_relative))
+    return loss.generator(tf.zeros([2]))
 
   assert "losses" not in step.get_concrete_function().graph.collections
 
@@ -123,7 +119,13 @@ def test_gin_sets_the_options_of_a_loss(name, options, expected, of_generator):
   np.testing.assert_allclose(loss.generator(fake), of_generator, rtol=1e-7)  # TF-GAN's constant.
 
 
-def test_a_step_without_images_for_the_generator_refuses_a_relative_loss():
-  adversarial.refuse_relative("SNGAN", adversarial.hinge())
-  with pytest.raises(UsageError, match=r"SNGAN.loss: compares samples with images in the"):
-    adversarial.refuse_relative("SNGAN", adversarial.relativistic())
+@pytest.mark.parametrize("dtype, tolerance", DTYPES)
+def test_the_relativistic_loss_compares_each_pair(dtype, tolerance):
+  loss = adversarial.relativistic(*(tf.cast(scores, dtype) for scores in SCORES))
+  assert loss.dtype == (tf.float64 if dtype == "float64" else tf.float32)
+  np.testing.assert_allclose(loss, np.mean(softplus(SCORES[1] - SCORES[0])), rtol=tolerance)
+
+
+def test_accuracy_counts_images_and_samples():
+  real, fake = tf.constant([1.0, -1.0, 2.0]), tf.constant([-3.0])
+  np.testing.assert_allclose(adversarial.accuracy(real, fake), 3 / 4)

@@ -1,0 +1,133 @@
+"""BiGAN: generator and encoder against a discriminator of (image, code) pairs.
+
+    python -m experiments.bigan --gin_file=configs/bigan_digits.gin
+
+Donahue et al. 2017 (arXiv:1605.09782), with the networks of SN-GAN (Miyato et al. 2018,
+arXiv:1802.05957). A pair is an image with the code that the encoder finds for it, or a code with
+the image that the generator makes of it.
+"""
+
+import os
+from collections.abc import Callable
+
+import gin
+import keras
+import tensorflow as tf
+
+import replicator
+from models.gan.checks import at_least_one
+from models.gan.evaluation import sample_variance
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
+from models.gan.latents.distributions import draw, normal_latents
+from models.gan.losses import adversarial
+from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
+from models.vision import sources  # noqa: F401  (for gin)
+from models.vision.builtin.digits import Digits
+from models.vision.images.image_source import ImageSource, to_unit_range
+from replicator import app
+
+
+@gin.configurable(denylist=["image_shape", "num_classes"])
+class BiGAN(tf.Module):
+  """One training step: discriminator updates, one generator update, one encoder update.
+
+  The three optimizers are made in the gin scopes `discriminator`, `generator` and `encoder`.
+
+  Args:
+    image_shape: (height, width, channels) of the data.
+    num_classes: number of classes of the data, used if `conditional`.
+    optimizer: makes a Keras optimizer.
+    loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
+    latent_dim: length of a code z ~ N(0, 1).
+    conditional: whether generator and discriminator receive labels.
+    discriminator_updates: how many for each generator update; each takes its own part of the batch.
+    generator_batch_ratio: codes in a generator update for each image in a discriminator update.
+
+  Raises:
+    UsageError: a number is below 1.
+  """
+
+  may_collapse = sample_variance.COLLAPSE
+
+  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               loss: Callable[[], adversarial.AdversarialLoss] = adversarial.hinge,
+               latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 5,
+               generator_batch_ratio: int = 2):
+    super().__init__()
+    at_least_one("BiGAN", latent_dim=latent_dim, discriminator_updates=discriminator_updates,
+                 generator_batch_ratio=generator_batch_ratio)
+    resolution, _, channels = image_shape
+    self.loss = loss()
+    self.latents = normal_latents
+    self.latent_dim = latent_dim
+    self.num_classes = num_classes if conditional else 0
+    self.discriminator_updates = discriminator_updates
+    self.generator_batch_ratio = generator_batch_ratio
+    self.generator = SNGANGenerator(resolution, channels, latent_dim, num_classes=self.num_classes)
+    self.discriminator = SNGANDiscriminator(resolution, channels, num_classes=self.num_classes,
+                                            code_dim=latent_dim)
+    self.encoder = Encoder(resolution, channels, latent_dim)
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, discriminator=self.discriminator, generator=self.generator, encoder=self.encoder)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
+
+    These are the three losses, and for the last discriminator update: `d_accuracy`, the fraction of
+    pairs that it classifies correctly; `sample_variance` and `data_variance`, the variances over
+    the global batch of samples and of images, each a mean over pixels.
+    """
+    for part in replicator.split(batch, self.discriminator_updates):
+      images, labels = to_unit_range(part["image"], keras.config.floatx()), part["label"]
+      size = images.shape[0]
+      discriminator_loss, accuracy, moments = self.optimizers["discriminator"].minimize(
+          self._discriminator_loss, images, labels, *draw(self, size))
+    generator_loss = self.optimizers["generator"].minimize(
+        self._generator_loss, *draw(self, self.generator_batch_ratio * size))
+    encoder_loss = self.optimizers["encoder"].minimize(self._encoder_loss, images, labels)
+    return {"discriminator": discriminator_loss, "generator": generator_loss,
+            "encoder": encoder_loss, "d_accuracy": accuracy, **sample_variance.variances(moments)}
+
+  def _discriminator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor,
+                          fake_labels: tf.Tensor) -> tuple:
+    codes = self.encoder(images, training=True)
+    fakes = self.generator(z, fake_labels, training=True)
+    # Real and generated pairs in one call, so that both meet the same singular vectors.
+    pairs = [tf.concat(both, 0) for both in ((images, fakes), (labels, fake_labels), (codes, z))]
+    real, fake = tf.split(self.discriminator(*pairs, training=True), 2)
+    return (self.loss.discriminator(real, fake), adversarial.accuracy(real, fake),
+            sample_variance.moments(images, fakes))
+
+  def _generator_loss(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    fakes = self.generator(z, labels, training=True)
+    return self.loss.generator(self.discriminator(fakes, labels, z, training=True))
+
+  def _encoder_loss(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    # Real pairs should look generated.
+    codes = self.encoder(images, training=True)
+    return tf.reduce_mean(self.discriminator(images, labels, codes, training=True))
+
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
+  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
+    with self.optimizers["generator"].averaged_weights():
+      return self.generator(z, labels, training=False)
+
+  @tf.function(autograph=False)
+  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Images decoded from their codes: uint8 `[n, h, w, c]`, int32 `[n]` -> `[n, h, w, c]`."""
+    images = to_unit_range(images, keras.config.floatx())
+    return self.generate(self.encoder(images, training=False), labels)
+
+
+@gin.configurable
+def bigan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+  """Trains BiGAN on `data`, or resumes the run in `workdir`."""
+  source = data()
+  replicator.train(lambda: BiGAN(source.image_shape, source.num_classes), source,
+                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(bigan)

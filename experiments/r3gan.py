@@ -1,0 +1,135 @@
+"""R3GAN: a relativistic loss with two penalties on gradients, and networks without normalization.
+
+    python -m experiments.r3gan --gin_file=configs/r3gan_stacked_digits.gin
+
+Huang et al. 2024 (arXiv:2501.05441). Each sample is compared with an image of its label, in the
+updates of both players. So each update takes one half of the batch.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+
+import replicator
+from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
+from models.gan.checks import at_least_one
+from models.gan.evaluation import sample_variance
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
+from models.gan.latents.distributions import normal_latents
+from models.gan.losses.adversarial import relativistic
+from models.gan.networks import biggan, biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
+from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
+from models.gan.penalties.gradients import r1, r2
+from models.gan.penalties.penalty import total
+from models.gan.penalties.scores import Scores
+from models.vision import sources  # noqa: F401  (for gin)
+from models.vision.builtin.digits import Digits
+from models.vision.images.image_source import ImageSource, to_unit_range
+from replicator import app
+
+
+@gin.configurable(denylist=["image_shape", "num_classes"])
+class R3GAN(tf.Module):
+  """One training step: a discriminator update and a generator update.
+
+  The two optimizers are made in the gin scopes `discriminator` and `generator`. The penalties are
+  `r1` and `r2`, and gin sets their weights: `r1.gamma`, `r2.gamma`.
+
+  Args:
+    image_shape: (height, width, channels) of the data.
+    num_classes: number of classes of the data, used if `conditional`.
+    optimizer: makes a Keras optimizer.
+    generator: makes the generator from resolution, channels, latent_dim and num_classes.
+    discriminator: makes the discriminator from resolution, channels and num_classes.
+    augment: makes what images and samples pass through before the discriminator sees them, such
+      as `@ADA`; or None.
+    latents: draws codes, one of `models.gan.latents.distributions`.
+    latent_dim: length of a code.
+    conditional: whether generator and discriminator receive labels.
+
+  Raises:
+    UsageError: `latent_dim` is below 1.
+  """
+
+  may_collapse = sample_variance.COLLAPSE
+
+  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               generator: Callable[..., keras.Model] = R3GANGenerator,
+               discriminator: Callable[..., keras.Model] = R3GANDiscriminator,
+               augment: Callable[[], Any] | None = None,
+               latents: Callable[[str, Sequence[int]], tf.Tensor] = normal_latents,
+               latent_dim: int = 64, conditional: bool = False):
+    super().__init__()
+    at_least_one("R3GAN", latent_dim=latent_dim)
+    shape = {"resolution": image_shape[0], "channels": image_shape[2],
+             "num_classes": num_classes if conditional else 0}
+    self.latents = latents
+    self.latent_dim = latent_dim
+    self.num_classes = shape["num_classes"]
+    self.penalties = [r1(), r2()]
+    self.augment = augment() if augment else None
+    self.generator = generator(**shape, latent_dim=latent_dim)
+    self.discriminator = discriminator(**shape)
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, discriminator=self.discriminator, generator=self.generator)
+
+  def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
+
+    These are the two losses, the discriminator's with its penalties, and for its update: `penalty`,
+    their sum; `d_accuracy`, the fraction of pairs whose image has the higher score;
+    `sample_variance` and `data_variance`, the variances over the global batch of samples and of
+    images, each a mean over pixels. With `ADA`, `augmentation` is its p.
+    """
+    for_discriminator, for_generator = map(self._pairs, replicator.split(batch, 2))
+    discriminator_loss, penalty, accuracy, moments = self.optimizers["discriminator"].minimize(
+        self._discriminator_loss, *for_discriminator)
+    generator_loss = self.optimizers["generator"].minimize(self._generator_loss, *for_generator)
+    return {"discriminator": discriminator_loss, "generator": generator_loss, "penalty": penalty,
+            "d_accuracy": accuracy, **sample_variance.variances(moments),
+            **ada.logged(self.augment)}
+
+  def _pairs(self, part: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Images, their labels, and as many codes."""
+    images = to_unit_range(part["image"], keras.config.floatx())
+    return images, part["label"], self.latents("z", [images.shape[0], self.latent_dim])
+
+  def _scores(self, images: tf.Tensor, labels: tf.Tensor, fakes: tf.Tensor) -> Scores:
+    return Scores(self.discriminator, images, fakes, labels, labels, self.augment)
+
+  def _discriminator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor) -> tuple:
+    fakes = self.generator(z, labels, training=True)
+    scores = self._scores(images, labels, fakes)
+    if self.augment:
+      self.augment.observe(scores.real)
+    loss, penalty = relativistic(scores.real, scores.fake), total(self.penalties, scores)
+    accuracy = tf.reduce_mean(tf.cast(scores.real > scores.fake, images.dtype))
+    return (loss + tf.cast(penalty, loss.dtype), penalty, accuracy,
+            sample_variance.moments(images, fakes))
+
+  def _generator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
+    scores = self._scores(images, labels, self.generator(z, labels, training=True))
+    return relativistic(scores.fake, scores.real)
+
+  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
+  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
+    with self.optimizers["generator"].averaged_weights():
+      return self.generator(z, labels, training=False)
+
+
+@gin.configurable
+def r3gan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+  """Trains R3GAN on `data`, or resumes the run in `workdir`."""
+  source = data()
+  replicator.train(lambda: R3GAN(source.image_shape, source.num_classes), source,
+                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(r3gan)

@@ -1,0 +1,43 @@
+"""Networks of one linear layer, whose updates can be written out by hand."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [16, 2, 2, 1]).astype(np.uint8)
+BATCH = {"image": IMAGES, "label": np.arange(16, dtype=np.int32) % 10}
+
+
+class Line(keras.Model):
+  """Images `[n, 2, 2, 1]` of codes, or scores `[n]` of images: one linear layer and a tanh."""
+
+  def __init__(self, inputs: int, outputs: tuple[int, ...]):
+    super().__init__()
+    self.dense = keras.layers.Dense(int(np.prod(outputs, initial=1)))
+    self.dense.build((None, inputs))
+    self.outputs_shape = outputs
+    self.calls = 0
+    self.built = True
+
+  def call(self, inputs, labels=None, training=False):
+    self.calls += 1
+    x = self.dense(tf.reshape(inputs, [inputs.shape[0], -1]))
+    return tf.reshape(tf.tanh(x), [-1, *self.outputs_shape])
+
+
+def line_gan(step, discriminator=lambda: Line(4, ()), rate: float = 0.5, **options):
+  """A step of two linear networks, with plain gradient descent."""
+  keras.utils.set_random_seed(0)
+  return step((2, 2, 1), 10, optimizer=lambda: keras.optimizers.SGD(rate),
+              generator=lambda **_: Line(3, (2, 2, 1)), discriminator=lambda **_: discriminator(),
+              latent_dim=3, **options)
+
+
+def descend(variables, loss_fn) -> np.ndarray:
+  """Makes one update of rate 0.5 by hand; the loss before."""
+  values = [v.value for v in variables]
+  with tf.GradientTape() as tape:
+    loss = loss_fn()
+  for value, gradient in zip(values, tape.gradient(loss, values), strict=True):
+    value.assign_sub(0.5 * gradient)
+  return loss.numpy()

@@ -1,0 +1,168 @@
+"""Every GAN: no strategy changes its training, and its samples are of the averaged generator."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator.step import context
+from tests.experiments.tiny_gans import (
+  GANS,
+  MIRRORED,
+  ROOT,
+  assert_same_training,
+  build,
+  logged,
+  settings,
+  train,
+)
+
+ONE = ["Replicator.strategy = 'one_device'"]
+CENTRAL = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
+STEPS = {"sngan": 50, "bigbigan": 20}
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+def float64(name: str) -> list[str]:
+  """The bindings of a training in float64 whose last step is saved."""
+  steps = STEPS.get(name, 5)
+  return ["train.precision = 'float64'", f"train.steps = {steps}",
+          f"train.checkpoint_every = {steps}"]
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+  """The folder of a training on one device, which is trained once for all tests."""
+  folders = {}
+
+  def of(name: str, *bindings: str):
+    if (name, bindings) not in folders:
+      folders[name, bindings] = tmp_path_factory.mktemp(name)
+      train(folders[name, bindings], name, *float64(name), *ONE, *bindings)
+    return folders[name, bindings]
+
+  return of
+
+
+SLOW = pytest.mark.slow
+DIVIDED = [pytest.param("sngan", MIRRORED[2], id="sngan-2 replicas"),
+           pytest.param("sngan", MIRRORED[8], id="sngan-8 replicas", marks=SLOW),
+           pytest.param("sngan", CENTRAL, id="sngan-central storage", marks=SLOW),
+           *(pytest.param(name, MIRRORED[4], id=f"{name}-4 replicas", marks=SLOW) for name in GANS),
+           # Its networks have no batch statistics, which are those of a micro-batch.
+           pytest.param("r3gan", ["microbatch.n = 4"], id="r3gan-micro-batches", marks=SLOW)]
+
+
+@pytest.mark.parametrize(("name", "bindings"), DIVIDED)
+def test_however_it_is_divided_the_training_is_the_same(name, bindings, one, tmp_path):
+  train(tmp_path, name, *float64(name), *bindings)
+  assert_same_training(tmp_path, one(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "replicas"), [("sngan", 4), ("bigbigan", 2)])
+def test_micro_batches_with_batch_norm_are_the_same_on_any_replicas(name, replicas, one, tmp_path):
+  # Statistics cover one micro-batch over all replicas, not the full batch.
+  bindings = ["microbatch.n = 4", "train.global_batch_size = 64"]
+  train(tmp_path, name, *float64(name), *MIRRORED[replicas], *bindings)
+  assert_same_training(tmp_path, one(name, *bindings))
+
+
+def launch(workdir, name: str, *bindings: str, processes: tuple[str, ...] = ("--workers=2",)):
+  """Trains a tiny GAN in several processes."""
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.launch", *processes, "--", sys.executable, "-m",
+       f"experiments.{name}", f"--gin_file=configs/{GANS[name].file}.gin",
+       *(f"--gin_param={binding}" for binding in settings(name, *bindings)),
+       f"--workdir={workdir}"], cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sngan", "bigbigan"])
+def test_two_processes_do_not_change_the_training(name, one, tmp_path):
+  launch(tmp_path, name, *float64(name), "Replicator.strategy = 'multi_worker_mirrored'")
+  assert_same_training(tmp_path, one(name))
+
+
+@pytest.mark.slow
+def test_parameter_server_trains_with_two_asynchronous_workers(tmp_path):
+  launch(tmp_path, "sngan", "train.steps = 20", "train.log_every = 5",
+         "Replicator.strategy = 'parameter_server'", processes=("--workers=2", "--ps=1"))
+  assert json.loads((tmp_path / "run.json").read_text())["num_workers"] == 2
+  losses = logged(tmp_path)
+  assert len(losses) == 4 and np.isfinite(losses).all()
+
+
+@pytest.mark.slow
+def test_float32_agrees_over_the_first_steps(tmp_path):
+  # Later, GAN dynamics amplify the rounding errors, so equality is proved in float64.
+  expected = train(tmp_path / "one", "sngan", "train.steps = 5")
+  found = train(tmp_path / "two", "sngan", "train.steps = 5", *MIRRORED[2])
+  np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sngan", "bigbigan"])
+def test_step_compiles_under_xla_with_static_shapes(name):
+  # A TPU runs this. The compiler knows the batch size, so no dimension is dynamic.
+  gan = build(name, f"{GANS[name].step.__name__}.discriminator_updates = 1")
+
+  @tf.function(jit_compile=True, autograph=False)
+  def step(number, batch):
+    with context.entered(number, xla=True):
+      return gan(batch)
+
+  batch = {"image": tf.zeros([16, 8, 8, 1], tf.uint8), "label": tf.zeros([16], tf.int32)}
+  graph = step.get_concrete_function(tf.constant(0, tf.int64), batch).graph
+  dynamic = [o for op in graph.get_operations() if op.type in ("Conv2D", "MatMul")
+             for o in op.outputs if not o.shape.is_fully_defined()]
+  assert not dynamic
+  assert all(np.isfinite(loss) for loss in step(tf.constant(0, tf.int64), batch).values())
+
+
+# ---- One step -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GANS)
+def test_the_last_update_of_the_discriminator_is_logged(name):
+  gan = build(name)
+  images = np.random.default_rng(0).integers(0, 256, [16, *GANS[name].image_shape], np.uint8)
+  with context.entered(tf.constant(0, tf.int64)):  # Compiling it would take longer.
+    scalars = gan({"image": tf.constant(images), "label": tf.zeros([16], tf.int32)})
+  # It takes the second half of the batch; R3GAN's one update takes the first half.
+  half = images[0 if name == "r3gan" else 1::2]
+  np.testing.assert_allclose(scalars["data_variance"], np.mean(np.var(half / 127.5 - 1.0, axis=0)),
+                             rtol=1e-5)
+  assert 0 <= scalars["d_accuracy"] <= 1 and scalars["sample_variance"] > 0
+  updates = {name: int(optimizer.keras_optimizer.iterations.numpy())
+             for name, optimizer in gan.optimizers.items()}
+  assert updates == {"discriminator": 1 if name == "r3gan" else 2, "generator": 1,
+                     **({"encoder": 1} if hasattr(gan, "encoder") and gan.encoder else {})}
+
+
+@pytest.mark.parametrize("name", GANS)
+def test_samples_come_from_the_averaged_generator(name):
+  gan = build(name)
+  z, labels = tf.random.normal([2, gan.latent_dim]), tf.constant([0, 1])
+  before, raw = gan.generate(z, labels), gan.generator(z, labels)
+  np.testing.assert_allclose(before, raw, atol=1e-6)  # An average begins as a copy.
+  for variable in gan.generator.trainable_variables:
+    variable.assign_add(tf.random.normal(variable.shape))
+  assert np.abs(gan.generator(z, labels) - raw).max() > 0.01
+  np.testing.assert_array_equal(gan.generate(z, labels), before)
+
+
+@pytest.mark.parametrize("name", GANS)
+def test_a_number_below_one_is_refused(name):
+  step = GANS[name].step.__name__
+  names = {"latent_dim"} | ({"discriminator_updates"} if name != "r3gan" else set())
+  names |= {"generator_batch_ratio"} if name in ("sngan", "bigan", "gan") else set()
+  for parameter in names:
+    with pytest.raises(replicator.UsageError, match=f"{step}.{parameter} = 0: must be at least 1"):
+      build(name, f"{step}.{parameter} = 0")
