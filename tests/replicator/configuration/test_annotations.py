@@ -52,7 +52,7 @@ class Worker:
     return 1
 
 
-@pytest.mark.parametrize("hint, good, bad", [
+LITERALS = [  # An annotation, values of its type, and others.
     (float, [1.0, 1, -2], ["1", None, True, [1.0]]),
     (int, [1, -1], [1.0, True, "1", None]),
     (complex, [1, 2.0, 1j], ["1"]),
@@ -83,13 +83,8 @@ class Worker:
     (Settings, [], [1, "x", None]),
     (Any, [1, "x", None], []), (object, [1, "x"], []), (Number, [1, "x"], []),
     ("int", ["x"], []), (HasSize, [1, "x"], []),
-])
-def test_a_literal_is_of_an_annotated_type(hint, good, bad):
-  assert [value for value in good if not annotations.fits(value, hint)] == []
-  assert [value for value in bad if annotations.fits(value, hint)] == []
-
-
-@pytest.mark.parametrize("hint, good, bad", [
+]
+REFERENCES = [
     (Callable[[], Settings], ["@make_settings", "@Worker", "@Worker()"], ["@make_settings()"]),
     (Callable, ["@adam", "@LinearDecay", "@make_anything()"], ["@adam()"]),
     (type, ["@Worker"], []),
@@ -104,10 +99,15 @@ def test_a_literal_is_of_an_annotated_type(hint, good, bad):
     (keras.optimizers.Optimizer, ["@adam()"], ["@adam", "@LinearDecay()"]),
     (Sequence[Callable], ["[@relu, @tanh]"], ["[@relu, 1]", "@relu"]),
     (HasSize, ["@Worker()", "@Worker"], []), (Any, ["@adam", "@adam()"], []),
-])
-def test_a_reference_is_of_an_annotated_type(hint, good, bad):
-  assert [text for text in good if not annotations.fits(gin.config.parse_value(text), hint)] == []
-  assert [text for text in bad if annotations.fits(gin.config.parse_value(text), hint)] == []
+]
+
+
+@pytest.mark.parametrize("table, of", [(LITERALS, lambda value: value),
+                                       (REFERENCES, gin.config.parse_value)])
+def test_a_value_is_of_an_annotated_type_or_not(table, of):
+  for hint, good, bad in table:
+    assert [(hint, each) for each in good if not annotations.fits(of(each), hint)] == []
+    assert [(hint, each) for each in bad if annotations.fits(of(each), hint)] == []
 
 
 def test_a_default_may_be_of_another_type_than_the_annotation():
@@ -130,5 +130,3 @@ def test_an_annotation_that_does_not_exist_at_run_time_admits_everything():
   config.parse([], ["forward.x = 'a'"])
   assert forward() == "a"
   gin.clear_config()
-
-
