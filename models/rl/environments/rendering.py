@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from replicator.errors import first_line
 from replicator.processes import spawning
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, step
   try:
     task = cloudpickle.dumps((settings, seed, actions, list(steps), height))
   except Exception as error:  # Any type: it depends on the user's environment.
-    return [], f"it cannot be sent to the process that renders: {_in_one_line(error)}"
+    return [], ("it cannot be sent to the process that renders: "
+                f"{type(error).__name__}: {first_line(error)}")
   context = multiprocessing.get_context("spawn")
   receiver, sender = context.Pipe(duplex=False)
   process = context.Process(target=_render, args=(sender, task), daemon=True)
@@ -122,13 +124,9 @@ def _render(sender: Connection, task: bytes) -> None:
       rendered.append(frame_of(environment.env, height))
     sender.send((rendered, ""))
   except Exception as error:
-    sender.send(([], _in_one_line(error)))
+    sender.send(([], f"{type(error).__name__}: {first_line(error)}"))
   sender.close()
   os._exit(0)  # Some drivers fail when they are unloaded.
-
-
-def _in_one_line(error: Exception) -> str:
-  return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _works(name: str) -> bool:
