@@ -15,6 +15,7 @@ from typing import Any
 # In each package, the old and the new names of modules. An old one may be a package today.
 _IN_PACKAGES = {
     "models.vision": {
+        "data": "sources",
         "images": "images.image_source", "pictures": "images.decode",
         "in_threads": "images.thread_map", "picture_files": "images.write",
         "decoding": "images.encoded_images", "encoding": "images.encoded_examples",
@@ -72,6 +73,7 @@ _IN_PACKAGES = {
         "strategies.unsupported": "strategies.layer_support", "trackers.follower": "trackers.sync",
         "trackers.mlflow": "trackers.services", "trackers.trackio": "trackers.services",
         "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",
+        "sweeps.views.page": "sweeps.page", "sweeps.views.table": "sweeps.table",
         "optimizers.networks": "optimizers.owned_variables", "workdir.owner": "workdir.lock",
         "workdir.introduction": "workdir.run_summary",
         "divergence.signals": "divergence.diagnostics",
