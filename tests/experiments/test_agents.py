@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import subprocess
 import sys
 
 import numpy as np
@@ -13,7 +14,6 @@ from models.rl.environments.environments import Environments
 from replicator import UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
-from tests.experiments.test_sngan import run
 from tests.programs import logs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -41,6 +41,16 @@ def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
   config.parse([str(ROOT / "configs" / f"{agent}_pendulum.gin")], [*SMALL, *bindings])
   MAINS[agent](str(workdir))
   return logs.rows(workdir)
+
+
+def launch(workdir: pathlib.Path, cluster: list[str], *bindings: str) -> None:
+  """Trains D4PG in the processes of a cluster."""
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.launch", *cluster, "--", sys.executable, "-m",
+       "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin", f"--workdir={workdir}",
+       *(f"--gin_param={binding}" for binding in [*SMALL, *bindings])],
+      cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
 
 
 def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
@@ -91,23 +101,16 @@ def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], XLA], ids=["", "xla"])
 def test_two_processes_do_not_change_the_training_in_float64(more, one_device, tmp_path):
-  flags = [f"--gin_param={binding}" for binding in [
-      *SMALL, *FLOAT64, *more, "Replicator.strategy = 'multi_worker_mirrored'"]]
-  done = run("replicator.launch", "--workers=2", "--", sys.executable, "-m", "experiments.d4pg",
-             "--gin_file=configs/d4pg_pendulum.gin", *flags, f"--workdir={tmp_path}")
-  assert done.returncode == 0, done.stdout + done.stderr
+  launch(tmp_path, ["--workers=2"], *FLOAT64, *more,
+         "Replicator.strategy = 'multi_worker_mirrored'")
   assert_same_training(tmp_path, one_device("d4pg", *FLOAT64))
 
 
 @pytest.mark.slow
 def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resume(tmp_path):
   for steps in (10, 20):
-    flags = [f"--gin_param={binding}" for binding in [
-        *SMALL, *PRIORITIZED, "Replicator.strategy = 'parameter_server'", f"train.steps = {steps}"]]
-    done = run("replicator.launch", "--workers=2", "--ps=1", "--", sys.executable, "-m",
-               "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin", *flags,
-               f"--workdir={tmp_path}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    launch(tmp_path, ["--workers=2", "--ps=1"], *PRIORITIZED,
+           "Replicator.strategy = 'parameter_server'", f"train.steps = {steps}")
   rows = logs.rows(tmp_path)
   assert rows[-1]["step"] == 20
   # 60 before the first step, and 4 for each sample of 16.
