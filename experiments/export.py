@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from experiments import sample
 from models.export import card, formats, networks
-from replicator import UsageError, atomic
+from replicator import atomic
 from replicator.app import load
 from replicator.console import command
 from replicator.console.flags import Parser
@@ -46,19 +46,13 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                       metavar="savedmodel,onnx", help="by default both")
   sample.add_loading_flags(parser)
   flags = parser.parse_args(words)
-  flags.out = flags.out.expanduser()
-  if flags.out.exists():
-    raise UsageError(_exists(flags.out))
+  flags.out = sample.new_path(flags.out)
   formats.check_formats(flags.formats)
   return flags
 
 
 def _words(text: str) -> list[str]:
   return list(dict.fromkeys(text.split(",")))
-
-
-def _exists(path: pathlib.Path) -> str:
-  return f"--out={path}: exists; write another name, or remove it"
 
 
 def _run(flags: argparse.Namespace) -> int:
@@ -69,15 +63,12 @@ def _run(flags: argparse.Namespace) -> int:
     status.doing("loading the run")
     step, number = load.load_numbered(flags.run, flags.step, flags.gin_param)
     wanted = networks.chosen(networks.networks_of(step), flags.networks)
-    try:
-      with atomic.created(flags.out) as folder:
-        folder.mkdir()
-        files = _write(wanted, flags.formats, folder, status)
-        run = reader.read(pathlib.Path(flags.run).expanduser())
-        (folder / "README.md").write_text(card.text(run, number, files))
-        shutil.copy(run.folder / "config.gin", folder)
-    except FileExistsError as error:  # It was made meanwhile.
-      raise UsageError(_exists(flags.out)) from error
+    with atomic.created(flags.out) as folder:
+      folder.mkdir()
+      files = _write(wanted, flags.formats, folder, status)
+      run = reader.read(pathlib.Path(flags.run).expanduser())
+      (folder / "README.md").write_text(card.text(run, number, files))
+      shutil.copy(run.folder / "config.gin", folder)
   greatest = max(file.difference for file in files)
   print(f"{flags.out}: {', '.join(each.name for each in wanted)} of {flags.run}, step {number}, as "
         f"{', '.join(flags.formats)}; greatest difference from the run {greatest:.2g}")

@@ -96,7 +96,6 @@ def _numbers(text: str) -> list[int]:
 
 def _check(flags: argparse.Namespace) -> None:
   """Raises a UsageError for what is wrong whatever the run is."""
-  flags.out = flags.out.expanduser()
   kind = ("interpolate" if flags.interpolate else "reconstruct" if flags.reconstruct
           else "samples")
   if flags.out.suffix not in _KINDS[kind]:
@@ -104,8 +103,7 @@ def _check(flags: argparse.Namespace) -> None:
                         for suffix in _KINDS[kind])
     also = "" if kind == "samples" else f" with --{kind}"
     raise UsageError(f"--out={flags.out}: write the name of {names}{also}")
-  if flags.out.exists():
-    raise UsageError(_exists(flags.out))
+  flags.out = new_path(flags.out)
   if flags.truncation is not None and not 0 < flags.truncation < math.inf:
     raise UsageError(f"--truncation={flags.truncation:g}: must be above 0, such as 0.5")
   lowest = 2 if flags.interpolate else 1
@@ -125,8 +123,12 @@ def _check(flags: argparse.Namespace) -> None:
     raise UsageError("--interpolate: write between what: --seed=1,2 or --classes=3,7")
 
 
-def _exists(path: pathlib.Path) -> str:
-  return f"--out={path}: exists; write another name, or remove it"
+def new_path(path: pathlib.Path) -> pathlib.Path:
+  """The value of `--out`, where nothing may exist yet."""
+  path = path.expanduser()
+  if path.exists():
+    raise UsageError(f"--out={path}: exists; write another name, or remove it")
+  return path
 
 
 def _run(flags: argparse.Namespace) -> int:
@@ -139,18 +141,15 @@ def _run(flags: argparse.Namespace) -> int:
     status.doing("sampling")
     write = (_interpolate if flags.interpolate else _reconstruct if flags.reconstruct
              else _sample)
-    try:
-      what = write(gan, flags, status)
-    except FileExistsError as error:  # It was made meanwhile.
-      raise UsageError(_exists(flags.out)) from error
-  print(f"{flags.out}: {what} of {flags.run}, step {number}")
+    written = write(gan, flags, status)
+  print(f"{flags.out}: {written} of {flags.run}, step {number}")
   return 0
 
 
 def check_program(run: str, is_read: bool) -> None:
   """Raises a UsageError for a run of an unknown program, which whoever wrote `run.json` chose.
 
-  `is_read` says that the user has read it.
+  `is_read`: whether the user has read it.
   """
   program = rerun.read_facts(pathlib.Path(run).expanduser(), load.REMEDY)["program"]
   if is_read or (program[:1] == ["-m"] and program[1].startswith("experiments.")):

@@ -1,4 +1,4 @@
-"""The model card of exported networks, in Markdown: what they are, and where they come from."""
+"""The model card of exported networks, in Markdown: their arguments, numbers and training."""
 
 import dataclasses
 import pathlib
@@ -23,7 +23,7 @@ class File:
   """A network in one format.
 
   Attributes:
-    network: what it computes.
+    network: the network that it holds.
     format: `savedmodel` or `onnx`.
     path: the file, or the folder.
     difference: the greatest difference of its results from those of the run.
@@ -51,7 +51,7 @@ def text(run: Run, step: int, files: Sequence[File]) -> str:
           ("file", "size", "greatest difference from the run"),
           ([f"`{each.path.name}`", _size(each.path), f"{each.difference:.2g}"]
            for each in files)),
-      "The `.npz` files have examples: arguments, by name, and what the run makes of them,\n"
+      "The `.npz` files have examples: arguments, by name, and the result of the run,\n"
       "`expected`. A process without the code of the run loaded each file on a CPU; its results\n"
       "have these differences.",
       f"```python\n{_loading(files)}\n```",

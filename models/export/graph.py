@@ -1,4 +1,4 @@
-"""The graph of a function in which all that does not depend on the arguments is a constant."""
+"""The graph of a function, with constants for everything that no argument changes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,19 +8,19 @@ import tensorflow as tf
 
 
 class FrozenGraph:
-  """The operations of a function that depend on its arguments, and constants for all else.
+  """The operations of a function that depend on its arguments, and constants for all others.
 
-  What a network computes of its variables alone is computed once and for all: averaged weights,
-  spectrally normalized kernels, folded kernels, the factors of batch normalization.
+  Functions of variables alone are computed once: averaged weights, spectrally normalized kernels,
+  folded kernels, the factors of batch normalization.
 
   Args:
-    function: tensors -> a tensor. What it calls may be compiled.
+    function: tensors -> a tensor. Functions that it calls may be compiled.
     inputs: the shapes, dtypes and names of its arguments.
 
   Attributes:
     inputs: the symbolic arguments.
     output: the symbolic result.
-    operations: all that leads from the one to the other, each after those that it needs.
+    operations: the operations between the two, each after those that it needs.
     constants: the values of the other tensors that these operations take, by name.
   """
 
@@ -52,7 +52,7 @@ class FrozenGraph:
 
 
 def _dependent(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> set[str]:
-  """The names of the operations whose results depend on some tensors, those of these included."""
+  """The names of the operations that make some tensors, or depend on them."""
   depend = {each.op.name for each in inputs}
   for operation in graph.get_operations():  # Each comes after those that it needs.
     if any(each.op.name in depend for each in operation.inputs):
@@ -61,7 +61,7 @@ def _dependent(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> set[str]:
 
 
 def _leading_to(output: tf.Tensor, names: set[str]) -> list[tf.Operation]:
-  """Those of some operations whose results a tensor needs, in their order; none without inputs."""
+  """The operations that a tensor needs among some names, in their order; none without inputs."""
   needed, waiting = {output.op.name}, [output.op]
   while waiting:
     for each in waiting.pop().inputs:

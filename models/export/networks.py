@@ -23,10 +23,10 @@ class Values:
   """An argument or the result of a network: a batch of arrays.
 
   Attributes:
-    name: what files call it.
-    shape: of one array of the batch.
-    dtype: of its elements.
-    meaning: what it is, in a few words.
+    name: its name in the files.
+    shape: the shape of one array of the batch.
+    dtype: the type of its elements.
+    meaning: its contents, in a few words.
     low, high: the least and the greatest element; None where there is no bound.
   """
 
@@ -39,7 +39,7 @@ class Values:
 
   @property
   def spec(self) -> tf.TensorSpec:
-    """That of a batch of any size."""
+    """The shape and dtype of a batch of any size."""
     return tf.TensorSpec([None, *self.shape], self.dtype, self.name)
 
   def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
@@ -58,10 +58,10 @@ class ExportedNetwork:
 
   Attributes:
     name: `generator`, `encoder` or `policy`.
-    meaning: what it does, in one sentence.
+    meaning: its purpose, in one sentence.
     inputs: its arguments.
     output: its result.
-    function: computes it, as the run does.
+    function: computes the result, as the run does.
   """
 
   name: str
@@ -122,19 +122,15 @@ def _generator(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
                          (codes, labels), images, gan.generate)
 
 
-def _averages(gan: Any, network: str) -> Any:
-  """The averages of a network's weights, if the run is known to keep some."""
-  optimizers = getattr(gan, "optimizers", None)
-  return (getattr(optimizers.get(network), "averages", None) if isinstance(optimizers, Mapping)
-          else None)
-
-
 def _with_averages(gan: Any, network: str) -> str:
-  return ", with averaged weights," if _averages(gan, network) else ""
+  """Words that follow the name of a network; empty if the run is not known to average weights."""
+  optimizers = getattr(gan, "optimizers", None)
+  optimizer = optimizers.get(network) if isinstance(optimizers, Mapping) else None
+  return ", with averaged weights," if getattr(optimizer, "averages", None) else ""
 
 
 def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
-  """The bounds of the codes of the training, and what they are."""
+  """The bounds of the codes of the training, and the name of their distribution."""
   if is_uniform(latents):
     return -1.0, 1.0, "uniform"
   name = getattr(inspect.unwrap(latents), "__name__", repr(latents))
@@ -143,16 +139,15 @@ def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
 
 def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
   dtype = keras.config.floatx()
-  is_averaged = bool(_averages(gan, "encoder"))
+  averaged = _with_averages(gan, "encoder")
 
   def encode(images: tf.Tensor) -> tf.Tensor:
-    with gan.optimizers["encoder"].averaged_weights() if is_averaged else contextlib.nullcontext():
+    with gan.optimizers["encoder"].averaged_weights() if averaged else contextlib.nullcontext():
       codes = gan.encoder(images, training=False)
     return codes.mean if isinstance(codes, CodeDistribution) else codes
 
-  name = f"The encoder{_with_averages(gan, 'encoder')}"
   images = Values("image", image_shape, dtype, "images, bytes / 127.5 - 1", -1, 1)
-  return ExportedNetwork("encoder", f"{name} infers the codes of images.", (images,),
+  return ExportedNetwork("encoder", f"The encoder{averaged} infers the codes of images.", (images,),
                          Values("z", (gan.latent_dim,), dtype, "codes"), encode)
 
 

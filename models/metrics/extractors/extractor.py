@@ -24,9 +24,9 @@ class Extractor(Protocol):
   """Turns images into features, and into logits where the network classifies.
 
   Attributes:
-    name: what a report calls it, such as `Inception 2015`. Equal names have equal features.
+    name: its name in reports, such as `Inception 2015`. Equal names have equal features.
     num_features: d, the number of features of an image.
-    resizing: how it brings images to the resolution of its network, in a few words.
+    resizing: the way to the resolution of its network, in a few words.
     is_inception: whether this is the network of the published numbers. Only then are they called
       FID, KID and Inception score.
   """
@@ -65,7 +65,7 @@ def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]
 
 
 def check(images: np.ndarray) -> None:
-  """Refuses what is not RGB images, uint8 [n, h, w, 3] with n > 0.
+  """Refuses anything but RGB images, uint8 [n, h, w, 3] with n > 0.
 
   Raises:
     UsageError: the images have another type or shape, or there are none.

@@ -67,7 +67,7 @@ class KerasFeatures:
   """The features of any Keras model.
 
   Attributes:
-    name: what the user calls it.
+    name: the name that the user gave it.
     num_features: the number of channels of the features.
     resizing: bicubic with antialiasing, to the inputs of the model; `none` if it takes any size.
     is_inception: false.
@@ -81,7 +81,7 @@ class KerasFeatures:
 
     Args:
       model: a functional or sequential model of RGB images, or the path of a `.keras` file.
-      name: what reports call it. Give two models, or two states of one, two names.
+      name: its name in reports. Give two models, or two states of one, two names.
       layer: the layer whose outputs are the features; the outputs of the model are then the logits.
         By default the outputs of the model are the features, and there are no logits.
       preprocess: makes the inputs of the model from images of numbers from 0 to 255. By default

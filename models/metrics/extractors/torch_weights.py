@@ -22,7 +22,7 @@ def fill(model: keras.Model, tensors: Mapping[str, np.ndarray], norm_of: Callabl
       named after the modules of the twin.
     tensors: the twin's state dictionary. All must be used, except `num_batches_tracked`.
     norm_of: the name of a convolution -> the name of the normalization after it.
-    origin: what to call the tensors in an error: the file.
+    origin: the name of the file, for errors.
 
   Raises:
     UsageError: a tensor is missing, left over, of another shape, or has impossible numbers.
