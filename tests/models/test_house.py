@@ -1,8 +1,9 @@
 """The drawing of `models/`: its rooms, floor by floor, and how imports run between them."""
 
+import graphlib
 import pathlib
 
-from tests.python_files import TREES, check_none, imports
+from tests.python_files import ROOT, TREES, check_none, imports
 
 # From the ground up. A room or file imports only what is on the floors below it.
 FLOORS = [
@@ -47,3 +48,15 @@ def test_imports_run_down():
 def test_models_use_no_private_room_of_the_engine():
   check_none(f"{file}:{line}: imports {name}" for file, tree in FILES.items()
              for line, name in imports(tree) if name.startswith("replicator.internals"))
+
+
+def test_no_circle_between_files():
+  modules = {module_of(file): {name for _, name in imports(tree)} for file, tree in FILES.items()}
+  graph = {module: {name[:len(other)] for other in set(modules) - {module} for name in names
+                    if f"{name}.".startswith(f"{other}.")} for module, names in modules.items()}
+  graphlib.TopologicalSorter(graph).prepare()  # A CycleError names the files.
+
+
+def test_a_file_is_read_in_one_sitting():
+  check_none(f"{file}: {length} lines" for file in FILES
+             if (length := len((ROOT / file).read_text().splitlines())) > 350)

@@ -1,7 +1,6 @@
 """Conversion to shards: the same files whatever happens on the way."""
 
 import json
-import zipfile
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from PIL import Image
 from models.vision import convert as convert_lib
 from models.vision.builtin.digits import digit_images
 from models.vision.files.image_folder import ImageFolder, list_folder
-from models.vision.files.image_zip import ImageZip
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import InMemoryImages, read
 from models.vision.shards import sharded_images
@@ -104,21 +102,6 @@ def test_an_interrupted_conversion_continues_to_the_same_bytes(photos, tmp_path,
   assert status == 0
   assert content_of(tmp_path / "out") == whole
   assert written.count(0) == 2  # Whole shards are not written again.
-
-
-def test_archives_and_shards_are_converted_too(photos, tmp_path, capsys):
-  with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
-    for file in photos.rglob("*.*"):
-      archive.write(file, file.relative_to(photos))
-  for source, out in (("photos.zip", "first"), ("first", "second")):
-    status, _, _ = run(capsys, tmp_path / source, tmp_path / out, "--shards=2", "--resolution=8")
-    assert status == 0
-  assert content_of(tmp_path / "first") == content_of(tmp_path / "second")
-  status, _, _ = run(capsys, tmp_path / "first", tmp_path / "third", "--shards=1")
-  assert status == 0
-  expected = all_of(ImageZip(str(tmp_path / "photos.zip"), 8))
-  for found, one in zip(all_of(TFRecords(str(tmp_path / "third"))), expected, strict=True):
-    np.testing.assert_array_equal(found, one)
 
 
 @pytest.mark.parametrize("named, settings", [

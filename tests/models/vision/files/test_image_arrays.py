@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from models.vision.files.image_arrays import ImageArrays
 from models.vision.images.image_source import read
@@ -50,13 +49,6 @@ def test_gray_images_may_have_no_channel_and_all_one_class(tmp_path):
   images, labels = read(source, np.arange(6))
   np.testing.assert_array_equal(images, IMAGES[..., :1])
   assert not labels.any()
-
-
-def test_images_are_drawn_in_parallel(tmp_path):
-  """Where operations are deterministic, TensorFlow calls one by one what has state."""
-  load = tf.function(ImageArrays(save(tmp_path / "a.npz", images=IMAGES, labels=LABELS)).load)
-  graph = load.get_concrete_function(tf.TensorSpec([], tf.int64)).graph
-  assert not [each.type for each in graph.get_operations() if each.op_def.is_stateful]
 
 
 @pytest.mark.parametrize("arrays, settings, line", [

@@ -233,15 +233,6 @@ def test_a_drawn_folder_without_a_readable_image_is_refused(tmp_path):
       f"ImageFolder.path = '{tmp_path}': none of its 1 image files can be read, such as")
 
 
-def test_drawn_files_are_decoded_in_parallel(tmp_path):
-  """Where operations are deterministic, TensorFlow calls one by one what has state."""
-  paint(tmp_path / "a" / "1.png", "red")
-  load = tf.function(ImageFolder(str(tmp_path), 8, memory_limit=0).load)
-  operations = load.get_concrete_function(tf.TensorSpec([], tf.int64)).graph.get_operations()
-  assert "PyFuncStateless" in {operation.type for operation in operations}
-  assert not [operation.type for operation in operations if operation.op_def.is_stateful]
-
-
 def test_the_first_corrupt_image_is_the_one_named(tmp_path):
   paint(tmp_path / "a" / "0.png", "red")
   for number in range(1, 40):

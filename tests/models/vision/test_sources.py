@@ -1,0 +1,136 @@
+"""A contract of all sources of images: the same ones in order, drawn or kept, and converted."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from models.vision import convert, sources
+from models.vision.images.image_source import read
+from models.vision.sources import (
+  TFDS,
+  HuggingFace,
+  ImageArrays,
+  ImageFolder,
+  ImageZip,
+  TFRecords,
+  open_encoded,
+)
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
+LABELS = np.array([0, 0, 1, 2, 2])
+NAMES = ("bird", "cat", "dog")
+FILES = [f"{NAMES[label]}/{number}.png" for number, label in enumerate(LABELS)]
+ORDER = np.array([4, 0, 0, 3])
+
+
+def png(image):
+  file = io.BytesIO()
+  Image.fromarray(image).save(file, "png")
+  return file.getvalue()
+
+
+def folder(root):
+  for name, image in zip(FILES, IMAGES, strict=True):
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).write_bytes(png(image))
+  return str(root), lambda limit: ImageFolder(str(root), 8, memory_limit=limit)
+
+
+def labeled_folder(root):
+  path, _ = folder(root)
+  (root / "labels.csv").write_text("".join(f"{name},{name[:-6]}\n" for name in FILES))
+  return path, lambda limit: ImageFolder(path, 8, memory_limit=limit, labels="labels.csv")
+
+
+def archive(root, compression=zipfile.ZIP_STORED):
+  with zipfile.ZipFile(root / "a.zip", "w", compression) as file:
+    for name, image in reversed(list(zip(FILES, IMAGES, strict=True))):
+      file.writestr(name, png(image))
+  return str(root / "a.zip"), lambda limit: ImageZip(str(root / "a.zip"), 8, memory_limit=limit)
+
+
+def deflated_archive(root):
+  return archive(root, zipfile.ZIP_DEFLATED)
+
+
+def arrays(root):
+  np.savez(root / "a.npz", images=IMAGES, labels=LABELS)
+  return str(root / "a.npz"), lambda limit: ImageArrays(str(root / "a.npz"))
+
+
+def folder_of_arrays(root):
+  np.save(root / "images.npy", IMAGES)
+  np.save(root / "labels.npy", LABELS)
+  return str(root), lambda limit: ImageArrays(str(root))
+
+
+def shards(root):
+  (root / "in").mkdir()
+  folder(root / "in")
+  convert.convert(open_encoded(str(root / "in"))[0], str(root / "out"), 2)
+  return str(root / "out"), lambda limit: TFRecords(str(root / "out"), 8, memory_limit=limit)
+
+
+def data_set_of_tfds(root):
+  tfds = pytest.importorskip("tensorflow_datasets")
+  pytest.importorskip("array_record")
+  features = tfds.features.FeaturesDict({
+      "image": tfds.features.Image(shape=(None, None, 3), encoding_format="png"),
+      "label": tfds.features.ClassLabel(names=list(NAMES))})
+  tfds.dataset_builders.store_as_tfds_dataset(
+      "pets", "1.0.0", features=features, data_dir=str(root), file_format="array_record",
+      disable_shuffling=True, split_datasets={
+          "train": [(i, {"image": image, "label": label})
+                    for i, (image, label) in enumerate(zip(IMAGES, LABELS.tolist(), strict=True))]})
+  tfds.core.add_data_dir(str(root))
+  return "tfds:pets", lambda limit: TFDS("pets", 8, data_dir=str(root), memory_limit=limit)
+
+
+def data_set_of_hugging_face(root):
+  datasets = pytest.importorskip("datasets")
+  (root / "4.png").write_bytes(png(IMAGES[4]))
+  images = [*({"bytes": png(image), "path": None} for image in IMAGES[:4]),
+            {"bytes": None, "path": str(root / "4.png")}]  # In a file of its own.
+  features = datasets.Features({"image": datasets.Image(),
+                                "label": datasets.ClassLabel(names=list(NAMES))})
+  data = datasets.Dataset.from_dict({"image": images, "label": LABELS.tolist()}, features=features)
+  datasets.DatasetDict({"train": data}).save_to_disk(str(root / "pets"))
+  path = str(root / "pets")
+  return f"hf:{path}", lambda limit: HuggingFace(path, 8, memory_limit=limit)
+
+
+MAKERS = [folder, labeled_folder, archive, deflated_archive, arrays, folder_of_arrays, shards,
+          data_set_of_tfds, data_set_of_hugging_face]
+
+
+@pytest.fixture(scope="module", params=MAKERS, ids=lambda make: make.__name__)
+def made(request, tmp_path_factory):
+  """The data as a command line names it, and a function that opens the source."""
+  return request.param(tmp_path_factory.mktemp(request.param.__name__))
+
+
+@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
+def test_examples_are_those_of_the_data_in_order(made, limit):
+  source = made[1](limit)
+  assert (source.size, source.image_shape, source.num_classes) == (5, (8, 8, 3), 3)
+  assert source.class_names == (("0", "1", "2") if isinstance(source, ImageArrays) else NAMES)
+  images, labels = read(source, ORDER)
+  np.testing.assert_array_equal(images, IMAGES[ORDER])
+  assert labels.tolist() == LABELS[ORDER].tolist()
+  # TensorFlow calls functions with state one by one where operations are deterministic.
+  graph = tf.function(source.load).get_concrete_function(tf.TensorSpec([], tf.int64)).graph
+  assert limit or not [each.type for each in graph.get_operations() if each.op_def.is_stateful]
+
+
+def test_what_a_command_names_is_converted(made, tmp_path):
+  assert convert.main([made[0], str(tmp_path / "out"), "--shards=2", "--resolution=8"]) == 0
+  source = TFRecords(str(tmp_path / "out"))
+  images, labels = read(source, np.arange(5))
+  np.testing.assert_array_equal(images, IMAGES)
+  assert labels.tolist() == LABELS.tolist()
+  assert json.loads((tmp_path / "out" / sources.sharded_images.INDEX).read_text())["images"] == 5
