@@ -7,9 +7,10 @@ from tests.python_files import ROOT, TREES, check_none, imports
 
 # From the ground up. A room or file imports only what is on the floors below it.
 FLOORS = [
-    {"vision.images", "metrics.distances", "gan.losses", "gan.latents", "gan.networks",
+    {"vision.images", "metrics.distances", "gan.checks", "gan.losses", "gan.latents",
      "rl.environments", "rl.replay", "rl.networks"},
-    {"vision.files", "vision.builtin", "vision.shards", "vision.augmentation", "rl.acting"},
+    {"vision.files", "vision.builtin", "vision.shards", "vision.augmentation", "gan.networks",
+     "rl.acting"},
     {"vision.sources", "vision.classification", "gan.augmentation", "gan.penalties",
      "rl.actor_pool"},
     {"vision.convert", "vision.preview", "metrics.extractors", "metrics.images", "rl.agents"},
