@@ -57,7 +57,7 @@ class ExamplePool(tf.Module):
     super().__init__()
     if not isinstance(size, int) or size < 1:
       raise UsageError(f"ExamplePool: size = {size!r}: write how many examples it holds, at least "
-                       f"1")
+                       "1")
     self.size, self.shape, self.stream = size, tuple(shape), stream
     dtype = tf.as_dtype(dtype or keras.config.floatx())
     self.examples = replicated.variable(
@@ -108,8 +108,8 @@ class ExamplePool(tf.Module):
     if self not in now.kept:
       if context.in_inner_graph():
         raise UsageError(f"ExamplePool.{call}: called inside a tf.while_loop, tf.cond or "
-                         f"tf.function of "
-                         "the step; call it in the step itself, and loop over a Python range")
+                         "tf.function of the step; call it in the step itself, and loop over a "
+                         "Python range")
       now.kept[self] = _Before(self)
     return now.kept[self]
 
@@ -138,21 +138,18 @@ class ExamplePool(tf.Module):
     dtype, shape = self.examples.dtype, list(self.shape)
     if examples.shape.rank is None or examples.shape[1:] != shape:
       raise UsageError(f"ExamplePool.{call}: examples of shape {examples.shape} do not fit a pool "
-                       f"of "
-                       f"{shape}; pass [n, {', '.join(map(str, shape))}]")
+                       f"of {shape}; pass [n, {', '.join(map(str, shape))}]")
     if examples.dtype != dtype and not (examples.dtype.is_floating and dtype.is_floating):
       raise UsageError(f"ExamplePool.{call}: examples of {examples.dtype.name} do not fit a pool "
-                       f"of "
-                       f"{dtype.name}; cast them, or write ExamplePool(..., dtype="
+                       f"of {dtype.name}; cast them, or write ExamplePool(..., dtype="
                        f"'{examples.dtype.name}')")
     if examples.shape[0] is None and context.current().microbatch:
       raise UsageError(f"ExamplePool.{call}: the number of examples of a micro-batch must be "
-                       f"known before "
-                       "the step runs")
+                       "known before the step runs")
 
 
 class _Before:
-  """What a replica knows of a pool during a step: what was there before, and how many came."""
+  """A pool as it was before the step, and how many examples the step has passed in."""
 
   def __init__(self, pool: ExamplePool):
     self.examples, self.count = tf.identity(pool.examples), tf.identity(pool.count)

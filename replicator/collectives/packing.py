@@ -1,4 +1,4 @@
-"""How the nests of a call travel: packed into one tensor per dtype, in groups of replicas."""
+"""Nests of tensors packed into one tensor per dtype, to travel in groups of replicas."""
 
 from collections.abc import Callable
 

@@ -36,7 +36,7 @@ def all_to_all(x: tf.Tensor) -> tf.Tensor:
 
 
 def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-  """What a move of `x` brings to this replica; `gradient` is the move's own."""
+  """The result of a move of `x` on this replica; `gradient` is the move's own."""
   size = x.shape.num_elements()
   context.current().transfers.append(
       context.Transfer(move, None if size is None else size * x.dtype.size))

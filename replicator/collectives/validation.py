@@ -1,4 +1,4 @@
-"""What a call of a collective is checked for: its tensors, its groups, and the other replicas.
+"""Checks of a call of a collective: its tensors, its groups, and the calls of other replicas.
 
 Replicas that trace a step wait for each other when they meet, so they meet as seldom as possible: a
 call is compared with those of other replicas where its first tensor moves.
@@ -56,7 +56,7 @@ class Group:
     return context.replica_id() if self.is_whole else self._position  # The id is an operation.
 
   def own(self, x: tf.Tensor) -> tf.Tensor:
-    """What is from the replicas of this group, in its order: `[replicas, ...] -> [size, ...]`."""
+    """The rows of the replicas of this group, in its order: `[replicas, ...] -> [size, ...]`."""
     return x if self.is_whole else tf.gather(x, tf.gather(self.members, self.number))
 
   def placed(self, x: tf.Tensor) -> tf.Tensor:

@@ -255,7 +255,7 @@ class Optimizer(tf.Module):
       self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
 
   def saved_parts(self) -> dict[str, Any]:
-    """What a checkpoint saves. The variables that the optimizer updates belong to networks."""
+    """The parts that a checkpoint saves. The updated variables belong to networks."""
     return {f"keras_{self.layout}": self.keras_optimizer, "averages": self.averages,
             "nonfinite_updates": self.nonfinite_updates, "loss_scale": self.loss_scale}
 

@@ -1,4 +1,4 @@
-"""What a step calls in the replica context: random streams, micro-batches, variables."""
+"""Parts that a step calls in the replica context: random streams, micro-batches, state."""
 
 from replicator.console import quiet
 

@@ -1,4 +1,4 @@
-"""Where the code runs: which run, which step, and which replica out of how many.
+"""The place where code runs: the run, the step, and the replica out of how many.
 
 Outside of any step, code runs as replica 0 of 1 at step 0.
 """
@@ -31,14 +31,14 @@ class Microbatch:
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-  """What one collective of a step moves between the replicas, the backward pass included."""
+  """A tensor that a collective of a step moves between replicas, the backward pass included."""
 
   move: str  # 'all_reduce', 'all_gather' or 'all_to_all'.
   bytes: int | None  # The size of each replica's tensor; None if it varies.
 
 
 class StepContext:
-  """What one replica knows of the step that it traces or runs."""
+  """The knowledge that one replica has of the step that it traces or runs."""
 
   def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True):
     self.is_step = is_step  # False for `RunContext.outside`.
@@ -68,7 +68,7 @@ class StepContext:
 
 @dataclasses.dataclass
 class RunContext:
-  """What is fixed for a whole run, in this process; for the seed see `random_bits.set_seed`."""
+  """Facts of a whole run, in this process; for the seed see `random_bits.set_seed`."""
 
   seed: int = 0
   rollbacks: int = 0

@@ -49,7 +49,7 @@ def held_by(step: Any, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def children_of(value: Any) -> dict | None:
-  """What hangs off a container, by name; None if `value` is not a container."""
+  """The objects that a container holds, by name; None if `value` is not a container."""
   if isinstance(value, tf.Variable):  # To ask one of its attributes may read all copies.
     return None
   if isinstance(value, dict):
