@@ -228,25 +228,22 @@ def test_the_live_line_fits_the_terminal(width):
 # ---- Numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value, text", [
-  (1.23449, "1.234"), (0.0002, "0.0002"), (0.0, "0"), (10.0, "10"), (2637.4, "2637"),
-  (9999.4, "9999"), (9999.6, "10000"), (-9999.6, "-10000"),
-  (123456.7, "123457"), (-123456.7, "-123457"), (10000.0, "10000"), (9_999_999.0, "9999999"),
-  (1e7, "1e+07"), (1.5e-6, "1.5e-06"), (-0.04567891, "-0.04568"), (2.5e9, "2.5e+09"),
-  (-2.5e9, "-2.5e+09"),
-  (float("nan"), "nan"), (float("-inf"), "-inf")])
-def test_numbers_have_four_digits(value, text):
-  assert format_number(value) == text
+def test_numbers_have_four_digits():
+  texts = {
+    1.23449: "1.234", 0.0002: "0.0002", 0.0: "0", 10.0: "10", 2637.4: "2637", 9999.4: "9999",
+    9999.6: "10000", -9999.6: "-10000", 123456.7: "123457", 10000.0: "10000",
+    9_999_999.0: "9999999", 1e7: "1e+07", 1.5e-6: "1.5e-06", -0.04567891: "-0.04568",
+    -2.5e9: "-2.5e+09", float("nan"): "nan", float("-inf"): "-inf"}
+  assert {value: format_number(value) for value in texts} == texts
 
 
-@pytest.mark.parametrize("seconds, text", [
-  (0.2, "0s"), (12, "12s"), (59.6, "1m 00s"), (125, "2m 05s"), (3 * 3600 + 7 * 60 + 1, "3h 07m"),
-  (2 * 86400 + 4 * 3600, "2d 04h"), (60, "1m 00s"), (3600, "1h 00m"), (86400, "1d 00h")])
-def test_durations_have_two_units(seconds, text):
-  assert format_duration(seconds) == text
+def test_durations_have_two_units():
+  texts = {0.2: "0s", 12: "12s", 59.6: "1m 00s", 125: "2m 05s", 3 * 3600 + 7 * 60 + 1: "3h 07m",
+           2 * 86400 + 4 * 3600: "2d 04h", 60: "1m 00s", 3600: "1h 00m", 86400: "1d 00h"}
+  assert {seconds: format_duration(seconds) for seconds in texts} == texts
 
 
-@pytest.mark.parametrize("done, count, text", [
-  (0, 3, "─" * 24), (1, 3, "━" * 8 + "─" * 16), (1024, 1024, "━" * 24)])
-def test_a_bar_is_full_at_the_end(done, count, text):
-  assert format_bar("reading", done, count) == f"reading  {text}  {done:,} of {count:,}"
+def test_a_bar_is_full_at_the_end():
+  assert [format_bar("reading", *part) for part in ((0, 3), (1, 3), (1024, 1024))] == [
+    f"reading  {'─' * 24}  0 of 3", f"reading  {'━' * 8}{'─' * 16}  1 of 3",
+    f"reading  {'━' * 24}  1,024 of 1,024"]

@@ -19,13 +19,11 @@ def dealt(name: str, replicas: int | None, function, count: int) -> list:
     return list(distributed_evaluation.deal(function, count))
 
 
-@pytest.mark.parametrize(("name", "replicas"), [
-    ("default", None), ("one_device", None), ("mirrored", 2), ("mirrored", 4),
-    ("central_storage", 2)])
-@pytest.mark.parametrize("count", [1, 4, 7])
-def test_parts_come_back_in_order(name, replicas, count):
-  parts = dealt(name, replicas, lambda part: {"square": part ** 2}, count)
-  assert parts == [{"square": i ** 2} for i in range(count)]
+@pytest.mark.parametrize(("name", "replicas"), [("one_device", None), ("mirrored", 4)])
+def test_parts_come_back_in_order(name, replicas):
+  for count in (1, 4, 7):
+    parts = dealt(name, replicas, lambda part: {"square": part ** 2}, count)
+    assert parts == [{"square": i ** 2} for i in range(count)]
 
 
 def test_parts_run_on_the_devices_of_replicas_in_turn():

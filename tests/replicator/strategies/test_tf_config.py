@@ -15,16 +15,16 @@ def config(cluster=WORKERS, kind="worker", index=0) -> dict:
   return {"cluster": cluster, "task": {"type": kind, "index": index}}
 
 
-@pytest.mark.parametrize("name, written", [
-    ("multi_worker_mirrored", config()),
-    ("multi_worker_mirrored", config(index=1)),
-    ("multi_worker_mirrored", {**config(), "environment": "cloud"}),
-    ("parameter_server", config(SERVERS, "chief")),
-    ("parameter_server", config(SERVERS, "ps")),
-    ("parameter_server", config({**SERVERS, "chief": ["[::1]:80"]}, "worker"))])
-def test_a_good_tf_config_is_returned(monkeypatch, name, written):
-  monkeypatch.setenv("TF_CONFIG", json.dumps(written))
-  assert tf_config.read(name) == written
+def test_a_good_tf_config_is_returned(monkeypatch):
+  for name, written in [
+      ("multi_worker_mirrored", config()),
+      ("multi_worker_mirrored", config(index=1)),
+      ("multi_worker_mirrored", {**config(), "environment": "cloud"}),
+      ("parameter_server", config(SERVERS, "chief")),
+      ("parameter_server", config(SERVERS, "ps")),
+      ("parameter_server", config({**SERVERS, "chief": ["[::1]:80"]}, "worker"))]:
+    monkeypatch.setenv("TF_CONFIG", json.dumps(written))
+    assert tf_config.read(name) == written
 
 
 def refusal(strategy: str) -> str:
@@ -68,30 +68,28 @@ BAD_CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("text", BAD_CONFIGS)
-def test_a_bad_tf_config_is_refused_in_one_line(monkeypatch, text):
-  monkeypatch.setenv("TF_CONFIG", text)
-  message = refusal("multi_worker_mirrored")
-  assert message.startswith("TF_CONFIG")
-  assert BAD_CONFIGS[text] in message
+def test_a_bad_tf_config_is_refused_in_one_line(monkeypatch):
+  for text, words in BAD_CONFIGS.items():
+    monkeypatch.setenv("TF_CONFIG", text)
+    message = refusal("multi_worker_mirrored")
+    assert message.startswith("TF_CONFIG") and words in message, text
 
 
-@pytest.mark.parametrize("missing", ["chief", "worker", "ps"])
-def test_a_parameter_server_cluster_needs_all_kinds(monkeypatch, missing):
-  cluster = {kind: addresses for kind, addresses in SERVERS.items() if kind != missing}
-  monkeypatch.setenv("TF_CONFIG", json.dumps(config(cluster, next(iter(cluster)))))
-  assert refusal("parameter_server") == (
-      f"TF_CONFIG: 'parameter_server' needs {missing} in the cluster, which has: "
-      f"{', '.join(cluster)}")
+def test_a_parameter_server_cluster_needs_all_kinds(monkeypatch):
+  for missing in SERVERS:
+    cluster = {kind: addresses for kind, addresses in SERVERS.items() if kind != missing}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config(cluster, next(iter(cluster)))))
+    assert refusal("parameter_server") == (
+        f"TF_CONFIG: 'parameter_server' needs {missing} in the cluster, which has: "
+        f"{', '.join(cluster)}")
 
 
-@pytest.mark.parametrize("cluster, kind, index, worker", [
-    ({"worker": ["a:1", "a:2"]}, "worker", 1, 1),
-    ({"chief": ["a:1"], "worker": ["a:2", "a:3"]}, "chief", 0, 0),
-    ({"chief": ["a:1"], "worker": ["a:2", "a:3"]}, "worker", 0, 1),
-    ({"chief": ["a:1"], "worker": ["a:2", "a:3"], "evaluator": ["a:4"]}, "worker", 1, 2)])
-def test_the_chief_is_counted_before_the_workers(cluster, kind, index, worker):
-  assert tf_config.worker_number(cluster, kind, index) == worker
+def test_the_chief_is_counted_before_the_workers():
+  workers = {"worker": ["a:2", "a:3"]}
+  assert tf_config.worker_number(workers, "worker", 1) == 1
+  with_chief = {"chief": ["a:1"], **workers, "evaluator": ["a:4"]}
+  assert [tf_config.worker_number(with_chief, *task) for task in (
+      ("chief", 0), ("worker", 0), ("worker", 1))] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name, cluster, kind, message", [

@@ -96,23 +96,6 @@ def test_a_data_set_that_ends_early_is_an_error(tmp_path):
   assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("outputs, message", [
-    (lambda x: None, "dict of scalars to log.* not NoneType"),
-    (lambda x: {}, "non-empty dict of scalars"),
-    (lambda x: [tf.reduce_mean(x)], "dict of scalars to log.* not list"),
-    (lambda x: {"loss": x}, r"'loss' of shape \(8,\); return a scalar"),
-    # `metrics.jsonl` has these itself.
-    (lambda x: {"loss": x[0], "staleness": x[0]}, "'staleness'"),
-    (lambda x: {"loss": x[0], "step": x[0]}, "'step'"),
-    (lambda x: {"loss": x[0], "data_wait": x[0]}, "'data_wait'"),
-    (lambda x: {"loss": x[0], "seconds": x[0]}, "'seconds'")])
-def test_a_step_that_returns_what_cannot_be_logged_is_refused(outputs, message, tmp_path):
-  def zeros(context):
-    return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
-  with pytest.raises(UsageError, match=message):
-    train(tmp_path, "train.steps = 1", step=lambda: outputs, inputs=zeros)
-
-
 def test_a_run_that_failed_has_a_report_of_it_and_one_that_did_not_begin_has_none(tmp_path):
   def fails():
     raise ValueError("of the user")

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import Evaluation, UsageError
+from replicator.training import precision
 from tests.programs.logs import rows
 from tests.programs.two_networks import Points, network
 from tests.replicator.training.runs import MIRRORED_2, column, train
@@ -13,37 +14,32 @@ from tests.replicator.training.runs import MIRRORED_2, column, train
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
-@pytest.mark.parametrize("binding, message", [
+IMPOSSIBLE = [
     ("train.steps = 0", "train.steps = 0: must be a whole number of at least 1"),
     ("train.steps = 10.0", "train.steps = 10.0: must be int, not float"),
-    ("train.steps = '10'", "train.steps = '10': must be int, not str"),
     ("train.steps_per_call = 3", "train.steps = 10: must be a multiple of train.steps_per_call"),
     ("train.steps_per_call = 5", "train.log_every = 1: must be a multiple of train.steps_per_call"),
     ("train.steps_per_call = 0", "train.steps_per_call = 0: must be a whole number of at least 1"),
-    ("train.steps_per_call = -2", "train.steps_per_call = -2: must be a whole number"),
-    ("train.steps_per_call = 'x'", "train.steps_per_call = 'x': must be int, not str"),
     ("train.log_every = 0", "train.log_every = 0: must be a whole number of at least 1"),
-    ("train.log_every = -1", "train.log_every = -1: must be a whole number"),
     ("train.eval_every = -1", "train.eval_every = -1: must be a whole number of at least 0"),
-    ("train.eval_every = 2.5", "train.eval_every = 2.5: must be int, not float"),
     ("train.checkpoint_every = None", "train.checkpoint_every = None: must be int"),
     ("train.global_batch_size = 0", "train.global_batch_size = 0"),
-    ("train.global_batch_size = 8.0", "train.global_batch_size = 8.0"),
-    ("train.global_batch_size = '8'", "train.global_batch_size = '8'"),
+    ("train.global_batch_size = '8'", "train.global_batch_size = '8': must be int, not str"),
     ("train.seed = -1", "train.seed = -1"),
-    ("train.seed = 1.5", "train.seed = 1.5"),
     ("train.seed = 4294967296", "train.seed = 4294967296"),
     ("train.precision = 'float46'", "'float46': no such precision. Did you mean 'float64'"),
     ("train.precision = 'half'", "Write one of: float32, float64, mixed_bfloat16"),
     ("train.precision = 64", "train.precision = "),
-    ("Replicator.strategy = 'mirored'", "'mirored': no such strategy. Did you mean 'mirrored'"),
-])
-def test_a_setting_that_cannot_work_is_an_error_of_one_line(binding, message, tmp_path):
-  with pytest.raises(UsageError, match=message) as raised:
-    train(tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
-  # gin adds lines of its own, which the command line does not show.
-  assert "\n" not in str(raised.value).partition("\n  In call to configurable")[0]
-  assert not (tmp_path / "run").exists()
+    ("Replicator.strategy = 'mirored'", "'mirored': no such strategy. Did you mean 'mirrored'")]
+
+
+def test_a_setting_that_cannot_work_is_an_error_of_one_line(tmp_path):
+  for binding, message in IMPOSSIBLE:
+    with pytest.raises(UsageError, match=message) as raised:
+      train(tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
+    # gin adds lines of its own, which the command line does not show.
+    assert "\n" not in str(raised.value).partition("\n  In call to configurable")[0]
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("bindings, step, message", [
@@ -56,11 +52,10 @@ def test_a_setting_that_cannot_work_is_an_error_of_one_line(binding, message, tm
     ([], lambda: {"loss": tf.matmul(tf.zeros([2, 3]), tf.zeros([2, 3]))}, "Dimensions must be"),
     ([], lambda: {"loss": tf.zeros([2])}, "'loss' of shape"),
 ])
-@pytest.mark.parametrize("strategy", [[], MIRRORED_2], ids=["default", "mirrored"])
 def test_what_cannot_train_is_refused_before_the_first_evaluation(
-    bindings, step, message, strategy, tmp_path):
+    bindings, step, message, tmp_path):
   with pytest.raises((UsageError, ValueError), match=message):
-    train(tmp_path, "train.steps = 1", "train.eval_every = 1", *strategy, *bindings,
+    train(tmp_path, "train.steps = 1", "train.eval_every = 1", *MIRRORED_2, *bindings,
           step=lambda: step, evaluate=pytest.fail)
 
 
@@ -88,24 +83,23 @@ def test_precision_is_that_of_the_whole_step(tmp_path):
     net = network(1)
     return lambda batch: {"bits": tf.cast(8 * net(batch["x"]).dtype.size, "float32"),
                           "weights": tf.cast(8 * net.weights[0].value.dtype.size, "float32")}
-  for precision, bits in {"float64": (64, 64), "mixed_bfloat16": (16, 32),
+  for name, bits in {"float64": (64, 64), "mixed_bfloat16": (16, 32),
                           "mixed_float16": (16, 32), "float32": (32, 32)}.items():
-    train(tmp_path / precision, "train.steps = 1", f"train.precision = '{precision}'",
-          step=make_step, inputs=Points())
-    row = rows(tmp_path / precision)[0]
+    train(tmp_path / name, "train.steps = 1", f"train.precision = '{name}'", step=make_step,
+          inputs=Points())
+    row = rows(tmp_path / name)[0]
     assert (row["bits"], row["weights"]) == bits
 
 
-@pytest.mark.parametrize("flags, precision, warns", [
-    ("fpu avx2 fma", "mixed_bfloat16", True), ("fpu avx2 fma", "float32", False),
-    ("fpu avx512_bf16", "mixed_bfloat16", False), ("fpu amx_bf16", "mixed_bfloat16", False),
-    (None, "mixed_bfloat16", False)])  # The file of another system or processor.
-def test_a_precision_that_this_cpu_emulates_is_said(flags, precision, warns, tmp_path, monkeypatch,
-                                                    capsys):
+def test_a_precision_that_this_cpu_emulates_is_said(tmp_path, monkeypatch, capsys):
   cpu = tmp_path / "cpuinfo"
-  cpu.write_text(f"processor : 0\nflags : {flags}\n" if flags else "Features : fp asimd\n")
   monkeypatch.setattr("replicator.training.precision._CPU", cpu)
-  train(tmp_path / "run", f"train.precision = '{precision}'", "train.steps = 1",
+  for line in ("flags : fpu avx512_bf16", "flags : fpu amx_bf16",
+               "Features : fp asimd", "flags : fpu avx2 fma"):  # The third of another processor.
+    cpu.write_text(f"processor : 0\n{line}\n")
+    assert bool(precision.warnings("mixed_bfloat16")) == ("avx2" in line)
+    assert precision.warnings("float32") == []
+  train(tmp_path / "run", "train.precision = 'mixed_bfloat16'", "train.steps = 1",
         step=lambda: lambda: {"loss": 0.0})
-  out = "".join(capsys.readouterr())
-  assert ("warning: train.precision = 'mixed_bfloat16': this CPU has no bfloat16" in out) == warns
+  out = capsys.readouterr().out
+  assert "warning: train.precision = 'mixed_bfloat16': this CPU has no bfloat16" in out
