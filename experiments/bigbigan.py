@@ -155,10 +155,10 @@ class BigBiGANEvaluator:
     self._probe_images = probe_images
 
   def __call__(self, gan: BigBiGAN) -> replicator.Evaluation:
-    """What `evaluate_samples` draws and measures, and on held-out images, of the encoder:
+    """The picture and numbers of `evaluate_samples`, and two accuracies on held-out images.
 
-    `probe_accuracy` of a linear classifier of codes, and `feature_probe_accuracy` of one of the
-    encoder's features.
+    `probe_accuracy` is that of a linear classifier of codes, and `feature_probe_accuracy` of one of
+    the encoder's features.
     """
     of_samples = self._evaluate_samples(gan)
     (train_labels, *train_inputs), (labels, *inputs) = (

@@ -31,10 +31,10 @@ def frechet_distance(activations: np.ndarray, others: np.ndarray) -> float:
 
 
 def label_accuracies(found: np.ndarray, num_classes: int) -> dict[str, float]:
-  """How many samples a classifier finds in the class that they were drawn as, i % num_classes.
+  """Shares of samples that a classifier finds in the class of their request, i % num_classes.
 
   Args:
-    found: the classes that it finds, int [n].
+    found: the classes that the classifier finds, int [n].
     num_classes: the number of classes, at most n.
 
   Returns:

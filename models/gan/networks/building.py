@@ -1,4 +1,4 @@
-"""What the networks share: they are built layer by layer, and refuse what does not fit them."""
+"""Parts of all networks: building layer by layer, labels, scores, and checks of their inputs."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar

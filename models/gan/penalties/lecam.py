@@ -49,7 +49,7 @@ class _Anchors(tf.Module):
     self.averages = replicated.variable([0.0, 0.0], keras.config.floatx(), "averages")
 
   def __call__(self, scores: Scores) -> tuple[tf.Tensor, ...]:
-    """The averages [] before the batch of these scores, which they then move by."""
+    """The averages [] before the batch of these scores, which then moves the averages."""
     before = replicated.before(self.averages)
     means = replicator.all_mean(tf.stack(
         [tf.reduce_mean(tf.stop_gradient(x)) for x in (scores.real, scores.fake)]))

@@ -1,4 +1,4 @@
-"""What an evaluation of samples draws, measures and asks the generator for."""
+"""Pictures and numbers of an evaluation of samples, and its calls of the generator."""
 
 import numpy as np
 import pytest

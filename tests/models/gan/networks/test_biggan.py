@@ -8,7 +8,6 @@ import tensorflow as tf
 import replicator
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator, BigGANGenerator
 from replicator.errors import UsageError
-from tests.models.gan.networks.second_order import assert_penalty_gradient
 from tests.models.gan.networks.sizes import count_parameters
 
 
@@ -199,24 +198,6 @@ def test_discriminator_equals_the_plain_one(networks):
   features, scores = plain_discriminator(discriminator, images, LABELS)
   np.testing.assert_allclose(discriminator.features(images), features, rtol=1e-10)
   np.testing.assert_allclose(discriminator(images, LABELS), scores, rtol=1e-10)
-
-
-def test_gradients_reach_every_variable(networks):
-  generator, discriminator = networks
-  variables = generator.trainable_variables + discriminator.trainable_variables
-  with tf.GradientTape() as tape:
-    scores = discriminator(generator(normal(3, 9), LABELS, training=True), LABELS)
-    loss = tf.reduce_mean(tf.square(scores))
-  for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-    assert gradient is not None and np.isfinite(gradient).all(), variable.path
-    # A bias before batch normalization has no effect.
-    assert variable.name == "bias" or np.any(gradient), variable.path
-
-
-def test_second_order_gradients(networks):
-  _, discriminator = networks
-  assert_penalty_gradient(discriminator, lambda x: discriminator(x, LABELS),
-                          tf.tanh(normal(3, 16, 16, 3)))
 
 
 def test_a_training_call_advances_every_singular_vector_and_another_none(networks):

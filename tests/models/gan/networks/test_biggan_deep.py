@@ -13,7 +13,6 @@ from models.gan.networks.biggan_deep import (
   DeepUpBlock,
 )
 from replicator.errors import UsageError
-from tests.models.gan.networks.second_order import assert_penalty_gradient
 from tests.models.gan.networks.sizes import count_parameters
 
 LABELS = tf.constant([2, 0, 1])
@@ -141,24 +140,6 @@ def test_the_discriminator_projects_its_features_on_the_class(networks):
   expected = h @ linear[:, 0][:, None] + discriminator.linear.layer.bias
   expected = expected[:, 0] + np.sum(rows[LABELS.numpy()] * h, 1)
   np.testing.assert_allclose(discriminator(images, LABELS), expected, rtol=1e-10)
-
-
-def test_gradients_reach_every_variable(networks):
-  generator, discriminator = networks
-  variables = generator.trainable_variables + discriminator.trainable_variables
-  with tf.GradientTape() as tape:
-    scores = discriminator(generator(normal(3, 5), LABELS, training=True), LABELS)
-    loss = tf.reduce_mean(tf.square(scores))
-  for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-    assert gradient is not None and np.isfinite(gradient).all(), variable.path
-    # A bias before batch normalization has no effect.
-    assert variable.name == "bias" or np.any(gradient), variable.path
-
-
-def test_second_order_gradients(networks):
-  _, discriminator = networks
-  assert_penalty_gradient(discriminator, lambda x: discriminator(x, LABELS),
-                          tf.tanh(normal(3, 16, 16, 3)))
 
 
 @pytest.mark.parametrize("make, message", [

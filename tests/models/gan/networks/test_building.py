@@ -1,4 +1,4 @@
-"""What the networks share: labels, and mixtures of classes."""
+"""Labels of all generators, and mixtures of classes."""
 
 import keras
 import numpy as np

@@ -1,6 +1,5 @@
 """The SN-GAN networks: sizes, the functions that they compute, and calls that they refuse."""
 
-import gin
 import keras
 import numpy as np
 import pytest
@@ -262,16 +261,6 @@ def test_construction_and_calls_under_a_strategy():
 
   outputs = runner.run(step, {"z": normal(4, 4).numpy(), "label": np.array([0, 1, 1, 0])})
   assert [scores.shape for scores in outputs] == [(2,), (2,)]
-
-
-def test_gin_configures_the_networks():
-  with gin.unlock_config():
-    gin.bind_parameter("SNGANGenerator.resolution", 8)
-    gin.bind_parameter("SNGANGenerator.width", 0.125)
-  try:
-    assert SNGANGenerator()(normal(1, 128)).shape == (1, 8, 8, 3)
-  finally:
-    gin.clear_config()
 
 
 @pytest.mark.parametrize("network", [SNGANGenerator, SNGANDiscriminator, Encoder])
