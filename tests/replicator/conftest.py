@@ -18,6 +18,13 @@ def synchronous(request):
   return Replicator(name, logical_cpus=devices)
 
 
+@pytest.fixture(params=[("default", None), ("mirrored", 2)], ids=["one", "two"])
+def one_or_two(request):
+  """A new `Replicator` of one replica, then of two: where no more than their number matters."""
+  name, devices = request.param
+  return Replicator(name, logical_cpus=devices)
+
+
 @pytest.fixture
 def set_precision():
   """A function that does what `train.precision` does; undone after the test."""

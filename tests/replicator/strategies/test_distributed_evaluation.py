@@ -13,16 +13,15 @@ from replicator.strategies import distributed_evaluation
 from replicator.strategies.distributed_evaluation import Dealer
 
 
-def dealt(name: str, replicas: int | None, function, count: int) -> list:
+def dealt(replicator: Replicator, function, count: int) -> list:
   with context.entered(tf.constant(7, tf.int64)) as here:
-    here.dealer = Dealer(Replicator(name, replicas), on_all_workers=True)
+    here.dealer = Dealer(replicator, on_all_workers=True)
     return list(distributed_evaluation.deal(function, count))
 
 
-@pytest.mark.parametrize(("name", "replicas"), [("one_device", None), ("mirrored", 4)])
-def test_parts_come_back_in_order(name, replicas):
+def test_parts_come_back_in_order(synchronous):
   for count in (1, 4, 7):
-    parts = dealt(name, replicas, lambda part: {"square": part ** 2}, count)
+    parts = dealt(synchronous, lambda part: {"square": part ** 2}, count)
     assert parts == [{"square": i ** 2} for i in range(count)]
 
 
@@ -31,7 +30,7 @@ def test_parts_run_on_the_devices_of_replicas_in_turn():
     assert context.step_number() == 7
     return tf.constant(part).device[-5:]
 
-  assert dealt("mirrored", 4, device, 9) == [f"CPU:{i % 4}" for i in range(9)]
+  assert dealt(Replicator("mirrored", 4), device, 9) == [f"CPU:{i % 4}" for i in range(9)]
 
 
 def test_after_the_first_round_replicas_work_at_the_same_time():
@@ -42,7 +41,7 @@ def test_after_the_first_round_replicas_work_at_the_same_time():
       barrier.wait()  # It passes when three parts are here.
     return part
 
-  assert dealt("mirrored", 3, meet, 6) == list(range(6))
+  assert dealt(Replicator("mirrored", 3), meet, 6) == list(range(6))
 
 
 def test_an_error_in_a_part_arrives():
@@ -52,7 +51,7 @@ def test_an_error_in_a_part_arrives():
     return part
 
   with pytest.raises(ValueError, match="part 3 is broken"):
-    dealt("mirrored", 2, broken, 6)
+    dealt(Replicator("mirrored", 2), broken, 6)
 
 
 def test_outside_of_an_evaluation_parts_run_one_after_the_other():

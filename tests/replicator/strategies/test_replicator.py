@@ -33,13 +33,6 @@ def own_number() -> tf.Tensor:
 # ---- run() --------------------------------------------------------------------------------------
 
 
-def test_run_returns_a_list_with_an_entry_for_each_replica(synchronous):
-  outputs = synchronous.run(lambda: {"id": own_number(), "nested": (own_number() * 10,)})
-  assert isinstance(outputs, list)
-  assert [(int(o["id"]), int(o["nested"][0])) for o in outputs] == [
-      (i, 10 * i) for i in range(synchronous.num_replicas)]
-
-
 def test_inputs_are_split_in_order(synchronous):
   batch = {"x": np.arange(24).reshape(8, 3), "label": np.arange(8)}
   outputs = synchronous.run(lambda batch: batch, batch)
@@ -49,13 +42,8 @@ def test_inputs_are_split_in_order(synchronous):
     np.testing.assert_array_equal(np.concatenate([o[name] for o in outputs]), value)
 
 
-def test_eight_replicas():
-  outputs = mirrored(8).run(lambda x: x[0] * 10 + own_number(), np.arange(8, dtype=np.int32))
-  assert [int(o) for o in outputs] == [11 * i for i in range(8)]
-
-
-def test_several_functions_take_turns(synchronous):
-  with synchronous.scope():
+def test_several_functions_take_turns(one_or_two):
+  with one_or_two.scope():
     variable = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
   traces = []
 
@@ -70,14 +58,14 @@ def test_several_functions_take_turns(synchronous):
     return variable.read_value()
 
   for _ in range(2):
-    synchronous.run(add, np.ones([4], np.float32))
-    outputs = synchronous.run(double)
-  assert [float(o) for o in outputs] == [6.0] * synchronous.num_replicas  # 2 (2 (0 + 1) + 1)
+    one_or_two.run(add, np.ones([4], np.float32))
+    outputs = one_or_two.run(double)
+  assert [float(o) for o in outputs] == [6.0] * one_or_two.num_replicas  # 2 (2 (0 + 1) + 1)
   # Each is traced once for every replica.
-  assert sorted(traces) == sorted(["add", "double"] * synchronous.num_replicas)
+  assert sorted(traces) == sorted(["add", "double"] * one_or_two.num_replicas)
 
 
-def test_a_step_may_be_a_method_or_a_module():
+def test_a_step_may_be_a_method_or_a_module(one_or_two):
   class Step(tf.Module):
     def __call__(self, x):
       return x + 1
@@ -85,17 +73,19 @@ def test_a_step_may_be_a_method_or_a_module():
     def method(self, x):
       return x + 2
 
-  step, replicator = Step(), mirrored()
+  step = Step()
   for function, expected in ((step, 1), (step.method, 2), (step.method, 2)):
-    outputs = replicator.run(function, np.zeros([4], np.int32))
+    outputs = one_or_two.run(function, np.zeros([4], np.int32))
     assert set(np.concatenate(outputs)) == {expected}
-  assert len(replicator._compiled) == 2
+  assert len(one_or_two._compiled) == 2
 
 
 OUTER = tf.constant([1, 2])
 # A step, and what replica i is to return.
-SHARED = {
+RETURNED = {
     "nothing": (lambda: None, lambda i: None),
+    "own values": (lambda: {"id": own_number(), "nested": (own_number() * 10,)},
+                   lambda i: {"id": i, "nested": (10 * i,)}),
     "a Python number": (lambda: 3, lambda i: 3),
     "an outer tensor": (lambda: OUTER, lambda i: [1, 2]),
     "an empty dict": (lambda: {}, lambda i: {}),
@@ -105,31 +95,32 @@ SHARED = {
 }
 
 
-def test_what_all_replicas_share_is_returned_for_each(synchronous):
-  found = {kind: [tree.map_structure(lambda x: x.numpy().tolist() if tf.is_tensor(x) else x, each)
-                  for each in synchronous.run(step)] for kind, (step, _) in SHARED.items()}
-  assert found == {kind: [expected(i) for i in range(synchronous.num_replicas)]
-                   for kind, (_, expected) in SHARED.items()}
+def test_run_returns_a_list_with_an_entry_for_each_replica(synchronous):
+  for kind, (step, expected) in RETURNED.items():
+    outputs = [tree.map_structure(lambda x: x.numpy().tolist() if tf.is_tensor(x) else x, output)
+               for output in synchronous.run(step)]
+    assert outputs == [expected(i) for i in range(synchronous.num_replicas)], kind
 
 
 def test_a_variable_may_be_returned(synchronous):
-  for synchronization in (tf.VariableSynchronization.AUTO, tf.VariableSynchronization.ON_READ):
-    with synchronous.scope():
-      variable = tf.Variable([1.0, 2.0], synchronization=synchronization, trainable=False,
+  with synchronous.scope():
+    variables = [tf.Variable([1.0, 2.0], synchronization=synchronization, trainable=False,
                              aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-    outputs = synchronous.run(lambda value=variable: {"id": own_number(), "value": value})
-    assert [int(o["id"]) for o in outputs] == list(range(synchronous.num_replicas))
-    assert [o["value"].numpy().tolist() for o in outputs] == [[1, 2]] * len(outputs)
+                 for synchronization in (tf.VariableSynchronization.AUTO,
+                                         tf.VariableSynchronization.ON_READ)]
+  outputs = synchronous.run(lambda: {"id": own_number(), "values": variables})
+  assert [int(o["id"]) for o in outputs] == list(range(synchronous.num_replicas))
+  for output in outputs:
+    np.testing.assert_array_equal(output["values"], [[1.0, 2.0]] * 2)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_eager_steps_run_line_by_line(run_eagerly, devices):
+def test_eager_steps_run_line_by_line(run_eagerly, one_or_two):
   run_eagerly()
   seen = []
   def step(x):
     seen.extend(x.numpy())  # Only an eager tensor has numbers.
     return tf.reduce_sum(x)
-  outputs = mirrored(devices).run(step, np.arange(4))
+  outputs = one_or_two.run(step, np.arange(4))
   assert seen == [0, 1, 2, 3]
   assert sum(int(o) for o in outputs) == 6
 
@@ -146,17 +137,14 @@ def test_jit_compile_means_xla():
 # ---- Errors -------------------------------------------------------------------------------------
 
 
-def test_an_indivisible_batch():
-  assert refusal(mirrored(4).run, own_number, np.zeros([6, 2])) == (
-      "inputs: a batch of 6 examples does not divide by 4 replicas; write a multiple of 4")
-
-
-def test_inputs_that_are_not_a_batch():
-  message = refusal(mirrored().run, own_number, {"x": np.zeros([4, 2]), "label": np.zeros([8])})
-  assert message == ("inputs: the tensors of a batch must agree on axis 0, which has [4, 8] "
-                     "examples")
-  for inputs in ({}, np.float32(1.0), [1, 2]):
-    assert refusal(mirrored().run, own_number, inputs).startswith("inputs: a batch must be a nest")
+@pytest.mark.parametrize("inputs, message", [
+    (np.zeros([5, 2]), "a batch of 5 examples does not divide by 2 replicas; write a multiple of "),
+    ({"x": np.zeros([4, 2]), "label": np.zeros([8])},
+     "the tensors of a batch must agree on axis 0, which has [4, 8] examples"),
+    ({}, ""), (np.float32(1.0), ""), ([1, 2], "")],
+    ids=["indivisible", "lengths", "empty", "scalar", "list"])
+def test_inputs_that_are_not_a_batch(inputs, message):
+  assert refusal(mirrored().run, own_number, inputs).startswith(f"inputs: {message}")
 
 
 @pytest.mark.parametrize("strategy, why", [
@@ -183,11 +171,9 @@ def test_xla_with_any_strategy_of_one_replica(strategy):
     assert [o.numpy().tolist() for o in outputs] == [[expected]]
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_a_run_inside_a_step_is_refused(devices):
-  replicator = mirrored(devices)
+def test_a_run_inside_a_step_is_refused(one_or_two):
   with pytest.raises(UsageError, match=r"py:\d+: Replicator.run: called inside a step"):
-    replicator.run(lambda x: replicator.run(lambda: x), np.zeros([2]))
+    one_or_two.run(lambda x: one_or_two.run(lambda: x), np.zeros([2]))
 
 
 def test_an_error_before_the_first_replica_begins_is_not_hidden():
@@ -209,9 +195,9 @@ def test_variables_of_a_scope_are_replicated(synchronous):
 
 
 def test_one_process_knows_its_part():
-  for strategy, devices, replicas in [
-      ("default", None, 1), ("one_device", None, 1), ("one_device", 4, 1), ("mirrored", None, 1),
-      ("mirrored", 3, 3), ("central_storage", 2, 2)]:
+  for strategy, devices, replicas in (
+      ("default", None, 1), ("one_device", 4, 1), ("mirrored", None, 1), ("mirrored", 3, 3),
+      ("central_storage", 2, 2)):
     replicator = Replicator(strategy, logical_cpus=devices)
     assert replicator.name == strategy
     assert replicator.num_replicas == replicator.num_local_replicas == replicas

@@ -11,18 +11,10 @@ import sys
 import pytest
 import tensorflow as tf
 
-from replicator.errors import UsageError
 from replicator.strategies import strategy
+from tests.programs.refusals import refusal
 
 ROOT = pathlib.Path(__file__).parents[3]
-
-
-def refusal(function, *args) -> str:
-  """The message, which must be one line."""
-  with pytest.raises(UsageError) as caught:
-    function(*args)
-  assert "\n" not in str(caught.value)
-  return str(caught.value)
 
 
 # ---- Names and devices --------------------------------------------------------------------------
@@ -38,21 +30,17 @@ def test_names(name, logical_cpus, kind):
   assert strategy.make(name, logical_cpus) is made  # Two would collide in their collectives.
 
 
-@pytest.mark.parametrize("name, hint", [
-    ("miror", " Did you mean 'mirrored'?"), ("central", " Did you mean 'central_storage'?"),
-    ("zzz", "")])
-def test_an_unknown_name(name, hint):
-  assert refusal(strategy.make, name) == (
-      f"Replicator.strategy = '{name}': no such strategy.{hint} Write one of: default, one_device, "
-      "mirrored, multi_worker_mirrored, central_storage, parameter_server, tpu")
-
-
-@pytest.mark.parametrize("count, problem", [
-    (0, "must be at least 1"), (-2, "must be at least 1"),
-    (9, "this process already runs with 8 logical CPUs; start a new one")])
-def test_impossible_numbers_of_logical_cpus(count, problem):
-  message = refusal(strategy.make, "mirrored", count)
-  assert message == f"Replicator.logical_cpus = {count}: {problem}"
+def test_an_unknown_name_or_number():
+  for name, hint in (("miror", " Did you mean 'mirrored'?"),
+                     ("central", " Did you mean 'central_storage'?"), ("zzz", "")):
+    assert refusal(strategy.make, name) == (
+        f"Replicator.strategy = '{name}': no such strategy.{hint} Write one of: default, "
+        "one_device, mirrored, multi_worker_mirrored, central_storage, parameter_server, tpu")
+  for count, problem in (
+      (0, "must be at least 1"), (-2, "must be at least 1"),
+      (9, "this process already runs with 8 logical CPUs; start a new one")):
+    assert refusal(strategy.make, "mirrored", count) == (
+        f"Replicator.logical_cpus = {count}: {problem}")
 
 
 def test_without_a_tpu():
@@ -97,20 +85,16 @@ except replicator.UsageError as error:
 # ---- Clusters -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, launch", [
-    ("multi_worker_mirrored", "python -m replicator.launch --workers=2 -- COMMAND"),
-    ("parameter_server", "python -m replicator.launch --workers=2 --ps=1 -- COMMAND")])
-def test_a_missing_tf_config(monkeypatch, name, launch):
+@pytest.mark.parametrize("name, launch, cluster, kind", [
+    ("multi_worker_mirrored", "--workers=2", {"worker": ["host:1", "host:2"]}, "worker"),
+    ("parameter_server", "--workers=2 --ps=1",
+     {"chief": ["host:1"], "worker": ["host:2"], "ps": ["host:3"]}, "chief")])
+def test_a_cluster_needs_tf_config_and_one_device_a_process(monkeypatch, name, launch, cluster,
+                                                            kind):
   monkeypatch.delenv("TF_CONFIG", raising=False)
   assert refusal(strategy.make, name) == (
       f"Replicator.strategy = '{name}': the environment has no TF_CONFIG; start all processes "
-      f"with: {launch}")
-
-
-@pytest.mark.parametrize("name, cluster, kind", [
-    ("multi_worker_mirrored", {"worker": ["host:1", "host:2"]}, "worker"),
-    ("parameter_server", {"chief": ["host:1"], "worker": ["host:2"], "ps": ["host:3"]}, "chief")])
-def test_the_processes_of_a_cluster_are_not_split_further(monkeypatch, name, cluster, kind):
+      f"with: python -m replicator.launch {launch} -- COMMAND")
   monkeypatch.setenv("TF_CONFIG", json.dumps(
       {"cluster": cluster, "task": {"type": kind, "index": 0}}))
   assert refusal(strategy.make, name, 2) == (
@@ -118,25 +102,14 @@ def test_the_processes_of_a_cluster_are_not_split_further(monkeypatch, name, clu
       "start more workers instead")
 
 
-@pytest.fixture(params=[0, 1], ids=["chief", "other"])
-def cluster_of_two(request, monkeypatch) -> int:
-  """The number of this process in a cluster, whose strategy replaces the handler of SIGTERM."""
+@pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])
+def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number, monkeypatch,
+                                                                          capsys):
   monkeypatch.setenv("TF_CONFIG", json.dumps({
-      "cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": request.param}}))
+      "cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": number}}))
   ignore = ctypes.c_void_p(signal.SIG_IGN.value)  # As C code does, past Python.
   monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy",
                       lambda: ctypes.CDLL(None).signal(signal.SIGTERM, ignore))
-  return request.param
-
-
-def test_the_chief_notes_that_the_ports_are_open(cluster_of_two, capsys):
-  strategy.make.__wrapped__("multi_worker_mirrored")
-  note = ("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
-          "without a password; see docs/guide/security.md\n")
-  assert capsys.readouterr().err == ("" if cluster_of_two else note)
-
-
-def test_a_strategy_keeps_the_handler_of_sigterm(cluster_of_two):
   received: list[int] = []
   previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
   try:
@@ -145,7 +118,6 @@ def test_a_strategy_keeps_the_handler_of_sigterm(cluster_of_two):
     assert received == [signal.SIGTERM]
   finally:
     signal.signal(signal.SIGTERM, previous)
-
-
-def test_this_process_has_the_devices_that_the_tests_need():
-  assert len(tf.config.list_logical_devices("CPU")) == 8
+  note = ("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
+          "without a password; see docs/guide/security.md\n")
+  assert capsys.readouterr().err == ("" if number else note)

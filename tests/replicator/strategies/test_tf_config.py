@@ -2,10 +2,8 @@
 
 import json
 
-import pytest
-
-from replicator.errors import UsageError
 from replicator.strategies import tf_config
+from tests.programs.refusals import refusal
 
 WORKERS = {"worker": ["127.0.0.1:4001", "127.0.0.1:4002"]}
 SERVERS = {"chief": ["host:1"], "worker": ["host:2"], "ps": ["host:3"]}
@@ -16,23 +14,14 @@ def config(cluster=WORKERS, kind="worker", index=0) -> dict:
 
 
 def test_a_good_tf_config_is_returned(monkeypatch):
-  for name, written in [
-      ("multi_worker_mirrored", config()),
+  for name, written in (
       ("multi_worker_mirrored", config(index=1)),
       ("multi_worker_mirrored", {**config(), "environment": "cloud"}),
       ("parameter_server", config(SERVERS, "chief")),
       ("parameter_server", config(SERVERS, "ps")),
-      ("parameter_server", config({**SERVERS, "chief": ["[::1]:80"]}, "worker"))]:
+      ("parameter_server", config({**SERVERS, "chief": ["[::1]:80"]}, "worker"))):
     monkeypatch.setenv("TF_CONFIG", json.dumps(written))
     assert tf_config.read(name) == written
-
-
-def refusal(strategy: str) -> str:
-  """The message, which must be one line."""
-  with pytest.raises(UsageError) as caught:
-    tf_config.read(strategy)
-  assert "\n" not in str(caught.value)
-  return str(caught.value)
 
 
 def form(text: str) -> str:
@@ -69,46 +58,42 @@ BAD_CONFIGS = {
 
 
 def test_a_bad_tf_config_is_refused_in_one_line(monkeypatch):
-  for text, words in BAD_CONFIGS.items():
+  for text, expected in BAD_CONFIGS.items():
     monkeypatch.setenv("TF_CONFIG", text)
-    message = refusal("multi_worker_mirrored")
-    assert message.startswith("TF_CONFIG") and words in message, text
-
-
-def test_a_parameter_server_cluster_needs_all_kinds(monkeypatch):
-  for missing in SERVERS:
-    cluster = {kind: addresses for kind, addresses in SERVERS.items() if kind != missing}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config(cluster, next(iter(cluster)))))
-    assert refusal("parameter_server") == (
-        f"TF_CONFIG: 'parameter_server' needs {missing} in the cluster, which has: "
-        f"{', '.join(cluster)}")
+    message = refusal(tf_config.read, "multi_worker_mirrored")
+    assert message.startswith("TF_CONFIG") and expected in message, text
 
 
 def test_the_chief_is_counted_before_the_workers():
-  workers = {"worker": ["a:2", "a:3"]}
-  assert tf_config.worker_number(workers, "worker", 1) == 1
-  with_chief = {"chief": ["a:1"], **workers, "evaluator": ["a:4"]}
-  assert [tf_config.worker_number(with_chief, *task) for task in (
+  cluster = {"chief": ["a:1"], "worker": ["a:2", "a:3"], "evaluator": ["a:4"]}
+  assert tf_config.worker_number({"worker": ["a:1", "a:2"]}, "worker", 1) == 1
+  assert [tf_config.worker_number(cluster, *task) for task in (
       ("chief", 0), ("worker", 0), ("worker", 1))] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name, cluster, kind, message", [
+NO_PART = ("the task type '{}' takes no part in '{}' training; start only {} processes (the "
+           "training evaluates by itself)")
+# The strategy, the cluster, the task's type, and the message.
+BAD_CLUSTERS = [
     ("multi_worker_mirrored", {"worker": ["a:1"]}, "evaluator",
-     "TF_CONFIG: the task type 'evaluator' takes no part in 'multi_worker_mirrored' training; "
-     "start only chief and worker processes (the training evaluates by itself)"),
+     NO_PART.format("evaluator", "multi_worker_mirrored", "chief and worker")),
     ("multi_worker_mirrored", {"worker": ["a:1"], "ps": ["a:2"]}, "ps",
-     "TF_CONFIG: the task type 'ps' takes no part in 'multi_worker_mirrored' training; start "
-     "only chief and worker processes (the training evaluates by itself)"),
-    ("parameter_server", {"chief": ["a:1"], "worker": ["a:2"], "ps": ["a:3"],
-                          "evaluator": ["a:4"]}, "evaluator",
-     "TF_CONFIG: the task type 'evaluator' takes no part in 'parameter_server' training; start "
-     "only chief, worker and ps processes (the training evaluates by itself)"),
+     NO_PART.format("ps", "multi_worker_mirrored", "chief and worker")),
+    ("parameter_server", {**SERVERS, "evaluator": ["a:4"]}, "evaluator",
+     NO_PART.format("evaluator", "parameter_server", "chief, worker and ps")),
     ("multi_worker_mirrored", {"worker": ["a:1"], "chief": ["a:2", "a:3"]}, "worker",
-     "TF_CONFIG: cluster['chief'] has 2 addresses; a cluster has one chief at most"),
+     "cluster['chief'] has 2 addresses; a cluster has one chief at most"),
     ("multi_worker_mirrored", {"worker": ["a:1"], "master": ["a:2"]}, "worker",
-     "TF_CONFIG: the cluster has an unknown job 'master'; write one of: chief, worker, ps, "
-     "evaluator")])
-def test_a_task_that_takes_no_part(monkeypatch, name, cluster, kind, message):
-  monkeypatch.setenv("TF_CONFIG", json.dumps(
-      {"cluster": cluster, "task": {"type": kind, "index": 0}}))
-  assert refusal(name) == message
+     "the cluster has an unknown job 'master'; write one of: chief, worker, ps, evaluator"),
+    ("parameter_server", {"worker": ["a:1"], "ps": ["a:2"]}, "worker",
+     "'parameter_server' needs chief in the cluster, which has: worker, ps"),
+    ("parameter_server", {"chief": ["a:1"], "ps": ["a:2"]}, "chief",
+     "'parameter_server' needs worker in the cluster, which has: chief, ps"),
+    ("parameter_server", {"chief": ["a:1"], "worker": ["a:2"]}, "chief",
+     "'parameter_server' needs ps in the cluster, which has: chief, worker")]
+
+
+def test_a_cluster_that_does_not_fit_the_strategy_is_refused(monkeypatch):
+  for name, cluster, kind, message in BAD_CLUSTERS:
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config(cluster, kind)))
+    assert refusal(tf_config.read, name) == f"TF_CONFIG: {message}"
