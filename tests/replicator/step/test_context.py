@@ -12,16 +12,19 @@ def where() -> tf.Tensor:
   return tf.stack([tf.cast(replica_id(), tf.int64), num_replicas(), step_number()])
 
 
-def test_each_replica_knows_its_number_and_how_many_there_are(synchronous):
+def test_each_replica_knows_its_number_how_many_there_are_and_the_step(synchronous):
   replicas = synchronous.num_replicas
-  assert [list(r.numpy()) for r in synchronous.run(where)] == [
-      [i, replicas, 0] for i in range(replicas)]
-
-
-def test_steps_are_counted_over_all_functions(synchronous):
   other = lambda: where() + 0
-  seen = [[int(r[2]) for r in synchronous.run(f)] for f in (where, other, where)]
-  assert seen == [[step] * synchronous.num_replicas for step in range(3)]
+  for step, function in enumerate((where, other, where)):  # Counted over all functions.
+    assert [list(r.numpy()) for r in synchronous.run(function)] == [
+        [i, replicas, step] for i in range(replicas)]
+
+
+def test_an_eager_step_is_a_step(run_eagerly, one_or_two):
+  run_eagerly()
+  for step in range(2):
+    assert [list(r.numpy()) for r in one_or_two.run(where)] == [
+        [i, one_or_two.num_replicas, step] for i in range(one_or_two.num_replicas)]
 
 
 def test_outside_a_step_code_is_replica_0_of_1_at_step_0():
@@ -29,16 +32,9 @@ def test_outside_a_step_code_is_replica_0_of_1_at_step_0():
   assert list(tf.function(where)().numpy()) == [0, 1, 0]
 
 
-def test_a_scope_is_outside_of_all_replicas(synchronous):
-  with synchronous.scope():
+def test_a_scope_is_outside_of_all_replicas(one_or_two):
+  with one_or_two.scope():
     assert list(where().numpy()) == [0, 1, 0]
-
-
-def test_an_eager_step_is_a_step(run_eagerly, synchronous):
-  run_eagerly()
-  synchronous.run(where)
-  assert [list(r.numpy()) for r in synchronous.run(where)] == [
-      [i, synchronous.num_replicas, 1] for i in range(synchronous.num_replicas)]
 
 
 def test_a_step_that_raises_is_left():
@@ -49,8 +45,8 @@ def test_a_step_that_raises_is_left():
   assert int(step_number()) == 0
 
 
-def test_a_replica_knows_its_share_of_the_global_batch(synchronous, monkeypatch):
+def test_a_replica_knows_its_share_of_the_global_batch(one_or_two, monkeypatch):
   monkeypatch.setattr(context.run, "global_batch_size", 12)
   assert batch_size() == 12
-  share = 12 // synchronous.num_replicas
-  assert synchronous.run(lambda: batch_size()) == [share] * synchronous.num_replicas
+  share = 12 // one_or_two.num_replicas
+  assert one_or_two.run(lambda: batch_size()) == [share] * one_or_two.num_replicas

@@ -1,6 +1,7 @@
 """The draws have their distributions, and what cannot be drawn is refused."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import replicator
 from replicator import Replicator, random
 from replicator.errors import UsageError
 from replicator.step import random_bits
+from tests.programs.refusals import refusal
 
 # ---- The distributions --------------------------------------------------------------------------
 
@@ -36,12 +38,9 @@ def test_uniform_has_its_distribution(dtype):
   assert drawn.dtype == dtype
   assert -1.0 <= drawn.numpy().min() < -0.999 and 2.999 < drawn.numpy().max() < 3.0
   assert scipy.stats.kstest(drawn.numpy(), "uniform", args=(-1.0, 4.0)).pvalue > SMALLEST_P
-
-
-def test_integers_have_their_distribution():
-  drawn = random.uniform("label", [COUNT], -3, 7, "int32")
-  assert drawn.dtype == tf.int32
-  values, counts = np.unique(drawn, return_counts=True)
+  integers = random.uniform("label", [COUNT], -3, 7, "int32")
+  assert integers.dtype == tf.int32
+  values, counts = np.unique(integers, return_counts=True)
   assert list(values) == list(range(-3, 7))
   assert scipy.stats.chisquare(counts).pvalue > SMALLEST_P
 
@@ -56,12 +55,11 @@ def test_truncated_normal_has_its_distribution(dtype):
   assert abs(np.std(standard) - 0.880) < 0.005
 
 
-@pytest.mark.parametrize("p", [0.0, 0.01, 0.7, 1.0])
-def test_bernoulli_has_its_probability(p):
-  drawn = random.bernoulli("b", [COUNT], p)
-  assert drawn.dtype == tf.bool
-  count = np.count_nonzero(drawn)
-  assert scipy.stats.binomtest(count, COUNT, p).pvalue > SMALLEST_P
+def test_bernoulli_has_its_probability():
+  for p in (0.0, 0.01, 0.7, 1.0):
+    drawn = random.bernoulli("b", [COUNT], p)
+    assert drawn.dtype == tf.bool
+    assert scipy.stats.binomtest(np.count_nonzero(drawn), COUNT, p).pvalue > SMALLEST_P
 
 
 def test_bernoulli_takes_a_probability_of_each_example():
@@ -88,12 +86,13 @@ def test_categorical_has_its_distribution(dtype):
 INF, NAN = math.inf, math.nan
 
 
-@pytest.mark.parametrize("logits, classes", [
-    ([0.0], {0}), ([-1e30], {0}), ([3e38, -3e38, 3e38], {0, 2}), ([-INF, -INF, -5.0, -INF], {2}),
-    ([INF, 0.0, INF, -INF], {0, 2}), ([NAN, 0.0, 1.0], {-1}), ([0.0, INF, NAN], {-1}),
-    ([-INF, -INF], {-1})])
-def test_categorical_at_the_ends_of_its_range(logits, classes):
-  assert set(random.categorical("c", tf.constant([logits] * 100)).numpy()) == classes
+def test_categorical_at_the_ends_of_its_range():
+  for logits, classes in (
+      ([0.0], {0}), ([-1e30], {0}), ([3e38, -3e38, 3e38], {0, 2}),
+      ([-INF, -INF, -5.0, -INF], {2}), ([INF, 0.0, INF, -INF], {0, 2}), ([NAN, 0.0, 1.0], {-1}),
+      ([0.0, INF, NAN], {-1}), ([-INF, -INF], {-1})):
+    drawn = random.categorical("c", tf.constant([logits] * 100)).numpy()
+    assert set(drawn) == classes, logits
 
 
 def test_permutations_are_independent_and_equally_likely():
@@ -127,16 +126,11 @@ def test_normal_is_finite_and_symmetric_at_its_ends(monkeypatch, dtype):
   assert low >= -2 and high <= 2
 
 
-def test_dtypes_follow_the_run(float64):
-  assert random.normal("z", [2]).dtype == tf.float64
-  assert random.uniform("u", [2]).dtype == tf.float64
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_in_other_precisions_draws_are_float32(set_precision, policy):
+@pytest.mark.parametrize("policy, dtype", [
+    ("float32", "float32"), ("float64", "float64"), ("mixed_bfloat16", "float32")])
+def test_dtypes_follow_the_run(set_precision, policy, dtype):
   set_precision(policy)
-  assert random.normal("z", [2]).dtype == tf.float32
-  assert random.uniform("u", [2]).dtype == tf.float32
+  assert random.normal("z", [2]).dtype == random.uniform("u", [2]).dtype == dtype
 
 
 # ---- What is refused ----------------------------------------------------------------------------
@@ -164,10 +158,9 @@ def in_a_switch_of_a_while_loop():
 
 @pytest.mark.parametrize("step", [in_a_function, in_a_while_loop, in_a_cond,
                                   in_a_switch_of_a_while_loop])
-@pytest.mark.parametrize("strategy, devices", [("one_device", None), ("mirrored", 2)])
-def test_a_draw_in_a_branch_or_loop_of_the_step_is_refused(strategy, devices, step):
+def test_a_draw_in_a_branch_or_loop_of_the_step_is_refused(step):
   with pytest.raises(UsageError, match="random stream 'z': drawn inside a "):
-    Replicator(strategy, logical_cpus=devices).run(step)
+    Replicator("mirrored", logical_cpus=2).run(step)
 
 
 def test_a_draw_in_a_compiled_function_outside_of_steps_is_refused():
@@ -175,7 +168,7 @@ def test_a_draw_in_a_compiled_function_outside_of_steps_is_refused():
     in_a_function()
 
 
-@pytest.mark.parametrize("draw_it, message", [
+BAD_DRAWS = [
     (lambda: random.normal("z", []), "'z': draws for the examples of a batch; write a shape"),
     (lambda: random.normal("z", tf.TensorShape([None, 3])), r"'z': .*unknown shape \[None, 3\]"),
     (lambda: random.uniform("u", [2], 0, 9, "int8"), "'u': does not draw int8; write 'int32'"),
@@ -186,8 +179,9 @@ def test_a_draw_in_a_compiled_function_outside_of_steps_is_refused():
     (lambda: random.categorical("c", [0.0, 1.0]), r"'c': logits of shape \(2,\); write \[n, k\]"),
     (lambda: random.categorical("c", tf.zeros([3, 0])), r"'c': logits of shape \(3, 0\)"),
     (lambda: random.permutation("p", [3]), r"'p': a permutation of shape \[3\]; write \[n, k\]"),
-])
-def test_bad_input_is_refused_in_one_line(draw_it, message):
-  with pytest.raises(UsageError, match=message) as error:
-    draw_it()
-  assert "\n" not in str(error.value)
+]
+
+
+def test_bad_input_is_refused_in_one_line():
+  for draw_it, message in BAD_DRAWS:
+    assert re.search(message, refusal(draw_it))

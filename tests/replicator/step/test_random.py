@@ -59,18 +59,11 @@ def drawn_alone() -> dict[str, np.ndarray]:
 # ---- The same draws everywhere ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy, devices", [
-    ("default", None), ("central_storage", 2), ("mirrored", 2), ("mirrored", 4)])
+@pytest.mark.parametrize("strategy, devices", [("central_storage", 2), ("mirrored", 8)])
 def test_the_global_batch_gets_the_same_draws_under_every_strategy(strategy, devices):
   expected, drawn = drawn_alone(), draw(Replicator(strategy, logical_cpus=devices))
   for name, values in expected.items():
     np.testing.assert_array_equal(drawn[name], values, err_msg=name)
-
-
-def test_eight_replicas_get_the_same_draws():
-  draws = lambda rows: {"z": random.normal("z", [rows, 7])}
-  np.testing.assert_array_equal(draw(Replicator("mirrored", logical_cpus=8), draws)["z"],
-                                draw(one(), draws)["z"])
 
 
 def test_xla_draws_the_same():
@@ -80,11 +73,10 @@ def test_xla_draws_the_same():
     np.testing.assert_allclose(drawn[name], values, rtol=INEXACT.get(name, 0), err_msg=name)
 
 
-@pytest.mark.parametrize("strategy, devices", [("one_device", None), ("mirrored", 2)])
-def test_eager_steps_draw_the_same(run_eagerly, strategy, devices):
+def test_eager_steps_draw_the_same(run_eagerly):
   expected = drawn_alone()
   run_eagerly()
-  drawn = draw(Replicator(strategy, logical_cpus=devices))
+  drawn = draw(Replicator("mirrored", logical_cpus=2))
   for name, values in expected.items():
     np.testing.assert_array_equal(drawn[name], values, err_msg=name)
 
@@ -119,8 +111,8 @@ def test_micro_batches_in_a_loop_draw_what_the_batch_does():
   assert_first_step(in_parts(one(), 4))
 
 
-@pytest.mark.parametrize("large_row", [4096, 1], ids=["all_rows", "row_by_row"])
-@pytest.mark.parametrize("with_collective", [False, True], ids=["loop", "unrolled"])
+@pytest.mark.parametrize("with_collective, large_row", [
+    (False, 4096), (True, 4096), (False, 1)], ids=["loop", "unrolled", "row_by_row"])
 def test_micro_batches_on_two_replicas_draw_what_the_batch_does(
     monkeypatch, with_collective, large_row):
   monkeypatch.setattr(random_bits, "_LARGE_ROW", large_row)
@@ -134,13 +126,12 @@ def test_micro_batches_draw_the_same_eagerly(run_eagerly):
   assert_first_step(in_parts(one(), 2))
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_a_replica_makes_the_bits_of_its_own_rows_only(monkeypatch, replicas):
+def test_a_replica_makes_the_bits_of_its_own_rows_only(monkeypatch):
   made = []
   make = tf.raw_ops.StatelessRandomUniformFullIntV2
   monkeypatch.setattr(tf.raw_ops, "StatelessRandomUniformFullIntV2", lambda shape, **arguments: (
       made.append(shape[0]), make(shape=shape, **arguments))[1])
-  Replicator("mirrored", logical_cpus=replicas).run(lambda: random.normal("z", [4, 8]))
+  Replicator("mirrored", logical_cpus=2).run(lambda: random.normal("z", [4, 8]))
   assert max(made) == 4 * 8
 
 
