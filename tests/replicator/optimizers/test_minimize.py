@@ -57,8 +57,8 @@ def train(replicator: Replicator, update: str) -> tuple[list[float], np.ndarray]
 
 
 @pytest.mark.parametrize("update", ["minimized", "in_micro_batches"])
-def test_updates_are_those_of_a_tape(float64, synchronous, update):
-  losses, kernel = train(synchronous, update)
+def test_updates_are_those_of_a_tape(float64, one_or_two, update):
+  losses, kernel = train(one_or_two, update)
   expected_losses, expected_kernel = train(Replicator("one_device"), "by_hand")
   assert expected_losses[0] > expected_losses[2]
   np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
@@ -73,12 +73,12 @@ def two_parts():
   gin.clear_config()
 
 
-def test_minimize_divides_the_batch_by_itself(float64, two_parts, synchronous, monkeypatch):
+def test_minimize_divides_the_batch_by_itself(float64, two_parts, one_or_two, monkeypatch):
   sizes, loss = set(), Regression.loss
   monkeypatch.setattr(Regression, "loss",
                       lambda self, x, y: sizes.add(x.shape[0]) or loss(self, x, y))
-  losses, kernel = train(synchronous, "minimized")
-  assert sizes == {len(X) // synchronous.num_replicas // 2}
+  losses, kernel = train(one_or_two, "minimized")
+  assert sizes == {len(X) // one_or_two.num_replicas // 2}
   expected_losses, expected_kernel = train(Replicator("one_device"), "by_hand")
   np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
   np.testing.assert_allclose(kernel, expected_kernel, rtol=1e-12)
@@ -138,8 +138,7 @@ def test_eager_updates_are_those_of_a_tape(float64, run_eagerly):
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("update", ["minimize", "microbatch"])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas, update", [(1, "minimize"), (2, "microbatch")])
 def test_small_gradients_of_float16_layers_arrive(set_precision, replicas, update):
   set_precision("mixed_float16")
   replicator = Replicator("mirrored", logical_cpus=replicas)

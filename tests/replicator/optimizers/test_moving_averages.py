@@ -19,9 +19,9 @@ from tests.replicator.optimizers.small_network import (
 
 
 @pytest.mark.parametrize("decay, start", [(0.99, 0), (0.9, 2)])
-def test_averages_are_the_closed_form(float64, synchronous, decay, start):
+def test_averages_are_the_closed_form(float64, one_or_two, decay, start):
   trajectory, wrapped = train(
-      synchronous, OPTIMIZERS["momentum"], 5, ema_decay=decay, ema_start=start)
+      one_or_two, OPTIMIZERS["momentum"], 5, ema_decay=decay, ema_start=start)
   assert_close([averages_of(wrapped)], [moving_average(trajectory, decay, start)])
 
 
@@ -32,21 +32,21 @@ def test_until_the_start_the_average_is_a_copy():
     np.testing.assert_array_equal(average, value)
 
 
-def test_a_target_network_is_copied_once_in_so_many_updates(float64, synchronous):
-  trajectory, wrapped = train(synchronous, OPTIMIZERS["momentum"], 5, ema_decay=0.0, ema_every=2)
+def test_a_target_network_is_copied_once_in_so_many_updates(float64, one_or_two):
+  trajectory, wrapped = train(one_or_two, OPTIMIZERS["momentum"], 5, ema_decay=0.0, ema_every=2)
   for average, value in zip(averages_of(wrapped), trajectory[3], strict=True):
     np.testing.assert_array_equal(average, value)
 
 
-def test_an_average_can_move_once_in_so_many_updates(float64, synchronous):
-  trajectory, wrapped = train(synchronous, OPTIMIZERS["momentum"], 5, ema_decay=0.9, ema_every=2)
+def test_an_average_can_move_once_in_so_many_updates(float64, one_or_two):
+  trajectory, wrapped = train(one_or_two, OPTIMIZERS["momentum"], 5, ema_decay=0.9, ema_every=2)
   points = [WEIGHTS, trajectory[1], trajectory[3]]
   expected = [0.81 * a + 0.09 * b + 0.1 * c for a, b, c in zip(*points, strict=True)]
   assert_close([averages_of(wrapped)], [expected])
 
 
-def test_the_average_begins_as_the_initial_weights(synchronous):
-  _, wrapped = train(synchronous, OPTIMIZERS["SGD"], 0, ema_decay=0.9)
+def test_the_average_begins_as_the_initial_weights(one_or_two):
+  _, wrapped = train(one_or_two, OPTIMIZERS["SGD"], 0, ema_decay=0.9)
   for average, value in zip(averages_of(wrapped), WEIGHTS, strict=True):
     np.testing.assert_array_equal(average, value.astype(np.float32))
   assert not any(average.trainable for average in wrapped.averages)

@@ -69,24 +69,24 @@ def test_by_default_an_update_that_is_not_finite_is_made_and_counted(float64):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("bad, count", [(6e4, 0), (np.inf, 1), (-np.inf, 1), (np.nan, 1)])
-def test_every_number_that_is_not_finite_counts(dtype, bad, count):
-  values = tf.cast(tf.constant([6e4, 6e4, bad, -6e4]), dtype)
+def test_every_number_that_is_not_finite_counts(dtype):
   variables = [keras.Variable(tf.zeros([4]), dtype=dtype), keras.Variable(0.0, dtype="float32")]
-  wrapped = wrap_optimizer(K.SGD(1.0), variables)
-  wrapped.apply([values, tf.constant(1.0)])
-  assert wrapped.nonfinite_updates.numpy() == count
+  for bad, count in ((6e4, 0), (np.inf, 1), (-np.inf, 1), (np.nan, 1)):
+    values = tf.cast(tf.constant([6e4, 6e4, bad, -6e4]), dtype)
+    wrapped = wrap_optimizer(K.SGD(1.0), variables)
+    wrapped.apply([values, tf.constant(1.0)])
+    assert wrapped.nonfinite_updates.numpy() == count
 
 
-@pytest.mark.parametrize("bad", range(3))
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_a_gradient_of_any_variable_that_is_not_finite_skips_the_update_of_all(bad, clip_norm):
+def test_a_gradient_of_any_variable_that_is_not_finite_skips_the_update_of_all(clip_norm):
   # Two dtypes are joined apart.
   variables = [keras.Variable(tf.zeros([2]), dtype=dtype)
                for dtype in ("float32", "float32", "float64")]
   wrapped = wrap_optimizer(K.SGD(1.0), variables, skip_nonfinite=True, clip_norm=clip_norm)
-  wrapped.apply([tf.constant([np.nan if i == bad else 1.0, 1.0], v.dtype)
-                 for i, v in enumerate(variables)])
-  assert wrapped.nonfinite_updates.numpy() == 1
-  for variable in variables:
-    np.testing.assert_array_equal(variable, [0.0, 0.0])
+  for bad in range(3):
+    wrapped.apply([tf.constant([np.nan if i == bad else 1.0, 1.0], v.dtype)
+                   for i, v in enumerate(variables)])
+    assert wrapped.nonfinite_updates.numpy() == bad + 1
+    for variable in variables:
+      np.testing.assert_array_equal(variable, [0.0, 0.0])
