@@ -12,7 +12,6 @@ RNG = np.random.default_rng(0)
 
 MIXED = {
     "GlobalBatchNorm": lambda: GlobalBatchNorm(),
-    "SpectralNorm of Dense": lambda: SpectralNorm(keras.layers.Dense(3)),
     "SpectralNorm of Conv2D": lambda: SpectralNorm(keras.layers.Conv2D(3, 3, padding="same")),
 }
 

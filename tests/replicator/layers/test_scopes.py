@@ -10,9 +10,9 @@ from replicator import Dropout, GlobalBatchNorm, SpectralNorm, random, wrap_opti
 X = np.random.default_rng(0).normal(size=[8, 5])
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-@pytest.mark.parametrize("make", [
-    GlobalBatchNorm, lambda: SpectralNorm(keras.layers.Dense(3))], ids=["batch", "spectral"])
+@pytest.mark.parametrize("make, mapped", [
+    (GlobalBatchNorm, True), (GlobalBatchNorm, False),
+    (lambda: SpectralNorm(keras.layers.Dense(3)), True)], ids=["mapped", "batch", "spectral"])
 def test_a_scope_keeps_what_a_layer_would_assign(float64, make, mapped):
   layer = make()
   layer.build(X.shape)

@@ -198,8 +198,8 @@ def power_iteration(w: np.ndarray, u: np.ndarray, iterations: int):
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
-def test_a_spectral_norm_step_is_the_closed_form(float64, synchronous, iterations):
-  layer = dense(synchronous, power_iterations=iterations)
+def test_a_spectral_norm_step_is_the_closed_form(float64, one_or_two, iterations):
+  layer = dense(one_or_two, power_iterations=iterations)
   w, u = kernel_of(layer), layer.u.numpy()
   bias = layer.layer.bias.numpy()
   batch = {"x": RNG.normal(size=[8, 6]), "t": RNG.normal(size=[8, 4])}
@@ -211,7 +211,7 @@ def test_a_spectral_norm_step_is_the_closed_form(float64, synchronous, iteration
     gradients = tape.gradient(loss, [layer.kernel.value, layer.layer.bias.value])
     return {"y": y, "gradients": all_mean(gradients), "u": tf.identity(layer.u.value)}
 
-  results = synchronous.run(step, batch)
+  results = one_or_two.run(step, batch)
   u, v, sigma = power_iteration(w, u, iterations)
   close(np.concatenate([r["y"] for r in results]), batch["x"] @ w / sigma + bias, 1e-12)
   # Eq. 9 and 10 of the paper, with G the gradient for the normalized kernel and
@@ -226,13 +226,13 @@ def test_a_spectral_norm_step_is_the_closed_form(float64, synchronous, iteration
   np.testing.assert_array_equal(kernel_of(layer), w)  # The kernel is never overwritten.
 
 
-def test_inference_does_not_move_the_vector(float64, synchronous):
-  layer = dense(synchronous)
+def test_inference_does_not_move_the_vector(float64, one_or_two):
+  layer = dense(one_or_two)
   before, x = layer.u.numpy(), RNG.normal(size=[4, 6])
   unit = before / np.linalg.norm(before)
   expected = x @ kernel_of(layer) / power_iteration(kernel_of(layer), unit, 0)[2]
   for _ in range(2):
-    outputs = np.concatenate(synchronous.run(layer, x))
+    outputs = np.concatenate(one_or_two.run(layer, x))
     close(outputs, expected + layer.layer.bias.numpy(), 1e-12)
   np.testing.assert_array_equal(layer.u.numpy(), before)
 
@@ -245,8 +245,8 @@ def test_a_call_made_twice_in_a_step_iterates_twice(float64):
   close(layer.u.numpy(), power_iteration(kernel_of(layer), u, 2)[0], 1e-12)
 
 
-def test_weights_replaced_by_an_enclosing_scope_are_used(float64, synchronous):
-  layer = dense(synchronous)
+def test_weights_replaced_by_an_enclosing_scope_are_used(float64, one_or_two):
+  layer = dense(one_or_two)
   kernel, bias, x = RNG.normal(size=[6, 4]), RNG.normal(size=[4]), RNG.normal(size=[4, 6])
   unit = layer.u.numpy() / np.linalg.norm(layer.u)
   expected = x @ kernel / power_iteration(kernel, unit, 0)[2] + bias
@@ -254,7 +254,7 @@ def test_weights_replaced_by_an_enclosing_scope_are_used(float64, synchronous):
     replaced = [(layer.kernel, tf.constant(kernel)), (layer.layer.bias, tf.constant(bias))]
     with keras.StatelessScope(replaced, initialize_variables=False):
       return layer(x, training=False)
-  close(np.concatenate(synchronous.run(step, x)), expected, 1e-12)
+  close(np.concatenate(one_or_two.run(step, x)), expected, 1e-12)
   close(step(tf.constant(x)), expected, 1e-12)
   assert not np.array_equal(kernel_of(layer), kernel)
 
@@ -270,12 +270,12 @@ def test_a_layer_without_one_kernel_is_refused(make, shape, message):
     SpectralNorm(make()).build(shape)
 
 
-@pytest.mark.parametrize("options", [{"mode": "full"}, {"mode": "larger_than"},
-                                     {"mode": "list_of_layers", "layer_names": ["x"]}])
-def test_a_layer_that_keras_recomputes_is_refused(options):
-  with keras.RematScope(**options):
-    layer = L.Dense(2, name="x")
-  with pytest.raises(UsageError, match=r"'x' was made in a keras.RematScope.*make it outside"):
-    SpectralNorm(layer)
+def test_a_layer_that_keras_recomputes_is_refused():
+  for options in ({"mode": "full"}, {"mode": "larger_than"},
+                  {"mode": "list_of_layers", "layer_names": ["x"]}):
+    with keras.RematScope(**options):
+      layer = L.Dense(2, name="x")
+    with pytest.raises(UsageError, match=r"'x' was made in a keras.RematScope.*make it outside"):
+      SpectralNorm(layer)
   with keras.RematScope(mode="activations"):
     SpectralNorm(L.Dense(2))

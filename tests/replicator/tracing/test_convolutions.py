@@ -39,15 +39,12 @@ def test_a_strided_1x1_kernel_with_few_input_channels_is_found():
       f"a convolution with the kernel [1, 1, 4, 8]{place}"]
 
 
-@pytest.mark.parametrize("kernel, strides, options", [
-    ([1, 1, 16, 8], 2, {}),
-    ([1, 1, 4, 8], 1, {}),
-    ([3, 3, 4, 8], 2, {}),
-    ([1, 1, 4, 8], 2, {"dtype": tf.float64}),
-    ([1, 1, 4, 8], 2, {"backward": False}),
-], ids=["many channels", "no stride", "3x3", "float64", "no gradient"])
-def test_others_are_not(kernel, strides, options):
-  assert found(kernel, strides, **options) == []
+def test_others_are_not():
+  assert found([1, 1, 16, 8], 2) == []  # Many channels.
+  assert found([1, 1, 4, 8], 1) == []
+  assert found([3, 3, 4, 8], 2) == []
+  assert found([1, 1, 4, 8], 2, tf.float64) == []
+  assert found([1, 1, 4, 8], 2, backward=False) == []
 
 
 def test_where_onednn_does_not_compute_it_nothing_is_unsafe(monkeypatch):
