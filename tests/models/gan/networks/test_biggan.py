@@ -8,6 +8,7 @@ import tensorflow as tf
 import replicator
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator, BigGANGenerator
 from replicator.errors import UsageError
+from tests.models.gan.networks.plain import normalized, pooled, upsampled
 from tests.models.gan.networks.sizes import count_parameters
 
 
@@ -100,22 +101,6 @@ def test_shapes_and_ranges(resolution, num_classes):
 def conv(x, layer):
   x = tf.nn.conv2d(x, normalized(layer), 1, "SAME")
   return x + layer.layer.bias if layer.layer.use_bias else x
-
-
-def normalized(layer):
-  """A kernel divided by its largest singular value; also sets the layer's singular vector."""
-  matrix = layer.kernel.numpy().reshape(-1, layer.kernel.shape[-1])
-  _, singular_values, vectors = np.linalg.svd(matrix)
-  layer.u.assign(vectors[:1])
-  return layer.kernel.numpy() / singular_values[0]
-
-
-def upsampled(x):
-  return tf.repeat(tf.repeat(x, 2, axis=1), 2, axis=2)
-
-
-def pooled(x):
-  return (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
 
 
 def standardized(x):

@@ -13,6 +13,7 @@ from models.gan.networks.biggan_deep import (
   DeepUpBlock,
 )
 from replicator.errors import UsageError
+from tests.models.gan.networks.plain import normalized, pooled
 from tests.models.gan.networks.sizes import count_parameters
 
 LABELS = tf.constant([2, 0, 1])
@@ -63,20 +64,8 @@ def test_shapes_and_ranges(resolution, num_classes):
   assert [len(network.variables) for network in (generator, discriminator)] == variables
 
 
-def normalized(layer):
-  """A kernel divided by its largest singular value; also sets the layer's singular vector."""
-  matrix = layer.kernel.numpy().reshape(-1, layer.kernel.shape[-1])
-  _, singular_values, vectors = np.linalg.svd(matrix)
-  layer.u.assign(vectors[:1])
-  return layer.kernel.numpy() / singular_values[0]
-
-
 def conv(x, layer):
   return tf.nn.conv2d(x, normalized(layer), 1, "SAME") + layer.layer.bias
-
-
-def pooled(x):
-  return (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
 
 
 def built(block, shape):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from models.gan.networks.dcgan import ARCHITECTURES, DCGANDiscriminator, DCGANGenerator
 from replicator.errors import UsageError
 from tests.models.gan.networks.second_order import assert_penalty_gradient
+from tests.models.gan.networks.sizes import count_parameters
 
 LABELS = tf.constant([2, 0, 1])
 
@@ -23,20 +24,15 @@ def normal(*shape, dtype="float64"):
   return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
 
 
-def count(make) -> int:
-  with tf.Graph().as_default():  # The variables have shapes there, and take no memory.
-    return sum(int(np.prod(v.shape)) for v in make().trainable_variables)
-
-
 def test_published_sizes():
   # The weights that the authors' code lists for 64 pixels (Newmu/dcgan_code,
   # faces/train_uncond_dcgan.py): with ngf = ndf = 128, gw, gg, gb, ... and dw, dw2, dg2, db2, ...
   maps = 25 * (1024 * 512 + 512 * 256 + 256 * 128 + 128 * 3)
   g = 100 * 16384 + 2 * 16384 + maps + 2 * (512 + 256 + 128)
-  assert count(lambda: DCGANGenerator(64)) == g == 18_885_760
-  assert count(lambda: DCGANDiscriminator(64)) == maps + 2 * (256 + 512 + 1024) + 16384
+  assert count_parameters(lambda: DCGANGenerator(64)) == g == 18_885_760
+  assert count_parameters(lambda: DCGANDiscriminator(64)) == maps + 2 * (256 + 512 + 1024) + 16384
   # Biases instead of factors and offsets.
-  without = count(lambda: DCGANDiscriminator(64, batch_norm=False))
+  without = count_parameters(lambda: DCGANDiscriminator(64, batch_norm=False))
   assert without == maps + (256 + 512 + 1024) + 16384
 
 

@@ -9,6 +9,7 @@ from models.gan.networks import r3gan_blocks
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.r3gan_blocks import grouped_conv2d
 from replicator.errors import UsageError
+from tests.models.gan.networks.sizes import count_parameters
 
 SMALL = {"widths": (12, 8, 4), "groups": (4, 2, 1)}
 LABELS = tf.constant([2, 0, 1])
@@ -31,11 +32,6 @@ def normal(*shape, dtype="float64"):
   return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
 
 
-def count(make) -> int:
-  with tf.Graph().as_default():  # The variables have shapes there, and take no memory.
-    return sum(int(np.prod(v.shape)) for v in make().trainable_variables)
-
-
 IMAGENET32, IMAGENET64 = ({"widths": (1536,) * n, "groups": (96,) * n} for n in (4, 5))
 
 
@@ -47,8 +43,8 @@ IMAGENET32, IMAGENET64 = ({"widths": (1536,) * n, "groups": (96,) * n} for n in 
     ({"resolution": 32, "num_classes": 1000, **IMAGENET32}, 82_914_304, 86_548_992),
     ({"resolution": 64, "num_classes": 1000, **IMAGENET64}, 103_570_432, 107_205_120)])
 def test_published_sizes(arguments, g, d):
-  assert count(lambda: R3GANGenerator(**arguments)) == g
-  assert count(lambda: R3GANDiscriminator(**arguments)) == d
+  assert count_parameters(lambda: R3GANGenerator(**arguments)) == g
+  assert count_parameters(lambda: R3GANDiscriminator(**arguments)) == d
 
 
 # The networks as in the paper, in elementary operations.
