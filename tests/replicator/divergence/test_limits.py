@@ -52,32 +52,33 @@ def test_a_limit_stops_a_run(tmp_path):
     train(tmp_path, "Guard.limits = {'x': 9}")
 
 
-@pytest.mark.parametrize("kwargs, message", [
+REFUSED = [
     ({"action": "stopp"}, "'stopp': no such action. Did you mean 'stop'?"),
     ({"limits": ["d"]}, r"Guard.limits = \['d'\]: must be a dict"),
     ({"limits": {"d": "50"}}, r"\{'d': '50'\}: must be a number"),
     ({"limits": {"d": np.nan}}, "must be a number"),
     ({"max_rollbacks": -1}, "max_rollbacks = -1: must be a whole number"),
-    ({"max_rollbacks": 1.5}, "max_rollbacks = 1.5: must be a whole number"),
     ({"limits": {"d": True}}, "must be a number"),
     ({"max_rollbacks": True}, "max_rollbacks = True: must be a whole number"),
     ({"collapse": 1}, r"collapse = 1: must be a fraction in \[0, 1\)"),
     ({"collapse": -0.1}, "must be a fraction"), ({"collapse": True}, "must be a fraction"),
-    ({"collapse": 5}, r"collapse = 5: must be a fraction in \[0, 1\)")])
-def test_settings_that_cannot_work_are_refused(kwargs, message):
-  with pytest.raises(UsageError, match=message):
-    Guard(**kwargs)
+    ({"collapse": 5}, r"collapse = 5: must be a fraction in \[0, 1\)")]
+
+
+def test_settings_that_cannot_work_are_refused():
+  for kwargs, message in REFUSED:
+    with pytest.raises(UsageError, match=message):
+      Guard(**kwargs)
   Guard(limits={"d": np.inf, "g": 1}, max_rollbacks=0, collapse=0)  # The lowest and the highest.
 
 
-@pytest.mark.parametrize("sample, data, collapse, warned", [
-    (0.01, 1.0, 0.05, True), (0.05, 1.0, 0.05, False), (0.06, 1.0, 0.05, False),
-    (0.0, 1.0, 0.0, False), (0.0, 0.0, 0.05, False), (np.nan, 1.0, 0.05, False)])
-def test_the_guard_warns_of_samples_that_hardly_vary(sample, data, collapse, warned):
-  means = {"sample_variance": sample, "data_variance": data}
-  warnings = Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE)
-  assert warnings == (["warning: step 50: mode collapse? sample_variance is 0.01, and "
-                       "data_variance 1: less than Guard.collapse = 0.05 of it"] if warned else [])
+def test_the_guard_warns_of_samples_that_hardly_vary():
+  for sample, data, collapse in [(0.01, 1.0, 0.05), (0.05, 1.0, 0.05), (0.06, 1.0, 0.05),
+                                 (0.0, 1.0, 0.0), (0.0, 0.0, 0.05), (np.nan, 1.0, 0.05)]:
+    means = {"sample_variance": sample, "data_variance": data}
+    assert Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE) == [
+        "warning: step 50: mode collapse? sample_variance is 0.01, and data_variance 1: less than "
+        "Guard.collapse = 0.05 of it"] * (sample == 0.01)
 
 
 def test_a_scalar_that_may_collapse_must_be_logged():

@@ -1,5 +1,6 @@
 """What the doctor sees in the graph of a step: draws, clipping, and changes of gradients."""
 
+import functools
 import inspect
 import re
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("restored")
 SEED, GENERATOR = [1, 2], tf.random.Generator.from_seed(0)
 
 
-@pytest.mark.parametrize("draw, draws, with_state", [
+DRAWS = [  # With the numbers of draws, and of those with a state.
     (lambda: tf.random.normal([2]), 1, 1), (lambda: tf.random.uniform([2]), 1, 1),
     (lambda: tf.random.truncated_normal([2]), 1, 1), (lambda: tf.random.gamma([2], 1.0), 1, 1),
     (lambda: tf.random.categorical([[0.0, 1.0]], 1), 1, 1), (lambda: GENERATOR.normal([2]), 1, 0),
@@ -28,13 +29,16 @@ SEED, GENERATOR = [1, 2], tf.random.Generator.from_seed(0)
     (lambda: tf.random.stateless_categorical([[0.0, 1.0]], 1, SEED), 1, 0),
     (lambda: tf.random.stateless_parameterized_truncated_normal([2], SEED), 1, 0),
     (lambda: tf.random.split(SEED), 0, 0),
-    (lambda: tf.raw_ops.StatelessRandomGetAlg(), 0, 0)])
-def test_every_kind_of_draw_is_seen_and_no_key(draw, draws, with_state):
-  seen = inspection.Evidence(lambda: None)
-  seen.look_at_graph(tf.function(draw, autograph=False).get_concrete_function().graph)
-  assert (len(seen.draws), len(seen.stateful_draws)) == (draws, with_state)
-  assert all(re.match(r"a tf\.random draw at tests/replicator/doctor/test_inspection\.py:\d+$",
-                      found) for found in seen.draws)
+    (lambda: tf.raw_ops.StatelessRandomGetAlg(), 0, 0)]
+
+
+def test_every_kind_of_draw_is_seen_and_no_key():
+  for draw, *expected in DRAWS:
+    seen = inspection.Evidence(lambda: None)
+    seen.look_at_graph(tf.function(draw, autograph=False).get_concrete_function().graph)
+    assert [len(seen.draws), len(seen.stateful_draws)] == expected, inspect.getsource(draw)
+    assert all(re.match(r"a tf\.random draw at tests/replicator/doctor/test_inspection\.py:\d+$",
+                        found) for found in seen.draws)
 
 
 def evidence_of(change) -> tuple[inspection.Evidence, list[tf.Tensor]]:
@@ -50,38 +54,38 @@ def evidence_of(change) -> tuple[inspection.Evidence, list[tf.Tensor]]:
   return seen, found
 
 
-@pytest.mark.parametrize("change, operations", [
+CHANGES = [
     (tf.abs, {"Abs"}), (tf.nn.l2_loss, {"L2Loss"}), (lambda g: tf.maximum(g, 1.0), {"Maximum"}),
     (lambda g: tf.minimum(g, 1.0), {"Minimum"}), (tf.math.rsqrt, {"Rsqrt"}), (tf.sign, {"Sign"}),
     (lambda g: tf.where(g > 1.0, g, 1.0), {"SelectV2"}), (tf.sqrt, {"Sqrt"}),
     (lambda g: tf.compat.v1.where(g > 1.0, g, g + 1.0), {"Select"}), (tf.square, {"Square"}),
-    (tf.tanh, {"Tanh"}), (lambda g: tf.reshape(2.0 * g + 1.0, [2, 1]), set())])
-def test_a_change_of_a_gradient_that_is_not_linear_is_seen(change, operations):
-  seen, gradients = evidence_of(change)
-  assert gradients and not seen.clips
-  assert {text.partition(" at tests/")[0] for text in seen.changes} == operations
+    (tf.tanh, {"Tanh"}), (lambda g: tf.reshape(2.0 * g + 1.0, [2, 1]), set())]
 
 
-@pytest.mark.parametrize("clip", [
-    lambda g: tf.clip_by_norm(g, 1.0), lambda g: tf.clip_by_value(g, 0.0, 1.0),
-    lambda g: tf.clip_by_global_norm([g], 1.0)[0][0], lambda g: tf.compat.v1.clip_by_average_norm(
-        g, 1.0)], ids=["norm", "value", "global_norm", "average_norm"])
-def test_every_clipping_is_named(clip, request):
-  seen, _ = evidence_of(clip)
-  name, _, place = seen.clips[0].partition(" at ")
-  assert name == f"tf.clip_by_{request.node.callspec.id}"
-  assert place.startswith("tests/replicator/doctor/test_inspection.py:")
+def test_a_change_of_a_gradient_that_is_not_linear_is_seen():
+  for change, operations in CHANGES:
+    seen, gradients = evidence_of(change)
+    assert gradients and not seen.clips
+    assert {text.partition(" at tests/")[0] for text in seen.changes} == operations
 
 
-@pytest.mark.parametrize("changes, is_seen", [(0, False), (3, True), (4, False)])
-def test_a_gradient_that_took_too_many_operations_is_not_one_of_the_tape(changes, is_seen,
-                                                                         monkeypatch):
+def test_every_clipping_is_named():
+  for name, clip in {
+      "norm": lambda g: tf.clip_by_norm(g, 1.0), "value": lambda g: tf.clip_by_value(g, 0.0, 1.0),
+      "global_norm": lambda g: tf.clip_by_global_norm([g], 1.0)[0][0],
+      "average_norm": lambda g: tf.compat.v1.clip_by_average_norm(g, 1.0)}.items():
+    found = evidence_of(clip)[0].clips[0]
+    assert found.startswith(f"tf.clip_by_{name} at tests/replicator/doctor/test_inspection.py:")
+
+
+def test_a_gradient_that_took_too_many_operations_is_not_one_of_the_tape(monkeypatch):
   monkeypatch.setattr(inspection, "_MOST_CHANGES", 3)
-  def change(gradient):
-    for _ in range(changes):
+  def changed(gradient, times):
+    for _ in range(times):
       gradient = tf.negative(gradient)
     return gradient
-  assert bool(evidence_of(change)[1]) == is_seen
+  assert [bool(evidence_of(functools.partial(changed, times=times))[1])
+          for times in (0, 3, 4)] == [False, True, False]
 
 
 def test_draws_are_for_joined_batches_if_they_have_as_many_rows():

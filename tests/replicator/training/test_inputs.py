@@ -51,13 +51,12 @@ def read(inputs, steps: int, first_step: int = 0, **context) -> np.ndarray:
 # ---- Example sources ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 12, 100])
+@pytest.mark.parametrize("size", [1, 12])
 def test_each_epoch_is_a_permutation(size):
   epochs = 6
   stream = read(Numbers(size), epochs * size, global_batch_size=1).reshape(epochs, size)
   np.testing.assert_array_equal(np.sort(stream, axis=1), [np.arange(size)] * epochs)
-  if size >= 7:  # They almost surely differ.
-    assert len({tuple(epoch) for epoch in stream}) == epochs
+  assert len({tuple(epoch) for epoch in stream}) == (epochs if size > 1 else 1)
 
 
 KEY = tf.constant([3, 5], tf.uint32)  # The seed, and the epoch.
@@ -69,12 +68,10 @@ def order(size: int) -> np.ndarray:
   return shuffled(tf.range(size, dtype=tf.int64), KEY, size).numpy()
 
 
-# TensorFlow's own shuffle repeats an example of 2^16 + 1, 2^18 + 1 and 2^20 + 1.
-@pytest.mark.parametrize("sizes", [range(1, 40), AROUND_POWERS_OF_TWO, [2 ** 20 + 1]],
-                         ids=["small", "around powers of two", "large"])
-def test_an_epoch_of_any_size_has_each_example_once(sizes):
-  wrong = [size for size in sizes if not (np.bincount(order(size), minlength=size) == 1).all()]
-  assert not wrong
+def test_an_epoch_of_any_size_has_each_example_once():
+  # TensorFlow's own shuffle repeats an example of 2^16 + 1, 2^18 + 1 and 2^20 + 1.
+  assert not [size for size in [*range(1, 40), *AROUND_POWERS_OF_TWO, 2 ** 20 + 1]
+              if not (np.bincount(order(size), minlength=size) == 1).all()]
 
 
 def test_the_pipeline_gives_the_last_place_an_example_of_its_own():
@@ -98,10 +95,9 @@ def test_a_batch_may_span_epochs():
   np.testing.assert_array_equal(np.sort(stream[:30].reshape(6, 5)), [np.arange(5)] * 6)
 
 
-@pytest.mark.parametrize("size", [5, 50, 2 ** 16 + 1])  # 2^16 + 1 is shuffled in another way.
-@pytest.mark.parametrize("pipeline", [0, 1])
-def test_a_batched_source_gives_the_same_batches(size, pipeline):
-  context = InputContext(12, pipeline, num_input_pipelines=2, seed=7)
+@pytest.mark.parametrize("size", [5, 2 ** 16 + 1])  # 2^16 + 1 is shuffled in another way.
+def test_a_batched_source_gives_the_same_batches(size):
+  context = InputContext(12, 1, num_input_pipelines=2, seed=7)
   for one_by_one, many in [(Numbers, ManyNumbers), (SeededNumbers, ManySeededNumbers)]:
     expected, got = (batches(source(size), context, first_step=3) for source in (one_by_one, many))
     assert got.element_spec == expected.element_spec
@@ -135,36 +131,29 @@ def test_the_order_is_random():
   assert np.sum((counts - 40.0) ** 2 / 40.0) < 81 + 5 * 12.7
 
 
-def test_all_of_an_example_stays_together():
+def test_all_of_an_example_stays_together_in_static_shapes():
+  spec = batches(Numbers(10), InputContext(4)).element_spec
+  assert spec == {"number": tf.TensorSpec([4], tf.int64),
+                  "image": tf.TensorSpec([4, 2, 2], tf.float32)}
   batch = next(batches(Numbers(10), InputContext(4)).as_numpy_iterator())
-  assert batch["image"].shape == (4, 2, 2)
   np.testing.assert_array_equal(batch["image"][:, 0, 1], batch["number"])
 
 
-@pytest.mark.parametrize("pipelines", [2, 4])
-def test_pipelines_divide_the_same_global_batches(pipelines):
+def test_pipelines_and_replicas_divide_the_same_global_batches():
   whole = read(Numbers(50), 10, global_batch_size=8)
   parts = [read(Numbers(50), 10, global_batch_size=8, input_pipeline_id=i,
-                num_input_pipelines=pipelines, num_replicas_in_sync=pipelines)
-           for i in range(pipelines)]
-  assert all(part.shape == (10, 8 // pipelines) for part in parts)
+                num_input_pipelines=2, num_replicas_in_sync=4) for i in range(2)]
+  assert all(part.shape == (10, 4) for part in parts)
   np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
 
-def test_the_number_of_replicas_does_not_matter():
-  np.testing.assert_array_equal(
-      read(Numbers(50), 10, global_batch_size=8, num_replicas_in_sync=4),
-      read(Numbers(50), 10, global_batch_size=8))
-
-
-@pytest.mark.parametrize("first_step", [1, 5, 9])
-@pytest.mark.parametrize("pipeline", [0, 1])
 @pytest.mark.parametrize("source", [Numbers, ManyNumbers])
-def test_resuming_continues_the_stream(first_step, pipeline, source):
-  context = {"global_batch_size": 6, "input_pipeline_id": pipeline, "num_input_pipelines": 2,
-             "seed": 3}
-  np.testing.assert_array_equal(read(source(20), 10 - first_step, first_step, **context),
-                                read(source(20), 10, **context)[first_step:])
+def test_resuming_continues_the_stream(source):
+  context = {"global_batch_size": 6, "input_pipeline_id": 1, "num_input_pipelines": 2, "seed": 3}
+  whole = read(source(20), 10, **context)
+  for first_step in (1, 9):
+    np.testing.assert_array_equal(read(source(20), 10 - first_step, first_step, **context),
+                                  whole[first_step:])
 
 
 def test_a_late_step_is_reached_at_once():
@@ -203,12 +192,6 @@ def test_the_seed_decides_the_order():
   np.testing.assert_array_equal(streams[0], streams[-1])
 
 
-def test_shapes_are_static():
-  spec = batches(Numbers(10), InputContext(4)).element_spec
-  assert spec == {"number": tf.TensorSpec([4], tf.int64),
-                  "image": tf.TensorSpec([4, 2, 2], tf.float32)}
-
-
 def test_a_source_is_recognized_by_what_it_has():
   assert isinstance(Numbers(3), ExampleSource)
   assert not isinstance(lambda context: None, ExampleSource)
@@ -235,35 +218,30 @@ def test_an_input_function_is_skipped_to_its_step():
                                 [[6, 7], [8, 9]])
 
 
-@pytest.mark.parametrize("dataset, shape", [
-    (lambda c: tf.data.Dataset.range(100).batch(c.global_batch_size, drop_remainder=True),
-     r"\(8,\)"),
-    (lambda c: tf.data.Dataset.range(100).batch(c.batch_size), r"\(None,\)"),
-    (lambda c: tf.data.Dataset.range(100), r"\(\)"),
-    (lambda c: tf.data.Dataset.from_tensors({"a": tf.zeros([4]), "b": tf.zeros([3, 4])}),
-     r"\(3, 4\)")])
-def test_batches_of_another_size_are_refused(dataset, shape):
-  with pytest.raises(UsageError, match=f"yields a tensor of shape {shape}; .*batch_size = 4 "):
-    batches(dataset, InputContext(8, num_input_pipelines=2, num_replicas_in_sync=2))
-
-
-@pytest.mark.parametrize("returned", [None, [1, 2, 3]])
-def test_an_input_function_returns_a_dataset(returned):
-  with pytest.raises(UsageError, match="the input function"):
-    batches(lambda context: returned, InputContext(4))
+def test_batches_of_another_size_are_refused():
+  context = InputContext(8, num_input_pipelines=2, num_replicas_in_sync=2)
+  numbers = tf.data.Dataset.range(100)
+  for dataset, shape in [
+      (numbers.batch(8, drop_remainder=True), r"\(8,\)"), (numbers.batch(4), r"\(None,\)"),
+      (numbers, r"\(\)"),
+      (tf.data.Dataset.from_tensors({"a": tf.zeros([4]), "b": tf.zeros([3, 4])}), r"\(3, 4\)")]:
+    with pytest.raises(UsageError, match=f"yields a tensor of shape {shape}; .*batch_size = 4 "):
+      batches(lambda _, dataset=dataset: dataset, context)
+  with pytest.raises(UsageError, match=r"the input function must return a tf.data.Dataset"):
+    batches(lambda _: [1, 2, 3], context)
 
 
 # ---- Global batch size --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size, replicas, remedy", [
-    (10, 4, "8 or 12"), (3, 4, "4 or 8"), (0, 2, "2 or 4"), (-4, 2, "2 or 4"), (65, 8, "64 or 72")])
-@pytest.mark.parametrize("inputs", [Numbers(100), counting], ids=["source", "function"])
-def test_a_global_batch_that_does_not_divide(inputs, size, replicas, remedy):
-  with pytest.raises(UsageError) as caught:
-    batches(inputs, InputContext(size, num_replicas_in_sync=replicas))
-  assert str(caught.value) == (f"train.global_batch_size = {size}: does not divide by the "
-                               f"{replicas} replicas; write {remedy}")
+def test_a_global_batch_that_does_not_divide():
+  for inputs in (Numbers(100), counting):
+    for size, replicas, remedy in [(10, 4, "8 or 12"), (3, 4, "4 or 8"), (0, 2, "2 or 4"),
+                                   (-4, 2, "2 or 4"), (65, 8, "64 or 72")]:
+      with pytest.raises(UsageError) as caught:
+        batches(inputs, InputContext(size, num_replicas_in_sync=replicas))
+      assert str(caught.value) == (f"train.global_batch_size = {size}: does not divide by the "
+                                   f"{replicas} replicas; write {remedy}")
 
 
 def test_per_replica_batch_size():
@@ -299,13 +277,8 @@ def test_a_batch_that_does_not_split():
       "train.global_batch_size that is a multiple of replicas x 3")
 
 
-@pytest.mark.parametrize("inputs", [Numbers(8), counting], ids=["source", "function"])
-def test_batches_come_in_order_whatever_the_threads_do(inputs):
-  assert batches(inputs, InputContext(global_batch_size=4)).options().deterministic is True
-
-
-def test_the_end_of_a_training_waits_for_no_thread_that_tunes_its_inputs():
-  """TensorFlow's often misses that its iterator is closed, and sleeps on for up to a minute."""
-  context = InputContext(global_batch_size=4)
-  for inputs in (Numbers(8), lambda context: tf.data.Dataset.range(8).batch(4, True)):
-    assert batches(inputs, context).options().autotune.enabled is False
+def test_batches_come_in_order_and_no_thread_tunes_them():
+  """TensorFlow's thread often misses that its iterator is closed, and sleeps for up to a minute."""
+  for inputs in (Numbers(8), counting):
+    options = batches(inputs, InputContext(global_batch_size=4)).options()
+    assert options.deterministic is True and options.autotune.enabled is False
