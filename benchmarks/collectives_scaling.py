@@ -1,4 +1,4 @@
-"""What a collective costs on 2 to 16 replicas, with this library and with `tf.distribute`.
+"""The cost of a collective on 2 to 16 replicas, with this library and with `tf.distribute`.
 
   python -m benchmarks.collectives_scaling [--replicas=2,4,8,16] [--kib=4,64,1024,16384]
   python -m replicator.launch --workers=4 -- python -m benchmarks.collectives_scaling

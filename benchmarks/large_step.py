@@ -1,4 +1,4 @@
-"""What a step costs before it runs: to build, to trace, the first call, and memory.
+"""The cost of a step before it runs: to build, to trace, the first call, and memory.
 
   python -m benchmarks.large_step [--networks=large,20,60] [--replicas=1,2,4,8] [--other=DIR]
 

@@ -1,4 +1,4 @@
-"""What exact gradient penalties cost: a discriminator step of R3GAN with R1 + R2 and without.
+"""The cost of exact gradient penalties: a discriminator step of R3GAN with R1 + R2 and without.
 
   python -m benchmarks.penalty_step [--resolution=32 --widths=96,96,96,96 --batch_size=16]
 

@@ -50,7 +50,7 @@ CHAIN = 10  # Collectives in a row, so that a call costs little.
 
 
 def steps() -> dict[str, Callable[[str], None]]:
-  """What trains each step; call it where TensorFlow may be loaded."""
+  """A function that trains each step; call it where TensorFlow may be loaded."""
   import keras
   import tensorflow as tf
 
@@ -99,7 +99,7 @@ def settings(strategy: str, processes: int) -> list[str]:
 
 
 def measure(processes: int) -> dict:
-  """What this process measures, one of `processes`: its steps, and collectives by themselves."""
+  """The measurements of one of `processes`: its steps, and collectives by themselves."""
   from replicator.app import config
   from replicator.doctor.scaling import cost
   found: dict = {"steps": {}, "collectives": []}
@@ -118,7 +118,7 @@ def measure(processes: int) -> dict:
 
 
 def collectives() -> list[tuple[str, int, float]]:
-  """What each collective does, its bytes, and its seconds."""
+  """The name of each collective, its bytes, and its seconds."""
   import tensorflow as tf
 
   import replicator
@@ -155,7 +155,7 @@ def be_one_process() -> None:
 
 
 def run(processes: int) -> dict:
-  """What the chief of some processes measures."""
+  """The measurements of the chief of some processes."""
   with tempfile.TemporaryDirectory() as folder:
     output = pathlib.Path(folder) / "found.json"
     command = [sys.executable, "-m", "benchmarks.scaling_model", f"--calls={FLAGS.calls}",

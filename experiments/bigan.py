@@ -10,6 +10,10 @@ the image that the generator makes of it.
 import os
 from collections.abc import Callable
 
+from replicator.console import start
+
+start.import_tensorflow(__name__)
+
 import gin
 import keras
 import tensorflow as tf

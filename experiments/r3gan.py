@@ -10,6 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from replicator.console import start
+
+start.import_tensorflow(__name__)
+
 import gin
 import keras
 import tensorflow as tf

@@ -47,7 +47,7 @@ def without_curves(monkeypatch):
 
 @pytest.fixture
 def restored():
-  """What `train`, `load` and gin files set for the whole process is undone after the test."""
+  """The settings of `train`, `load` and gin files for a process are undone after the test."""
   yield
   gin.clear_config()
   keras.config.set_floatx("float32")

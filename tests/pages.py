@@ -1,4 +1,4 @@
-"""What README and the pages of `docs/` show: blocks of code, and the commands among them."""
+"""The contents of README and the pages of `docs/`: blocks of code, and the commands among them."""
 
 import dataclasses
 import pathlib

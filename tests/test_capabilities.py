@@ -1,4 +1,4 @@
-"""What runs under which strategy is what the documentation says; what does not is refused."""
+"""The capability table: each row runs where it says, and is refused elsewhere."""
 
 import pathlib
 import re

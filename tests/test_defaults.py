@@ -1,4 +1,4 @@
-"""What the parameters of gin and of the interface are where a program or a gin file sets nothing.
+"""The defaults of gin and of the interface, where a program or a gin file sets nothing.
 
 A run that does not bind a parameter trains otherwise once its default is another. So another one
 is a decision: write it to `defaults.txt` and to the changelog too.

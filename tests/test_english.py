@@ -31,34 +31,6 @@ STIFF = {
     r"\b(normal|priorit|optim|initial|general|synchron|summar|recogn|serial)is(e|es|ed|ing|ation)\b":
         "-ize",
 }
-# Docstrings here may still begin with "What" or "That". Remove a line when its room is clean.
-STILL_TO_BE_CLEANED = (
-    "benchmarks/",
-    "experiments/",
-    "models/export/",
-    "models/gan/losses/",
-    "models/gan/networks/",
-    "models/gan/penalties/",
-    "models/metrics/",
-    "models/rl/actor_pool/",
-    "models/rl/environments/",
-    "models/vision/classification/",
-    "models/vision/images/",
-    "models/vision/preview/",
-    "models/vision/shards/",
-    "replicator/checkpoints/",
-    "replicator/collectives/",
-    "replicator/compare.py",
-    "replicator/configuration/",
-    "replicator/example_pool.py",
-    "replicator/internals/",
-    "replicator/optimizers/",
-    "replicator/step/",
-    "replicator/sweeps/",
-    "replicator/trackers/",
-    "replicator/workdir/",
-    "tests/",
-)
 OF = re.compile(r'(^|[.:!?]\s+|"""|#\s*)Of (?!the form)[a-z]')
 
 
@@ -92,7 +64,6 @@ def test_no_sentence_begins_with_of():
 
 def test_docstrings_begin_with_a_noun_or_a_verb():
   check_none(f"{file}:{line}: {text.splitlines()[0]}" for file in FILES if file.endswith(".py")
-             if not file.startswith(STILL_TO_BE_CLEANED)
              for line, text in docstrings(ast.parse((ROOT / file).read_text()))
              if re.match(r"(What|That)\b", text))
 

@@ -75,7 +75,7 @@ def has_gradient(operation: tf.Operation) -> bool:
 
 
 def collective_launchers(strategy: tf.distribute.Strategy) -> list:
-  """What launches TensorFlow's collective operations on each device; [] if the strategy has none.
+  """The launchers of TensorFlow's collectives on each device; [] if the strategy has none.
 
   A strategy that shares memory between its devices has none.
   """

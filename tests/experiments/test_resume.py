@@ -78,7 +78,7 @@ def newest(workdir: pathlib.Path) -> int:
 
 
 def left(workdir: pathlib.Path) -> dict:
-  """What a run leaves behind, without its times."""
+  """The files of a run, without its times."""
   return {
       "variables": {path: (value.dtype, value.shape, value.tobytes())
                     for path, value in checkpoint.read(workdir / "checkpoints").items()},

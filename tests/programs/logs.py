@@ -1,4 +1,4 @@
-"""What a run has logged."""
+"""The log of a run."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""What is left of the graph of a `tf.function` when TensorFlow has optimized it."""
+"""The graph of a `tf.function` when TensorFlow has optimized it."""
 
 import collections
 import contextlib

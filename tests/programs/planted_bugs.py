@@ -168,7 +168,7 @@ class Regression(tf.Module):
 
 @gin.configurable
 def between(bug: str = "") -> Callable[[Regression, int], None] | None:
-  """What `before_call` does after two steps, with one bug, or none.
+  """The act of `before_call` after two steps, with one bug, or none.
 
   'freeze' freezes a layer, which is no bug; 'freeze_by_count' counts the calls in Python to know
   when; 'attribute' sets a number that the compiled step has read.

@@ -94,7 +94,7 @@ def two_folders(parent: pathlib.Path) -> pathlib.Path:
 
 def interrupted(tmp_path: pathlib.Path, monkeypatch, action: Callable[..., None], *arguments
                 ) -> Iterator[pathlib.Path]:
-  """What a kill at each moment of an action on "the same" leaves behind; the last is unharmed."""
+  """The files after a kill at each moment of an action on "the same"; the last is unharmed."""
   for moment in range(1, 40):
     parent = two_folders(tmp_path / str(moment))
     killed = is_killed(monkeypatch, moment, action, parent / "the same", *arguments)
@@ -122,7 +122,7 @@ def test_a_kill_at_any_moment_leaves_whole_folders(name, tmp_path):
 
 @pytest.fixture
 def on_the_disk(tmp_path, monkeypatch) -> list[str]:
-  """What is forced to the disk, and what gets another name then, in order."""
+  """The files that are forced to the disk, and those that get another name then, in order."""
   events, sync = [], os.fsync
 
   def record_sync(descriptor):

@@ -25,7 +25,7 @@ EXAMPLES = np.random.default_rng(0).normal(size=[STEPS, BATCH, 2])
 
 
 class Model:
-  """What a pool holds and gives, example by example."""
+  """The contents of a pool, example by example."""
 
   def __init__(self):
     self.held: dict[int, np.ndarray] = {}

@@ -110,7 +110,7 @@ def test_what_the_engine_loads_and_when():
 
 
 def imports_in_a_new_process(*modules: str) -> str:
-  """What a new process prints that imports some modules of the engine, on both streams."""
+  """The output of a new process that imports some modules of the engine, on both streams."""
   environment = {name: value for name, value in os.environ.items()
                  if not name.startswith("TF_")}  # The tests have set the log level.
   done = subprocess.run(

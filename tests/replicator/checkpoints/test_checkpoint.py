@@ -1,4 +1,4 @@
-"""What was saved comes back, and which checkpoints stay."""
+"""Checkpoints: all that was saved comes back, and the right ones stay."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""What the replicas pass to collectives, and what they get."""
+"""The values that replicas pass to collectives, and those that they get."""
 
 import pytest
 import tensorflow as tf

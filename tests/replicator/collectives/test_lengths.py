@@ -78,7 +78,7 @@ def test_tensors_of_unknown_shapes_travel_together(one_or_two):
 
 
 def transfers(step) -> list[context.Transfer]:
-  """What a step moves on the last of two replicas."""
+  """The transfers of a step on the last of two replicas."""
   moved = []
   def recorded():
     step()

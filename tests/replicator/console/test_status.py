@@ -1,4 +1,4 @@
-"""What a program says while something takes long, with a clock and a console of the tests."""
+"""The lines of a program while something takes long, with a clock and a console of the tests."""
 
 import io
 import threading

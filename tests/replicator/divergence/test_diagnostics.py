@@ -23,7 +23,7 @@ X = np.random.default_rng(0).normal(size=[8, 3])
 
 
 def run(step, replicator_, steps_per_call=1, inputs=None):
-  """What the last of two calls logged at its last step."""
+  """The scalars that the last of two calls logged at its last step."""
   inputs = inputs or {"x": X if steps_per_call == 1 else np.stack([X] * steps_per_call)}
   function = TrainingFunction(replicator_, step, steps_per_call, signals=True)
   for first in (0, steps_per_call):

@@ -1,4 +1,4 @@
-"""What a run leaves of a failure, how it goes back and on, and that all processes do."""
+"""The files that a failure leaves, how a run goes back and on, and that all processes do."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""What the doctor configures in this process."""
+"""The settings of the doctor in this process."""
 
 import pytest
 

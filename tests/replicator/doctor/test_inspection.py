@@ -1,4 +1,4 @@
-"""What the doctor sees in the graph of a step: draws, clipping, and changes of gradients."""
+"""The findings of the doctor in the graph of a step: draws, clipping, and changes of gradients."""
 
 import functools
 import inspect
@@ -42,7 +42,7 @@ def test_every_kind_of_draw_is_seen_and_no_key():
 
 
 def evidence_of(change) -> tuple[inspection.Evidence, list[tf.Tensor]]:
-  """What is seen between the tape and the optimizer, and the gradients of the tape."""
+  """The findings between the tape and the optimizer, and the gradients of the tape."""
   seen, x, found = inspection.Evidence(lambda: None), tf.constant([1.0, 2.0]), []
 
   def step():

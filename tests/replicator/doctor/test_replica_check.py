@@ -1,4 +1,4 @@
-"""What the doctor runs, what it records, and the table of its variants."""
+"""The runs of the doctor, what it records, and the table of its variants."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""What is recorded of a run: the Python values that change, and draws with a state of their own."""
+"""The records of a run: the Python values that change, and draws with a state of their own."""
 
 import collections
 import itertools

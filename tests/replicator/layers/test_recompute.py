@@ -54,7 +54,7 @@ class Network:
 
 
 def trained(wrap, make_replicator, method="loss_and_gradients", n=1):
-  """What two steps give on the first replica, the states after them, and a later draw."""
+  """The results of two steps on the first replica, the states after them, and a later draw."""
   random.set_seed(0)
   replicator = make_replicator()
   with replicator.scope():

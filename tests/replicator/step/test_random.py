@@ -39,7 +39,7 @@ INEXACT = {"normal": 1e-5, "again": 1e-5, "normal64": 1e-12, "truncated": 1e-5}
 
 
 def draw(replicator: Replicator, draws=all_kinds, steps: int = 2) -> dict[str, np.ndarray]:
-  """What `steps` steps draw for the global batch: name -> [steps, ROWS, ...]."""
+  """The draws of `steps` steps for the global batch: name -> [steps, ROWS, ...]."""
   step = lambda: draws(ROWS // replicator.num_replicas)
   parts = [replicator.run(step) for _ in range(steps)]
   return {name: np.stack([np.concatenate([replica[name] for replica in replicas])
@@ -52,7 +52,7 @@ def one(**kwargs) -> Replicator:
 
 @functools.cache
 def drawn_alone() -> dict[str, np.ndarray]:
-  """What all must agree with: the draws of one replica in a compiled step, with seed 0."""
+  """The reference: the draws of one replica in a compiled step, with seed 0."""
   return draw(one())
 
 
@@ -89,7 +89,7 @@ def two_kinds(rows: int) -> dict[str, tf.Tensor]:
 
 def in_parts(replicator: Replicator, n: int, draws=all_kinds, with_collective: bool = False,
              ) -> dict[str, np.ndarray]:
-  """What n micro-batches draw for the global batch in one step: name -> [ROWS, ...]."""
+  """The draws of n micro-batches for the global batch in one step: name -> [ROWS, ...]."""
   def part(is_example):  # [b, ROWS], rows of the identity
     if with_collective:
       collectives.all_mean(tf.zeros([]))

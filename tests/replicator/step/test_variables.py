@@ -25,7 +25,7 @@ def ids(variables) -> set[int]:
 
 
 def found(step) -> set[int]:
-  """What `variables_of` finds, to compare with `ids`; nothing may come twice."""
+  """The findings of `variables_of`, to compare with `ids`; nothing may come twice."""
   variables = variables_of(step)
   assert len(ids(variables.values())) == len(variables)
   return {id(v) for v in variables.values()}

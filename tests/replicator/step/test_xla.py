@@ -57,7 +57,7 @@ def train(on: Replicator, step: Classifier, numbers: range) -> list[float]:
 
 
 def _batch_of(first: int, steps: int) -> np.ndarray:
-  """What a call of some steps gets: `[steps, n, ...]`, or `[n, ...]` for one."""
+  """The inputs of a call of some steps: `[steps, n, ...]`, or `[n, ...]` for one."""
   return BATCH[first] if steps == 1 else BATCH[first:first + steps]
 
 

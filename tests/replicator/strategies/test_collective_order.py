@@ -10,7 +10,7 @@ CALLS = ["all_sum of float32 ()", "all_mean of float32 (3,)", "all_min of int32 
 
 
 def check(*workers: list[str]) -> list[str]:
-  """What each worker says."""
+  """The error of each worker."""
   codes, said = np.stack([collective_order.codes(calls) for calls in workers]), []
   for number, calls in enumerate(workers):
     try:

@@ -16,7 +16,7 @@ def line_of(words: str) -> str:
 
 def found(kernel: list[int], strides: int, dtype: tf.DType = tf.float32, backward: bool = True
           ) -> list[str]:
-  """What is unsafe in the graph of a convolution, inside a branch, and of its gradient."""
+  """The unsafe convolutions in the graph of a convolution, inside a branch, and of its gradient."""
   @tf.function(autograph=False)
   def step(x, w):
     def convolved():

@@ -1,4 +1,4 @@
-"""What may stand in `train.trackers`, and the tracker that the documentation shows."""
+"""The values of `train.trackers`, and the tracker that the documentation shows."""
 
 import csv
 

@@ -99,7 +99,7 @@ ARRIVING = {"building": ("01", 1), "evaluating": ("0", 1), "tracing": ("01", 1),
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory) -> list[dict]:
-  """What is logged if nobody stops the run."""
+  """The log if nobody stops the run."""
   folder = tmp_path_factory.mktemp("unbroken")
   with two_workers(folder / "run", "", folder) as processes:
     assert statuses(processes) == [0, 0]

@@ -1,4 +1,4 @@
-"""What a worker waits for before it returns to a checkpoint. Two processes are in test_guard."""
+"""The wait of a worker before it returns to a checkpoint. Two processes are in test_guard."""
 
 import numpy as np
 import pytest
