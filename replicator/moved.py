@@ -71,6 +71,7 @@ _IN_PACKAGES = {
         "strategies.dealing": "strategies.distributed_evaluation",
         "strategies.equal_calls": "strategies.collective_order",
         "strategies.unsupported": "strategies.layer_support", "trackers.follower": "trackers.sync",
+        "trackers.record": "trackers.sync",
         "trackers.mlflow": "trackers.services", "trackers.trackio": "trackers.services",
         "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",
         "sweeps.views.page": "sweeps.page", "sweeps.views.table": "sweeps.table",
