@@ -55,6 +55,25 @@ def test_the_generator_has_as_many_codes_as_are_set():
   assert sizes == [4, 4, 4, 8]
 
 
+class Blank:
+  """An augmentation after which nothing of an image is left."""
+
+  def __call__(self, images):
+    return 0.0 * images
+
+  def observe(self, scores):
+    pass
+
+
+def test_the_discriminator_sees_samples_and_images_through_the_augmentation():
+  model = line_gan(GAN, augment=Blank)
+  weights = model.generator.get_weights()
+  [outputs] = replicator.Replicator().run(model, BATCH)
+  for found, before in zip(model.generator.get_weights(), weights, strict=True):
+    np.testing.assert_array_equal(found, before)  # Its score does not depend on it.
+  assert outputs["d_accuracy"] == 0.0  # All scores are 0, on neither side.
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_an_encoder_regresses_the_codes_of_samples(replicas, float64):
   runner = replicator.Replicator("mirrored" if replicas > 1 else "one_device",
