@@ -35,7 +35,7 @@ from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 
-_AT_ONCE = 256  # Images in memory.
+_AT_ONCE = 256  # Images between two reports of the progress.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
