@@ -60,6 +60,8 @@ def test_the_digits_job_learns_codes_that_a_linear_probe_reads(tmp_path):
   config.parse([str(ROOT / "configs" / "bigbigan_digits.gin")], [])
   bigbigan.bigbigan(str(tmp_path))
   evaluations = [row for row in rows(tmp_path) if "eval/probe_accuracy" in row]
-  assert evaluations[-1]["eval/probe_accuracy"] >= 0.9
+  # A single evaluation moves by two points where another machine rounds differently: their mean.
+  assert [row["step"] for row in evaluations[-3:]] == [1000, 1500, 2000]
+  assert np.mean([row["eval/probe_accuracy"] for row in evaluations[-3:]]) >= 0.9
   assert evaluations[-1]["eval/classes_covered"] == 10
   assert evaluations[-1]["eval/reconstruction_error"] < evaluations[0]["eval/reconstruction_error"]

@@ -74,7 +74,7 @@ def train(workdir: pathlib.Path, name: str, *bindings: str) -> np.ndarray:
 def logged(workdir: pathlib.Path) -> np.ndarray:
   """The scalars of the step at every log point: [points, scalars]."""
   return np.array([[row[name] for name in sorted(SCALARS & row.keys())]
-                   for row in logs.rows(workdir)])
+                   for row in logs.rows(workdir) if SCALARS & row.keys()])
 
 
 def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from replicator.step.variables import variables_of
 from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[2]
 SIZE, BATCH, STEPS = 5, 8, 4
 EXAMPLES = np.random.default_rng(0).normal(size=[STEPS, BATCH, 2])
 
