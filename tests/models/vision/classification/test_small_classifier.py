@@ -31,13 +31,6 @@ def digits_folder(tmp_path_factory):
   return folder, load_or_train(Digits(), folder)
 
 
-def test_digits_are_classified_correctly(digits_folder):
-  _, classifier = digits_folder
-  assert classifier.accuracy >= 0.97
-  assert classifier.num_train == 1438
-  assert classifier.num_held_out == 359
-
-
 @pytest.mark.slow
 def test_the_classifier_of_digits_comes_with_the_package(digits_folder, tmp_path, monkeypatch):
   _, ours = digits_folder
@@ -56,8 +49,10 @@ def test_the_classifier_of_digits_comes_with_the_package(digits_folder, tmp_path
     np.testing.assert_array_equal(weight, kept)
 
 
-def test_features_and_logits(digits_folder):
+def test_digits_are_classified_correctly(digits_folder):
   _, classifier = digits_folder
+  assert classifier.accuracy >= 0.97
+  assert (classifier.num_train, classifier.num_held_out) == (1438, 359)
   images, labels = read(Digits(), np.arange(300))
   features, logits = classifier(images)
   assert features.shape == (300, NUM_FEATURES) and features.dtype == np.float32
@@ -80,34 +75,18 @@ def test_a_saved_classifier_is_loaded_unchanged(digits_folder):
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_accuracy_is_that_on_images_that_were_held_out(tmp_path):
-  source = InMemoryImages(np.random.default_rng(0).integers(0, 255, [20, 8, 8, 1], np.uint8),
-                          np.arange(20), tuple(map(str, range(20))))
-  assert train(source).accuracy == 0.0  # No image of these classes was seen in training.
-
-
-def test_the_classifier_of_another_source_is_replaced(small_folder, tmp_path):
+def test_that_of_another_source_is_replaced_and_its_accuracy_is_that_on_held_out_images(
+    small_folder, tmp_path):
   shutil.copytree(small_folder[0], tmp_path, dirs_exist_ok=True)
-  other = load_or_train(Shapes(16, size=100), tmp_path)
-  assert other.num_train == 80
-  assert other(np.zeros([1, 16, 16, 3], np.uint8))[0].shape == (1, NUM_FEATURES)
+  images = np.random.default_rng(0).integers(0, 255, [20, 100, 100, 1], np.uint8)  # Big ones.
+  other = load_or_train(InMemoryImages(images, np.arange(20), tuple(map(str, range(20)))), tmp_path)
+  assert (other.num_train, other.num_held_out) == (16, 4)
+  assert other.accuracy == 0.0  # No image of these classes was seen in training.
+  features, logits = other(images[:3])
+  assert features.shape == (3, NUM_FEATURES) and logits.shape == (3, 20)
 
 
-@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
-def test_training_does_not_depend_on_the_dtype_policy(small_folder, tmp_path, policy):
-  images, _ = read(small(), np.arange(20))
-  expected = small_folder[1](images)
-  before = keras.config.dtype_policy()
-  keras.config.set_dtype_policy(policy)
-  try:
-    result = load_or_train(small(), tmp_path)(images)
-  finally:
-    keras.config.set_dtype_policy(before)
-  for ours, theirs in zip(result, expected, strict=True):
-    np.testing.assert_array_equal(ours, theirs)
-
-
-def test_no_global_random_state_or_name_is_used(tmp_path):
+def test_training_depends_on_no_global_state_and_changes_none(small_folder, tmp_path):
   def draw():
     # Eager ops, Keras layers, NumPy and Python each have their own stream.
     return [tf.random.normal([]).numpy(), keras.random.normal([]).numpy(), np.random.rand(),
@@ -116,22 +95,23 @@ def test_no_global_random_state_or_name_is_used(tmp_path):
   def next_name():
     return int(keras.layers.Dense(1).name.rpartition("_")[2])
 
+  images, _ = read(small(), np.arange(20))
   keras.layers.Dense(1)  # The first one has no number.
-  name = next_name()
+  name, policy = next_name(), keras.config.dtype_policy()
   keras.utils.set_random_seed(5)
   undisturbed = draw()
   keras.utils.set_random_seed(5)
-  load_or_train(small(), tmp_path)
+  keras.config.set_dtype_policy("mixed_bfloat16")
+  try:
+    classifier = load_or_train(small(), tmp_path)
+  finally:
+    keras.config.set_dtype_policy(policy)
   assert draw() == undisturbed
   assert next_name() == name + 3  # Each `draw` makes one.
+  for ours, theirs in zip(classifier(images), small_folder[1](images), strict=True):
+    np.testing.assert_array_equal(ours, theirs)
 
 
-def test_big_images_are_accepted(tmp_path):
-  classifier = load_or_train(Shapes(100, size=20), tmp_path)
-  features, logits = classifier(np.zeros([3, 100, 100, 3], np.uint8))
-  assert features.shape == (3, NUM_FEATURES) and logits.shape == (3, 12)
-
-
-def test_one_image_is_refused(tmp_path):
+def test_one_image_is_refused():
   with pytest.raises(ValueError, match="at least 2 images, the source has 1"):
-    load_or_train(Shapes(8, size=1), tmp_path)
+    train(Shapes(8, size=1))
