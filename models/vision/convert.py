@@ -16,14 +16,14 @@ import fcntl
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from models.vision.images.decode import Shape, decode
 from models.vision.images.encoded_images import EncodedImages, reason_of
-from models.vision.images.thread_map import map_in_threads
+from models.vision.images.thread_map import Shown, map_in_threads
 from models.vision.images.write import png
 from models.vision.shards import index as shard_index
 from models.vision.shards import sharded_images
@@ -34,8 +34,6 @@ from replicator.console import command
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
-
-_AT_ONCE = 256  # Images between two reports of the progress.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +84,7 @@ def _run(flags: argparse.Namespace) -> int:
 
 def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | None = None,
             own_shape: Shape | None = None,
-            shown: Callable[[int, int], None] = lambda done, total: None) -> None:
+            shown: Shown = lambda done, total: None) -> None:
   """Writes the images of a source to `count` shards in a new folder, or continues to.
 
   Args:
@@ -158,13 +156,11 @@ def _digest(source: EncodedImages, count: int, image_shape: Shape | None) -> str
 
 
 def _examples(source: EncodedImages, first: int, last: int, image_shape: Shape | None,
-              shown: Callable[[int, int], None]) -> Iterator[tuple[bytes, int]]:
+              shown: Shown) -> Iterator[tuple[bytes, int]]:
   """The contents and labels of the images from `first` on."""
-  contents = map_in_threads(lambda index: _content(source, index, image_shape), range(first, last))
-  for index, content in zip(range(first, last), contents, strict=True):
-    if not index % _AT_ONCE:
-      shown(index, len(source.labels))
-    yield content, int(source.labels[index])
+  contents = map_in_threads(lambda index: _content(source, index, image_shape), range(first, last),
+                            lambda done, _: shown(first + done, len(source.labels)))
+  return zip(contents, source.labels[first:last].tolist(), strict=True)
 
 
 def _content(source: EncodedImages, index: int, image_shape: Shape | None) -> bytes:

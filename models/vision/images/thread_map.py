@@ -1,7 +1,6 @@
 """Functions of one item, called for many items by a pool of threads."""
 
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +17,12 @@ Draw = Callable[..., Any]
 """Makes arrays, in a tuple or one, from the arguments of one example."""
 
 
-def map_in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item]
-                   ) -> Iterator[_Result]:
+Shown = Callable[[int, int], None]
+"""Shows the progress: is called with how many items are done, and how many there are."""
+
+
+def map_in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item],
+                   shown: Shown | None = None) -> Iterator[_Result]:
   """Yields `function(item)` of each item, in order; some are computed ahead.
 
   The threads are a pool of its own, so that `function` may use that of `in_threads`. Pillow, NumPy
@@ -27,6 +30,8 @@ def map_in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item]
   """
   with ThreadPoolExecutor(_num_threads()) as pool:
     for start in range(0, len(items), _AT_ONCE):
+      if shown:
+        shown(start, len(items))
       yield from pool.map(function, items[start:start + _AT_ONCE])
 
 
@@ -39,28 +44,10 @@ def in_threads(draw: Draw) -> Draw:
   def of_one_or_many(*arguments: np.ndarray) -> Any:
     if np.ndim(arguments[0]) == 0:
       return draw(*arguments)
-    drawn = _all_drawn(draw, list(zip(*arguments, strict=True)))
+    drawn = list(_pool().map(draw, *arguments))
     return (tuple(map(np.stack, zip(*drawn, strict=True))) if isinstance(drawn[0], tuple)
             else np.stack(drawn))
   return of_one_or_many
-
-
-def _all_drawn(draw: Draw, arguments: list[tuple]) -> list:
-  drawn: list = [None] * len(arguments)
-  errors: dict[int, Exception] = {}
-  numbers = itertools.count()  # All threads take the next one from it.
-
-  def draw_some(_: int) -> None:
-    while not errors and (i := next(numbers)) < len(arguments):
-      try:
-        drawn[i] = draw(*arguments[i])
-      except Exception as error:
-        errors[i] = error
-
-  list(_pool().map(draw_some, range(_num_threads())))
-  if errors:  # All examples before the first one were drawn.
-    raise errors[min(errors)]
-  return drawn
 
 
 @functools.cache

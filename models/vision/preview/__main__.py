@@ -21,7 +21,7 @@ import numpy as np
 from models.vision import sources
 from models.vision.augmentation.random_view import Augmentation
 from models.vision.images.encoded_examples import EncodedExamples
-from models.vision.images.encoded_images import DecodedImages
+from models.vision.images.encoded_images import DecodedImages, EncodedImages
 from models.vision.preview import page, survey
 from replicator import UsageError
 from replicator.app import config
@@ -73,18 +73,21 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
   with Status() as status:
-    def examined(name: str, most: int | None = None) -> tuple[survey.Survey, sources.Shape | None]:
+    def opened(name: str) -> tuple[EncodedImages, sources.Shape | None]:
       status.doing(f"listing {name}")
-      encoded, shape = sources.open_encoded(name)
-      return survey.examine(encoded, most, lambda done, count: status.doing(
-          format_bar(f"looking at {name}", done, count))), shape
+      return sources.open_encoded(name)
 
-    found, shape = examined(flags.data, flags.samples)
-    is_drawn = isinstance(found.encoded, EncodedExamples)
-    if shape and is_drawn and flags.resolution not in (None, shape[0]):
+    def examined(encoded: EncodedImages, most: int | None = None) -> survey.Survey:
+      return survey.examine(encoded, most, lambda done, count: status.doing(
+          format_bar(f"looking at {encoded.path}", done, count)))
+
+    encoded, shape = opened(flags.data)
+    if (shape and isinstance(encoded, EncodedExamples)
+        and flags.resolution not in (None, shape[0])):
       raise UsageError(f"--resolution={flags.resolution}: the images of {flags.data} have "
                        f"{shape[0]} px; leave it out")
-    concerns = survey.concerns(found, examined(flags.test)[0] if flags.test else None)
+    found = examined(encoded, flags.samples)
+    concerns = survey.concerns(found, examined(opened(flags.test)[0]) if flags.test else None)
     status.doing("drawing the page")
     resolution = flags.resolution or (shape[0] if shape else _likely_resolution(found.sizes))
     source = DecodedImages(found.encoded, resolution, "skip", 0, shape[2] if shape else 3)

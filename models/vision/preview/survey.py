@@ -13,12 +13,11 @@ import numpy as np
 
 from models.vision.images.decode import Original, opened, upright_rgb
 from models.vision.images.encoded_images import EncodedImages, reason_of
-from models.vision.images.thread_map import map_in_threads
+from models.vision.images.thread_map import Shown, map_in_threads
 from replicator import UsageError
 
-_SEED = 5       # Fixed, so that the same data makes the same page.
-_AT_ONCE = 256  # Images between two calls of `shown`.
-_NAMED = 3      # Things that a line names.
+_SEED = 5   # Fixed, so that the same data makes the same page.
+_NAMED = 3  # Things that a line names.
 
 
 class Concern(NamedTuple):
@@ -67,13 +66,13 @@ class Survey:
 
 
 def examine(encoded: EncodedImages, most: int | None = None,
-            shown: Callable[[int, int], None] = lambda done, count: None) -> Survey:
+            shown: Shown | None = None) -> Survey:
   """Looks at the images, or at `most` that are drawn at random.
 
   Args:
     encoded: the images.
     most: how many to look at; by default all.
-    shown: called with how many were looked at, and how many there are.
+    shown: is called with how many were looked at, and how many there are.
 
   Raises:
     UsageError: none can be read.
@@ -83,10 +82,8 @@ def examine(encoded: EncodedImages, most: int | None = None,
     indices = np.sort(np.random.default_rng(_SEED).permutation(len(indices))[:most])
   found: dict[int, tuple[tuple[int, int], bytes]] = {}
   unreadable: dict[int, str] = {}
-  looks = map_in_threads(functools.partial(_look, encoded), indices.tolist())
-  for done, (index, look) in enumerate(zip(indices.tolist(), looks, strict=True)):
-    if not done % _AT_ONCE:
-      shown(done, len(indices))
+  looks = map_in_threads(functools.partial(_look, encoded), indices.tolist(), shown)
+  for index, look in zip(indices.tolist(), looks, strict=True):
     if isinstance(look, str):
       unreadable[index] = look
     else:

@@ -66,16 +66,12 @@ def test_no_process_outlives_a_killed_launcher():
 # ---- Parameter servers --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [0, 5, 42])
-def test_only_the_chief_decides(status):
-  assert run("--workers=1 --ps=1", f"""
-if me == "chief0": sys.exit({status})
-work()
-""")[0] == status
+def test_only_the_chief_decides():
+  assert run("--workers=1 --ps=1", "if me == 'chief0': sys.exit(5)\nwork()")[0] == 5
 
 
 @pytest.mark.parametrize("end, status", [
-  ("sys.exit(6)", 6), ("sys.exit(42)", 42), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
+  ("sys.exit(42)", 42), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
 def test_a_worker_that_dies_is_started_again(end, status, tmp_path):
   code, lines, err = run("--workers=2 --ps=1", f"""
 died, again = {str(tmp_path / "died")!r}, {str(tmp_path / "again")!r}
@@ -109,6 +105,7 @@ work()
 
 def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd, tmp_path):
   monkeypatch.setattr(task, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
+  monkeypatch.setattr(task, "MAX_DEATHS", 2)
   deaths = task.MAX_DEATHS + 1
   assert launch.launch([sys.executable, "-c", PRELUDE + counts_starts(tmp_path) + f"""
 if me == "worker0" and start <= {deaths}: sys.exit(6)

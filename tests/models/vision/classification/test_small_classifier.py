@@ -15,14 +15,10 @@ from models.vision.classification.small_classifier import NUM_FEATURES, load_or_
 from models.vision.images.image_source import InMemoryImages, read
 
 
-def small():
-  return Shapes(8, size=200)
-
-
-@pytest.fixture(scope="module")
-def small_folder(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("small")
-  return folder, load_or_train(small(), folder)
+@pytest.fixture
+def brief(monkeypatch):
+  """Shortens trainings."""
+  monkeypatch.setattr(classifier_module, "_EPOCHS", 8)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +72,8 @@ def test_a_saved_classifier_is_loaded_unchanged(digits_folder):
 
 
 def test_that_of_another_source_is_replaced_and_its_accuracy_is_that_on_held_out_images(
-    small_folder, tmp_path):
-  shutil.copytree(small_folder[0], tmp_path, dirs_exist_ok=True)
+    digits_folder, brief, tmp_path):
+  shutil.copytree(digits_folder[0], tmp_path, dirs_exist_ok=True)
   images = np.random.default_rng(0).integers(0, 255, [20, 100, 100, 1], np.uint8)  # Big ones.
   other = load_or_train(InMemoryImages(images, np.arange(20), tuple(map(str, range(20)))), tmp_path)
   assert (other.num_train, other.num_held_out) == (16, 4)
@@ -86,7 +82,7 @@ def test_that_of_another_source_is_replaced_and_its_accuracy_is_that_on_held_out
   assert features.shape == (3, NUM_FEATURES) and logits.shape == (3, 20)
 
 
-def test_training_depends_on_no_global_state_and_changes_none(small_folder, tmp_path):
+def test_training_depends_on_no_global_state_and_changes_none(brief):
   def draw():
     # Eager ops, Keras layers, NumPy and Python each have their own stream.
     return [tf.random.normal([]).numpy(), keras.random.normal([]).numpy(), np.random.rand(),
@@ -95,7 +91,9 @@ def test_training_depends_on_no_global_state_and_changes_none(small_folder, tmp_
   def next_name():
     return int(keras.layers.Dense(1).name.rpartition("_")[2])
 
-  images, _ = read(small(), np.arange(20))
+  source = Shapes(8, size=200)
+  images, _ = read(source, np.arange(20))
+  expected = train(source)(images)
   keras.layers.Dense(1)  # The first one has no number.
   name, policy = next_name(), keras.config.dtype_policy()
   keras.utils.set_random_seed(5)
@@ -103,12 +101,12 @@ def test_training_depends_on_no_global_state_and_changes_none(small_folder, tmp_
   keras.utils.set_random_seed(5)
   keras.config.set_dtype_policy("mixed_bfloat16")
   try:
-    classifier = load_or_train(small(), tmp_path)
+    classifier = train(source)
   finally:
     keras.config.set_dtype_policy(policy)
   assert draw() == undisturbed
   assert next_name() == name + 3  # Each `draw` makes one.
-  for ours, theirs in zip(classifier(images), small_folder[1](images), strict=True):
+  for ours, theirs in zip(classifier(images), expected, strict=True):
     np.testing.assert_array_equal(ours, theirs)
 
 
