@@ -1,8 +1,9 @@
 """The Python files of the packages, parsed once, and how a rule names the lines that break it."""
 
 import ast
+import functools
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("replicator", "models", "experiments")
@@ -17,11 +18,14 @@ def check_none(offenders: Iterable[str]) -> None:
   assert not lines, "\n".join([f"{len(lines)} lines break this rule:", *lines])
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(tree: ast.AST) -> list[tuple[int, str]]:
   """(line, dotted name) of all imports, wherever they stand; a relative one begins with a dot."""
+  found = []
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
-      yield from ((node.lineno, alias.name) for alias in node.names)
+      found += [(node.lineno, alias.name) for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
       home = "." * node.level + (node.module or "")
-      yield from ((node.lineno, f"{home}.{alias.name}") for alias in node.names)
+      found += [(node.lineno, f"{home}.{alias.name}") for alias in node.names]
+  return found

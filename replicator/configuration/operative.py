@@ -63,7 +63,9 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
   _refuse(each for each in found if each.certain or (evaluated and not resumed))
   now = text(earlier)
   atomic.write_whole(path, now)
-  lines = [f"changed: {change}" for change in differences(earlier, now)] if earlier else []
+  lines = []
+  with contextlib.suppress(ValueError):  # The earlier configuration may be corrupt.
+    lines += [f"changed: {change}" for change in differences(earlier or now, now)]
   lines += [f"warning: {each}" for each in found if not each.binding.is_record]
   if recorded := [each.binding for each in found if each.binding.is_record]:
     lines.append(f"note: nothing used {len(recorded)} values of {recorded[0].file}, such as "

@@ -52,12 +52,6 @@ def attributes(tree: ast.AST) -> Iterator[tuple[int, str]]:
   return ((node.lineno, node.attr) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
 
 
-def test_gin_tf_is_never_imported():
-  # It needs tf.estimator, which TensorFlow no longer has.
-  check_none(f"{file}:{line}: imports {name}" for file, tree in TREES.items()
-             for line, name in imports(tree) if name.startswith("gin.tf"))
-
-
 def test_no_two_classes_share_a_name():
   homes: dict[str, list[str]] = {}
   for file, tree in TREES.items():
@@ -90,41 +84,23 @@ def test_an_unknown_name_is_an_attribute_error():
   assert not hasattr(replicator, "__wrapped__")
 
 
-def modules_after(*statements: str) -> list[set[str]]:
-  """The top-level modules that a new Python process holds after each statement."""
+def test_what_the_engine_loads_and_when_and_that_it_prints_nothing():
   look = "print(*{name.partition('.')[0] for name in sys.modules})"
-  code = "\n".join(["import sys", *(f"{statement}\n{look}" for statement in statements)])
-  output = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True,
-                          capture_output=True, text=True).stdout
-  return [set(line.split()) for line in output.splitlines()]
-
-
-def test_what_the_engine_loads_and_when():
-  light, before, after = modules_after(
-      "import replicator, replicator.launch; replicator.UsageError",
-      "import tensorflow, keras",
-      "for name in replicator.__all__: getattr(replicator, name)\nimport replicator.app.config")
+  code = "\n".join([
+      "import sys, replicator, replicator.launch.__main__; replicator.UsageError", look,
+      "from replicator.console import quiet; quiet.import_tensorflow()", look,
+      "for name in replicator.__all__: getattr(replicator, name)",
+      "import replicator.app.config, replicator.training.loop, replicator.doctor.__main__", look,
+      "import replicator.compare, replicator.rerun, replicator.sweeps.command",
+      "import replicator.configuration.operative, replicator.workdir.writer"])
+  environment = {name: value for name, value in os.environ.items()
+                 if not name.startswith("TF_")}  # The tests have set the log level.
+  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True,
+                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  light, before, after = (set(line.split()) for line in done.stdout.splitlines())
   assert not light & {"tensorflow", "keras", "numpy"}
   # Keras loads some of these by itself where they are installed.
   assert not (after - before) & {"tensorflow_gan", "tensorflow_hub", "matplotlib", "sklearn", "PIL"}
-
-
-def imports_in_a_new_process(*modules: str) -> str:
-  """The output of a new process that imports some modules of the engine, on both streams."""
-  environment = {name: value for name, value in os.environ.items()
-                 if not name.startswith("TF_")}  # The tests have set the log level.
-  done = subprocess.run(
-      [sys.executable, "-c", f"import {', '.join(modules)}"], cwd=ROOT, env=environment,
-      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-  return f"{done.stdout}{f'status {done.returncode}' if done.returncode else ''}"
-
-
-def test_imports_print_nothing():
-  # `test_house` proves it for the other modules of these rooms: here TensorFlow is the real one.
-  assert imports_in_a_new_process(
-      "replicator.launch.__main__", "replicator.compare", "replicator.rerun",
-      "replicator.sweeps.command", "replicator.configuration.operative",
-      "replicator.workdir.writer", "replicator.training.loop", "replicator.doctor.__main__") == ""
 
 
 # ---- Documentation ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, capsys, tmp_path, without_curves):
   """A function: runs `main` with some flags; returns status, stdout and stderr."""
   monkeypatch.setattr(start, "begin", lambda argv: None)  # The first lines have their own tests.
   monkeypatch.chdir(tmp_path)

@@ -1,6 +1,5 @@
 """How an experiment ends: its status, the line and the traceback of a failure, how to resume."""
 
-import importlib.machinery
 import json
 import pathlib
 import re
@@ -15,35 +14,23 @@ from replicator.errors import Preempted
 from tests.replicator.app.command_line import PROGRAM, fails_with, flags, line_of, nothing
 
 
-def test_debug_shows_the_traceback_of_bad_input(run):
-  argv = [*flags("train.log_every = 0"), "--workdir=w"]
-  status, _, err = run([*argv, "--debug"])
-  assert status == 2
-  assert err.startswith("Traceback") and "in _check_settings" in err
-  assert err.splitlines()[-1] == (
-      "error: train.log_every = 0: must be a whole number of at least 1")
-
-
-@pytest.mark.parametrize("fault, code", [
-  ("trace", 'raise ArithmeticError("of the user")'),  # When the step is traced,
-  ("run", "return tf.debugging.check_numerics"),      # and when the compiled step runs.
-])
-def test_a_failing_step_names_the_line_and_keeps_the_traceback(fault, code, run, tmp_path):
-  status, _, err = run([*flags(f"TwoNetworks.fault = '{fault}'"), "--workdir=w"])
+def test_a_failing_step_names_the_line_and_keeps_the_traceback(run, tmp_path):
+  status, _, err = run([*flags("TwoNetworks.fault = 'run'"), "--workdir=w"])
   assert status == 1
   assert err.startswith("error: ") and err.count("\n") == 1
-  assert f"{PROGRAM.name}:{line_of(code, PROGRAM)}: " in err
+  assert f"{PROGRAM.name}:{line_of('return tf.debugging.check_numerics', PROGRAM)}: " in err
   assert "of the user" in err
   assert err.endswith("; the traceback is in w/traceback.txt\n")
   kept = (tmp_path / "w" / "traceback.txt").read_text()
   assert kept.startswith("Traceback") and "of the user" in kept
 
 
-def test_debug_shows_the_traceback_of_a_failure(run, tmp_path):
-  status, _, err = run([*flags("TwoNetworks.fault = 'trace'"), "--workdir=w", "--debug"])
-  assert status == 1
-  assert err.startswith("Traceback")
+def test_debug_shows_the_traceback(run, tmp_path):
+  (tmp_path / "w").mkdir()
+  status, _, err = run(["--workdir=w", "--debug"], fails_with(ArithmeticError("of the user")))
+  assert status == 1 and err.startswith("Traceback")
   assert err.splitlines()[-1].endswith("ArithmeticError: of the user")
+  assert not (tmp_path / "w" / "traceback.txt").exists()
 
 
 @pytest.mark.parametrize("call, name", [
@@ -65,11 +52,6 @@ def test_a_traceback_that_cannot_be_written_hides_no_failure(run, tmp_path):
   assert status == 1 and err.endswith("ZeroDivisionError (--debug shows the traceback)\n")
 
 
-def test_a_failure_without_a_message_shows_its_type(run):
-  status, _, err = run(["--workdir=w"], fails_with(ZeroDivisionError()))
-  assert status == 1 and "ZeroDivisionError" in err
-
-
 def test_each_ending_has_its_status(run):
   assert run(["--workdir=w"], nothing) == (0, "", "")
   assert run(["--workdir=w"], fails_with(UsageError("x = 1: write 2"))) == (
@@ -82,15 +64,13 @@ def test_each_ending_has_its_status(run):
   assert out.endswith(" --workdir=w\n")
 
 
-@pytest.mark.parametrize("spec, program", [
-  (importlib.machinery.ModuleSpec("experiments.sngan", None), ["-m", "experiments.sngan"]),
-  (None, ["my experiments/sngan.py"])])  # A file that was run by its name.
-def test_the_command_to_resume_is_the_one_that_was_typed(spec, program, run, monkeypatch):
-  monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+def test_the_command_to_resume_is_the_one_that_was_typed(run, monkeypatch):
+  monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
   monkeypatch.setattr(sys, "argv", ["my experiments/sngan.py"])
   argv = ["--gin_param=TwoNetworks.fault = 'b c'", "--workdir", "w"]
   _, out, _ = run(argv, fails_with(Preempted(7)))
-  assert shlex.split(out.partition("to resume: ")[2]) == ["python", *program, *argv]
+  assert shlex.split(out.partition("to resume: ")[2]) == [
+      "python", "my experiments/sngan.py", *argv]
 
 
 def test_the_command_to_resume_names_a_new_workdir(run):

@@ -49,6 +49,22 @@ def run(program, tmp_path_factory):
                  "Checkpoints.keep_best = 'count'", "Checkpoints.best_is = 'min'")
 
 
+@pytest.fixture(scope="module")
+def spanning(program, tmp_path_factory):
+  """A run of two replicas of two devices each, with another size."""
+  gin.clear_config()
+  return trained(program, tmp_path_factory.mktemp("spanning"), "Replicator.strategy = 'mirrored'",
+                 "Replicator.logical_cpus = 4", "Replicator.devices_per_replica = 2",
+                 "Counter.device = 1", "Counter.size = 5", "scaled.factor = 3.0", "train.seed = 6")
+
+
+@pytest.fixture(scope="module")
+def double(program, tmp_path_factory):
+  gin.clear_config()
+  return trained(program, tmp_path_factory.mktemp("double"), "scaled.factor = 3.0",
+                 "train.precision = 'float64'")
+
+
 @pytest.fixture
 def copied(run, tmp_path):
   """A copy of the run, to damage."""
@@ -71,21 +87,11 @@ def test_its_class_is_the_one_that_an_import_gives(run, program):
   assert first is not second
 
 
-def test_a_run_of_two_replicas_loads_on_one_device(program, tmp_path):
-  folder = trained(program, tmp_path, "Replicator.strategy = 'mirrored'",
-                   "Replicator.logical_cpus = 2")
-  step = replicator.load(folder)
-  assert step.count.numpy().tolist() == [4, 4]
+def test_a_run_of_replicas_that_span_devices_loads_on_one(spanning):
+  step = replicator.load(spanning)
+  assert step.count.numpy().tolist() == 5 * [4]
   assert step.own.numpy() == 4 * (1.0 + 3.0) / 2  # As its aggregation says.
   assert not hasattr(step.count, "values") and context.run.strategy.num_replicas_in_sync == 1
-
-
-def test_a_run_of_replicas_that_span_devices_loads_on_one(program, tmp_path):
-  folder = trained(program, tmp_path, "Replicator.strategy = 'mirrored'", "Counter.device = 1",
-                   "Replicator.logical_cpus = 4", "Replicator.devices_per_replica = 2",
-                   "scaled.factor = 3.0")
-  step = replicator.load(folder)
-  assert step.count.numpy().tolist() == [4, 4]
   assert step.apply(1.0) == 3.0
 
 
@@ -146,9 +152,8 @@ def test_the_process_is_then_as_after_the_training(run):
   assert defined_later() == 1
 
 
-def test_the_precision_is_that_of_the_run(program, tmp_path):
-  folder = trained(program, tmp_path, "train.precision = 'float64'")
-  step = replicator.load(folder)
+def test_the_precision_is_that_of_the_run(double):
+  step = replicator.load(double)
   assert step.count.dtype == tf.float64
   assert replicator.random.normal("z", [2]).dtype == tf.float64
 
@@ -173,21 +178,19 @@ def test_a_step_that_would_then_compute_something_else_is_refused(run):
   assert gin.query_parameter("scaled.factor") == 2.0
 
 
-def test_two_runs_load_side_by_side_unless_they_read_different_values(run, program, tmp_path):
-  other = trained(program, tmp_path / "other", "scaled.factor = 3.0", "Counter.size = 5",
-                  "train.seed = 6")
-  third = trained(program, tmp_path / "third", "scaled.factor = 4.0")
-  double = trained(program, tmp_path / "double", "scaled.factor = 3.0",
-                   "train.precision = 'float64'")
+def test_two_runs_load_side_by_side_unless_they_read_different_values(run, copied, spanning,
+                                                                      double):
+  text = (copied / "config.gin").read_text()
+  (copied / "config.gin").write_text(text.replace("scaled.factor = 3.0", "scaled.factor = 4.0"))
   first = replicator.load(run)
-  assert replicator.load(other).count.shape == [5] and first.count.shape == [2]
+  assert replicator.load(spanning).count.shape == [5] and first.count.shape == [2]
   with pytest.raises(replicator.UsageError, match=r"has scaled.factor = 4.0, and this process 3.0"):
-    replicator.load(third)
+    replicator.load(copied)
   with pytest.raises(replicator.UsageError, match=r"has train.precision = 'float64'"):
     replicator.load(double)
   assert first.apply(1.0) == 3.0 and keras.config.floatx() == "float32"
   gin.clear_config()
-  assert replicator.load(third).apply(1.0) == 4.0
+  assert replicator.load(copied).apply(1.0) == 4.0
 
 
 def test_a_step_in_training_may_load_another(run, tmp_path, without_curves):
@@ -222,14 +225,9 @@ def corrupt(run: pathlib.Path, step: int) -> None:
   path.write_bytes(bytes(path.stat().st_size))
 
 
-DAMAGES = {
-    "no folder": (shutil.rmtree, {}, "no such folder; write the workdir of a run"),
-    "no run.json": (lambda run: (run / "run.json").unlink(), {}, "run.json: missing"),
+DAMAGES = {  # `test_rerun` has the other damages of `run.json` and `config.gin`.
     "a torn run.json": (lambda run: (run / "run.json").write_text('{"pro'), {},
                         "run.json: corrupt.*build its step by hand"),
-    "an earlier version": (lambda run: (run / "run.json").write_text('{"argv": []}'), {},
-                           "run.json: has no 'program', because an earlier version wrote it"),
-    "no config.gin": (lambda run: (run / "config.gin").unlink(), {}, "config.gin: missing"),
     "a program that is gone": (lambda run: change_facts(run, program_file="/gone/step.py"), {},
                                "/gone/step.py, cannot be imported: the file is missing"),
     "a module that is gone": (lambda run: change_facts(run, program=["-m", "gone.step"]), {},
@@ -241,7 +239,6 @@ DAMAGES = {
     "a step that is not there": (lambda run: None, {"step": 7},
                                  "has no checkpoint of step 7; write one of the steps 1, 2, 3, 4"),
     "no step": (lambda run: None, {"step": "newest"}, "step = 'newest': write the step"),
-    "a negative step": (lambda run: None, {"step": -1}, "step = -1: write the step"),
     "a corrupt step": (lambda run: corrupt(run, 3), {"step": 3},
                        r"step-00000003 is corrupt.*; write one of the steps 1, 2, 4"),
     "no best one": (lambda run: None,

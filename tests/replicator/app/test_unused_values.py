@@ -74,12 +74,6 @@ def test_values_that_nothing_used_are_reported_after_the_first_step():
 
 
 @pytest.mark.usefixtures("restored")
-@pytest.mark.parametrize("scope", ["crit", "critics", "critic/more", "more/critic"])
-def test_a_scope_is_not_the_beginning_of_another_ones_name(scope):
-  assert f"{scope}/planted.count is never used" in train([], f"{scope}/planted.count = 4")
-
-
-@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("evaluate, bindings, message", [
     (None, ["nobody_calls_this.x = 1"], "--gin_param: nobody_calls_this.x is never used"),
     # Without an evaluation, nobody knows which values it would use.
