@@ -96,6 +96,8 @@ NAMES = {
 """The full names of what modules hold, and of gin's `configurable.parameter`s, new by old."""
 
 GONE = {
+    "models.rl.processes": "write replicator.processes.spawning around what starts processes",
+    "models.metrics.image_classes": "models.metrics.images.image_sets reads labels",
     "replicator.wrap_optimizer.clip_each_network": "wrap_optimizers makes an optimizer for each "
                                                    "network, which clips by its own norm",
     "replicator.Guard.strict": "Guard.action applies to every scalar above its limit; write "

@@ -14,9 +14,8 @@ from replicator.configuration.gin_internals import current_bindings, registry
 from replicator.configuration.statements import CONSTANT, MACRO, Binding
 from replicator.errors import nearest
 
-_NUMBERS: dict[Any, tuple[type, ...]] = {
-    float: (float, int), complex: (complex, float, int), int: (int,)}
-_LITERALS = (bool, int, float, complex, str, bytes, list, tuple, dict, type(None))
+_NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,)}
+_LITERALS = (bool, int, float, str, bytes, list, tuple, dict, type(None))
 _UNKNOWN = object()
 
 
@@ -58,27 +57,19 @@ def fits(value: Any, hint: Any) -> bool:
   An int passes as a float, and a list as a tuple. A bool is not a number, a string is not a list.
   """
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-  if hint in (Any, object) or isinstance(hint, (typing.TypeVar, str)):
+  if hint in (Any, object) or value is _UNKNOWN or value is gin.REQUIRED:
     return True
-  if value is _UNKNOWN or value is gin.REQUIRED:
-    return True
-  if origin in (typing.Annotated, typing.Final):
-    return fits(value, arguments[0])
-  if isinstance(hint, typing.NewType):
-    return fits(value, hint.__supertype__)
   if origin in (typing.Union, types.UnionType):
     return any(fits(value, argument) for argument in arguments)
   if origin is typing.Literal:
     return any(type(value) is type(argument) and value == argument for argument in arguments)
-  if isinstance(value, gin.config.ConfigurableReference):
-    return _reference_fits(value, hint, origin)
-  if hint is None:
-    return value is None
   wanted = origin or hint
+  if not inspect.isclass(wanted):  # Such as a TypeVar.
+    return True
+  if isinstance(value, gin.config.ConfigurableReference):
+    return _reference_fits(value, wanted)
   if wanted in _NUMBERS:
     return isinstance(value, _NUMBERS[wanted]) and not isinstance(value, bool)
-  if not inspect.isclass(wanted):
-    return True
   if issubclass(wanted, collections.abc.Mapping) and isinstance(value, dict):
     return _items_fit(value, arguments)
   if _is_sequence(wanted):
@@ -114,10 +105,7 @@ def _is_instance(value: Any, wanted: Any) -> bool:
     return True
 
 
-def _reference_fits(reference: gin.config.ConfigurableReference, hint: Any, origin: Any) -> bool:
-  wanted = origin or hint
-  if not inspect.isclass(wanted):
-    return hint is not None
+def _reference_fits(reference: gin.config.ConfigurableReference, wanted: type) -> bool:
   function = reference.configurable.wrapped
   if not reference.evaluate:
     return wanted is type or (wanted not in _LITERALS and _is_instance(function, wanted))
@@ -134,7 +122,7 @@ def _reference_fits(reference: gin.config.ConfigurableReference, hint: Any, orig
 
 def _words(hint: Any) -> str:
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-  if hint in (None, type(None)):
+  if hint is type(None):
     return "None"
   if origin in (typing.Union, types.UnionType):
     return " or ".join(_words(argument) for argument in arguments)

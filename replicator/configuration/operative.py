@@ -65,7 +65,7 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
   atomic.write_whole(path, now)
   lines = []
   with contextlib.suppress(ValueError):  # The earlier configuration may be corrupt.
-    lines += [f"changed: {change}" for change in differences(earlier or now, now)]
+    lines += [f"changed: {each}" for each in (differences(earlier, now) if earlier else ())]
   lines += [f"warning: {each}" for each in found if not each.binding.is_record]
   if recorded := [each.binding for each in found if each.binding.is_record]:
     lines.append(f"note: nothing used {len(recorded)} values of {recorded[0].file}, such as "

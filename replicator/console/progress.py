@@ -20,7 +20,7 @@ from replicator.console.status import Status
 RATE_SECONDS = 30.0  # Rates are means over this much of the recent past.
 PLAIN_SECONDS = 5.0  # The least time between two plain lines.
 _PLAIN_WIDTH = 60  # Characters for the scalars of a plain line.
-_BAR_WIDTH, _NARROW_BAR_WIDTH = 20, 8  # The narrow bar is for fewer than 120 columns.
+_BAR_WIDTH = 12
 
 
 class Progress:
@@ -73,7 +73,7 @@ class Progress:
     self.doing("")
     if self._status.is_live:
       fixed = "  ".join([done, *rates, time_left])
-      room = self._status.width - len(fixed) - self._bar_width() - 4
+      room = self._status.width - len(fixed) - _BAR_WIDTH - 4
       line = "  ".join(filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
       self._status.show(self._with_bar(step, line))
       return
@@ -113,12 +113,9 @@ class Progress:
 
   def _with_bar(self, step: int, line: str) -> RenderableType:
     row = Table.grid(padding=(0, 2))
-    row.add_row(ProgressBar(total=self._total_steps, completed=step, width=self._bar_width()),
+    row.add_row(ProgressBar(total=self._total_steps, completed=step, width=_BAR_WIDTH),
                 Text(line, no_wrap=True, overflow="ellipsis"))
     return row
-
-  def _bar_width(self) -> int:
-    return _BAR_WIDTH if self._status.width >= 120 else _NARROW_BAR_WIDTH
 
 
 def _format_scalars(scalars: Mapping[str, float], width: int) -> str:

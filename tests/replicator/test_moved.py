@@ -47,6 +47,8 @@ def test_what_has_moved_is_found_under_its_new_name_only():
      "models.vision.digits has moved: write models.vision.builtin.digits"),
     ("from models.metrics import frechet",
      "models.metrics.frechet has moved: write models.metrics.distances.frechet"),
+    ("from models.metrics import image_classes", "models.metrics.image_classes is gone: "
+     "models.metrics.images.image_sets reads labels"),
     ("import replicator.layers.pool",
      "replicator.layers.pool has moved: write replicator.example_pool"),
     ("replicator.Pool", "replicator.Pool has moved: write replicator.ExamplePool"),

@@ -60,7 +60,7 @@ class ManyParts(tf.Module):
 
 
 @pytest.mark.usefixtures("restored")
-def test_each_is_used_in_a_run(tmp_path, monkeypatch, run_eagerly):
+def test_each_is_used_in_a_run(tmp_path, monkeypatch, run_eagerly, without_curves):
   monkeypatch.chdir(tmp_path)
   run_eagerly()  # Tracing it would take as long as a hundred steps.
   listed = lambda names, call="": f"[{', '.join(f'@{name}{call}' for name in names)}]"
