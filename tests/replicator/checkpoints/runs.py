@@ -24,7 +24,9 @@ def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, 
 
 
 def values(step) -> dict[str, np.ndarray]:
-  return {path: tf.convert_to_tensor(v).numpy() for path, v in variables_of(step).items()}
+  held = {path: v.state if isinstance(v, tf.random.Generator) else v
+          for path, v in variables_of(step).items()}
+  return {path: tf.convert_to_tensor(v).numpy() for path, v in held.items()}
 
 
 def assert_equal(step, expected: dict[str, np.ndarray]) -> None:

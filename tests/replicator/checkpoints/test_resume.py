@@ -1,67 +1,84 @@
 """A run that was stopped and resumed is the run that was not."""
 
-import functools
 import json
 import os
 import signal
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator
 
-from replicator import Evaluation
+import replicator
+from replicator import Evaluation, random
 from replicator.errors import Preempted, UsageError
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
-from tests.programs.two_networks import Points, evaluate
-from tests.replicator.checkpoints.runs import (
-  CENTRAL_2,
-  MIRRORED_2,
-  MIRRORED_4,
-  assert_equal,
-  train,
-  values,
-)
+from tests.programs.two_networks import Points, network
+from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, assert_equal, train, values
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
-BY_NAME = {"default": [], "mirrored": [*MIRRORED_2, "train.steps_per_call = 5"],
-           "central": CENTRAL_2}
+
+def make_step(has_generator: bool = True):
+  """A plain function with everything that a checkpoint keeps in its closure."""
+  net = network(1)
+  optimizer = replicator.wrap_optimizer(
+      keras.optimizers.Adam(0.1), net.trainable_variables, ema_decay=0.9, clip_norm=1.0)
+  generator = tf.random.Generator.from_seed(1, alg="philox") if has_generator else None
+
+  def step(batch):
+    x = batch["x"] + random.normal("noise", batch["x"].shape)
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((net(x, training=True) - 1.0) ** 2)
+    optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+    return {"loss": loss, **({"drawn": generator.uniform([])} if generator else {})}
+
+  return step
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-  """A function: what 15 steps log and what their variables are, under the strategy of a name."""
-  @functools.cache
-  def run(name: str):
-    workdir = tmp_path_factory.mktemp(name)
-    step = train(workdir, "train.steps = 15", *BY_NAME[name], inputs=Points(), evaluate=evaluate)
-    assert [row["step"] for row in rows(workdir)] == [0, 5, 10, 15]
-    return rows(workdir), values(step)
-  return run
+def test_a_run_that_crashed_and_was_preempted_is_bitwise_the_unbroken_one(tmp_path):
+  # It is saved at 10. The sums since the log point at 8 go on, and later those since 12.
+  setting = ["train.steps = 20", "train.log_every = 4", "train.checkpoint_every = 10",
+             "train.eval_every = 14", "train.steps_per_call = 2", *MIRRORED_2]
+
+  def evaluate(step):
+    if replicator.step_number() == 14 and events:
+      events.pop(0)()
+    return Evaluation({"draw": float(random.normal("draw", [1])[0])})
+
+  def crash():
+    raise OSError("the disk is full")
+
+  events: list = []
+  unbroken = train(tmp_path / "whole", *setting, step=make_step, inputs=Points(), evaluate=evaluate)
+  assert [row["step"] for row in rows(tmp_path / "whole")] == [0, 4, 8, 12, 14, 16, 20]
+  events = [crash, lambda: os.kill(os.getpid(), signal.SIGINT)]
+  with pytest.raises(OSError, match="the disk is full"):
+    train(tmp_path / "parts", *setting, step=make_step, inputs=Points(), evaluate=evaluate)
+  assert [row["step"] for row in rows(tmp_path / "parts")] == [0, 4, 8, 12]
+  with (tmp_path / "parts" / "metrics.jsonl").open("a") as metrics:
+    metrics.write('{"step": 14, "secon')
+  with pytest.raises(Preempted, match="stopped at step 16, which is saved") as stopped:
+    train(tmp_path / "parts", *setting, step=make_step, inputs=Points(), evaluate=evaluate)
+  assert stopped.value.step == 16  # One call after it asked.
+  resumed = train(tmp_path / "parts", *setting, step=make_step, inputs=Points(), evaluate=evaluate)
+  assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+  assert_equal(resumed, values(unbroken))
+  assert {path.partition("/")[0] for path in values(resumed)} == {"net", "optimizer", "generator"}
+  facts = json.loads((tmp_path / "parts" / "run.json").read_text())
+  assert [entry["step"] for entry in facts["resumed"]] == [10, 16]
 
 
-@pytest.mark.parametrize("name", ["default", "central"])
-def test_a_resumed_run_is_bitwise_the_unbroken_one(name, unbroken, tmp_path):
-  expected_rows, expected_values = unbroken(name)
-  for steps in (10, 15):
-    step = train(tmp_path, f"train.steps = {steps}", *BY_NAME[name], inputs=Points(),
-                 evaluate=evaluate)
-  assert rows(tmp_path) == expected_rows
-  assert_equal(step, expected_values)
-  assert json.loads((tmp_path / "run.json").read_text())["resumed"][0]["step"] == 10
+def test_a_run_continues_on_other_numbers_of_replicas(tmp_path):
+  def run(workdir, steps, bindings):
+    train(workdir, f"train.steps = {steps}", "train.precision = 'float64'", *bindings,
+          step=lambda: make_step(has_generator=False), inputs=Points())
 
-
-@pytest.mark.parametrize("parts", [
-    [MIRRORED_2, []],
-    pytest.param([MIRRORED_2, MIRRORED_4, MIRRORED_2, [], CENTRAL_2], marks=pytest.mark.slow)],
-    ids=["2, 1", "2, 4, 2, 1, central"])
-def test_a_run_continues_on_other_numbers_of_replicas(parts, tmp_path):
-  float64 = "train.precision = 'float64'"
-  train(tmp_path / "whole", f"train.steps = {5 * len(parts)}", float64, *parts[0], inputs=Points())
-  for i, bindings in enumerate(parts):
-    train(tmp_path / "parts", f"train.steps = {5 * i + 5}", float64, *bindings, inputs=Points())
+  run(tmp_path / "whole", 10, [])
+  run(tmp_path / "parts", 5, CENTRAL_2)
+  run(tmp_path / "parts", 10, MIRRORED_2)
   for found, expected in zip(rows(tmp_path / "parts"), rows(tmp_path / "whole"), strict=True):
     assert found == pytest.approx(expected, rel=1e-9)
 
@@ -83,30 +100,6 @@ def test_a_run_is_not_resumed_with_another_number_of_examples(tmp_path):
   assert [row["step"] for row in rows(tmp_path)] == [5, 10]
 
 
-def test_a_crashed_run_resumes_with_the_means_since_its_last_log_point(tmp_path):
-  # Logs at 4, 8, 12, ...; saved at 5 and 10; crashes at 13, after a half-written line.
-  setting = ["train.log_every = 4", "train.checkpoint_every = 5", "train.eval_every = 13",
-             "train.steps = 20"]
-
-  def crash(networks):
-    if networks.optimizers["critic"].keras_optimizer.iterations.numpy() == 13:
-      raise OSError("the disk is full")
-    return Evaluation({})
-
-  unbroken = train(tmp_path / "whole", *setting, inputs=Points(),
-                   evaluate=lambda networks: Evaluation({}))
-  with pytest.raises(OSError, match="the disk is full"):
-    train(tmp_path / "parts", *setting, inputs=Points(), evaluate=crash)
-  assert [row["step"] for row in rows(tmp_path / "parts")] == [4, 8, 12]
-  with (tmp_path / "parts" / "metrics.jsonl").open("a") as metrics:
-    metrics.write('{"step": 13, "secon')
-  resumed = train(tmp_path / "parts", *setting, inputs=Points(),
-                  evaluate=lambda networks: Evaluation({}))
-  assert [row["step"] for row in rows(tmp_path / "whole")] == [4, 8, 12, 16, 20]
-  assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
-  assert_equal(resumed, values(unbroken))
-
-
 def test_pictures_after_the_last_checkpoint_are_removed(tmp_path):
   def draw(counter):
     if (step := counter.count.numpy()) == 8 and not (tmp_path / "again").exists():
@@ -121,53 +114,22 @@ def test_pictures_after_the_last_checkpoint_are_removed(tmp_path):
   assert [row["step"] for row in rows(tmp_path)] == [0, 2, 4, 5, 6]
   assert len(list((tmp_path / "samples").iterdir())) == 4
   train(tmp_path, "train.steps = 10", *setting, step=Counter, evaluate=draw)
-  events = plugin_event_accumulator.EventAccumulator(str(tmp_path))
+  # TensorBoard takes files of the same second in the order of their names; their number is last.
+  files = sorted(tmp_path.glob("events.*"), key=lambda path: int(path.name.split(".")[-2]))
+  (tmp_path / "events.out.tfevents").write_bytes(b"".join(path.read_bytes() for path in files))
+  events = plugin_event_accumulator.EventAccumulator(str(tmp_path / "events.out.tfevents"))
   events.Reload()
   assert [event.step for event in events.Tensors("eval/twice")] == [0, 2, 4, 6, 8, 10]
 
 
 def test_a_finished_run_stays_as_it_is(tmp_path, capsys):
-  step = train(tmp_path, "train.steps = 5", inputs=Points(), evaluate=evaluate)
+  step = train(tmp_path, "train.steps = 5", step=Counter,
+               evaluate=lambda step: Evaluation({"mean": 1.0}, method="mean of 8 samples"))
   before = {name: (tmp_path / name).read_text() for name in ("metrics.jsonl", "config.gin")}
   capsys.readouterr()
-  again = train(tmp_path, "train.steps = 5", inputs=Points(), evaluate=pytest.fail)
+  again = train(tmp_path, "train.steps = 5", step=Counter, evaluate=pytest.fail)
   assert {name: (tmp_path / name).read_text() for name in before} == before
   assert capsys.readouterr().out.splitlines() == [
       "resumed at step 5", f"done: {tmp_path / 'report.html'}"]
   assert_equal(again, values(step))
   assert json.loads((tmp_path / "run.json").read_text())["evaluation"] == "mean of 8 samples"
-
-
-@pytest.mark.parametrize("number, name, stops_at", [
-    (signal.SIGTERM, "default", 6), (signal.SIGINT, "mirrored", 10)])
-def test_a_preempted_run_saves_and_resumes(number, name, stops_at, unbroken, tmp_path):
-  def ask(networks):
-    if networks.optimizers["critic"].keras_optimizer.iterations.numpy() == 5:
-      os.kill(os.getpid(), number)
-    return evaluate(networks)
-
-  expected_rows, expected_values = unbroken(name)
-  setting = ["train.steps = 15", "train.checkpoint_every = 0", *BY_NAME[name]]
-  with pytest.raises(Preempted, match=f"stopped at step {stops_at}, which is saved") as stopped:
-    train(tmp_path, *setting, inputs=Points(), evaluate=ask)
-  assert stopped.value.step == stops_at  # One call after it asked.
-  step = train(tmp_path, *setting, inputs=Points(), evaluate=ask)
-  assert rows(tmp_path) == expected_rows
-  assert_equal(step, expected_values)
-
-
-@pytest.mark.parametrize("bindings", [[], MIRRORED_2, CENTRAL_2],
-                         ids=["default", "mirrored", "central"])
-def test_a_step_with_a_generator_continues_its_numbers(bindings, tmp_path):
-  class Drawing(tf.Module):
-    def __init__(self):
-      super().__init__()
-      self.generator = tf.random.Generator.from_seed(1, alg="philox")
-
-    def __call__(self):
-      return {"x": self.generator.uniform([])}
-
-  for workdir, all_steps in {"whole": [10], "parts": [5, 10]}.items():
-    for steps in all_steps:
-      train(tmp_path / workdir, f"train.steps = {steps}", *bindings, step=Drawing)
-  assert rows(tmp_path / "parts") == rows(tmp_path / "whole")

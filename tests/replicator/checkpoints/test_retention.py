@@ -20,17 +20,22 @@ def kept(keep_last: int = 1, keep_every: int = 0, keep_best: str | None = None,
 
 
 @pytest.mark.parametrize(("settings", "expected"), [
-    ({}, [10]), ({"keep_last": 3}, [8, 9, 10]), ({"keep_last": 20}, list(range(1, 11))),
-    ({"keep_every": 5}, [5, 10]), ({"keep_last": 2, "keep_every": 5}, [5, 9, 10])])
-def test_the_last_ones_and_multiples_are_kept(settings, expected):
-  assert kept(**settings) == expected
-
-
-@pytest.mark.parametrize(("settings", "expected"), [
+    ({}, [10]), ({"keep_last": 20}, list(range(1, 11))), ({"keep_every": 5}, [5, 10]),
     ({"keep_best": "loss"}, [4, 10]),  # The earliest of two that are equally good.
-    ({"keep_best": "loss", "best_is": "max"}, [2, 10]), ({"keep_best": "unknown"}, [10])])
-def test_the_best_one_is_kept(settings, expected):
+    ({"keep_best": "loss", "best_is": "max"}, [2, 10]), ({"keep_best": "unknown"}, [10]),
+    ({"keep_last": 2, "keep_every": 5, "keep_best": "loss"}, [4, 5, 9, 10])])
+def test_the_last_ones_multiples_and_the_best_one_are_kept(settings, expected):
   assert kept(**settings) == expected
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"keep_last": 0}, "keep_last = 0: must be a whole number of at least 1"),
+    ({"keep_every": -1}, "keep_every = -1: must be a whole number of at least 0"),
+    ({"keep_best": ""}, "keep_best = '': must be the name of a scalar"),
+    ({"best_is": "least"}, "best_is = 'least': write 'min' or 'max'")])
+def test_a_setting_that_cannot_work_is_an_error(settings, message):
+  with pytest.raises(UsageError, match=f"^Checkpoints.{message}"):
+    kept(**settings)
 
 
 @pytest.mark.parametrize("best_is", ["min", "max"])
@@ -38,10 +43,6 @@ def test_a_nan_is_not_the_best_even_if_it_comes_first(best_is):
   values = {1: math.nan, 2: 3.0, 3: 3.0, 4: math.nan}
   retention = Retention(1, 0, "loss", best_is)
   assert retention.obsolete([1, 2, 3, 4], lambda step: {"loss": values[step]}) == [1, 3]
-
-
-def test_all_rules_keep_together():
-  assert kept(keep_last=2, keep_every=5, keep_best="loss") == [4, 5, 9, 10]
 
 
 @pytest.mark.parametrize(("metric", "names", "evaluated", "words"), [
@@ -58,12 +59,3 @@ def test_the_scalar_must_be_logged_where_its_name_says(metric, names, evaluated,
     with pytest.raises(UsageError) as refused:
       retention.check_logged(names, evaluated)
     assert str(refused.value).endswith(words)
-
-
-@pytest.mark.parametrize(("settings", "expected"), [
-    ({"keep_best": "loss"}, 4), ({"keep_best": "loss", "best_is": "max"}, 2),
-    ({"keep_best": "unknown"}, None), ({}, None)])
-def test_the_best_one_is_named(settings, expected):
-  retention = Retention(**{"keep_last": 1, "keep_every": 0, "keep_best": None, "best_is": "min",
-                           **settings})
-  assert retention.best(list(range(1, 11)), lambda step: LOSSES.get(step, {})) == expected

@@ -1,7 +1,6 @@
 """A run that a signal asks to stop saves first, and loses nothing."""
 
 import json
-import math
 import os
 import signal
 import threading
@@ -22,11 +21,10 @@ from tests.replicator.checkpoints.runs import SMALL, train
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_at_the_first_evaluation_saves_step_0(number, tmp_path):
+def test_a_stop_at_the_first_evaluation_saves_step_0(tmp_path):
   def ask(counter):
     if not checkpoint.steps_of(tmp_path / "checkpoints"):
-      os.kill(os.getpid(), number)
+      os.kill(os.getpid(), signal.SIGTERM)
     return Evaluation({"count": counter.count.numpy()})
   with pytest.raises(Preempted, match="stopped at step 0, which is saved"):
     train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
@@ -77,19 +75,6 @@ def test_a_stop_between_two_log_points_loses_nothing(tmp_path):
   assert [(row["step"], row["count"]) for row in rows(tmp_path)] == [(done + 10, (done + 11) / 2)]
 
 
-def test_the_same_press_of_ctrl_c_may_arrive_twice(tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", math.inf)
-  def ask_twice(counter):
-    if counter.count.numpy() == 5:
-      os.kill(os.getpid(), signal.SIGINT)
-      os.kill(os.getpid(), signal.SIGINT)
-    return Evaluation({})
-  with pytest.raises(Preempted, match="stopped at step 6, which is saved"):
-    train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
-  assert capsys.readouterr().out.splitlines().count(
-      "stopping after this step; Ctrl-C once more to stop at once") == 1
-
-
 def test_a_second_press_of_ctrl_c_does_not_wait(tmp_path, monkeypatch):
   monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", 0.0)
   def ask_twice(counter):
@@ -101,17 +86,6 @@ def test_a_second_press_of_ctrl_c_does_not_wait(tmp_path, monkeypatch):
     return Evaluation({})
   with pytest.raises(KeyboardInterrupt):
     train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
-
-
-def test_a_second_sigterm_waits(tmp_path):
-  def ask_twice(counter):
-    if counter.count.numpy() == 5:
-      os.kill(os.getpid(), signal.SIGTERM)
-      os.kill(os.getpid(), signal.SIGTERM)
-    return Evaluation({})
-  with pytest.raises(Preempted) as stopped:
-    train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
-  assert stopped.value.step == 6
 
 
 def test_a_signal_at_the_end_of_a_run_does_not_make_it_fail(tmp_path):

@@ -74,26 +74,7 @@ def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
   assert "finished at step 10" in (tmp_path / "report.html").read_text()
 
 
-def test_the_written_configuration_makes_the_same_run_again(tmp_path):
-  train(tmp_path / "1", "train.steps = 3", "train.precision = 'float64'", "train.seed = 7",
-        "TwoNetworks.optimizer = @rmsprop", "rmsprop.learning_rate = 0.02", "rmsprop.rho = 0.5",
-        "Replicator.logical_cpus = 4", inputs=Points())
-  written = tmp_path / "1" / "config.gin"
-  text = written.read_text()
-  for line in ("rmsprop.rho = 0.5", "TwoNetworks.optimizer = @rmsprop",
-               "Replicator.logical_cpus = 4", "Replicator.strategy = 'default'",
-               "train.global_batch_size = 8", "train.precision = 'float64'", "train.seed = 7"):
-    assert line in text
-
-  config.parse([str(written)], [])
-  replicator.train(TwoNetworks, Points(), workdir=str(tmp_path / "2"))
-  assert (tmp_path / "2" / "config.gin").read_text() == text
-  for name in ("critic", "generator"):
-    assert column(tmp_path / "2", name) == column(tmp_path / "1", name)
-
-
-@pytest.mark.parametrize("strategy, replicas", [([], 1), (MIRRORED_2, 2)])
-@pytest.mark.parametrize("steps_per_call", [1, 2])
+@pytest.mark.parametrize("steps_per_call, strategy, replicas", [(1, [], 1), (2, MIRRORED_2, 2)])
 def test_a_log_point_has_the_mean_since_the_last_one(steps_per_call, strategy, replicas, tmp_path):
   counter = train(tmp_path, "train.steps = 10", "train.log_every = 4", *strategy,
                   f"train.steps_per_call = {steps_per_call}", step=Counter)
@@ -195,35 +176,44 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_pa
 # ---- The strategy does not change the training --------------------------------------------------
 
 
-FLOAT64 = ["train.steps = 10", "train.precision = 'float64'"]
+SETTING = ["train.steps = 10", "train.precision = 'float64'", "train.seed = 7",
+           "TwoNetworks.optimizer = @rmsprop", "rmsprop.learning_rate = 0.02", "rmsprop.rho = 0.5"]
 
 
 @pytest.fixture(scope="module")
-def one_by_one(tmp_path_factory) -> np.ndarray:
-  """The losses of every step on one replica, one step a call: [10, 2]."""
-  return losses(tmp_path_factory.mktemp("one"))
+def reference(tmp_path_factory) -> pathlib.Path:
+  """A run on one replica, one step a call."""
+  workdir = tmp_path_factory.mktemp("reference")
+  train(workdir, *SETTING, "Replicator.logical_cpus = 4", inputs=Points())
+  return workdir
 
 
-def losses(workdir: pathlib.Path, *bindings: str, name="default", devices=None) -> np.ndarray:
-  train(workdir, *FLOAT64, f"Replicator.strategy = '{name}'",
-        f"Replicator.logical_cpus = {devices}", *bindings, inputs=Points())
+def losses(workdir: pathlib.Path) -> np.ndarray:
+  """The logged losses, [n, 2]."""
   return np.array([[row["critic"], row["generator"]] for row in rows(workdir)])
 
 
-@pytest.mark.parametrize("name, devices", [
-    ("one_device", None), ("mirrored", 2), ("mirrored", 4), ("central_storage", 2)])
-def test_strategy_does_not_change_the_losses(name, devices, one_by_one, tmp_path):
-  found = losses(tmp_path, name=name, devices=devices)
-  assert found.shape == (10, 2)
-  np.testing.assert_allclose(found, one_by_one, rtol=1e-9)
+@pytest.mark.parametrize("name, devices, steps_per_call", [
+    ("one_device", None, 5), ("mirrored", 2, 5), ("central_storage", 2, 1)])
+def test_neither_the_strategy_nor_the_steps_of_a_call_change_the_losses(
+    name, devices, steps_per_call, reference, tmp_path):
+  train(tmp_path, *SETTING, f"Replicator.strategy = '{name}'",
+        f"Replicator.logical_cpus = {devices}", f"train.steps_per_call = {steps_per_call}",
+        f"train.log_every = {steps_per_call}", inputs=Points())
+  expected = losses(reference).reshape(-1, steps_per_call, 2).mean(1)
+  np.testing.assert_allclose(losses(tmp_path), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name, devices", [
-    ("default", None), ("mirrored", 2), ("central_storage", 2)])
-def test_steps_per_call_does_not_change_the_losses(name, devices, one_by_one, tmp_path):
-  found = losses(tmp_path, "train.steps_per_call = 5", "train.log_every = 5",
-                 name=name, devices=devices)
-  np.testing.assert_allclose(found, one_by_one.reshape(2, 5, 2).mean(1), rtol=1e-9)
+def test_the_written_configuration_makes_the_same_run_again(reference, tmp_path):
+  text = (reference / "config.gin").read_text()
+  for line in ("rmsprop.rho = 0.5", "TwoNetworks.optimizer = @rmsprop",
+               "Replicator.logical_cpus = 4", "Replicator.strategy = 'default'",
+               "train.global_batch_size = 8", "train.precision = 'float64'", "train.seed = 7"):
+    assert line in text
+  config.parse([str(reference / "config.gin")], [])
+  replicator.train(TwoNetworks, Points(), workdir=str(tmp_path))
+  assert (tmp_path / "config.gin").read_text() == text
+  assert rows(tmp_path) == rows(reference)
 
 
 # ---- Between calls ------------------------------------------------------------------------------
@@ -244,20 +234,13 @@ class Assigned(tf.Module):
     self.value.assign(10.0 + step)
 
 
-@pytest.mark.parametrize("strategy, share", [([], 8), (MIRRORED_2, 4)])
-def test_before_every_call_variables_can_be_assigned(tmp_path, strategy, share):
-  config.parse([], [*SMALL, "train.steps = 6", "train.steps_per_call = 2", "train.log_every = 2",
-                    *strategy])
-  replicator.train(Assigned, before_call=Assigned.assign, workdir=str(tmp_path))
-  assert column(tmp_path, "value") == {2: 10.0, 4: 12.0, 6: 14.0}
-  assert set(column(tmp_path, "share").values()) == {share}
-
-
-def test_a_resumed_run_calls_before_call_from_its_step_on(tmp_path):
-  for steps in (2, 4):
-    config.parse([], [*SMALL, f"train.steps = {steps}", "train.checkpoint_every = 2"])
+def test_before_every_call_variables_can_be_assigned_also_in_a_resumed_run(tmp_path):
+  for steps in (4, 6):
+    config.parse([], [*SMALL, f"train.steps = {steps}", "train.steps_per_call = 2",
+                      "train.log_every = 2", "train.checkpoint_every = 2", *MIRRORED_2])
     replicator.train(Assigned, before_call=Assigned.assign, workdir=str(tmp_path))
-  assert column(tmp_path, "value") == {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}
+  assert column(tmp_path, "value") == {2: 10.0, 4: 12.0, 6: 14.0}
+  assert set(column(tmp_path, "share").values()) == {4}
 
 
 def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch, capsys):

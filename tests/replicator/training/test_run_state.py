@@ -1,12 +1,12 @@
-"""The wait of a worker before it returns to a checkpoint. Two processes are in test_guard."""
+"""The agreement of all workers. Two processes are in test_recovery."""
 
 import numpy as np
 import pytest
 
 from replicator.divergence.guard import Divergence, Guard
 from replicator.divergence.recovery import Diverged, Recovery
-from replicator.errors import RunFailed
-from replicator.training.run_state import RunState
+from replicator.errors import RunFailed, UsageError
+from replicator.training.run_state import RunState, check_agreement
 
 DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}, {}), "its numbers are here")
 
@@ -58,3 +58,16 @@ def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
   with pytest.raises(RunFailed, match="step 6: loss is nan; its numbers are here"):
     state.roll_back(DIVERGED)
   assert cluster.events == ["wait", "meet"]
+
+
+@pytest.mark.parametrize("steps, examples, message", [
+    ([40, 20], [7, 7], "--workdir: worker 1 restored step 20, the others step 40; all workers"),
+    ([40, 20, 40, 0, 40], [7] * 5,
+     "--workdir: worker 1 restored step 20, worker 3 restored step 0, the others"),
+    ([0, 0], [1000, 999], "the data: worker 1 has 999 examples, the others 1,000; every worker"),
+    ([0] * 4, [0, 7, 7, 8],
+     "the data: worker 0 has 0 examples, worker 3 has 8 examples, the others 7;")])
+def test_workers_that_do_not_agree_are_named(steps, examples, message):
+  with pytest.raises(UsageError, match=f"^{message}"):
+    check_agreement(steps, examples)
+  check_agreement([40] * 3, [100] * 3)

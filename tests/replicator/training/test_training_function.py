@@ -43,25 +43,21 @@ def train(replicator: Replicator, steps_per_call: int, eagerly=lambda: None):
 
 
 def assert_equal(found, expected, rtol: float) -> None:
+  assert list(found[0]) == ["loss", "number", "noise"]
   for name, values in expected[0].items():
     np.testing.assert_allclose(found[0][name], values, rtol, err_msg=name)
   np.testing.assert_allclose(found[1], expected[1], rtol)
 
 
-def test_steps_in_one_call_are_the_steps_of_several(float64, synchronous):
-  expected = train(synchronous, 1)
+def test_replicas_steps_in_one_call_an_eager_call_and_xla_train_the_same(float64, run_eagerly):
+  one, mirrored = Replicator("one_device"), Replicator("mirrored", logical_cpus=2)
+  expected = train(one, 1)
+  assert list(expected[0]["number"]) == list(range(6)) and len(set(expected[0]["noise"])) == 6
   for steps_per_call in (2, 6):
-    history, variables = train(synchronous, steps_per_call)
-    assert list(history) == ["loss", "number", "noise"]
-    assert list(history["number"]) == list(range(6))
-    assert len(set(history["noise"])) == 6
-    assert_equal((history, variables), expected, 1e-13)
-
-
-def test_replicas_an_eager_call_and_xla_train_the_same(float64, run_eagerly):
-  expected, mirrored = train(Replicator("one_device"), 3), Replicator("mirrored", logical_cpus=2)
-  assert_equal(train(mirrored, 3), expected, 1e-12)
-  assert_equal(train(Replicator("central_storage", logical_cpus=2), 3), expected, 1e-12)
+    assert_equal(train(one, steps_per_call), expected, 1e-13)
+  for replicator, steps_per_call in ((mirrored, 3), (Replicator("mirrored", logical_cpus=4), 1),
+                                     (Replicator("central_storage", logical_cpus=2), 3)):
+    assert_equal(train(replicator, steps_per_call), expected, 1e-12)
   assert_equal(train(Replicator("one_device", jit_compile=True), 3), expected, 1e-11)
   assert_equal(train(mirrored, 3, run_eagerly), expected, 1e-12)
 
