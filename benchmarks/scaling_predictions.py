@@ -9,8 +9,7 @@ collectives are those of this library's steps, with float32 gradients.
 from absl import app, flags
 
 from replicator.doctor.scaling import report
-from replicator.doctor.scaling.model import NETWORKS
-from replicator.doctor.scaling.report import Prediction
+from replicator.doctor.scaling.model import NETWORKS, Prediction
 from replicator.step.context import Transfer
 
 FLAGS = flags.FLAGS

@@ -34,7 +34,7 @@ from collections.abc import Iterator, Sequence
 from replicator.console import command, quiet
 from replicator.console.error_line import in_one_line
 from replicator.console.flags import Parser
-from replicator.doctor.experiment import load
+from replicator.doctor.experiment import hand_over, load
 from replicator.doctor.scaling import command as scaling
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError
@@ -73,7 +73,8 @@ def _check_replicas(flags: argparse.Namespace, words: list[str]) -> int:
   steps, precision = flags.steps or 5, flags.precision or "float64"
   check = ReplicaCheck(main, flags.gin_file, flags.gin_param, steps, precision)
   if flags.record:
-    check.record_process(flags.record)
+    recording = check.record_process()
+    hand_over(flags.record, recording.quantities, recording.is_chief)
     return 0
   check.prepare()
   print(f"{flags.experiment}: {steps} steps of {check.reference.batch_size} examples in "
@@ -81,15 +82,8 @@ def _check_replicas(flags: argparse.Namespace, words: list[str]) -> int:
         f"or a variable; up to {check.tolerance:g} is rounding)", flush=True)
   for note in check.notes:
     print(note, flush=True)
-  verdicts = _print_table(check.results(words))
-  if verdicts & {DIFFERS, FAILED}:
-    print("This step does not train the same however it is divided.")
-    return 1
-  if not verdicts:
-    print("Nothing could be compared.")
-    return 1
-  print("This step trains the same however it is divided.")
-  return 0
+  return _conclude(check.results(words), "trains the same however it is divided",
+                   "does not train the same however it is divided")
 
 
 def _check_resume(flags: argparse.Namespace, words: list[str]) -> int:
@@ -97,31 +91,33 @@ def _check_resume(flags: argparse.Namespace, words: list[str]) -> int:
   from replicator.doctor import resume_check
   steps, params = flags.steps or 6, [*flags.gin_param, *_precision(flags)]
   if flags.record:
-    resume_check.train(main, flags.gin_file, params, flags.train_in, flags.train_until,
-                       flags.record, steps)
+    recording = resume_check.train(main, flags.gin_file, params, flags.train_in, flags.train_until,
+                                   steps)
+    hand_over(flags.record, recording, recording.is_chief)
     return 0
   check = resume_check.ResumeCheck(words, flags.gin_file, params, steps)
   print(f"{flags.experiment}: {steps} steps, against the same run ended after step {steps // 2} "
         "and resumed in a new process\n(every logged scalar and every saved variable, bit for bit)",
         flush=True)
-  if _print_table(check.results()) & {DIFFERS, FAILED}:
-    print("This step does not resume exactly.")
-    return 1
-  print("This step resumes exactly.")
-  return 0
+  return _conclude(check.results(), "resumes exactly", "does not resume exactly")
 
 
 def _precision(flags: argparse.Namespace) -> list[str]:
   return [f"train.precision = '{flags.precision}'"] if flags.precision else []
 
 
-def _print_table(results: Iterator[CheckResult]) -> set[str]:
-  """Prints each row as soon as it is known; returns the verdicts of those that were compared."""
+def _conclude(results: Iterator[CheckResult], good: str, bad: str) -> int:
+  """Prints each row as soon as it is known, and what this step does; returns the exit status."""
   verdicts = set()
   for result in results:
     print(result, flush=True)
     verdicts.add(result.verdict)
-  return verdicts - {SKIPPED}
+  is_bad = bool(verdicts & {DIFFERS, FAILED})
+  if verdicts <= {SKIPPED}:
+    print("Nothing could be compared.")
+    return 1
+  print(f"This step {bad if is_bad else good}.")
+  return int(is_bad)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

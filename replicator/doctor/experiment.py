@@ -5,15 +5,21 @@ Loads no TensorFlow by itself: the doctor chooses the devices first.
 
 import importlib.util
 import os
+import pathlib
+import pickle
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gin
 
 from replicator.errors import UsageError
+
+if TYPE_CHECKING:
+  from replicator.training.observer import Observer
 
 
 def load(experiment: str) -> Callable[[str], None]:
@@ -53,16 +59,45 @@ def bound(name: str, default: Any) -> Any:
     return default
 
 
-def run_doctor(words: Sequence[str], workers: int = 1) -> None:
-  """Runs the doctor's command line `words` in a new process, or in a cluster of `workers`.
+def configure(files: Sequence[str], params: Sequence[str], steps: int, *bindings: str) -> None:
+  """Configures an experiment, with further `bindings`, for `steps` steps if it binds no number."""
+  from replicator.app import config  # It loads TensorFlow.
+  config.parse(files, params)
+  total = [] if bound("train.steps", None) else [f"train.steps = {steps}"]
+  config.parse(files, [*params, *total, *bindings])
+
+
+def run_until_prepared(main: Callable[[str], None], observer: "Observer") -> None:
+  """Runs an experiment, already configured, for an observer that stops it when it is prepared.
+
+  The experiment is not evaluated, and leaves nothing on the disk. Raises a UsageError if it does
+  not call `replicator.train`, and what it raises.
+  """
+  from replicator.training.observer import observed_by  # It loads TensorFlow.
+  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(observer):
+    main(workdir)
+    raise UsageError("the experiment did not call replicator.train, so there is no step to examine")
+
+
+def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
+  """The recording of the doctor's command line `words` in a new process, or a cluster of `workers`.
 
   Raises a UsageError with the first error that it printed, if it failed.
   """
-  command = [sys.executable, "-m", "replicator.doctor", *words]
-  if workers > 1:
-    command = [sys.executable, "-m", "replicator.launch", f"--workers={workers}", "--", *command]
-  done = subprocess.run(command, capture_output=True, text=True, check=False)
-  if done.returncode:
-    lines = (done.stdout + done.stderr).splitlines()
-    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
-    raise UsageError((errors or lines or ["no output"])[0])
+  with tempfile.TemporaryDirectory(prefix="replicator-") as folder:
+    path = pathlib.Path(folder, "recording")
+    command = [sys.executable, "-m", "replicator.doctor", *words, f"--record={path}"]
+    if workers > 1:
+      command = [sys.executable, "-m", "replicator.launch", f"--workers={workers}", "--", *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+      lines = (done.stdout + done.stderr).splitlines()
+      errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+      raise UsageError((errors or lines or ["no output"])[0])
+    return pickle.loads(path.read_bytes())
+
+
+def hand_over(path: str, recording: Any, is_chief: bool) -> None:
+  """Writes what the chief has recorded, for the process that called `recorded_by`."""
+  if is_chief:
+    pathlib.Path(path).write_bytes(pickle.dumps(recording))

@@ -2,14 +2,12 @@
 
 import dataclasses
 import functools
-import pathlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from replicator.app import config
 from replicator.console.error_line import in_one_line
 from replicator.doctor import diagnosis, replica_recording
-from replicator.doctor.experiment import bound, run_doctor
+from replicator.doctor.experiment import bound, configure, recorded_by
 from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError, first_line
@@ -43,12 +41,10 @@ class ReplicaCheck:
     return [f"not compared: gradients that {update} takes inside a loop or a branch of the step; "
             "the variables that they change are" for update in self.reference.evidence.uncompared]
 
-  def record_process(self, path: str) -> None:
-    """Records this process's part in a cluster; the chief writes the file."""
-    recording = self._record_with(["Replicator.strategy = 'multi_worker_mirrored'",
-                                   "Replicator.logical_cpus = None"])
-    if recording.is_chief:
-      recording.write(path)
+  def record_process(self) -> ReplicaRecording:
+    """Records this process's part in a cluster."""
+    return self._record_with("Replicator.strategy = 'multi_worker_mirrored'",
+                             "Replicator.logical_cpus = None")
 
   def results(self, words: Sequence[str] | None = None) -> Iterator[CheckResult]:
     """Yields each row of the table as soon as it is known.
@@ -63,21 +59,17 @@ class ReplicaCheck:
       yield CheckResult("2 processes", SKIPPED,
                         "Replicator.devices_per_replica works in one process")
     elif words is not None:
-      yield self._result("2 processes", 2, lambda: _record_processes(words))
+      yield self._result("2 processes", 2, lambda: recorded_by(words, workers=2))
 
   def _record(self, replicas: int, microbatches: int = 1) -> ReplicaRecording:
     name = "one_device" if replicas == 1 else "mirrored"
     return self._record_with(
-        [f"Replicator.strategy = '{name}'",
-         f"Replicator.logical_cpus = {replicas * self._devices}"], microbatches)
+        f"Replicator.strategy = '{name}'", f"Replicator.logical_cpus = {replicas * self._devices}",
+        microbatches=microbatches)
 
-  def _record_with(self, bindings: list[str], microbatches: int = 1) -> ReplicaRecording:
-    config.parse(self._files, self._params)
-    steps = bound("train.steps", self._steps)
-    config.parse(self._files, [
-        *self._params, *bindings, f"train.steps = {steps}",
-        "train.steps_per_call = 1", f"train.precision = '{self._precision}'",
-        f"microbatch.n = {microbatches}"])
+  def _record_with(self, *bindings: str, microbatches: int = 1) -> ReplicaRecording:
+    configure(self._files, self._params, self._steps, *bindings, "train.steps_per_call = 1",
+              f"train.precision = '{self._precision}'", f"microbatch.n = {microbatches}")
     return replica_recording.record(self._main, self._steps, self._precision)
 
   def _quantities(self, replicas: int, microbatches: int = 1) -> diagnosis.Quantities:
@@ -90,20 +82,17 @@ class ReplicaCheck:
     if not self.reference.evidence.has_global_batch_norm:
       return self._result(name, 2, functools.partial(self._quantities, 1, 2), microbatches=True)
     # Its statistics are those of a micro-batch: that is another training than the full batch's.
-    try:
-      in_parts = self._record(1, 2)
-    except Exception as error:
-      return self._failure(name, error)
-    result = self._result(name, 2, functools.partial(self._quantities, 2, 2), in_parts)
+    result = self._result(name, 2, functools.partial(self._quantities, 2, 2),
+                          lambda: self._record(1, 2))
     note = ("compared on 2 replicas with 2 micro-batches on 1: GlobalBatchNorm takes its "
             "statistics by micro-batch")
     return dataclasses.replace(result, notes=(note, *result.notes))
 
   def _result(self, name: str, parts: int, record: Callable[[], diagnosis.Quantities],
-              reference: ReplicaRecording | None = None, microbatches: bool = False
-              ) -> CheckResult:
-    reference = reference or self.reference
+              make_reference: Callable[[], ReplicaRecording] | None = None,
+              microbatches: bool = False) -> CheckResult:
     try:
+      reference = make_reference() if make_reference else self.reference
       other = record()
     except Exception as error:
       return self._failure(name, error)
@@ -134,10 +123,3 @@ class ReplicaCheck:
     """Whether one replica agrees with itself; computed only when something differs."""
     again = self._record(1).quantities
     return diagnosis.compare(self.reference.quantities, again, self.tolerance)[1] is None
-
-
-def _record_processes(words: Sequence[str]) -> diagnosis.Quantities:
-  with tempfile.TemporaryDirectory(prefix="replicator-") as folder:
-    path = str(pathlib.Path(folder) / "recording.npz")
-    run_doctor([*words, f"--record={path}"], workers=2)
-    return replica_recording.load(path)

@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +18,13 @@ import tensorflow as tf
 from replicator.collectives import collectives
 from replicator.configuration.gin_internals import operative_config
 from replicator.doctor import inspection
+from replicator.doctor.experiment import run_until_prepared
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
 from replicator.step.variables import held_by, variables_of
 from replicator.training import inputs
-from replicator.training.observer import Observer, Training, observed_by
+from replicator.training.observer import Observer, Training
 from replicator.training.scalars import checked_scalars
 
 Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the kinds are those below.
@@ -48,53 +47,26 @@ class ReplicaRecording:
   batch_size: int  # The global one.
   evidence: inspection.Evidence
 
-  def write(self, path: str) -> None:
-    """Writes the quantities to an `.npz` file for `load`."""
-    np.savez(path, **{"|".join(map(str, key)): value  # type: ignore[arg-type]
-                      for key, value in self.quantities.items()})
-
-
-def load(path: str) -> dict[Key, np.ndarray]:
-  """Reads the quantities that `ReplicaRecording.write` wrote."""
-  with np.load(path) as file:
-    return {(int(step), kind, name): file[key] for key in file.files
-            for step, kind, name in [key.split("|", 2)]}
-
 
 def record(main: Callable[[str], None], steps: int, precision: str) -> ReplicaRecording:
   """Runs an experiment, already configured, until `steps` steps of its `train` are recorded.
 
-  The experiment is not evaluated, and leaves nothing on the disk. Raises a UsageError if it does
-  not call `replicator.train` or fixes another precision, and what the experiment raises.
+  Raises a UsageError as `run_until_prepared` does, and if the experiment fixes another precision.
   """
   keras.backend.clear_session()  # Names and seeds as in a new process.
   recorder = _ReplicaRecorder(steps, precision)
-  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(recorder):
-    main(workdir)
-  if recorder.recording is None:
-    raise UsageError("the experiment did not call replicator.train, so there is no step to examine")
+  run_until_prepared(main, recorder)
   return recorder.recording
-
-
-class _Taps(threading.local):
-  """The updates of the step that this thread traces; every replica has its thread."""
-
-  def __init__(self):
-    self.clear()
-
-  def clear(self) -> None:
-    self.gradients: list[tuple[str, str, tf.Tensor]] = []  # (kind, name, value)
-    self.updates: Counter[str] = Counter()
 
 
 class _ReplicaRecorder(Observer):
   """Runs the steps of a prepared training itself, and stops the training before its loop."""
 
+  recording: ReplicaRecording
+
   def __init__(self, steps: int, precision: str):
-    self.recording: ReplicaRecording | None = None
     self._steps = steps
     self._precision = precision
-    self._taps = _Taps()
     self._reported: set[int] = set()  # By id.
 
   def prepared(self, training: Training) -> None:
@@ -135,33 +107,35 @@ class _ReplicaRecorder(Observer):
 
   def _one_step(self, step: Callable, *batch: Any) -> dict[tuple[int, str, str], tf.Tensor]:
     """The losses and gradients of one step, averaged over replicas: `{(place, kind, name): []}`."""
-    self._taps.clear()
-    context.current().on_update = self._record_update
+    gradients: list[tuple[str, str, tf.Tensor]] = []  # (kind, name, value)
+    context.current().on_update = functools.partial(self._record_update, gradients, Counter())
     if context.num_replicas() == 1:
       context.current().on_draw = self._evidence.look_at_draw
     losses = checked_scalars(step(*batch))
     if context.num_replicas() == 1:
       self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
-    found = [*((LOSS, name, loss) for name, loss in losses.items()), *self._taps.gradients]
+    found = [*((LOSS, name, loss) for name, loss in losses.items()), *gradients]
     return collectives.all_mean({(place, kind, name): tf.cast(value, tf.float64)
                                  for place, (kind, name, value) in enumerate(found)})
 
-  def _record_update(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
-                     averaged: list[tf.Tensor]) -> list[tf.Tensor]:
+  def _record_update(self, gradients: list, updates: Counter[str], optimizer: Optimizer,
+                     variables: list, local: list[tf.Tensor], averaged: list[tf.Tensor]
+                     ) -> list[tf.Tensor]:
+    """Adds an update to the `gradients` of its replica, which has made so many `updates`."""
     path = self._evidence.path_of(optimizer)
     self._reported.add(id(optimizer))
     if context.in_inner_graph():  # The tensors of a loop or a branch cannot be used outside it.
       self._evidence.look_at_update(path)
       return averaged
-    self._taps.updates[path] += 1
-    update = f"{path}, update {self._taps.updates[path]}"
+    updates[path] += 1
+    update = f"{path}, update {updates[path]}"
     # As the tape gave them, if the step changed them before it passed them to the optimizer.
     for number, gradient in enumerate(self._evidence.gradients_of_tape(local)):
-      self._taps.gradients.append((RAW, f"{update}: {number}", gradient))
+      gradients.append((RAW, f"{update}: {number}", gradient))
     used = _without_rounding(averaged, ROUNDING[self._precision])
     for variable, gradient in zip(variables, used, strict=True):
       name = self._paths.get(id(variable.value), variable.path)
-      self._taps.gradients.append((GRADIENT, f"{update}: {name}", gradient))
+      gradients.append((GRADIENT, f"{update}: {name}", gradient))
     return used
 
   def _check_updates_were_reported(self) -> None:

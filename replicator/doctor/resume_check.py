@@ -10,13 +10,14 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.doctor import resume_recording
-from replicator.doctor.experiment import bound, run_doctor
+from replicator.doctor.experiment import bound, configure, recorded_by
 from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult, listed
 from replicator.errors import UsageError
@@ -25,21 +26,18 @@ from replicator.workdir.reader import TIMES
 SCALAR, VARIABLE = "scalar", "variable"
 
 
-@dataclasses.dataclass(frozen=True)
-class Trajectory:
-  """The logged scalars of a run by step and name, and its saved variables by step and path."""
-
-  scalars: Mapping[int, Mapping[str, object]]
-  variables: Mapping[int, Mapping[str, np.ndarray]]
+Trajectory = Mapping[int, Mapping[tuple[str, str], Any]]
+"""The values of a run by step, kind and name: logged scalars, then saved variables."""
 
 
 def read(workdir: pathlib.Path, steps: Sequence[int]) -> Trajectory:
   """Reads steps that a run logged and saved."""
-  lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-  scalars = {row["step"]: {name: value for name, value in row.items()
-                           if name not in ("step", *TIMES)} for row in lines}
-  return Trajectory({step: scalars.get(step, {}) for step in steps},
-                    {step: checkpoint.read(workdir / "checkpoints", step) for step in steps})
+  rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+  scalars = {row["step"]: {(SCALAR, name): value for name, value in row.items()
+                           if name not in ("step", *TIMES)} for row in rows}
+  return {step: scalars.get(step, {}) | {
+      (VARIABLE, path): value
+      for path, value in checkpoint.read(workdir / "checkpoints", step).items()} for step in steps}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +53,18 @@ class Mismatch:
 def first_mismatch(one: Trajectory, other: Trajectory, steps: Sequence[int]) -> Mismatch | None:
   """Compares step by step, scalars before variables, which are computed later; None if equal."""
   for step in steps:
-    a, b = one.scalars[step], other.scalars[step]
-    for name in {**a, **b}:
-      if a.get(name) != b.get(name):
-        return Mismatch(step, SCALAR, name, f"{b.get(name)} instead of {a.get(name)}")
-    mine, others = one.variables[step], other.variables[step]
-    for path in {**mine, **others}:
-      words = _how_values_differ(mine.get(path), others.get(path))
+    a, b = one[step], other[step]
+    for kind, name in {**a, **b}:
+      words = _difference(kind, a.get((kind, name)), b.get((kind, name)))
       if words:
-        return Mismatch(step, VARIABLE, path, words)
+        return Mismatch(step, kind, name, words)
   return None
 
 
-def _how_values_differ(a: np.ndarray | None, b: np.ndarray | None) -> str:
+def _difference(kind: str, a: Any, b: Any) -> str:
+  """How a value differs, in words; empty if it does not."""
+  if kind == SCALAR:
+    return f"{b} instead of {a}" if a != b else ""
   if a is None or b is None:
     return "is saved in only one of the runs"
   if a.dtype != b.dtype or a.shape != b.shape:
@@ -188,19 +185,17 @@ class ResumeCheck:
 
   def _train(self, workdir: pathlib.Path, until: int) -> ResumeRecording:
     """Trains in new processes, from the newest step of `workdir`, until a step is saved."""
-    path = workdir.with_name(f"{workdir.name}-{until}.json")
-    run_doctor([*self._words, f"--train_in={workdir}", f"--train_until={until}",
-                f"--record={path}"], 2 if self.strategy == "multi_worker_mirrored" else 1)
-    return resume_recording.load(path)
+    return recorded_by([*self._words, f"--train_in={workdir}", f"--train_until={until}"],
+                       2 if self.strategy == "multi_worker_mirrored" else 1)
 
 
 def _result(check: str, steps: range, trajectory: Trajectory, first: Mismatch | None,
             labels: Mapping[str, str], cause: str) -> CheckResult:
   where = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
   if first is None:
-    last = steps[-1]
-    return CheckResult(check, AGREES, f"{where}: {len(trajectory.variables[last])} variables and "
-                       f"{len(trajectory.scalars[last])} scalars of each, bit for bit")
+    kinds = [kind for kind, _ in trajectory[steps[-1]]]
+    return CheckResult(check, AGREES, f"{where}: {kinds.count(VARIABLE)} variables and "
+                       f"{kinds.count(SCALAR)} scalars of each, bit for bit")
   label = f" ({labels[first.name]})" if first.name in labels else ""
   return CheckResult(check, DIFFERS, where, (
       f"first: {first.kind} '{first.name}'{label} at step {first.step}: {first.words}",
@@ -208,15 +203,13 @@ def _result(check: str, steps: range, trajectory: Trajectory, first: Mismatch | 
 
 
 def train(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], workdir: str,
-          until: int, path: str, steps: int) -> None:
+          until: int, steps: int) -> ResumeRecording:
   """Configures an experiment so that it logs and saves every step, and records it up to `until`.
 
   Raises a UsageError as `resume_recording.record` does.
   """
-  config.parse(files, params)
-  total = [] if bound("train.steps", None) else [f"train.steps = {steps}"]
-  config.parse(files, [
-      *params, *total, "train.steps_per_call = 1", "train.log_every = 1", "train.eval_every = 0",
-      "train.checkpoint_every = 1", f"Checkpoints.keep_last = {steps}",
-      "Checkpoints.keep_best = None", "train.trackers = ()"])
-  resume_recording.record(main, workdir, until, path)
+  configure(files, params, steps, "train.steps_per_call = 1", "train.log_every = 1",
+            "train.eval_every = 0", "train.checkpoint_every = 1",
+            f"Checkpoints.keep_last = {steps}", "Checkpoints.keep_best = None",
+            "train.trackers = ()")
+  return resume_recording.record(main, workdir, until)

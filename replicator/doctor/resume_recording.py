@@ -10,8 +10,6 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import json
-import pathlib
 import pickle
 import random as python_random
 import types
@@ -27,7 +25,6 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator import atomic
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.doctor import inspection
 from replicator.errors import UsageError
@@ -52,32 +49,20 @@ class ResumeRecording:
   batch_size: int = 0
   replicas: int = 1
   strategy: str = ""
-
-  def write(self, path: pathlib.Path) -> None:
-    """Writes the recording to a JSON file for `load`."""
-    atomic.write_whole(path, json.dumps(dataclasses.asdict(self)))
+  is_chief: bool = True
 
 
-def load(path: pathlib.Path) -> ResumeRecording:
-  """Reads the recording that `ResumeRecording.write` wrote."""
-  fields = json.loads(path.read_text())
-  fields["batches"] = {int(step): digest for step, digest in fields["batches"].items()}
-  return ResumeRecording(**fields)
-
-
-def record(main: Callable[[str], None], workdir: str, until: int, path: str) -> None:
+def record(main: Callable[[str], None], workdir: str, until: int) -> ResumeRecording:
   """Runs an experiment, already configured, until step `until` is saved in `workdir`.
 
-  The chief writes the `ResumeRecording` to `path`. Raises a UsageError if the experiment does not
-  save that step, and what the experiment raises.
+  Raises a UsageError if the experiment does not save that step, and what the experiment raises.
   """
   recorder = _ResumeRecorder(until)
   with observed_by(recorder):
     main(workdir)
     raise UsageError(f"the experiment ended before step {until}: write at least train.steps = "
                      f"{until}, and leave it to gin")
-  if recorder.is_chief:
-    recorder.conclude().write(pathlib.Path(path))
+  return recorder.conclude()
 
 
 class _ResumeRecorder(Observer):
@@ -92,8 +77,8 @@ class _ResumeRecorder(Observer):
   def prepared(self, training: Training) -> None:
     self._training = training
     self._evidence = inspection.Evidence(training.step)
-    self.is_chief = training.replicator.worker_id == 0
     found = self._recording
+    found.is_chief = training.replicator.worker_id == 0
     found.replicas, found.strategy = training.replicator.num_replicas, training.replicator.name
     found.labels, found.batch_size = self._evidence.labels, training.input_context.global_batch_size
     if training.inputs is not None:

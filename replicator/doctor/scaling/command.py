@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from replicator.doctor.experiment import load
 from replicator.doctor.scaling import report
-from replicator.doctor.scaling.model import NETWORKS, Network
+from replicator.doctor.scaling.model import NETWORKS, REPLICAS, Network, Prediction
 from replicator.errors import UsageError, nearest
 
 _FLAGS = ("network", "bandwidth", "latency", "step_seconds", "strong", "plot")
@@ -82,8 +82,8 @@ def predict(flags: argparse.Namespace, params: Sequence[str]) -> int:
   print(f"  one replica computes for {1000 * seconds:.4g} ms a step, "
         + ("as --step_seconds says" if flags.step_seconds else "measured here"), flush=True)
   transfers = cost.of_two_replicas(main, flags.gin_file, params, alone.batch_size).transfers
-  replicas = [n for n in report.REPLICAS if not flags.strong or n <= alone.batch_size]
-  prediction = report.Prediction(seconds, transfers, flags.strong, replicas)
+  replicas = [n for n in REPLICAS if not flags.strong or n <= alone.batch_size]
+  prediction = Prediction(seconds, transfers, flags.strong, replicas)
   print(f"  each replica takes part in {report.counted(transfers)}\n"
         "efficiency, if no replica computes while it sends:")
   print(*report.table(prediction, networks(flags)), sep="\n")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,13 +15,13 @@ import numpy as np
 import tree
 
 from replicator.app import config
-from replicator.doctor.experiment import bound
+from replicator.doctor.experiment import bound, configure, run_until_prepared
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.step.context import Transfer
 from replicator.strategies import strategy
 from replicator.training import inputs
-from replicator.training.observer import Observer, Training, observed_by
+from replicator.training.observer import Observer, Training
 from replicator.training.training_function import TrainingFunction
 
 _WARM_UP = 3  # Calls that are not timed: they trace, compile, and fill memory and caches.
@@ -67,35 +66,29 @@ def of_two_replicas(main: Callable[[str], None], files: Sequence[str], params: S
 def _record(main: Callable[[str], None], files: Sequence[str], params: Sequence[str],
             bindings: list[str], calls: int = 0) -> StepCost:
   """The cost of the step that an experiment trains with these `bindings`; with no calls, traced."""
-  config.parse(files, params)
-  if bound("train.steps", None) is None:
-    bindings = [*bindings, f"train.steps = {bound('train.steps_per_call', 1)}"]
-  config.parse(files, [*params, *bindings])
+  configure(files, params, bound("train.steps_per_call", 1), *bindings)
   keras.backend.clear_session()
-  return record(main, calls, bound("train.steps_per_call", 1))
+  return record(main, calls)
 
 
-def record(main: Callable[[str], None], calls: int, steps_per_call: int = 1) -> StepCost:
+def record(main: Callable[[str], None], calls: int) -> StepCost:
   """The cost of the step that an experiment, already configured, trains.
 
-  The experiment leaves nothing on the disk. Raises a UsageError if it does not call
-  `replicator.train`, and what it raises.
+  Raises a UsageError as `run_until_prepared` does.
   """
-  recorder = _Recorder(calls, steps_per_call)
-  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(recorder):
-    main(workdir)
-  if recorder.cost is None:
-    raise UsageError("the experiment did not call replicator.train, so there is no step to measure")
+  recorder = _Recorder(calls)
+  run_until_prepared(main, recorder)
   return recorder.cost
 
 
 class _Recorder(Observer):
   """Runs the steps of a prepared training itself, and stops the training before its loop."""
 
-  def __init__(self, calls: int, steps_per_call: int):
-    self.cost: StepCost | None = None
+  cost: StepCost
+
+  def __init__(self, calls: int):
     self._calls = calls
-    self._steps_per_call = steps_per_call
+    self._steps_per_call = bound("train.steps_per_call", 1)
 
   def run_step(self, step: Callable, *batch: Any) -> Any:
     outputs = step(*batch)

@@ -18,7 +18,7 @@ the other (Patarasuk and Yuan 2009 for rings; Sanders et al. 2009 for pairs of t
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # It loads TensorFlow, which a prediction from given numbers does not need.
@@ -84,19 +84,27 @@ def _ring(move: str, replicas: int, shape: str) -> tuple[float, float]:
           "all_to_all": (around, (n - 1) / n)}[move]
 
 
-def step_seconds(compute: float, transfers: "Iterable[Transfer]", replicas: int, network: Network
-                 ) -> float:
-  """Seconds of a step whose replicas each compute for `compute` seconds and make `transfers`."""
-  return compute + sum(transfer_seconds(transfer, replicas, network) for transfer in transfers)
+REPLICAS = tuple(2 ** power for power in range(1, 10))  # 2 to 512.
 
 
-def efficiency(compute: float, transfers: "Sequence[Transfer]", replicas: int, network: Network,
-               strong: bool = False) -> float:
-  """The examples a second on N replicas, as a share of N times those on one.
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+  """The scaling of a step.
 
-  By default every replica keeps its batch, which takes it `compute` seconds ("weak scaling"). With
-  `strong` that batch is the global one and is divided, and so are its seconds; the bytes stay, as
-  those of gradients do.
+  By default every replica keeps its batch ("weak scaling"). With `strong` that batch is the global
+  one and is divided, and so are its seconds; the bytes stay, as those of gradients do.
   """
-  own = compute / replicas if strong else compute
-  return own / step_seconds(own, transfers, replicas, network)
+
+  seconds: float  # What one replica computes.
+  transfers: "Sequence[Transfer]"
+  strong: bool = False
+  replicas: Sequence[int] = REPLICAS
+
+  def efficiencies(self, network: Network) -> list[float]:
+    """The examples a second on each number N of replicas, as a share of N times those on one."""
+    return [self._efficiency(replicas, network) for replicas in self.replicas]
+
+  def _efficiency(self, replicas: int, network: Network) -> float:
+    own = self.seconds / replicas if self.strong else self.seconds
+    return own / (own + sum(transfer_seconds(transfer, replicas, network)
+                            for transfer in self.transfers))

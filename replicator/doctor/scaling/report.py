@@ -1,33 +1,14 @@
 """The predictions of `--scaling`, as a table and as a picture."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from replicator.console.formatting import format_number
-from replicator.doctor.scaling import model
-from replicator.doctor.scaling.model import Network
+from replicator.doctor.scaling.model import REPLICAS, Network, Prediction
 
 if TYPE_CHECKING:
   from replicator.step.context import Transfer
-
-REPLICAS = tuple(2 ** power for power in range(1, 10))  # 2 to 512.
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-  """The step whose scaling is predicted: what `model.efficiency` takes."""
-
-  seconds: float  # What one replica computes.
-  transfers: "Sequence[Transfer]"
-  strong: bool = False
-  replicas: Sequence[int] = REPLICAS
-
-  def efficiencies(self, network: Network) -> list[float]:
-    """The efficiency on each number of replicas."""
-    return [model.efficiency(self.seconds, self.transfers, replicas, network, self.strong)
-            for replicas in self.replicas]
 
 
 def counted(transfers: "Sequence[Transfer]") -> str:

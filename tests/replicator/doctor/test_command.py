@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import types
@@ -45,14 +46,14 @@ class Check:
   tolerance, notes, reference = 1e-9, ("not compared: a",), types.SimpleNamespace(batch_size=8)
 
   def __init__(self, rows):
-    self.rows, self.arguments, self.recorded = rows, (), []
+    self.rows, self.arguments = rows, ()
 
   def __call__(self, *arguments):
     self.arguments = arguments
     return self
 
-  def record_process(self, path):
-    self.recorded.append(path)
+  def record_process(self):
+    return types.SimpleNamespace(quantities={(1, "loss", "a"): 1.0}, is_chief=True)
 
   def prepare(self):
     pass
@@ -80,14 +81,15 @@ def test_the_status_says_whether_a_step_trains_the_same(verdicts, status, conclu
   assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"  # Every machine has CPUs to divide.
 
 
-def test_a_process_of_a_cluster_records_and_prints_nothing(monkeypatch, capsys):
+def test_a_process_of_a_cluster_records_and_prints_nothing(monkeypatch, capsys, tmp_path):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   check = Check([])
   monkeypatch.setattr(replica_check, "ReplicaCheck", check)
   assert doctor.main(["--experiment=x", "--gin_file=f.gin", "--gin_param=a.b = 1", "--steps=3",
-                      "--precision=float32", "--record=r.npz"]) == 0
+                      "--precision=float32", f"--record={tmp_path / 'recording'}"]) == 0
   assert check.arguments == (None, ["f.gin"], ["a.b = 1"], 3, "float32")
-  assert check.recorded == ["r.npz"] and capsys.readouterr().out == ""
+  assert pickle.loads((tmp_path / "recording").read_bytes()) == {(1, "loss", "a"): 1.0}
+  assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("fails, has_hint", [

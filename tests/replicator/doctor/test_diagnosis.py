@@ -26,7 +26,7 @@ def test_the_first_difference_is_not_the_largest():
 
 
 def test_every_variable_is_judged_by_itself():
-  beside = quantities("variable", replay=np.full(3_000_000, 200.0), kernel=[3.0, 4.0])
+  beside = quantities("variable", replay=np.full(30_000, 20_000.0), kernel=[3.0, 4.0])
   one = beside | quantities("variable", scale=1.0)
   found = diagnosis.compare(one, beside | quantities("variable", scale=1.0001), 1e-9)[1]
   assert found.key[2] == "scale" and found.relative == pytest.approx(1e-4)
@@ -122,3 +122,13 @@ def test_a_batch_norm_that_never_ran_in_training_is_not_blamed():
   reference = replica_recording.ReplicaRecording(one, True, 8, seen)
   cause = diagnosis.Case(reference, dict(one), first, 2, False, 1e-9).cause()
   assert cause.startswith("local batch norm: ") and "each replica by itself (b); use" in cause
+
+
+@pytest.mark.parametrize(("microbatches", "remedy"), [
+    (False, "computed from its own examples; average a statistic first with replicator.all_mean"),
+    (True, "return a statistic from microbatch's fn, which averages it, and assign it afterwards")])
+def test_a_variable_that_one_part_assigns_is_to_be_averaged(microbatches, remedy):
+  reference = replica_recording.ReplicaRecording({}, True, 8, inspection.Evidence(lambda: None))
+  first = diagnosis.Deviation((1, "variable", "latest"), 1.0, (1.0, 2.0))
+  cause = diagnosis.Case(reference, {}, first, 2, microbatches, 1e-9).cause()
+  assert cause.startswith("a variable is assigned what one ") and remedy in cause

@@ -16,7 +16,11 @@ def started(monkeypatch):
   done = {"status": 0, "out": "", "err": "", "commands": []}
 
   def run(command, **options):
-    done["commands"].append(command)
+    *words, record = command
+    done["commands"].append(words)
+    path = record.removeprefix("--record=")
+    for is_chief in (True, False):
+      experiment.hand_over(path, {"is_chief": is_chief}, is_chief)
     return subprocess.CompletedProcess(command, done["status"], done["out"], done["err"])
 
   monkeypatch.setattr(experiment.subprocess, "run", run)
@@ -30,7 +34,7 @@ DOCTOR = [sys.executable, "-m", "replicator.doctor", "--steps=3"]
     (1, []), (2, [sys.executable, "-m", "replicator.launch", "--workers=2", "--"])])
 def test_several_processes_are_launched(workers, launcher, started):
   started["out"] = "error: of a process that ended well"
-  experiment.run_doctor(["--steps=3"], workers)
+  assert experiment.recorded_by(["--steps=3"], workers) == {"is_chief": True}
   assert started["commands"] == [[*launcher, *DOCTOR]]
 
 
@@ -41,7 +45,7 @@ def test_several_processes_are_launched(workers, launcher, started):
 def test_a_process_that_fails_is_its_first_error(out, err, message, started):
   started.update(status=1, out=out, err=err)
   with pytest.raises(UsageError) as failed:
-    experiment.run_doctor(["--steps=3"])
+    experiment.recorded_by(["--steps=3"])
   assert str(failed.value) == message
 
 

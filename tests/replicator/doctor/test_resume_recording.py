@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator.doctor import resume_check, resume_recording
+from replicator.doctor import resume_check
 from replicator.doctor.inspection import Evidence
 from replicator.doctor.resume_recording import python_state
 from replicator.errors import UsageError
@@ -94,9 +94,7 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
   def main(workdir):
     replicator.train(lambda: lambda: {"loss": 0.0}, before_call=before_call, workdir=workdir)
 
-  path = tmp_path / "recording.json"
-  resume_check.train(main, [], [], str(tmp_path / "run"), 3, str(path), 4)
-  assert resume_recording.load(path).changed == [
+  assert resume_check.train(main, [], [], str(tmp_path), 3, 4).changed == [
       "before_call.len(calls)", "the generator of np.random", "the generator of random"]
 
 
@@ -104,8 +102,7 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
 def test_a_step_that_is_not_finite_cannot_be_resumed(tmp_path):
   main = lambda workdir: replicator.train(lambda: lambda: {"loss": np.nan}, workdir=workdir)
   with pytest.raises(UsageError, match="step 2 was not saved, because its numbers are not finite"):
-    resume_check.train(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2,
-                       str(tmp_path / "recording.json"), 4)
+    resume_check.train(main, [], ["Guard.action = 'warn'"], str(tmp_path), 2, 4)
 
 
 def test_draws_with_a_state_of_their_own_and_python_code_are_seen():

@@ -11,8 +11,8 @@ import pytest
 import replicator
 from replicator import UsageError
 from replicator.doctor import __main__ as doctor
-from replicator.doctor.scaling import command, cost, model, report
-from replicator.doctor.scaling.model import NETWORKS, Network
+from replicator.doctor.scaling import command, cost, model
+from replicator.doctor.scaling.model import NETWORKS, REPLICAS, Network, Prediction
 from replicator.step.context import Transfer
 from tests.programs import planted_bugs
 
@@ -80,10 +80,9 @@ def test_what_is_sent_approaches_twice_the_bytes_of_a_sum():
 def test_the_efficiency_of_weak_and_strong_scaling():
   ring = Network(bandwidth=1.0, latency=0.0, shape="ring")
   sends = [Transfer("all_reduce", 0.5), Transfer("all_reduce", 0.5)]  # 1.5 s on 4 replicas.
-  assert model.step_seconds(4.5, sends, 4, ring) == 6.0
-  assert model.efficiency(4.5, sends, 4, ring) == pytest.approx(0.75)
-  assert model.efficiency(6.0, sends, 4, ring, strong=True) == pytest.approx(1.5 / 3.0)
-  assert model.efficiency(4.5, [], 512, ring) == model.efficiency(4.5, sends, 1, ring) == 1.0
+  assert Prediction(4.5, sends, False, [1, 4]).efficiencies(ring) == [1.0, pytest.approx(0.75)]
+  assert Prediction(6.0, sends, True, [4]).efficiencies(ring) == [pytest.approx(1.5 / 3.0)]
+  assert Prediction(4.5, []).efficiencies(ring) == [1.0] * 9
 
 
 # ---- What is measured ---------------------------------------------------------------------------
@@ -159,28 +158,19 @@ def test_the_command_prints_and_draws_its_prediction(restored, monkeypatch, tmp_
   assert computes == "  one replica computes for 1 ms a step, as --step_seconds says"
   assert sends == "  each replica takes part in 1 collective: 1 all_reduce (0.003072 MB)"
   assert head.split() == ["replicas", "given"]
-  assert [int(row.split()[0]) for row in rows] == list(report.REPLICAS)
+  assert [int(row.split()[0]) for row in rows] == list(REPLICAS)
   two = 1e-3 / (1e-3 + 2 * 1e-4 + GRADIENTS / 1e6)
   assert rows[0].split()[1:] == [f"{100 * two:.1f}", "%"]
   assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG") and drawn.endswith("x.png")
 
 
-def test_a_batch_is_divided_among_no_more_replicas_than_it_has_examples(
-    restored, monkeypatch, capsys):
-  monkeypatch.setattr(command, "load", lambda experiment: planted_bugs.main)
-  words = ["--experiment=x", "--scaling", "--strong", "--step_seconds=1e-3", "--network=ici",
-           *(f"--gin_param={param}" for param in SMALL)]
-  assert doctor.main(words) == 0
-  title, *_, last = capsys.readouterr().out.splitlines()
-  assert title == "x: 8 examples over all replicas (strong scaling)"
-  assert last.split()[0] == "8"
-
-
-@pytest.mark.parametrize("words, calls, seconds, source", [
-    ([], 10, 0.25, "measured here"), (["--steps=4"], 4, 0.25, "measured here"),
-    (["--step_seconds=0.5"], 0, 0.5, "as --step_seconds says")])
-def test_the_step_is_timed_unless_its_seconds_are_given(words, calls, seconds, source, restored,
-                                                        monkeypatch, capsys):
+@pytest.mark.parametrize("words, calls, seconds, source, begin, most", [
+    ([], 10, 0.25, "measured here", "8 examples on every replica (weak scaling; ", 512),
+    (["--steps=4", "--strong"], 4, 0.25, "measured here",
+     "8 examples over all replicas (strong scaling)", 8),
+    (["--step_seconds=0.5"], 0, 0.5, "as --step_seconds says", "8 examples on every replica", 512)])
+def test_the_step_is_timed_unless_its_seconds_are_given(
+    words, calls, seconds, source, begin, most, restored, monkeypatch, capsys):
   seen = []
   monkeypatch.setattr(command, "load", lambda experiment: None)
   monkeypatch.setattr(cost, "of_one_replica",
@@ -191,7 +181,9 @@ def test_the_step_is_timed_unless_its_seconds_are_given(words, calls, seconds, s
   assert doctor.main(["--experiment=x", "--scaling", "--precision=float32", *words]) == 0
   precision = ["train.precision = 'float32'"]
   assert seen == [(None, [], precision, calls), (None, [], precision, 8)]
-  _, computes, moves, *_ = capsys.readouterr().out.splitlines()
+  title, computes, moves, *_, last = capsys.readouterr().out.splitlines()
+  assert title.startswith(f"x: {begin}")
+  assert last.split()[0] == str(most)  # At least one example for each replica.
   assert computes.endswith(f"computes for {1000 * seconds:g} ms a step, {source}")
   assert moves.endswith("2 collectives: 1 all_reduce (4 MB), 1 all_gather (0 MB and 1 whose size "
                         "varies, taken as 0)")
