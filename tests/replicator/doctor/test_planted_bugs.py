@@ -115,9 +115,9 @@ def test_a_sound_step_agrees_and_only_its_steps_are_run():
 
 @pytest.mark.slow
 def test_batch_statistics_are_compared_in_the_same_micro_batches():
-  rows = list(examine("Regression.norm = 'global'").results())
-  assert [row.verdict for row in rows] == [AGREES] * 3
-  assert "compared on 2 replicas with 2 micro-batches on 1" in rows[2].notes[0]
+  row = examine("Regression.norm = 'global'")._microbatch_result()
+  assert row.verdict == AGREES
+  assert "compared on 2 replicas with 2 micro-batches on 1" in row.notes[0]
 
 
 def test_a_variant_that_fails_says_where_and_why():
@@ -165,5 +165,5 @@ def test_a_recomputation_that_would_be_wrong_everywhere_alike_is_refused():
 
 @pytest.mark.slow
 def test_a_recomputed_network_agrees():
-  rows = list(examine(main=trains_recomputing(replicator.recompute_grad)).results())
-  assert [row.verdict for row in rows] == [AGREES, AGREES, SKIPPED]
+  found = examine(main=trains_recomputing(replicator.recompute_grad))
+  assert next(found.results()).verdict == AGREES
