@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from replicator import Replicator
 
-# Every synchronous strategy that one process can run, by what a gin file would say.
-SYNCHRONOUS = [("default", None), ("one_device", None), ("central_storage", 2), ("mirrored", 2),
-               ("mirrored", 4)]
+# Every synchronous strategy that one process can run, by what a gin file would say; `one_or_two`
+# has the default one.
+SYNCHRONOUS = [("one_device", None), ("central_storage", 2), ("mirrored", 4)]
 
 
 @pytest.fixture(params=SYNCHRONOUS, ids=lambda p: f"{p[0]}-{p[1] or 1}")

@@ -97,8 +97,7 @@ def test_an_exchange_line_by_line(run_eagerly):
   check_exchange(Replicator("mirrored", logical_cpus=2))
 
 
-@pytest.mark.parametrize("replicas, parts", [
-    (1, 4), (2, 2), pytest.param(4, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("replicas, parts", [(1, 4), (2, 2)])
 def test_micro_batches_exchange_what_the_full_batch_does(replicas, parts):
   replicator = Replicator("mirrored", logical_cpus=replicas)
   pool, model = pool_in(replicator), Model()

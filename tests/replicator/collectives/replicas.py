@@ -1,14 +1,9 @@
 """The values that replicas pass to collectives, and those that they get."""
 
-import pytest
 import tensorflow as tf
 import tree
 
-from replicator import (
-  replica_id,
-)
-
-PAIRS = pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
+from replicator import replica_id
 
 
 def to_numpy(nest):

@@ -30,8 +30,7 @@ def own_rows(is_known: bool) -> tf.Tensor:
 
 
 @pytest.mark.parametrize("is_known, eager, groups", [
-    (False, False, None), (True, False, [[0, 3], [2, 1]]), (True, True, None)],
-    ids=["unknown", "static in groups", "eager"])
+    (False, False, [[0, 3], [2, 1]]), (True, True, None)], ids=["unknown in groups", "eager"])
 def test_tensors_of_other_lengths_are_joined_with_their_gradients(is_known, eager, groups, request):
   if eager:
     request.getfixturevalue("run_eagerly")()

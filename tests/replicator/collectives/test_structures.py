@@ -18,7 +18,7 @@ from replicator import (
   reduce_scatter,
   replica_id,
 )
-from tests.replicator.collectives.replicas import PAIRS, own_number, to_numpy
+from tests.replicator.collectives.replicas import own_number, to_numpy
 
 
 def test_all_replicas_take_part(synchronous):
@@ -32,16 +32,7 @@ def test_all_replicas_take_part(synchronous):
     np.testing.assert_array_equal(gathered, np.arange(1, n + 1))
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 5, 8])
-def test_every_replica_counts_whatever_their_number(replicas):
-  # TensorFlow's hierarchical copy forgets the last of an odd number of devices.
-  step = lambda: all_sum([own_number(dtype) for dtype in ("float32", "float64", "int32")])
-  for sums in Replicator("mirrored", logical_cpus=replicas).run(step):
-    assert [int(x) for x in sums] == [replicas * (replicas + 1) // 2] * 3
-
-
-@PAIRS
-def test_nests_keep_their_structure_and_their_nones(strategy):
+def test_nests_keep_their_structure_and_their_nones():
   Pair = collections.namedtuple("Pair", "x y")
   expected = {all_sum: [3, 6], all_mean: [1.5, 3], all_gather: [[1, 2], [2, 4]]}
 
@@ -55,20 +46,19 @@ def test_nests_keep_their_structure_and_their_nones(strategy):
       results.append([result["pair"].x, result["list"][0][0]])
     return results
 
-  for results in Replicator(strategy, logical_cpus=2).run(step):
+  for results in Replicator("mirrored", logical_cpus=2).run(step):
     for result, values in zip(results, expected.values(), strict=True):
       np.testing.assert_equal(to_numpy(result), [np.array(value) for value in values])
 
 
-@PAIRS
-def test_dtypes_and_shapes_are_kept(strategy):
+def test_dtypes_and_shapes_are_kept():
   shapes = {"scalar": [], "vector": [3], "matrix": [2, 3], "empty": [0, 2]}
   dtypes = ["float32", "float64", "int32", "int64", "bfloat16"]
   def step():
     values = {f"{dtype} {name}": tf.fill(shape, own_number(dtype))
               for dtype in dtypes for name, shape in shapes.items()}
     return all_sum(values), all_gather(values)
-  for summed, gathered in Replicator(strategy, logical_cpus=2).run(step):
+  for summed, gathered in Replicator("mirrored", logical_cpus=2).run(step):
     for key, value in summed.items():
       dtype, name = key.split()
       assert value.dtype == gathered[key].dtype == dtype
@@ -84,8 +74,9 @@ SUMS = {"int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", 
         "int32": "int32", "int64": "int64"}
 
 
-@pytest.mark.parametrize("replicas", [1, 4])
-def test_sums_of_every_integer_dtype_fit_theirs(replicas):
+def test_sums_of_every_integer_dtype_fit_theirs():
+  replicas = 3  # TensorFlow's hierarchical copy forgets the last of an odd number of devices.
+
   def step():
     largest = {dtype: tf.constant(np.iinfo(dtype).max // (1 if dtype != wide else 8), dtype,
                                   [replicas]) for dtype, wide in SUMS.items()}
@@ -101,10 +92,9 @@ def test_sums_of_every_integer_dtype_fit_theirs(replicas):
 def test_the_sum_of_small_integers_of_items_does_not_wrap():
   step = lambda: [map_reduce([tf.constant(100, "int8")] * 4, tf.identity, op)
                   for op in ("sum", "mean", "max")]
-  for replicas in (1, 2):
-    for total, mean, largest in Replicator("mirrored", logical_cpus=replicas).run(step):
-      assert (total.dtype, int(total), float(mean)) == (tf.int32, 400, 100)
-      assert (largest.dtype, int(largest)) == (tf.int8, 100)
+  for total, mean, largest in Replicator("mirrored", logical_cpus=2).run(step):
+    assert (total.dtype, int(total), float(mean)) == (tf.int32, 400, 100)
+    assert (largest.dtype, int(largest)) == (tf.int8, 100)
 
 
 def test_small_and_boolean_dtypes_are_kept_where_nothing_is_added_up():
@@ -137,8 +127,7 @@ def test_the_mean_of_large_values_does_not_overflow():
     np.testing.assert_allclose(mean, [3e38], rtol=1e-6)
 
 
-@PAIRS
-def test_all_gather_keeps_nan_and_infinity_in_their_slots(strategy):
+def test_all_gather_keeps_nan_and_infinity_in_their_slots():
   values = np.array([[np.nan, 1.0], [-np.inf, 2.0]])
-  for gathered in Replicator(strategy, logical_cpus=2).run(lambda x: all_gather(x[0]), values):
+  for gathered in Replicator("mirrored", logical_cpus=2).run(lambda x: all_gather(x[0]), values):
     np.testing.assert_array_equal(gathered, values)

@@ -89,9 +89,8 @@ def test_batch_norm_is_that_of_the_global_batch(float64, synchronous):
   check(synchronous, [8, 4, 5, 3])
 
 
-@pytest.mark.parametrize("shape", [[16, 3], [8, 3]], ids=str)  # Or one example on each replica.
-def test_batch_norm_on_eight_replicas(float64, shape):
-  check(Replicator("mirrored", logical_cpus=8), shape)
+def test_batch_norm_of_one_example_on_each_replica(float64):
+  check(Replicator("mirrored", logical_cpus=4), [4, 3])
 
 
 def test_batch_norm_in_float32():
@@ -99,7 +98,7 @@ def test_batch_norm_in_float32():
 
 
 @pytest.mark.parametrize("devices, jit_compile, shape", [
-    (1, False, [64, 3]), (1, True, [16, 2, 2, 3]), (4, False, [16, 2, 2, 3])], ids=str)
+    (1, False, [16, 2, 2, 3]), (1, True, [16, 2, 2, 3]), (4, False, [64, 3])], ids=str)
 def test_batch_norm_does_not_cancel_where_the_mean_is_large(devices, jit_compile, shape):
   # E[x^2] - E[x]^2 would be 29 % off here. The mean itself is known to 6e-5, its last digit.
   batch = batch_of(shape, mean=1e3, std=1.0, dtype=np.float32)
@@ -173,10 +172,9 @@ def penalty_and_gradient(normalize, variables, batch) -> list[tf.Tensor]:
   return all_mean([penalty, *outer.gradient(penalty, [kernel, *others])])
 
 
-@pytest.mark.parametrize("strategy, devices, eager", [
-    ("one_device", 1, True), ("central_storage", 2, False), ("mirrored", 4, False)])
+@pytest.mark.parametrize("devices, eager", [(1, True), (2, False)])
 def test_a_gradient_penalty_through_batch_norm_is_that_of_plain_operations(
-    float64, run_eagerly, strategy, devices, eager):
+    float64, run_eagerly, devices, eager):
   batch = batch_of([8, 3])
   kernel, gamma, beta = (keras.Variable(v) for v in (RNG.normal(size=[3, 3]), GAMMA, BETA))
 
@@ -186,7 +184,7 @@ def test_a_gradient_penalty_through_batch_norm_is_that_of_plain_operations(
 
   expected = penalty_and_gradient(plain, [kernel, gamma, beta],
                                   {name: tf.constant(value) for name, value in batch.items()})
-  replicator = Replicator(strategy, logical_cpus=devices)
+  replicator = Replicator("mirrored", logical_cpus=devices)
   layer = build(replicator)
   with replicator.scope():
     weights = keras.Variable(kernel.numpy())
@@ -199,7 +197,6 @@ def test_a_gradient_penalty_through_batch_norm_is_that_of_plain_operations(
 
 
 @pytest.mark.parametrize("shapes, precision, rtol", [
-    ([[1, 3], [5, 3]], "float64", 1e-12), ([[2, 4, 3], [3, 4, 3]], "float32", 3e-5),
     ([[6, 2, 2, 3], [1, 5, 1, 3]], "float64", 1e-12), ([[4, 3], [0, 3], [2, 3]], "float32", 3e-5)],
     ids=str)
 def test_unequal_batches(shapes, precision, rtol):

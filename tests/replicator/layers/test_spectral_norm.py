@@ -197,9 +197,8 @@ def power_iteration(w: np.ndarray, u: np.ndarray, iterations: int):
   return u, v, (v @ w @ u.T).item()
 
 
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_a_spectral_norm_step_is_the_closed_form(float64, one_or_two, iterations):
-  layer = dense(one_or_two, power_iterations=iterations)
+def test_a_spectral_norm_step_is_the_closed_form(float64, one_or_two):
+  layer = dense(one_or_two, power_iterations=3)
   w, u = kernel_of(layer), layer.u.numpy()
   bias = layer.layer.bias.numpy()
   batch = {"x": RNG.normal(size=[8, 6]), "t": RNG.normal(size=[8, 4])}
@@ -212,7 +211,7 @@ def test_a_spectral_norm_step_is_the_closed_form(float64, one_or_two, iterations
     return {"y": y, "gradients": all_mean(gradients), "u": tf.identity(layer.u.value)}
 
   results = one_or_two.run(step, batch)
-  u, v, sigma = power_iteration(w, u, iterations)
+  u, v, sigma = power_iteration(w, u, 3)
   close(np.concatenate([r["y"] for r in results]), batch["x"] @ w / sigma + bias, 1e-12)
   # Eq. 9 and 10 of the paper, with G the gradient for the normalized kernel and
   # d sigma / dW = v^T u, u and v being constants.

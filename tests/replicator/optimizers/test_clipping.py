@@ -2,6 +2,7 @@
 
 import pytest
 
+from replicator import Replicator
 from tests.replicator.optimizers.small_network import (
   WEIGHTS,
   K,
@@ -13,7 +14,8 @@ from tests.replicator.optimizers.small_network import (
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, 1e3])
-def test_the_mean_over_replicas_is_clipped(float64, one_or_two, clip_norm):
-  trajectory, _ = train(one_or_two, lambda: K.SGD(1.0), 1, clip_norm=clip_norm)
+def test_the_mean_over_replicas_is_clipped(float64, clip_norm):
+  replicator = Replicator("mirrored", logical_cpus=2)
+  trajectory, _ = train(replicator, lambda: K.SGD(1.0), 1, clip_norm=clip_norm)
   gradients = clipped(numpy_gradients(slice(None)), clip_norm)
   assert_close(trajectory, [[w - g for w, g in zip(WEIGHTS, gradients, strict=True)]])

@@ -3,17 +3,13 @@
 import functools
 import itertools
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import replicator
-from replicator import Evaluation, Replicator, microbatch, random
-from replicator.app import config
+from replicator import Replicator, microbatch, random
 from replicator.collectives import collectives
 from replicator.step import random_bits
-from tests.programs import logs
 
 ROWS = 8  # In the global batch.
 
@@ -35,7 +31,7 @@ def all_kinds(rows: int) -> dict[str, tf.Tensor]:
   }
 
 
-INEXACT = {"normal": 1e-5, "again": 1e-5, "normal64": 1e-12, "truncated": 1e-5}
+INEXACT = {"normal": 1e-5, "normal64": 1e-12}
 
 
 def draw(replicator: Replicator, draws=all_kinds, steps: int = 2) -> dict[str, np.ndarray]:
@@ -59,18 +55,21 @@ def drawn_alone() -> dict[str, np.ndarray]:
 # ---- The same draws everywhere ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy, devices", [("central_storage", 2), ("mirrored", 8)])
-def test_the_global_batch_gets_the_same_draws_under_every_strategy(strategy, devices):
-  expected, drawn = drawn_alone(), draw(Replicator(strategy, logical_cpus=devices))
+def test_the_global_batch_gets_the_same_draws_on_four_replicas():
+  expected, drawn = drawn_alone(), draw(Replicator("mirrored", logical_cpus=4))
   for name, values in expected.items():
     np.testing.assert_array_equal(drawn[name], values, err_msg=name)
 
 
 def test_xla_draws_the_same():
-  expected, drawn = drawn_alone(), draw(one(jit_compile=True))
-  for name, values in expected.items():
+  def some_kinds(rows):  # XLA compiles what is returned.
+    drawn = all_kinds(rows)
+    return {name: drawn[name] for name in (*INEXACT, "int64", "categorical", "permutation")}
+  drawn = draw(one(jit_compile=True), some_kinds)
+  for name, values in drawn.items():
     # The inverse error function of XLA rounds differently.
-    np.testing.assert_allclose(drawn[name], values, rtol=INEXACT.get(name, 0), err_msg=name)
+    np.testing.assert_allclose(values, drawn_alone()[name], rtol=INEXACT.get(name, 0),
+                               err_msg=name)
 
 
 def test_eager_steps_draw_the_same(run_eagerly):
@@ -87,7 +86,7 @@ def two_kinds(rows: int) -> dict[str, tf.Tensor]:
           "normal64": random.normal("z64", [rows, 3], 1.0, 2.0, "float64")}
 
 
-def in_parts(replicator: Replicator, n: int, draws=all_kinds, with_collective: bool = False,
+def in_parts(replicator: Replicator, n: int, draws, with_collective: bool = False
              ) -> dict[str, np.ndarray]:
   """The draws of n micro-batches for the global batch in one step: name -> [ROWS, ...]."""
   def part(is_example):  # [b, ROWS], rows of the identity
@@ -108,11 +107,11 @@ def assert_first_step(drawn: dict[str, np.ndarray]) -> None:
 
 
 def test_micro_batches_in_a_loop_draw_what_the_batch_does():
-  assert_first_step(in_parts(one(), 4))
+  assert_first_step(in_parts(one(), 4, two_kinds))
 
 
 @pytest.mark.parametrize("with_collective, large_row", [
-    (False, 4096), (True, 4096), (False, 1)], ids=["loop", "unrolled", "row_by_row"])
+    (True, 4096), (False, 1)], ids=["unrolled", "row_by_row"])
 def test_micro_batches_on_two_replicas_draw_what_the_batch_does(
     monkeypatch, with_collective, large_row):
   monkeypatch.setattr(random_bits, "_LARGE_ROW", large_row)
@@ -123,7 +122,7 @@ def test_micro_batches_on_two_replicas_draw_what_the_batch_does(
 def test_micro_batches_draw_the_same_eagerly(run_eagerly):
   drawn_alone()  # Before, as it is of a compiled step.
   run_eagerly()
-  assert_first_step(in_parts(one(), 2))
+  assert_first_step(in_parts(one(), 2, all_kinds))
 
 
 def test_a_replica_makes_the_bits_of_its_own_rows_only(monkeypatch):
@@ -176,11 +175,11 @@ def test_no_two_draws_coincide():
     return {f"{name}{i}": random.normal(name, [rows, 1], dtype="float64")
             for name, i in itertools.product(["z", "y", "0/z"], range(2))}
   drawn = []
-  for number in (0, 1, 2 ** 40):
+  for number in (0, 2 ** 40):
     random.set_seed(number)
     drawn.append(list(draw(one(), draws).values()))
   values = np.ravel(drawn)
-  assert values.size == 3 * 6 * 2 * ROWS
+  assert values.size == 2 * 6 * 2 * ROWS
   assert np.unique(values).size == values.size
 
 
@@ -192,37 +191,6 @@ def test_neighboring_streams_are_independent():
   correlations = np.corrcoef(np.concatenate([a, b]))
   # Of 1000 independent pairs the coefficient has a standard deviation of 0.032.
   assert np.abs(correlations - np.eye(len(correlations))).max() < 0.16
-
-
-# ---- A resumed run ------------------------------------------------------------------------------
-
-
-def sums(rows: int) -> dict[str, tf.Tensor]:
-  draws = {"normal": random.normal("z", [rows]), "again": random.normal("z", [rows]),
-           "int64": random.uniform("index", [rows], 0, 2 ** 30, tf.int64),
-           "bernoulli": random.bernoulli("b", [rows, 1000], 0.5)}
-  return {name: tf.reduce_sum(tf.cast(x, tf.float32)) for name, x in draws.items()}
-
-
-def test_a_resumed_run_continues_every_stream(tmp_path):
-  def run(workdir, steps):
-    settings = {"steps": steps, "steps_per_call": 2, "log_every": 2, "eval_every": 2,
-                "checkpoint_every": 2}
-    config.parse([], [f"train.{name} = {value}" for name, value in settings.items()])
-    replicator.train(
-        lambda: lambda: sums(ROWS), None,
-        lambda _: Evaluation({name: float(x) for name, x in sums(3).items()}),
-        workdir=str(workdir))
-    gin.clear_config()
-    return logs.rows(workdir)
-
-  whole = run(tmp_path / "whole", 4)
-  assert [row["step"] for row in whole] == [0, 2, 4]
-  assert whole[1].keys() == whole[2].keys() and len(whole[1]) == 1 + 2 * len(sums(1))
-  assert all(whole[1][name] != whole[2][name] for name in ("normal", "int64", "eval/normal"))
-  run(tmp_path / "parts", 2)
-  random.set_seed(7)
-  assert run(tmp_path / "parts", 4) == whole
 
 
 def test_seeds_for_others_depend_on_the_run_and_the_name():

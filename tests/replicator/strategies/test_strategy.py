@@ -49,14 +49,10 @@ def test_without_a_tpu():
   assert message.endswith("; name one with Replicator.tpu, or write another strategy")
 
 
-def in_a_new_process(code: str) -> list[str]:
-  code = "import replicator\nfrom replicator.strategies import strategy\n" + code
-  return subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True,
-                        text=True).stdout.splitlines()
-
-
 def test_the_cpu_of_a_new_process_is_split():
-  assert in_a_new_process("""
+  code = """
+import replicator
+from replicator.strategies import strategy
 replicator.random
 print(strategy.make("mirrored", 3).num_replicas_in_sync)
 print(strategy.make("mirrored", 2).num_replicas_in_sync)
@@ -64,22 +60,19 @@ try:
   strategy.make("mirrored", 4)
 except replicator.UsageError as error:
   print(error)
-""") == ["3", "2", "Replicator.logical_cpus = 4: this process already runs with 3 logical CPUs; "
-         "start a new one"]
+"""
+  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True,
+                        text=True)
+  assert done.stdout.splitlines() == [
+      "3", "2", "Replicator.logical_cpus = 4: this process already runs with 3 logical CPUs; "
+      "start a new one"]
 
 
-@pytest.mark.slow
-def test_a_cpu_that_has_computed_cannot_be_split():
-  assert in_a_new_process("""
-import tensorflow as tf
-tf.constant(1) + 1
-print(strategy.make("mirrored").num_replicas_in_sync)
-try:
-  strategy.make("mirrored", 2)
-except replicator.UsageError as error:
-  print(error)
-""") == ["1", "Replicator.logical_cpus = 2: TensorFlow has already started with one CPU device; "
-         "make the Replicator before computing anything"]
+def test_a_cpu_that_has_computed_cannot_be_split(monkeypatch):
+  monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda device: None)
+  assert refusal(strategy.make, "mirrored", 7) == (
+      "Replicator.logical_cpus = 7: TensorFlow has already started with one CPU device; make the "
+      "Replicator before computing anything")
 
 
 # ---- Clusters -----------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def train(workdir, steps: int, *bindings: str):
 
 def test_a_resumed_run_is_as_frozen_as_the_other(tmp_path):
   whole = train(tmp_path / "whole", 10)
-  for steps in (4, 6, 10):  # One layer, both or none are frozen at the end of each part.
+  for steps in (4, 10):  # One layer or none is frozen at the end of each part.
     parts = train(tmp_path / "parts", steps)
   assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
   assert moved(values(whole), values(parts)) == set()
