@@ -3,25 +3,27 @@
   python -m benchmarks.curves [NAME=]RUN [NAME=]RUN... --of=eval/top1,loss [--by=step] [--log] \
     [--output=curves.png]
 
-Runs with one NAME, such as seeds, have one color. Minutes are those of the training alone.
+Runs with one NAME, such as seeds, have one color. Minutes are those of the training alone. A shade
+spans from the least to the greatest value where a run logged both, as `eval/return_min` and
+`eval/return_max` beside `eval/return`.
 """
 
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import app, flags
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks import panels
 from replicator import UsageError
 from replicator.errors import nearest
 from replicator.workdir import reader
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("of", [], "The scalars, as in metrics.jsonl.")
-flags.DEFINE_enum("by", "minutes", ["minutes", "step"], "What the curves run over.")
+flags.DEFINE_string("by", "minutes", "What the curves run over: 'minutes', 'step' or a scalar.")
 flags.DEFINE_bool("log", False, "Logarithmic values.")
 flags.DEFINE_string("output", "curves.png", "The picture.")
 
@@ -34,14 +36,12 @@ def named(argument: str) -> tuple[str, reader.Run]:
   return name, reader.read(folder)
 
 
-def points(run: reader.Run, scalar: str) -> tuple[list[float], list[float]]:
-  """Where a run logged a scalar, and what; raises a UsageError if it never did."""
-  found = [(row["seconds"] / 60 if FLAGS.by == "minutes" else row["step"], row[scalar])
-           for row in run.rows if scalar in row]
+def rows_with(run: reader.Run, scalar: str) -> list[dict[str, Any]]:
+  """The rows in which a run logged a scalar; raises a UsageError if there are none."""
+  found = [row for row in run.rows if scalar in row]
   if not found:
     raise UsageError(f"{run.folder}: has no {scalar}.{nearest(scalar, run.series())}")
-  places, values = zip(*found, strict=True)
-  return list(places), list(values)
+  return found
 
 
 def draw(axes, scalar: str, runs: Sequence[tuple[str, reader.Run]]) -> None:
@@ -49,9 +49,23 @@ def draw(axes, scalar: str, runs: Sequence[tuple[str, reader.Run]]) -> None:
   lines: dict[str, Line2D] = {}  # The last one of each name.
   names = list(dict.fromkeys(name for name, _ in runs))
   for name, run in runs:
-    lines[name], = axes.plot(*points(run, scalar), color=f"C{names.index(name)}", linewidth=1.5,
+    rows, color = rows_with(run, scalar), f"C{names.index(name)}"
+    if FLAGS.by == "minutes":
+      places = [row["seconds"] / 60 for row in rows]
+    else:
+      rows = [row for row in rows_with(run, FLAGS.by) if scalar in row]
+      places = [row[FLAGS.by] for row in rows]
+    lines[name], = axes.plot(places, [row[scalar] for row in rows], color=color, linewidth=1.5,
                              marker="o", markersize=2.5)
-  panels.dress(axes, scalar, FLAGS.by)
+    if all({f"{scalar}_min", f"{scalar}_max"} <= row.keys() for row in rows):
+      least, greatest = ([row[f"{scalar}_{end}"] for row in rows] for end in ("min", "max"))
+      axes.fill_between(places, least, greatest, color=color, alpha=0.12, linewidth=0)
+  axes.set_title(scalar, fontsize=9)
+  axes.set_xlabel(FLAGS.by, fontsize=8)
+  axes.tick_params(labelsize=8, length=0)
+  axes.grid(axis="y", color="#e5e7eb")
+  axes.set_frame_on(False)
+  axes.set_axisbelow(True)
   axes.set_yscale("log" if FLAGS.log else "linear")
   if len(lines) > 1:
     axes.legend(lines.values(), lines.keys(), fontsize=8, frameon=False)

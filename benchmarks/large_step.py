@@ -1,11 +1,10 @@
 """The cost of a step before it runs: to build, to trace, the first call, and memory.
 
-  python -m benchmarks.large_step [--networks=large,20,60] [--replicas=1,2,4,8] [--other=DIR]
+  python -m benchmarks.large_step [--replicas=1,2,4,8] [--other=DIR]
 
-'large' is a GAN of BigGAN's size: 60 convolutions with batch norm over the global batch, 60 with
-spectral norm, 480 variables, and 150 million parameters with the two slots of Adam. Its images are
-small, so that the first call is not a matter of arithmetic. A number is a classifier with that many
-dense layers, each with batch norm over the global batch, whose gradients are summed.
+The step is that of a GAN of BigGAN's size: 60 convolutions with batch norm over the global batch,
+60 with spectral norm, 480 variables, and 150 million parameters with the two slots of Adam. Its
+images are small, so that the first call is not a matter of arithmetic.
 
 Each row is a process of its own, with that many logical CPUs. Its CPU seconds are those of all
 cores. `trace` compiles the Python of the step to a graph; `first` is the first call less a later
@@ -27,10 +26,9 @@ from absl import app, flags
 from benchmarks.memory import resident_mib
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("networks", ["large"], "Which steps: 'large', or a number of layers.")
 flags.DEFINE_list("replicas", ["1", "2", "4", "8"], "Numbers of replicas.")
 flags.DEFINE_string("other", None, "A checkout to compare with.")
-flags.DEFINE_bool("here", False, "Measure the first of the networks and replicas in this process.")
+flags.DEFINE_bool("here", False, "Measure the first of the replicas in this process.")
 
 HERE = pathlib.Path(__file__).parents[1]
 CHANNELS, LAYERS = 215, 60
@@ -77,35 +75,10 @@ def large() -> tuple[Callable, tuple[int, ...]]:
   return LargeGAN(), (2, 4, 4, CHANNELS)
 
 
-def layered(layers: int) -> tuple[Callable, tuple[int, ...]]:
-  """Dense layers with batch norm and the sum of their gradients, and the shape of a batch."""
-  import keras
-  import tensorflow as tf
-
-  import replicator
-
-  network = keras.Sequential([keras.Input([16])] + [
-      layer for _ in range(layers)
-      for layer in (keras.layers.Dense(16), replicator.GlobalBatchNorm())])
-
-  class Step(tf.Module):
-    def __init__(self):
-      super().__init__()
-      self.network = network
-
-    def __call__(self, batch: tf.Tensor) -> tf.Tensor:
-      with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(network(batch, training=True) ** 2)
-      gradients = tape.gradient(loss, network.trainable_variables)
-      return tf.add_n([tf.reduce_sum(x) for x in gradients])
-
-  return Step(), (4, 16)
-
-
 # ---- One process --------------------------------------------------------------------------------
 
 
-def measure(network: str, replicas: int) -> dict[str, float]:
+def measure(replicas: int) -> dict[str, float]:
   """CPU seconds to build, trace and call a step, its size, and the process' memory."""
   from replicator.console.quiet import import_tensorflow
   import_tensorflow()
@@ -118,7 +91,7 @@ def measure(network: str, replicas: int) -> dict[str, float]:
   seconds = [time.process_time()]
   replicator = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
   with replicator.scope():
-    step, shape = large() if network == "large" else layered(int(network))
+    step, shape = large()
   variables = len(list(variables_of(step)))
   batch = replicator.distribute(np.ones([replicas * shape[0], *shape[1:]], np.float32))
   compiled = replicator.compile(
@@ -135,30 +108,29 @@ def measure(network: str, replicas: int) -> dict[str, float]:
           "trace": trace, "first": first - later, "step": later, "MiB": resident_mib()}
 
 
-def measured(checkout: pathlib.Path, network: str, replicas: str) -> dict[str, float]:
+def measured(checkout: pathlib.Path, replicas: str) -> dict[str, float]:
   """`measure` in a process of its own, with the packages of a checkout."""
   # The benchmark is this one, whatever the checkout.
   output = subprocess.run(
-      [sys.executable, "-P", "-m", "benchmarks.large_step", "--here", f"--networks={network}",
-       f"--replicas={replicas}"], env={**os.environ, "PYTHONPATH": f"{checkout}:{HERE}"},
-      stdout=subprocess.PIPE, check=True, text=True).stdout
+      [sys.executable, "-P", "-m", "benchmarks.large_step", "--here", f"--replicas={replicas}"],
+      env={**os.environ, "PYTHONPATH": f"{checkout}:{HERE}"}, stdout=subprocess.PIPE, check=True,
+      text=True).stdout
   return json.loads(output.splitlines()[-1])
 
 
 def main(argv: list[str]) -> None:
   del argv
   if FLAGS.here:
-    print(json.dumps(measure(FLAGS.networks[0], int(FLAGS.replicas[0]))))
+    print(json.dumps(measure(int(FLAGS.replicas[0]))))
     return
   checkouts = [HERE, *([pathlib.Path(FLAGS.other).resolve()] if FLAGS.other else [])]
   print("CPU seconds, and MiB of memory")
-  print(f"{'network':>8} {'replicas':>8} " + " ".join(f"{name:>10}" for name in COLUMNS))
-  for network in FLAGS.networks:
-    for replicas in FLAGS.replicas:
-      for checkout in checkouts:
-        found = measured(checkout, network, replicas)
-        numbers = " ".join(f"{found[name]:10.{1 if found[name] % 1 else 0}f}" for name in COLUMNS)
-        print(f"{network:>8} {replicas:>8} {numbers}  {checkout}", flush=True)
+  print(f"{'replicas':>8} " + " ".join(f"{name:>10}" for name in COLUMNS))
+  for replicas in FLAGS.replicas:
+    for checkout in checkouts:
+      found = measured(checkout, replicas)
+      numbers = " ".join(f"{found[name]:10.{1 if found[name] % 1 else 0}f}" for name in COLUMNS)
+      print(f"{replicas:>8} {numbers}  {checkout}", flush=True)
 
 
 if __name__ == "__main__":

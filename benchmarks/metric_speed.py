@@ -1,6 +1,6 @@
-"""Time and memory of the metrics, beside torch-fidelity and `prdc` where they are installed.
+"""Time and memory of precision, recall, density and coverage, beside torch-fidelity and `prdc`.
 
-  python -m benchmarks.metric_speed [--samples=10000] [--dimensions=2048] [--of=neighbors,fid,...]
+  python -m benchmarks.metric_speed [--samples=10000] [--dimensions=2048] [--of=neighbors,...]
 
 Each contender runs in a process of its own, on as many real features as generated ones. It shows
 the seconds, and those of the CPU, which other work on the machine changes less. The memory
@@ -56,36 +56,8 @@ def neighbors_torch_fidelity() -> Metric:
       torch.from_numpy(generated), torch.from_numpy(real), verbose=False)
 
 
-def fid() -> Metric:
-  from models.metrics.distances.feature_statistics import FeatureStatistics
-  from models.metrics.distances.frechet import frechet_distance
-  return lambda real, generated: frechet_distance(
-      FeatureStatistics.of(real), FeatureStatistics.of(generated))
-
-
-def fid_torch_fidelity() -> Metric:
-  import torch
-  from torch_fidelity import metric_fid
-  return lambda real, generated: metric_fid.fid_statistics_to_metric(
-      *(metric_fid.fid_features_to_statistics(torch.from_numpy(features))
-        for features in (generated, real)), False)
-
-
-def kid() -> Metric:
-  from models.metrics.distances.kernel import kernel_distance
-  return kernel_distance
-
-
-def kid_torch_fidelity() -> Metric:
-  import torch
-  from torch_fidelity.metric_kid import kid_features_to_metric
-  return lambda real, generated: kid_features_to_metric(
-      torch.from_numpy(generated), torch.from_numpy(real), verbose=False)
-
-
 CONTENDERS = {contender.__name__: contender for contender in (
-    neighbors, neighbors_prdc, neighbors_torch_fidelity, fid, fid_torch_fidelity, kid,
-    kid_torch_fidelity)}
+    neighbors, neighbors_prdc, neighbors_torch_fidelity)}
 
 
 def features() -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +92,7 @@ def main(argv: list[str]) -> None:
         f"{size:,.0f} MiB")
   for name in FLAGS.of or CONTENDERS:
     module = "prdc" if name.endswith("prdc") else "torch_fidelity"
-    if name not in ("neighbors", "fid", "kid") and not importlib.util.find_spec(module):
+    if name != "neighbors" and not importlib.util.find_spec(module):
       print(f"{name:26} is left out: {module} is not installed")
       continue
     output = subprocess.run(
