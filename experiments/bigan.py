@@ -112,7 +112,7 @@ class BiGAN(tf.Module):
     codes = self.encoder(images, training=True)
     return tf.reduce_mean(self.discriminator(images, labels, codes, training=True))
 
-  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
+  @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
     with self.optimizers["generator"].averaged_weights():

@@ -117,14 +117,14 @@ class BigBiGAN(tf.Module):
     codes = self.encoder(images, training=True).draw()
     return losses.encoder_loss(self.discriminator(images, codes, training=True))
 
-  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
+  @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim] -> [n, h, w, c]`; there are no labels."""
     del labels
     with self.optimizers["generator"].averaged_weights():
       return self.generator(z)
 
-  @tf.function(autograph=False, reduce_retracing=True)
+  @replicator.any_batch_size
   def encode(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Means of codes and features: uint8 `[n, h, w, c] -> [n, latent_dim], [n, num_features]`."""
     images = to_unit_range(images, keras.config.floatx())

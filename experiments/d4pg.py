@@ -77,7 +77,7 @@ class D4PG(tf.Module):
     return {"critic": tf.reduce_mean(batch.weight * losses), "value": value,
             **self.actor.scalars(), **self.replay.scalars()}
 
-  @tf.function(autograph=False, reduce_retracing=True)
+  @replicator.any_batch_size
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
     actions = self._action(self.normalizer(observations))

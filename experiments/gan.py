@@ -158,7 +158,7 @@ class GAN(tf.Module):
     codes = self.encoder(self.generator(z, labels, training=True), training=True)
     return tf.reduce_mean(tf.math.squared_difference(codes, z))
 
-  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
+  @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
     with self.optimizers["generator"].averaged_weights():

@@ -120,7 +120,7 @@ class LOGAN(tf.Module):
   def _score(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return self.discriminator(self.generator(z, labels, training=True), labels, training=True)
 
-  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have two sizes.
+  @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
     with self.optimizers["generator"].averaged_weights():

@@ -120,7 +120,7 @@ class R3GAN(tf.Module):
     scores = self._scores(images, labels, self.generator(z, labels, training=True))
     return relativistic(scores.fake, scores.real)
 
-  @tf.function(autograph=False, reduce_retracing=True)  # Its batches have three sizes.
+  @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
     with self.optimizers["generator"].averaged_weights():

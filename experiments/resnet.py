@@ -92,7 +92,7 @@ class ImageClassifier(tf.Module):
     with self.optimizer.averaged_weights():
       return self.network(to_unit_range(images, keras.config.floatx()), training=False)
 
-  @tf.function(autograph=False, reduce_retracing=True)  # Its last batch is smaller.
+  @replicator.any_batch_size
   def measure(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Whether the class is the highest, and among the five highest logits; and the cross-entropy.
 

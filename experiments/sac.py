@@ -77,7 +77,7 @@ class SAC(tf.Module):
             "entropy": entropy, "temperature": tf.exp(tf.identity(self.log_temperature.value)),
             **self.actor.scalars(), **self.replay.scalars()}
 
-  @tf.function(autograph=False, reduce_retracing=True)
+  @replicator.any_batch_size
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
     return self._sample(self.normalizer(observations), noise)[0]

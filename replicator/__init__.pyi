@@ -35,6 +35,7 @@ from .step.logical_devices import logical_device as logical_device
 from .step.microbatch import microbatch as microbatch
 from .step.microbatch import split as split
 from .strategies.replicator import Replicator as Replicator
+from .tracing.any_batch_size import any_batch_size as any_batch_size
 from .training.chief import Evaluation as Evaluation
 from .training.inputs import InputContext as InputContext
 from .training.train import train as train

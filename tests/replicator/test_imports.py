@@ -14,10 +14,10 @@ from tests.python_files import PACKAGES, ROOT, TREES, check_none, imports
 FACADE = [
     "Dropout", "Evaluation", "ExamplePool", "GlobalBatchNorm", "InputContext", "Optimizer",
     "Replicator", "SpectralNorm", "UsageError",
-    "all_concat", "all_gather", "all_max", "all_mean", "all_min", "all_sum", "all_to_all", "app",
-    "batch_size", "broadcast", "load", "logical_device", "map_gather", "map_reduce",
-    "microbatch", "num_replicas", "random", "recompute_grad", "reduce_scatter", "replica_id",
-    "replicated", "scheduled", "schedules", "split", "step_number", "train",
+    "all_concat", "all_gather", "all_max", "all_mean", "all_min", "all_sum", "all_to_all",
+    "any_batch_size", "app", "batch_size", "broadcast", "load", "logical_device", "map_gather",
+    "map_reduce", "microbatch", "num_replicas", "random", "recompute_grad", "reduce_scatter",
+    "replica_id", "replicated", "scheduled", "schedules", "split", "step_number", "train",
     "use_standing_statistics", "wrap_optimizer", "wrap_optimizers"]
 
 

@@ -1,0 +1,60 @@
+"""Functions that are compiled once for batches of any size."""
+
+import gc
+import weakref
+
+import numpy as np
+import tensorflow as tf
+
+import replicator
+
+
+class Scaled(tf.Module):
+  """Scales the examples of a batch, and counts how often it is traced."""
+
+  def __init__(self, scale: float):
+    super().__init__()
+    self.scale = tf.Variable(scale)
+    self.shapes: list[list] = []
+
+  @replicator.any_batch_size
+  def call(self, batch: dict[str, tf.Tensor], shift: tf.Tensor | None = None) -> tf.Tensor:
+    """Scales `{"x": [n, d]}` and adds `[n, d]`."""
+    self.shapes.append(batch["x"].shape.as_list())
+    return self.scale * batch["x"] + (0.0 if shift is None else shift)
+
+
+def test_any_size_takes_the_same_trace():
+  scaled = Scaled(2.0)
+  for n in (1, 5, 3):
+    x = np.arange(3.0 * n, dtype=np.float32).reshape(n, 3)
+    np.testing.assert_array_equal(scaled.call({"x": x}), 2.0 * x)
+    np.testing.assert_array_equal(scaled.call({"x": tf.constant(x)}), 2.0 * x)
+  assert scaled.shapes == [[None, 3]]
+
+
+def test_other_shapes_dtypes_and_arguments_have_traces_of_their_own():
+  scaled = Scaled(2.0)
+  x = np.ones([2, 3], np.float32)
+  scaled.call({"x": x})
+  np.testing.assert_array_equal(scaled.call({"x": x}, x), 3.0 * x)
+  np.testing.assert_array_equal(scaled.call({"x": x[:, :1]}), 2.0 * x[:, :1])
+  assert scaled.shapes == [[None, 3], [None, 3], [None, 1]]
+
+
+def test_each_object_has_its_own_function_and_is_freed():
+  one, other = Scaled(2.0), Scaled(3.0)
+  x = np.ones([2, 3], np.float32)
+  np.testing.assert_array_equal(one.call({"x": x}), 2.0 * x)
+  np.testing.assert_array_equal(other.call({"x": x}), 3.0 * x)
+  freed = weakref.ref(one)
+  del one
+  gc.collect()
+  assert freed() is None
+
+
+def test_a_plain_function_and_its_compiled_one():
+  double = replicator.any_batch_size(lambda x: 2.0 * x)
+  assert double(tf.ones([4])).shape == [4]
+  concrete = double.get_concrete_function(tf.TensorSpec([None], tf.float32))
+  assert concrete.structured_outputs.shape.as_list() == [None]
