@@ -33,10 +33,8 @@ from replicator.step.nest import Nest, map_tensors
 def all_sum(values: Nest, groups: Groups = None) -> Nest:
   """The sum over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`.
 
-  Args:
-    values: a nest of tensors of any dtype but bool. As in NumPy, sums of small integers are wider:
-      8 and 16 bits become int32, and uint32 becomes int64.
-    groups: lists of replicas that each act alone, or None for one group of all.
+  As in NumPy, sums of small integers are wider: 8 and 16 bits become int32, and uint32 becomes
+  int64.
 
   Raises:
     UsageError: a tensor is bool.
@@ -47,10 +45,6 @@ def all_sum(values: Nest, groups: Groups = None) -> Nest:
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
   """The mean over replicas, `[...] -> [...]`: `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`.
-
-  Args:
-    values: a nest of floating tensors.
-    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
     UsageError: a tensor is not floating.
@@ -63,10 +57,6 @@ def all_min(values: Nest, groups: Groups = None) -> Nest:
   """The smallest value over replicas: `[...] -> [...]`; for bools, whether all are true.
 
   `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the smallest value.
-
-  Args:
-    values: a nest of tensors.
-    groups: lists of replicas that each act alone, or None for one group of all.
   """
   return _extreme("all_min", values, groups, tf.reduce_min, tf.reduce_all)
 
@@ -75,10 +65,6 @@ def all_max(values: Nest, groups: Groups = None) -> Nest:
   """The largest value over replicas: `[...] -> [...]`; for bools, whether any is true.
 
   `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the largest value.
-
-  Args:
-    values: a nest of tensors.
-    groups: lists of replicas that each act alone, or None for one group of all.
   """
   return _extreme("all_max", values, groups, tf.reduce_max, tf.reduce_any)
 
@@ -95,10 +81,6 @@ def all_gather(values: Nest, groups: Groups = None) -> Nest:
   """The tensors of all replicas, stacked in the group's order: `[...] -> [replicas, ...]`.
 
   `y_r[s] = x_s`, so `dx_r = sum_s dy_s[r]`.
-
-  Args:
-    values: a nest of tensors.
-    groups: lists of replicas that each act alone, or None for one group of all.
   """
   values, group = validation.checked_call("all_gather", values, groups)
   return packing.group_gather(values, group)
@@ -108,12 +90,8 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
   """The tensors of all replicas, joined along `axis`: `[n, ...] -> [replicas * n, ...]`.
 
   `dx_r` is replica r's part of `sum_s dy_s`. The replicas may differ in n, which need not be known
-  before the step runs, as after `tf.boolean_mask`; then one more collective exchanges it.
-
-  Args:
-    values: a nest of tensors.
-    axis: the axis to join; negative axes count from the last.
-    groups: lists of replicas that each act alone, or None for one group of all.
+  before the step runs, as after `tf.boolean_mask`; then one more collective exchanges it. Negative
+  axes count from the last.
 
   Raises:
     UsageError: a tensor has no such axis.
@@ -133,14 +111,9 @@ def _joined(x: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
-  """The tensors of one replica, on all replicas: `[...] -> [...]`.
+  """The tensors of the replica at position `source` of its group, on all: `[...] -> [...]`.
 
   `y_r = x_source`, so `dx_source = sum_s dy_s`, and zero on the other replicas.
-
-  Args:
-    values: a nest of tensors.
-    source: the position of the sending replica in its group.
-    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
     UsageError: the group has no such replica.
@@ -156,11 +129,8 @@ def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
 def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
   """This replica's part of the sum over replicas: `[replicas * n, ...] -> [n, ...]`.
 
-  `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is all `dy_s`, joined.
-
-  Args:
-    values: a nest of tensors of any dtype but bool; small integers become wider as in `all_sum`.
-    groups: lists of replicas that each act alone, or None for one group of all.
+  `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is all `dy_s`, joined. Small integers become
+  wider as in `all_sum`.
 
   Raises:
     UsageError: a tensor is bool, or its first axis does not divide by the size of the group.
@@ -175,10 +145,6 @@ def all_to_all(values: Nest, groups: Groups = None) -> Nest:
   """Sends part s of each replica's tensor to replica s: `[replicas * n, ...]`, in and out.
 
   With x and y seen as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`.
-
-  Args:
-    values: a nest of tensors.
-    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
     UsageError: the first axis of a tensor does not divide by the size of the group.

@@ -24,7 +24,6 @@ def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups
     items: nests of tensors, the same on every replica.
     fn: a function of tensors without side effects. Draw random numbers before the call, and pass
       them in.
-    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
     UsageError: there are no items.
@@ -41,7 +40,6 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
     items: nests of tensors, the same on every replica.
     fn: as for `map_gather`; it returns the same structure and shapes for every item.
     op: 'sum', 'mean', 'min' or 'max'. Sums of small integers are wider, see `all_sum`.
-    groups: lists of replicas that each act alone, or None for one group of all.
 
   Raises:
     UsageError: the op is unknown, or there are no items.

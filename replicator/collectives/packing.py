@@ -1,5 +1,6 @@
 """Nests of tensors packed into one tensor per dtype, to travel in groups of replicas."""
 
+import math
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -96,21 +97,11 @@ def _unpacked(packed: tf.Tensor, parts: list[tf.Tensor], kept: int, added: int
   """The moved parts of a packed tensor, which has `added` axes before the axes of `_packed`."""
   if len(parts) == 1:
     return [packed]
-  begin = packed.shape[:kept + added]
-  lengths = [_length(x, kept) for x in parts]
-  return [_behind(begin, part, x, kept) for part, x in
-          zip(tf.split(packed, lengths, axis=kept + added), parts, strict=True)]
+  begin, sizes = packed.shape[:kept + added], [_sizes(x)[kept:] for x in parts]
+  flat = tf.split(packed, [math.prod(each) for each in sizes], axis=kept + added)
+  return [tf.reshape(part, [*begin, *each]) for part, each in zip(flat, sizes, strict=True)]
 
 
-def _length(x: tf.Tensor, kept: int) -> int | tf.Tensor:
-  known = x.shape[kept:].num_elements()
-  return tf.reduce_prod(tf.shape(x)[kept:]) if known is None else known
-
-
-def _behind(begin: tf.TensorShape, part: tf.Tensor, x: tf.Tensor, kept: int) -> tf.Tensor:
-  """The flat part of a packed tensor, in the shape of `x` behind the packed one's first axes."""
-  shape = x.shape[kept:]
-  if shape.is_fully_defined():
-    return tf.reshape(part, [*begin, *shape])
-  return tf.ensure_shape(tf.reshape(part, tf.concat([begin, tf.shape(x)[kept:]], 0)),
-                         [*begin, *shape])
+def _sizes(x: tf.Tensor) -> list:
+  """The shape of a tensor; an int32 [] where the graph does not know it."""
+  return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(x.shape)]

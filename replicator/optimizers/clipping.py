@@ -1,6 +1,5 @@
 """The norm of averaged gradients: clipping, and the test for infinities."""
 
-import keras
 import tensorflow as tf
 
 
@@ -17,12 +16,6 @@ def clip(gradients: list[tf.Tensor], clip_norm: float | None) -> tuple[list[tf.T
   clipped = [tf.clip_by_global_norm([gradient], clip_norm, tf.cast(norm, gradient.dtype))[0][0]
              for gradient in gradients]
   return clipped, tf.math.is_finite(norm)
-
-
-def norm(gradients: list[tf.Tensor]) -> tf.Tensor:
-  """The norm [] of gradients."""
-  return tf.sqrt(2.0 * tf.add_n(
-      [tf.cast(tf.nn.l2_loss(gradient), keras.config.floatx()) for gradient in gradients]))
 
 
 def _all_finite(values: list[tf.Tensor]) -> tf.Tensor:

@@ -37,13 +37,6 @@ class Optimizer(tf.Module):
         scaled = optimizer.scale_loss(loss)
       optimizer.apply(tape.gradient(scaled, variables), variables)
 
-  Args:
-    optimizer: any Keras optimizer; not yet built.
-    variables: the variables that it owns.
-    clip_norm: the norm that averaged gradients are clipped to; or None.
-    skip_nonfinite: whether an update is skipped if a gradient is infinite or NaN.
-    average: makes the moving averages of the variables; or None.
-
   Attributes:
     variables_updated: the variables it owns.
     keras_optimizer: the wrapped optimizer, with its slots and `iterations`.
@@ -215,7 +208,7 @@ class Optimizer(tf.Module):
 
   def _norm(self, gradients: list[tf.Tensor], finite: tf.Tensor) -> tf.Tensor:
     """The norm [] of the averaged gradients; 0 if the update is skipped."""
-    norm = clipping.norm(gradients)
+    norm = tf.linalg.global_norm([tf.cast(x, keras.config.floatx()) for x in gradients])
     return tf.where(finite, norm, 0.0) if self.skip_nonfinite else norm
 
   def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate,

@@ -75,6 +75,16 @@ class Curve(Schedule):
     return {"steps": self.steps, "values": self.values, "smooth": self.smooth}
 
 
+class _Computed(Schedule):
+  """A schedule whose value at a count, int64 [], is `compute(count)`."""
+
+  def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor]):
+    self._compute = compute
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    return tf.cast(self._compute(step), keras.config.floatx())
+
+
 @gin.configurable(module="replicator")
 def linear(initial: float, final: float, end: int, start: int = 0) -> Schedule:
   """A number that moves from `initial` at step `start` to `final` at step `end`, on a line.
@@ -118,18 +128,6 @@ def piecewise(steps: Sequence[int], values: Sequence[float]) -> Schedule:
   return Curve(steps, values)
 
 
-class _Warmup(Schedule):
-  def __init__(self, value: Number, steps: int):
-    self.value, self.steps = value, steps
-
-  def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    share = tf.minimum(tf.cast(step + 1, tf.float64) / self.steps, 1.0)
-    return tf.cast(share * value_at(self.value, step), keras.config.floatx())
-
-  def get_config(self) -> dict:
-    return {"value": self.value, "steps": self.steps}
-
-
 @gin.configurable(module="replicator")
 def warmup(value: Number, steps: int) -> Schedule:
   """A number or a schedule, which rises in proportion during the first `steps` steps.
@@ -144,18 +142,8 @@ def warmup(value: Number, steps: int) -> Schedule:
   if steps < 1:
     raise UsageError(f"warmup.steps = {steps}: must be at least 1; without a warm-up bind the "
                      "value itself")
-  return _Warmup(value, steps)
-
-
-class _Multiple(Schedule):
-  def __init__(self, value: Number, factor: float):
-    self.value, self.factor = value, factor
-
-  def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    return tf.cast(self.factor * value_at(self.value, step), keras.config.floatx())
-
-  def get_config(self) -> dict:
-    return {"value": self.value, "factor": self.factor}
+  share = lambda count: tf.minimum(tf.cast(count + 1, tf.float64) / steps, 1.0)
+  return _Computed(lambda count: share(count) * value_at(value, count))
 
 
 @gin.configurable(module="replicator")
@@ -171,19 +159,8 @@ def scaled_with_batch(value: Number, batch_size: int = 256) -> Schedule:
   """
   if batch_size < 1:
     raise UsageError(f"scaled_with_batch.batch_size = {batch_size}: must be at least 1")
-  return _Multiple(value, context.run.global_batch_size / batch_size)
-
-
-class _HalfLife(Schedule):
-  def __init__(self, updates: Number):
-    self.updates = updates
-
-  def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.pow(tf.constant(0.5, tf.float64), 1 / value_at(self.updates, step)),
-                   keras.config.floatx())
-
-  def get_config(self) -> dict:
-    return {"updates": self.updates}
+  factor = context.run.global_batch_size / batch_size
+  return _Computed(lambda count: factor * value_at(value, count))
 
 
 @gin.configurable(module="replicator")
@@ -197,7 +174,8 @@ def half_life(updates: Number) -> Schedule:
   """
   if isinstance(updates, int | float) and updates < 0:
     raise UsageError(f"half_life.updates = {updates}: must be a number of updates, 0 or above")
-  return _HalfLife(updates)
+  return _Computed(
+      lambda count: tf.pow(tf.constant(0.5, tf.float64), 1 / value_at(updates, count)))
 
 
 def _check_order(name: str, start: int, end: int) -> None:

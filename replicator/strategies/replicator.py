@@ -15,11 +15,11 @@ from replicator.internals.keras_internals import errors_unchanged
 from replicator.internals.tensorflow_internals import unfused
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
+from replicator.step.nest import Nest
 from replicator.strategies import collective_order, layer_support, parameter_server, tf_config
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import ByTrainable
 
-Nest = Any
 Step = Callable[..., Nest]
 
 

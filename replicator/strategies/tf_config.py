@@ -35,17 +35,23 @@ def read(strategy: str) -> dict[str, Any]:
     config = json.loads(text)
     cluster, task = config["cluster"], config["task"]
     kind, index = task["type"], task["index"]
-    if not isinstance(cluster, dict):
+    if not all(_is_address(each) for addresses in cluster.values() for each in addresses):
       raise TypeError
   except json.JSONDecodeError as error:
     raise UsageError(f"TF_CONFIG is not JSON ({error}): {text!r}") from error
-  except (KeyError, TypeError) as error:
+  except (KeyError, TypeError, AttributeError) as error:
     raise UsageError(f"TF_CONFIG is {text!r}; it must have the form "
                      '{"cluster": {"worker": ["host:port", ...]}, '
                      '"task": {"type": "worker", "index": 0}}') from error
   _check_cluster(cluster, strategy)
   _check_task(cluster, kind, index, strategy)
   return config
+
+
+def _is_address(text: Any) -> bool:
+  """Whether a value is a string "host:port"."""
+  return (isinstance(text, str) and bool(re.fullmatch(r".+:\d{1,5}", text))
+          and int(text.rpartition(":")[2]) < 65536)
 
 
 def _check_cluster(cluster: dict[str, Any], strategy: str) -> None:
@@ -56,15 +62,10 @@ def _check_cluster(cluster: dict[str, Any], strategy: str) -> None:
   if missing:
     raise UsageError(f"TF_CONFIG: '{strategy}' needs {', '.join(sorted(missing))} in the cluster, "
                      f"which has: {', '.join(cluster) or 'nothing'}")
-  for kind, addresses in cluster.items():
+  for kind in cluster:
     if kind not in _JOBS:
       raise UsageError(f"TF_CONFIG: the cluster has an unknown job '{kind}'; write one of: "
                        f"{', '.join(_JOBS)}")
-    if not isinstance(addresses, list) or not all(
-        isinstance(a, str) and re.fullmatch(r".+:\d{1,5}", a) and
-        int(a.rpartition(":")[2]) < 65536 for a in addresses):
-      raise UsageError(f"TF_CONFIG: cluster['{kind}'] must be a list of \"host:port\" strings, "
-                       f"not {addresses!r}")
   chiefs = len(cluster.get("chief", ()))
   if chiefs > 1:
     raise UsageError(f"TF_CONFIG: cluster['chief'] has {chiefs} addresses; a cluster has one "

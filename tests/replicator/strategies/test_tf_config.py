@@ -36,16 +36,14 @@ BAD_CONFIGS = {
         "{}", "[]", "3", "null", '"worker"', '{"cluster": {}}', '{"cluster": {}, "task": {}}',
         '{"cluster": {}, "task": "worker"}', '{"cluster": {}, "task": {"type": "worker"}}')},
     # Values that are not clusters.
-    **{json.dumps(config(cluster)): "TF_CONFIG" for cluster in (
-        None, 5, "worker", ["worker"], ["127.0.0.1:4001"], [1, 2])},
+    **{text: form(text) for text in (json.dumps(config(cluster)) for cluster in (
+        None, 5, "worker", ["127.0.0.1:4001"], [1, 2]))},
     json.dumps(config({})): "'multi_worker_mirrored' needs worker in the cluster, which has: noth",
     json.dumps(config({"chief": ["a:1"]})): "needs worker in the cluster, which has: chief",
     # Values that are not addresses.
-    **{json.dumps(config({"worker": addresses})): (
-        f"cluster['worker'] must be a list of \"host:port\" strings, not {addresses!r}")
-       for addresses in (
-           "127.0.0.1:4001", None, [4001], ["127.0.0.1"], ["127.0.0.1:"], ["127.0.0.1:http"],
-           ["4001"], [":4001"], ["127.0.0.1:70000"], {"0": "127.0.0.1:4001"})},
+    **{text: form(text) for text in (json.dumps(config({"worker": addresses})) for addresses in (
+        "127.0.0.1:4001", None, [4001], ["127.0.0.1"], ["127.0.0.1:"], ["127.0.0.1:http"],
+        ["4001"], [":4001"], ["127.0.0.1:70000"], {"0": "127.0.0.1:4001"}))},
     # Tasks that are not in the cluster.
     json.dumps(config(kind="ps")): "task type 'ps' is not in the cluster; it has: worker",
     json.dumps(config(kind="boss")): "task type 'boss' is not in the cluster; it has: worker",
