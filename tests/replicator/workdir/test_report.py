@@ -9,26 +9,24 @@ import pytest
 from PIL import Image
 
 from replicator.errors import UsageError
-from replicator.workdir import reader, report
-from tests.replicator.workdir.finished_run import FACTS, write_metrics, written
+from replicator.workdir import report
+from tests.replicator.workdir.finished_run import FACTS, Text, write_metrics, written
 
 
-def test_the_page_says_what_was_run_and_how_it_went(workdir):
-  words = written(workdir).words
+def test_the_page_says_what_was_run_and_how_it_went(page):
+  words = Text(page).words
   for expected in ("sngan", "finished at step 300", "mirrored", "2 replicas", "float32", "30s",
                    "10 steps per second", "640 examples per second",
                    "1.3% of the time waiting for data",
-                   FACTS["command"], "python 3.11.9, tensorflow 2.21.0", FACTS["started"]):
+                   FACTS["command"], "python 3.11.9, tensorflow 2.21.0", FACTS["started"],
+                   "\ntrain.steps = 300\nSNGAN.note = '<b>&'\n"):
     assert expected in words
   assert "git commit" not in words  # None: unknown.
+  assert re.search("<title>finished.*: Training report of sngan</title>", page)
 
 
-def test_the_configuration_is_shown_as_it_is(workdir):
-  assert "\ntrain.steps = 300\nSNGAN.note = '<b>&'\n" in written(workdir).words
-
-
-def test_the_table_shows_last_first_lowest_and_highest(workdir):
-  words = re.sub(r"\s+", " ", written(workdir).words)
+def test_the_table_shows_last_first_lowest_and_highest(page):
+  words = re.sub(r"\s+", " ", Text(page).words)
   assert "metric last first lowest highest" in words
   assert "eval/classifier_frechet_distance 1.333 400 1.333 400" in words
   assert "g 0.5 0.5 0.5 0.5" in words
@@ -36,34 +34,35 @@ def test_the_table_shows_last_first_lowest_and_highest(workdir):
   assert "d " + " ".join(f"{each:.4g}" for each in (d[-1], d[0], min(d), max(d))) in words
 
 
-def test_each_metric_has_a_panel_and_evaluations_come_first(workdir):
-  page = report.write_report(workdir).read_text()
+def test_each_metric_has_a_panel_and_evaluations_come_first(page):
   assert re.findall(r'<figure class="(\w+)"><figcaption>([\w/]+)', page) == [
     ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g"),
     ("training", "data_wait")]
   assert page.count("<svg") == 4 + 2  # The legend.
 
 
-def test_a_spread_is_drawn_around_its_mean(tmp_path):
+def test_the_page_needs_nothing_else_and_curves_take_its_colors(page):
+  text = Text(page)
+  assert not {"script", "link", "iframe"} & set(text.tags)
+  assert all(source.startswith("data:image/png;base64,") for source in text.images)
+  assert not re.search(r"@import|url\((?!#)|src=\"(?!data:)", page)
+  assert "var(--ink)" in page and "prefers-color-scheme: dark" in page
+  svg = page[page.index("<svg"):page.rindex("</svg>")]
+  assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#000000"}  # Defaults that draw nothing.
+
+
+def test_a_spread_is_drawn_around_its_mean_over_all_axes(tmp_path):
   names = ("eval/return", "eval/return_min", "eval/return_max", "loss_min")
-  write_metrics(tmp_path, [{"step": step, "seconds": step, **{name: float(step + i)
-                            for i, name in enumerate(names)}} for step in range(5)])
-  page = report.write_report(tmp_path).read_text()
-  by_step, by_seconds = page.split("Curves by seconds")
-  panels = r'<figure class="\w+"><figcaption>([\w/]+)'
-  assert re.findall(panels, by_step) == ["eval/return", "loss_min"]
-  assert re.findall(panels, by_seconds) == ["eval/return"]
-  assert "Curves by environment steps" not in page
-  assert "shaded: min to max" in page and "fill-opacity: 0.15" in page
-  assert "eval/return_max" in page  # In the table.
-
-
-def test_a_spread_is_also_drawn_over_environment_steps(tmp_path):
   write_metrics(tmp_path, [{"step": step, "seconds": step, "eval/environment_steps": 1e6 * step,
-                            "eval/return": 1.0, "eval/return_min": 0.0, "eval/return_max": 2.0}
+                            **{name: float(step + i) for i, name in enumerate(names)}}
                            for step in range(5)])
-  drawn = report.write_report(tmp_path).read_text().split("Curves by environment steps")[1]
-  assert ">4M<" in drawn.split("Curves by seconds")[0]
+  page = report.write_report(tmp_path).read_text()
+  by_step, by_frames, by_seconds = re.split("Curves by (?!step)[a-z ]+", page)
+  panels = r'<figure class="\w+"><figcaption>([\w/]+)'
+  assert re.findall(panels, by_step) == ["eval/environment_steps", "eval/return", "loss_min"]
+  assert re.findall(panels, by_frames) == re.findall(panels, by_seconds) == ["eval/return"]
+  assert ">4M<" in by_frames and "shaded: min to max" in page and "fill-opacity: 0.15" in page
+  assert "eval/return_max" in page  # In the table.
 
 
 def test_a_run_names_the_axes_of_its_report(tmp_path):
@@ -90,12 +89,11 @@ def test_each_chart_by_step_goes_over_the_whole_run(tmp_path):
     assert len(re.findall(r"<use [^>]*var\(--ink\)", chart)) == marks  # Evaluations have them.
 
 
-@pytest.mark.parametrize("end", [{"eval/return_min": "NaN"}, {}])
-def test_ends_that_are_not_known_everywhere_are_curves_and_no_spread(end, tmp_path):
-  names = ("eval/return", "eval/return_min", "eval/return_max")
+def test_ends_that_are_not_known_everywhere_are_curves_and_no_spread(tmp_path):
+  names = ("eval/return", "eval/return_min", "eval/return_max", "loss", "loss_min", "loss_max")
   rows = [{"step": step, **dict.fromkeys(names, 1.0)} for step in range(4)]
-  del rows[2]["eval/return_min"]
-  rows[2].update(end)
+  rows[2]["eval/return_min"] = "NaN"
+  del rows[2]["loss_max"]
   write_metrics(tmp_path, rows)
   page = report.write_report(tmp_path).read_text()
   assert re.findall(r"<figcaption>([\w/]+)", page) == list(names) and "shaded" not in page
@@ -116,36 +114,14 @@ def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
   assert "resumed" not in words  # It never was.
 
 
-def test_the_page_needs_nothing_else(workdir):
-  text = written(workdir)
-  assert not {"script", "link", "iframe"} & set(text.tags)
-  assert all(source.startswith("data:image/png;base64,") for source in text.images)
-  page = (workdir / "report.html").read_text()
-  assert not re.search(r"@import|url\((?!#)|src=\"(?!data:)", page)
-
-
-def test_curves_take_the_colors_of_the_page(workdir):
-  page = report.write_report(workdir).read_text()
-  assert "var(--ink)" in page and "prefers-color-scheme: dark" in page
-  svg = page[page.index("<svg"):page.rindex("</svg>")]
-  assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#000000"}  # Defaults that draw nothing.
-
-
-def test_the_first_and_the_last_picture_come_first(workdir):
-  def picture(step):
-    return (workdir / f"samples/step-{step:08d}.png").read_bytes()
-
-  images = [base64.b64decode(source.split(",")[1]) for source in written(workdir).images]
-  assert images == [picture(step) for step in (0, 300, 75, 150, 225)]
-
-
-def test_a_few_of_many_pictures_are_shown(workdir):
+def test_the_first_and_the_last_picture_come_first_and_a_few_of_those_between(workdir):
   for step in range(1, 75):
-    Image.new("RGB", (8, 8)).save(workdir / f"samples/step-{step:08d}.png")
-  text = written(workdir)
-  assert len(text.images) == 8
+    Image.new("RGB", (8, 8), (0, step, 0)).save(workdir / f"samples/step-{step:08d}.png")
+  text, shown = written(workdir), (0, 300, 1, 16, 31, 47, 62, 225)
+  assert [base64.b64decode(source.split(",")[1]) for source in text.images] == [
+      (workdir / f"samples/step-{step:08d}.png").read_bytes() for step in shown]
   assert re.findall(r"step (\d+) ", text.words[text.words.index("Samples"):]) == [
-    "0", "300", "1", "16", "31", "47", "62", "225"]
+      str(step) for step in shown]
 
 
 def test_the_report_of_an_empty_workdir_says_so(tmp_path):
@@ -176,12 +152,6 @@ def test_numbers_that_are_not_finite_are_named(workdir):
   assert "d nan 1 1 1 " in words and "g nan nan nan nan " in words  # In the table.
 
 
-def test_a_run_that_stopped_early_is_not_called_finished(workdir):
-  write_metrics(workdir, [{"step": 120, "seconds": 1.0, "d": 1.0}])
-  words = written(workdir).words
-  assert "step 120 of 300" in words and "finished" not in words
-
-
 def test_names_cannot_break_the_page(workdir):
   write_metrics(workdir, [{"step": 1, "seconds": 1.0, "<script>": 1.0}])
   names = ("experiment", "strategy", "command", "started", "<script>")
@@ -192,39 +162,17 @@ def test_names_cannot_break_the_page(workdir):
   assert "&lt;b&gt;&amp;" in (workdir / "report.html").read_text()  # In the configuration.
 
 
-@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-1e30, 1e30], [1e-9, 1e-3, 1e9]])
-def test_any_finite_values_can_be_drawn(workdir, values):
-  write_metrics(workdir, [{"step": i, "seconds": i, "d": v} for i, v in enumerate(values)])
-  assert "<svg" in report.write_report(workdir).read_text()
-
-
 def test_a_folder_that_does_not_exist_is_an_error_of_one_line(tmp_path):
   with pytest.raises(UsageError, match=r"'.*nowhere': no such folder; write the workdir"):
     report.write_report(tmp_path / "nowhere")
 
 
-def test_numbers_that_are_not_finite_are_read_back(workdir):
-  write_metrics(workdir, [{"step": 1, "d": "NaN", "g": "-Infinity", "words": "Infinite"}])
-  (row,) = reader.read(workdir).rows
-  assert math.isnan(row["d"]) and row["g"] == -math.inf
-  assert "not finite at step 1: d, g" in written(workdir).words
-
-
-@pytest.mark.parametrize("ended, last, words", [
-    ("", 300, "finished at step 300"), ("interrupted", 120, "interrupted at step 120 of 300"),
-    ("failed: step 121: loss is nan; stop", 120, "failed after step 120"),
-    (None, 120, "step 120 of 300")])
-def test_the_report_says_how_the_run_ended(ended, last, words, workdir):
-  write_metrics(workdir, [{"step": last, "seconds": 1.0, "d": 1.0}])
+def test_the_report_says_why_a_run_failed(workdir):
+  write_metrics(workdir, [{"step": 120, "seconds": 1.0, "d": 1.0}])
+  ended = "failed: step 121: loss is nan; stop"
   (workdir / "run.json").write_text(json.dumps({**FACTS, "ended": ended}))
-  shown = written(workdir).words
-  assert words in shown
-  assert (str(ended) in shown) == (ended is not None)  # Why it failed stands in the table.
-
-
-def test_the_title_is_the_name_of_the_run(workdir):
-  page = report.write_report(workdir).read_text()
-  assert f"<title>{workdir.name}: Training report of sngan</title>" in page
+  words = written(workdir).words
+  assert "failed after step 120" in words and ended in words  # The reason stands in the table.
 
 
 def test_what_was_set_comes_before_the_configuration_the_command_line_first(workdir):

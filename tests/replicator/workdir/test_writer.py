@@ -53,17 +53,11 @@ def events_of(workdir) -> list:
 # ---- Metrics ------------------------------------------------------------------------------------
 
 
-def test_a_line_is_step_seconds_and_numbers_in_their_order(tmp_path):
+def test_a_line_is_step_seconds_and_numbers_in_their_order_with_all_digits(tmp_path):
   writer = WorkdirWriter(tmp_path / "deep" / "run", FACTS)
-  writer.metrics(20, 1.23456, {"d": 0.1, "a": 2.0, "eval/x": 1e-300})
+  writer.metrics(20, 1.23456, {"d": 0.1 + 0.2, "a": 2.0, "eval/x": 1e-300})
   assert lines(tmp_path / "deep" / "run") == [
-      '{"step": 20, "seconds": 1.235, "d": 0.1, "a": 2.0, "eval/x": 1e-300}']
-
-
-def test_numbers_keep_all_their_digits(tmp_path):
-  value = 0.1 + 0.2
-  WorkdirWriter(tmp_path, FACTS).metrics(1, 0.0, {"loss": value})
-  assert json.loads(lines(tmp_path)[0])["loss"] == value
+      '{"step": 20, "seconds": 1.235, "d": 0.30000000000000004, "a": 2.0, "eval/x": 1e-300}']
 
 
 def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
@@ -87,17 +81,7 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
   assert [v.tag for v in events].count("samples") == 1
 
 
-@pytest.mark.parametrize("first_step, kept", [(0, []), (1, [0]), (5, [0, 5]), (7, [0, 5]),
-                                              (10, [0, 5, 10]), (99, [0, 5, 10])])
-def test_lines_after_the_restored_step_are_removed(first_step, kept, tmp_path):
-  log(WorkdirWriter(tmp_path, FACTS), 0, 5, 10)
-  before = lines(tmp_path)
-  WorkdirWriter(tmp_path, FACTS, first_step)
-  assert steps(tmp_path) == kept
-  assert lines(tmp_path) == before[:len(kept)]
-
-
-@pytest.mark.parametrize("part", ['{"step": 3, "lo', '{"step"', "{", "3", "[]", "null", '"a"', " "])
+@pytest.mark.parametrize("part", ['{"step": 3, "lo', "3", "[]", " "])
 def test_a_line_that_a_crash_left_incomplete_is_removed(part, tmp_path):
   log(WorkdirWriter(tmp_path, FACTS), 1, 2)
   whole = lines(tmp_path)
@@ -127,16 +111,19 @@ def test_a_picture_is_a_png_of_the_same_pixels(tmp_path):
     np.testing.assert_array_equal(np.asarray(image), pixels)
 
 
-@pytest.mark.parametrize("first_step, kept", [(0, []), (5, [0, 5]), (10, [0, 5, 10])])
-def test_pictures_after_the_restored_step_are_removed_but_not_those_of_the_user(
+@pytest.mark.parametrize("first_step, kept", [(0, []), (5, [0, 5]), (7, [0, 5]), (10, [0, 5, 10])])
+def test_what_came_after_the_restored_step_is_removed_but_not_what_is_the_users(
     first_step, kept, tmp_path):
   writer = WorkdirWriter(tmp_path, FACTS)
+  log(writer, 0, 5, 10)
   for step in (0, 5, 10):
     writer.picture(step, np.zeros([2, 2, 3], np.uint8))
   own = {"best.png", "step-00000010 brighter.png", "step-last.png"}
   for name in own:
     (tmp_path / "samples" / name).touch()
+  before = lines(tmp_path)
   WorkdirWriter(tmp_path, FACTS, first_step)
+  assert lines(tmp_path) == before[:len(kept)] and steps(tmp_path) == kept
   assert {path.name for path in (tmp_path / "samples").iterdir()} == own | {
       f"step-{step:08d}.png" for step in kept}
 
@@ -144,34 +131,27 @@ def test_pictures_after_the_restored_step_are_removed_but_not_those_of_the_user(
 # ---- Facts --------------------------------------------------------------------------------------
 
 
-def test_run_json_says_where_the_run_came_from(tmp_path, monkeypatch):
+def test_run_json_has_everything_that_a_repeated_run_needs(tmp_path, monkeypatch):
   monkeypatch.setattr("sys.argv", ["program.py", "--gin_param=a.b = 'c d'"])
+  monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+  monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
+  monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
   WorkdirWriter(tmp_path, FACTS)
   said = facts(tmp_path)
   assert FACTS.items() <= said.items()
   assert said["resumed"] == []
   assert said["command"].startswith("python ")
   assert said["command"].endswith(""" '--gin_param=a.b = '"'"'c d'"'"''""")  # As a shell reads it.
-  assert said["versions"]["tensorflow"] == tf.__version__
-  assert len(said["machine"]["devices"]) >= 8
-  assert "CPU" not in said["machine"]["accelerators"]
-  assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["started"])
-  assert said["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", said["git_commit"])
-
-
-def test_run_json_has_everything_that_a_repeated_run_needs(tmp_path, monkeypatch):
-  monkeypatch.setattr("sys.argv", ["program.py", "--eager"])
-  monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-  monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
-  monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
-  WorkdirWriter(tmp_path, FACTS)
-  said = facts(tmp_path)
-  assert said["argv"] == ["--eager"] and said["working_directory"] == os.getcwd()
+  assert said["argv"] == ["--gin_param=a.b = 'c d'"] and said["working_directory"] == os.getcwd()
   assert said["program_file"] == os.path.abspath(__file__)
   assert said["tf_config"] == {"cluster": {"worker": ["a:1"]}}
   assert said["environment"]["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false"
-  assert said["machine"]["cores"] >= 1 and said["machine"]["processor"]
+  assert said["versions"]["tensorflow"] == tf.__version__
   assert {"replicator", "gin-config"} < set(said["versions"])
+  assert said["machine"]["cores"] >= 1 and said["machine"]["processor"]
+  assert len(said["machine"]["devices"]) >= 8 and "CPU" not in said["machine"]["accelerators"]
+  assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["started"])
+  assert said["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", said["git_commit"])
 
 
 def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monkeypatch):
@@ -227,19 +207,15 @@ def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
 
 
 @pytest.mark.parametrize("first_step", [0, 10])
-def test_how_a_run_ended_is_forgotten_when_it_goes_on(first_step, tmp_path):
-  WorkdirWriter(tmp_path, FACTS).note("ended", "failed: the disk is full")
+def test_a_run_that_starts_again_forgets_how_it_ended_and_at_step_0_its_notes(first_step, tmp_path):
+  writer = WorkdirWriter(tmp_path, FACTS)
+  writer.note("ended", "failed: the disk is full")
+  writer.note("evaluation", "by eye")
   assert facts(tmp_path)["ended"] == "failed: the disk is full"
   WorkdirWriter(tmp_path, FACTS, first_step)
-  assert "ended" not in facts(tmp_path)
-  assert facts(tmp_path)["resumed"][0]["before"] == {}
-
-
-def test_a_run_that_starts_again_at_step_0_says_so_and_drops_its_notes(tmp_path):
-  WorkdirWriter(tmp_path, FACTS).note("evaluation", "by eye")
-  WorkdirWriter(tmp_path, FACTS)
-  assert [entry["step"] for entry in facts(tmp_path)["resumed"]] == [0]
-  assert "evaluation" not in facts(tmp_path)
+  said = facts(tmp_path)
+  assert "ended" not in said and ("evaluation" in said) == bool(first_step)
+  assert [(entry["step"], entry["before"]) for entry in said["resumed"]] == [(first_step, {})]
 
 
 def test_facts_that_a_crash_left_incomplete_are_replaced(tmp_path):
