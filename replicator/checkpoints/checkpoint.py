@@ -135,7 +135,7 @@ class Checkpoints:
 
   # ---- Restoring --------------------------------------------------------------------------------
 
-  def restore(self, newest: int | None = None) -> dict | None:
+  def restore(self) -> dict | None:
     """Restores the newest checkpoint that is not corrupt; reports corrupt ones on stderr.
 
     All workers must call it together. It returns the `loop_state` that was given to `save`, and the
@@ -148,7 +148,7 @@ class Checkpoints:
     self.wait()
     with contextlib.suppress(OSError):  # A read-only folder stays as it is.
       (atomic.clean if self._writes else atomic.repair)(self._folder)
-    found = _newest_good(self._folder, newest)
+    found = _newest_good(self._folder)
     if found is None:
       return None
     folder, facts = found
@@ -166,20 +166,17 @@ class Checkpoints:
       UsageError: there is no such checkpoint, it is corrupt, or it does not have the variables of
         the step.
     """
-    folder, facts, values = self._read(step)
+    folder, facts, values = self.read(step)
     self._put(folder, facts, values, "the code has changed since, or the bindings")
     return facts["step"]
 
-  def read_weights(self, step: int | None = None
-                   ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
+  def read(self, step: int | None = None, named: bool = False
+           ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
     """The folder, the facts and the values of a checkpoint, which is found as in `restore_step`.
 
-    The values are those that have a name; or all, if an earlier version saved them without names.
+    If `named`, the values are those that have a name; or all, if an earlier version saved them
+    without names.
     """
-    return self._read(step, named=True)
-
-  def _read(self, step: int | None, named: bool = False
-            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
     while True:
       found = _newest_good(self._folder) if step is None else self._good(step)
       if found is None:

@@ -145,10 +145,10 @@ class StartFrom:
     source = Checkpoints(self._run / "checkpoints", step,
                          **(_settings_of_best(self._run) if is_best else {}))
     number = source.best() if is_best else self._step
-    found = source.read_weights(number)  # type: ignore[arg-type]
+    found = source.read(number, named=True)  # type: ignore[arg-type]
     agreed = _of_chief(found[1]["step"], replicator)
     # The other run may have saved a newer one meanwhile.
-    return found if found[1]["step"] == agreed else source.read_weights(agreed)
+    return found if found[1]["step"] == agreed else source.read(agreed, named=True)
 
   def _check_has(self, networks: set[str]) -> None:
     for name in self._networks or ():

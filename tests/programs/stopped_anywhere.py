@@ -1,9 +1,9 @@
 """The fragile experiment without its bad example, to be stopped at one moment of its run.
 
-    REACHED=DIR MOMENT=tracing python -m tests.programs.stopped_anywhere --workdir=DIR ...
+    REACHED=DIR MOMENT=stepping python -m tests.programs.stopped_anywhere --workdir=DIR ...
 
 At its `MOMENT`, each process that comes there leaves a file `DIR/worker-N`, and goes on when there
-is a file `DIR/go`. The moments are those of `MOMENTS`.
+is a file `DIR/go`. The moments are 'building', 'evaluating', 'stepping', 'saving' and 'exiting'.
 """
 
 import atexit
@@ -15,10 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replicator import Evaluation, app, atomic, train
-from replicator.workdir.live_report import LiveReport
 from tests.programs import fragile
-
-MOMENTS = ("building", "evaluating", "tracing", "stepping", "saving", "reporting", "exiting")
 
 
 def reach(moment: str) -> None:
@@ -40,15 +37,11 @@ def reaching(moment: str, function: Callable) -> Callable:
 
 
 class Stopped(fragile.Fragile):
-  """Waits where it is built, and where it is traced."""
+  """Waits where it is built."""
 
   def __init__(self):
     reach("building")
     super().__init__()
-
-  def __call__(self, batch):
-    reach("tracing")
-    return super().__call__(batch)
 
 
 def evaluate(step: Stopped) -> Evaluation:
@@ -67,7 +60,6 @@ def main(workdir: str) -> None:
   """Trains."""
   fragile.BAD = -1.0  # No example is bad.
   atomic.publish = reaching("saving", atomic.publish)
-  LiveReport.finish = reaching("reporting", LiveReport.finish)
   try:
     train(Stopped, fragile.numbers, evaluate, before_call, workdir=workdir)
   finally:

@@ -46,21 +46,18 @@ def test_equal_copies_have_not_parted(mirrored, variables):
   assert Copies({"lost": lost}, mirrored).parted() == set()
 
 
-@pytest.mark.parametrize("change", ["a bit", "order", "sign"])
 @pytest.mark.parametrize("path", ["float32", "float64", "bfloat16", "int64", "large"])
-def test_a_copy_that_parted_is_found_alone(path, change, mirrored, variables):
+def test_a_copy_that_parted_is_found_alone(path, mirrored, variables):
   copy = copies_of(variables[path])[1]
   before = copy.read_value()
-  try:
-    if change == "a bit":
-      flat = tf.reshape(before, [-1])
-      first = flat[:1] + (1 if before.dtype.is_integer else tf.cast(0.5, before.dtype))
-      copy.assign(tf.reshape(tf.concat([first, flat[1:]], 0), before.shape))
-    else:
-      copy.assign(-before if change == "sign" else tf.reverse(before, [0]))
-    assert Copies(variables, mirrored).parted() == {path}
-  finally:
+  flat = tf.reshape(before, [-1])
+  first = flat[:1] + (1 if before.dtype.is_integer else tf.cast(0.5, before.dtype))
+  changed = tf.reshape(tf.concat([first, flat[1:]], 0), before.shape)
+  for other in (changed, -before, tf.reverse(before, [0])):
+    copy.assign(other)
+    found = Copies(variables, mirrored).parted()
     copy.assign(before)
+    assert found == {path}
 
 
 @pytest.mark.parametrize("dtype", [tf.bool, tf.uint8, tf.float16], ids=lambda dtype: dtype.name)
@@ -208,10 +205,8 @@ def test_a_variable_that_parts_later_is_refused_when_it_is_saved(tmp_path):
 @pytest.mark.parametrize("make", [
     lambda: Assigning(aggregation=tf.VariableAggregation.MEAN),
     lambda: Assigning(synchronization=tf.VariableSynchronization.ON_READ),
-    lambda: Assigning(synchronization=tf.VariableSynchronization.ON_READ,
-                      aggregation=tf.VariableAggregation.SUM),
     lambda: Layers(SpectralNorm(keras.layers.Dense(2)), GlobalBatchNorm())],
-    ids=["mean", "own", "own sum", "layers"])
+    ids=["mean", "own", "layers"])
 def test_what_the_remedy_says_is_saved(make, tmp_path):
   train(tmp_path, make)
   assert checkpoint.steps_of(tmp_path / "checkpoints") == [2]

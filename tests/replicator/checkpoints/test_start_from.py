@@ -56,11 +56,8 @@ def source(tmp_path_factory) -> pathlib.Path:
 # ---- Taking -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("strategy", "devices"), [
-    ("default", None), ("mirrored", 2), pytest.param("mirrored", 4, marks=pytest.mark.slow),
-    pytest.param("central_storage", 2, marks=pytest.mark.slow)])
-def test_networks_and_averages_are_taken_and_nothing_else(strategy, devices, source):
-  runner = Replicator(strategy, logical_cpus=devices)
+def test_networks_and_averages_are_taken_and_nothing_else(source):
+  runner = Replicator("mirrored", logical_cpus=2)
   with runner.scope():
     step = TwoNetworks()
   fresh = {path: v.numpy() for path, v in variables_of(step).items()}
@@ -129,14 +126,13 @@ def test_variables_of_no_network_are_named(source):
 
 
 @pytest.mark.parametrize(("frozen", "expected"), [
-    ({"critic": 2}, ["critic/layers/0", "critic/layers/1"]),
-    ({"critic": 0}, []),
-    ({"critic": ["layers/[03]"]}, ["critic/layers/0", "critic/layers/3"]),
-    ({"generator": ["*"], "critic": ["layers/1"]}, ["generator", "critic/layers/1"])])
+    ({"critic": 0, "generator": 2}, ["generator/layers/0", "generator/layers/1"]),
+    ({"generator": ["*"], "critic": ["layers/[03]"]},
+     ["generator", "critic/layers/0", "critic/layers/3"])])
 def test_layers_are_frozen_by_depth_and_by_name(frozen, expected, source):
   origin = begin(source, step := TwoNetworks(), frozen=frozen)
   assert origin.facts["frozen"] == expected
-  assert origin.lines[1:] == [f"frozen      {', '.join(expected)}"] * bool(expected)
+  assert origin.lines[1:] == [f"frozen      {', '.join(expected)}"]
   found = {f"{net}/{name}" for net, value in names.networks_of(step).items()
            for name, variable in names.weights_in(value).items() if not variable.trainable}
   moving = {f"{net}/layers/1/moving_{what}" for net in ("generator", "critic")
@@ -245,22 +241,7 @@ def test_only_a_setting_by_hand_needs_a_run_to_start_from(tmp_path):
     check_unbound()
 
 
-# ---- Programs -----------------------------------------------------------------------------------
-
-
-def run(*words: str) -> str:
-  done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True,
-                        timeout=HANG_SECONDS, check=False)
-  assert done.returncode == 0, done.stdout + done.stderr
-  return done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", [["--steps=3"], ["--check_resume", "--steps=4"]])
-def test_the_doctor_passes(check, source):
-  out = run("replicator.doctor", "--experiment=tests.programs.two_networks", *check,
-            *(f"--gin_param={binding}" for binding in [*SMALL, *started(source, 6)]))
-  assert "DIFFERS" not in out and "FAILED" not in out
+# ---- Clusters -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -268,9 +249,13 @@ def test_the_doctor_passes(check, source):
     ("multi_worker_mirrored", ["--workers=2"]), ("parameter_server", ["--workers=2", "--ps=1"])])
 def test_every_process_of_a_cluster_takes_the_weights(strategy, flags, source, tmp_path):
   bindings = [*SMALL, *started(source, 4), f"Replicator.strategy = '{strategy}'"]
-  out = run("replicator.launch", *flags, "--", sys.executable, "-m", "tests.programs.two_networks",
-            *(f"--gin_param={binding}" for binding in bindings), f"--workdir={tmp_path / 'run'}")
-  assert out.count("start from") == 1
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.launch", *flags, "--", sys.executable, "-m",
+       "tests.programs.two_networks", *(f"--gin_param={binding}" for binding in bindings),
+       f"--workdir={tmp_path / 'run'}"],
+      cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert done.stdout.count("start from") == 1
   before, after = saved(source), saved(tmp_path / "run")
   frozen = within(after, "critic/layers/0", "critic/layers/1", "generator/layers/0")
   assert frozen <= equal(before, after)

@@ -96,19 +96,12 @@ def test_changes_that_git_cannot_list_are_noted(repository, tmp_path_factory, mo
   assert (code.diff, code.note) == (b"", "git cannot list the changes: CalledProcessError")
 
 
-@pytest.mark.parametrize("number, is_change", [(1, True), (3, True), (4, False)])
+@pytest.mark.parametrize("number, is_change", [(3, True), (4, False)])
 def test_new_python_files_are_changes_up_to_a_number(number, is_change, repository, monkeypatch):
   monkeypatch.setattr(provenance, "_MAX_NEW", 3)
   for each in range(number):
     (repository / f"new{each}.py").write_text("x = 1\n")
   assert code_in(repository).commit.endswith("+") == is_change
-
-
-def test_many_new_python_files_are_an_environment_and_no_change(repository):
-  for number in range(201):
-    (repository / f"new{number}.py").touch()
-  assert code_in(repository) == provenance.Code(
-      str(repository), git(repository, "rev-parse", "HEAD"))
 
 
 def test_a_program_of_another_repository_is_recorded_beside_this_library(repository, monkeypatch):
@@ -137,10 +130,10 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
   assert (found["tensorflow"], found["numpy"], found["keras"]) == ("2.21.0", "2.0.1", None)
 
 
-@pytest.mark.parametrize("written, cluster", [("{", None), ("", None), ('{"a": 1}', {"a": 1})])
-def test_a_cluster_is_recorded_if_it_can_be_read(written, cluster, monkeypatch):
-  monkeypatch.setenv("TF_CONFIG", written)
-  assert provenance.of_this_process()["tf_config"] == cluster
+def test_a_cluster_is_recorded_if_it_can_be_read(monkeypatch):
+  for written, cluster in (("{", None), ("", None), ('{"a": 1}', {"a": 1})):
+    monkeypatch.setenv("TF_CONFIG", written)
+    assert provenance.of_this_process()["tf_config"] == cluster
 
 
 def test_the_machine_is_what_this_process_may_use(monkeypatch):
