@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import gin
 import numpy as np
@@ -62,7 +62,7 @@ class Checkpoints:
 
   def __init__(self, folder: pathlib.Path, step: Any, replicator: Replicator | None = None,
                keep_last: int = 3, keep_every: int = 0, keep_best: str | None = None,
-               best_is: str = "min"):
+               best_is: Literal["min", "max"] = "min"):
     self.retention = Retention(keep_last, keep_every, keep_best, best_is)
     self._folder = folder
     self._step = step

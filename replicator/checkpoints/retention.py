@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from replicator.errors import UsageError, nearest
 
@@ -14,20 +15,12 @@ class Retention:
   keep_last: int
   keep_every: int
   keep_best: str | None
-  best_is: str
+  best_is: Literal["min", "max"]
 
   def __post_init__(self) -> None:
     for name, lowest in (("keep_last", 1), ("keep_every", 0)):
-      value = getattr(self, name)
-      if not isinstance(value, int) or value < lowest:
-        raise UsageError(f"Checkpoints.{name} = {value!r}: must be a whole number of at least "
-                         f"{lowest}")
-    metric = self.keep_best
-    if metric is not None and not (isinstance(metric, str) and metric):
-      raise UsageError(f"Checkpoints.keep_best = {metric!r}: must be the name of a scalar that is "
-                       "logged, such as 'eval/reconstruction_error', or None")
-    if self.best_is not in ("min", "max"):
-      raise UsageError(f"Checkpoints.best_is = {self.best_is!r}: write 'min' or 'max'")
+      if getattr(self, name) < lowest:
+        raise UsageError(f"Checkpoints.{name} = {getattr(self, name)}: must be at least {lowest}")
 
   def obsolete(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]
                ) -> list[int]:

@@ -105,8 +105,8 @@ VALUES = [  # Further gin files, parameters, and the line.
     ([], ["train.steps_per_call = 7"],
      "train.steps = ...: must be a multiple of train.steps_per_call = 7"),
     ([], ["Guard.action = 'rollback'"],
-     "Guard.action = 'rollback': no such action. Did you mean 'roll_back'? Write one of: stop, "
-     "warn, roll_back, off"),
+     "--gin_param: Guard.action = 'rollback': must be one of 'stop', 'warn', 'roll_back', 'off', "
+     "not str. Did you mean 'roll_back'?"),
     ([], ["Guard.limits = {'loss': 'high'}"],
      "--gin_param: Guard.limits = {'loss': 'high'}: must be Mapping[str, float] or None, not one "
      "with these elements"),

@@ -29,10 +29,8 @@ def test_the_last_ones_multiples_and_the_best_one_are_kept(settings, expected):
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"keep_last": 0}, "keep_last = 0: must be a whole number of at least 1"),
-    ({"keep_every": -1}, "keep_every = -1: must be a whole number of at least 0"),
-    ({"keep_best": ""}, "keep_best = '': must be the name of a scalar"),
-    ({"best_is": "least"}, "best_is = 'least': write 'min' or 'max'")])
+    ({"keep_last": 0}, "keep_last = 0: must be at least 1"),
+    ({"keep_every": -1}, "keep_every = -1: must be at least 0")])
 def test_a_setting_that_cannot_work_is_an_error(settings, message):
   with pytest.raises(UsageError, match=f"^Checkpoints.{message}"):
     kept(**settings)
