@@ -17,6 +17,7 @@ from replicator.sweeps import command, results, trials
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Record
+from replicator.workdir import charts
 
 TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
 ROOT = pathlib.Path(__file__).parents[3]
@@ -120,7 +121,13 @@ class SweepCommand:
 
 
 @pytest.fixture
-def sweep(tmp_path, capsys):
+def without_curves(monkeypatch):
+  """Pages of sweeps have no curves. To draw them would take longer than all trials."""
+  monkeypatch.setattr(charts, "curves", lambda series: "<svg></svg>")
+
+
+@pytest.fixture
+def sweep(tmp_path, capsys, without_curves):
   return SweepCommand(tmp_path, capsys)
 
 

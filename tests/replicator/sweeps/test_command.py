@@ -6,10 +6,12 @@ from replicator.sweeps import command, trials
 
 
 def test_a_name_that_the_experiment_rejects_is_reported_before_any_trial_runs(sweep):
-  assert sweep.write(grid={"lrr": [1]}).run() == 2
-  assert sweep.err.startswith("error: ") and sweep.err.count("\n") == 1
-  assert "rejects a trial: --gin_param: nothing configurable is called 'lrr'" in sweep.err
-  assert not sweep.logs()
+  sweep.write(grid={"lrr": [1]})
+  for flags in (["--explain"], []):
+    assert sweep.run(*flags) == 2
+    assert sweep.err.startswith("error: ") and sweep.err.count("\n") == 1
+    assert "rejects a trial: --gin_param: nothing configurable is called 'lrr'" in sweep.err
+    assert sweep.folder.exists() == (not flags) and not sweep.logs()
 
 
 def test_an_experiment_that_is_not_there_is_reported(sweep):
@@ -58,16 +60,6 @@ def test_a_sweep_has_a_folder_of_the_name_of_its_file(sweep, tmp_path, monkeypat
   assert capsys.readouterr().out.startswith("runs/tiny: 4 trials of ")
 
 
-def test_explain_says_which_trials_have_ended(sweep):
-  sweep.write(zip={"lr": [0.1, 0.3], "fail": [0, 2]}, grid={}, seeds=[1])
-  assert sweep.run() == 1
-  assert sweep.run("--explain") == 0
-  assert sweep.out.count(": done\n") == 1 and sweep.out.count(": failed\n") == 1
-  assert sweep.run("--explain", "--retry_failed") == 0
-  assert ": failed, to resume\n" in sweep.out
-  assert sorted(sweep.logs().values()) == [[0], [0]]
-
-
 def test_explain_shows_the_space_of_a_search(sweep):
   sweep.write(grid=None, seeds=None, trials=20, optuna={"lr": ("log_uniform", 0.01, 1.0)},
               goal="max")
@@ -76,9 +68,3 @@ def test_explain_shows_the_space_of_a_search(sweep):
   assert "20 trials to be proposed by Optuna" in sweep.out
   assert "     lr = ('log_uniform', 0.01, 1.0)\n" in sweep.out
   assert "--gin_param=lr = 0." in sweep.out
-
-
-def test_explain_reports_a_name_that_the_experiment_rejects(sweep):
-  assert sweep.write(grid={"lrr": [1]}).run("--explain") == 2
-  assert "nothing configurable is called 'lrr'" in sweep.err
-  assert not sweep.folder.exists()

@@ -26,7 +26,7 @@ def test_a_sweep_that_has_not_begun_has_a_page(tmp_path, page_file):
   assert "0 of 4 done" in (tmp_path / "sweep.html").read_text()
 
 
-def test_a_trial_links_to_its_report_if_there_is_one(ranked, tmp_path, page_file):
+def test_a_trial_links_to_its_report_if_there_is_one(ranked, tmp_path, page_file, without_curves):
   path = f"trials/{ranked[1].record.id}/report.html"
   (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
   (tmp_path / path).touch()

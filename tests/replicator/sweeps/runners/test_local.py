@@ -69,6 +69,10 @@ def test_a_failed_trial_is_recorded_left_alone_and_retried_on_request(sweep):
   assert "failed: fail=2_lr=0.3_seed=1" in sweep.out and "error: it broke" in sweep.out
   assert "; --retry_failed runs it again\n" in sweep.out
   assert sweep.statuses() == ["done", "failed"]
+  assert sweep.run("--explain") == 0
+  assert sweep.out.count(": done\n") == 1 and sweep.out.count(": failed\n") == 1
+  assert sweep.run("--explain", "--retry_failed") == 0
+  assert ": failed, to resume\n" in sweep.out
   assert sweep.run() == 1
   assert sorted(sweep.logs().values()) == [[0], [0]]
   assert sweep.run("--retry_failed") == 1
@@ -91,15 +95,15 @@ def attempt(tmp_path):
   return make
 
 
-@pytest.mark.parametrize("code, exit_code, status, message", [
-  ("print('so')", 0, "done", ""), ("print('a'); print('b  '); sys.exit(3)", 3, "failed", "b"),
-  ("sys.exit(42)", 42, "stopped", ""), ("sys.exit(4)", 4, "failed", "it printed nothing"),
-  ("print('so', flush=True); os.kill(os.getpid(), 9)", -9, "failed", "ended by signal 9: so")])
-def test_how_a_trial_ended_is_recorded(code, exit_code, status, message, attempt, tmp_path):
-  for earlier in ("print('before'); sys.exit(3)", code):  # Its words are not those of the second.
-    record = attempt(earlier).run()
-  assert (record.exit_code, record.status, record.message) == (exit_code, status, message)
-  assert trials.read_record(tmp_path / "trials" / "t") == record
+def test_how_a_trial_ended_is_recorded(attempt, tmp_path):
+  for code, exit_code, status, message in [  # Each attempt is of the same trial.
+      ("print('a'); print('b  '); sys.exit(3)", 3, "failed", "b"),
+      ("sys.exit(4)", 4, "failed", "it printed nothing"), ("sys.exit(42)", 42, "stopped", ""),
+      ("print('so', flush=True); os.kill(os.getpid(), 9)", -9, "failed", "ended by signal 9: so"),
+      ("print('so')", 0, "done", "")]:
+    record = attempt(code).run()
+    assert (record.exit_code, record.status, record.message) == (exit_code, status, message)
+    assert trials.read_record(tmp_path / "trials" / "t") == record
 
 
 def test_a_trial_that_runs_says_so_and_the_times_of_its_processes_add_up(attempt, tmp_path):

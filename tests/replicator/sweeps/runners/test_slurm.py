@@ -34,9 +34,7 @@ def program(folder, name, text):
 def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
   assert sweep.write(seeds=[1]).run() == 0
   sweep.write(slurm=["--partition=gpu", "--time=1:00:00"])
-  process = sweep.start("--runner=slurm")  # Without TensorFlow.
-  output, _ = process.communicate()
-  assert process.returncode == 0 and "4 of 4 done" in output, output
+  assert sweep.run("--runner=slurm") == 0 and "4 of 4 done" in sweep.out
   assert list(sweep.logs().values()) == [[0]] * 4
   script = (sweep.folder / "slurm.sh").read_text()
   assert "#SBATCH --array=0-1%2\n" in script
