@@ -4,7 +4,7 @@
       --gin_param="Regression.bug = 'local_batch_norm'" --workdir=DIR
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import gin
 import keras
@@ -28,16 +28,6 @@ class Points:
     return {"x": x, "y": tf.reduce_sum(tf.square(x), keepdims=True)}
 
 
-class CountedPoints(Points):
-  """Examples that ignore the index."""
-
-  def __init__(self):
-    self.position = tf.Variable(0, dtype=tf.int64)
-
-  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    return super().load(self.position.assign_add(1) % self.size)
-
-
 def unseeded_points(context: replicator.InputContext) -> tf.data.Dataset:
   """An input function whose examples differ from process to process."""
   def batches() -> Iterator[dict[str, np.ndarray]]:
@@ -53,8 +43,8 @@ def unseeded_points(context: replicator.InputContext) -> tf.data.Dataset:
 
 @gin.configurable
 def inputs(bug: str = "") -> replicator.training.inputs.Inputs:
-  """The examples, with one bug: 'position', 'unseeded', or none."""
-  return {"": Points, "position": CountedPoints, "unseeded": lambda: unseeded_points}[bug]()
+  """The examples, with one bug: 'unseeded', or none."""
+  return unseeded_points if bug == "unseeded" else Points()
 
 
 def own_variable(shape: list[int]) -> tf.Variable:
@@ -66,7 +56,7 @@ def own_variable(shape: list[int]) -> tf.Variable:
 
 @gin.configurable
 class Regression(tf.Module):
-  """Learns a function of noisy points by least squares, one layer of which `between` may freeze.
+  """Learns a function of noisy points by least squares.
 
   Args:
     bug: the bug that is planted; none if empty.
@@ -96,9 +86,6 @@ class Regression(tf.Module):
     self.seeds = keras.random.SeedGenerator(1) if bug == "keras_random" else None
     self.variables_learned = self.network.trainable_variables
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
-    self.noise = 0.1
-    self.count, self.seen = 0, []
-    self.own = tf.Variable(tf.zeros([], keras.config.floatx()), trainable=False)
     self.latest = own_variable([])
     self.pool = own_variable([20, WIDTH]) if bug == "own_pool" else None
 
@@ -110,8 +97,6 @@ class Regression(tf.Module):
     if self.bug == "unaveraged_variable":
       loss += self.latest.read_value()
       self.latest.assign(tf.reduce_mean(batch["x"]))
-    if self.bug == "parted_variable":
-      self.own.assign(tf.reduce_mean(batch["x"]))
     if self.bug == "added_gradients":
       gradients = replicator.all_sum(gradients)
     if self.pool is not None:
@@ -124,17 +109,11 @@ class Regression(tf.Module):
 
   def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss `[]`, and its gradient by every variable; `microbatch` averages both."""
-    x = batch["x"] + self.noise * random.normal("noise", batch["x"].shape)
+    x = batch["x"] + 0.1 * random.normal("noise", batch["x"].shape)
     if self.bug == "keras_random":
       x += 0.1 * keras.random.normal(x.shape, seed=self.seeds)
     if self.bug == "global_generator":
       x += 0.1 * keras.random.normal(x.shape)
-    if self.bug == "counter":
-      x += tf.reshape(tf.numpy_function(self.counted, [], x.dtype), [])
-    if self.bug == "list":
-      x += tf.reshape(tf.numpy_function(self.listed, [], x.dtype), [])
-    if self.bug == "tf_random":
-      x += 0.1 * tf.random.normal(x.shape, dtype=x.dtype)
     if self.bug == "unseeded":
       x += 0.1 * np.random.default_rng().standard_normal()
     with tf.GradientTape() as tape:
@@ -147,48 +126,16 @@ class Regression(tf.Module):
         errors *= tf.nn.softmax(errors, axis=0) * errors.shape[0]
       total = tf.reduce_sum(errors) if "sum" in self.bug else tf.reduce_mean(errors)
     gradients = tape.gradient(total, self.variables_learned)
-    if self.bug == "clipping_of_nothing":
-      gradients, _ = tf.clip_by_global_norm(gradients, 1e6)
     if self.bug == "clipping":
       gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
     if self.bug == "clipping_by_hand":
       gradients = [g / tf.maximum(tf.norm(g), 1.0) for g in gradients]
     return (tf.reduce_mean(errors) if self.bug == "sum_unseen" else total), gradients
 
-  def counted(self) -> np.ndarray:
-    """A number `[]` that grows from call to call. A Python attribute holds it."""
-    self.count += 1
-    return np.array(0.01 * self.count, keras.config.floatx())
-
-  def listed(self) -> np.ndarray:
-    """The same number, from the length of a list."""
-    self.seen.append(0)
-    return np.array(0.01 * len(self.seen), keras.config.floatx())
-
-
-@gin.configurable
-def between(bug: str = "") -> Callable[[Regression, int], None] | None:
-  """The act of `before_call` after two steps, with one bug, or none.
-
-  'freeze' freezes a layer, which is no bug; 'freeze_by_count' counts the calls in Python to know
-  when; 'attribute' sets a number that the compiled step has read.
-  """
-  calls: list[int] = []
-
-  def before_call(step: Regression, number: int) -> None:
-    if bug == "freeze_by_count":
-      calls.append(number)
-    if (bug == "freeze" and number == 1) or len(calls) == 3:
-      step.network.layers[0].trainable = False
-    if bug == "attribute" and number >= 2:
-      step.noise = 0.2
-
-  return before_call if bug else None
-
 
 def main(workdir: str) -> Regression:
   """Trains."""
-  return replicator.train(Regression, inputs(), before_call=between(), workdir=workdir)
+  return replicator.train(Regression, inputs(), workdir=workdir)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import tensorflow as tf
 from replicator import UsageError
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import replica_check
-from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
+from replicator.doctor.verdict import AGREES, FAILED, SKIPPED, CheckResult
 from tests.programs import planted_bugs
 from tests.replicator.doctor.checks import SMALL, planted
 
@@ -64,9 +64,7 @@ class Check:
 
 @pytest.mark.parametrize("verdicts, status, conclusion", [
     ([AGREES, SKIPPED], 0, "This step trains the same however it is divided."),
-    ([AGREES, DIFFERS], 1, "This step does not train the same however it is divided."),
-    ([AGREES, FAILED], 1, "This step does not train the same however it is divided."),
-    ([SKIPPED], 1, "Nothing could be compared.")])
+    ([AGREES, FAILED], 1, "This step does not train the same however it is divided.")])
 def test_the_status_says_whether_a_step_trains_the_same(verdicts, status, conclusion, monkeypatch,
                                                        capsys):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
@@ -134,7 +132,6 @@ def test_the_status_is_1_where_nothing_could_be_compared(examine_planted):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--experiment=experiments.no_such"], "no such module"),
-    (["--experiment=no/such/file.py"], "no such file"),
     (["--experiment=experiments.sngan", "--steps=0"], "--steps=0: must be at least 1"),
     (["--experiment=experiments.sngan", "--gin_fil=x"], "Did you mean '--gin_file'?"),
     (["--experiment=experiments.sngan", "--precision=float16"], "--precision"),

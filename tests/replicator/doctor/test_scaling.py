@@ -46,14 +46,6 @@ def test_one_replica_sends_nothing():
           for network in NETWORKS.values()} == {0.0}
 
 
-def test_a_sum_sends_its_parts_to_all_and_gathers_their_sums():
-  for shape in ("ring", "torus"):
-    on = {"bandwidth": 3.0, "latency": 0.25, "shape": shape}
-    whole = seconds("all_reduce", 700.0, 7, **on)
-    parts = seconds("all_to_all", 700.0, 7, **on) + seconds("all_gather", 100.0, 7, **on)
-    assert whole == pytest.approx(parts, rel=1e-14)
-
-
 def test_a_small_sum_runs_over_trees_and_a_large_one_around_the_ring():
   on = {"bandwidth": 1e9, "latency": 1e-6, "shape": "tree"}
   assert seconds("all_reduce", 0.0, 512, **on) == pytest.approx(18e-6)      # 2 log2 512
@@ -70,11 +62,6 @@ def test_a_collective_is_launched_once_whatever_it_sends():
 def test_hops_on_a_torus_run_along_its_axes():
   on = {"bandwidth": 1e9, "latency": 1e-6, "shape": "torus"}
   assert seconds("all_reduce", 0.0, 256, **on) == pytest.approx(2 * 2 * 15e-6)
-
-
-def test_what_is_sent_approaches_twice_the_bytes_of_a_sum():
-  sums = [seconds("all_reduce", 1.0, n, bandwidth=1.0, latency=0.0) for n in (2, 8, 64, 4096)]
-  assert sums == sorted(sums) and sums[0] == 1.0 and sums[-1] == pytest.approx(2.0, rel=1e-3)
 
 
 def test_the_efficiency_of_weak_and_strong_scaling():
@@ -123,9 +110,7 @@ BAD_WORDS = [
     (["--bandwidth=1e9"], "--bandwidth: write both --bandwidth and --latency, or add --network"),
     (["--step_seconds=0"], "--step_seconds=0: write seconds, such as 0.1"),
     (["--plot=x.jpg"], "--plot=x.jpg: write a file that ends with .png, in a folder that exists"),
-    (["--plot=no/such/x.png"], "in a folder that exists"),
     (["--check_resume"], "not allowed with"),
-    (["--steps=0"], "--steps=0: must be at least 1"),
 ]
 
 

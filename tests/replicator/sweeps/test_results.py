@@ -1,7 +1,6 @@
 """The results of trials, settings over their seeds, and `sweep.csv`."""
 
 import csv
-import dataclasses
 import json
 import math
 
@@ -42,17 +41,6 @@ def test_the_best_come_first_and_earlier_files_last(ranked):
     "t1", "t2", "t3", "t4", "t6", "t5", "t0", "t7", "old"]
   assert ranked[0].best() == pytest.approx(1.0)
   assert ranked[0].last() == 2.0 and ranked[0].step == 20
-
-
-def test_the_best_may_be_the_highest(ranked, page_file):
-  for result in ranked:
-    result.file = dataclasses.replace(page_file, goal="max")
-    result.record.order *= -1  # Equals come in the order in which they began.
-    result.is_current = result.record.id in ("t1", "t2", "t4", "t7")
-  found = results.ranked(ranked)
-  assert [(result.record.id, result.best()) for result in found[:3]] == [
-    ("t4", 3.0), ("t2", 2.0), ("t1", 2.0)]
-  assert [result.record.id for result in found[3:]] == ["t7", "t6", "t5", "t3", "old", "t0"]
 
 
 def test_settings_are_the_mean_and_spread_over_seeds(ranked):
