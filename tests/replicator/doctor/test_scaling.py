@@ -75,27 +75,14 @@ def test_the_efficiency_of_weak_and_strong_scaling():
 # ---- What is measured ---------------------------------------------------------------------------
 
 
-def measure(main, *params: str) -> tuple[cost.StepCost, cost.StepCost]:
-  alone = cost.of_one_replica(main, [], [*SMALL, *params], calls=1)
-  return alone, cost.of_two_replicas(main, [], [*SMALL, *params], alone.batch_size)
-
-
-def test_the_collectives_of_a_step_are_counted(restored, monkeypatch):
-  monkeypatch.setattr(cost, "time", types.SimpleNamespace(  # A call takes 1 s, and 2 s of cores.
-      perf_counter=itertools.count().__next__, process_time=itertools.count(0, 2).__next__))
-  alone, both = measure(planted_bugs.main, "train.steps_per_call = 5", "train.steps = 5")
-  assert alone.batch_size == 8 and both.batch_size == 16  # Each replica keeps its batch.
-  assert alone.transfers == []
-  assert (alone.seconds, alone.cpu_seconds) == (1 / 5, 2 / 5)  # One of its 5 steps.
-  assert both.transfers == [Transfer("all_reduce", GRADIENTS)]
-
-
 def test_a_step_that_sends_nothing_is_refused(restored):
   def main(workdir):
     replicator.train(lambda: lambda batch: {"x": batch["x"][0, 0]}, planted_bugs.Points(),
                      workdir=workdir)
+  alone = cost.of_one_replica(main, [], SMALL, calls=1)
+  assert (alone.batch_size, alone.transfers) == (8, [])
   with pytest.raises(UsageError, match=r"makes no collective.* replicator\.wrap_optimizer"):
-    measure(main)
+    cost.of_two_replicas(main, [], SMALL, alone.batch_size)
   with pytest.raises(UsageError, match=r"did not call replicator\.train"):
     cost.of_one_replica(lambda workdir: None, [], SMALL, calls=0)
 
@@ -132,19 +119,26 @@ def test_the_flags_describe_a_network():
     assert command.networks(doctor._parse(["--experiment=x", "--scaling", *words])) == network
 
 
-def test_the_command_prints_and_draws_its_prediction(restored, monkeypatch, tmp_path, capsys):
+def test_the_command_measures_prints_and_draws(restored, monkeypatch, tmp_path, capsys):
+  measured = []
+  of_two_replicas = cost.of_two_replicas
   monkeypatch.setattr(command, "load", lambda experiment: planted_bugs.main)
-  words = ["--experiment=x", "--scaling", *(f"--gin_param={param}" for param in SMALL),
-           "--step_seconds=1e-3", "--bandwidth=1e6", "--latency=1e-4",
+  monkeypatch.setattr(cost, "of_two_replicas",
+                      lambda *given: measured.append(of_two_replicas(*given)) or measured[0])
+  monkeypatch.setattr(cost, "time", types.SimpleNamespace(  # A call takes 10 ms.
+      perf_counter=itertools.count(0, 0.01).__next__, process_time=itertools.count().__next__))
+  words = ["--experiment=x", "--scaling", "--steps=1", "--bandwidth=1e6", "--latency=1e-4",
+           *(f"--gin_param={param}" for param in (*SMALL, "train.steps_per_call = 5")),
            f"--plot={tmp_path / 'x.png'}"]
   assert doctor.main(words) == 0
   title, computes, sends, _, head, *rows, drawn = capsys.readouterr().out.splitlines()
   assert title == "x: 8 examples on every replica (weak scaling; --strong divides them)"
-  assert computes == "  one replica computes for 1 ms a step, as --step_seconds says"
+  assert computes == "  one replica computes for 2 ms a step, measured here"  # One of its 5 steps.
   assert sends == "  each replica takes part in 1 collective: 1 all_reduce (0.003072 MB)"
+  assert measured[0].batch_size == 16  # Each replica keeps its batch.
   assert head.split() == ["replicas", "given"]
   assert [int(row.split()[0]) for row in rows] == list(REPLICAS)
-  two = 1e-3 / (1e-3 + 2 * 1e-4 + GRADIENTS / 1e6)
+  two = 2e-3 / (2e-3 + 2 * 1e-4 + GRADIENTS / 1e6)
   assert rows[0].split()[1:] == [f"{100 * two:.1f}", "%"]
   assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG") and drawn.endswith("x.png")
 
