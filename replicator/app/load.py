@@ -1,7 +1,6 @@
 """`load`: the trained step of a run, from the files of its workdir."""
 
 import contextlib
-import functools
 import inspect
 import os
 import pathlib
@@ -87,8 +86,7 @@ def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = N
   folder = pathlib.Path(run).expanduser()
   facts = rerun.read_facts(folder, REMEDY)
   before = _calls()
-  with contextlib.ExitStack() as stack:
-    stack.callback(_remember_process())
+  with _process_remembered() as stack:
     unlock()  # The program may not be imported yet, and defines what is configurable.
     main = main_of_run(facts)
     config.parse([str(folder / "config.gin")], [*bindings, *_HERE])
@@ -125,22 +123,16 @@ class _Builder(Observer):
     self.stop()
 
 
-def _remember_process() -> Callable[[], None]:
-  """Returns a function that puts back what a training sets for the whole process."""
-  floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
-  draws, numpy_draws = random.getstate(), np.random.get_state()
-  put_back: list[Callable[[], Any]] = [
-      statements.remember_configuration(), context.remember_run(),
-      functools.partial(keras.config.set_floatx, floatx),
-      functools.partial(keras.config.set_dtype_policy, policy),
-      functools.partial(random.setstate, draws),
-      functools.partial(np.random.set_state, numpy_draws)]
-
-  def put_all_back() -> None:
-    for each in put_back:
-      each()
-
-  return put_all_back
+def _process_remembered() -> contextlib.ExitStack:
+  """A context that puts back what a training sets for the whole process."""
+  stack = contextlib.ExitStack()
+  stack.callback(statements.remember_configuration())
+  stack.callback(context.remember_run())
+  stack.callback(keras.config.set_floatx, keras.config.floatx())
+  stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
+  stack.callback(random.setstate, random.getstate())
+  stack.callback(np.random.set_state, np.random.get_state())
+  return stack
 
 
 # ---- What a step reads of the configuration when it is called ------------------------------------

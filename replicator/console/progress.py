@@ -23,7 +23,7 @@ _PLAIN_WIDTH = 60  # Characters for the scalars of a plain line.
 _BAR_WIDTH = 12
 
 
-class Progress:
+class Progress(Status):
   """Shows steps, rates, scalars and the time left, from entry to exit.
 
     with Progress(total_steps=5000, global_batch_size=64) as progress:
@@ -36,30 +36,29 @@ class Progress:
 
   def __init__(self, total_steps: int, global_batch_size: int, first_step: int = 0, *,
                console: Console | None = None, clock: Callable[[], float] = time.monotonic):
+    super().__init__(console, clock)
     self._total_steps = total_steps
     self._global_batch_size = global_batch_size
     self._first_step = first_step
-    self._status = Status(console, clock)
-    self._clock = clock
     self._points: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
     self._begun = 0.0
     self._unseen = ""              # The newest plain line, if it has not been written yet.
-    self._last_line = -math.inf    # When the last plain line was written.
+    self._last_progress = -math.inf  # When the last plain line was written.
 
   def __enter__(self) -> "Progress":
     self._begun = self._clock()
-    self._status.__enter__()
+    super().__enter__()
     return self
 
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                trace: TracebackType | None) -> None:
     if self._unseen:
       self.note(self._unseen)
-    self._status.__exit__(kind, error, trace)
+    super().__exit__(kind, error, trace)
 
   def update(self, step: int, scalars: Mapping[str, float], data_wait: float | None = None
              ) -> None:
-    """Shows that `step` steps are done, with the `scalars` of this log point.
+    """Shows that `step` steps are done, with the `scalars` of this log point; ends `doing`.
 
     `data_wait` is the share of the time in which the steps waited for data, in [0, 1].
     """
@@ -71,26 +70,18 @@ class Progress:
       rates.append(f"data wait {data_wait:.0%}")
     time_left = self._time_left(step, steps_per_second)
     self.doing("")
-    if self._status.is_live:
+    if self._live is not None:
       fixed = "  ".join([done, *rates, time_left])
-      room = self._status.width - len(fixed) - _BAR_WIDTH - 4
+      room = self._console.width - len(fixed) - _BAR_WIDTH - 4
       line = "  ".join(filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
-      self._status.show(self._with_bar(step, line))
+      self.show(self._with_bar(step, line))
       return
     self._unseen = "  ".join(filter(None, [
       f"step {done}", *rates, _format_scalars(scalars, _PLAIN_WIDTH), time_left]))
     now = self._clock()
-    if step >= self._total_steps or now - self._last_line >= PLAIN_SECONDS:
+    if step >= self._total_steps or now - self._last_progress >= PLAIN_SECONDS:
       self.note(self._unseen)
-      self._unseen, self._last_line = "", now
-
-  def note(self, line: str) -> None:
-    """Writes one line that stays on the terminal, above the live line."""
-    self._status.note(line)
-
-  def doing(self, what: str) -> None:
-    """Says from now on, until the next `update`, that `what` is being done; see `Status`."""
-    self._status.doing(what)
+      self._unseen, self._last_progress = "", now
 
   def _rate(self, step: int) -> float:
     now = self._clock()

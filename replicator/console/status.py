@@ -54,16 +54,6 @@ class Status:
     if self._live is not None:
       self._live.stop()
 
-  @property
-  def is_live(self) -> bool:
-    """Whether there is a live line."""
-    return self._live is not None
-
-  @property
-  def width(self) -> int:
-    """The columns of the console."""
-    return self._console.width
-
   def note(self, line: str) -> None:
     """Writes one line that stays on the terminal, above the live line."""
     with self._lock:

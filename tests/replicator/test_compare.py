@@ -53,20 +53,14 @@ def test_the_table_has_a_column_for_each_run(folders, tmp_path, capsys, monkeypa
   assert lines[-1] == f"wrote {tmp_path / 'c.html'}"
 
 
-def test_runs_that_do_not_fit_the_terminal_come_below(folders, tmp_path, capsys, monkeypatch):
-  monkeypatch.setenv("COLUMNS", "60")
-  lines = compared(folders, capsys, f"--output={tmp_path / 'c.html'}")
-  assert [line.strip() for line in lines if line.strip() in ("one", "two")] == ["one", "two"]
-  assert all(len(line) <= 60 for line in lines[:-1])
-  assert sum(line.startswith("resumed") for line in lines) == 1  # The second run was not.
-
-
 def test_runs_stand_side_by_side_as_soon_as_they_fit(tmp_path):
-  found = compare.read([write_run(tmp_path / name, [1.0], precision="y" * 30) for name in "ab"])
+  found = compare.read([write_run(tmp_path / name, [1.0], precision="y" * 30, resumed=resumed)
+                        for name, resumed in (("a", FACTS["resumed"]), ("b", []))])
   width = max(map(len, compare.lines(found, 1000)))
   for less, blocks in ((0, 1), (1, 2)):
     lines = list(compare.lines(found, width - less))
     assert sum(line.startswith("precision") for line in lines) == blocks
+    assert sum(line.startswith("resumed") for line in lines) == 1  # The second run was not.
     assert lines.count("") == blocks - 1
 
 
