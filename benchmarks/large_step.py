@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from absl import app, flags
 
-from benchmarks.memory import resident_mib
+from benchmarks.usage import resident_mib
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("replicas", ["1", "2", "4", "8"], "Numbers of replicas.")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 from absl import app, flags
 
-from benchmarks import memory
+from benchmarks import usage
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("samples", 10_000, "Real features, and as many generated ones.", 2)
@@ -79,7 +79,7 @@ def measure() -> None:
   begun, cpu = time.perf_counter(), time.process_time()
   found = metric(*pair)
   print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": time.process_time() - cpu,
-                    "mib": memory.resident_mib(), "found": str(found)}))
+                    "mib": usage.resident_mib(), "found": str(found)}))
 
 
 def main(argv: list[str]) -> None:

@@ -21,7 +21,7 @@ import time
 
 from absl import app, flags
 
-from benchmarks.cpu import cpu_seconds
+from benchmarks.usage import cpu_seconds
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("turns", 7, "How often each variant is timed.", lower_bound=1)

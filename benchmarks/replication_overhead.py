@@ -18,15 +18,14 @@ import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
 from absl import app, flags
 
+from benchmarks import turns
 from replicator import launch
 
 FLAGS = flags.FLAGS
@@ -170,73 +169,43 @@ def take_turns() -> None:
       for steps in (FLAGS.steps, 1)}
   count = collectives(calls[1])
   for line in sys.stdin:
-    call = calls[int(line)]
-    call()  # Not timed: it compiles, or wakes up sleeping threads.
-    start = time.perf_counter()
-    for _ in range(FLAGS.calls * FLAGS.steps // int(line)):
-      loss = call()
-    seconds = time.perf_counter() - start
-    if not np.isfinite(loss):
-      raise SystemExit(f"{FLAGS.contender}: the loss is {loss}")
-    print(json.dumps({"seconds": seconds, "collectives": count}), flush=True)
+    call, number = calls[int(line)], FLAGS.calls * FLAGS.steps // int(line)
+    if not np.isfinite(call()):  # Not timed: it compiles, or wakes up sleeping threads.
+      raise SystemExit(f"{FLAGS.contender}: the loss is not finite")
+    turns.answer(lambda call=call, number=number: [*(call() for _ in range(number)), count][-1])
 
 
 # ---- The tables ---------------------------------------------------------------------------------
 
 
-class EntryProcesses:
-  """The processes of an entry, which take a turn together on request."""
+@dataclasses.dataclass
+class Timed:
+  """The milliseconds of a step of an entry, by the steps of a call, and its collectives."""
 
-  def __init__(self, entry: Entry, processes: int):
-    self.entry = entry
-    self.collectives = 0
-    self.times: dict[int, list[float]] = {FLAGS.steps: [], 1: []}
-    configs = launch.tf_configs(workers=processes) if processes > 1 else [None]
-    self._processes = [subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.replication_overhead", *sys.argv[1:],
-         f"--contender={entry.name}"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "no_grpc_proxy": "127.0.0.1"}
-        | ({"TF_CONFIG": json.dumps(config)} if config else {})) for config in configs]
-
-  def turn(self, steps: int) -> float:
-    """Milliseconds of one step, with `steps` steps in a call."""
-    try:
-      for process in self._processes:
-        process.stdin.write(f"{steps}\n")
-        process.stdin.flush()
-      answers = [json.loads(process.stdout.readline() or "null") for process in self._processes]
-    except BrokenPipeError:
-      answers = [None]
-    if None in answers:
-      raise SystemExit(f"{self.entry.name} failed; see its error above")
-    self.collectives = answers[0]["collectives"]
-    return 1000 * answers[0]["seconds"] / (FLAGS.calls * FLAGS.steps)
-
-  def close(self) -> None:
-    """Ends the processes."""
-    for process in self._processes:  # Close all first, because they wait for each other.
-      process.stdin.close()
-    for process in self._processes:
-      process.wait()
+  entry: Entry
+  times: dict[int, list[float]]
+  collectives: int = 0
 
 
-def measure(entries: list[Entry], processes: int) -> list[EntryProcesses]:
+def measure(entries: list[Entry], processes: int) -> list[Timed]:
   """Lets the entries of one table take turns."""
-  contenders = [EntryProcesses(entry, processes) for entry in entries]
-  for steps in (FLAGS.steps, 1):  # Not counted: each starts and compiles.
-    for contender in contenders:
-      contender.turn(steps)
-  for _ in range(FLAGS.rounds):
-    for contender in contenders:
-      for steps, times in contender.times.items():
-        times.append(contender.turn(steps))
-  for contender in contenders:
-    contender.close()
-  return contenders
+  found = [Timed(entry, {FLAGS.steps: [], 1: []}) for entry in entries]
+  with contextlib.ExitStack() as running:
+    contenders = [running.enter_context(contextlib.closing(turns.Contender(
+        "benchmarks.replication_overhead", entry.name, os.cpu_count() or 1,
+        tf_configs=launch.tf_configs(workers=processes) if processes > 1 else [None])))
+        for entry in entries]
+    for turn in range(FLAGS.rounds + 1):
+      for timed, contender in zip(found, contenders, strict=True):
+        for steps, times in timed.times.items():
+          milliseconds = 1000 * contender.turn(str(steps)) / (FLAGS.calls * FLAGS.steps)
+          if turn:  # In the first one, each starts and compiles.
+            times.append(milliseconds)
+        timed.collectives = int(contender.found)
+  return found
 
 
-def show(title: str, contenders: list[EntryProcesses]) -> None:
+def show(title: str, contenders: list[Timed]) -> None:
   """Prints one table."""
   print(f"\n{title:38} {FLAGS.steps:7} steps a call {'one step a call':>18} {'':8} collectives")
   print(f"{'':38} {'ms/step':>9} {'ours is':>10} {'ms/step':>8} {'ours is':>9} {'target':>8} "

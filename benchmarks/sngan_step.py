@@ -44,13 +44,16 @@ def ours() -> Callable[[], float]:
 
   import replicator
   from experiments.sngan import SNGAN
+  from models.gan.latents.distributions import draw
   from models.vision.images.image_source import to_unit_range
 
   class TwoNetworks(SNGAN):
     def __call__(self, batch):
       images = to_unit_range(batch["image"], keras.config.floatx())
-      loss, *_ = self._update_discriminator(images, batch["label"])
-      self._update_generator(FLAGS.batch_size // FLAGS.replicas)
+      size = images.shape[0]
+      loss, *_ = self.optimizers["discriminator"].minimize(
+          self._discriminator_loss, images, batch["label"], *draw(self, size))
+      self.optimizers["generator"].minimize(self._generator_loss, *draw(self, size))
       return loss
 
   keras.config.set_dtype_policy(FLAGS.precision)

@@ -18,7 +18,7 @@ import time
 
 from absl import app, flags
 
-from benchmarks.cpu import cpu_seconds
+from benchmarks.usage import cpu_seconds
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("turns", 3, "How often each checkout is timed.", lower_bound=1)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from absl import app, flags
 
-from benchmarks.memory import resident_mib
+from benchmarks.usage import resident_mib
 from replicator.console.quiet import import_tensorflow
 
 FLAGS = flags.FLAGS

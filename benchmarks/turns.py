@@ -16,8 +16,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from benchmarks.memory import family_mib
+from benchmarks.usage import family_mib
 
 _TO_END = 5  # Seconds that a process has to end by itself.
 
@@ -36,21 +37,26 @@ def take(step: Callable[[], float], calls: int, untimed: int = 0) -> None:
   for _ in sys.stdin:
     for _ in range(untimed):
       step()
-    start, cpu = time.perf_counter(), time.process_time()
-    for _ in range(calls):
-      found = step()
-    print(json.dumps({"seconds": time.perf_counter() - start, "found": found,
-                      "cpu": time.process_time() - cpu, "mib": family_mib()}), flush=True)
+    answer(lambda: [step() for _ in range(calls)][-1])
+
+
+def answer(turn: Callable[[], float]) -> None:
+  """Runs in a contender's process: takes a turn, and says how long it took and what it returned."""
+  start, cpu = time.perf_counter(), time.process_time()
+  found = turn()
+  print(json.dumps({"seconds": time.perf_counter() - start, "found": found,
+                    "cpu": time.process_time() - cpu, "mib": family_mib()}), flush=True)
 
 
 class Contender:
-  """A process that takes a turn on request.
+  """A process that takes a turn on request, or several that take each turn together.
 
   Args:
     program: the module of the benchmark, which is run again with `--contender=<name>`.
     name: the contender's name.
     threads: threads of OpenMP.
     flags: more flags of the program.
+    tf_configs: the `TF_CONFIG` of each process, if they are a cluster. The first one answers.
 
   Attributes:
     seconds: of the turns that count.
@@ -59,43 +65,49 @@ class Contender:
     mib: the highest resident memory after the last turn; see `family_mib`.
   """
 
-  def __init__(self, program: str, name: str, threads: int, flags: Sequence[str] = ()):
+  def __init__(self, program: str, name: str, threads: int, flags: Sequence[str] = (),
+               tf_configs: Sequence[dict[str, Any] | None] = (None,)):
     self.name = name
     self.seconds: list[float] = []
     self.cpu: list[float] = []
     self.found = 0.0
     self.mib = 0.0
-    self._process = subprocess.Popen(
+    self._processes = [subprocess.Popen(
         [sys.executable, "-m", program, *sys.argv[1:], *flags, f"--contender={name}"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"})
+        env=os.environ | {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3",
+                          "no_grpc_proxy": "127.0.0.1"}
+        | ({"TF_CONFIG": json.dumps(config)} if config else {})) for config in tf_configs]
 
-  def turn(self) -> float:
-    """Takes a turn; returns its seconds."""
-    assert self._process.stdin and self._process.stdout
+  def turn(self, request: str = "go") -> float:
+    """Takes the turn that its processes know by a request; returns its seconds."""
     try:
-      self._process.stdin.write("go\n")
-      self._process.stdin.flush()
-      answer = self._process.stdout.readline()
+      for process in self._processes:
+        assert process.stdin
+        process.stdin.write(f"{request}\n")
+        process.stdin.flush()
+      answers = [process.stdout.readline() for process in self._processes if process.stdout]
     except BrokenPipeError:
-      answer = ""
-    if not answer:
+      answers = [""]
+    if not all(answers):
       raise SystemExit(f"{self.name} failed; see its error above")
-    turn = json.loads(answer)
+    turn = json.loads(answers[0])
     self.found, self.mib = turn["found"], turn["mib"]
     self.cpu.append(turn["cpu"])
     return turn["seconds"]
 
   def close(self) -> None:
-    """Ends the process, and those that it has started."""
-    assert self._process.stdin
-    with contextlib.suppress(BrokenPipeError):
-      self._process.stdin.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      self._process.wait(_TO_END)
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(self._process.pid, signal.SIGKILL)
-    self._process.wait()
+    """Ends the processes, and those that they have started."""
+    for process in self._processes:  # Those of a cluster wait for each other.
+      assert process.stdin
+      with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    for process in self._processes:
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_TO_END)
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+      process.wait()
 
 
 def compare(program: str, names: Sequence[str], rounds: int, threads: int, amount: float,

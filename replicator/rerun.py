@@ -32,7 +32,6 @@ from replicator.console.flags import Parser
 from replicator.errors import RunFailed, UsageError
 from replicator.workdir import provenance, reader
 
-_FROM_FILES = ("--gin_file", "--gin_param", "--workdir")  # Flags that take a value.
 _NEEDED = ("program", "program_file", "argv", "working_directory")
 
 
@@ -68,7 +67,7 @@ def _rerun(flags: argparse.Namespace) -> int:
   if not changed:
     print("everything that the run recorded is as it was")
   print(f"running again in {workdir}: {shown}", flush=True)
-  if not flags.yes and not _is_yes(input("Start this command? [y/N] ")):
+  if not flags.yes and input("Start this command? [y/N] ").strip().lower() not in ("y", "yes"):
     raise RunFailed("not started, because the answer was not yes")
   os.chdir(command.folder)
   os.execve(command.words[0], command.words, command.environment)
@@ -153,19 +152,12 @@ def _shown(command: Command, variables: Mapping[str, str]) -> str:
   return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _is_yes(answer: str) -> bool:
-  return answer.strip().lower() in ("y", "yes")
-
-
 def _other_flags(argv: Sequence[str]) -> list[str]:
   """The flags that a rerun keeps: `config.gin` and the new workdir replace the others."""
-  kept, words = [], iter(argv)
-  for word in words:
-    if word in _FROM_FILES:
-      next(words, None)
-    elif word.partition("=")[0] not in _FROM_FILES:
-      kept.append(word)
-  return kept
+  parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  for flag in ("--gin_file", "--gin_param", "--workdir"):
+    parser.add_argument(flag, action="append")
+  return parser.parse_known_args(argv)[1]
 
 
 def _cluster(facts: Mapping[str, Any]) -> dict[str, list[str]]:

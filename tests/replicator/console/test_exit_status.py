@@ -32,24 +32,6 @@ def test_the_line_begins_with_the_prefix(capsys):
   assert capsys.readouterr().err == "launch: no command\n"
 
 
-def test_the_cause_decides_and_not_the_error_that_stands_in_its_place(capsys):
-  def run() -> int:
-    try:
-      raise UsageError("write more")
-    except UsageError:
-      raise ValueError("in user code:\n\n  write more")  # noqa: B904
-
-  assert exit_status(run) == 2
-  assert capsys.readouterr().err == "error: write more\n"
-
-
 def test_an_unexpected_error_is_raised_unless_it_is_described():
   with pytest.raises(ZeroDivisionError, match="by zero"):
     exit_status(fails(ZeroDivisionError("by zero")))
-
-
-def test_debugging_shows_the_traceback_before_the_line(capsys):
-  exit_status(fails(UsageError("no such file")), debug=True)
-  lines = capsys.readouterr().err.splitlines()
-  assert lines[0] == "Traceback (most recent call last):"
-  assert lines[-1] == "error: no such file"

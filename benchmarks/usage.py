@@ -1,6 +1,7 @@
-"""The memory of processes."""
+"""The memory and the CPU time that processes have used."""
 
 import multiprocessing
+import os
 import pathlib
 import re
 
@@ -23,3 +24,10 @@ def family_mib() -> float:
   """
   children = (resident_mib(child.pid) for child in multiprocessing.active_children() if child.pid)
   return resident_mib() + sum(children)
+
+
+def cpu_seconds(process: int) -> float:
+  """The CPU seconds of a process and of its children that have ended."""
+  text = pathlib.Path(f"/proc/{process}/stat").read_text()
+  times = text.rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime
+  return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
