@@ -5,19 +5,8 @@ import pathlib
 import keras
 import tensorflow as tf
 
-from replicator.errors import UsageError, nearest
-
-PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
-
 _CPU = pathlib.Path("/proc/cpuinfo")
 _BFLOAT16 = {"avx512_bf16", "amx_bf16"}
-
-
-def check(precision: str) -> None:
-  """Raises a UsageError unless the name is one of `PRECISIONS`."""
-  if precision not in PRECISIONS:
-    raise UsageError(f"train.precision = {precision!r}: no such precision."
-                     f"{nearest(str(precision), PRECISIONS)} Write one of: {', '.join(PRECISIONS)}")
 
 
 def use(precision: str) -> None:

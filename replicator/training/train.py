@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gin
 import keras
@@ -37,7 +37,7 @@ def train(make_step: Callable[[], Callable],
           steps: int = gin.REQUIRED,
           global_batch_size: int = 64,
           seed: int = 0,
-          precision: str = "float32",
+          precision: Literal["float32", "float64", "mixed_bfloat16", "mixed_float16"] = "float32",
           deterministic: bool = True,
           steps_per_call: int = 1,
           log_every: int = 100,
@@ -91,7 +91,6 @@ def train(make_step: Callable[[], Callable],
   tracker.check(trackers)
   if not start_from:
     check_unbound()
-  precision_lib.check(precision)
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()

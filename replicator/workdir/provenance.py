@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from replicator.console.flags import experiment, program
+from replicator.workdir import reader
 
 DIFF = "changes.diff"  # The file of a workdir with the uncommitted changes of the code.
 MAX_DIFF = 2 ** 20  # Bytes.
@@ -51,7 +51,7 @@ def of_this_process() -> dict[str, Any]:
       "program_file": file,
       "argv": sys.argv[1:],
       "working_directory": os.getcwd(),
-      "tf_config": _tf_config(),
+      "tf_config": reader.object_in(os.environ.get("TF_CONFIG", "")) or None,
       "environment": environment(os.environ),
       "git_commit": code.commit,
       "git_diff": code.note,
@@ -71,13 +71,6 @@ def code_of_program(file: str | None) -> Code:
   """The state of the program's repository, or of this library's if the program has none."""
   found = code_of(file) if file else Code()
   return found if found.commit else code_of(__file__)
-
-
-def _tf_config() -> dict | None:
-  try:
-    return json.loads(os.environ.get("TF_CONFIG", ""))
-  except ValueError:
-    return None
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -67,7 +67,7 @@ def read(workdir: str | os.PathLike) -> Run:
   folder = pathlib.Path(workdir)
   if not folder.is_dir():
     raise UsageError(f"'{workdir}': no such folder; write the workdir of a run")
-  lines = [_object(line) for line in _text(folder / "metrics.jsonl").splitlines()]
+  lines = [object_in(line) for line in _text(folder / "metrics.jsonl").splitlines()]
   rows = [{name: NOT_FINITE.get(value, value) if isinstance(value, str) else value
            for name, value in row.items()} for row in lines if isinstance(row.get("step"), int)]
   return Run(folder, rows, len(lines) - len(rows), read_facts(folder),
@@ -81,7 +81,7 @@ def read_facts(workdir: pathlib.Path) -> dict[str, Any]:
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:
   """The object in a JSON file; empty if the file is missing or unreadable."""
-  return _object(_text(path))
+  return object_in(_text(path))
 
 
 def _text(path: pathlib.Path) -> str:
@@ -91,7 +91,8 @@ def _text(path: pathlib.Path) -> str:
     return ""
 
 
-def _object(text: str) -> dict[str, Any]:
+def object_in(text: str) -> dict[str, Any]:
+  """The object that a JSON text holds; empty if it holds another value, or is torn."""
   try:
     value = json.loads(text)
   except ValueError:

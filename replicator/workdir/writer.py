@@ -88,8 +88,8 @@ class WorkdirWriter:
     tf.raw_ops.ImportEvent(writer=handle(self._events), event=event.SerializeToString())
     if not self._metrics.exists():
       return
-    kept = [line for line in self._metrics.read_text().splitlines()
-            if _step_of(line) <= first_step]
+    kept = [line for line in self._metrics.read_text().splitlines()  # A crash may tear the last.
+            if reader.object_in(line).get("step", math.inf) <= first_step]
     atomic.write_whole(self._metrics, "".join(line + "\n" for line in kept))
 
   def _all_facts(self, facts: dict, first_step: int) -> dict:
@@ -131,11 +131,3 @@ def _settings() -> list[list[str]]:
   """The name, the value and the place of each statement that set a value, the last one of each."""
   found = {each.key: each for each in statements.last_read() if not each.is_record}
   return [[each.name, repr(each.value), each.where] for each in found.values()]
-
-
-def _step_of(line: str) -> float:
-  """The step of a line of metrics; infinity for a line that a crash left incomplete."""
-  try:
-    return json.loads(line)["step"]
-  except (json.JSONDecodeError, KeyError, TypeError):
-    return math.inf

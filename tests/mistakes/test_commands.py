@@ -99,8 +99,8 @@ VALUES = [  # Further gin files, parameters, and the line.
      "Replicator.jit_compile = True: not with 'parameter_server': it is for synchronous replicas; "
      "drop one of the two"),
     ([], ["train.precision = 'float16'"],
-     "train.precision = 'float16': no such precision. Did you mean 'float64'? Write one of: "
-     "float32, float64, mixed_bfloat16, mixed_float16"),
+     "--gin_param: train.precision = 'float16': must be one of 'float32', 'float64', "
+     "'mixed_bfloat16', 'mixed_float16', not str. Did you mean 'float64'?"),
     ([], ["train.steps = 0"], "train.steps = 0: must be a whole number of at least 1"),
     ([], ["train.steps_per_call = 7"],
      "train.steps = ...: must be a multiple of train.steps_per_call = 7"),

@@ -202,6 +202,7 @@ def wait_for_a_line(process: subprocess.Popen, words: str) -> None:
 def test_a_second_run_is_refused_and_a_restart_after_a_kill_goes_on(tmp_path):
   with start(tmp_path, "one_device") as first:
     wait_for_a_line(first, "step 100/")
+    first.send_signal(signal.SIGSTOP)  # It keeps the lock, and leaves the machine to the second.
     with start(tmp_path, CLUSTER) as second:
       output, _ = second.communicate()
     assert second.returncode == 2
