@@ -113,17 +113,6 @@ def test_a_run_that_failed_is_tracked_to_its_end_and_resumes_in_another_record(t
   assert list(memory.records.values()) == [failed, logged(tmp_path)]
 
 
-def test_a_tracker_that_fails_does_not_fail_the_run(tmp_path, capsys):
-  def fail(name):
-    raise ConnectionError("no route to host")
-
-  memory.on_call = fail
-  train(tmp_path, 6)
-  out = capsys.readouterr().out
-  assert "warning: Memory lacks lines (ConnectionError: no route to host); a later" in out
-  assert "done: " in out
-
-
 def test_what_is_no_tracker_is_refused_before_anything_is_built(tmp_path):
   config.parse([], ["train.steps = 1"])
   with pytest.raises(UsageError, match="3 is no tracker"):

@@ -144,12 +144,11 @@ def test_pipelines_and_replicas_divide_the_same_global_batches():
   np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
 
-@pytest.mark.parametrize("source", [Numbers, ManyNumbers])
-def test_resuming_continues_the_stream(source):
+def test_resuming_continues_the_stream():
   context = {"global_batch_size": 6, "input_pipeline_id": 1, "num_input_pipelines": 2, "seed": 3}
-  whole = read(source(20), 10, **context)
+  whole = read(Numbers(20), 10, **context)
   for first_step in (1, 9):
-    np.testing.assert_array_equal(read(source(20), 10 - first_step, first_step, **context),
+    np.testing.assert_array_equal(read(Numbers(20), 10 - first_step, first_step, **context),
                                   whole[first_step:])
 
 
@@ -251,10 +250,9 @@ def test_split_deals_examples_out_in_turn():
   assert split(batch, 1) == [batch]
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_the_parts_of_all_replicas_are_those_of_the_global_batch(replicas):
+def test_the_parts_of_all_replicas_are_those_of_the_global_batch():
   whole = tf.range(24)
-  of_replicas = [split(replica, 3) for replica in tf.split(whole, replicas)]
+  of_replicas = [split(replica, 3) for replica in tf.split(whole, 2)]
   for j, part in enumerate(split(whole, 3)):
     np.testing.assert_array_equal(tf.concat([parts[j] for parts in of_replicas], 0), part)
 

@@ -106,8 +106,8 @@ def unbroken(tmp_path_factory) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment, asked", [
-    ("building", [0, 1, 0, 1]), ("building", [1]), ("evaluating", [0, 1, 0, 1]), ("stepping", [1]),
-    ("saving", [0]), ("exiting", [0, 1, 0, 1])])
+    ("building", [0, 1, 0, 1]), ("evaluating", [0, 1, 0, 1]), ("stepping", [1]), ("saving", [0]),
+    ("exiting", [0, 1, 0, 1])])
 def test_a_signal_at_any_moment_saves_and_ends_with_42(moment, asked, unbroken, tmp_path):
   arriving, saved = ARRIVING[moment]
   with two_workers(tmp_path / "run", moment, tmp_path) as processes:

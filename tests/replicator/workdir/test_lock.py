@@ -19,9 +19,6 @@ from replicator.errors import RunFailed, UsageError
 from replicator.workdir import lock
 from tests.programs import fragile
 
-ROOT = pathlib.Path(__file__).parents[3]
-CLUSTER = "multi_worker_mirrored"
-
 # Owns a folder until its standard input ends, after some more code.
 OWNER = """
 import os, pathlib, signal, subprocess, sys
@@ -175,41 +172,3 @@ def test_a_reserved_folder_that_is_not_taken_over_is_free_after_an_error(tmp_pat
 def test_a_new_folder_is_not_made_before_it_is_owned(tmp_path):
   with lock.reserved(tmp_path / "new"):
     assert not list(tmp_path.iterdir())
-
-
-# ---- For real -----------------------------------------------------------------------------------
-
-
-def start(workdir: pathlib.Path, strategy: str) -> subprocess.Popen:
-  program = [sys.executable, "-m", "tests.programs.planted_bugs", f"--workdir={workdir}",
-             f"--gin_param=Replicator.strategy = '{strategy}'", "--gin_param=train.steps = 1000000",
-             "--gin_param=train.checkpoint_every = 10", "--gin_param=train.global_batch_size = 8",
-             "--gin_param=train.eval_every = 0"]
-  launcher = [sys.executable, "-m", "replicator.launch", "--workers=2", "--"]
-  return subprocess.Popen([*(launcher if strategy == CLUSTER else []), *program], cwd=ROOT,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def wait_for_a_line(process: subprocess.Popen, words: str) -> None:
-  assert process.stdout is not None
-  for line in process.stdout:
-    if words in line:
-      return
-  raise AssertionError(f"it ended before {words!r}")
-
-
-@pytest.mark.slow
-def test_a_second_run_is_refused_and_a_restart_after_a_kill_goes_on(tmp_path):
-  with start(tmp_path, "one_device") as first:
-    wait_for_a_line(first, "step 100/")
-    first.send_signal(signal.SIGSTOP)  # It keeps the lock, and leaves the machine to the second.
-    with start(tmp_path, CLUSTER) as second:
-      output, _ = second.communicate()
-    assert second.returncode == 2
-    assert output.count("error:") == 1 and f"{tmp_path}: is in use by process" in output
-    first.kill()
-    with start(tmp_path, CLUSTER) as again:
-      wait_for_a_line(again, "resumed at step")
-      again.terminate()
-      output, _ = again.communicate()
-    assert again.returncode == 42, output

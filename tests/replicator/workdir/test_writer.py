@@ -171,20 +171,6 @@ def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monk
   assert (tmp_path / "changes.diff").read_bytes() == b"three"
 
 
-def test_a_crash_while_a_file_is_replaced_leaves_the_old_one(tmp_path, monkeypatch):
-  writer = WorkdirWriter(tmp_path, FACTS)
-  before = (tmp_path / "run.json").read_text()
-  monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("full disk")))
-  with pytest.raises(OSError, match="full disk"):
-    writer.note("evaluation", "by eye")
-  assert (tmp_path / "run.json").read_text() == before
-  assert not list(tmp_path.glob(".*"))
-  monkeypatch.undo()
-  inode = (tmp_path / "run.json").stat().st_ino
-  writer.note("evaluation", "by ear")
-  assert (tmp_path / "run.json").stat().st_ino != inode  # Another file in its place.
-
-
 def test_a_note_is_new_once(tmp_path):
   writer = WorkdirWriter(tmp_path, FACTS)
   assert writer.note("evaluation", "by eye")
