@@ -23,13 +23,12 @@ from replicator import (
   broadcast,
   map_gather,
   map_reduce,
-  num_replicas,
   recompute_grad,
   reduce_scatter,
   replica_id,
 )
 from tests.programs import every_collective
-from tests.replicator.collectives.replicas import own_number, to_numpy
+from tests.replicator.collectives.replicas import to_numpy
 
 # The two-replica example of the Replicator RFC (tensorflow/community, commit 6a4e31d,
 # rfcs/20181016-replicator.md): what replicas 0 and 1 pass in, and what each of the two gets. The
@@ -125,25 +124,6 @@ def test_the_mean_of_the_replicas_gradients_is_that_of_one_replica(synchronous):
     for result, references in zip(results, expected, strict=True):
       for value, reference in zip(result, references, strict=True):
         np.testing.assert_allclose(value, reference, rtol=1e-12)
-
-
-def test_the_gradient_of_all_sum_is_all_sum():
-  # d(sum over replicas r of r y) / dx with y = all_sum(x): every replica's x gets 1 + 2.
-  def step():
-    x = tf.constant(5.0)
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      loss = own_number() * all_sum(x)
-    return tape.gradient(loss, x)
-  assert [g.numpy() for g in Replicator("mirrored", logical_cpus=2).run(step)] == [3, 3]
-
-
-def test_collectives_know_the_number_of_replicas_eagerly(run_eagerly, one_or_two):
-  run_eagerly()
-  for total in one_or_two.run(lambda: all_sum(tf.constant(1))):
-    assert total.numpy() == one_or_two.num_replicas
-  for count in one_or_two.run(lambda: tf.constant(num_replicas())):
-    assert count.numpy() == one_or_two.num_replicas
 
 
 # ---- Items divided among replicas ---------------------------------------------------------------

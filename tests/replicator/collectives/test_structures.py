@@ -21,17 +21,6 @@ from replicator import (
 from tests.replicator.collectives.replicas import own_number, to_numpy
 
 
-def test_all_replicas_take_part(synchronous):
-  n = synchronous.num_replicas
-  results = synchronous.run(
-      lambda: (all_sum(own_number()), all_mean(own_number()), all_gather(own_number())))
-  assert len(results) == n
-  for total, mean, gathered in to_numpy(results):
-    assert total == n * (n + 1) / 2
-    assert mean == (n + 1) / 2
-    np.testing.assert_array_equal(gathered, np.arange(1, n + 1))
-
-
 def test_nests_keep_their_structure_and_their_nones():
   Pair = collections.namedtuple("Pair", "x y")
   expected = {all_sum: [3, 6], all_mean: [1.5, 3], all_gather: [[1, 2], [2, 4]]}

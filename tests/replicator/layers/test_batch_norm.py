@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm, Replicator, UsageError, all_mean
+from replicator import GlobalBatchNorm, Replicator, all_mean
 from replicator.layers.batch_norm import batch_normalized
 from replicator.step import context
 from tests.programs.closeness import close
@@ -77,12 +77,12 @@ def train_once(replicator: Replicator, batch: dict[str, np.ndarray]) -> dict[str
   return results
 
 
-def check(replicator: Replicator, shape: list[int], precision="float64", rtol=1e-12) -> None:
-  batch = batch_of(shape, dtype=precision)
+def check(replicator: Replicator, shape: list[int]) -> None:
+  batch = batch_of(shape)
   results = train_once(replicator, batch)
   for name, expected in reference(**batch).items():
-    assert results[name].dtype == precision
-    close(results[name], expected, rtol, name)
+    assert results[name].dtype == np.float64
+    close(results[name], expected, 1e-12, name)
 
 
 def test_batch_norm_is_that_of_the_global_batch(float64, synchronous):
@@ -91,10 +91,6 @@ def test_batch_norm_is_that_of_the_global_batch(float64, synchronous):
 
 def test_batch_norm_of_one_example_on_each_replica(float64):
   check(Replicator("mirrored", logical_cpus=4), [4, 3])
-
-
-def test_batch_norm_in_float32():
-  check(Replicator("mirrored", logical_cpus=2), [8, 4, 5, 3], "float32", 3e-6)
 
 
 @pytest.mark.parametrize("devices, jit_compile, shape", [
@@ -261,8 +257,3 @@ def test_batch_norm_of_groups(float64):
   for _, _, mean, variance in results:  # The moments of all replicas, the same on each.
     close(mean, 0.1 * batch["x"].mean(0), 1e-12)
     close(variance, 0.9 + 0.1 * batch["x"].var(0), 1e-12)
-
-
-def test_groups_must_be_those_of_the_replicas():
-  with pytest.raises(UsageError, match="together hold all 1 replicas"):
-    GlobalBatchNorm(groups=[[0, 1]])(tf.zeros([2, 3]), training=True)

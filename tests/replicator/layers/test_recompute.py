@@ -74,7 +74,7 @@ def trained(wrap, make_replicator, method="loss_and_gradients", n=1):
 
 @pytest.mark.parametrize("strategy, method, n, eager", [
     ("one_device", "loss_and_gradients", 2, False),
-    ("mirrored", "loss_and_gradients", 2, False),
+    ("mirrored", "loss_and_gradients", 1, False),
     ("one_device", "penalized", 1, True),
     pytest.param("mirrored", "penalized", 1, False, marks=pytest.mark.slow),
     pytest.param("xla", "penalized", 1, False, marks=pytest.mark.slow)])

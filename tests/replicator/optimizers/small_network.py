@@ -74,6 +74,7 @@ def assert_close(actual, expected, rtol=1e-11):
     for value, reference in zip(values, references, strict=True):
       np.testing.assert_allclose(value, reference, rtol=rtol)
 
+
 K = keras.optimizers
 OPTIMIZERS = {
     "SGD": lambda: K.SGD(0.1),
@@ -85,9 +86,9 @@ OPTIMIZERS = {
 }
 
 
-def numpy_gradients(rows: slice) -> list[np.ndarray]:
-  part = {name: tf.constant(value[rows]) for name, value in BATCH.items()}
-  return [g.numpy() for g in gradients_of(make_variables(), part, 0)]
+def numpy_gradients() -> list[np.ndarray]:
+  batch = {name: tf.constant(value) for name, value in BATCH.items()}
+  return [g.numpy() for g in gradients_of(make_variables(), batch, 0)]
 
 
 def clipped(gradients: list[np.ndarray], clip_norm: float) -> list[np.ndarray]:

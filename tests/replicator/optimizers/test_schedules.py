@@ -81,6 +81,16 @@ def test_an_average_forgets_half_in_its_half_life(float64):
   np.testing.assert_array_equal(values(schedules.half_life(0), [0, 5]), 0.0)  # A copy.
 
 
+@pytest.mark.parametrize("times, expected", [
+    ({"updates": 10}, {0: 0.4, 1: 0.36, 5: 0.2, 9: 0.04, 10: 0.0, 11: 0.0}),
+    ({"updates": 10, "start": 6, "warmup": 4},
+     {0: 0.1, 1: 0.2, 3: 0.4, 6: 0.4, 9: 0.1, 10: 0.0, 100: 0.0})], ids=["falls", "rises first"])
+def test_a_linear_decay(float64, times, expected):
+  schedule = schedules.LinearDecay(0.4, **times)
+  for each in (schedule, schedules.LinearDecay.from_config(schedule.get_config())):
+    np.testing.assert_allclose(values(each, list(expected)), list(expected.values()), atol=1e-15)
+
+
 SENSELESS = [
     (lambda: schedules.linear(1.0, 0.0, start=20, end=10),
      "linear: start = 20 and end = 10: the schedule must not end before it begins"),
@@ -92,6 +102,8 @@ SENSELESS = [
     (lambda: schedules.piecewise([0, 9], [1.0]), "piecewise: 2 steps and 1 values"),
     (lambda: schedules.piecewise([], []), "piecewise: 0 steps and 0 values"),
     (lambda: schedules.half_life(-1), "half_life.updates = -1"),
+    (lambda: schedules.LinearDecay(0.1, 5, start=5), "must follow each other in this order"),
+    (lambda: schedules.LinearDecay(0.1, 9, start=2, warmup=3), "must follow each other in this"),
     (lambda: schedules.warmup(1.0, steps=0), "warmup.steps = 0: must be at least 1"),
 ]
 

@@ -155,7 +155,7 @@ def test_xla_where_it_does_not_work(strategy, why):
       f"Replicator.jit_compile = True: not with '{strategy}': {why}; drop one of the two")
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", "central_storage", "one_device", "default"])
+@pytest.mark.parametrize("strategy", ["central_storage", "one_device", "default"])
 def test_xla_with_any_strategy_of_one_replica(strategy):
   replicator = Replicator(strategy, logical_cpus=1, jit_compile=True)
   with replicator.scope():
