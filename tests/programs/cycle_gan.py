@@ -38,17 +38,14 @@ class CycleGAN(tf.Module):
     self.to = {"b": network(WIDTH), "a": network(WIDTH)}
     self.judges = {domain: network(1) for domain in self.to}
     self.pools = {domain: replicator.ExamplePool(POOL, [WIDTH]) for domain in self.to}
-    self.g = replicator.wrap_optimizer(
-        keras.optimizers.Adam(2e-3, beta_1=0.5),
-        {domain: net.trainable_variables for domain, net in self.to.items()})
-    self.d = replicator.wrap_optimizer(
-        keras.optimizers.Adam(2e-3, beta_1=0.5),
-        {domain: net.trainable_variables for domain, net in self.judges.items()})
+    self.optimizers = replicator.wrap_optimizers(
+        lambda: keras.optimizers.Adam(2e-3, beta_1=0.5),
+        g=[*self.to.values()], d=[*self.judges.values()])
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     losses, gradients = replicator.microbatch(self.losses_and_gradients, batch)
-    self.g.apply(gradients["g"])
-    self.d.apply(gradients["d"])
+    for name, optimizer in self.optimizers.items():
+      optimizer.apply(gradients[name])
     return losses
 
   def losses_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[dict, dict]:
@@ -64,10 +61,8 @@ class CycleGAN(tf.Module):
         shown = self.pools[target].exchange(fake)
         losses["d"] += (tf.reduce_mean(tf.square(judge(real) - 1))
                         + tf.reduce_mean(tf.square(judge(shown)))) / 2
-    return losses, {
-        name: {domain: tape.gradient(losses[name], [v.value for v in net.trainable_variables])
-               for domain, net in networks.items()}
-        for name, networks in (("g", self.to), ("d", self.judges))}
+    return losses, {name: tape.gradient(losses[name], [v.value for v in each.variables_updated])
+                    for name, each in self.optimizers.items()}
 
 
 def main(workdir: str) -> CycleGAN:
