@@ -83,7 +83,6 @@ class Regression(tf.Module):
       layers.append(keras.layers.Dense(4, bias_initializer=keras.initializers.Constant(start)))
     layers.append(keras.layers.Dense(1))
     self.network = keras.Sequential(layers)
-    self.seeds = keras.random.SeedGenerator(1) if bug == "keras_random" else None
     self.variables_learned = self.network.trainable_variables
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
     self.latest = own_variable([])
@@ -97,8 +96,6 @@ class Regression(tf.Module):
     if self.bug == "unaveraged_variable":
       loss += self.latest.read_value()
       self.latest.assign(tf.reduce_mean(batch["x"]))
-    if self.bug == "added_gradients":
-      gradients = replicator.all_sum(gradients)
     if self.pool is not None:
       self.pool.assign(tf.concat([batch["x"], self.pool], 0)[:self.pool.shape[0]])
     if self.bug == "branch":
@@ -110,8 +107,6 @@ class Regression(tf.Module):
   def loss_and_gradients(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss `[]`, and its gradient by every variable; `microbatch` averages both."""
     x = batch["x"] + 0.1 * random.normal("noise", batch["x"].shape)
-    if self.bug == "keras_random":
-      x += 0.1 * keras.random.normal(x.shape, seed=self.seeds)
     if self.bug == "global_generator":
       x += 0.1 * keras.random.normal(x.shape)
     if self.bug == "unseeded":
@@ -122,15 +117,11 @@ class Regression(tf.Module):
         errors = tf.square(tf.add_n(tf.split(outputs, 2)) - batch["y"])
       else:
         errors = tf.square(self.network(x, training=True) - batch["y"])
-      if self.bug == "batch_dependent":
-        errors *= tf.nn.softmax(errors, axis=0) * errors.shape[0]
-      total = tf.reduce_sum(errors) if "sum" in self.bug else tf.reduce_mean(errors)
-    gradients = tape.gradient(total, self.variables_learned)
+      loss = tf.reduce_sum(errors) if self.bug == "sum" else tf.reduce_mean(errors)
+    gradients = tape.gradient(loss, self.variables_learned)
     if self.bug == "clipping":
       gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
-    if self.bug == "clipping_by_hand":
-      gradients = [g / tf.maximum(tf.norm(g), 1.0) for g in gradients]
-    return (tf.reduce_mean(errors) if self.bug == "sum_unseen" else total), gradients
+    return loss, gradients
 
 
 def main(workdir: str) -> Regression:
