@@ -99,10 +99,13 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
 
 
 @pytest.mark.usefixtures("restored", "without_curves")
-def test_a_step_that_is_not_finite_cannot_be_resumed(tmp_path):
+def test_what_does_not_save_the_step_cannot_be_resumed(tmp_path):
   main = lambda workdir: replicator.train(lambda: lambda: {"loss": np.nan}, workdir=workdir)
+  with pytest.raises(UsageError, match="the experiment ended before step 2"):
+    resume_check.train(main, [], ["Guard.action = 'warn'", "train.steps = 1"],
+                       str(tmp_path / "short"), 2, 4)
   with pytest.raises(UsageError, match="step 2 was not saved, because its numbers are not finite"):
-    resume_check.train(main, [], ["Guard.action = 'warn'"], str(tmp_path), 2, 4)
+    resume_check.train(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2, 4)
 
 
 def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
