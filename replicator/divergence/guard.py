@@ -26,13 +26,12 @@ class Divergence:
   step: int  # Counted from 1, as in the log.
   offending: dict[str, float]  # The scalars that diverged.
   recent: History  # All scalars of this step and of the steps before it, the oldest first.
-  reasons: dict[str, str]  # Words that follow the value of an offending scalar, where it has some.
+  reason: str = ""  # Words that follow the value of the first of them.
 
   def __str__(self) -> str:
-    numbers = [f"{name} is {format_number(value)}{self.reasons.get(name, '')}"
-               for name, value in self.offending.items()]
-    more = f" (and {len(numbers) - 1} more)" if len(numbers) > 1 else ""
-    return f"step {self.step}: {numbers[0]}{more}"
+    name, value = next(iter(self.offending.items()))
+    more = f" (and {len(self.offending) - 1} more)" if len(self.offending) > 1 else ""
+    return f"step {self.step}: {name} is {format_number(value)}{self.reason}{more}"
 
 
 @gin.configurable(module="replicator")
@@ -118,8 +117,8 @@ class Guard:
     i = int(failed.any(0).argmax())
     offending = {name: float(series[i])
                  for (name, series), bad in zip(values.items(), failed[:, i], strict=True) if bad}
-    return Divergence(first_step + i, offending, self._recent_until(i), {
-        name: self._words(name) for name, value in offending.items() if math.isfinite(value)})
+    return Divergence(first_step + i, offending, self._recent_until(i),
+                      self._reason(*next(iter(offending.items()))))
 
   def warning(self, divergence: Divergence) -> str | None:
     """One line about a divergence, or None if there was one since the last log point."""
@@ -164,7 +163,9 @@ class Guard:
     self._warned = state.get("warned", False)
     self._collapsed = set(state.get("collapsed", ()))
 
-  def _words(self, name: str) -> str:
+  def _reason(self, name: str, value: float) -> str:
+    if not math.isfinite(value):
+      return ""
     if name in self._limits:
       return f", over its limit of {format_number(self._limits[name])}"
     return f", beyond {LIMIT:g}, the limit of any scalar that Guard.limits does not name"

@@ -66,7 +66,7 @@ class TrainingFunction:
     `inputs` is this worker's part of the batch, a nest of `[n, ...]`, or of the batches of several
     steps, `[steps_per_call, n, ...]`; or None.
     """
-    arguments = (tf.constant(first_step, tf.int64), tf.constant(stop), self._distributed(inputs))
+    arguments = self._arguments(first_step, inputs, stop)
     self._newest: _Compiled = self._compiled.get(arguments)
     history = self._replicator.start(self._newest.function, *arguments)
     return RunningCall(self._newest.names, history)
@@ -76,8 +76,7 @@ class TrainingFunction:
 
     Raises a UsageError if workers would call other collectives, so that a step would hang.
     """
-    arguments = (tf.constant(0, tf.int64), tf.constant(False), self._distributed(inputs))
-    self._newest = self._compiled.get(arguments)
+    self._newest = self._compiled.get(self._arguments(0, inputs, False))
     self._newest.trace()
     return list(self._newest.names)
 
@@ -107,9 +106,10 @@ class TrainingFunction:
     self._warned.update(new)
     return list(new.values())
 
-  def _distributed(self, inputs: Nest | None) -> tuple:
+  def _arguments(self, first_step: int, inputs: Nest | None, stop: bool) -> tuple:
     axis = 0 if self._steps_per_call == 1 else 1
-    return () if inputs is None else (self._replicator.distribute(inputs, axis),)
+    distributed = () if inputs is None else (self._replicator.distribute(inputs, axis),)
+    return tf.constant(first_step, tf.int64), tf.constant(stop), distributed
 
   def _compile(self, arguments: tuple) -> _Compiled:
     """Compiles the steps for arguments like these, and for what is `trainable` now."""

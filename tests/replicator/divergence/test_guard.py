@@ -147,7 +147,7 @@ def test_a_guard_goes_on_from_its_state():
     other.restore(json.loads(json.dumps(guard.state())))
     return other
 
-  divergence = Divergence(3, {"loss": np.nan}, {}, {})
+  divergence = Divergence(3, {"loss": np.nan}, {})
   guard = Guard()
   assert guard.warning(divergence) == "warning: step 3: loss is nan"
   assert after(guard).warning(divergence) is None

@@ -192,12 +192,11 @@ def losses(workdir: pathlib.Path) -> np.ndarray:
   return np.array([[row["critic"], row["generator"]] for row in rows(workdir)])
 
 
-@pytest.mark.parametrize("name, devices, steps_per_call", [
-    ("one_device", None, 5), ("mirrored", 2, 5), ("central_storage", 2, 1)])
+@pytest.mark.parametrize("name, steps_per_call", [("mirrored", 5), ("central_storage", 1)])
 def test_neither_the_strategy_nor_the_steps_of_a_call_change_the_losses(
-    name, devices, steps_per_call, reference, tmp_path):
+    name, steps_per_call, reference, tmp_path):
   train(tmp_path, *SETTING, f"Replicator.strategy = '{name}'",
-        f"Replicator.logical_cpus = {devices}", f"train.steps_per_call = {steps_per_call}",
+        "Replicator.logical_cpus = 2", f"train.steps_per_call = {steps_per_call}",
         f"train.log_every = {steps_per_call}", inputs=Points())
   expected = losses(reference).reshape(-1, steps_per_call, 2).mean(1)
   np.testing.assert_allclose(losses(tmp_path), expected, rtol=1e-9)

@@ -8,7 +8,7 @@ from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
 from replicator.training.run_state import RunState, check_agreement
 
-DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}, {}), "its numbers are here")
+DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}), "its numbers are here")
 
 
 class Cluster:
