@@ -86,22 +86,16 @@ def test_a_log_point_has_the_mean_since_the_last_one(steps_per_call, strategy, r
 
 def test_evaluations_come_at_their_steps_and_at_the_end(tmp_path):
   def count(counter):
-    return Evaluation({"count": counter.count.numpy(), "number": replicator.step_number()})
+    return Evaluation({"count": counter.count.numpy(), "number": replicator.step_number()},
+                      axes=("number",))
   train(tmp_path, "train.steps = 10", "train.log_every = 10", "train.eval_every = 4",
         step=Counter, evaluate=count)
   for name in ("count", "number"):  # Its random draws belong to the step.
     assert column(tmp_path, f"eval/{name}") == {0: 0, 4: 4, 8: 8, 10: 10}
   assert column(tmp_path, "count") == {10: 5.5}
   assert not list((tmp_path / "samples").iterdir())  # It drew nothing.
-  assert "evaluation" not in json.loads((tmp_path / "run.json").read_text())
-
-
-def test_an_evaluation_names_axes_as_they_are_logged(tmp_path):
-  train(tmp_path, "train.steps = 1", "train.eval_every = 1", step=Counter,
-        evaluate=lambda step: Evaluation({"frames": 4.0, "return": 1.0}, axes=("frames",)))
-  axes = json.loads((tmp_path / "run.json").read_text())["axes"]
-  assert axes == ["eval/frames"]
-  assert set(axes) < set(rows(tmp_path)[0])
+  facts = json.loads((tmp_path / "run.json").read_text())
+  assert facts["axes"] == ["eval/number"] and "evaluation" not in facts
 
 
 def test_a_step_is_traced_after_its_first_before_call_and_evaluated_before(tmp_path):
