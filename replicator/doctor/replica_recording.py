@@ -1,8 +1,8 @@
 """The losses, gradients and variables of a step, recorded for the doctor's check of replicas."""
 
+import contextlib
 import dataclasses
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
 from replicator.step.variables import held_by, variables_of
-from replicator.training import inputs
+from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training
 from replicator.training.scalars import checked_scalars
 
@@ -88,16 +88,15 @@ class _ReplicaRecorder(Observer):
 
   def _run(self, training: Training) -> dict[Key, np.ndarray]:
     quantities = self._read(0)
-    batches = (itertools.repeat(None) if training.inputs is None
-               else iter(inputs.batches(training.inputs, training.input_context)))
     one_step = functools.partial(self._one_step, training.step)
-    for number, batch in zip(range(1, self._steps + 1), batches, strict=False):
-      if training.before_call:
-        training.before_call(training.step, number - 1)
-      outputs = training.replicator.run(one_step, batch)[0]
-      quantities.update({(number, kind, name): value.numpy()
-                         for (_, kind, name), value in sorted(outputs.items())})
-      quantities.update(self._read(number))
+    with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
+      for number, batch in zip(range(1, self._steps + 1), batches, strict=False):
+        if training.before_call:
+          training.before_call(training.step, number - 1)
+        outputs = training.replicator.run(one_step, batch)[0]
+        quantities.update({(number, kind, name): value.numpy()
+                           for (_, kind, name), value in sorted(outputs.items())})
+        quantities.update(self._read(number))
     return quantities
 
   def _read(self, number: int) -> dict[Key, np.ndarray]:

@@ -14,7 +14,7 @@ takes time but is exact if the data set is deterministic.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -112,6 +112,36 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
   # process waiting, for up to a minute. Without it, AUTOTUNE means the number of cores.
   options.autotune.enabled = False
   return dataset.with_options(options).prefetch(_READY)
+
+
+def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
+           steps_per_call: int = 1) -> Generator[Nest, None, None]:
+  """Yields the batches of `batches`; close it where they are taken.
+
+  Whoever drops the iterator of a data set waits for the examples in the making. Python's collector
+  may run in a thread that makes one, which would then wait for itself: so no iterator is left to
+  the collector, not even in the traceback of an error.
+
+  Args:
+    inputs: see `batches`; or None, for batches that are None.
+    context: the facts about the run.
+    first_step: the step of the first batch.
+    steps_per_call: with more than 1, yields batches of several steps, `[steps_per_call, n, ...]`.
+
+  Raises:
+    UsageError: see `batches`; or the data set ended.
+  """
+  if inputs is None:
+    while True:
+      yield None
+  dataset = batches(inputs, context, first_step)
+  if steps_per_call > 1:
+    dataset = dataset.batch(steps_per_call, drop_remainder=True).prefetch(1)
+  try:
+    yield from dataset
+  except Exception as error:
+    raise error.with_traceback(None) from error.__cause__
+  raise UsageError("the data set of the input function ended before train.steps; make it repeat()")
 
 
 def _examples(source: ExampleSource, context: InputContext, first_step: int) -> tf.data.Dataset:

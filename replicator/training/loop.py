@@ -31,12 +31,12 @@ from replicator.console import start
 from replicator.divergence.diagnostics import LearningRates
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
-from replicator.errors import Preempted, RunFailed, UsageError, chain_of
+from replicator.errors import Preempted, RunFailed, chain_of
 from replicator.step import context as step_context
 from replicator.strategies.distributed_evaluation import Dealer
 from replicator.trackers.tracker import Tracker
-from replicator.training import inputs as inputs_lib
 from replicator.training.chief import Chief, Evaluation, SilentChief
+from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
@@ -92,6 +92,7 @@ class Loop:
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
     self._data_wait = DataWait()
+    self._batches = stream(None, training.input_context)
 
   def run(self, ready: Callable[[], None]) -> None:
     """Trains up to the last step; calls `ready` when signals may come.
@@ -117,6 +118,8 @@ class Loop:
                           "are as they were") from error
         self._chief.finish(error)
         raise
+      finally:
+        self._batches.close()
       self._chief.finish()
 
   def _say_stopping(self, line: str) -> None:
@@ -163,8 +166,10 @@ class Loop:
     training, steps_per_call = self._training, self._schedule.steps_per_call
     function = TrainingFunction(training.replicator, training.step, steps_per_call,
                                 self._guard.signals, self._observer)
-    return function, batches(training.inputs, training.input_context,
-                             self._state.step + self._recovery.skipped, steps_per_call)
+    self._batches.close()
+    self._batches = stream(training.inputs, training.input_context,
+                           self._state.step + self._recovery.skipped, steps_per_call)
+    return function, self._batches
 
   def _is_traced_early(self) -> bool:
     """Whether an evaluation comes before the step is traced, and the trace can come before it."""
@@ -279,16 +284,3 @@ class Loop:
       self._checkpoints.check_copies(function.assigned_at)
     self._chief.write_config(
         evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)
-
-
-def batches(inputs: inputs_lib.Inputs | None, context: inputs_lib.InputContext,
-            first_step: int, steps_per_call: int) -> Iterator:
-  """Yields this worker's batches, as a `TrainingFunction` takes them."""
-  if inputs is None:
-    while True:
-      yield None
-  dataset = inputs_lib.batches(inputs, context, first_step)
-  if steps_per_call > 1:
-    dataset = dataset.batch(steps_per_call, drop_remainder=True).prefetch(1)
-  yield from dataset
-  raise UsageError("the data set of the input function ended before train.steps; make it repeat()")

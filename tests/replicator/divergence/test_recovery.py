@@ -1,5 +1,6 @@
 """The files that a failure leaves, how a run goes back and on, and that all processes do."""
 
+import gc
 import json
 import pathlib
 import subprocess
@@ -11,10 +12,11 @@ import tensorflow as tf
 
 import replicator
 from replicator import UsageError
+from replicator.app import config
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed
-from tests.programs.fragile import BAD, numbers
+from tests.programs.fragile import BAD, Fragile, numbers
 from tests.programs.logs import rows
 from tests.replicator.divergence.runs import (
   BATCH,
@@ -28,6 +30,35 @@ from tests.replicator.divergence.runs import (
 )
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+# ---- Where its data goes on ---------------------------------------------------------------------
+
+
+def iterators() -> int:
+  """The number of iterators of data sets that are in memory."""
+  return sum(issubclass(type(thing), tf.data.Iterator) for thing in gc.get_objects())
+
+
+def test_no_iterator_is_left_to_the_collector(tmp_path):
+  # The collector may run in a thread that makes an example. The iterator's end would wait for it.
+  alive: list[int] = []
+
+  def before_call(step: Fragile, number: int) -> None:
+    alive.append(iterators())
+    if number == 11:
+      raise ValueError("an end")
+
+  config.parse([], [*SETTINGS, ROLL_BACK])
+  gc.collect()
+  gc.disable()
+  try:
+    with pytest.raises(ValueError, match="an end") as kept:  # It keeps the frames of the run.
+      replicator.train(Fragile, numbers, before_call=before_call, workdir=str(tmp_path))
+    assert kept.tb and iterators() == 0
+  finally:
+    gc.enable()
+  assert len(alive) > 12 and max(alive) == 1  # It was rolled back.
 
 
 # ---- What a failure leaves ----------------------------------------------------------------------
