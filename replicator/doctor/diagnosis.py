@@ -215,8 +215,7 @@ class Case:
       if 0 < new == self.parts * _new_rows(self.other[before], other) and not self.microbatches:
         return (f"each replica puts only its own examples into '{key[2]}': {new // self.parts} of "
                 f"{new} come in; keep a pool or a queue in a replicator.ExamplePool, or join the "
-                f"examples "
-                "first with replicator.all_concat")
+                "examples first with replicator.all_concat")
     return ""
 
   def _own_statistic(self) -> str:

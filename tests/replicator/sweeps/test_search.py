@@ -113,8 +113,8 @@ def test_the_search_ends_when_all_points_were_tried(searches):
 
 
 @pytest.mark.parametrize("status, retry_failed, is_next", [
-  ("stopped", False, True), ("waiting", False, True), ("failed", True, True),
-  ("failed", False, False), ("pruned", True, False), ("done", True, False)])
+  ("stopped", False, True), ("failed", True, True), ("failed", False, False),
+  ("pruned", True, False)])
 def test_a_trial_that_has_not_ended_is_proposed_first(status, retry_failed, is_next, searches):
   second = list(searches.run(count=3))[1]
   searches.results[second].record.status = status
