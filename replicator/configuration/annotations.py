@@ -31,8 +31,8 @@ def mistake(binding: Binding) -> str | None:
   remedy = _remedy(value, hint)
   written = repr(binding.value)
   shown = written if len(written) <= 60 else f"{written[:57]}..."
-  return (f"{binding.name} = {shown}: must be {_words(hint)}, not "
-          f"{_kind(value, hint)}{'.' * bool(remedy)}{remedy}")
+  kind = "" if typing.get_origin(hint) is typing.Literal else f", not {_kind(value, hint)}"
+  return f"{binding.name} = {shown}: must be {_words(hint)}{kind}{'.' * bool(remedy)}{remedy}"
 
 
 def resolved(value: Any) -> Any:

@@ -100,13 +100,13 @@ VALUES = [  # Further gin files, parameters, and the line.
      "drop one of the two"),
     ([], ["train.precision = 'float16'"],
      "--gin_param: train.precision = 'float16': must be one of 'float32', 'float64', "
-     "'mixed_bfloat16', 'mixed_float16', not str. Did you mean 'float64'?"),
+     "'mixed_bfloat16', 'mixed_float16'. Did you mean 'float64'?"),
     ([], ["train.steps = 0"], "train.steps = 0: must be a whole number of at least 1"),
     ([], ["train.steps_per_call = 7"],
      "train.steps = ...: must be a multiple of train.steps_per_call = 7"),
     ([], ["Guard.action = 'rollback'"],
-     "--gin_param: Guard.action = 'rollback': must be one of 'stop', 'warn', 'roll_back', 'off', "
-     "not str. Did you mean 'roll_back'?"),
+     "--gin_param: Guard.action = 'rollback': must be one of 'stop', 'warn', 'roll_back', 'off'. "
+     "Did you mean 'roll_back'?"),
     ([], ["Guard.limits = {'loss': 'high'}"],
      "--gin_param: Guard.limits = {'loss': 'high'}: must be Mapping[str, float] or None, not one "
      "with these elements"),

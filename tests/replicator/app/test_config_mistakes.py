@@ -95,7 +95,7 @@ MISTAKES = {
         "planted.rate = '1e-3'", 3, "must be float, not str. Write 1e-3 without quotes"),
     "float for an int": ("train.steps = 1e4", 3, "must be int, not float. Write 10000"),
     "another word": (
-        "planted.kind = 'B'", 3, "must be one of 'a', 'b', not str. Did you mean 'b'?"),
+        "planted.kind = 'B'", 3, "must be one of 'a', 'b'. Did you mean 'b'?"),
     "float among ints": (
         "planted.sizes = [1,\n 2.5]", 3, "must be Sequence[int], not one with these elements"),
     "string among floats": ("planted.names = {'a': 'b'}", 3, "must be Mapping[str, float] or None"),
