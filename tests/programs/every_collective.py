@@ -75,17 +75,15 @@ def cotangent(shape: list[int], replica: int | tf.Tensor) -> tf.Tensor:
 
 
 def step(x: tf.Tensor, groups: list | None) -> dict[str, tuple[tf.Tensor, ...]]:
-  """For x `[ROWS, COLUMNS]`, by collective: `y, dx` in float64, and both in float32."""
+  """For x `[ROWS, COLUMNS]`, by collective: `y, dx`."""
   results = {}
   for name, (call, _, _) in COLLECTIVES.items():
-    x32 = tf.cast(x, tf.float32)
     with tf.GradientTape() as tape:
-      tape.watch([x, x32])
-      y, (y32, none) = call((x, [x32, None]), groups=groups)
+      tape.watch(x)
+      y, none = call([x, None], groups=groups)
       assert none is None
-    dy = cotangent(y.shape, replicator.replica_id())
-    dx, dx32 = tape.gradient([y, y32], [x, x32], [dy, tf.cast(dy, tf.float32)])
-    results[name] = (y, dx, y32, dx32)
+    dx = tape.gradient(y, x, cotangent(y.shape, replicator.replica_id()))
+    results[name] = (y, dx)
   return results
 
 
@@ -108,13 +106,11 @@ def check(replicator_: Replicator, groups: list | None) -> None:
   first = replicator_.worker_id * local
   mine = inputs(n)[first:first + local].reshape(-1, COLUMNS)
   for i, results in enumerate(replicator_.run(lambda x: step(x, groups), mine)):
-    for name, (y, dx, y32, dx32) in results.items():
-      for actual, actual32, reference in zip((y, dx), (y32, dx32), expected(name, n, groups),
-                                             strict=True):
+    for name, found in results.items():
+      for actual, reference in zip(found, expected(name, n, groups), strict=True):
         message = f"{name}, replica {first + i} of {n}, groups {groups}"
         np.testing.assert_allclose(actual, reference[first + i], 1e-12, 1e-14, err_msg=message)
-        np.testing.assert_allclose(actual32, reference[first + i], 1e-6, 2e-6, err_msg=message)
-        assert actual.dtype == tf.float64 and actual32.dtype == tf.float32
+        assert actual.dtype == tf.float64
 
 
 def check_unequal_lengths(workers: Replicator) -> None:
