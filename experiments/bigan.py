@@ -7,7 +7,6 @@ arXiv:1802.05957). A pair is an image with the code that the encoder finds for i
 the image that the generator makes of it.
 """
 
-import os
 from collections.abc import Callable
 
 from replicator.console import start
@@ -19,13 +18,12 @@ import keras
 import tensorflow as tf
 
 import replicator
+from models.gan import gans
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
-from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import draw, normal_latents
 from models.gan.losses import adversarial
 from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
-from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
@@ -51,6 +49,8 @@ class BiGAN(tf.Module):
     UsageError: a number is below 1.
   """
 
+  generate = gans.generate
+  reconstruct = gans.reconstruct
   may_collapse = sample_variance.COLLAPSE
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
@@ -112,25 +112,11 @@ class BiGAN(tf.Module):
     codes = self.encoder(images, training=True)
     return tf.reduce_mean(self.discriminator(images, labels, codes, training=True))
 
-  @replicator.any_batch_size
-  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    with self.optimizers["generator"].averaged_weights():
-      return self.generator(z, labels, training=False)
-
-  @tf.function(autograph=False)
-  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Images decoded from their codes: uint8 `[n, h, w, c]`, int32 `[n]` -> `[n, h, w, c]`."""
-    images = to_unit_range(images, keras.config.floatx())
-    return self.generate(self.encoder(images, training=False), labels)
-
 
 @gin.configurable
 def bigan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains BiGAN on `data`, or resumes the run in `workdir`."""
-  source = data()
-  replicator.train(lambda: BiGAN(source.image_shape, source.num_classes), source,
-                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+  gans.train(BiGAN, data, workdir)
 
 
 if __name__ == "__main__":

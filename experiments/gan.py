@@ -5,7 +5,6 @@
 WGAN-GP, BigGAN, DCGAN and ACGAN are configurations of it.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,10 +17,10 @@ import keras
 import tensorflow as tf
 
 import replicator
+from models.gan import gans
 from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
-from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import draw, normal_latents
 from models.gan.losses import adversarial
 from models.gan.networks import (  # noqa: F401  (for gin)
@@ -36,7 +35,6 @@ from models.gan.penalties import classification, consistency, lecam, orthogonali
 from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  (for gin)
 from models.gan.penalties.penalty import Penalty, total
 from models.gan.penalties.scores import Scores, scores_and_logits
-from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
@@ -76,6 +74,8 @@ class GAN(tf.Module):
     UsageError: a number is below 1, or there is no classifier for a classification loss.
   """
 
+  generate = gans.generate
+  reconstruct = gans.reconstruct
   may_collapse = sample_variance.COLLAPSE
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
@@ -158,27 +158,11 @@ class GAN(tf.Module):
     codes = self.encoder(self.generator(z, labels, training=True), training=True)
     return tf.reduce_mean(tf.math.squared_difference(codes, z))
 
-  @replicator.any_batch_size
-  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    with self.optimizers["generator"].averaged_weights():
-      return self.generator(z, labels, training=False)
-
-  @tf.function(autograph=False)
-  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Images decoded from their codes: uint8 `[n, h, w, c]`, int32 `[n]` -> `[n, h, w, c]`."""
-    if not self.encoder:
-      raise replicator.UsageError("GAN.encoder = None: without an encoder nothing is reconstructed")
-    images = to_unit_range(images, keras.config.floatx())
-    return self.generate(self.encoder(images, training=False), labels)
-
 
 @gin.configurable
 def gan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains a GAN on `data`, or resumes the run in `workdir`."""
-  source = data()
-  replicator.train(lambda: GAN(source.image_shape, source.num_classes), source,
-                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+  gans.train(GAN, data, workdir)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Wu et al. 2019 (arXiv:1912.00953), algorithm 1. With `LatentOptimization.steps =
 GAN without that. Networks, loss and distribution of codes are chosen in the gin file.
 """
 
-import os
 from collections.abc import Callable, Sequence
 
 from replicator.console import start
@@ -18,15 +17,14 @@ import keras
 import tensorflow as tf
 
 import replicator
+from models.gan import gans
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
-from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import draw, uniform_latents
 from models.gan.latents.optimization import LatentOptimization
 from models.gan.losses import adversarial
 from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
 from models.gan.penalties.scores import Scores
-from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
@@ -57,6 +55,7 @@ class LOGAN(tf.Module):
     UsageError: a number is below 1.
   """
 
+  generate = gans.generate
   may_collapse = sample_variance.COLLAPSE
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
@@ -120,19 +119,11 @@ class LOGAN(tf.Module):
   def _score(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return self.discriminator(self.generator(z, labels, training=True), labels, training=True)
 
-  @replicator.any_batch_size
-  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    with self.optimizers["generator"].averaged_weights():
-      return self.generator(z, labels, training=False)
-
 
 @gin.configurable
 def logan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains LOGAN on `data`, or resumes the run in `workdir`."""
-  source = data()
-  replicator.train(lambda: LOGAN(source.image_shape, source.num_classes), source,
-                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+  gans.train(LOGAN, data, workdir)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Huang et al. 2024 (arXiv:2501.05441). Each sample is compared with an image of i
 updates of both players. So each update takes one half of the batch.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,10 +18,10 @@ import keras
 import tensorflow as tf
 
 import replicator
+from models.gan import gans
 from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
-from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import normal_latents
 from models.gan.losses.adversarial import relativistic
 from models.gan.networks import biggan, biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
@@ -30,7 +29,6 @@ from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.penalties.gradients import r1, r2
 from models.gan.penalties.penalty import total
 from models.gan.penalties.scores import Scores
-from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
@@ -59,6 +57,7 @@ class R3GAN(tf.Module):
     UsageError: `latent_dim` is below 1.
   """
 
+  generate = gans.generate
   may_collapse = sample_variance.COLLAPSE
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
@@ -120,19 +119,11 @@ class R3GAN(tf.Module):
     scores = self._scores(images, labels, self.generator(z, labels, training=True))
     return relativistic(scores.fake, scores.real)
 
-  @replicator.any_batch_size
-  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    with self.optimizers["generator"].averaged_weights():
-      return self.generator(z, labels, training=False)
-
 
 @gin.configurable
 def r3gan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains R3GAN on `data`, or resumes the run in `workdir`."""
-  source = data()
-  replicator.train(lambda: R3GAN(source.image_shape, source.num_classes), source,
-                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+  gans.train(R3GAN, data, workdir)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Koyama 2018 (arXiv:1802.05637). The encoder, which regresses the codes of sample
 In `experiments.bigan` it is a player.
 """
 
-import os
 from collections.abc import Callable
 
 from replicator.console import start
@@ -19,14 +18,13 @@ import keras
 import tensorflow as tf
 
 import replicator
+from models.gan import gans
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
-from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import draw, normal_latents
 from models.gan.losses import adversarial
 from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
 from models.gan.penalties.scores import Scores
-from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
@@ -52,6 +50,8 @@ class SNGAN(tf.Module):
     UsageError: a number is below 1.
   """
 
+  generate = gans.generate
+  reconstruct = gans.reconstruct
   may_collapse = sample_variance.COLLAPSE
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
@@ -108,25 +108,11 @@ class SNGAN(tf.Module):
     fakes = self.generator(z, labels, training=True)
     return tf.reduce_mean(tf.math.squared_difference(self.encoder(fakes, training=True), z))
 
-  @replicator.any_batch_size
-  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`."""
-    with self.optimizers["generator"].averaged_weights():
-      return self.generator(z, labels, training=False)
-
-  @tf.function(autograph=False)
-  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Images decoded from their codes: uint8 `[n, h, w, c]`, int32 `[n]` -> `[n, h, w, c]`."""
-    images = to_unit_range(images, keras.config.floatx())
-    return self.generate(self.encoder(images, training=False), labels)
-
 
 @gin.configurable
 def sngan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains SN-GAN on `data`, or resumes the run in `workdir`."""
-  source = data()
-  replicator.train(lambda: SNGAN(source.image_shape, source.num_classes), source,
-                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+  gans.train(SNGAN, data, workdir)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import io
 import pathlib
 import re
 import runpy
-import shlex
 import subprocess
 import sys
 
@@ -16,15 +15,6 @@ import numpy as np
 import pytest
 
 import replicator
-from experiments.bigan import bigan
-from experiments.bigbigan import bigbigan
-from experiments.d4pg import d4pg
-from experiments.gan import gan
-from experiments.logan import logan
-from experiments.r3gan import r3gan
-from experiments.resnet import resnet
-from experiments.sac import sac
-from experiments.sngan import sngan
 from replicator import app
 from replicator.app import config
 from replicator.sweeps import sweep_file
@@ -46,25 +36,10 @@ from tests.programs import logs
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard",
                   "optuna-dashboard"}
-MAINS = {"experiments.bigan": bigan, "experiments.bigbigan": bigbigan, "experiments.d4pg": d4pg,
-         "experiments.gan": gan, "experiments.logan": logan, "experiments.r3gan": r3gan,
-         "experiments.resnet": resnet, "experiments.sac": sac, "experiments.sngan": sngan}
-# What makes networks small.
-NARROW_SNGAN = {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625}
-NARROW = {
-    "experiments.bigan": {**NARROW_SNGAN, "Encoder.width": 0.0625},
-    "experiments.bigbigan": {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
-                             "BigBiGANEncoder.width": 2},
-    "experiments.gan": {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2},
-    "experiments.logan": NARROW_SNGAN,
-    "experiments.r3gan": {"R3GANGenerator.widths": (8, 8), "R3GANGenerator.groups": (1, 1),
-                          "R3GANDiscriminator.widths": (8, 8), "R3GANDiscriminator.groups": (1, 1)},
-    "experiments.resnet": {"ResNet.width": 0.125},
-    "experiments.sngan": {**NARROW_SNGAN, "Encoder.width": 0.0625}}
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}
 
-pytestmark = pytest.mark.usefixtures("restored")
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 # ---- Every block --------------------------------------------------------------------------------
@@ -198,31 +173,6 @@ def test_command_is_one_that_works(words, flags_of_experiments, monkeypatch):
   for file in values_of(words, "--sweep_file"):
     sweep_file.read(file, values_of(words, "--sweep_param"))
   config.parse(values_of(words, "--gin_file"), values_of(words, "--gin_param"))
-
-
-def without_workdir(words: list[str]) -> list[str]:
-  return [word for word in words if not word.startswith("--workdir=")]
-
-
-# Data that a reader has; `test_configs.py` makes some for their configurations.
-OWN_DATA = re.compile("ImageFolder|TFRecords|fashion")
-TRAININGS = {shlex.join(without_workdir(words)): words for words in COMMANDS.values()
-             if experiment_of(words) in MAINS and "--" not in words
-             and not values_of(words, "--diff") and not OWN_DATA.search(shlex.join(words))}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", TRAININGS.values(), ids=list(TRAININGS))
-def test_training_command_trains(words, tmp_path, monkeypatch):
-  few = {"train.steps": 2, "train.log_every": 2, "train.eval_every": 0, "train.checkpoint_every": 0}
-  few |= NARROW.get(words[2], {"RateLimiter.start": 300, "Replicator.jit_compile": False,
-                               "train.steps_per_call": 1})
-  flags = without_workdir(words[3:])
-  monkeypatch.chdir(ROOT)
-  with pytest.raises(SystemExit) as end:
-    app.run(MAINS[words[2]], [*flags, *params(few), f"--workdir={tmp_path / 'run'}"])
-  assert end.value.code == 0
-  assert "--explain" in words or [row["step"] for row in logs.rows(tmp_path / "run")] == [2]
 
 
 def test_flags_in_the_tables_of_programs_exist(flags_of_experiments):

@@ -21,7 +21,7 @@ class Line(keras.Model):
 
   def call(self, inputs, labels=None, training=False):
     self.calls += 1
-    x = self.dense(tf.reshape(inputs, [inputs.shape[0], -1]))
+    x = self.dense(tf.reshape(inputs, [-1, np.prod(inputs.shape[1:])]))
     return tf.reshape(tf.tanh(x), [-1, *self.outputs_shape])
 
 

@@ -131,7 +131,8 @@ def test_xla_and_several_steps_a_call_do_not_change_the_training(one_device, tmp
 # An evaluation calls the policy for another number of observations than the actor. These networks
 # are large enough for that number to change how their sums are rounded.
 EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluator.episodes = 3",
-             "RateLimiter.start = 30", "Policy.sizes = (64, 64)"]
+             "RateLimiter.start = 30", "Policy.sizes = (64, 64)",
+             "EpisodeEvaluator.picture = False"]
 
 
 @pytest.mark.parametrize("agent, more", [
@@ -186,23 +187,23 @@ def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():
   actions = agent._action(observations)
   ascent, values = agent._ascent(observations, actions)
   step = 1e-2
-  for i in range(32):  # The numerical derivative of each example's value by its action.
-    above, below = (agent._ascent(observations, actions + sign * step)[1][i] for sign in (1, -1))
-    slope = float((above - below) / (2 * step))
-    expected = np.sign(slope) * min(abs(slope), agent.action_gradient_norm)
-    np.testing.assert_allclose(float(ascent[i, 0]), expected, rtol=0.1, atol=0.1)
+  # The numerical derivative of each example's value by its action.
+  above, below = (agent._ascent(observations, actions + sign * step)[1] for sign in (1, -1))
+  slope = (above - below) / (2 * step)
+  limit = agent.action_gradient_norm
+  np.testing.assert_allclose(ascent[:, 0], np.clip(slope, -limit, limit), rtol=0.1, atol=0.1)
   assert values.shape == (32,)
   assert float(tf.reduce_max(tf.norm(ascent, axis=1))) <= 1.0 + 1e-6
 
 
 def test_target_networks_are_copied_every_so_many_updates():
-  agent = make("d4pg", "wrap_optimizer.ema_every = 3")
+  agent = make("d4pg", "wrap_optimizer.ema_every = 2")
   agent.actor.collect(agent.act, 60)
   optimizer, seen = agent.optimizers["critic"], []
-  for _ in range(7):
+  for _ in range(3):
     agent()
     seen.append(optimizer.variables_updated[0].numpy())
-  np.testing.assert_array_equal(optimizer.averages[0].numpy(), seen[5])
+  np.testing.assert_array_equal(optimizer.averages[0].numpy(), seen[1])
 
 
 @pytest.mark.parametrize("agent, network", [("d4pg", "critic"), ("sac", "critics")])

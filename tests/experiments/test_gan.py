@@ -12,9 +12,8 @@ from models.gan.latents.distributions import uniform_latents
 from replicator import random
 from replicator.step import context
 from tests.experiments.line import BATCH, Line, descend, line_gan
-from tests.experiments.tiny_gans import train
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+pytestmark = pytest.mark.usefixtures("restored")
 
 
 class Classifying(Line):
@@ -28,12 +27,18 @@ class Classifying(Line):
     return outputs[:, 0], outputs[:, 1:]
 
 
+def step_of(model: GAN, size: int = 16) -> dict[str, tf.Tensor]:
+  """The scalars of one step, which is not compiled."""
+  with context.entered(tf.constant(0, tf.int64)):
+    return model({name: tf.constant(value[:size]) for name, value in BATCH.items()})
+
+
 def test_the_classes_of_samples_are_part_of_the_generators_loss(float64):
   outputs = {}
   for weight in (0.0, 0.5):
     model = line_gan(GAN, Classifying, rate=0.0, conditional=True, generator_classification=weight,
                      penalties=[gin.get_configurable("classification")()])
-    [outputs[weight]] = replicator.Replicator().run(model, BATCH)
+    outputs[weight] = step_of(model)
   with context.entered(tf.constant(0, tf.int64)):
     for _ in range(2):  # The discriminator's, then the generator's.
       z = random.normal("z", [16, 3])
@@ -50,8 +55,7 @@ def test_the_generator_has_as_many_codes_as_are_set():
   sizes = []
   model.generator.call = lambda z, labels, training: sizes.append(z.shape[0]) or Line.call(
       model.generator, z)
-  with context.entered(tf.constant(0, tf.int64)):
-    model({name: tf.constant(value[:12]) for name, value in BATCH.items()})
+  step_of(model, 12)
   assert sizes == [4, 4, 4, 8]
 
 
@@ -68,16 +72,14 @@ class Blank:
 def test_the_discriminator_sees_samples_and_images_through_the_augmentation():
   model = line_gan(GAN, augment=Blank)
   weights = model.generator.get_weights()
-  [outputs] = replicator.Replicator().run(model, BATCH)
+  outputs = step_of(model)
   for found, before in zip(model.generator.get_weights(), weights, strict=True):
     np.testing.assert_array_equal(found, before)  # Its score does not depend on it.
   assert outputs["d_accuracy"] == 0.0  # All scores are 0, on neither side.
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_an_encoder_regresses_the_codes_of_samples(replicas, float64):
-  runner = replicator.Replicator("mirrored" if replicas > 1 else "one_device",
-                                 logical_cpus=replicas)
+def test_an_encoder_regresses_the_codes_of_samples(float64):
+  runner = replicator.Replicator("mirrored", logical_cpus=2)
   with runner.scope():
     model = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
   outputs = runner.run(model, BATCH)
@@ -115,6 +117,6 @@ def test_samples_have_codes_of_the_distribution_that_is_trained():
   np.testing.assert_array_equal(codes, np.concatenate([z for z, _ in seen[3:]]))
 
 
-def test_a_classification_without_a_classifier_is_refused_in_one_line(tmp_path):
+def test_a_classification_without_a_classifier_is_refused_in_one_line():
   with pytest.raises(replicator.UsageError, match="classification: the discriminator gives scores"):
-    train(tmp_path, "gan", "train.steps = 5", "GAN.generator_classification = 0.1")
+    step_of(line_gan(GAN, generator_classification=0.1))

@@ -23,16 +23,9 @@ from tests.experiments.tiny_gans import (
 
 ONE = ["Replicator.strategy = 'one_device'"]
 CENTRAL = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
-STEPS = {"sngan": 50, "bigbigan": 20}
+FLOAT64 = ["train.precision = 'float64'", "train.steps = 10", "train.checkpoint_every = 10"]
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
-
-def float64(name: str) -> list[str]:
-  """The bindings of a training in float64 whose last step is saved."""
-  steps = STEPS.get(name, 5)
-  return ["train.precision = 'float64'", f"train.steps = {steps}",
-          f"train.checkpoint_every = {steps}"]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +36,7 @@ def one(tmp_path_factory):
   def of(name: str, *bindings: str):
     if (name, bindings) not in folders:
       folders[name, bindings] = tmp_path_factory.mktemp(name)
-      train(folders[name, bindings], name, *float64(name), *ONE, *bindings)
+      train(folders[name, bindings], name, *FLOAT64, *ONE, *bindings)
     return folders[name, bindings]
 
   return of
@@ -51,26 +44,25 @@ def one(tmp_path_factory):
 
 SLOW = pytest.mark.slow
 DIVIDED = [pytest.param("sngan", MIRRORED[2], id="sngan-2 replicas"),
-           pytest.param("sngan", MIRRORED[8], id="sngan-8 replicas", marks=SLOW),
+           pytest.param("sngan", MIRRORED[4], id="sngan-4 replicas", marks=SLOW),
            pytest.param("sngan", CENTRAL, id="sngan-central storage", marks=SLOW),
-           *(pytest.param(name, MIRRORED[4], id=f"{name}-4 replicas", marks=SLOW) for name in GANS),
+           *(pytest.param(name, MIRRORED[2], id=f"{name}-2 replicas", marks=SLOW)
+             for name in GANS if name != "sngan"),
            # Its networks have no batch statistics, which are those of a micro-batch.
            pytest.param("r3gan", ["microbatch.n = 4"], id="r3gan-micro-batches", marks=SLOW)]
 
 
 @pytest.mark.parametrize(("name", "bindings"), DIVIDED)
 def test_however_it_is_divided_the_training_is_the_same(name, bindings, one, tmp_path):
-  train(tmp_path, name, *float64(name), *bindings)
+  train(tmp_path, name, *FLOAT64, *bindings)
   assert_same_training(tmp_path, one(name))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "replicas"), [("sngan", 4), ("bigbigan", 2)])
-def test_micro_batches_with_batch_norm_are_the_same_on_any_replicas(name, replicas, one, tmp_path):
+def test_micro_batches_with_batch_norm_are_the_same_on_two_replicas(one, tmp_path):
   # Statistics cover one micro-batch over all replicas, not the full batch.
-  bindings = ["microbatch.n = 4", "train.global_batch_size = 64"]
-  train(tmp_path, name, *float64(name), *MIRRORED[replicas], *bindings)
-  assert_same_training(tmp_path, one(name, *bindings))
+  train(tmp_path, "bigbigan", *FLOAT64, *MIRRORED[2], "microbatch.n = 2")
+  assert_same_training(tmp_path, one("bigbigan", "microbatch.n = 2"))
 
 
 def launch(workdir, name: str, *bindings: str, processes: tuple[str, ...] = ("--workers=2",)):
@@ -84,10 +76,9 @@ def launch(workdir, name: str, *bindings: str, processes: tuple[str, ...] = ("--
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sngan", "bigbigan"])
-def test_two_processes_do_not_change_the_training(name, one, tmp_path):
-  launch(tmp_path, name, *float64(name), "Replicator.strategy = 'multi_worker_mirrored'")
-  assert_same_training(tmp_path, one(name))
+def test_two_processes_do_not_change_the_training(one, tmp_path):
+  launch(tmp_path, "sngan", *FLOAT64, "Replicator.strategy = 'multi_worker_mirrored'")
+  assert_same_training(tmp_path, one("sngan"))
 
 
 @pytest.mark.slow
@@ -130,7 +121,7 @@ def test_step_compiles_under_xla_with_static_shapes(name):
 
 
 @pytest.mark.parametrize("name", GANS)
-def test_the_last_update_of_the_discriminator_is_logged(name):
+def test_the_last_update_is_logged_and_samples_are_of_averaged_weights(name):
   gan = build(name)
   images = np.random.default_rng(0).integers(0, 256, [16, *GANS[name].image_shape], np.uint8)
   with context.entered(tf.constant(0, tf.int64)):  # Compiling it would take longer.
@@ -144,14 +135,8 @@ def test_the_last_update_of_the_discriminator_is_logged(name):
              for name, optimizer in gan.optimizers.items()}
   assert updates == {"discriminator": 1 if name == "r3gan" else 2, "generator": 1,
                      **({"encoder": 1} if hasattr(gan, "encoder") and gan.encoder else {})}
-
-
-@pytest.mark.parametrize("name", GANS)
-def test_samples_come_from_the_averaged_generator(name):
-  gan = build(name)
   z, labels = tf.random.normal([2, gan.latent_dim]), tf.constant([0, 1])
   before, raw = gan.generate(z, labels), gan.generator(z, labels)
-  np.testing.assert_allclose(before, raw, atol=1e-6)  # An average begins as a copy.
   for variable in gan.generator.trainable_variables:
     variable.assign_add(tf.random.normal(variable.shape))
   assert np.abs(gan.generator(z, labels) - raw).max() > 0.01

@@ -2,7 +2,6 @@
 
 import gin
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import replicator
@@ -10,9 +9,6 @@ from experiments.r3gan import R3GAN
 from replicator import random
 from replicator.step import context
 from tests.experiments.line import BATCH, IMAGES, Line, descend, line_gan
-from tests.experiments.tiny_gans import train
-
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 def r1_by_hand(discriminator: Line, images: tf.Tensor) -> tf.Tensor:
@@ -40,12 +36,10 @@ def step_by_hand(model: R3GAN) -> list[np.ndarray]:
   return [np.array(losses), *(v.numpy() for v in model.trainable_variables)]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_step_is_that_of_the_formulas(replicas, float64):
+def test_a_step_is_that_of_the_formulas_on_two_replicas(float64):
   gin.parse_config(["r1.gamma = 2.0", "r2.gamma = 2.0"])
   expected = step_by_hand(line_gan(R3GAN))
-  runner = replicator.Replicator("mirrored" if replicas > 1 else "one_device",
-                                 logical_cpus=replicas)
+  runner = replicator.Replicator("mirrored", logical_cpus=2)
   with runner.scope():
     model = line_gan(R3GAN)
   outputs = runner.run(model, BATCH)
@@ -54,16 +48,3 @@ def test_a_step_is_that_of_the_formulas(replicas, float64):
   for found, wanted in zip([np.array(losses), *(v.numpy() for v in model.trainable_variables)],
                            expected, strict=True):
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
-
-
-@pytest.mark.parametrize("bindings, message", [
-    (["r3gan.data = @Shapes", "Shapes.resolution = 48"],
-     r"R3GANGenerator.resolution = 48: R3GAN has no networks of this size"),
-    (["gamma/cosine.start = 100", "gamma/cosine.end = 50"],
-     "cosine: start = 100 and end = 50: the schedule must not end before it begins"),
-    (["r3gan.data = @Digits", "train.eval_every = 1"],
-     "ModeCoverage counts the modes of @StackedDigits"),
-])
-def test_parts_that_do_not_fit_are_refused_in_one_line(bindings, message, tmp_path):
-  with pytest.raises(replicator.UsageError, match=message):
-    train(tmp_path, "r3gan", "train.steps = 5", *bindings)

@@ -21,17 +21,21 @@ from replicator.app import config, load
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import operative
 from replicator.training.observer import Observer, Training, observed_by
-from tests.test_docs import NARROW, params
+from tests.test_docs import params
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEP = 2
-NARROW_SNGAN = {**NARROW["experiments.sngan"], "SNGAN.conditional": True}
+NARROW_LOGAN = {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625}
+NARROW_SNGAN = {**NARROW_LOGAN, "Encoder.width": 0.0625, "SNGAN.conditional": True}
+NARROW_DCGAN = {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2}
+NARROW_BIGBIGAN = {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
+                   "BigBiGANEncoder.width": 2}
 NARROW_AGENT = {"Policy.sizes": (16, 16), "Critic.sizes": (16, 16), "Replay.capacity": 80}
 EXPERIMENTS = {  # The main function, the configuration, and what makes networks small.
     "sngan": (sngan, "sngan_digits", NARROW_SNGAN),
-    "gan": (gan, "dcgan_digits", NARROW["experiments.gan"]),
-    "bigbigan": (bigbigan, "bigbigan_digits", NARROW["experiments.bigbigan"]),
-    "logan": (logan, "logan_digits", NARROW["experiments.logan"]),
+    "gan": (gan, "dcgan_digits", NARROW_DCGAN),
+    "bigbigan": (bigbigan, "bigbigan_digits", NARROW_BIGBIGAN),
+    "logan": (logan, "logan_digits", NARROW_LOGAN),
     "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT)}
 
 pytestmark = pytest.mark.usefixtures("restored")

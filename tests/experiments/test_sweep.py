@@ -29,7 +29,7 @@ sweep.params = [
     'train.eval_every = 0', 'train.checkpoint_every = 5',
     'SNGANGenerator.width = 0.125', 'SNGANDiscriminator.width = 0.125', 'Encoder.width = 0.125']
 sweep.metric = 'encoder'
-sweep.grid = {'LinearDecay.learning_rate': [4e-4, 1e-3], 'SNGAN.latent_dim': [8, 16]}
+sweep.grid = {'SNGAN.latent_dim': [8, 12, 16]}
 sweep.seeds = [1]
 """
 
@@ -93,20 +93,20 @@ def test_a_stopped_sweep_resumes_and_is_the_same_under_ray(tmp_path):
   assert process.returncode == 42, output
   assert "to resume: python -m experiments.sweep" in output
   early = done(folder)
-  assert 1 <= len(early) < 4
+  assert 1 <= len(early) < 3
 
   process = begin(path, folder)
   output, _ = process.communicate(timeout=600)
-  assert process.returncode == 0 and "4 of 4 done" in output, output
+  assert process.returncode == 0 and "3 of 3 done" in output, output
   assert not early & {line.split()[1] for line in output.splitlines() if line.startswith("done ")}
   found = numbers(folder)
-  assert [[row["step"] for row in rows] for rows in found.values()] == [[5, 10, 15, 20]] * 4
-  assert "4 of 4 done" in (folder / "sweep.html").read_text()
+  assert [[row["step"] for row in rows] for rows in found.values()] == [[5, 10, 15, 20]] * 3
+  assert "3 of 3 done" in (folder / "sweep.html").read_text()
 
   process = begin(path, tmp_path / "ray", "--runner=ray", "--sweep_param=sweep.grid = "
-                  "{'LinearDecay.learning_rate': [4e-4, 1e-3], 'SNGAN.latent_dim': [8]}")
+                  "{'SNGAN.latent_dim': [8]}")
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 0, output
   under_ray = numbers(tmp_path / "ray")
-  assert done(tmp_path / "ray") == set(under_ray) and len(under_ray) == 2
+  assert done(tmp_path / "ray") == set(under_ray) and len(under_ray) == 1
   assert under_ray == {name: found[name] for name in under_ray}

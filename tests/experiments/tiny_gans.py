@@ -17,7 +17,7 @@ SCALARS = {"discriminator", "generator", "encoder", "penalty", "latent_cost", "c
            "d_accuracy", "sample_variance", "data_variance"}
 TRAIN = ["train.log_every = 1", "train.eval_every = 0", "train.checkpoint_every = 0"]
 MIRRORED = {n: ["Replicator.strategy = 'mirrored'", f"Replicator.logical_cpus = {n}"]
-            for n in (2, 4, 8)}
+            for n in (2, 4)}
 
 
 class TinyGAN(NamedTuple):

@@ -125,34 +125,6 @@ VALUES = [  # Further gin files, parameters, and the line.
      "ImageFolder.path = 'flat': no image in any sub-folder, but 2 in the folder itself. Expected "
      "one sub-folder of images per class, such as cats/001.jpg and dogs/001.jpg; images without "
      "classes may all be in one sub-folder, such as flat/all."),
-    ([FOLDER], ["ImageFolder.path = '~/flat'"],  # The home directory is expanded.
-     "ImageFolder.path = '~/flat': no image in any sub-folder, but 2 in the folder itself. ..."),
-    ([FOLDER], ["ImageFolder.path = 'images.zip'"],
-     "ImageFolder.path = 'images.zip': is a file. Use ImageZip if it is a ZIP archive, or write "
-     "the path of a folder with one sub-folder of images per class, such as cats/001.jpg and "
-     "dogs/001.jpg."),
-    ([FOLDER], ["ImageFolder.path = 'torn'"],
-     "torn/cats/a.jpg cannot be read as an image (...). To skip such files, set "
-     "ImageFolder.on_error = 'skip'."),
-    ([FOLDER], ["ImageFolder.path = 'labeled'", "ImageFolder.labels = '999.csv'"],
-     "labeled/999.csv: has labels for 999 of 1,000 images; 007.png has none. Add it, or remove the "
-     "image"),
-    ([FOLDER], ["ImageFolder.path = 'labeled'", "ImageFolder.labels = 'twice.csv'"],
-     "labeled/twice.csv: has more than one label for 007.png; leave one"),
-    ([], ["sngan.data = @ImageZip", "ImageZip.resolution = 8", "ImageZip.path = 'text.zip'"],
-     "ImageZip.path = 'text.zip': is not a ZIP archive (...); copy it again"),
-    ([], ["sngan.data = @ImageZip", "ImageZip.resolution = 8", "ImageZip.path = 'torn.zip'"],
-     "ImageZip.path = 'torn.zip': is a truncated ZIP archive, without its end (...); copy it "
-     "again"),
-    ([], ["sngan.data = @ImageArrays", "ImageArrays.path = 'packed.npz'"],
-     "packed.npz: images is compressed, and cannot be read in parts; write the archive with "
-     "numpy.savez, not numpy.savez_compressed"),
-    ([], ["sngan.data = @TFRecords", "TFRecords.resolution = 8", "TFRecords.path = 'swapped'"],
-     "swapped/images-00001-of-00002.tfrecord: images-00001-of-00002.npz is the index of another "
-     "file, or the file changed since it was indexed; copy it again, or convert again"),
-    ([], ["sngan.data = @TFRecords", "TFRecords.resolution = 8", "TFRecords.path = 'changed'"],
-     "changed/images-00001-of-00002.tfrecord: images-00001-of-00002.npz is the index of another "
-     "file, or the file changed since it was indexed; copy it again, or convert again"),
 ]
 
 

@@ -17,7 +17,7 @@ FLOORS = [
     {"metrics.comparison", "metrics.table"},
     {"metrics.cache", "metrics.memorization"},
     {"gan.evaluation"},
-    {"export"},
+    {"export", "gan.gans"},
 ]
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 FILES = {file: tree for file, tree in TREES.items()

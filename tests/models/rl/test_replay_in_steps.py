@@ -42,18 +42,16 @@ def run(replica: Replicator, **settings) -> tuple[list, list]:
                  for copy in copies_of(level)]
 
 
-@functools.cache
-def run_on_one_device(priority_exponent: float) -> tuple[list, list]:
-  return run(Replicator("one_device"), priority_exponent=priority_exponent)
+one_device = functools.cache(lambda exponent: run(Replicator("one_device"),
+                                                  priority_exponent=exponent))
 
 
-@pytest.mark.parametrize("strategy, count, jit, priority_exponent", [
-    ("mirrored", 2, False, 0.0), ("mirrored", 2, False, 0.8), ("mirrored", 4, False, 0.8),
-    ("central_storage", 2, False, 0.8), ("default", None, True, 0.8)])
-def test_replicas_together_sample_what_one_does(strategy, count, jit, priority_exponent):
-  expected, levels = run_on_one_device(priority_exponent)
+@pytest.mark.parametrize("strategy, count, priority_exponent", [
+    ("mirrored", 2, 0.0), ("mirrored", 4, 0.8), ("central_storage", 2, 0.8)])
+def test_replicas_together_sample_what_one_does(strategy, count, priority_exponent):
+  expected, levels = one_device(priority_exponent)
   assert any((draw[5] < 1).any() for draw in expected) == (priority_exponent > 0)
-  found, copies = run(Replicator(strategy, logical_cpus=count, jit_compile=jit),
+  found, copies = run(Replicator(strategy, logical_cpus=count),
                       priority_exponent=priority_exponent)
   for one, other in zip(expected, found, strict=True):
     for right, value in zip(one, other, strict=True):
@@ -115,8 +113,7 @@ def test_outside_a_step_the_copies_of_all_replicas_change():
     np.testing.assert_allclose(copy[0, :3], [1, 3, 1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("now", [1, 2])
-def test_a_restored_replay_continues_as_if_never_interrupted(now, tmp_path):
+def test_a_restored_replay_continues_on_other_replicas_as_if_never_interrupted(tmp_path):
   def learner(replicas: int) -> tuple[Learner, Replicator]:
     replica = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
     with replica.scope():
@@ -128,7 +125,7 @@ def test_a_restored_replay_continues_as_if_never_interrupted(now, tmp_path):
   checkpoints = checkpoint.Checkpoints(tmp_path, step, replica)
   checkpoints.save(1, {})
   checkpoints.wait()
-  other, others = learner(now)
+  other, others = learner(2)
   other.replay.insert(random_timesteps(7, 2, seed=9))
   checkpoint.Checkpoints(tmp_path, other, others).restore()
   for run_by in (others, replica):

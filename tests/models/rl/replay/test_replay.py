@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.rl.replay import timesteps
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import UsageError
@@ -72,12 +71,12 @@ def test_a_truncated_and_a_terminated_episode_by_hand():
   assert (drawn.weight.numpy() == 1).all()
 
 
-@pytest.mark.parametrize("prioritized", [False, True])
-@pytest.mark.parametrize("n_step, streams, capacity", [(1, 1, 7), (3, 4, 200), (5, 3, 60)])
+@pytest.mark.parametrize("n_step, streams, capacity, priority_exponent", [
+    (1, 1, 7, 0.7), (3, 4, 200, 0.0), (5, 3, 60, 0.7)])
 def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
-    n_step, streams, capacity, prioritized):
+    n_step, streams, capacity, priority_exponent):
   replay = Replay((2,), 1, streams, capacity=capacity, n_step=n_step, discount=0.9,
-                  priority_exponent=0.7 if prioritized else 0.0)
+                  priority_exponent=priority_exponent)
   reference = Reference(streams, replay.stream_capacity, n_step, 0.9)
   rng = np.random.default_rng(n_step)
   for i, m in enumerate([1, 0, 30, 1, 2, 3, 5, 8, 2 * capacity, *rng.integers(0, 20, 12)]):
@@ -162,7 +161,3 @@ def test_timesteps_that_do_not_fit_are_refused_together(change, message):
 def test_settings_that_cannot_work_are_refused(settings, message):
   with pytest.raises(UsageError, match=message):
     Replay((2,), 1, 1, **settings)
-
-
-def test_flags_are_those_that_actors_write():
-  assert (timesteps.CONTINUES, timesteps.TERMINATED, timesteps.END) == (0, 1, 2)

@@ -1,0 +1,48 @@
+"""The parts that GANs of all kinds share: their training, and images of averaged weights."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import replicator
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
+from models.vision import sources  # noqa: F401  (for gin)
+from models.vision.images.image_source import ImageSource, to_unit_range
+
+
+def train(make_gan: Callable[[tuple[int, int, int], int], Any], data: Callable[[], ImageSource],
+          workdir: str) -> None:
+  """Trains a GAN on all images of a source, or resumes the run in `workdir`.
+
+  `make_gan` makes the step from the shape of an image and the number of classes.
+  """
+  source = data()
+  replicator.train(lambda: make_gan(source.image_shape, source.num_classes), source,
+                   SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+
+
+@replicator.any_batch_size
+def generate(gan: Any, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+  """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`.
+
+  A step that has `generator` and `optimizers` takes this as its method: `generate = gans.generate`.
+  """
+  with gan.optimizers["generator"].averaged_weights():
+    return gan.generator(z, labels, training=False)
+
+
+@tf.function(autograph=False)
+def reconstruct(gan: Any, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+  """Images decoded from their codes, a method too: uint8 `[n, h, w, c]`, int32 `[n]` -> floating.
+
+  Raises:
+    UsageError: the step has no encoder.
+  """
+  if not gan.encoder:
+    raise replicator.UsageError(f"{type(gan).__name__}.encoder = None: without an encoder nothing "
+                                "is reconstructed")
+  images = to_unit_range(images, keras.config.floatx())
+  return gan.generate(gan.encoder(images, training=False), labels)
