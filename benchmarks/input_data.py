@@ -45,13 +45,14 @@ def make_sources(root: pathlib.Path, names: Collection[str], resolution: int) ->
   """Makes the data of the named sources from `ROOT/folder`."""
   from models.vision.convert import convert
   from models.vision.files.image_folder import list_folder
-  from models.vision.images.encoded_images import decode_many
+  from models.vision.images.encoded_images import DecodedImages
+  from models.vision.images.image_source import read
   files = list_folder(str(root / "folder"))
   with zipfile.ZipFile(root / "zip.zip", "w") as archive:
     for file in files.files():
       archive.write(file, pathlib.Path(file).relative_to(root / "folder"))
   convert(files, str(root / "tfrecords"), _SHARDS)
-  images, _ = decode_many(files, range(len(files.labels)), (resolution, resolution, 3), None)
+  images, _ = read(DecodedImages(files, resolution), np.arange(len(files.labels)))
   (root / "arrays").mkdir()
   np.save(root / "arrays" / "images.npy", images)
   np.save(root / "arrays" / "labels.npy", files.labels)

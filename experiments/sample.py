@@ -4,7 +4,7 @@
         [--step=N|best] [--classes=3,7] [--truncation=0.5] [--seed=S] [--count=N]
     python -m experiments.sample --run=RUN --out=walk.png|walk.webp --interpolate
         [--seed=1,2,...] [--classes=3,7,...] [--count=N]
-    python -m experiments.sample --run=RUN --out=pairs.png --reconstruct=FOLDER [--classes=C]
+    python -m experiments.sample --run=RUN --out=pairs.png --reconstruct=DATA [--classes=C]
 
 The run may be of any experiment whose step `models.gan.evaluation.sampling` can call. The same
 seed gives the same image at the same place, whatever the count.
@@ -25,8 +25,9 @@ import numpy as np
 import tensorflow as tf
 
 from models.gan.evaluation import sampling
-from models.vision.files import image_folder
+from models.metrics.images import image_sets
 from models.vision.images import grid, write
+from models.vision.images.decode import as_array, as_image
 from replicator import UsageError, rerun
 from replicator.app import load
 from replicator.console import command
@@ -61,8 +62,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   modes = parser.add_mutually_exclusive_group()
   modes.add_argument("--interpolate", action="store_true",
                      help="walk between the seeds, or between the classes")
-  modes.add_argument("--reconstruct", metavar="FOLDER",
-                     help="pairs of the images of a folder and their reconstructions")
+  modes.add_argument("--reconstruct", metavar="DATA",
+                     help="pairs of images and their reconstructions, from a folder, a .zip, ...")
   add_loading_flags(parser)
   flags = parser.parse_args(words)
   _check(flags)
@@ -196,11 +197,15 @@ def _interpolate(gan: Any, flags: argparse.Namespace, status: Status) -> str:
 
 
 def _reconstruct(gan: Any, flags: argparse.Namespace, status: Status) -> str:
-  images, found = image_folder.read_folder(flags.reconstruct, sampling.image_shape(gan),
-                                     flags.count or _ROWS * _ROWS // 2)
+  resolution, _, channels = sampling.image_shape(gan)
+  found = image_sets.open_set(flags.reconstruct, resolution)
+  count = min(flags.count or _ROWS * _ROWS // 2, found.size)
+  images = image_sets.pick(found, np.arange(count))
+  if channels == 1:
+    images = np.stack([as_array(as_image(image).convert("L")) for image in images])
   decoded = sampling.reconstruct(gan, images, flags.classes)
   write.write_picture(flags.out, grid.paired_grid(images, decoded, _ROWS // 2))
-  return f"reconstructions of {len(images)} of the {found} images in {flags.reconstruct}"
+  return f"reconstructions of {count} of the {found.size} images in {flags.reconstruct}"
 
 
 if __name__ == "__main__":

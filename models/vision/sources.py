@@ -46,7 +46,7 @@ def open_encoded(path: str, labels: str | None = None, needs_classes: bool = Tru
       Hugging Face, with `@SPLIT` behind unless it is `train`.
     labels: the file of the labels of a folder of images, as `ImageFolder` takes it.
     needs_classes: whether images of a folder or archive that are in no class are refused or left
-      out. Otherwise images are at any depth, and `labels.if_any` says of which classes.
+      out. Otherwise images are at any depth, and `labels.of_layout` says of which classes.
 
   Raises:
     UsageError: there are none.

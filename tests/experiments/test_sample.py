@@ -199,7 +199,7 @@ REFUSED = {
     "--out=x.png --interpolate": "--interpolate: write between what: --seed=1,2 or --classes=3,7",
     "--out=x.png --interpolate --seed=1,2 --count=1": "--count=1: must be at least 2",
     "--out=x.png --interpolate --seed=1,2,3 --classes=1,2": "no path through 3 seeds and 2 classes",
-    "--out=x.png --reconstruct=gone": "gone: no such folder; write the path of a folder of images",
+    "--out=x.png --reconstruct=gone": "gone: no such folder or file; write a folder",
     "--out=x.png --reconstruct=docs": "the generator needs the classes of the images",
     "--out=x.png --reconstruct=docs --seed=1": "--reconstruct: draws no codes",
     "--out=x.png --reconstruct=docs --interpolate": "not allowed with argument",

@@ -6,7 +6,6 @@ from typing import Any
 
 import gin
 import numpy as np
-from absl import logging
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
@@ -38,8 +37,6 @@ class HuggingFace(DecodedImages):
         column, or an image cannot be decoded.
     """
     super().__init__(ArrowImages(path, split, image, label), resolution, on_error, memory_limit)
-    logging.info("HuggingFace found %d images of %d classes in %s",
-                 self.size, self.num_classes, path)
 
 
 class ArrowImages:

@@ -6,7 +6,6 @@ from pathlib import Path
 import gin
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from models.vision.files.image_zip import content_offset
 from models.vision.images import labels as labels_lib
@@ -42,12 +41,9 @@ class ImageArrays:
     self._images = self._checked_images(images)
     self.size, *shape = self._images.shape
     self.image_shape = tuple(shape)
-    found: labels_lib.Labels = ((np.zeros(self.size, np.int32), ("all",)) if labels is None
-                                else self._checked_labels(labels))
-    self._labels, self.class_names = found
+    self._labels, self.class_names = (labels_lib.of_one(self.size) if labels is None
+                                      else self._checked_labels(labels))
     self.num_classes = len(self.class_names)
-    logging.info("ImageArrays found %d images of %d classes in %s",
-                 self.size, self.num_classes, path)
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": ...}`."""

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import gin
 import numpy as np
-from absl import logging
 
 from models.vision.images import labels as labels_lib
-from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, decode_many
+from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
 from replicator import UsageError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
@@ -56,10 +55,7 @@ class ImageFolder(DecodedImages):
         label for each image, a file cannot be decoded (or none can), or an argument has a wrong
         value.
     """
-    files = list_folder(path, labels)
-    super().__init__(files, resolution, on_error, memory_limit)
-    logging.info("ImageFolder found %d images of %d classes in %s",
-                 self.size, self.num_classes, path)
+    super().__init__(list_folder(path, labels), resolution, on_error, memory_limit)
 
 
 class ImageFiles:
@@ -87,36 +83,10 @@ class ImageFiles:
     return map(os.fsdecode, self._names)
 
 
-def read_folder(path: str, image_shape: tuple[int, int, int], count: int
-                ) -> tuple[np.ndarray, int]:
-  """The first images anywhere in a folder, as an `ImageFolder` reads them.
-
-  Args:
-    path: the folder; its files are sorted by their paths.
-    image_shape: (height, width, channels) that they get; one channel is the luminance.
-    count: how many to read at most.
-
-  Returns:
-    uint8 `[n, *image_shape]`, and the number of images in the folder.
-
-  Raises:
-    UsageError: there is no such folder, it has no image, or one cannot be decoded.
-  """
-  root = Path(path).expanduser()
-  if not root.is_dir():
-    raise UsageError(f"{path}: no such folder; write the path of a folder of images")
-  files = images_under(root)
-  if not files:
-    raise UsageError(f"{path}: has no images (file types: {' '.join(SUFFIXES)})")
-  first = ImageFiles(path, files[:count], np.zeros(len(files[:count])), ("all",))
-  images, _ = decode_many(first, range(len(first.labels)), image_shape, "ImageFolder")
-  return images, len(files)
-
-
 def list_folder(path: str, labels: str | None = None, needs_classes: bool = True) -> ImageFiles:
   """The image files of an `ImageFolder`, in order; raises a UsageError if there are none.
 
-  Without `needs_classes`, they are all images at any depth, with the labels of `labels.if_any`.
+  Without `needs_classes`, they are all images at any depth; see `labels.of_layout`.
   """
   root, setting = Path(path).expanduser(), f"ImageFolder.path = {str(path)!r}"
   if root.is_file():
@@ -124,57 +94,35 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
                      f"path of a folder with {_LAYOUT}.")
   if not root.is_dir():
     raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}.")
-  listed = root / labels_lib.JSON
-  if not needs_classes:
-    return _of_any_layout(path, root, listed.read_bytes() if listed.is_file() else None)
-  if labels is None and listed.is_file():
-    labels = labels_lib.JSON
+  files = sorted(file for file in root.rglob("*") if is_image(file) and file.is_file())
+  if not files:
+    raise UsageError(f"{setting if needs_classes else path}: has no images (file types: "
+                     f"{' '.join(SUFFIXES)})")
+  names = [file.relative_to(root).as_posix() for file in files]
   if labels is not None:
-    return _labeled(path, root, labels)
-  by_class = {folder.name: images_under(folder) for folder in sorted(root.iterdir())
-              if folder.is_dir() and not folder.name.startswith(".")}
-  by_class = {name: files for name, files in by_class.items() if files}
-  if not by_class and (flat := images_under(root)):
-    raise UsageError(f"{setting}: no image in any sub-folder, but {len(flat):,} in the folder "
+    return ImageFiles(str(path), files, *_labels_in(root, labels, names))
+  listed = root / labels_lib.JSON
+  kept, found = labels_lib.of_layout(
+      names, listed.read_bytes() if listed.is_file() else None, str(listed), needs_classes)
+  if not kept:
+    raise UsageError(f"{setting}: no image in any sub-folder, but {len(files):,} in the folder "
                      f"itself. Expected {_LAYOUT}; images without classes may all be in one "
                      f"sub-folder, such as {root.name}/all.")
-  if not by_class:
-    raise UsageError(f"{setting}: no image in any sub-folder. Expected {_LAYOUT} (file types: "
-                     f"{' '.join(SUFFIXES)}).")
-  counts = [len(files) for files in by_class.values()]
-  files = [file for files in by_class.values() for file in files]
-  return ImageFiles(str(path), files, np.repeat(np.arange(len(counts)), counts), tuple(by_class))
+  return ImageFiles(str(path), [files[i] for i in kept], *found)
 
 
-def _of_any_layout(path: str, root: Path, listed: bytes | None) -> ImageFiles:
-  """All image files of a folder; `listed` is the content of its `dataset.json`, if it has one."""
-  files = images_under(root)
-  if not files:
-    raise UsageError(f"{path}: has no images (file types: {' '.join(SUFFIXES)})")
-  names = [image.relative_to(root).as_posix() for image in files]
-  return ImageFiles(str(path), files, *labels_lib.if_any(listed, names))
-
-
-def _labeled(path: str, root: Path, labels: str) -> ImageFiles:
-  """The image files of a folder with a file of labels."""
+def _labels_in(root: Path, labels: str, names: list[str]) -> labels_lib.Labels:
+  """The labels of image files by their names, from a file of labels."""
   setting, file = f"ImageFolder.labels = {labels!r}", root / Path(labels).expanduser()
   if file.suffix not in (".csv", ".json"):
     raise UsageError(f"{setting}: write the name of a .csv or a .json file")
   if not file.is_file():
     raise UsageError(f"{setting}: no such file in {root}; write the path of a file of labels, from "
                      "the folder on")
-  files = images_under(root)
-  if not files:
-    raise UsageError(f"ImageFolder.path = {str(path)!r}: has no images (file types: "
-                     f"{' '.join(SUFFIXES)})")
-  names = [image.relative_to(root).as_posix() for image in files]
   read = labels_lib.from_csv if file.suffix == ".csv" else labels_lib.from_json
-  found = read(file.read_bytes(), names, str(file))
-  return ImageFiles(str(path), files, *(found or (np.zeros(len(files), np.int32), ("all",))))
+  return read(file.read_bytes(), names, str(file)) or labels_lib.of_one(len(names))
 
 
-def images_under(folder: Path) -> list[Path]:
-  """The image files at any depth, in sorted order, without those whose names begin with a dot."""
-  return sorted(file for file in folder.rglob("*")
-                if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-                and file.is_file())
+def is_image(path: PurePath) -> bool:
+  """Whether it is the path of an image file, by its name, which does not begin with a dot."""
+  return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")

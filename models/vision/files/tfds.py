@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import gin
 import numpy as np
-from absl import logging
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
@@ -43,7 +42,6 @@ class TFDS(DecodedImages):
     """
     super().__init__(PreparedImages(name, split, data_dir, image, label), resolution, on_error,
                      memory_limit)
-    logging.info("TFDS found %d images of %d classes in %s", self.size, self.num_classes, name)
 
 
 class PreparedImages:

@@ -90,13 +90,15 @@ class DecodedImages:
     self.class_names = encoded.class_names
     self.encoded = encoded
     self._skips = on_error == "skip"
-    self._skipped: set[int] = set()
+    self._skipped: dict[int, str] = {}  # The reasons, by the number of the image.
     self._lock = threading.Lock()
     self._numbers: Sequence[int] = range(self.size)  # The examples, as `encoded` counts them.
     self._kept = (self._decode_all() if self.size * np.prod(self.image_shape) <= memory_limit
                   else None)
     if self._kept:
       self.size = self._kept.size
+    logging.info("%s found %d images of %d classes in %s", self._owner, self.size,
+                 self.num_classes, encoded.path)
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The examples at int64 `index` [] or [n].
@@ -121,87 +123,54 @@ class DecodedImages:
 
   def _draw(self, index: np.ndarray, read: Callable[[bytes], np.ndarray]
             ) -> tuple[np.ndarray, np.ndarray]:
-    """An image as `read` makes it of the file, and its label."""
+    """An image as `read` makes it of the file, or of the next that can be read, and its label."""
     for further in range(self.size):
       i = self._numbers[(int(index) + further) % self.size]
-      try:
-        return read(self.encoded.read(i)), np.asarray(self.encoded.labels[i], np.int32)
-      except UsageError:
-        raise
-      except Exception as error:
-        if not self._skips:
-          raise _unreadable(self.encoded.name(i), reason_of(error), self._owner) from error
-        self._count(i, reason := reason_of(error))
-    raise self._none_readable(i, reason)
+      image = self._image(i, read)
+      if image is not None:
+        return image, np.asarray(self.encoded.labels[i], np.int32)
+    raise self._none_readable()
 
-  def _none_readable(self, index: int, reason: str) -> UsageError:
-    return UsageError(f"{self._owner}.path = {self.encoded.path!r}: none of its {self.size:,} "
-                      f"image files can be read, such as {self.encoded.name(index)} ({reason}).")
-
-  def _count(self, index: int, reason: str) -> None:
-    with self._lock:
-      if index not in self._skipped:
-        self._skipped.add(index)
-        logging.warning("%s skips %s, which cannot be read (%s): %d of %d images so far",
-                        self._owner, self.encoded.name(index), reason, len(self._skipped),
-                        self.size)
-
-  def _decode_all(self) -> InMemoryImages:
-    encoded, count = self.encoded, self.size
-    images, failures = decode_many(encoded, range(count), self.image_shape,
-                                   None if self._skips else self._owner)
-    labels = encoded.labels
-    if len(failures) == count:
-      raise self._none_readable(0, failures[0])
-    if failures:
-      self._numbers = np.delete(np.arange(count), list(failures)).tolist()
-      images, labels = np.delete(images, list(failures), 0), np.delete(labels, list(failures))
-      names = ", ".join(encoded.name(i) for i in list(failures)[:3])
-      logging.warning("%s skipped %d of %d files that cannot be read: %s%s", self._owner,
-                      len(failures), count, names, ", ..." if len(failures) > 3 else "")
-    return InMemoryImages(images, labels, self.class_names)
-
-
-def decode_many(encoded: EncodedImages, indices: Sequence[int],
-                image_shape: tuple[int, int, int], stops_for: str | None
-                ) -> tuple[np.ndarray, dict[int, str]]:
-  """Decodes images with a pool of threads.
-
-  Args:
-    encoded: the images.
-    indices: which, n of them.
-    image_shape: (height, width, channels) that they get.
-    stops_for: the gin name of the source that stops at an image that cannot be decoded; or None.
-
-  Returns:
-    uint8 `[n, *image_shape]`, and the reasons why others could not be decoded, by position.
-
-  Raises:
-    UsageError: an image cannot be decoded; the line names the first.
-  """
-  images = np.empty([len(indices), *image_shape], np.uint8)
-  failures: dict[int, str] = {}
-
-  def at(position: int) -> str:
+  def _image(self, i: int, read: Callable[[bytes], np.ndarray]) -> np.ndarray | None:
+    """An image of `encoded` as `read` makes it of the file; None if it is to be skipped."""
     try:
-      images[position] = decode(encoded.read(indices[position]), image_shape)
+      return read(self.encoded.read(i))
     except UsageError:
       raise
     except Exception as error:
-      return reason_of(error)
-    return ""
+      name, reason = self.encoded.name(i), reason_of(error)
+      if not self._skips:
+        raise UsageError(f"{name} cannot be read as an image ({reason}). To skip such files, set "
+                         f"{self._owner}.on_error = 'skip'.") from error
+    with self._lock:
+      if i not in self._skipped:
+        self._skipped[i] = reason
+        logging.warning("%s skips %s, which cannot be read (%s): %d of %d images so far",
+                        self._owner, name, reason, len(self._skipped), self.size)
+    return None
 
-  for position, failure in enumerate(map_in_threads(at, range(len(indices)))):
-    if failure and stops_for:
-      raise _unreadable(encoded.name(indices[position]), failure, stops_for)
-    if failure:
-      failures[position] = failure
-  return images, failures
+  def _none_readable(self) -> UsageError:
+    first = min(self._skipped)
+    return UsageError(f"{self._owner}.path = {self.encoded.path!r}: none of its {self.size:,} "
+                      f"image files can be read, such as {self.encoded.name(first)} "
+                      f"({self._skipped[first]}).")
 
+  def _decode_all(self) -> InMemoryImages:
+    images, labels = np.empty([self.size, *self.image_shape], np.uint8), self.encoded.labels
 
-def _unreadable(name: str, reason: str, owner: str) -> UsageError:
-  return UsageError(f"{name} cannot be read as an image ({reason}). To skip such files, set "
-                    f"{owner}.on_error = 'skip'.")
+    def keep(i: int) -> bool:
+      image = self._image(i, lambda file: decode(file, self.image_shape))
+      if image is not None:
+        images[i] = image
+      return image is not None
+
+    is_kept = np.array(list(map_in_threads(keep, range(self.size))))
+    if not is_kept.any():
+      raise self._none_readable()
+    if not is_kept.all():
+      self._numbers = np.flatnonzero(is_kept).tolist()
+      images, labels = images[is_kept], labels[is_kept]
+    return InMemoryImages(images, labels, self.class_names)
 
 
 def reason_of(error: Exception) -> str:

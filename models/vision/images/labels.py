@@ -133,16 +133,36 @@ def from_folders(names: Sequence[str]) -> Labels:
   return labels.astype(np.int32), tuple(map(str, classes))
 
 
-def if_any(content: bytes | None, names: Sequence[str]) -> Labels:
-  """Labels of files that need none: listed, by folder, or all of the class `all`.
+def of_one(count: int) -> Labels:
+  """The labels of so many files that are all of the class `all`."""
+  return np.zeros(count, np.int32), ("all",)
+
+
+def of_layout(names: Sequence[str], listed: bytes | None, what: str, needs_classes: bool
+              ) -> tuple[list[int], Labels]:
+  """The numbers of the files that have a class, and the labels of these.
 
   Args:
-    content: of `dataset.json`, if there is one. A list that does not fit the files is no list.
-    names: of the files, n, with their folders. Folders are classes if every file is in one.
+    names: of the files, n, with their folders.
+    listed: the content of `dataset.json`, which has their labels, if there is one. Without it, the
+      first folders are classes.
+    what: `dataset.json`, in words for errors.
+    needs_classes: whether files in no folder, and in folders whose names begin with a dot, are left
+      out. Otherwise all files are of the class `all` if one is in no folder, or if the list does
+      not fit the files.
+
+  Raises:
+    UsageError: files need classes, and the list does not fit.
   """
-  of_one = np.zeros(len(names), np.int32), ("all",)
+  everything = list(range(len(names)))
+  if needs_classes and listed is not None:
+    return everything, from_json(listed, names, what) or of_one(len(names))
+  if needs_classes:
+    kept = [i for i, name in enumerate(names) if "/" in name and not name.startswith(".")]
+    return kept, from_folders([names[i] for i in kept])
   try:
-    listed = from_json(content, names, JSON) if content is not None else None
+    labels = from_json(listed, names, what) if listed is not None else None
   except UsageError:
-    return of_one
-  return listed or (from_folders(names) if all("/" in name for name in names) else of_one)
+    return everything, of_one(len(names))
+  in_folders = all("/" in name for name in names)
+  return everything, labels or (from_folders(names) if in_folders else of_one(len(names)))

@@ -1,7 +1,6 @@
 """TFRecord shards of images as a source with random access."""
 
 import gin
-from absl import logging
 
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
 from models.vision.shards.sharded_images import ShardedImages
@@ -41,5 +40,3 @@ class TFRecords(DecodedImages):
                          "their own sizes")
       resolution = shape[0]
     super().__init__(images, resolution, on_error, memory_limit, channels=shape[2] if shape else 3)
-    logging.info("TFRecords found %d images of %d classes in %s",
-                 self.size, self.num_classes, path)

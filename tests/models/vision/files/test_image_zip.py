@@ -6,14 +6,12 @@ import zipfile
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from models.vision.files.image_folder import ImageFolder
 from models.vision.files.image_zip import ImageZip
-from models.vision.images import write
 from models.vision.images.image_source import read
-from replicator.errors import UsageError, chain_of
+from replicator.errors import UsageError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
 
@@ -50,13 +48,6 @@ def test_the_layout_of_stylegan(tmp_path):
   images, found = all_of(source)
   np.testing.assert_array_equal(images, IMAGES)
   assert found.tolist() == [0, 2, 0, 2, 0]
-
-
-def test_what_this_project_writes_is_read(tmp_path):
-  write.write_zip(tmp_path / "a.zip", [(IMAGES, np.array([3, 1, 0, 2, 3]))])
-  images, labels = all_of(ImageZip(str(tmp_path / "a.zip"), 8))
-  np.testing.assert_array_equal(images, IMAGES)
-  assert labels.tolist() == [3, 1, 0, 2, 3]
 
 
 @pytest.mark.parametrize("around", ["", "photos/"])
@@ -102,18 +93,16 @@ def test_a_missing_label_is_refused(tmp_path):
       f"{path}: dataset.json: has labels for 1 of 2 images; 1.png has none.")
 
 
-@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
-def test_an_image_that_changed_is_named_or_skipped(limit, tmp_path):
+def test_an_image_that_changed_is_named_or_skipped(tmp_path):
   path = tmp_path / "a.zip"
   make_zip(path, {f"a/{i}.png": encoded(image) for i, image in enumerate(IMAGES)})
   content = bytearray(path.read_bytes())
   content[content.index(encoded(IMAGES[1])) + 50] ^= 1
   path.write_bytes(content)
-  with pytest.raises((UsageError, tf.errors.OpError)) as error:
-    all_of(ImageZip(str(path), 8, memory_limit=limit))
-  assert str(chain_of(error.value)[-1]).startswith(
+  with pytest.raises(UsageError) as error:
+    all_of(ImageZip(str(path), 8))
+  assert str(error.value).startswith(
       f"{path}: a/1.png cannot be read as an image (its checksum is wrong: the archive is torn, or "
       "it has changed). To skip such files, set ImageZip.on_error = 'skip'.")
-  images, _ = all_of(ImageZip(str(path), 8, on_error="skip", memory_limit=limit))
-  rest = IMAGES[[0, 2, 2, 3, 4] if limit == 0 else [0, 2, 3, 4]]
-  np.testing.assert_array_equal(images, rest)
+  images, _ = all_of(ImageZip(str(path), 8, on_error="skip"))
+  np.testing.assert_array_equal(images, IMAGES[[0, 2, 3, 4]])
