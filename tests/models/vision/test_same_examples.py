@@ -88,11 +88,11 @@ def test_both_sources_show_every_image_once_an_epoch_and_never_the_same_way(expe
              for seen in expected for row in range(BATCH) for what in ("class", "checksum"))
 
 
-def test_a_run_that_is_killed_ten_times_sees_the_same(images, expected, start, tmp_path):
-  moment, arguments = random.Random(0), words(images, tmp_path, 100, "train.checkpoint_every = 2")
+def test_a_run_that_is_killed_five_times_sees_the_same(images, expected, start, tmp_path):
+  moment, arguments = random.Random(0), words(images, tmp_path, 60, "train.checkpoint_every = 2")
   log = tmp_path / "metrics.jsonl"
   count = lambda: log.read_bytes().count(b"\n") if log.exists() else 0
-  for _ in range(10):
+  for _ in range(5):
     until = count() + moment.randint(1, 10)
     process = start(arguments)
     while process.is_alive() and count() < until:
@@ -103,22 +103,20 @@ def test_a_run_that_is_killed_ten_times_sees_the_same(images, expected, start, t
   process = start(arguments)
   process.join()
   assert process.exitcode == 0
-  assert_as_expected(tmp_path, expected)
+  assert_as_expected(tmp_path, expected[:60])
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_replicas_see_the_same_global_batches(replicas, images, expected, start, tmp_path):
+def test_replicas_see_the_same_global_batches(images, expected, start, tmp_path):
   process = start(words(images, tmp_path, 6, "Replicator.strategy = 'mirrored'",
-                        f"Replicator.logical_cpus = {replicas}"))
+                        "Replicator.logical_cpus = 4"))
   process.join()
   assert process.exitcode == 0
   assert_as_expected(tmp_path, expected[:6])
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_processes_see_the_same_global_batches(workers, images, expected, tmp_path):
+def test_processes_see_the_same_global_batches(images, expected, tmp_path):
   done = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", f"--workers={workers}", "--", sys.executable,
+      [sys.executable, "-m", "replicator.launch", "--workers=3", "--", sys.executable,
        "-m", drawn_images.__name__,
        *words(images, tmp_path, 6, "Replicator.strategy = 'multi_worker_mirrored'")],
       cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)

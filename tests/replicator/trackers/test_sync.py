@@ -147,8 +147,7 @@ def test_pictures_come_with_their_steps_and_also_alone(workdir):
 # ---- Trackers that fail -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("method", ["begin", "log"])
+@pytest.mark.parametrize("method, stored", [("begin", False), ("log", True)])
 def test_a_failure_is_said_once_and_made_good(method, stored, workdir):
   memory, healthy = Memory(), Memory()
   called = 0

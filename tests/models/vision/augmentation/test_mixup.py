@@ -23,7 +23,7 @@ def mixed(mix) -> list[np.ndarray]:
     return [x.numpy() for x in mix(tf.constant(IMAGES), tf.constant(ONE_HOT))]
 
 
-@pytest.mark.parametrize("alpha", [0.2, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("alpha", [0.2, 3.0])
 def test_shares_have_the_beta_distribution(alpha):
   with context.entered(tf.constant(0, tf.int64)):
     shares = mixup._shares("test", tf.zeros([20_000, 1, 1, 1], tf.float64), alpha).numpy()

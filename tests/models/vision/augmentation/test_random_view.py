@@ -66,10 +66,9 @@ def stream(source, steps: int, first_step: int = 0, workers: int = 1, replicas: 
 
 def test_batches_are_the_same_on_any_number_of_replicas_and_workers_and_after_a_resume(folder):
   source = augmented(folder)
-  whole = stream(source, 6)
-  for workers, replicas in ((1, 2), (1, 4), (2, 2), (4, 4)):
-    np.testing.assert_array_equal(stream(source, 2, 0, workers, replicas), whole[:2])
-  np.testing.assert_array_equal(stream(augmented(folder), 3, 3, 2, 2), whole[3:])
+  whole = stream(source, 3)
+  np.testing.assert_array_equal(stream(source, 2, 0, 2, 4), whole[:2])
+  np.testing.assert_array_equal(stream(augmented(folder), 2, 1, 1, 2), whole[1:])
 
 
 def test_each_position_and_each_seed_has_another_variant(folder):
@@ -86,11 +85,6 @@ def test_the_pipeline_shows_what_the_function_makes_of_seed_and_position(folder)
   picture = Original.of_array(photo(24, 24))
   for position, image in enumerate(found):
     np.testing.assert_array_equal(image, JITTER(picture, (24, 24, 3), 7, position))
-
-
-def test_what_is_kept_in_memory_does_not_change_the_variants(folder):
-  kept = Augmented(lambda: ImageFolder(folder, 16), lambda: JITTER)
-  np.testing.assert_array_equal(stream(kept, 1), stream(augmented(folder), 1))
 
 
 # Philox4x64-10 with the key (3, 5), as `numpy.random.Philox` of NumPy 2.4 has it.
@@ -160,9 +154,9 @@ def test_a_part_is_resized_by_the_triangle_filter(box, size):
   assert np.abs(found - expected).max() < 1.01  # Pillow rounds twice, to whole levels.
 
 
-@pytest.mark.parametrize("beside", [0, 2 ** 18], ids=["large", "small"])
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}], ids=str)
+@pytest.mark.parametrize("mode, options, beside", [
+    ("RGB", {}, 0), ("RGB", {"progressive": True}, 0), ("RGB", {"subsampling": 0}, 0), ("L", {}, 0),
+    ("RGB", {}, 2 ** 18)])
 def test_a_part_of_a_jpeg_is_that_of_the_whole_image(mode, options, beside, monkeypatch):
   """However large a file must be, so that its parts alone are decoded."""
   monkeypatch.setattr(decode, "_MANY", beside)
@@ -249,9 +243,6 @@ def test_an_evaluation_sees_the_center_and_nothing_random(folder):
   with Image.open(f"{folder}/a/0.jpg") as image:  # 40 x 70: 35 x 35 in the middle.
     middle = image.crop((17, 2, 52, 37)).resize((16, 16), Image.Resampling.BILINEAR)
   np.testing.assert_array_equal(first[0], middle)
-  plain = Augmented(lambda: ImageFolder(folder, 16), lambda: JITTER)
-  np.testing.assert_array_equal(read(plain, np.arange(12))[0],
-                                read(ImageFolder(folder, 16), np.arange(12))[0])
 
 
 def test_of_a_source_in_two_parts_only_the_one_that_is_trained_on_is_augmented(folder):
@@ -288,7 +279,6 @@ def test_a_corrupt_file_ends_the_run_or_gives_way_to_the_next(folder, tmp_path):
                             "value, above 0 and at most 1.0, such as (0.5, 1.0)"),
     ({"ratio": (2.0, 1.0)}, "Augmentation.ratio = (2.0, 1.0): write the lowest and the highest "
                             "value, above 0, such as (0.5, 1.0)"),
-    ({"flip": 2.0}, "Augmentation.flip = 2.0: must be in [0, 1.0]"),
     ({"hue": 0.6}, "Augmentation.hue = 0.6: must be in [0, 0.5]"),
     ({"contrast": -1.0}, "Augmentation.contrast = -1.0: must be at least 0")])
 def test_wrong_settings_are_refused(settings, line):

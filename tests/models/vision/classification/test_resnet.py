@@ -34,7 +34,6 @@ def test_the_goldens_name_their_source():
 @pytest.mark.parametrize("depth, count", [
     (50, 25_557_032),
     pytest.param(18, 11_689_512, marks=pytest.mark.slow),
-    pytest.param(34, 21_797_672, marks=pytest.mark.slow),
     pytest.param(101, 44_549_160, marks=pytest.mark.slow)])
 def test_parameters_and_logits_are_torchvisions(depth, count):
   network = ResNet(1000, depth=depth)

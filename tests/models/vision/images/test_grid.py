@@ -31,13 +31,12 @@ def test_enlarging_repeats_pixels():
   np.testing.assert_array_equal(grid[1:-1, 1:-1, 0], np.kron(image[0, :, :, 0], np.ones([3, 3])))
 
 
-@pytest.mark.parametrize("size, side", [(8, 32), (20, 40), (32, 32), (100, 100)])
+@pytest.mark.parametrize("size, side", [(20, 40), (100, 100)])
 def test_tiny_images_are_enlarged_by_default(size, side):
   assert image_grid(flat([0], size), columns=1).shape == (side + 2, side + 2, 3)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("channels, dtype", [(1, "bfloat16"), (3, "float64")])
 def test_floats_span_minus_one_to_one(channels, dtype):
   images = tf.cast(tf.reshape([-1.0, 0.0, 1.0, 5.0], [4, 1, 1, 1]), dtype)
   images = tf.tile(images, [1, 1, 1, channels])

@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from absl import logging
 from PIL import Image
 
@@ -16,7 +15,7 @@ from models.vision.images.image_source import read
 from models.vision.shards import index as shard_index
 from models.vision.shards.sharded_images import ShardedImages
 from models.vision.shards.tfrecords import TFRecords
-from replicator.errors import UsageError, chain_of
+from replicator.errors import UsageError
 
 COLORS = np.arange(10, 70, 10, np.uint8)
 
@@ -59,8 +58,7 @@ def test_images_of_their_own_sizes_need_a_resolution(made):
       "TFRecords.resolution = 0: write a positive number of pixels.")
 
 
-@pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])
-def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, limit, monkeypatch):
+def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, monkeypatch):
   monkeypatch.setattr(shard_index, "_ENDS", 16)  # Otherwise these shards are all ends.
   out = tmp_path / "out"
   convert.convert(list_folder(str(made / "in")), str(out), 2, (8, 8, 1))
@@ -68,15 +66,12 @@ def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, limit, monkeypatch
   content = bytearray(shard.read_bytes())
   content[content.rindex(b"IDAT", 0, content.rindex(b"IDAT"))] ^= 1  # The second of three images.
   shard.write_bytes(content)
-  with pytest.raises((UsageError, tf.errors.OpError)) as error:
-    read(TFRecords(str(out), memory_limit=limit), np.arange(6))
-  assert str(chain_of(error.value)[-1]).startswith(
+  assert line_of(out).startswith(
       f"{shard}: record 1 cannot be read as an image (its checksum is not that of the index: the "
       "record is corrupt, or the file changed since it was indexed). To skip such files, set "
       "TFRecords.on_error")
-  source = TFRecords(str(out), on_error="skip", memory_limit=limit)
-  found = read(source, np.arange(source.size))[0][:, 0, 0, 0]
-  assert found.tolist() == COLORS[[0, 1, 2, 3, 5, 5] if limit == 0 else [0, 1, 2, 3, 5]].tolist()
+  found, _ = read(TFRecords(str(out), on_error="skip"), np.arange(5))
+  assert found[:, 0, 0, 0].tolist() == COLORS[[0, 1, 2, 3, 5]].tolist()
 
 
 def end_of(shard, number):
