@@ -94,9 +94,7 @@ def _check(flags: argparse.Namespace) -> None:
   flags.cache = flags.cache.expanduser()
   for name in ("json", "out"):
     if path := getattr(flags, name):
-      setattr(flags, name, path.expanduser())
-      if path.expanduser().exists():
-        raise UsageError(f"--{name}={path}: exists; write another name, or remove it")
+      setattr(flags, name, sample.new_path(path, f"--{name}"))
   for name in ("samples", "resolution"):
     value = getattr(flags, name)
     if value is not None and value < 1:

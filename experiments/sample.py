@@ -124,11 +124,11 @@ def _check(flags: argparse.Namespace) -> None:
     raise UsageError("--interpolate: write between what: --seed=1,2 or --classes=3,7")
 
 
-def new_path(path: pathlib.Path) -> pathlib.Path:
-  """The value of `--out`, where nothing may exist yet."""
+def new_path(path: pathlib.Path, flag: str = "--out") -> pathlib.Path:
+  """The value of a flag, where nothing may exist yet."""
   path = path.expanduser()
   if path.exists():
-    raise UsageError(f"--out={path}: exists; write another name, or remove it")
+    raise UsageError(f"{flag}={path}: exists; write another name, or remove it")
   return path
 
 

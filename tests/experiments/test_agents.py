@@ -34,7 +34,7 @@ FLOAT64 = ["train.precision = 'float64'"]
 XLA = ["Replicator.jit_compile = True"]
 PRIORITIZED = ["Replay.priority_exponent = 0.6"]
 
-pytestmark = pytest.mark.usefixtures("restored")
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
@@ -141,7 +141,7 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
     pytest.param("sac", EVALUATED, marks=pytest.mark.slow)])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   train(agent, tmp_path / "whole", *more, "train.steps = 20")
-  for steps in (6, 10, 20):
+  for steps in (6, 20):
     train(agent, tmp_path / "parts", *more, f"train.steps = {steps}")
   assert logs.rows(tmp_path / "parts") == logs.rows(tmp_path / "whole")
   found, expected = variables(tmp_path / "parts"), variables(tmp_path / "whole")
@@ -149,8 +149,8 @@ def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   assert [path for path in found if found[path].tobytes() != expected[path].tobytes()] == []
 
 
-def test_evaluations_are_logged_with_their_spread_and_a_picture(tmp_path):
-  rows = train("d4pg", tmp_path, "train.eval_every = 10")
+def test_evaluations_are_logged_with_their_spread(tmp_path):
+  rows = train("d4pg", tmp_path, "train.eval_every = 10", "EpisodeEvaluator.picture = False")
   assert [row["eval/environment_steps"] for row in (rows[0], rows[-1])] == [0, 96]
   assert json.loads((tmp_path / "run.json").read_text())["axes"] == ["eval/environment_steps"]
   for row in (rows[0], rows[-1]):
@@ -162,7 +162,6 @@ def test_evaluations_are_logged_with_their_spread_and_a_picture(tmp_path):
                              [16 * (i + 1) / written[i] for i in range(10)], rtol=1e-6)
   # Each stream stores 40 timesteps. The last 5 have no return yet, and ends are no transitions.
   assert 60 < rows[-1]["replay_size"] <= 70 and "largest_priority" not in rows[-1]
-  assert len(list((tmp_path / "samples").iterdir())) == 2
   assert "eval/return" in (tmp_path / "report.html").read_text()
 
 

@@ -43,11 +43,10 @@ def one(tmp_path_factory):
 
 
 SLOW = pytest.mark.slow
-DIVIDED = [pytest.param("sngan", MIRRORED[2], id="sngan-2 replicas"),
+DIVIDED = [*(pytest.param(name, MIRRORED[2], id=f"{name}-2 replicas",
+                          marks=[] if name == "gan" else SLOW) for name in GANS if name != "sngan"),
            pytest.param("sngan", MIRRORED[4], id="sngan-4 replicas", marks=SLOW),
            pytest.param("sngan", CENTRAL, id="sngan-central storage", marks=SLOW),
-           *(pytest.param(name, MIRRORED[2], id=f"{name}-2 replicas", marks=SLOW)
-             for name in GANS if name != "sngan"),
            # Its networks have no batch statistics, which are those of a micro-batch.
            pytest.param("r3gan", ["microbatch.n = 4"], id="r3gan-micro-batches", marks=SLOW)]
 
