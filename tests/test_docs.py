@@ -89,17 +89,6 @@ def test_custom_step_trains_on_two_replicas(tmp_path, monkeypatch):
   assert np.isfinite([[row["d"], row["ge"]] for row in rows]).all()
 
 
-@pytest.mark.slow
-def test_custom_step_trains_as_a_user_runs_it(tmp_path):
-  (tmp_path / "my_step.py").write_text(STEP.text)
-  done = subprocess.run(
-      [sys.executable, "my_step.py", *TWO_REPLICAS, "--workdir=run"], cwd=tmp_path,
-      capture_output=True, text=True, timeout=300, check=False)
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert done.stderr == ""
-  assert [row["step"] for row in logs.rows(tmp_path / "run")] == [10, 20]
-
-
 @pytest.mark.parametrize("block", [block for block in PROGRAMS if block is not STEP],
                          ids=lambda block: block.title)
 def test_program_runs(block, tmp_path, monkeypatch, capsys):

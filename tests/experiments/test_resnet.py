@@ -59,8 +59,7 @@ def assert_same_training(workdir: pathlib.Path, reference: pathlib.Path) -> None
       np.testing.assert_allclose(variables[name], value, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
-MIRRORED = {n: ["Replicator.strategy = 'mirrored'", f"Replicator.logical_cpus = {n}"]
-            for n in (2, 4)}
+MIRRORED = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +70,8 @@ def one_device(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", MIRRORED)
-def test_replicas_do_not_change_the_training_nor_its_evaluation(replicas, one_device, tmp_path):
-  train(tmp_path, *EVERYTHING, *MIRRORED[replicas])
+def test_two_replicas_do_not_change_the_training_nor_its_evaluation(one_device, tmp_path):
+  train(tmp_path, *EVERYTHING, *MIRRORED)
   assert_same_training(tmp_path, one_device)
 
 
@@ -91,7 +89,7 @@ def test_two_processes_do_not_change_the_training_nor_its_evaluation(one_device,
 
 @pytest.mark.slow
 def test_replicas_do_not_change_a_training_with_lars_and_mixup(tmp_path):
-  for name, strategy in (("1", []), ("2", MIRRORED[2])):
+  for name, strategy in (("1", []), ("2", MIRRORED)):
     train(tmp_path / name, *LARGE_BATCH, *strategy)
   assert_same_training(tmp_path / "2", tmp_path / "1")
 

@@ -39,7 +39,6 @@ def place(tmp_path_factory):
   np.savez(place / "missing.npz", images=fake, labels=np.ones(COUNT, np.int64))
   (place / "empty").mkdir()
   (place / "file.txt").write_text("a text")
-  (place / "no.zip").write_text("no archive")
   for name in ("run", "agent"):
     (place / name).mkdir()
     (place / name / "run.json").write_text(json.dumps({
@@ -54,7 +53,6 @@ def place(tmp_path_factory):
   np.savez(place / "signed.npz", np.float32(fake / 127.5 - 1))
   np.savez(place / "cast.npz", np.uint8(fake / 255))
   np.savez(place / "first.npz", fake.transpose(0, 3, 1, 2))
-  np.savez(place / "labels.npz", np.arange(4))
   return place
 
 
