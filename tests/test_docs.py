@@ -36,6 +36,8 @@ from tests.programs import logs
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard",
                   "optuna-dashboard"}
+for name in ("bigan", "bigbigan", "d4pg", "gan", "logan", "r3gan", "resnet", "sac", "sngan"):
+  importlib.import_module(f"experiments.{name}")  # So that gin knows its names.
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}
 
