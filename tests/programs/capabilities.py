@@ -26,7 +26,7 @@ from replicator import Replicator, UsageError
 from replicator.app import config
 from replicator.errors import first_line
 from replicator.strategies import strategy as strategies
-from replicator.training.loop import batches
+from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training, observed_by
 from replicator.training.training_function import TrainingFunction
 from tests.programs.features import FEATURES, Feature
@@ -71,9 +71,10 @@ class LossRecorder(Observer):
   def prepared(self, training: Training) -> None:
     steps_per_call = gin.query_parameter("train.steps_per_call")
     function = TrainingFunction(training.replicator, training.step, steps_per_call)
-    examples = batches(training.inputs, training.input_context, 0, steps_per_call)
+    examples = stream(training.inputs, training.input_context, 0, steps_per_call)
     calls = zip(range(0, STEPS, steps_per_call), examples, strict=False)
     running = [function(first, batch) for first, batch in calls]
+    examples.close()
     values = [result.fetch()[0] for result in running]
     self.losses = [float(x) for by_name in values for name in sorted(by_name)
                    if name != "staleness" for x in by_name[name]]
