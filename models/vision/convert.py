@@ -2,12 +2,10 @@
 
     python -m models.vision.convert SOURCE OUT --shards=N [--resolution=R] [--labels=FILE]
 
-SOURCE is a folder or a ZIP archive of images, arrays in an .npz file or in .npy files, shards, the
-name of a data set of this project (digits, shapes or stacked_digits), or tfds:NAME or hf:NAME of
-TensorFlow Datasets or Hugging Face, with @SPLIT behind. Images keep their order. Their files are
-copied as they are; what is in no files, or resized by `--resolution` as an `ImageFolder` does it,
-becomes PNG files. The same images make the same files, byte for byte. A conversion that was killed
-continues when the command is run again.
+SOURCE is any data that `models.vision.sources.open_encoded` opens. Images keep their order. Their
+files are copied as they are; what is in no files, or resized by `--resolution` as an `ImageFolder`
+does it, becomes PNG files. The same images make the same files, byte for byte. A conversion that
+was killed continues when the command is run again.
 """
 
 import argparse
@@ -43,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser = Parser(description="Converts images to TFRecord shards.")
-  parser.add_argument("source", metavar="SOURCE",
-                      help=FORMS)
+  parser.add_argument("source", metavar="SOURCE", help=FORMS)
   parser.add_argument("out", metavar="OUT", help="a new folder")
   parser.add_argument("--shards", type=int, required=True, metavar="N", help="how many files")
   parser.add_argument("--resolution", type=int, metavar="R",

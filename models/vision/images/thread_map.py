@@ -13,9 +13,6 @@ _Result = TypeVar("_Result")
 
 _AT_ONCE = 256  # Results that wait to be taken.
 
-Draw = Callable[..., Any]
-"""Makes arrays, in a tuple or one, from the arguments of one example."""
-
 
 Shown = Callable[[int, int], None]
 """Shows the progress: is called with how many items are done, and how many there are."""
@@ -35,11 +32,11 @@ def map_in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item],
       yield from pool.map(function, items[start:start + _AT_ONCE])
 
 
-def in_threads(draw: Draw) -> Draw:
+def in_threads(draw: Callable) -> Callable:
   """A function of one example that also takes those of n examples, arrays [n, ...], at once.
 
-  The threads of one pool share the examples. Their arrays are stacked. If `draw` raises errors, the
-  first example's is raised.
+  `draw` makes an array or a tuple of some, which are stacked. The threads of one pool share the
+  examples. If `draw` raises errors, the first example's is raised.
   """
   def of_one_or_many(*arguments: np.ndarray) -> Any:
     if np.ndim(arguments[0]) == 0:

@@ -3,11 +3,9 @@
     python -m models.vision.preview DATA [--out=preview.html] [--resolution=R] [--samples=N]
         [--test=DATA] [--gin_param="Augmentation.hue = 0.1"]
 
-DATA is a folder of images in one sub-folder per class, a ZIP archive of images, an .npz file or a
-folder of .npy files, shards, tfds:NAME or hf:NAME of TensorFlow Datasets or Hugging Face, or the
-name of a data set of this project, such as digits. The page has the counts and some images of each
-class, a batch as the training sees it, and the sizes of the images. The warnings are about images
-that cannot be read, mixed sizes, and exact copies, also among the images of `--test`.
+DATA is any data that `models.vision.sources.open_encoded` opens. The page has the counts and some
+images of each class, a batch as the training sees it, and the sizes of the images. The warnings are
+about images that cannot be read, mixed sizes, and exact copies, also among the images of `--test`.
 """
 
 import argparse
