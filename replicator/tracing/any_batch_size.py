@@ -38,6 +38,8 @@ class any_batch_size:
 
   def __call__(self, *batch: Any) -> Any:
     """Calls the function with nests of tensors or arrays `[n, ...]`, or None."""
+    if tf.config.functions_run_eagerly():  # A compiled one would be called nevertheless.
+      return self._function(*batch)
     specs = tree.map_structure(_of_any_size, batch)
     key = tuple(tree.flatten(specs))
     if key not in self._traced:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import replicator
 from experiments import export
 from models.export import card, formats, loading
 from models.export.networks import ExportedNetwork, Values, chosen, networks_of
@@ -21,9 +22,10 @@ from tests.experiments.test_sample import ROOT, STEP, saved
 
 pytestmark = pytest.mark.usefixtures("restored")
 FORMATS = list(formats.SUFFIXES)
-WEIGHTS = tf.constant(np.linspace(-1.0, 1.0, 12).reshape(4, 3), tf.float32)
+WEIGHTS = tf.Variable(np.linspace(-1.0, 1.0, 12).reshape(4, 3), dtype=tf.float32)
 INPUT, OUTPUT = Values("observation", (4,), "float32", "a"), Values("action", (3,), "float32", "b")
-POLICY = ExportedNetwork("policy", "Acts.", (INPUT,), OUTPUT, lambda x: tf.tanh(x @ WEIGHTS))
+POLICY = ExportedNetwork("policy", "Acts.", (INPUT,), OUTPUT,
+                         replicator.any_batch_size(lambda x: tf.tanh(x @ WEIGHTS)))
 
 
 # ---- One network --------------------------------------------------------------------------------
