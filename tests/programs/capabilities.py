@@ -98,7 +98,7 @@ def outcome(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> Outco
   try:
     return {"losses": train(feature, strategy, bindings)}
   except UsageError as error:
-    return {"refused": first_line(error)}
+    return {"refused": re.sub(r"^\S+\.py:\d+: ", "", first_line(error))}
 
 
 def references() -> dict[str, Outcome]:
