@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Dropout, GlobalBatchNorm, SpectralNorm, random, wrap_optimizer
+from replicator import GlobalBatchNorm, SpectralNorm, wrap_optimizer
 
 X = np.random.default_rng(0).normal(size=[8, 5])
 
@@ -30,16 +30,6 @@ def test_a_scope_keeps_what_a_layer_would_assign(float64, make, mapped):
     layer(X, training=True)
   for variable, value in zip(layer.non_trainable_variables, kept, strict=True):
     np.testing.assert_array_equal(variable, value)
-
-
-def test_dropout_draws_on_in_a_scope():
-  layer = Dropout(0.5)
-  expected = [layer(X, training=True) for _ in range(2)]
-  random.set_seed(0)
-  with keras.StatelessScope():
-    first = layer(X, training=True)
-  np.testing.assert_array_equal(first, expected[0])
-  np.testing.assert_array_equal(layer(X, training=True), expected[1])
 
 
 def test_averaged_weights_keep_what_an_enclosing_scope_replaces(float64):
