@@ -70,8 +70,7 @@ _IN_PACKAGES = {
         "collectives.items": "collectives.map_reduce",
         "strategies.dealing": "strategies.distributed_evaluation",
         "strategies.equal_calls": "strategies.collective_order",
-        "strategies.unsupported": "strategies.layer_support", "trackers.follower": "trackers.sync",
-        "trackers.record": "trackers.sync",
+        "trackers.follower": "trackers.sync", "trackers.record": "trackers.sync",
         "trackers.mlflow": "trackers.services", "trackers.trackio": "trackers.services",
         "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",
         "sweeps.views.page": "sweeps.page", "sweeps.views.table": "sweeps.table",
@@ -98,6 +97,7 @@ NAMES = {
 GONE = {
     "models.rl.processes": "write replicator.processes.spawning around what starts processes",
     "models.metrics.image_classes": "models.metrics.images.image_sets reads labels",
+    "replicator.strategies.layer_support": "the error of the step names what cannot be updated",
     "replicator.wrap_optimizer.clip_each_network": "wrap_optimizers makes an optimizer for each "
                                                    "network, which clips by its own norm",
     "replicator.Guard.strict": "Guard.action applies to every scalar above its limit; write "

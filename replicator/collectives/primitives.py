@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.collectives import validation
 from replicator.internals import tensorflow_internals
 from replicator.step import context
 
@@ -41,9 +40,8 @@ def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor]) 
   context.current().transfers.append(
       context.Transfer(move, None if size is None else size * x.dtype.size))
   if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
-    validation.meet(lambda *_: None)  # A TPU's replicas are traced once.
     return _on_tpu(move, x)
-  result = validation.meet(functools.partial(_merged, move), x)
+  result = tf.distribute.get_replica_context().merge_call(functools.partial(_merged, move), (x,))
   result.set_shape([context.num_replicas(), *x.shape] if move == "all_gather" else x.shape)
   if not x.dtype.is_floating:
     return result

@@ -1,11 +1,9 @@
-"""Checks of a call of a collective: its tensors, its groups, and the calls of other replicas.
+"""Checks of a call of a collective: its tensors and its groups.
 
-Replicas that trace a step wait for each other when they meet, so they meet as seldom as possible: a
-call is compared with those of other replicas where its first tensor moves.
+That all replicas make the same calls is checked when the step ends; see
+`replicator.strategies.collective_order`.
 """
 
-import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -78,8 +76,7 @@ def checked_call(call: str, values: Nest, groups: Groups,
   `call` is the collective's name and other arguments; `check(call, tensor)` may raise a UsageError.
 
   Raises:
-    UsageError: a tensor or the groups do not fit, another replica makes another call, or the call
-      is made in a graph inside the step.
+    UsageError: a tensor or the groups do not fit, or the call is made in a graph inside the step.
   """
   values = _checked(call, values, check)
   group = Group(groups)
@@ -99,8 +96,7 @@ def checked_concat(call: str, values: Nest, axis: int, groups: Groups,
     return values, group, False
   lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
   _record(_in_words(call, values, groups, axis))
-  equal = Agreement(None if None in lengths else lengths)
-  meet(lambda _: None)
+  equal = agree_on(None if None in lengths else lengths)
   # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
   if not equal or not (all_are_here() or not tf.executing_eagerly()):
     return values, group, True
@@ -125,14 +121,13 @@ def _checked(call: str, values: Nest, check: Callable[[str, tf.Tensor], None] | 
 
 
 def _record(call: str) -> None:
-  """Records the call, which is compared with those of other replicas where they meet."""
+  """Records the call, to compare it with those of other replicas."""
   now = context.current()
   if now.is_step and context.in_inner_graph():
     raise UsageError(
         f"{call}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
         "replicas cannot meet; call it in the step itself, and loop over a Python range")
   now.collectives.append(call)
-  now.uncompared.append(call)
 
 
 def _in_words(call: str, values: Nest, groups: Groups, free_axis: int | None = None) -> str:
@@ -154,27 +149,20 @@ def freed(shape: tf.TensorShape, axis: int) -> tf.TensorShape:
   return tf.TensorShape(sizes)
 
 
-# ---- Where replicas meet ------------------------------------------------------------------------
+# ---- What replicas have in common ---------------------------------------------------------------
 
 
-class Agreement:
-  """Whether the replicas of this process have an equal value, which is not None: a `bool`.
+def agree_on(value: Any) -> bool:
+  """Whether the replicas of this process have an equal value, which is not None."""
+  if context.num_replicas() == 1:
+    return value is not None
 
-  It is known after they `meet`.
-  """
+  def compare(strategy: tf.distribute.Strategy, said: Any) -> bool:
+    values = [each() for each in strategy.experimental_local_results(said)]
+    return value is not None and all(each == value for each in values)
 
-  def __init__(self, value: Any):
-    self.value = value
-    self._holds = value is not None
-    if context.num_replicas() > 1:
-      context.current().agreements.append(self)
-
-  def __bool__(self) -> bool:
-    return self._holds
-
-  def settle(self, values: list[Any]) -> None:
-    """Takes the values of all replicas."""
-    self._holds = self.value is not None and all(value == self.value for value in values)
+  # In a function, because tf.distribute would take lists apart.
+  return tf.distribute.get_replica_context().merge_call(compare, args=(lambda: value,))
 
 
 def all_are_here() -> bool:
@@ -182,38 +170,3 @@ def all_are_here() -> bool:
   strategy = tf.distribute.get_strategy()
   return (context.num_replicas() == 1
           or len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync)
-
-
-def meet(function: Callable[..., Any], *values: Any) -> Any:
-  """Calls `function(strategy, *values)` once, with the values of all replicas of this process.
-
-  Before, it compares the calls that the replicas made, and settles their agreements.
-
-  Raises:
-    UsageError: a replica made another call.
-  """
-  now = context.current()
-  calls, now.uncompared = now.uncompared, []
-  agreements, now.agreements = now.agreements, []
-  # In a function, because tf.distribute would take lists apart.
-  return tf.distribute.get_replica_context().merge_call(
-      functools.partial(_meeting, function), args=(lambda: (calls, agreements), *values))
-
-
-def _meeting(function: Callable[..., Any], strategy: tf.distribute.Strategy, said: Any,
-             *values: Any) -> Any:
-  of_replicas = [each() for each in strategy.experimental_local_results(said)]
-  _compare([calls for calls, _ in of_replicas])
-  for asked in zip(*(agreements for _, agreements in of_replicas), strict=True):
-    for agreement in asked:
-      agreement.settle([each.value for each in asked])
-  return function(strategy, *values)
-
-
-def _compare(calls: list[list[str]]) -> None:
-  """Raises a UsageError unless all replicas made the same calls."""
-  for replica, own in enumerate(calls):
-    for first, other in itertools.zip_longest(calls[0], own, fillvalue="nothing"):
-      if first != other:
-        raise UsageError(f"replica 0 calls {first}, but replica {replica} calls {other}; every "
-                         "replica must make the same calls in the same order")

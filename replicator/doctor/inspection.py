@@ -20,7 +20,6 @@ from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import random, random_bits
 from replicator.step.variables import held_by, variables_of
-from replicator.strategies import layer_support
 from replicator.tracing import graphs
 
 _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"
@@ -109,7 +108,8 @@ class Evidence:
   def _kind_of_draw(self, frames: Sequence) -> str:
     files = {frame.filename for frame in frames}
     for layer in self._layers:
-      if layer_support.has_seeds(layer) and inspect.getfile(type(layer)) in files:
+      seeds = [x for x in vars(layer).values() if isinstance(x, keras.random.SeedGenerator)]
+      if seeds and inspect.getfile(type(layer)) in files:
         return f"a Keras {type(layer).__name__} layer"
     in_keras = any("/keras/src/random/" in file for file in files)
     return "a keras.random draw" if in_keras else "a tf.random draw"

@@ -115,11 +115,6 @@ def wrapped_variable(variable: Any) -> Any:
   return getattr(variable, "_v", variable)
 
 
-def cluster_sizes(strategy: tf.distribute.ParameterServerStrategy) -> tuple[int, int]:
-  """The numbers of workers and of parameter servers."""
-  return strategy._num_workers, strategy._num_ps
-
-
 def is_fetched(value: Any) -> bool:
   """Waits for a remote value; whether the coordinator has copied it here, or it failed."""
   return value._get_error() is not None or value._has_fetched_to_local

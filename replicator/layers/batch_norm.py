@@ -164,9 +164,8 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     return (mean, variance), (mean, variance), count
   combine: _Combine = _combine
   if validation.all_are_here():
-    equal = validation.Agreement(size or None)
     packed = collectives.all_gather(tf.stack([mean, variance]))
-    if equal:
+    if validation.agree_on(size or None):
       combine = functools.partial(_combine_equal, count)
     else:
       packed = tf.concat([collectives.all_gather(_as_tensor(count, x.dtype)),

@@ -1,7 +1,8 @@
 """Dynamic loss scaling, which keeps the small gradients of float16 layers (`mixed_float16`)."""
 
-import keras
 import tensorflow as tf
+
+from replicator.step import replicated
 
 _INITIAL = 2.0 ** 15
 _HIGHEST = 2.0 ** 24  # Lifts the smallest float16 number to 1. More would only overflow.
@@ -20,27 +21,22 @@ class LossScale(tf.Module):
 
   def __init__(self):
     super().__init__(name="loss_scale")
-    self.factor = _scalar(_INITIAL, "float32", "factor")
-    self.finite_updates = _scalar(0, "int64", "finite_updates")  # The latest, in a row.
+    self.factor = replicated.variable(_INITIAL, tf.float32, "factor")
+    self.finite_updates = replicated.variable(0, tf.int64, "finite_updates")  # In a row.
 
   def scale(self, loss: tf.Tensor) -> tf.Tensor:
     """The loss [] times the factor, as float32, because a float16 loss would overflow."""
-    return tf.cast(loss, tf.float32) * self.factor.value
+    return tf.cast(loss, tf.float32) * self.factor
 
   def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
     """The gradients of the loss, given those of the scaled loss."""
-    return [gradient / tf.cast(self.factor.value, gradient.dtype) for gradient in gradients]
+    return [gradient / tf.cast(self.factor, gradient.dtype) for gradient in gradients]
 
   def adapt(self, finite: tf.Tensor) -> None:
     """Adapts the factor after an update with `finite` gradients, bool []; cross-replica."""
-    updates = tf.where(finite, self.finite_updates.value + 1, 0)
+    updates = tf.where(finite, self.finite_updates + 1, 0)
     doubles = tf.equal(updates, _DOUBLE_AFTER)
-    factor = tf.convert_to_tensor(self.factor.value)
+    factor = tf.convert_to_tensor(self.factor)
     risen = tf.where(doubles, tf.minimum(2.0 * factor, _HIGHEST), factor)
     self.factor.assign(tf.where(finite, risen, tf.maximum(factor / 2.0, 1.0)))
     self.finite_updates.assign(tf.where(doubles, tf.zeros_like(updates), updates))
-
-
-def _scalar(value: float, dtype: str, name: str) -> keras.Variable:
-  return keras.Variable(value, dtype=dtype, trainable=False, autocast=False, name=name,
-                        aggregation="only_first_replica")

@@ -18,7 +18,7 @@ from replicator.optimizers import clipping, owned_variables
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
-from replicator.step import context, xla
+from replicator.step import context, replicated, xla
 from replicator.step.microbatch import has_examples, microbatch
 
 
@@ -48,8 +48,7 @@ class Optimizer(tf.Module):
   """
 
   def __init__(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable],
-               clip_norm: float | None, skip_nonfinite: bool,
-               average: Callable[[list], MovingAverages] | None):
+               clip_norm: float | None, skip_nonfinite: bool, averages: MovingAverages | None):
     super().__init__(name=optimizer.name)
     self.variables_updated = variables
     self.keras_optimizer = optimizer
@@ -57,15 +56,13 @@ class Optimizer(tf.Module):
     half = keras.config.dtype_policy().name == "mixed_float16"
     self.loss_scale = LossScale() if half else None
     self.skip_nonfinite = skip_nonfinite or half
-    self.nonfinite_updates = keras.Variable(
-        0, dtype="int64", trainable=False, name="nonfinite_updates",
-        aggregation="only_first_replica")
+    self.nonfinite_updates = replicated.variable(0, tf.int64, "nonfinite_updates")
     # Slots are made before the first step, because a replica cannot make variables.
     self._flats = flatten(optimizer, variables)
     self.layout = layout(self._flats)
     optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
-    self._averages = average(self.variables_updated) if average else None
-    self.averages = self._averages.values if self._averages else []
+    self._averages = averages
+    self.averages = averages.values if averages else []
 
   def minimize(self, loss_fn: Callable, *batch: Any) -> Any:
     """Makes one update that reduces a loss: `loss_and_gradients` in micro-batches, then `apply`.
@@ -214,12 +211,9 @@ class Optimizer(tf.Module):
   def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate,
               in_one_program):
     """Updates every replica's copies; a cross-replica function."""
-    strategy.extended.update(
-        self.nonfinite_updates.value,
-        lambda copy, finite: copy.assign_add(tf.cast(tf.logical_not(finite), tf.int64)),
-        args=(finite,), group=False)
     # All replicas computed it from the same averages, so one of the results is enough.
     all_finite = strategy.experimental_local_results(finite)[0]
+    self.nonfinite_updates.assign_add(tf.cast(tf.logical_not(all_finite), tf.int64))
     if self.loss_scale is not None:
       self.loss_scale.adapt(all_finite)
     update = lambda: self._update_variables(strategy, gradients, flats, changing, iterations,

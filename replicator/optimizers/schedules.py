@@ -47,36 +47,8 @@ def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
           else tf.constant(value, tf.float64))
 
 
-class Curve(Schedule):
-  """A curve through points: constant before the first and after the last of them.
-
-  Args:
-    steps: where the points are, in rising order.
-    values: the value at each point.
-    smooth: whether half a cosine wave joins neighboring points, instead of a straight line.
-  """
-
-  def __init__(self, steps: Sequence[int], values: Sequence[float], smooth: bool = False):
-    self.steps, self.values, self.smooth = tuple(steps), tuple(values), smooth
-
-  def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    # In float64, because a float32 does not hold every step of a long run.
-    count = tf.cast(step, tf.float64)
-    value = tf.constant(self.values[0], tf.float64)
-    points = zip(self.steps, self.values, strict=True)
-    for (start, first), (end, last) in itertools.pairwise(points):
-      share = tf.clip_by_value((count - start) / (end - start), 0.0, 1.0)
-      if self.smooth:
-        share = (1 - tf.cos(math.pi * share)) / 2
-      value = tf.where(count > start, first * (1 - share) + last * share, value)
-    return tf.cast(value, keras.config.floatx())
-
-  def get_config(self) -> dict:
-    return {"steps": self.steps, "values": self.values, "smooth": self.smooth}
-
-
 class _Computed(Schedule):
-  """A schedule whose value at a count, int64 [], is `compute(count)`."""
+  """A schedule whose value at a count, int64 [], is `compute(count)`, float64 []."""
 
   def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor]):
     self._compute = compute
@@ -93,7 +65,7 @@ def linear(initial: float, final: float, end: int, start: int = 0) -> Schedule:
     UsageError: `end` is not after `start`, or `start` is negative.
   """
   _check_order("linear", start, end)
-  return Curve([start, end], [initial, final])
+  return _Computed(lambda count: _between(initial, final, _share(count, start, end)))
 
 
 @gin.configurable(module="replicator")
@@ -106,7 +78,8 @@ def cosine(initial: float, final: float, end: int, start: int = 0) -> Schedule:
     UsageError: `end` is not after `start`, or `start` is negative.
   """
   _check_order("cosine", start, end)
-  return Curve([start, end], [initial, final], smooth=True)
+  wave = lambda count: (1 - tf.cos(math.pi * _share(count, start, end))) / 2
+  return _Computed(lambda count: _between(initial, final, wave(count)))
 
 
 @gin.configurable(module="replicator")
@@ -125,7 +98,14 @@ def piecewise(steps: Sequence[int], values: Sequence[float]) -> Schedule:
   if steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
     raise UsageError(f"piecewise.steps = {list(steps)}: the schedule must not end before it "
                      "begins; write rising steps, from 0 on")
-  return Curve(steps, values)
+
+  def compute(count: tf.Tensor) -> tf.Tensor:
+    value = tf.constant(values[0], tf.float64)
+    for (start, first), (end, last) in itertools.pairwise(zip(steps, values, strict=True)):
+      value = tf.where(count > start, _between(first, last, _share(count, start, end)), value)
+    return value
+
+  return _Computed(compute)
 
 
 @gin.configurable(module="replicator")
@@ -184,8 +164,18 @@ def _check_order(name: str, start: int, end: int) -> None:
                      "it begins; write 0 <= start < end")
 
 
+def _share(count: tf.Tensor, start: int, end: int) -> tf.Tensor:
+  """The part of the way from `start` to `end` at a count, in [0, 1]: float64 []."""
+  # In float64, because a float32 does not hold every step of a long run.
+  return tf.clip_by_value((tf.cast(count, tf.float64) - start) / (end - start), 0.0, 1.0)
+
+
+def _between(first: float, last: float, share: tf.Tensor) -> tf.Tensor:
+  return first * (1 - share) + last * share
+
+
 @gin.configurable(module="replicator")
-class LinearDecay(Schedule):
+class LinearDecay(_Computed):
   """A learning rate that rises linearly, stays constant, then falls linearly to zero.
 
   Args:
@@ -202,17 +192,6 @@ class LinearDecay(Schedule):
     if not warmup <= start < updates:
       raise UsageError(f"LinearDecay: warmup = {warmup}, start = {start} and updates = {updates} "
                        "must follow each other in this order")
-    self.learning_rate = learning_rate
-    self.updates = updates
-    self.start = start
-    self.warmup = warmup
-
-  def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    done = tf.cast(step, keras.config.floatx())
-    remaining = (self.updates - done) / (self.updates - self.start)
-    rate = self.learning_rate * tf.clip_by_value(remaining, 0.0, 1.0)
-    return rate * tf.minimum((done + 1) / self.warmup, 1.0) if self.warmup else rate
-
-  def get_config(self) -> dict:
-    return {"learning_rate": self.learning_rate, "updates": self.updates, "start": self.start,
-            "warmup": self.warmup}
+    risen = lambda count: tf.minimum(tf.cast(count + 1, tf.float64) / max(warmup, 1), 1.0)
+    super().__init__(
+        lambda count: learning_rate * (1 - _share(count, start, updates)) * risen(count))

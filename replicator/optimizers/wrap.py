@@ -1,6 +1,5 @@
 """Wraps Keras optimizers, so that they compute the same on any number of replicas."""
 
-import functools
 from collections.abc import Callable, Sequence
 
 import gin
@@ -50,9 +49,8 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
   """
   check_options(optimizer)
   owned = owned_variables.checked(optimizer.name, variables)
-  average = (None if ema_decay is None else functools.partial(
-      MovingAverages, decay=ema_decay, start=ema_start, every=ema_every))
-  return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, average)
+  averages = None if ema_decay is None else MovingAverages(owned, ema_decay, ema_start, ema_every)
+  return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, averages)
 
 
 def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],

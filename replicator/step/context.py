@@ -50,9 +50,7 @@ class StepContext:
     self.draws: Counter[str] = Counter()  # The draws so far from each random stream, by name.
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
     self.collectives: list[str] = []  # A description of each that the step has called so far.
-    self.uncompared: list[str] = []  # Those that were not compared with other replicas' yet.
-    # What replicas will compare as well; see `collectives.validation`.
-    self.agreements: list[Any] = []
+    self.has_ended = False  # Whether the step has returned on this replica.
     self.transfers: list[Transfer] = []  # What they, and their gradients, have moved so far.
     self.scaled_for: set[Any] = set()  # Optimizers that scaled a loss since their last update.
     self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.

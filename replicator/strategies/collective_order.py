@@ -1,27 +1,29 @@
 """All replicas and workers must call the same collectives in the same order, or a step hangs."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from replicator.errors import UsageError
+from replicator.step.context import StepContext
 
 _REMEDY = "must make the same calls in the same order"
 _COMPARED = 256  # The number of calls of a step that workers compare.
 
 
-def check_replicas(calls: list[list[str]]) -> None:
-  """Raises a UsageError if a replica of this process made more calls than another.
+def check_replicas(replicas: Sequence[StepContext]) -> None:
+  """Raises a UsageError if the replicas of this process made different calls.
 
-  That the calls are equal is checked at each call; see `replicator.collectives.validation`.
+  After an error, some may not have ended the step; it is no mistake that these made fewer calls.
   """
-  replicas = range(len(calls))
-  shortest = min(replicas, key=lambda r: len(calls[r]))
-  longest = max(replicas, key=lambda r: len(calls[r]))
-  made = len(calls[shortest])
-  if made < len(calls[longest]):
-    raise UsageError(f"replica {longest} calls {calls[longest][made]}, but replica {shortest} "
-                     f"has ended its step after {made} collectives; every replica {_REMEDY}")
+  said = [[f"calls {call}" for call in replica.collectives]
+          + ["has ended its step"] * replica.has_ended for replica in replicas]
+  for number, own in enumerate(said):
+    for first, other in zip(said[0], own, strict=False):
+      if first != other:
+        raise UsageError(f"replica 0 {first}, but replica {number} {other}; every replica "
+                         f"{_REMEDY}")
 
 
 def codes(calls: list[str]) -> np.ndarray:

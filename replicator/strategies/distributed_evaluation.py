@@ -9,7 +9,6 @@ them is the same on any number of replicas.
 
 import contextlib
 import contextvars
-import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -53,12 +52,11 @@ class Dealer:
         mine = [min(first + self.worker * local + i, count - 1) for i in range(local)]
         # Functions are traced in the first round, which only one thread at a time can do.
         one_by_one = first == 0 or local == 1 or tf.config.functions_run_eagerly()
-        calls = [functools.partial(_on_device, *each, function)
-                 for each in zip(self._devices, mine, strict=True)]
-        futures = [] if one_by_one else [
-            pool.submit(contextvars.copy_context().run, call) for call in calls]
-        results = [future.result() for future in futures] or [call() for call in calls]
-        yield from self._of_all(results)[:count - first]
+        contexts = [contextvars.copy_context() for _ in mine]
+        results = (map if one_by_one else pool.map)(
+            lambda here, *each: here.run(_on_device, function, *each),
+            contexts, self._devices, mine)
+        yield from self._of_all(list(results))[:count - first]
 
   def wait_for_all(self) -> None:
     """Returns when all workers that evaluate have called it."""
@@ -108,6 +106,6 @@ def chief_first() -> Iterator[None]:
     dealer.wait_for_all()
 
 
-def _on_device(device: str | None, part: int, function: Part) -> Nest:
+def _on_device(function: Part, device: str | None, part: int) -> Nest:
   with tf.device(device) if device else contextlib.nullcontext():
     return function(part)

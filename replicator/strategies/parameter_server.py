@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.internals.tensorflow_internals import cluster_sizes, is_fetched
+from replicator.internals.tensorflow_internals import is_fetched
 
 
 def serve(resolver: Any) -> None:
@@ -61,7 +61,8 @@ class ParameterServers:
   """The workers and the parameter servers of a cluster, as the chief sees them."""
 
   def __init__(self, strategy: tf.distribute.ParameterServerStrategy):
-    self.num_workers, self.num_servers = cluster_sizes(strategy)
+    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+    self.num_workers, self.num_servers = cluster.num_tasks("worker"), cluster.num_tasks("ps")
     self.num_replicas: int = strategy.num_replicas_in_sync  # One for each GPU of a worker, or one.
     tf.get_logger().addFilter(_report_lost_workers)
     self._coordinator = _Coordinator(strategy)

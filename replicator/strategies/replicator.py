@@ -8,7 +8,7 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator.collectives import collectives, validation
+from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged
@@ -16,7 +16,7 @@ from replicator.internals.tensorflow_internals import unfused
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
 from replicator.step.nest import Nest
-from replicator.strategies import collective_order, layer_support, parameter_server, tf_config
+from replicator.strategies import collective_order, parameter_server, tf_config
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import ByTrainable
 
@@ -134,7 +134,7 @@ class Replicator:
 
     Raises:
       UsageError: n does not divide by the number of replicas, two optimizers own a variable, the
-        strategy cannot run a layer of the step, or `run` is called inside a step.
+        strategy cannot update a variable of the step, or `run` is called inside a step.
     """
     if context.current().is_step:
       raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
@@ -144,18 +144,13 @@ class Replicator:
       return self.on_replicas(step_fn, step, arguments)
 
     if step_fn not in self._compiled:
-      self.check(step_fn)
+      check_owners(step_fn)
       self._compiled[step_fn] = ByTrainable(step_fn, lambda: self.compile(one_step))
     arguments = () if inputs is None else (self.distribute(inputs),)
     step = tf.constant(self._steps_run, tf.int64)
     self._steps_run += 1
     outputs = self.start(self._compiled[step_fn].get(), step, arguments)
     return [outputs] if self.is_async else self.local_results(outputs)
-
-  def check(self, step_fn: Step) -> None:
-    """Raises a UsageError if two optimizers own a variable, or the strategy cannot run a layer."""
-    check_owners(step_fn)
-    layer_support.check_supported(step_fn, self.name, self.num_replicas)
 
   def join(self) -> None:
     """Waits for all scheduled steps; does nothing under a synchronous strategy."""
@@ -214,10 +209,9 @@ class Replicator:
       is_compiled = self.jit_compile or self.name == "tpu"
       with context.entered(step, is_compiled) as replica, placed_or_compiled():
         replicas.append(replica)
-        with located(), errors_unchanged():
+        with located(), self._refusals_explained(), errors_unchanged():
           outputs = step_fn(*arguments)
-          if replica.uncompared:  # Calls without tensors.
-            validation.meet(lambda _: None)
+        replica.has_ended = True
         # A variable that is returned is read here, where every replica has its own copy.
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
@@ -225,12 +219,30 @@ class Replicator:
       return replica_fn(step, *arguments)
     try:
       outputs = self.strategy.run(replica_fn, args=(step, *arguments))
-    except RuntimeError:  # tf.distribute raises it when some replicas end before others.
-      if replicas:
-        collective_order.check_replicas([replica.collectives for replica in replicas])
+    except Exception:  # It may come of replicas that make different calls, and say less.
+      collective_order.check_replicas(replicas)
       raise
+    collective_order.check_replicas(replicas)
     self._collectives = replicas[0].collectives
     return outputs
+
+  @contextlib.contextmanager
+  def _refusals_explained(self) -> Iterator[None]:
+    """Says what to write in place of a variable that the strategy cannot update in a step.
+
+    It needs to know how to aggregate the values of several replicas, which Keras does not say of
+    the state of its layers.
+    """
+    try:
+      yield
+    except ValueError as error:
+      if not str(error).startswith("You must specify an aggregation method"):
+        raise
+      raise UsageError(
+          f"Replicator.strategy = '{self.name}': it cannot update this variable on several "
+          "replicas; use replicator.GlobalBatchNorm, SpectralNorm, Dropout or random in place of "
+          "Keras' own, and replicated.variable in place of tf.Variable"
+          ).with_traceback(error.__traceback__) from None
 
   def check_workers_agree(self) -> None:
     """Compares the collectives of the step that was traced last with those of other workers.

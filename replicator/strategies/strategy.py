@@ -45,13 +45,16 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
     if start.is_chief():
       print("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
             "without a password; see docs/guide/security.md", file=sys.stderr, flush=True)
-    if name == "parameter_server":
-      resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-      if cluster["task"]["type"] in ("worker", "ps"):
-        parameter_server.serve(resolver)
-      return tf.distribute.ParameterServerStrategy(resolver)
-    with _sigterm_kept():
-      return tf.distribute.MultiWorkerMirroredStrategy()
+    try:
+      if name == "parameter_server":
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        if cluster["task"]["type"] in ("worker", "ps"):
+          parameter_server.serve(resolver)
+        return tf.distribute.ParameterServerStrategy(resolver)
+      with _sigterm_kept():
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except ValueError as error:  # As of a cluster with two chiefs, or with an unknown job.
+      raise UsageError(f"TF_CONFIG: {error}") from error
   if name == "tpu":
     return _tpu(tpu)
   devices = _devices(logical_cpus)

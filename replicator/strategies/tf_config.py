@@ -11,7 +11,6 @@ from typing import Any
 
 from replicator.errors import UsageError
 
-_JOBS = ("chief", "worker", "ps", "evaluator")
 _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
                   "parameter_server": ("chief", "worker", "ps")}
 
@@ -22,8 +21,8 @@ def read(strategy: str) -> dict[str, Any]:
   Returns `{"cluster": {job: [address]}, "task": {"type": str, "index": int}}`.
 
   Raises:
-    UsageError: TF_CONFIG is missing, is not JSON, is inconsistent, or gives this process a task
-      that takes no part in the training.
+    UsageError: TF_CONFIG is missing, is not JSON, lacks a job, or gives this process a task that
+      takes no part in the training.
   """
   launch = "python -m replicator.launch --workers=2 " + (
       "--ps=1 " if strategy == "parameter_server" else "") + "-- COMMAND"
@@ -43,8 +42,20 @@ def read(strategy: str) -> dict[str, Any]:
     raise UsageError(f"TF_CONFIG is {text!r}; it must have the form "
                      '{"cluster": {"worker": ["host:port", ...]}, '
                      '"task": {"type": "worker", "index": 0}}') from error
-  _check_cluster(cluster, strategy)
-  _check_task(cluster, kind, index, strategy)
+  required = [job for job in _TRAINING_JOBS[strategy]
+              if job != "chief" or strategy == "parameter_server"]
+  missing = [job for job in required if job not in cluster]
+  if missing:
+    raise UsageError(f"TF_CONFIG: '{strategy}' needs {', '.join(missing)} in the cluster, which "
+                     f"has: {', '.join(cluster) or 'nothing'}")
+  trains = [job for job in _TRAINING_JOBS[strategy] if job in cluster]
+  if kind not in trains:  # TensorFlow allows an evaluator outside of the cluster that trains.
+    raise UsageError(f"TF_CONFIG: the task type '{kind}' takes no part in '{strategy}' training; "
+                     f"start only processes of the cluster's types {', '.join(trains)} (the "
+                     "training evaluates by itself)")
+  if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+    raise UsageError(f"TF_CONFIG: task index {index!r} is out of range; the cluster has "
+                     f"{len(cluster[kind])} of type '{kind}', counted from 0")
   return config
 
 
@@ -52,39 +63,6 @@ def _is_address(text: Any) -> bool:
   """Whether a value is a string "host:port"."""
   return (isinstance(text, str) and bool(re.fullmatch(r".+:\d{1,5}", text))
           and int(text.rpartition(":")[2]) < 65536)
-
-
-def _check_cluster(cluster: dict[str, Any], strategy: str) -> None:
-  required = set(_TRAINING_JOBS[strategy])
-  if strategy == "multi_worker_mirrored":
-    required.remove("chief")
-  missing = required - set(cluster)
-  if missing:
-    raise UsageError(f"TF_CONFIG: '{strategy}' needs {', '.join(sorted(missing))} in the cluster, "
-                     f"which has: {', '.join(cluster) or 'nothing'}")
-  for kind in cluster:
-    if kind not in _JOBS:
-      raise UsageError(f"TF_CONFIG: the cluster has an unknown job '{kind}'; write one of: "
-                       f"{', '.join(_JOBS)}")
-  chiefs = len(cluster.get("chief", ()))
-  if chiefs > 1:
-    raise UsageError(f"TF_CONFIG: cluster['chief'] has {chiefs} addresses; a cluster has one "
-                     "chief at most")
-
-
-def _check_task(cluster: dict[str, list[str]], kind: Any, index: Any, strategy: str) -> None:
-  # TensorFlow allows an evaluator outside of the cluster that trains.
-  if not isinstance(kind, str) or (kind not in cluster and kind != "evaluator"):
-    raise UsageError(f"TF_CONFIG: task type '{kind}' is not in the cluster; it has: "
-                     f"{', '.join(cluster)}")
-  if kind not in _TRAINING_JOBS[strategy]:
-    *others, last = _TRAINING_JOBS[strategy]
-    raise UsageError(f"TF_CONFIG: the task type '{kind}' takes no part in '{strategy}' training; "
-                     f"start only {', '.join(others)} and {last} processes (the training "
-                     "evaluates by itself)")
-  if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
-    raise UsageError(f"TF_CONFIG: task index {index!r} is out of range; the cluster has "
-                     f"{len(cluster[kind])} of type '{kind}', counted from 0")
 
 
 def worker_number(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> int:

@@ -14,6 +14,7 @@ from replicator import random
 from replicator.checkpoints.start_from import Origin, StartFrom, check_unbound
 from replicator.divergence.guard import Guard
 from replicator.errors import UsageError
+from replicator.optimizers.wrap import check_owners
 from replicator.step import context as step_context
 from replicator.strategies.replicator import Replicator
 from replicator.trackers import tracker
@@ -109,7 +110,7 @@ def train(make_step: Callable[[], Callable],
     with replicator.scope():
       step = make_step()
     _check_arguments(step, inputs is not None)
-    replicator.check(step)
+    check_owners(step)
     folder = pathlib.Path(workdir)
     origin = StartFrom(start_from).begin(step, replicator, folder) if start_from else Origin()
     training = Training(replicator, step, inputs, context, evaluate, before_call,

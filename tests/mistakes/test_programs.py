@@ -164,10 +164,6 @@ CODE = [  # What stands in the program in place of what, the exit status, and th
 ON_REPLICAS = [  # The same on two replicas, under a strategy.
     ("mirrored", "    return x\n", "    if replicator.replica_id() == 0:\n      return x\n", FAILED,
      "mine.py:18: ..."),
-    ("central_storage", "Dense(4)]", "Dense(4), keras.layers.BatchNormalization()]", USAGE,
-     "Replicator.strategy = 'central_storage': it cannot update the variables of the layer "
-     "'sequential/batch_normalization' (Keras BatchNormalization) on 2 replicas; use "
-     "replicator.GlobalBatchNorm"),
 ]
 
 

@@ -98,7 +98,8 @@ def outcome(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> Outco
   try:
     return {"losses": train(feature, strategy, bindings)}
   except UsageError as error:
-    return {"refused": first_line(error)}
+    place = r"^\S+\.py:\d+: | \(in the layer \S+\)$"
+    return {"refused": re.sub(place, "", first_line(error))}
 
 
 def references() -> dict[str, Outcome]:

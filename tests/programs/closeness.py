@@ -1,6 +1,7 @@
 """How close arrays must be."""
 
 import numpy as np
+import tree
 
 
 def close(actual, expected, rtol, name=""):
@@ -8,3 +9,9 @@ def close(actual, expected, rtol, name=""):
   expected = np.asarray(expected, np.float64)
   np.testing.assert_allclose(actual, expected, rtol=0, atol=rtol * np.abs(expected).max(),
                              err_msg=name)
+
+
+def nests_close(actual, expected, rtol, atol=0.0):
+  """All arrays of two nests, one by one; lists and tuples are alike."""
+  tree.map_structure(lambda x, y: np.testing.assert_allclose(x, y, rtol, atol), actual, expected,
+                     check_types=False)

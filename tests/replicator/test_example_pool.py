@@ -1,25 +1,16 @@
 """A pool of past examples against a model in NumPy, on any number of replicas and micro-batches."""
 
-import pathlib
-import random as random_module
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from replicator import ExamplePool, Replicator, all_mean, microbatch, random, replica_id
-from replicator.checkpoints import checkpoint
+from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step import replicated
-from replicator.step.variables import variables_of
-from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 
-ROOT = pathlib.Path(__file__).parents[2]
 SIZE, BATCH, STEPS = 5, 8, 4
 EXAMPLES = np.random.default_rng(0).normal(size=[STEPS, BATCH, 2])
 
@@ -77,9 +68,8 @@ def pool_in(replicator: Replicator) -> ExamplePool:
 
 def check_exchange(replicator: Replicator) -> None:
   pool, model = pool_in(replicator), Model()
-  step = lambda x: pool.exchange(x)
   for batch, drawn in zip(EXAMPLES, draws(1), strict=True):
-    given = np.concatenate(replicator.run(step, batch))
+    given = np.concatenate(replicator.run(pool.exchange, batch))
     np.testing.assert_array_equal(given, model.exchange(batch, *drawn[0], dict(model.held)))
     model.check(pool)
 
@@ -125,7 +115,7 @@ def test_micro_batches_exchange_what_the_full_batch_does(replicas, parts):
 def test_the_probability_and_the_precision_of_an_exchange():
   replicator = Replicator("mirrored", logical_cpus=2)
   with replicator.scope():
-    pool = ExamplePool(SIZE, [2], "float32")
+    pool = ExamplePool(SIZE, [2])  # float32, as the run.
   first, second = EXAMPLES[:2]
   never = lambda x: pool.exchange(tf.cast(x, tf.bfloat16), 0.0)
   always = lambda x: pool.exchange(tf.cast(x, tf.bfloat16), 1.0)
@@ -190,29 +180,46 @@ def test_in_plain_code_a_pool_is_as_it_is():
   model.check(pool)
 
 
-def test_what_a_pool_holds_is_saved():
-  step = tf.Module()
-  step.pool = ExamplePool(SIZE, [2])
-  assert list(variables_of(step)) == ["pool/count", "pool/entered", "pool/examples"]
-  assert step.pool.examples.dtype == tf.float32
+def test_a_restored_pool_continues_exactly(tmp_path):
+  def made() -> tuple[Replicator, ExamplePool, Checkpoints]:
+    replicator = Replicator("mirrored", logical_cpus=2)
+    pool = pool_in(replicator)
+    return replicator, pool, Checkpoints(tmp_path, pool, replicator)
+
+  def run(replicator: Replicator, pool: ExamplePool, first: int, last: int) -> list[np.ndarray]:
+    compiled = replicator.compile(
+        lambda step, x: replicator.on_replicas(pool.exchange, step, (x,)))
+    return [np.concatenate(replicator.local_results(
+        compiled(tf.constant(i, tf.int64), replicator.distribute(EXAMPLES[i]))))
+            for i in range(first, last)]
+
+  replicator, pool, checkpoints = made()
+  run(replicator, pool, 0, 2)
+  checkpoints.save(2, {})
+  checkpoints.wait()
+  expected = run(replicator, pool, 2, STEPS)
+  replicator, resumed, checkpoints = made()
+  checkpoints.restore()
+  np.testing.assert_array_equal(run(replicator, resumed, 2, STEPS), expected)
+  for name in ("count", "entered", "examples"):
+    np.testing.assert_array_equal(replicated.read(getattr(resumed, name)),
+                                  replicated.read(getattr(pool, name)))
 
 
 # ---- Calls that cannot be right -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call, line", [
-    (lambda pool: ExamplePool(0, [2]), "ExamplePool: size = 0: write how many examples it holds, "
-                                       "at least 1"),
+    (lambda pool: ExamplePool(0, [2]),
+     "ExamplePool: size = 0: write how many examples it holds, at least 1"),
     (lambda pool: pool.append(tf.zeros([4, 3], tf.float64)),
      "ExamplePool.append: examples of shape (4, 3) do not fit a pool of [2]; pass [n, 2]"),
     (lambda pool: pool.exchange(tf.zeros([4, 2], tf.int32)),
      "ExamplePool.exchange: examples of int32 do not fit a pool of float64; cast them, or write "
-     "ExamplePool(..., "
-     "dtype='int32')"),
+     "ExamplePool(..., dtype='int32')"),
     (lambda pool: tf.cond(replica_id() == 0, lambda: pool.append(tf.zeros([4, 2])), lambda: None),
      "ExamplePool.append: called inside a tf.while_loop, tf.cond or tf.function of the step; call "
-     "it in "
-     "the step itself, and loop over a Python range"),
+     "it in the step itself, and loop over a Python range"),
     (lambda pool: microbatch(lambda x: pool.append(tf.boolean_mask(x, x[:, 0] > 0)),
                              tf.zeros([4, 2]), n=2),
      "ExamplePool.append: the number of examples of a micro-batch must be known before the step "
@@ -222,69 +229,3 @@ def test_what_a_pool_cannot_take(call, line):
   pool = pool_in(replicator)
   where = r"tests/replicator/test_example_pool\.py:\d+: "
   assert re.fullmatch(where + re.escape(line), refusal(replicator.run, lambda: call(pool)))
-
-
-# ---- A run that is killed -----------------------------------------------------------------------
-
-KILLED = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
-          "train.checkpoint_every = 5", "train.steps = 200"]
-
-
-def cycle_gan(workdir: pathlib.Path, *bindings: str) -> subprocess.Popen:
-  return subprocess.Popen(
-      [sys.executable, "-m", "tests.programs.cycle_gan", f"--workdir={workdir}",
-       *(f"--gin_param={binding}" for binding in (*KILLED, *bindings))],
-      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def logged(workdir: pathlib.Path) -> int:
-  log = workdir / "metrics.jsonl"
-  return log.read_bytes().count(b"\n") if log.exists() else 0
-
-
-def saved(workdir: pathlib.Path) -> int:
-  return max(checkpoint.steps_of(workdir / "checkpoints"), default=0)
-
-
-def is_killed(workdir: pathlib.Path, moment: random_module.Random, *bindings: str) -> bool:
-  """Starts the run, and kills it at some event; False if it ended before.
-
-  The event is a line of the log or a checkpoint, so many beyond those that the last run left.
-  """
-  count = moment.choice([logged, saved])
-  until = count(workdir) + moment.randint(1, 12)
-  with cycle_gan(workdir, *bindings) as process:
-    while process.poll() is None and count(workdir) < until:
-      time.sleep(0.001)
-    process.kill()
-    output = process.communicate()[0]
-  assert process.returncode in (0, -signal.SIGKILL), output
-  return process.returncode != 0
-
-
-def finish(workdir: pathlib.Path, *bindings: str) -> tuple[list[dict], dict[str, np.ndarray], str]:
-  """Runs to the end; the log without its times, the last checkpoint, and what is printed."""
-  with cycle_gan(workdir, *bindings) as process:
-    output = process.communicate()[0]
-  assert process.returncode == 0, output
-  return rows(workdir), checkpoint.read(workdir / "checkpoints"), output
-
-
-@pytest.mark.slow
-def test_a_cycle_gan_that_is_killed_three_times_equals_one_that_is_not(tmp_path):
-  bindings = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
-  log, variables, _ = finish(tmp_path / "whole", *bindings)
-  assert [row["step"] for row in log] == list(range(1, 201))
-  assert {"pools/a/entered", "pools/b/examples"} <= set(variables)
-  moment, kills, runs = random_module.Random(0), 0, 0
-  while kills < 3:  # One run as a rule, another one if that ends before.
-    workdir = tmp_path / f"killed-{runs}"
-    while kills < 3 and is_killed(workdir, moment, *bindings):
-      kills += 1
-    found_log, found, output = finish(workdir, *bindings)
-    assert "resumed at step" in output
-    assert found_log == log
-    assert found.keys() == variables.keys()
-    for path, value in variables.items():
-      assert (found[path].dtype, found[path].tobytes()) == (value.dtype, value.tobytes()), path
-    runs += 1

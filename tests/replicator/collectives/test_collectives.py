@@ -3,15 +3,12 @@
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tree
-from tensorflow.python.ops import custom_gradient
 
 from replicator import (
-  GlobalBatchNorm,
   Replicator,
   all_concat,
   all_gather,
@@ -23,11 +20,11 @@ from replicator import (
   broadcast,
   map_gather,
   map_reduce,
-  recompute_grad,
   reduce_scatter,
   replica_id,
 )
 from tests.programs import every_collective
+from tests.programs.closeness import nests_close
 from tests.replicator.collectives.replicas import to_numpy
 
 # The two-replica example of the Replicator RFC (tensorflow/community, commit 6a4e31d,
@@ -120,9 +117,7 @@ def test_the_mean_of_the_replicas_gradients_is_that_of_one_replica(synchronous):
   expected = [loss_and_gradients(of_all, tf.constant(EXAMPLES)) for of_all, _ in STATISTICS]
   step = lambda x: [loss_and_gradients(of_parts, x) for _, of_parts in STATISTICS]
   for results in synchronous.run(step, EXAMPLES):
-    for result, references in zip(results, expected, strict=True):
-      for value, reference in zip(result, references, strict=True):
-        np.testing.assert_allclose(value, reference, rtol=1e-12)
+    nests_close(results, expected, 1e-12)
 
 
 # ---- Items divided among replicas ---------------------------------------------------------------
@@ -179,22 +174,3 @@ def test_each_item_is_computed_by_one_replica_of_each_group():
     of_all, of_group = to_numpy(results)
     assert of_all == [0, 1, 2]
     assert of_group == ([0, 3, 0] if replica in (0, 3) else [2, 1, 2])
-
-
-# ---- The cost of tracing ------------------------------------------------------------------------
-
-
-def test_no_collective_searches_the_graphs_of_the_other_replicas(monkeypatch):
-  # `tf.custom_gradient` does, for variables: the time to trace would grow with the square of the
-  # number of layers.
-  def searched(*_, **__):
-    raise AssertionError("searches the graph")
-  monkeypatch.setattr(custom_gradient, "_get_dependent_variables", searched)
-  network = keras.Sequential([keras.Input([3]), GlobalBatchNorm(), keras.layers.Dense(2)])
-  block = recompute_grad(network)
-  def step(x):
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_mean(all_mean(block(x, training=True)) ** 2)
-    return tape.gradient(loss, network.trainable_variables)
-  replicator = Replicator("mirrored", logical_cpus=2)
-  assert len(replicator.run(step, np.ones([4, 3], np.float32))) == 2

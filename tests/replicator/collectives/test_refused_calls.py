@@ -45,7 +45,8 @@ DISAGREEMENTS = {
 def test_replicas_that_make_different_calls_are_refused(eager, request):
   if eager:
     request.getfixturevalue("run_eagerly")()
-  message = r"^replica [01] calls (all_|broadcast).* but replica [01] (calls|has)"
+  says = r"replica {} (calls (all_|broadcast).*|has ended its step)"
+  message = f"^{says.format(0)}, but {says.format(1)}; every replica must make the same "
   replicator = Replicator("mirrored", logical_cpus=2)
   for name, step in DISAGREEMENTS.items():
     assert re.search(message, refusal(replicator.run, step, np.ones([4, 2]))), name

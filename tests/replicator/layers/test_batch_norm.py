@@ -8,7 +8,7 @@ import tensorflow as tf
 from replicator import GlobalBatchNorm, Replicator, all_mean
 from replicator.layers.batch_norm import batch_normalized
 from replicator.step import context
-from tests.programs.closeness import close
+from tests.programs.closeness import close, nests_close
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # The layer's defaults.
 RNG = np.random.default_rng(0)
@@ -108,20 +108,6 @@ def test_batch_norm_does_not_cancel_where_the_mean_is_large(devices, jit_compile
     close(results[name], expected[name], 2e-4, name)
 
 
-def test_moving_statistics_follow_the_batches(float64, one_or_two):
-  layer = build(one_or_two)
-  batches = [RNG.normal(i, 1 + i, [8, 2, 3]) for i in range(4)]
-  step = lambda x: layer(x, training=True)
-  for batch in batches:
-    one_or_two.run(step, batch)
-  # sum over batches b of (1 - m) m^(3 - b) s_b, and the initial value's m^4.
-  weights = (1 - MOMENTUM) * MOMENTUM ** np.arange(3, -1, -1)
-  means = [b.mean((0, 1)) for b in batches]
-  variances = [b.var((0, 1)) for b in batches]
-  close(layer.moving_mean.numpy(), weights @ means, 1e-12)
-  close(layer.moving_variance.numpy(), MOMENTUM ** 4 + weights @ variances, 1e-12)
-
-
 @pytest.mark.parametrize("shape", [[4, 3], [4, 2, 2, 3]], ids=str)
 def test_a_batch_that_is_not_finite_does_not_spoil_the_moving_statistics(shape):
   layer = GlobalBatchNorm()
@@ -188,8 +174,7 @@ def test_a_gradient_penalty_through_batch_norm_is_that_of_plain_operations(
     run_eagerly()
   for result in replicator.run(lambda batch: penalty_and_gradient(
       lambda x: layer(x, training=True), [weights, layer.gamma, layer.beta], batch), batch):
-    for value, reference_value in zip(result, expected, strict=True):
-      close(value, reference_value, 1e-12)
+    nests_close(result, expected, 1e-11, 1e-13)
 
 
 @pytest.mark.parametrize("shapes, precision, rtol", [

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Dropout, Replicator, UsageError, microbatch, random
+from replicator import Dropout, Replicator, UsageError, random
+from tests.programs.closeness import nests_close
 
 ROWS = 8  # In the global batch.
 RATE = 0.25
@@ -88,30 +89,9 @@ def test_a_mask_of_keras_reaches_the_layers_behind():
 
 
 def test_replicas_drop_what_one_device_does(float64):
-  expected, mirrored = run(Replicator("one_device")), Replicator("mirrored", logical_cpus=2)
-  for found, value in zip(run(mirrored), expected, strict=True):
-    np.testing.assert_allclose(found, value, rtol=1e-14)
+  expected = run(Replicator("one_device"))
+  nests_close(run(Replicator("mirrored", logical_cpus=2)), expected, 1e-14)
   assert (expected[0] == 0).mean() > RATE / 2
-
-
-def test_micro_batches_on_replicas_are_the_full_batch(float64):
-  def results(replicator, n):
-    with replicator.scope():
-      network = model()
-    weights = network.trainable_variables
-
-    def loss_and_gradients(batch):
-      with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(network(batch, training=True) ** 2)
-      return loss, tape.gradient(loss, weights)
-    parts = replicator.run(lambda batch: microbatch(loss_and_gradients, batch, n=n), X)
-    return [np.mean([np.asarray(part) for part in replicas], 0)
-            for replicas in zip(*[tf.nest.flatten(part) for part in parts], strict=True)]
-
-  expected = results(Replicator("one_device"), 1)
-  for found, value in zip(results(Replicator("mirrored", logical_cpus=2), 2), expected,
-                          strict=True):
-    np.testing.assert_allclose(found, value, rtol=1e-12)
 
 
 # ---- Its stream ---------------------------------------------------------------------------------

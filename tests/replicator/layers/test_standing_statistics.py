@@ -45,8 +45,7 @@ def test_nothing_is_left_behind_and_averages_are_used(float64):
       return network(x, training=False)
 
   outputs = sample(X)
-  for value, variable in zip(before, network.variables, strict=True):
-    np.testing.assert_array_equal(variable, value)
+  np.testing.assert_equal([v.numpy() for v in network.variables], before)
   for variable, value in zip(network.trainable_variables, averages, strict=True):
     variable.assign(value)
   with use_standing_statistics(network, lambda i: network(BATCHES[i], training=True), 2):
@@ -58,3 +57,14 @@ def test_without_passes_or_layers_it_is_refused(layer, passes):
   with (pytest.raises(UsageError, match="needs at least one of each"),
         use_standing_statistics(keras.Sequential([layer]), lambda i: None, passes)):
     pass
+
+
+def test_a_frozen_batch_norm_has_its_moving_statistics_as_standing_ones():
+  x = tf.constant(BATCHES[0], tf.float32)
+  net = keras.Sequential([keras.Input([4]), GlobalBatchNorm(), keras.layers.Dense(2),
+                          GlobalBatchNorm()])
+  net.layers[0].trainable = False
+  expected = net.layers[0](x)
+  with use_standing_statistics(net, lambda i: net(x, training=True), 2):
+    np.testing.assert_array_equal(net.layers[0](x), expected)
+    assert abs(float(tf.reduce_mean(net(x)))) < 1e-5  # The other one has those of x.

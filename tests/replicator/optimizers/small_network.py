@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from replicator import Replicator, step_number, wrap_optimizer
 from replicator.optimizers.schedules import LinearDecay
+from tests.programs.closeness import nests_close
 
 RNG = np.random.default_rng(0)
 BATCH = {"x": RNG.normal(size=[8, 3]), "y": RNG.normal(size=[8, 2])}
@@ -70,9 +71,7 @@ def train(replicator: Replicator, optimizer, steps: int, constraint=None, **opti
 
 
 def assert_close(actual, expected, rtol=1e-11):
-  for values, references in zip(actual, expected, strict=True):
-    for value, reference in zip(values, references, strict=True):
-      np.testing.assert_allclose(value, reference, rtol=rtol)
+  nests_close(actual, expected, rtol)
 
 
 K = keras.optimizers

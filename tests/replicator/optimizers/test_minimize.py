@@ -95,22 +95,6 @@ def test_inside_of_a_micro_batch_it_divides_no_further(two_parts):
   assert weight.numpy() == -2.0 - 3.0
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda minimize, x: minimize(lambda x: tf.reduce_mean(x), x[:3]),
-     "microbatch.n = 2: does not divide a replica's batch of 3 examples"),
-    (lambda minimize, x: minimize(lambda x, table: tf.reduce_mean(x), x, tf.zeros([6, 1])),
-     r"microbatch.n = 2: the tensors of a batch must agree on their first axis, which has \[4, 6\] "
-     "examples; let the function take what is not of the examples from around it"),
-    (lambda minimize, x: minimize(lambda x: (tf.reduce_mean(x), tf.shape(x)), x),
-     r"fn returned a tensor of int32, \(1,\); return means over examples")])
-def test_what_does_not_divide_is_refused(two_parts, call, message):
-  weight = keras.Variable(0.0)
-  optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [weight])
-  with pytest.raises(UsageError, match=message):
-    call(optimizer.minimize, weight.value + tf.zeros([4]))
-  assert weight.numpy() == 0.0
-
-
 def test_in_one_piece_anything_may_follow_the_loss():
   weight = keras.Variable(0.0)
   optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [weight])
@@ -118,30 +102,6 @@ def test_in_one_piece_anything_may_follow_the_loss():
   loss, *others = optimizer.minimize(
       lambda x, label: (weight.value + tf.reduce_mean(x), tf.range(3), "word", kind), x, "label")
   assert float(loss) == 0.0 and others[0].shape == [3] and others[1:] == ["word", kind]
-
-
-def test_eager_updates_are_those_of_a_tape(float64, run_eagerly):
-  expected = train(Replicator("one_device"), "by_hand")
-  run_eagerly()
-  for found, wanted in zip(train(Replicator("mirrored", logical_cpus=2), "minimized"), expected,
-                           strict=True):
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
-
-
-def test_small_gradients_of_float16_layers_arrive(set_precision):
-  set_precision("mixed_float16")
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
-    weight = keras.Variable([0.0], dtype="float32")
-    optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [weight])
-
-  def loss_fn(x):  # dloss/dweight = mean(x) = 1e-8 passes through float16, where it is zero.
-    return tf.reduce_mean(tf.cast(tf.cast(weight.value, tf.float16), tf.float32) * x)
-
-  losses = replicator.run(lambda x: optimizer.minimize(loss_fn, x),
-                          np.float32([0.5e-8, 1.5e-8, 1e-8, 1e-8]))
-  np.testing.assert_allclose(losses, [0.0] * 2)  # The loss itself is not scaled.
-  np.testing.assert_allclose(weight.numpy(), [-1e-8], rtol=1e-3)
 
 
 def test_outputs_keep_their_nest_and_gradients_their_order():

@@ -5,7 +5,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, UsageError, wrap_optimizers
+from replicator import UsageError, wrap_optimizers
 from replicator.step.variables import variables_of
 
 
@@ -56,16 +56,3 @@ def test_each_is_made_in_the_scope_of_its_name():
 def test_a_network_without_variables_is_refused(network):
   with pytest.raises(UsageError, match=r"^wrap_optimizer\(sgd\): "):
     wrap_optimizers(lambda: keras.optimizers.SGD(name="sgd"), network=network)
-
-
-def test_a_step_updates_each(float64):
-  with Replicator("mirrored", logical_cpus=2).scope():
-    step = Step(lambda: keras.optimizers.SGD(1.0))
-  before = [v.numpy() for v in step.policy.weights]
-
-  def call():
-    return step.optimizers["temperature"].minimize(lambda: step.temperature.value ** 2)
-
-  Replicator("mirrored", logical_cpus=2).run(call)
-  assert step.temperature.numpy() == -1.0
-  assert all((a == b.numpy()).all() for a, b in zip(before, step.policy.weights, strict=True))

@@ -8,6 +8,7 @@ import tensorflow as tf
 import replicator
 from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, microbatch, random
 from replicator.training.training_function import TrainingFunction
+from tests.programs.closeness import nests_close
 
 BATCHES = np.random.default_rng(0).normal(size=[2, 16, 3])
 
@@ -70,11 +71,8 @@ def train(on: Replicator, n: int, steps_per_call=2):
           [v.numpy() for v in variables])
 
 
-def assert_equal(actual, expected, tolerance=1e-12):
-  for name, series in expected[0].items():
-    np.testing.assert_allclose(actual[0][name], series, tolerance, tolerance, err_msg=name)
-  for value, reference in zip(actual[1], expected[1], strict=True):
-    np.testing.assert_allclose(value, reference, tolerance, tolerance)
+def assert_equal(actual, expected):
+  nests_close(actual, expected, 1e-12, 1e-12)
 
 
 @pytest.fixture(scope="module")

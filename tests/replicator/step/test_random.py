@@ -183,16 +183,6 @@ def test_no_two_draws_coincide():
   assert np.unique(values).size == values.size
 
 
-def test_neighboring_streams_are_independent():
-  def draws(rows):
-    return {name: random.normal(name, [rows, 1000]) for name in ("a", "b")}
-  drawn = draw(one(), draws)
-  a, b = (drawn[name].reshape(2 * ROWS, 1000) for name in "ab")
-  correlations = np.corrcoef(np.concatenate([a, b]))
-  # Of 1000 independent pairs the coefficient has a standard deviation of 0.032.
-  assert np.abs(correlations - np.eye(len(correlations))).max() < 0.16
-
-
 def test_seeds_for_others_depend_on_the_run_and_the_name():
   def seeds(seed):
     random.set_seed(seed)

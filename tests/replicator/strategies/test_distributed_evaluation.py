@@ -1,7 +1,10 @@
-"""Parts of an evaluation, dealt to replicas: their order, their devices, and errors in them."""
+"""Parts of an evaluation, dealt to replicas: their order, their devices, and errors in them.
+
+That workers of their own share them is in `tests/experiments`.
+"""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import types
 
 import numpy as np
 import pytest
@@ -69,52 +72,11 @@ def test_a_part_is_not_computed_before_it_is_asked_for():
     parts.close()
 
 
-@pytest.fixture
-def two_workers(monkeypatch):
-  """The dealers of two workers of two replicas each, which are threads and not processes."""
-  barrier, board = threading.Barrier(2, timeout=60), {}
-
-  def of_all(dealer: Dealer, results: list) -> list:
-    board[dealer.worker] = results
-    barrier.wait()
-    joined = board[0] + board[1]
-    barrier.wait()
-    return joined
-
-  monkeypatch.setattr(Dealer, "_of_all", of_all)
-  dealers = [Dealer(Replicator("mirrored", 2), on_all_workers=True) for _ in range(2)]
-  for worker, dealer in enumerate(dealers):
-    dealer.worker, dealer.workers = worker, 2
-  return dealers
-
-
-def on_both(dealers: list[Dealer], evaluate) -> list:
-  def evaluated(dealer: Dealer):
-    with context.entered(tf.constant(0, tf.int64)) as here:
-      here.dealer = dealer
-      return evaluate(dealer.worker)
-
-  with ThreadPoolExecutor(2) as pool:
-    return list(pool.map(evaluated, dealers))
-
-
-def test_each_of_two_workers_computes_half_and_has_all(two_workers):
-  computed = {0: [], 1: []}
-
-  def evaluate(worker: int) -> list:
-    return list(distributed_evaluation.deal(lambda part: computed[worker].append(part) or part, 7))
-
-  assert on_both(two_workers, evaluate) == [list(range(7))] * 2
-  assert sorted(computed[0]) == [0, 1, 4, 5]
-  assert sorted(computed[1]) == [2, 3, 6, 6]  # Shapes are the same everywhere, to the end.
-
-
-def test_the_chief_goes_first(two_workers):
+@pytest.mark.parametrize("worker, expected", [(0, ["body", "wait"]), (1, ["wait", "body"])])
+def test_the_chief_goes_first(worker, expected):
   order = []
-
-  def evaluate(worker: int) -> None:
+  with context.entered(tf.constant(0, tf.int64)) as here:
+    here.dealer = types.SimpleNamespace(worker=worker, wait_for_all=lambda: order.append("wait"))
     with distributed_evaluation.chief_first():
-      order.append(worker)
-
-  on_both(two_workers, evaluate)
-  assert order == [0, 1]
+      order.append("body")
+  assert order == expected

@@ -4,7 +4,6 @@ How the launcher starts a dead worker again is in test_launch.
 """
 
 import json
-import logging
 import os
 import pathlib
 import re
@@ -122,18 +121,6 @@ class Run:
       if found:
         numbers[found[1]] = int(found[2])
     return numbers
-
-
-@pytest.mark.parametrize("file, message, is_logged, printed", [
-    ("cluster_coordinator.py", "Worker %s failed with an error", False,
-     "worker 3 is gone: others do its work until it is back\n"),
-    ("cluster_coordinator.py", "Retrying closure on %s", False, ""),
-    ("parameter_server.py", "Worker %s failed with an error", True, "")])
-def test_a_lost_worker_is_one_line(file, message, is_logged, printed, capsys):
-  worker = "/job:worker/replica:0/task:3"
-  record = logging.LogRecord("tensorflow", logging.ERROR, file, 1, message, (worker,), None)
-  assert parameter_server._report_lost_workers(record) == is_logged
-  assert capsys.readouterr().err == printed
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[127.0.0.1]"])  # IPv6 stands in brackets.

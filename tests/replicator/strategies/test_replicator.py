@@ -2,16 +2,13 @@
 
 import types
 
-import gin
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tree
 
-from replicator import Replicator, UsageError, replica_id, wrap_optimizer
+from replicator import Replicator, UsageError, replica_id
 from replicator.step import context
-from replicator.strategies import parameter_server
 from replicator.strategies import strategy as strategies
 from tests.programs.refusals import refusal
 
@@ -155,32 +152,9 @@ def test_xla_where_it_does_not_work(strategy, why):
       f"Replicator.jit_compile = True: not with '{strategy}': {why}; drop one of the two")
 
 
-@pytest.mark.parametrize("strategy", ["central_storage", "one_device", "default"])
-def test_xla_with_any_strategy_of_one_replica(strategy):
-  replicator = Replicator(strategy, logical_cpus=1, jit_compile=True)
-  with replicator.scope():
-    variable = keras.Variable([1.0])
-    optimizer = wrap_optimizer(keras.optimizers.SGD(0.5), [variable])
-
-  def step(x):
-    optimizer.apply([tf.reduce_sum(x, keepdims=True)])
-    return variable.value + 0.0
-
-  for expected in (0.0, -1.0):
-    outputs = replicator.run(step, np.ones(2, np.float32))
-    assert [o.numpy().tolist() for o in outputs] == [[expected]]
-
-
 def test_a_run_inside_a_step_is_refused(one_or_two):
   with pytest.raises(UsageError, match=r"py:\d+: Replicator.run: called inside a step"):
     one_or_two.run(lambda x: one_or_two.run(lambda: x), np.zeros([2]))
-
-
-def test_an_error_before_the_first_replica_begins_is_not_hidden():
-  replicator = mirrored()
-  inner = lambda: replicator.on_replicas(lambda: None, 0, ())
-  with pytest.raises(RuntimeError, match="cross-replica context"):
-    replicator.run(inner)
 
 
 # ---- Scope, and facts ---------------------------------------------------------------------------
@@ -218,22 +192,3 @@ def test_a_process_of_a_cluster_knows_its_part(index, kind, number, monkeypatch)
   assert (replicator.worker_id, replicator.num_local_replicas) == (number, 2)
   assert replicator.num_workers == replicator.num_pipelines == 3
   assert replicator.max_running == 0  # They agree on when to stop.
-
-
-def test_a_chief_keeps_its_asynchronous_workers_busy(monkeypatch):
-  monkeypatch.setattr(strategies, "make", lambda *settings: types.SimpleNamespace(
-      num_replicas_in_sync=1))
-  monkeypatch.setattr(parameter_server, "ParameterServers",
-                      lambda strategy: types.SimpleNamespace(num_workers=3))
-  replicator = Replicator("parameter_server")
-  assert replicator.is_async and replicator.worker_id == 0
-  assert (replicator.num_workers, replicator.num_pipelines, replicator.max_running) == (3, 1, 6)
-
-
-def test_gin_names_the_strategy():
-  with gin.unlock_config():
-    gin.parse_config("Replicator.strategy = 'mirrored'\nReplicator.logical_cpus = 2")
-  try:
-    assert Replicator().num_replicas == 2
-  finally:
-    gin.clear_config()

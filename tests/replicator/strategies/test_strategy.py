@@ -95,6 +95,14 @@ def test_a_cluster_needs_tf_config_and_one_device_a_process(monkeypatch, name, l
       "start more workers instead")
 
 
+def test_what_tensorflow_says_of_a_cluster_is_one_line(monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", json.dumps({
+      "cluster": {"chief": ["a:1", "a:2"], "worker": ["b:1"]},
+      "task": {"type": "worker", "index": 0}}))
+  assert refusal(strategy.make, "multi_worker_mirrored") == (
+      "TF_CONFIG: There must be at most one 'chief' job.")
+
+
 @pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])
 def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number, monkeypatch,
                                                                           capsys):
