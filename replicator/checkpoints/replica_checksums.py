@@ -14,8 +14,6 @@ from replicator.strategies.replicator import Replicator
 _CHUNK = 2 ** 18  # Words of 32 bits that are summed at once, which bounds the memory it takes.
 
 Group = tuple[str, ...]  # The paths of variables that share a checksum.
-AssignedAt = Callable[[Any], str]
-"""Returns ` at file:line` for a variable that the step assigns there, or nothing."""
 
 
 class Copies:
@@ -71,17 +69,6 @@ class Copies:
 
   def _gather(self, local: tf.Tensor) -> tf.Tensor:  # A method, so that `run` compiles it once.
     return collectives.all_concat(local)
-
-
-def refusal(path: str, variable: Any, assigned_at: AssignedAt) -> str:
-  """Why a variable whose copies have parted cannot be saved, and the remedy."""
-  remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
-            "average it first with replicator.all_mean or join it with all_concat, or make the "
-            "variable with aggregation=tf.VariableAggregation.MEAN, or with "
-            "synchronization=tf.VariableSynchronization.ON_READ if each replica keeps its own")
-  return (f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
-          f"replica, and a checkpoint keeps one: each replica assigns what it computed from its "
-          f"own examples{assigned_at(variable)}; {remedy}")
 
 
 @functools.cache
