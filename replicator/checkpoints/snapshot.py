@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replicator.checkpoints.replica_checksums import Copies
+from replicator.checkpoints.replica_checksums import parted
 from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.step.replicated import copies_of
@@ -54,10 +54,9 @@ class Variables:
 
   def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):
     self._variables = {path: _plain(path, v) for path, v in variables.items()}
+    self._replicator = replicator
     self._cluster = replicator if replicator and replicator.num_pipelines > 1 else None
     self._by_replica = [path for path, v in self._variables.items() if _may_differ(v)]
-    self._copies = Copies({path: v for path, v in self._variables.items()
-                           if path not in self._by_replica}, replicator)
     self.assigned_at: Callable[[Any], str] = lambda variable: ""
     """Returns ` at file:line` for a variable that the step assigns there, or nothing."""
 
@@ -76,7 +75,8 @@ class Variables:
 
     All workers must call it at the same step.
     """
-    for path in sorted(self._copies.parted()):
+    equal = {path: v for path, v in self._variables.items() if path not in self._by_replica}
+    for path in parted(equal, self._replicator):
       raise UsageError(_refusal(path, self._variables[path], self.assigned_at))
 
   def mismatches(self, saved: Snapshot) -> dict[str, str]:
