@@ -93,7 +93,7 @@ def seconds_of_checks(folder: str) -> dict[str, float]:
   from replicator import Replicator
   from replicator.app import config
   from replicator.checkpoints.checkpoint import Checkpoints
-  from replicator.checkpoints.replica_checksums import Copies
+  from replicator.checkpoints.replica_checksums import parted
   from replicator.step.variables import variables_of
   from replicator.tracing.trainable import Trainable
   from replicator.training import inputs
@@ -105,7 +105,7 @@ def seconds_of_checks(folder: str) -> dict[str, float]:
     step = SNGAN(source.image_shape, source.num_classes)
   function = TrainingFunction(replicator, step, 1, True)
   batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 2, 0)))
-  trainable, copies = Trainable(step), Copies(variables_of(step), replicator)
+  trainable, variables = Trainable(step), variables_of(step)
   checkpoints = Checkpoints(pathlib.Path(folder), step, replicator)
 
   def save() -> None:
@@ -113,7 +113,7 @@ def seconds_of_checks(folder: str) -> dict[str, float]:
     checkpoints.wait()
 
   timed = {"step": lambda: function(0, next(batches)).fetch(), "trainable": trainable.flags,
-           "copies": copies.parted, "save": save}
+           "copies": lambda: parted(variables, replicator), "save": save}
   times: dict[str, list[float]] = {name: [] for name in timed}
   for turn in range(FLAGS.turns + 1):
     for name, call in timed.items():

@@ -110,8 +110,7 @@ def _restored(main: Callable[[str], None], folder: pathlib.Path,
     main(scratch)
   if builder.step is None:
     raise UsageError(f"{folder}: its program did not call replicator.train")
-  checkpoints = Checkpoints(folder / "checkpoints", builder.step)
-  number = checkpoints.restore_step(checkpoints.best() if step == "best" else step)
+  number = Checkpoints(folder / "checkpoints", builder.step).restore_step(step)
   return Loaded(builder.step, number)
 
 

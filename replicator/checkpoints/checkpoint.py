@@ -11,7 +11,7 @@ import contextlib
 import pathlib
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
 import gin
@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from replicator import atomic
 from replicator.checkpoints.names import names_of
-from replicator.checkpoints.replica_checksums import AssignedAt
 from replicator.checkpoints.retention import Retention
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError
@@ -72,8 +71,7 @@ class Checkpoints:
     self._writes = replicator is None or replicator.worker_id == 0
     self._trainable = Trainable(step)
     self._names = names_of(step)
-    self._assigned_at: AssignedAt = lambda variable: ""
-    self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+    self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
     self._saving: concurrent.futures.Future | None = None
     self.written: int | None = None  # The step at which a restart would begin, once it is known.
 
@@ -91,12 +89,11 @@ class Checkpoints:
       UsageError: the replicas' copies of a variable, which must be equal, have parted.
     """
     self.wait()
-    snapshot = self._variables.take(self._assigned_at)
+    snapshot = self._variables.take()
     if self._writes:
       facts = {"step": step, "loop": loop_state, "by_replica": snapshot.by_replica,
                "trainable": self._trainable.changes(), "scalars": scalars or {},
                "names": self._names}
-      self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
   def wait(self) -> None:
@@ -157,8 +154,8 @@ class Checkpoints:
     self.written = facts["step"]
     return {**facts["loop"], "step": facts["step"]}
 
-  def restore_step(self, step: int | None = None) -> int:
-    """Restores the checkpoint of a step, or the newest good one; returns its step.
+  def restore_step(self, step: int | Literal["best"] | None = None) -> int:
+    """Restores a checkpoint, which is found as in `read`; returns its step.
 
     It writes nothing to the disk, so the run that saves here may be under way.
 
@@ -170,15 +167,17 @@ class Checkpoints:
     self._put(folder, facts, values, "the code has changed since, or the bindings")
     return facts["step"]
 
-  def read(self, step: int | None = None, named: bool = False
+  def read(self, step: int | Literal["best"] | None = None, named: bool = False
            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
-    """The folder, the facts and the values of a checkpoint, which is found as in `restore_step`.
+    """The folder, the facts and the values of a checkpoint.
 
-    If `named`, the values are those that have a name; or all, if an earlier version saved them
-    without names.
+    It is that of a step, the best one by `keep_best`, or the newest good one. If `named`, the
+    values are those that have a name; or all, if an earlier version saved them without names.
+    Raises a UsageError if there is no such checkpoint, or it is corrupt.
     """
+    number = self._best() if step == "best" else step
     while True:
-      found = _newest_good(self._folder) if step is None else self._good(step)
+      found = _newest_good(self._folder) if number is None else self._good(number)
       if found is None:
         raise UsageError(f"{self._folder}: holds no checkpoint")
       folder, facts = found
@@ -189,8 +188,7 @@ class Checkpoints:
           raise
         # The run has removed it meanwhile, and saved a newer one.
 
-  def best(self) -> int:
-    """The step of the best checkpoint, by `keep_best`; raises a UsageError if none is known."""
+  def _best(self) -> int:
     found = self.retention.best(steps_of(self._folder), self._scalars_at)
     if found is None:
       why = (f"none was saved at a step that logged '{self.retention.keep_best}'"
@@ -215,14 +213,11 @@ class Checkpoints:
 
   def _put(self, folder: pathlib.Path, facts: dict, values: dict[str, np.ndarray], remedy: str
            ) -> None:
-    by_replica = facts["by_replica"]
-    mismatches = self._variables.mismatches({
-        path: (tf.as_dtype(value.dtype), list(value.shape[path in by_replica:]))
-        for path, value in values.items()})
+    mismatches = self._variables.mismatches(Snapshot(values, facts["by_replica"]))
     if mismatches:
       _report(folder, mismatches, remedy)
-    self._variables.put(Snapshot(
-        {path: value for path, value in values.items() if path not in mismatches}, by_replica))
+    fitting = {path: value for path, value in values.items() if path not in mismatches}
+    self._variables.put(Snapshot(fitting, facts["by_replica"]))
     self._trainable.restore(facts.get("trainable", {}))
 
   def check_complete(self, used: list) -> None:
@@ -240,14 +235,14 @@ class Checkpoints:
           f"as '{lost[0]}': a restart would lose them; make the step a tf.Module and assign its "
           "networks and optimizers to attributes")
 
-  def check_copies(self, assigned_at: AssignedAt) -> None:
+  def check_copies(self, assigned_at: Callable[[Any], str]) -> None:
     """Raises a UsageError if the replicas' copies of a variable have parted, as `save` does.
 
-    All workers must call it after the same step. `assigned_at` returns where the step assigns a
-    variable, for this error and those of `save`.
+    All workers must call it after the same step. `assigned_at` returns ` at file:line` for a
+    variable that the step assigns there, for this error and those of `save`.
     """
-    self._assigned_at = assigned_at
-    self._variables.by_replica(assigned_at)
+    self._variables.assigned_at = assigned_at
+    self._variables.check_copies()
 
 
 def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarray]:

@@ -1,97 +1,91 @@
 """The weights of a checkpoint that fit the networks of another step."""
 
 import collections
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-import numpy as np
-import tensorflow as tf
 
 from replicator.checkpoints.names import is_average, weight_of
 from replicator.checkpoints.snapshot import Snapshot
 from replicator.errors import UsageError
 
+Names = Mapping[str, str]
+"""The names of weights and averages, by path in a checkpoint; see `names.names_of`."""
 
+
+@dataclasses.dataclass
 class Match:
   """The weights of another run's checkpoint that fit this step.
 
-  Args:
-    variables: those of the step, by their path in a checkpoint.
-    here: the names of the weights and averages among them, by path; see `names.names_of`.
-    values: those of the checkpoint, by path.
-    there: their names, by path.
-    by_replica: the paths of those with a value for each replica, `[num_replicas, ...]`.
-
   Attributes:
-    networks: the networks of the checkpoint.
-    taken: what is taken: paths in the checkpoint by paths in the step.
+    here: the names of the step.
+    taken: paths in the checkpoint by paths in the step.
     left: why something is not taken, by name.
   """
 
-  def __init__(self, variables: Mapping[str, Any], here: Mapping[str, str],
-               values: Mapping[str, np.ndarray], there: Mapping[str, str], by_replica: set[str]):
-    self._variables, self._here, self._values = variables, here, values
-    self._by_replica = by_replica
-    self._path_there = {name: path for path, name in there.items()}
-    self.networks = {_network(path) for path, name in there.items() if not is_average(name)}
-    self.taken: dict[str, str] = {}
-    self.left: dict[str, str] = {}
-
-  def add(self, network: str) -> None:
-    """Takes what fits of a network."""
-    if network not in self.networks:
-      self.left[network] = "is not in the other run"
-      return
-    mine = {path: name for path, name in self._here.items()
-            if _network(path) == network and not is_average(name)}
-    if not mine:
-      self.left[network] = "is only in the other run"
-      return
-    for path, name in mine.items():
-      if why := self._misfit(path, self._path_there.get(name)):
-        self.left[name] = why
-      else:
-        self.taken[path] = self._path_there[name]
-    self.left.update({name: "is only in the other run" for name, path in self._path_there.items()
-                      if _network(path) == network and name not in mine.values()})
-    taken = {name: self.taken[path] for path, name in mine.items() if path in self.taken}
-    for path, name in self._here.items():
-      if is_average(name) and (weight := taken.get(weight_of(name))):
-        self.taken[path] = self._path_there.get(name, weight)
-
-  def _misfit(self, path: str, path_there: str | None) -> str | None:
-    if path_there is None:
-      return "is not in the other run"
-    variable, value = self._variables[path], self._values[path_there]
-    dtype, shape = tf.as_dtype(value.dtype), value.shape[path_there in self._by_replica:]
-    alike = dtype == variable.dtype or (dtype.is_floating and variable.dtype.is_floating)
-    if alike and variable.shape.is_compatible_with(shape):
-      return None
-    return (f"was {dtype.name} {list(shape)} and is {variable.dtype.name} "
-            f"{variable.shape.as_list()}")
+  here: Names
+  taken: dict[str, str] = dataclasses.field(default_factory=dict)
+  left: dict[str, str] = dataclasses.field(default_factory=dict)
 
   def check_taken(self, frozen: Iterable[str]) -> None:
     """Raises a UsageError if something that is frozen would keep its first, random values."""
-    for path, name in self._here.items():
+    for path, name in self.here.items():
       within = next((layer for layer in frozen if f"{name}/".startswith(f"{layer}/")), None)
       if within is not None and path not in self.taken:
         raise UsageError(f"StartFrom.frozen: '{within}' would stay random, because '{name}' "
                          f"{self.left.get(name, 'is of a network that is not taken')}; freeze only "
                          "what is taken")
 
-  def snapshot(self) -> Snapshot:
-    """The values to put into this step's variables."""
-    values = {path: self._values[there].astype(self._variables[path].dtype.as_numpy_dtype)
-              for path, there in self.taken.items()}
-    return Snapshot(values, [path for path, there in self.taken.items()
-                             if there in self._by_replica])
-
   def counts(self) -> dict[str, tuple[int, int]]:
     """The number of weights that are taken of each network, and of all that it has here."""
-    weights = [path for path, name in self._here.items() if not is_average(name)]
+    weights = [path for path, name in self.here.items() if not is_average(name)]
     everything = collections.Counter(map(_network, weights))
     taken = collections.Counter(_network(path) for path in weights if path in self.taken)
     return {network: (count, everything[network]) for network, count in taken.items()}
+
+
+def match(networks: Iterable[str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
+          there: Names) -> Match:
+  """Finds what fits of some networks.
+
+  Args:
+    networks: their paths.
+    variables: those of the step, by path.
+    here: the names of the step.
+    saved: the values of the checkpoint.
+    there: the names of the checkpoint.
+  """
+  found = Match(here)
+  for network in networks:
+    mine, others = _weights(here, network), _weights(there, network)
+    if not mine or not others:
+      found.left[network] = f"is {'only' if others else 'not'} in the other run"
+      continue
+    for name, path in mine.items():
+      if name not in others:
+        found.left[name] = "is not in the other run"
+      elif why := saved.misfit(others[name], variables[path], any_float=True):
+        found.left[name] = why
+      else:
+        found.taken[path] = others[name]
+    found.left |= {name: "is only in the other run" for name in others if name not in mine}
+  weights = {here[path]: path_there for path, path_there in found.taken.items()}
+  averages = {name: path for path, name in there.items() if is_average(name)}
+  for path, name in here.items():
+    if is_average(name) and weight_of(name) in weights:
+      found.taken[path] = averages.get(name, weights[weight_of(name)])
+  return found
+
+
+def networks_in(names: Names) -> set[str]:
+  """The networks whose weights have names."""
+  return {_network(path) for path, name in names.items() if not is_average(name)}
+
+
+def _weights(names: Names, network: str) -> dict[str, str]:
+  """The paths of the weights of a network, by name."""
+  return {name: path for path, name in names.items()
+          if _network(path) == network and not is_average(name)}
 
 
 def _network(path: str) -> str:
@@ -99,7 +93,7 @@ def _network(path: str) -> str:
   return path.rpartition("/")[0]
 
 
-def names_by_order(here: Mapping[str, str], values: Iterable[str]) -> dict[str, str]:
+def names_by_order(here: Names, values: Iterable[str]) -> Names:
   """Names for a checkpoint of an earlier version, which has none, by path.
 
   They are those of this step where a network, or its averages, has as many variables.

@@ -1,7 +1,8 @@
 """Checksums on the devices, which show whether the replicas' copies of a variable have parted."""
 
+import collections
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,109 +12,84 @@ from replicator.collectives import collectives
 from replicator.step.replicated import copies_of
 from replicator.strategies.replicator import Replicator
 
-_CHUNK = 2 ** 18  # Words of 32 bits that are summed at once, which bounds the memory it takes.
-
-Group = tuple[str, ...]  # The paths of variables that share a checksum.
-AssignedAt = Callable[[Any], str]
-"""Returns ` at file:line` for a variable that the step assigns there, or nothing."""
+_CHUNK = 2 ** 17  # Elements that are summed at once, which bounds the memory it takes.
 
 
-class Copies:
-  """Compares all replicas' copies of variables bit for bit; no value is copied to the host.
+def parted(variables: Mapping[str, Any], replicator: Replicator | None) -> list[str]:
+  """The paths of the variables whose copies on all replicas are not equal bit for bit.
 
-  `variables` are given by path; those without a copy for each replica are left out. A single
-  process needs no replicator.
+  No value is copied to the host. All workers must call it together.
+
+  Args:
+    variables: by path; those without a copy for each replica are left out.
+    replicator: runs the replicas; None for a single process.
   """
-
-  def __init__(self, variables: dict[str, Any], replicator: Replicator | None):
-    self._cluster = replicator if replicator and replicator.num_pipelines > 1 else None
-    by_path = {path: copies_of(v) for path, v in variables.items()
-               if isinstance(getattr(v, "values", None), tuple)}
-    self._copies = {path: copies for path, copies in by_path.items()
-                    if self._cluster or len(copies) > 1}
-    self._groups = self._grouped()
-
-  def parted(self) -> set[str]:
-    """The paths of the variables whose copies differ. All workers must call it together."""
-    groups = self._differing(self._groups)
-    return {path for (path,) in self._differing([(path,) for group in groups for path in group])}
-
-  def _grouped(self) -> list[Group]:
-    """Small variables share a checksum, since a hundred calls cost more than their numbers."""
-    groups: list[list[str]] = []
-    open_groups: dict[tf.DType, tuple[list[str], int]] = {}
-    for path, (copy, *_) in self._copies.items():
-      size = copy.shape.num_elements() or _CHUNK
-      group, filled = open_groups.get(copy.dtype, ([], _CHUNK))
-      if filled + size > _CHUNK:
-        group, filled = [], 0
-        groups.append(group)
-      group.append(path)
-      open_groups[copy.dtype] = group, filled + size
-    return [tuple(group) for group in groups]
-
-  def _differing(self, groups: Sequence[Group]) -> list[Group]:
-    if not groups:
-      return []
-    replicas = range(len(self._copies[groups[0][0]]))
-    checksums = np.array([[self._checksum(group, r) for group in groups] for r in replicas])
-    if self._cluster:
-      checksums = self._cluster.run(self._gather, checksums)[0].numpy()
-    differs = (checksums != checksums[0]).any(axis=0)
-    return [group for group, is_different in zip(groups, differs, strict=True) if is_different]
-
-  def _checksum(self, group: Group, replica: int) -> int:
-    copies = [self._copies[path][replica] for path in group]
-    with tf.device(copies[0].device):
-      flat = [tf.reshape(copy.read_value(), [-1]) for copy in copies]
-      whole = flat[0] if len(flat) == 1 else tf.concat(flat, 0)
-      return int(_checksum_of(whole.dtype)(whole))
-
-  def _gather(self, local: tf.Tensor) -> tf.Tensor:  # A method, so that `run` compiles it once.
-    return collectives.all_concat(local)
+  cluster = replicator if replicator and replicator.num_pipelines > 1 else None
+  copies = {path: copies_of(v) for path, v in variables.items()
+            if isinstance(getattr(v, "values", None), tuple)}
+  if not cluster and all(len(found) == 1 for found in copies.values()):
+    return []
+  groups = _differing(_grouped(copies), copies, cluster)
+  single = _differing([[path] for group in groups for path in group], copies, cluster)
+  return [path for (path,) in single]
 
 
-def refusal(path: str, variable: Any, assigned_at: AssignedAt) -> str:
-  """Why a variable whose copies have parted cannot be saved, and the remedy."""
-  remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
-            "average it first with replicator.all_mean or join it with all_concat, or make the "
-            "variable with aggregation=tf.VariableAggregation.MEAN, or with "
-            "synchronization=tf.VariableSynchronization.ON_READ if each replica keeps its own")
-  return (f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
-          f"replica, and a checkpoint keeps one: each replica assigns what it computed from its "
-          f"own examples{assigned_at(variable)}; {remedy}")
+def _grouped(copies: Mapping[str, list[Any]]) -> list[list[str]]:
+  """Small variables share a checksum, since a hundred calls cost more than their numbers."""
+  groups = collections.defaultdict(list)
+  filled = collections.Counter[tf.DType]()
+  for path, (copy, *_) in copies.items():
+    size = copy.shape.num_elements() or 0
+    groups[copy.dtype, path if size > _CHUNK else filled[copy.dtype] // _CHUNK].append(path)
+    filled[copy.dtype] += size
+  return list(groups.values())
+
+
+def _differing(groups: list[list[str]], copies: Mapping[str, list[Any]],
+               cluster: Replicator | None) -> list[list[str]]:
+  """The groups whose variables have parted."""
+  if not groups:
+    return []
+  checksums = np.array([[_checksum(of_replica) for of_replica in zip(
+      *(copies[path] for path in group), strict=True)] for group in groups]).T
+  if cluster:
+    checksums = cluster.run(_gather, checksums)[0].numpy()
+  differs = (checksums != checksums[0]).any(axis=0)
+  return [group for group, is_different in zip(groups, differs, strict=True) if is_different]
+
+
+def _gather(local: tf.Tensor) -> tf.Tensor:  # No lambda, so that `run` compiles it once.
+  return collectives.all_concat(local)
+
+
+def _checksum(variables: tuple[tf.Variable, ...]) -> int:
+  """A weighted sum of the words of variables of a type, modulo 2^63."""
+  checksum = 0
+  with tf.device(variables[0].device):
+    flat = [tf.reshape(variable.read_value(), [-1]) for variable in variables]
+    whole = flat[0] if len(flat) == 1 else tf.concat(flat, 0)
+    for first in range(0, len(whole), _CHUNK):
+      part = _sum_of(whole.dtype)(whole[first:first + _CHUNK])
+      checksum = (checksum * 1_000_003 + int(part)) % 2 ** 63
+  return checksum
 
 
 @functools.cache
-def _weights() -> np.ndarray:
-  """Odd numbers without a pattern, so that neither a swap nor a change of signs cancels out."""
-  return np.random.default_rng(0).integers(2 ** 63, size=_CHUNK, dtype=np.int64) | 1
+def _sum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
+  """A compiled function: the weighted sum of the words of a vector, `[n] -> int64 []`."""
+  # Odd numbers without a pattern, so that neither a swap nor a change of signs cancels out.
+  weights = np.random.default_rng(0).integers(2 ** 63, size=4 * _CHUNK, dtype=np.int64) | 1
 
-
-@functools.cache
-def _checksum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
-  """A compiled function: a weighted sum of the words of a vector modulo 2^64, `[n] -> int64 []`."""
-  size = 8 if dtype == tf.string else dtype.size
-  chunk = 4 * _CHUNK // size
-
-  def words_of(part: tf.Tensor) -> tf.Tensor:
+  def weighted_sum(x: tf.Tensor) -> tf.Tensor:
     if dtype == tf.string:
-      part = tf.strings.to_hash_bucket_fast(part, 2 ** 62)
+      x = tf.strings.to_hash_bucket_fast(x, 2 ** 62)
     if dtype == tf.bool:
-      part = tf.cast(part, tf.uint8)
-    if size < 4:
-      part = tf.reshape(tf.pad(part, [[0, -tf.size(part) % (4 // size)]]), [-1, 4 // size])
+      x = tf.cast(x, tf.uint8)
+    if x.dtype.size < 4:
+      in_word = 4 // x.dtype.size
+      x = tf.reshape(tf.pad(x, [[0, -tf.size(x) % in_word]]), [-1, in_word])
     # Widened at once: TensorFlow computes with int32 in the memory of the host.
-    return tf.reshape(tf.cast(tf.bitcast(part, tf.int32), tf.int64), [-1])
+    words = tf.reshape(tf.cast(tf.bitcast(x, tf.int32), tf.int64), [-1])
+    return tf.reduce_sum(words * tf.constant(weights)[:tf.size(words)])
 
-  def checksum(x: tf.Tensor) -> tf.Tensor:
-    weights = tf.constant(_weights())
-
-    def add(first: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-      words = words_of(x[first:first + chunk])
-      return first + chunk, total * 1_000_003 + tf.reduce_sum(words * weights[:tf.size(words)])
-
-    return tf.while_loop(lambda first, _: first < tf.size(x), add,
-                         [0, tf.constant(0, tf.int64)], parallel_iterations=1)[1]
-
-  return tf.function(checksum, autograph=False, input_signature=[tf.TensorSpec([None], dtype)])
+  return tf.function(weighted_sum, autograph=False, input_signature=[tf.TensorSpec([None], dtype)])

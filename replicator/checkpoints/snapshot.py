@@ -1,19 +1,18 @@
 """Snapshots: the values of variables, copied to the host and put back, under any strategy.
 
-If the replicas' copies of a variable may differ (`ON_READ`), and do, the snapshot holds every copy.
+Of a variable whose copies may differ between replicas (`ON_READ`), the snapshot holds every copy.
 When they are put back on another number of replicas, the variable's aggregation combines them. Any
 other variable has one value in the snapshot, and its copies must be equal.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from replicator.checkpoints.replica_checksums import AssignedAt, Copies, refusal
+from replicator.checkpoints.replica_checksums import parted
 from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.step.replicated import copies_of
@@ -31,6 +30,20 @@ class Snapshot:
   values: dict[str, np.ndarray]
   by_replica: list[str]  # The paths of values `[num_replicas, ...]`, one for each replica.
 
+  def misfit(self, path: str, variable: Any, any_float: bool = False) -> str | None:
+    """How the value at a path differs from a variable in shape or dtype; None if it fits.
+
+    If `any_float`, one of floats fits a variable of other floats.
+    """
+    value = self.values[path]
+    dtype, shape = tf.as_dtype(value.dtype), list(value.shape[path in self.by_replica:])
+    is_alike = dtype == variable.dtype or (
+        any_float and dtype.is_floating and variable.dtype.is_floating)
+    if is_alike and variable.shape.is_compatible_with(shape):
+      return None
+    return (f"was {dtype.name} {shape} and is {variable.dtype.name} "
+            f"{variable.shape.as_list() if variable.shape.rank is not None else '[...]'}")
+
 
 class Variables:
   """Takes snapshots of the variables of a step, and puts them back.
@@ -42,51 +55,39 @@ class Variables:
   def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):
     self._variables = {path: _plain(path, v) for path, v in variables.items()}
     self._replicator = replicator
-    self._summed = {path for path, v in self._variables.items()
-                    if _differs(v) and v.aggregation == _SUM}
-    self._copies = Copies({path: v for path, v in self._variables.items()
-                           if path not in self._summed}, replicator)
-    self._gathers: dict[tuple[str, ...], Callable] = {}
+    self._cluster = replicator if replicator and replicator.num_pipelines > 1 else None
+    self._by_replica = [path for path, v in self._variables.items() if _may_differ(v)]
+    self.assigned_at: Callable[[Any], str] = lambda variable: ""
+    """Returns ` at file:line` for a variable that the step assigns there, or nothing."""
 
-  def take(self, assigned_at: AssignedAt = lambda variable: "") -> Snapshot:
+  def take(self) -> Snapshot:
     """Copies all values to the host. All workers must call it at the same step.
 
-    Raises a UsageError as `by_replica` does.
+    Raises a UsageError as `check_copies` does.
     """
-    by_replica = self.by_replica(assigned_at)
-    values = self._gathered(by_replica)
-    for path, variable in self._variables.items():
-      if path not in values:
-        copies = copies_of(variable)[:None if path in by_replica else 1]
-        read = [copy.read_value().numpy() for copy in copies]
-        values[path] = np.stack(read) if path in by_replica else read[0]
-    return Snapshot(values, by_replica)
+    self.check_copies()
+    values = {path: copies_of(variable)[0].read_value().numpy()
+              for path, variable in self._variables.items() if path not in self._by_replica}
+    return Snapshot({**values, **self._of_all_replicas()}, self._by_replica)
 
-  def by_replica(self, assigned_at: AssignedAt = lambda variable: "") -> list[str]:
-    """The paths of the variables of which each replica has another value, as `ON_READ` ones may.
+  def check_copies(self) -> None:
+    """Raises a UsageError if the copies of a variable, which must be equal, have parted.
 
-    All workers must call it at the same step. `assigned_at` returns where the step assigns a
-    variable, for the error. Raises a UsageError if the copies of any other variable have parted.
+    All workers must call it at the same step.
     """
-    differing = self._copies.parted() | self._summed
-    for path in sorted(differing):
-      if not _differs(self._variables[path]):
-        raise UsageError(refusal(path, self._variables[path], assigned_at))
-    return sorted(differing)
+    equal = {path: v for path, v in self._variables.items() if path not in self._by_replica}
+    for path in parted(equal, self._replicator):
+      raise UsageError(_refusal(path, self._variables[path], self.assigned_at))
 
-  def mismatches(self, shapes: dict[str, tuple[Any, list[int]]]) -> dict[str, str]:
-    """Descriptions of the differences from what was saved, by path.
-
-    `shapes` has the dtype and the shape of each saved value, without the axis of replicas.
-    """
-    found = {path: "is not in the checkpoint" for path in self._variables if path not in shapes}
-    for path, (dtype, shape) in shapes.items():
-      here = self._variables.get(path)
-      if here is None:
+  def mismatches(self, saved: Snapshot) -> dict[str, str]:
+    """Descriptions of the differences from what was saved, by path."""
+    found = {path: "is not in the checkpoint" for path in self._variables
+             if path not in saved.values}
+    for path in saved.values:
+      if path not in self._variables:
         found[path] = "is only in the checkpoint"
-      elif here.dtype != dtype or not here.shape.is_compatible_with(shape):
-        found[path] = (f"was {dtype.name} {list(shape)} and is {here.dtype.name} "
-                       f"{here.shape.as_list() if here.shape.rank is not None else '[...]'}")
+      elif why := saved.misfit(path, self._variables[path]):
+        found[path] = why
     return dict(sorted(found.items()))
 
   def put(self, snapshot: Snapshot) -> None:
@@ -98,14 +99,12 @@ class Variables:
     for path, value in snapshot.values.items():
       variable = self._variables[path]
       copies = copies_of(variable)
-      if _differs(variable):
+      saved = value if path in snapshot.by_replica else value[np.newaxis]
+      if path in self._by_replica:
         first, count = self._place(len(copies))
-        saved = value if path in snapshot.by_replica else value[np.newaxis]
         values = list(_spread(path, variable, saved, count)[first:first + len(copies)])
-      elif path in snapshot.by_replica:  # It differed when it was saved.
-        values = [_spread(path, variable, value, 1)[0]] * len(copies)
       else:
-        values = [value] * len(copies)
+        values = [_spread(path, variable, saved, 1)[0]] * len(copies)
       for copy, its_value in zip(copies, values, strict=True):
         copy.assign(its_value)
 
@@ -116,21 +115,24 @@ class Variables:
 
   def _place(self, copies: int) -> tuple[int, int]:
     """The index of the first replica of this process, and the number of replicas."""
-    if self._replicator is None or self._replicator.num_pipelines == 1:
+    if self._cluster is None:
       return 0, copies
-    return self._replicator.worker_id * copies, self._replicator.num_replicas
+    return self._cluster.worker_id * copies, self._cluster.num_replicas
 
-  def _gathered(self, paths: list[str]) -> dict[str, np.ndarray]:
-    """The values `[num_replicas, ...]` of all workers' replicas; none in a single process."""
-    if self._replicator is None or self._replicator.num_pipelines == 1 or not paths:
+  def _of_all_replicas(self) -> dict[str, np.ndarray]:
+    """The values `[num_replicas, ...]` of the variables that have one for each replica."""
+    if self._cluster is None:
+      return {path: np.stack([copy.read_value().numpy()
+                              for copy in copies_of(self._variables[path])])
+              for path in self._by_replica}
+    if not self._by_replica:
       return {}
-    gather = self._gathers.setdefault(  # Kept, so that `run` compiles it once.
-        tuple(paths), functools.partial(self._gather, paths))
-    return {path: value.numpy()
-            for path, value in zip(paths, self._replicator.run(gather)[0], strict=True)}
+    gathered = self._cluster.run(self._gather)[0]
+    return {path: value.numpy() for path, value in zip(self._by_replica, gathered, strict=True)}
 
-  def _gather(self, paths: list[str]) -> list[tf.Tensor]:
-    return collectives.all_gather([self._variables[path].read_value() for path in paths])
+  def _gather(self) -> list[tf.Tensor]:  # A method, so that `run` compiles it once.
+    return collectives.all_gather(
+        [self._variables[path].read_value() for path in self._by_replica])
 
 
 def _plain(path: str, variable: Any) -> Any:
@@ -142,10 +144,21 @@ def _plain(path: str, variable: Any) -> Any:
   return variable
 
 
-def _differs(variable: Any) -> bool:
+def _may_differ(variable: Any) -> bool:
   """Whether each replica has a value of its own."""
   return (isinstance(getattr(variable, "values", None), tuple)
           and variable.synchronization == tf.VariableSynchronization.ON_READ)
+
+
+def _refusal(path: str, variable: Any, assigned_at: Callable[[Any], str]) -> str:
+  """Why a variable whose copies have parted cannot be saved, and the remedy."""
+  remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
+            "average it first with replicator.all_mean or join it with all_concat, or make the "
+            "variable with aggregation=tf.VariableAggregation.MEAN, or with "
+            "synchronization=tf.VariableSynchronization.ON_READ if each replica keeps its own")
+  return (f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
+          f"replica, and a checkpoint keeps one: each replica assigns what it computed from its "
+          f"own examples{assigned_at(variable)}; {remedy}")
 
 
 def _spread(path: str, variable: Any, values: np.ndarray, count: int) -> np.ndarray:
@@ -155,10 +168,11 @@ def _spread(path: str, variable: Any, values: np.ndarray, count: int) -> np.ndar
   if variable.aggregation == _SUM:  # On one replica, so that a sum of integers stays exact.
     total = values.sum(axis=0, dtype=values.dtype)[np.newaxis]
     return np.concatenate([total, np.zeros([count - 1, *total.shape[1:]], values.dtype)])
-  if len(values) > 1 and variable.aggregation == _MEAN:
-    values = values.mean(axis=0, dtype=values.dtype, keepdims=True)
-  elif len(values) > 1 and variable.aggregation != _FIRST:
-    raise UsageError(f"the checkpoint has a value of '{path}' for each of {len(values)} replicas, "
-                     f"and there are {count} now; resume on {len(values)}, or give the variable an "
-                     "aggregation")
+  if not (values == values[0]).all():
+    if variable.aggregation == _MEAN:
+      values = values.mean(axis=0, dtype=values.dtype, keepdims=True)
+    elif variable.aggregation != _FIRST:
+      raise UsageError(f"the checkpoint has a value of '{path}' for each of {len(values)} "
+                       f"replicas, and there are {count} now; resume on {len(values)}, or give "
+                       "the variable an aggregation")
   return np.repeat(values[:1], count, axis=0)

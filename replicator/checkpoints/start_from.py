@@ -16,10 +16,9 @@ import tensorflow as tf
 from replicator import atomic
 from replicator.checkpoints import names as naming
 from replicator.checkpoints.checkpoint import Checkpoints, steps_of
-from replicator.checkpoints.matching import Match, names_by_order
-from replicator.checkpoints.snapshot import Variables
+from replicator.checkpoints.matching import match, names_by_order, networks_in
+from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.collectives import collectives
-from replicator.configuration import checks, statements
 from replicator.configuration.differences import written_values
 from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
@@ -117,18 +116,25 @@ class StartFrom:
     _check_known("networks", self._networks or (), networks)
     folder, facts, values = self._read(step, replicator)
     variables, here = variables_of(step), naming.names_of(step)
+    saved = Snapshot(values, facts["by_replica"])
     there = facts["names"] if "names" in facts else names_by_order(here, values)
-    found = Match(variables, here, values, there, set(facts["by_replica"]))
-    self._check_has(found.networks)
-    everything = [*networks, *sorted(found.networks - networks.keys())]
-    for network in everything if self._networks is None else self._networks:
-      found.add(network)
+    others = networks_in(there)
+    for name in self._networks or ():
+      if name not in others:
+        raise UsageError(f"StartFrom.networks: '{name}' is not in {self._run}, which has "
+                         f"{_listed(others)}")
+    everything = [*networks, *sorted(others - networks.keys())]
+    found = match(everything if self._networks is None else self._networks,
+                  variables, here, saved, there)
     if not found.taken:
       why = "; ".join(f"{name} {why}" for name, why in list(found.left.items())[:3])
       raise self._error("nothing of it fits the networks of this run: "
                         f"{why or 'StartFrom.networks names none'}")
     found.check_taken(frozen)
-    Variables(variables, replicator).put(found.snapshot())
+    Variables(variables, replicator).put(Snapshot(
+        {path: values[other].astype(variables[path].dtype.as_numpy_dtype)
+         for path, other in found.taken.items()},
+        [path for path, other in found.taken.items() if other in saved.by_replica]))
     counts, left = found.counts(), found.left | dict.fromkeys(
         naming.others_of(step), "is in no network")
     return Origin(
@@ -141,41 +147,23 @@ class StartFrom:
   def _read(self, step: Any, replicator: Replicator
             ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
     """The folder, the facts and the values of the other run's checkpoint."""
-    is_best = self._step == "best"
-    source = Checkpoints(self._run / "checkpoints", step,
-                         **(_settings_of_best(self._run) if is_best else {}))
-    number = source.best() if is_best else self._step
-    found = source.read(number, named=True)  # type: ignore[arg-type]
+    settings = _settings_of_best(self._run) if self._step == "best" else {}
+    source = Checkpoints(self._run / "checkpoints", step, **settings)
+    found = source.read(self._step, named=True)
     agreed = _of_chief(found[1]["step"], replicator)
     # The other run may have saved a newer one meanwhile.
     return found if found[1]["step"] == agreed else source.read(agreed, named=True)
 
-  def _check_has(self, networks: set[str]) -> None:
-    for name in self._networks or ():
-      if name not in networks:
-        raise UsageError(f"StartFrom.networks: '{name}' is not in {self._run}, which has "
-                         f"{_listed(networks)}")
-
-
-def check_unbound() -> None:
-  """Raises a UsageError if the configuration of a run that starts from none binds `StartFrom`."""
-  for binding in checks.effective(statements.last_read()):
-    if binding.selector == "replicator.StartFrom" and not binding.is_record:
-      raise UsageError(f"{binding.where}: {binding.name} has no effect without train.start_from; "
-                       "write train.start_from = RUN, the workdir of another run, or remove "
-                       f"{binding.name}")
-
 
 def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
   """The settings of a run that choose its best checkpoint."""
-  settings = {"keep_best": None, "best_is": "min"}
   try:
     written = written_values((run / "config.gin").read_text())
   except (OSError, ValueError) as error:
     raise UsageError(f"StartFrom.step = 'best': {run}/config.gin, which names the scalar, cannot "
                      f"be read ({error}); write the number of a step") from error
-  return {name: ast.literal_eval(written.get(f"Checkpoints.{name}", repr(default)))
-          for name, default in settings.items()}
+  return {name: ast.literal_eval(written[f"Checkpoints.{name}"])
+          for name in ("keep_best", "best_is") if f"Checkpoints.{name}" in written}
 
 
 def _of_chief(number: int, replicator: Replicator) -> int:

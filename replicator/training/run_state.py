@@ -81,19 +81,10 @@ def check_agreement(steps: list[int], examples: list[int]) -> None:
     steps: the step that each worker restored.
     examples: how many examples the data of each worker has.
   """
-  step, others = _most(steps)
-  if others:
-    named = ", ".join(f"worker {i} restored step {steps[i]}" for i in others)
-    raise UsageError(f"--workdir: {named}, the others step {step}; all workers must see the same "
-                     "workdir, on a file system that they share")
-  count, others = _most(examples)
-  if others:
-    named = ", ".join(f"worker {i} has {examples[i]:,} examples" for i in others)
-    raise UsageError(f"the data: {named}, the others {count:,}; every worker must see all of the "
-                     "data, and the same, since each takes its part of it by itself")
-
-
-def _most(numbers: list[int]) -> tuple[int, list[int]]:
-  """The number that most workers have, and the workers that have another one."""
-  most = max(numbers, key=lambda number: (numbers.count(number), number))
-  return most, [i for i, number in enumerate(numbers) if number != most]
+  if len(set(steps)) > 1:
+    raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "
+                     "all must see the same workdir, on a file system that they share")
+  if len(set(examples)) > 1:
+    raise UsageError(f"the data: the workers have {', '.join(map(str, examples))} examples; every "
+                     "worker must see all of the data, and the same, since each takes its part of "
+                     "it by itself")

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from replicator import random
-from replicator.checkpoints.start_from import Origin, StartFrom, check_unbound
+from replicator.checkpoints.start_from import Origin, StartFrom
 from replicator.divergence.guard import Guard
 from replicator.errors import UsageError
 from replicator.optimizers.wrap import check_owners
@@ -21,7 +21,6 @@ from replicator.trackers import tracker
 from replicator.trackers.tracker import Tracker
 from replicator.training import inputs as inputs_lib
 from replicator.training import loop, observer, preemption
-from replicator.training import precision as precision_lib
 from replicator.training.chief import Evaluation
 from replicator.training.observer import Training
 from replicator.workdir.lock import owned
@@ -90,8 +89,6 @@ def train(make_step: Callable[[], Callable],
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed)
   tracker.check(trackers)
-  if not start_from:
-    check_unbound()
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
@@ -101,7 +98,8 @@ def train(make_step: Callable[[], Callable],
       global_batch_size, replicator.worker_id, replicator.num_pipelines,
       replicator.num_replicas, seed)
   context.get_per_replica_batch_size(global_batch_size)
-  precision_lib.use(precision)
+  keras.config.set_floatx("float64" if precision == "float64" else "float32")
+  keras.config.set_dtype_policy(precision)
   keras.utils.set_random_seed(seed)
   random.set_seed(seed)
   step_context.run.global_batch_size = global_batch_size
@@ -113,8 +111,7 @@ def train(make_step: Callable[[], Callable],
     check_owners(step)
     folder = pathlib.Path(workdir)
     origin = StartFrom(start_from).begin(step, replicator, folder) if start_from else Origin()
-    training = Training(replicator, step, inputs, context, evaluate, before_call,
-                        [*precision_lib.warnings(precision), *origin.lines])
+    training = Training(replicator, step, inputs, context, evaluate, before_call, origin.lines)
     observer.current().prepared(training)
     facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
              "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,

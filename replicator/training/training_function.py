@@ -25,6 +25,7 @@ class _Compiled:
   function: Any  # A tf.function.
   names: list[str]  # The step's scalars; known when the function is traced.
   arguments: tuple  # What it was first called with.
+  jit_compile: bool
 
   @functools.cached_property
   def graph(self) -> tf.Graph:
@@ -35,12 +36,17 @@ class _Compiled:
     return self.function.get_concrete_function(*self.arguments)
 
   @functools.cached_property
-  def python_calls(self) -> list[str]:
-    return graphs.python_calls(self.graph)
-
-  @functools.cached_property
-  def unsafe_convolutions(self) -> list[str]:
-    return convolutions.unsafe(self.graph)
+  def warnings(self) -> list[str]:
+    """Lines about what is in the graph, for the user."""
+    lines = [f"warning: {call}: what its Python code keeps is in no checkpoint; compute with "
+             "TensorFlow, and keep it in a tf.Variable that is an attribute of the step"
+             for call in graphs.python_calls(self.graph)]
+    if not self.jit_compile:
+      lines += [f"warning: {name}: on CPUs its gradient may be wrong or end the process, a fault "
+                "of oneDNN's with a stride and fewer than 16 input channels; pass it every second "
+                "pixel, x[:, ::2, ::2] for strides=2, and use strides=1"
+                for name in convolutions.unsafe(self.graph)]
+    return lines
 
 
 class TrainingFunction:
@@ -94,17 +100,9 @@ class TrainingFunction:
     """Lines about what the newest trace found, each thing once."""
     if tf.config.functions_run_eagerly():
       return []
-    lines = {call: f"warning: {call}: what its Python code keeps is in no checkpoint; compute with "
-                   "TensorFlow, and keep it in a tf.Variable that is an attribute of the step"
-             for call in self._newest.python_calls}
-    if not self._replicator.jit_compile:
-      lines |= {name: f"warning: {name}: on CPUs its gradient may be wrong or end the process, a "
-                      "fault of oneDNN's with a stride and fewer than 16 input channels; pass it "
-                      "every second pixel, x[:, ::2, ::2] for strides=2, and use strides=1"
-                for name in self._newest.unsafe_convolutions}
-    new = {what: line for what, line in lines.items() if what not in self._warned}
+    new = [line for line in self._newest.warnings if line not in self._warned]
     self._warned.update(new)
-    return list(new.values())
+    return new
 
   def _arguments(self, first_step: int, inputs: Nest | None, stop: bool) -> tuple:
     axis = 0 if self._steps_per_call == 1 else 1
@@ -118,7 +116,8 @@ class TrainingFunction:
     def steps(*arguments) -> tf.Tensor:
       return self._steps(names, *arguments)
 
-    compiled = _Compiled(self._replicator.compile(steps), names, arguments)
+    compiled = _Compiled(
+        self._replicator.compile(steps), names, arguments, self._replicator.jit_compile)
     if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
       compiled.trace()
       self._replicator.check_workers_agree()

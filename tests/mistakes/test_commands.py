@@ -110,9 +110,6 @@ VALUES = [  # Further gin files, parameters, and the line.
     ([], ["Guard.limits = {'loss': 'high'}"],
      "--gin_param: Guard.limits = {'loss': 'high'}: must be Mapping[str, float] or None, not one "
      "with these elements"),
-    ([], ["StartFrom.frozen = {'discriminator': 1}", "train.eval_every = 0"],
-     "--gin_param: StartFrom.frozen has no effect without train.start_from; write train.start_from "
-     "= RUN, the workdir of another run, or remove StartFrom.frozen"),
     ([], ["SNGAN.latent_dim = 0"], "SNGAN.latent_dim = 0: must be at least 1"),
     ([], ["sngan.data = @Shapes", "Shapes.resolution = 20"],
      "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, 16, "

@@ -10,8 +10,8 @@ import tensorflow as tf
 import replicator
 from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError
 from replicator.app import config
-from replicator.checkpoints import checkpoint, replica_checksums
-from replicator.checkpoints.replica_checksums import Copies
+from replicator.checkpoints import checkpoint
+from replicator.checkpoints.replica_checksums import parted
 from replicator.errors import first_line
 from replicator.step.replicated import copies_of
 
@@ -40,10 +40,10 @@ def variables(mirrored) -> dict[str, tf.Variable]:
 
 
 def test_equal_copies_have_not_parted(mirrored, variables):
-  assert Copies(variables, mirrored).parted() == set()
+  assert parted(variables, mirrored) == []
   with mirrored.scope():
     lost = tf.Variable([np.nan, -0.0])
-  assert Copies({"lost": lost}, mirrored).parted() == set()
+  assert parted({"lost": lost}, mirrored) == []
 
 
 @pytest.mark.parametrize("path", ["float32", "float64", "bfloat16", "int64", "large"])
@@ -55,9 +55,9 @@ def test_a_copy_that_parted_is_found_alone(path, mirrored, variables):
   changed = tf.reshape(tf.concat([first, flat[1:]], 0), before.shape)
   for other in (changed, -before, tf.reverse(before, [0])):
     copy.assign(other)
-    found = Copies(variables, mirrored).parted()
+    found = parted(variables, mirrored)
     copy.assign(before)
-    assert found == {path}
+    assert found == [path]
 
 
 @pytest.mark.parametrize("dtype", [tf.bool, tf.uint8, tf.float16], ids=lambda dtype: dtype.name)
@@ -65,9 +65,9 @@ def test_a_vector_that_does_not_fill_its_last_word_is_compared_to_its_end(dtype,
   for size in range(1, 6):
     with mirrored.scope():
       variable = tf.Variable(tf.ones([size], dtype))
-    assert Copies({"small": variable}, mirrored).parted() == set()
+    assert parted({"small": variable}, mirrored) == []
     copies_of(variable)[1].assign(tf.cast(tf.range(1, size + 1) < size, dtype))
-    assert Copies({"small": variable}, mirrored).parted() == {"small"}
+    assert parted({"small": variable}, mirrored) == ["small"]
 
 
 @pytest.mark.parametrize("dtype", [tf.bool, tf.bfloat16, tf.float32, tf.float64, tf.string],
@@ -78,10 +78,10 @@ def test_a_large_variable_is_compared_to_its_end(dtype, mirrored):
             else tf.cast(is_even, dtype))
   with mirrored.scope():
     variable = tf.Variable(values)
-  assert Copies({"large": variable}, mirrored).parted() == set()
+  assert parted({"large": variable}, mirrored) == []
   other = tf.concat([values[:-2], values[-1:], values[-2:-1]], 0)
   copies_of(variable)[1].assign(other)
-  assert Copies({"large": variable}, mirrored).parted() == {"large"}
+  assert parted({"large": variable}, mirrored) == ["large"]
 
 
 def test_two_zeros_are_two_values(mirrored):
@@ -89,29 +89,10 @@ def test_two_zeros_are_two_values(mirrored):
     zero, words = tf.Variable([0.0]), tf.Variable(["a", "b"])
   copies_of(zero)[1].assign([-0.0])
   copies_of(words)[0].assign(["b", "a"])
-  assert Copies({"zero": zero, "words": words}, mirrored).parted() == {"zero", "words"}
+  assert parted({"zero": zero, "words": words}, mirrored) == ["zero", "words"]
 
 
-def test_variables_that_replicas_share_need_no_checksum(monkeypatch):
-  monkeypatch.setattr(replica_checksums, "_checksum_of", pytest.fail)
-  for name, devices in (("one_device", None), ("central_storage", 2)):
-    shared = Replicator(name, logical_cpus=devices)
-    with shared.scope():
-      assert Copies({"shared": tf.Variable(1.0)}, shared).parted() == set()
-
-
-def test_small_variables_of_a_type_share_a_checksum_and_large_ones_do_not(mirrored, monkeypatch):
-  with mirrored.scope():
-    many = {f"{kind.name}{i}": tf.Variable(tf.ones([2 ** 16], kind)) for i in range(5)
-            for kind in (tf.float32, tf.int64)}
-  sizes: list[int] = []
-  monkeypatch.setattr(replica_checksums, "_checksum_of", lambda dtype: lambda x: (
-      sizes.append(x.shape[0] // 2 ** 16) or 0))
-  assert Copies(many, mirrored).parted() == set()
-  assert sorted(sizes) == [1] * 4 + [4] * 4  # Two types on two replicas.
-
-
-@pytest.mark.parametrize("offset, found", [(0, set()), (1, {"own"})])
+@pytest.mark.parametrize("offset, found", [(0, []), (1, ["own"])])
 def test_workers_with_one_replica_each_are_compared(offset, found):
   class Workers:
     """Two processes; the checksums of the second are `offset` away from those of this one."""
@@ -122,7 +103,7 @@ def test_workers_with_one_replica_each_are_compared(offset, found):
 
   with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
     own = tf.Variable([1.0, 2.0])
-  assert Copies({"own": own}, Workers()).parted() == found
+  assert parted({"own": own}, Workers()) == found
 
 
 # ---- A training ---------------------------------------------------------------------------------

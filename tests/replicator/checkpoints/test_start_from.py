@@ -15,8 +15,6 @@ from replicator import Replicator, UsageError
 from replicator.app import config
 from replicator.checkpoints import names
 from replicator.checkpoints.checkpoint import Checkpoints
-from replicator.checkpoints.start_from import check_unbound
-from replicator.configuration.statements import RECORD_HEADER
 from replicator.step import context
 from replicator.step.variables import variables_of
 from tests.programs import two_networks
@@ -228,17 +226,6 @@ def test_a_mistake_is_one_line(settings, line, source):
   with pytest.raises(UsageError) as error:
     begin(given.pop("run"), TwoNetworks(), workdir, **given)
   assert str(error.value) == line.format(run=source)
-
-
-def test_only_a_setting_by_hand_needs_a_run_to_start_from(tmp_path):
-  file = tmp_path / "config.gin"
-  file.write_text(f"{RECORD_HEADER}\na/StartFrom.networks = ['critic']\n")
-  config.parse([str(file)], [])
-  check_unbound()
-  file.write_text("a/StartFrom.networks = ['critic']\n")
-  config.parse([str(file)], [])
-  with pytest.raises(UsageError, match=r"config\.gin:1: a/StartFrom.networks has no effect"):
-    check_unbound()
 
 
 # ---- Clusters -----------------------------------------------------------------------------------

@@ -60,14 +60,9 @@ def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
   assert cluster.events == ["wait", "meet"]
 
 
-@pytest.mark.parametrize("steps, examples, message", [
-    ([40, 20], [7, 7], "--workdir: worker 1 restored step 20, the others step 40; all workers"),
-    ([40, 20, 40, 0, 40], [7] * 5,
-     "--workdir: worker 1 restored step 20, worker 3 restored step 0, the others"),
-    ([0, 0], [1000, 999], "the data: worker 1 has 999 examples, the others 1,000; every worker"),
-    ([0] * 4, [0, 7, 7, 8],
-     "the data: worker 0 has 0 examples, worker 3 has 8 examples, the others 7;")])
-def test_workers_that_do_not_agree_are_named(steps, examples, message):
-  with pytest.raises(UsageError, match=f"^{message}"):
-    check_agreement(steps, examples)
+def test_workers_that_do_not_agree_are_an_error():
+  with pytest.raises(UsageError, match="--workdir: the workers restored the steps 40, 20; all "):
+    check_agreement([40, 20], [7, 7])
+  with pytest.raises(UsageError, match="the data: the workers have 1000, 999 examples; every"):
+    check_agreement([0, 0], [1000, 999])
   check_agreement([40] * 3, [100] * 3)

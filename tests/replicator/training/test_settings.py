@@ -6,7 +6,6 @@ import tensorflow as tf
 
 import replicator
 from replicator import Evaluation, UsageError
-from replicator.training import precision
 from tests.programs.logs import rows
 from tests.programs.two_networks import Points, network
 from tests.replicator.training.runs import MIRRORED_2, column, train
@@ -87,17 +86,3 @@ def test_precision_is_that_of_the_whole_step(tmp_path):
           inputs=Points())
     row = rows(tmp_path / name)[0]
     assert (row["bits"], row["weights"]) == bits
-
-
-def test_a_precision_that_this_cpu_emulates_is_said(tmp_path, monkeypatch, capsys):
-  cpu = tmp_path / "cpuinfo"
-  monkeypatch.setattr("replicator.training.precision._CPU", cpu)
-  for line in ("flags : fpu avx512_bf16", "flags : fpu amx_bf16",
-               "Features : fp asimd", "flags : fpu avx2 fma"):  # The third of another processor.
-    cpu.write_text(f"processor : 0\n{line}\n")
-    assert bool(precision.warnings("mixed_bfloat16")) == ("avx2" in line)
-    assert precision.warnings("float32") == []
-  train(tmp_path / "run", "train.precision = 'mixed_bfloat16'", "train.steps = 1",
-        step=lambda: lambda: {"loss": 0.0})
-  out = capsys.readouterr().out
-  assert "warning: train.precision = 'mixed_bfloat16': this CPU has no bfloat16" in out
