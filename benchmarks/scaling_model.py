@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import app, flags
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 flags.DEFINE_list("processes", ["2", "4", "8"], "Numbers of processes.")
 flags.DEFINE_integer("rounds", 3, "Turns of every number of processes.", lower_bound=1)
-flags.DEFINE_integer("calls", 15, "Steps that are timed.", lower_bound=1)
+flags.DEFINE_integer("calls", 15, "Steps that are timed.", lower_bound=2)
 flags.DEFINE_string("record", None, "Only be one process of a cluster; the chief writes this file.")
 
 BATCH = 64  # Examples of a replica.
@@ -86,8 +86,16 @@ def steps() -> dict[str, Callable[[str], None]]:
   }
 
   def trains(make: Callable) -> Callable[[str], None]:
-    return lambda workdir: replicator.train(make, workdir=workdir)
+    return lambda workdir: replicator.train(make, before_call=note_cpu_seconds, workdir=workdir)
   return {name: trains(make) for name, make in made.items()}
+
+
+CPU_SECONDS: list[float] = []  # What this process had used before each call of a step.
+
+
+def note_cpu_seconds(step: Any, number: int) -> None:
+  del step, number
+  CPU_SECONDS.append(time.process_time())
 
 
 # ---- One process --------------------------------------------------------------------------------
@@ -108,10 +116,12 @@ def measure(processes: int) -> dict:
     found["collectives"] = collectives()
   for name, main in steps().items():
     if processes == 1:
-      alone = cost.of_one_replica(main, [], settings("one_device", 1), FLAGS.calls)
-      both = cost.of_two_replicas(main, [], settings("one_device", 1), BATCH)
-      transfers = [(t.move, t.bytes) for t in both.transfers]
-      found["steps"][name] = (alone.seconds, alone.cpu_seconds, transfers)
+      CPU_SECONDS.clear()
+      alone = cost.measure(main, [], settings("one_device", 1), FLAGS.calls)
+      # All cores together; the first calls trace and compile.
+      cpu_seconds = statistics.median(np.diff(CPU_SECONDS)[-FLAGS.calls + 1:])
+      transfers = [(t.move, t.bytes) for t in alone.transfers]
+      found["steps"][name] = (alone.seconds, cpu_seconds, transfers)
     else:
       found["steps"][name] = cost.record(main, FLAGS.calls).seconds
   return found

@@ -3,8 +3,8 @@
     python -m replicator.doctor --experiment=experiments.sngan --gin_file=F [--gin_file=G ...]
                                 [--gin_param="a.b = 1" ...] [--steps=5] [--precision=float64]
                                 [--check_resume]
-    python -m replicator.doctor --scaling --experiment=... [--network=NAME] [--bandwidth=B]
-                                [--latency=S] [--step_seconds=S] [--strong] [--plot=F.png]
+    python -m replicator.doctor --scaling --experiment=... [--bandwidth=B --latency=S]
+                                [--step_seconds=S] [--strong]
 
 `--experiment` is the experiment's module, or its file. The first steps are computed on 1, 2 and 4
 logical CPUs, in 2 micro-batches and in 2 processes, with the same seed and global batch, without
@@ -19,8 +19,8 @@ process, equals bit for bit the run that is not interrupted: every scalar and ev
 With `--scaling` it predicts the efficiency of the step on 2 to 512 replicas, each with the global
 batch of the gin files; with `--strong`, they share it. It counts the step's collectives and times
 it on one replica, `--steps` calls (default 10), or takes `--step_seconds`, those of another
-machine. `--network` is one of those in `replicator.doctor.scaling.model.NETWORKS`, by default all;
-`--bandwidth`, in bytes a second, and `--latency`, in seconds, replace its numbers.
+machine. The networks are those in `replicator.doctor.scaling.model.NETWORKS`, or one of your own:
+`--bandwidth`, in bytes a second, and `--latency`, in seconds.
 
 Exit status: 0 all agree; 1 something differs or fails; 2 bad command line or configuration.
 """
@@ -29,7 +29,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from replicator.console import command, quiet
 from replicator.console.error_line import in_one_line
@@ -53,9 +53,10 @@ def _check(words: list[str]) -> int:
   quiet.import_tensorflow()
   from replicator.configuration.checks import missing_values_reported
   with missing_values_reported():
+    main = load(flags.experiment)
     if flags.scaling:
-      return scaling.predict(flags, [*flags.gin_param, *_precision(flags)])
-    return (_check_resume if flags.check_resume else _check_replicas)(flags, words)
+      return scaling.predict(main, flags)
+    return (_check_resume if flags.check_resume else _check_replicas)(main, flags, words)
 
 
 def _hint(error: BaseException) -> str:
@@ -67,14 +68,13 @@ def _hint(error: BaseException) -> str:
   return ""
 
 
-def _check_replicas(flags: argparse.Namespace, words: list[str]) -> int:
-  main = load(flags.experiment)
+def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, words: list[str]
+                    ) -> int:
   from replicator.doctor.replica_check import ReplicaCheck
   steps, precision = flags.steps or 5, flags.precision or "float64"
   check = ReplicaCheck(main, flags.gin_file, flags.gin_param, steps, precision)
   if flags.record:
-    recording = check.record_process()
-    hand_over(flags.record, recording.quantities, recording.is_chief)
+    hand_over(flags.record, check.record_process())
     return 0
   check.prepare()
   print(f"{flags.experiment}: {steps} steps of {check.reference.batch_size} examples in "
@@ -86,24 +86,18 @@ def _check_replicas(flags: argparse.Namespace, words: list[str]) -> int:
                    "does not train the same however it is divided")
 
 
-def _check_resume(flags: argparse.Namespace, words: list[str]) -> int:
-  main = load(flags.experiment)
+def _check_resume(main: Callable[[str], None], flags: argparse.Namespace, words: list[str]) -> int:
   from replicator.doctor import resume_check
-  steps, params = flags.steps or 6, [*flags.gin_param, *_precision(flags)]
+  steps = flags.steps or 6
   if flags.record:
-    recording = resume_check.train(main, flags.gin_file, params, flags.train_in, flags.train_until,
-                                   steps)
-    hand_over(flags.record, recording, recording.is_chief)
+    hand_over(flags.record, resume_check.train(main, flags.gin_file, flags.gin_param,
+                                               flags.train_in, flags.train_until, steps))
     return 0
-  check = resume_check.ResumeCheck(words, flags.gin_file, params, steps)
+  check = resume_check.ResumeCheck(words, flags.gin_file, flags.gin_param, steps)
   print(f"{flags.experiment}: {steps} steps, against the same run ended after step {steps // 2} "
         "and resumed in a new process\n(every logged scalar and every saved variable, bit for bit)",
         flush=True)
   return _conclude(check.results(), "resumes exactly", "does not resume exactly")
-
-
-def _precision(flags: argparse.Namespace) -> list[str]:
-  return [f"train.precision = '{flags.precision}'"] if flags.precision else []
 
 
 def _conclude(results: Iterator[CheckResult], good: str, bad: str) -> int:
@@ -141,6 +135,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   if flags.steps is not None and flags.steps < lowest:
     raise UsageError(f"--steps={flags.steps}: must be at least {lowest}")
   scaling.check(flags)
+  if flags.precision:
+    flags.gin_param.append(f"train.precision = '{flags.precision}'")
   return flags
 
 

@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.doctor.inspection import Evidence
-from replicator.doctor.replica_recording import (
-  GRADIENT,
-  LOSS,
-  RAW,
-  VARIABLE,
-  Key,
-  ReplicaRecording,
-)
+from replicator.doctor.replica_recording import GRADIENT, LOSS, VARIABLE, Key, ReplicaRecording
 from replicator.doctor.verdict import listed
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
@@ -45,23 +37,24 @@ def compare(reference: Quantities, other: Quantities, tolerance: float
     update;
   - for a variable, which may pass through zero: the norm of its own largest change in a step.
   """
-  floors = _floors(reference, tolerance)
-  differences = [_difference(key, reference.get(key), other.get(key), floors.get(key, 0.0))
-                 for key in {**reference, **other} if key[1] != RAW]
+  with np.errstate(all="ignore"):
+    floors = _floors(reference, tolerance)
+    differences = [_difference(key, reference.get(key), other.get(key), floors.get(key, 0.0))
+                   for key in {**reference, **other}]
   first = next((d for d in differences if d.relative > tolerance), None)
   return max(differences, key=lambda d: d.relative), first
 
 
 def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
   """The least norm by which a difference of each floating quantity is divided."""
-  floating = {key: value for key, value in reference.items() if value.dtype.kind == "f"}
   largest: dict[Any, float] = {}
   floors = {}
+  floating = {key: value for key, value in reference.items() if value.dtype.kind == "f"}
   for key, value in floating.items():
     step, kind, name = key
     if kind == VARIABLE:
-      before = reference.get((step - 1, kind, name), value)
-      largest[name] = floors[key] = max(largest.get(name, 0.0), _norm_of_change(before, value))
+      change = _norm(value - reference.get((step - 1, kind, name), value))
+      floors[key] = largest[name] = max(largest.get(name, 0.0), change)
     else:
       largest[_kin(key)] = max(largest.get(_kin(key), 0.0), _norm(value))
   return floors | {key: tolerance ** 0.5 * largest[_kin(key)] for key in floating
@@ -74,11 +67,6 @@ def _kin(key: Key) -> tuple:
   return (step, kind) if kind == LOSS else (step, kind, name.rpartition(": ")[0])
 
 
-def _norm_of_change(before: np.ndarray, after: np.ndarray) -> float:
-  with np.errstate(all="ignore"):
-    return _norm(after - before) if after.shape == before.shape else 0.0
-
-
 def _norm(value: np.ndarray) -> float:
   return float(np.linalg.norm(np.nan_to_num(value, posinf=0.0, neginf=0.0)))
 
@@ -86,13 +74,11 @@ def _norm(value: np.ndarray) -> float:
 def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: float) -> Deviation:
   if a is None or b is None or a.shape != b.shape:
     return Deviation(key, np.inf, (np.nan, np.nan))
-  is_whole = a.dtype.kind != "f"
   a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
   values = (float(a), float(b)) if a.ndim == 0 else (_norm(a), _norm(b))
   if np.array_equal(a, b, equal_nan=True):
     return Deviation(key, 0.0, values)
-  with np.errstate(all="ignore"):
-    relative = float(np.linalg.norm(a - b) / max(np.linalg.norm(a), 0.0 if is_whole else floor))
+  relative = float(np.linalg.norm(a - b) / max(np.linalg.norm(a), floor))
   return Deviation(key, np.inf if np.isnan(relative) else relative, values)
 
 
@@ -107,15 +93,10 @@ class Case:
   microbatches: bool
   tolerance: float
 
-  @property
-  def evidence(self) -> Evidence:
-    """The evidence in the step of the reference."""
-    return self.reference.evidence
-
   def place(self) -> str:
     """The first difference, in words."""
     step, kind, name = self.first.key
-    label = self.evidence.labels.get(name.rpartition(": ")[2])
+    label = self.reference.evidence.labels.get(name.rpartition(": ")[2])
     expected, found = self.first.values
     return (f"{kind} '{name}'{f' ({label})' if label else ''} "
             f"{f'at step {step}' if step else 'before the first step'}: {found:.6g} instead of "
@@ -127,13 +108,11 @@ class Case:
     if self.first.key[0] == 0:
       return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
               "initializers, or NumPy's global generator, which train seeds")
-    for look in (self._sum_instead_of_mean, self._clipping, self._batch_norm_or_draws,
-                 self._own_pool, self._own_statistic):
-      found = look()
-      if found:
-        return found
-    return (f"a batch-dependent op: something mixes the examples of a batch, and each {self._part} "
-            "has its own; compute it over all replicas with replicator.all_mean or all_gather")
+    return (self._sum_instead_of_mean() or self._clipping() or self._batch_norm_or_draws()
+            or self._own_pool() or self._own_statistic()
+            or "a batch-dependent op: something mixes the examples of a batch, and each "
+            f"{self._part} has its own; compute it over all replicas with replicator.all_mean or "
+            "all_gather")
 
   @property
   def _part(self) -> str:
@@ -162,40 +141,25 @@ class Case:
     return compare(scaled, others, self.tolerance)[1] is None
 
   def _clipping(self) -> str:
-    """Gradients agree as the tape gave them, and differ as the optimizer got them."""
-    step, kind, _ = self.first.key
-    if kind != GRADIENT:
+    """The losses of the step agree, and gradients are clipped on their way to the optimizer."""
+    clips = self.reference.evidence.clips
+    if self.first.key[1] != GRADIENT or not clips:
       return ""
-    clips, changes = self.evidence.clips, self.evidence.changes
-    # Each micro-batch has its own gradients from the tape, which were not recorded.
-    if not (self._raw_gradients_agree(step) or (self.microbatches and (clips or changes))):
-      return ""
-    remedy = "set wrap_optimizer's clip_norm, which clips the mean over replicas"
-    if clips:
-      return f"clipping before aggregation: {', '.join(clips)}; {remedy}"
-    return ("gradients changed before aggregation by an operation that is not linear "
-            f"({', '.join(changes)}), as in clipping; {remedy}")
-
-  def _raw_gradients_agree(self, step: int) -> bool:
-    """Whether the tape gave equal gradients for the update that differs first."""
-    kin = step, RAW, _kin(self.first.key)[2]
-    mine = {(step, GRADIENT, key[2]): value for key, value in self.reference.quantities.items()
-            if _kin(key) == kin}
-    others = {key: self.other[step, RAW, key[2]] for key in mine
-              if (step, RAW, key[2]) in self.other}
-    return bool(mine) and compare(mine, others, self.tolerance)[1] is None
+    return (f"clipping before aggregation: {listed(clips)}; set wrap_optimizer's clip_norm, which "
+            "clips the mean over replicas")
 
   def _batch_norm_or_draws(self) -> str:
     causes = []
-    norms = [name for name, path in self.evidence.local_batch_norms if self._moved(path)]
+    evidence = self.reference.evidence
+    norms = [name for name, path in evidence.local_batch_norms if self._moved(path)]
     if norms:
       causes.append("local batch norm: Keras BatchNormalization takes the statistics of each "
                     f"{self._part} by itself ({listed(norms)}); use replicator.GlobalBatchNorm")
     causes += [f"{draw} on batches that are joined at {place}: on each {self._part} their rows are "
                "in another order; draw, or call the network, once for each batch"
-               for draw, place in self.evidence.draws_for_joined_batches()]
-    if self.evidence.draws:
-      causes.append(f"{listed(self.evidence.draws)}: what an example draws depends on how the "
+               for draw, place in evidence.draws_for_joined_batches()]
+    if evidence.draws:
+      causes.append(f"{listed(evidence.draws)}: what an example draws depends on how the "
                     "batch is divided; draw with replicator.random or replicator.Dropout")
     return "; or ".join(causes)
 

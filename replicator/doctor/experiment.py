@@ -97,7 +97,7 @@ def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
     return pickle.loads(path.read_bytes())
 
 
-def hand_over(path: str, recording: Any, is_chief: bool) -> None:
-  """Writes what the chief has recorded, for the process that called `recorded_by`."""
-  if is_chief:
+def hand_over(path: str, recording: Any) -> None:
+  """Writes a recording, if it is the chief's, for the process that called `recorded_by`."""
+  if recording.is_chief:
     pathlib.Path(path).write_bytes(pickle.dumps(recording))

@@ -31,37 +31,34 @@ _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-m
 
 
 class Evidence:
-  """The suspects in a step traced on one replica: operations, in words with their places."""
+  """The suspects in a step traced on one replica: operations, in words with their places.
+
+  It keeps no part of the step, so that a process can hand it over.
+  """
 
   def __init__(self, step: Any):
     self.draws: list[str] = []  # Random draws that are not from `replicator.random`.
     self.stateful_draws: list[str] = []  # Those whose state is the operation's, in no checkpoint.
     self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
-    self.clips: list[str] = []  # Clipping between the tape and an optimizer.
-    self.changes: list[str] = []  # Nonlinear operations between the tape and an optimizer.
+    self.clips: list[str] = []  # Clipping, or what is not linear, between tape and optimizer.
     self.uncompared: list[str] = []  # Updates of optimizers inside a loop or a branch.
     self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.
     self._own_draws: list[tuple[str, int]] = []  # Those of `replicator.random`, with their rows.
     self._joined: dict[int, str] = {}  # Where batches are joined along axis 0, by rows in total.
-    self._paths: dict[int, str] = {}
-    self._layers: list[keras.layers.Layer] = []
-    for path, item in held_by(step, (Optimizer, keras.layers.Layer)):
-      if isinstance(item, Optimizer):
-        self._paths[id(item)] = path
-      else:
-        self._layers.extend(layers_in(item))
+    self._paths = {id(item): path for path, item in held_by(step, (Optimizer,))}
+    layers = [layer for _, outermost in held_by(step, (keras.layers.Layer,))
+              for layer in layers_in(outermost)]
+    self.has_global_batch_norm = any(isinstance(layer, GlobalBatchNorm) for layer in layers)
+    self._drawing = {  # The names of the layers with draws of Keras, by file.
+        inspect.getfile(type(layer)): type(layer).__name__ for layer in layers
+        if any(isinstance(x, keras.random.SeedGenerator) for x in vars(layer).values())}
     variables = variables_of(step)
     self.labels = {path: v.name.removesuffix(":0") for path, v in variables.items()
                    if isinstance(v, tf.Variable)}  # Keras' names of the variables, by path.
     paths = {id(v): path for path, v in variables.items()}
     self.local_batch_norms = [  # Keras' own: their names, and the paths of their moving means.
-        (layer.path, paths.get(id(layer.moving_mean.value), "")) for layer in self._layers
+        (layer.path, paths.get(id(layer.moving_mean.value), "")) for layer in layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized]
-
-  @property
-  def has_global_batch_norm(self) -> bool:
-    """Whether the step holds a `GlobalBatchNorm`."""
-    return any(isinstance(layer, GlobalBatchNorm) for layer in self._layers)
 
   def path_of(self, optimizer: Optimizer) -> str:
     """The path of attributes to an optimizer, or its name."""
@@ -106,40 +103,30 @@ class Evidence:
       self._joined.setdefault(shape[0], graphs.place(operation.traceback).removeprefix(" at "))
 
   def _kind_of_draw(self, frames: Sequence) -> str:
-    files = {frame.filename for frame in frames}
-    for layer in self._layers:
-      seeds = [x for x in vars(layer).values() if isinstance(x, keras.random.SeedGenerator)]
-      if seeds and inspect.getfile(type(layer)) in files:
-        return f"a Keras {type(layer).__name__} layer"
-    in_keras = any("/keras/src/random/" in file for file in files)
+    for frame in reversed(frames):
+      if frame.filename in self._drawing:
+        return f"a Keras {self._drawing[frame.filename]} layer"
+    in_keras = any("/keras/src/random/" in frame.filename for frame in frames)
     return "a keras.random draw" if in_keras else "a tf.random draw"
 
-  def gradients_of_tape(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """The gradients of the tape, if they were clipped or changed since; else empty."""
-    if tf.executing_eagerly():
-      return []
-    found: list[tf.Tensor] = []
-    between: list[tf.Operation] = []
-    pending, seen = list(reversed(gradients)), set()
-    while pending:
-      tensor = pending.pop()
-      if tensor.name in seen or len(between) > _MOST_CHANGES:
-        continue
-      seen.add(tensor.name)
-      if "gradient_tape" in tensor.op.name:
-        found.append(tensor)
-      elif tensor.op.type != "Placeholder" and not tensor.op.type.endswith("While"):
-        between.append(tensor.op)
-        pending.extend(tensor.op.inputs)
-    if not between or len(between) > _MOST_CHANGES:
-      return []
-    for operation in between:
-      clip = re.search(r"clip_by_(global_norm|average_norm|norm|value)", operation.name)
-      if clip:
-        _add(self.clips, f"tf.{clip[0]}{graphs.place(operation.traceback)}")
-      if operation.type in _NOT_LINEAR:
-        _add(self.changes, f"{operation.type}{graphs.place(operation.traceback)}")
-    return found
+  def look_at_gradients(self, gradients: list[tf.Tensor]) -> None:
+    """Notes what clips or bends gradients on their way from the tape to the optimizer."""
+    between: dict[str, tf.Operation] = {}
+    pending, are_of_tape = [] if tf.executing_eagerly() else list(gradients), False
+    while pending and len(between) <= _MOST_CHANGES:
+      operation = pending.pop().op
+      if "gradient_tape" in operation.name or operation.type.endswith("While"):
+        are_of_tape = True
+      elif operation.name not in between:
+        between[operation.name] = operation
+        pending.extend(operation.inputs)
+    if not are_of_tape or pending:  # They are made by hand.
+      return
+    for name, operation in between.items():
+      clip = re.search(r"clip_by_(global_norm|average_norm|norm|value)", name)
+      if clip or operation.type in _NOT_LINEAR:
+        what = f"tf.{clip[0]}" if clip else operation.type
+        _add(self.clips, f"{what}{graphs.place(operation.traceback)}")
 
 
 def _add(found: list, item: Any) -> None:

@@ -46,19 +46,19 @@ class ReplicaCheck:
     return self._record_with("Replicator.strategy = 'multi_worker_mirrored'",
                              "Replicator.logical_cpus = None")
 
-  def results(self, words: Sequence[str] | None = None) -> Iterator[CheckResult]:
+  def results(self, words: Sequence[str]) -> Iterator[CheckResult]:
     """Yields each row of the table as soon as it is known.
 
-    The cluster of 2 processes gets the doctor's command line `words`; None for no cluster.
+    The cluster of 2 processes gets the doctor's command line `words`.
     """
     for replicas in (2, 4):
       yield self._result(f"{replicas} replicas", replicas,
-                         functools.partial(self._quantities, replicas))
+                         functools.partial(self._record, replicas))
     yield self._microbatch_result()
-    if words is not None and self._devices > 1:
+    if self._devices > 1:
       yield CheckResult("2 processes", SKIPPED,
                         "Replicator.devices_per_replica works in one process")
-    elif words is not None:
+    else:
       yield self._result("2 processes", 2, lambda: recorded_by(words, workers=2))
 
   def _record(self, replicas: int, microbatches: int = 1) -> ReplicaRecording:
@@ -72,28 +72,25 @@ class ReplicaCheck:
               f"train.precision = '{self._precision}'", f"microbatch.n = {microbatches}")
     return replica_recording.record(self._main, self._steps, self._precision)
 
-  def _quantities(self, replicas: int, microbatches: int = 1) -> diagnosis.Quantities:
-    return self._record(replicas, microbatches).quantities
-
   def _microbatch_result(self) -> CheckResult:
     name = "2 micro-batches"
     if not self.reference.evidence.microbatched:
       return CheckResult(name, SKIPPED, "the step does not call replicator.microbatch")
     if not self.reference.evidence.has_global_batch_norm:
-      return self._result(name, 2, functools.partial(self._quantities, 1, 2), microbatches=True)
+      return self._result(name, 2, functools.partial(self._record, 1, 2), microbatches=True)
     # Its statistics are those of a micro-batch: that is another training than the full batch's.
-    result = self._result(name, 2, functools.partial(self._quantities, 2, 2),
+    result = self._result(name, 2, functools.partial(self._record, 2, 2),
                           lambda: self._record(1, 2))
     note = ("compared on 2 replicas with 2 micro-batches on 1: GlobalBatchNorm takes its "
             "statistics by micro-batch")
     return dataclasses.replace(result, notes=(note, *result.notes))
 
-  def _result(self, name: str, parts: int, record: Callable[[], diagnosis.Quantities],
+  def _result(self, name: str, parts: int, record: Callable[[], ReplicaRecording],
               make_reference: Callable[[], ReplicaRecording] | None = None,
               microbatches: bool = False) -> CheckResult:
     try:
       reference = make_reference() if make_reference else self.reference
-      other = record()
+      other = record().quantities
     except Exception as error:
       return self._failure(name, error)
     largest, first = diagnosis.compare(reference.quantities, other, self.tolerance)
@@ -110,9 +107,7 @@ class ReplicaCheck:
   def _failure(self, name: str, error: Exception) -> CheckResult:
     if "does not divide" in str(error):
       return CheckResult(name, SKIPPED, first_line(error))
-    if isinstance(error, UsageError):
-      return CheckResult(name, FAILED, first_line(error))
-    reason = in_one_line(error)
+    reason = first_line(error) if isinstance(error, UsageError) else in_one_line(error)
     draws = [draw for draw in self.reference.evidence.draws
              if reason.startswith(draw.rpartition(" at ")[2] + ": ")]
     return CheckResult(name, FAILED, reason, tuple(

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import pathlib
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -106,12 +105,12 @@ def cause_after(first: Mismatch, saved: int, unbroken: ResumeRecording, resumed:
     causes.append(f"Python values that change from step to step and are in no checkpoint: "
                   f"{listed(unbroken.changed)}; keep them in tf.Variables that are attributes of "
                   "the step")
-  if unbroken.draws:
-    causes.append(f"{listed(unbroken.draws)}: the state of its generator is in no checkpoint; draw "
-                  "with replicator.random")
-  if unbroken.python_code and not causes:
-    causes.append(f"{listed(unbroken.python_code)}: what it keeps in Python is in no checkpoint; "
-                  "compute with TensorFlow, and keep it in tf.Variables")
+  if unbroken.evidence.stateful_draws:
+    causes.append(f"{listed(unbroken.evidence.stateful_draws)}: the state of its generator is in "
+                  "no checkpoint; draw with replicator.random")
+  if unbroken.evidence.python_code and not causes:
+    causes.append(f"{listed(unbroken.evidence.python_code)}: what it keeps in Python is in no "
+                  "checkpoint; compute with TensorFlow, and keep it in tf.Variables")
   return "; or ".join(causes) or (
       "something the step depends on is in no checkpoint: a Python value, a file, the time; keep "
       "everything that changes in tf.Variables that are attributes of the step")
@@ -119,11 +118,11 @@ def cause_after(first: Mismatch, saved: int, unbroken: ResumeRecording, resumed:
 
 def _cause_in_input(step: int, saved: int, unbroken: ResumeRecording, resumed: ResumeRecording
                     ) -> str:
-  batch, same_place = resumed.batches.get(step), step - saved
-  what = (f"the input starts over: step {step} gets the batch of step {same_place}"
-          if unbroken.batches.get(same_place) == batch else
+  starts_over = unbroken.batches.get(step - saved) == resumed.batches[step]
+  what = (f"the input starts over: step {step} gets the batch of step {step - saved}"
+          if starts_over else
           f"the input: step {step} gets another batch than in the uninterrupted run")
-  if unbroken.source == "source":
+  if unbroken.has_source:
     return (f"{what}; load(index) must depend only on the index: use no counter and no np.random, "
             "and tf.random.stateless_uniform with the index in its seed")
   inputs = [path for path in unbroken.changed if path.startswith("inputs")]
@@ -152,17 +151,15 @@ class ResumeCheck:
     self._steps = steps
     self._saved = steps // 2
     config.parse(files, params)
-    self.strategy = bound("Replicator.strategy", "default")
-    if self.strategy == "parameter_server":
+    self._strategy = bound("Replicator.strategy", "default")
+    if self._strategy == "parameter_server":
       raise UsageError("Replicator.strategy = 'parameter_server': its workers overtake each other, "
                        "so that no two runs are the same; write another strategy")
 
   def results(self) -> Iterator[CheckResult]:
     """Yields each row of the table as soon as it is known."""
-    before, after = range(1, self._saved + 1), range(self._saved + 1, self._steps + 1)
     with tempfile.TemporaryDirectory(prefix="replicator-") as name:
       folder = pathlib.Path(name)
-      started = time.monotonic()
       try:
         unbroken = self._train(folder / "unbroken", self._steps)
         again = self._train(folder / "resumed", self._saved)
@@ -170,36 +167,30 @@ class ResumeCheck:
       except UsageError as error:
         yield CheckResult("training", FAILED, str(error))
         return
-      yield CheckResult("training", "done", f"'{unbroken.strategy}' on {unbroken.replicas} replica"
-                        f"{'s' * (unbroken.replicas > 1)}, batches of {unbroken.batch_size}; 3 "
-                        f"runs in {time.monotonic() - started:.0f} s")
-      one, other = (read(folder / run, [*before, *after]) for run in ("unbroken", "resumed"))
-    first = first_mismatch(one, other, before)
-    yield _result("in a new process", before, one, first, unbroken.labels,
-                  cause_before(first, unbroken, again, bound("train.deterministic", True))
-                  if first else "")
-    if first is None:
-      first = first_mismatch(one, other, after)
-      yield _result("after the resume", after, one, first, unbroken.labels,
-                    cause_after(first, self._saved, unbroken, resumed) if first else "")
+      steps = range(1, self._steps + 1)
+      one, other = read(folder / "unbroken", steps), read(folder / "resumed", steps)
+    is_deterministic = bound("train.deterministic", True)
+    for check, steps, cause in (
+        ("in a new process", range(1, self._saved + 1),
+         lambda first: cause_before(first, unbroken, again, is_deterministic)),
+        ("after the resume", range(self._saved + 1, self._steps + 1),
+         lambda first: cause_after(first, self._saved, unbroken, resumed))):
+      first = first_mismatch(one, other, steps)
+      where = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
+      if first:
+        label = unbroken.evidence.labels.get(first.name)
+        yield CheckResult(check, DIFFERS, where, (
+            f"first: {first.kind} '{first.name}'{f' ({label})' if label else ''} at step "
+            f"{first.step}: {first.words}", f"likely cause: {cause(first)}"))
+        return
+      kinds = [kind for kind, _ in one[steps[-1]]]
+      yield CheckResult(check, AGREES, f"{where}: {kinds.count(VARIABLE)} variables and "
+                        f"{kinds.count(SCALAR)} scalars of each, bit for bit")
 
   def _train(self, workdir: pathlib.Path, until: int) -> ResumeRecording:
     """Trains in new processes, from the newest step of `workdir`, until a step is saved."""
     return recorded_by([*self._words, f"--train_in={workdir}", f"--train_until={until}"],
-                       2 if self.strategy == "multi_worker_mirrored" else 1)
-
-
-def _result(check: str, steps: range, trajectory: Trajectory, first: Mismatch | None,
-            labels: Mapping[str, str], cause: str) -> CheckResult:
-  where = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
-  if first is None:
-    kinds = [kind for kind, _ in trajectory[steps[-1]]]
-    return CheckResult(check, AGREES, f"{where}: {kinds.count(VARIABLE)} variables and "
-                       f"{kinds.count(SCALAR)} scalars of each, bit for bit")
-  label = f" ({labels[first.name]})" if first.name in labels else ""
-  return CheckResult(check, DIFFERS, where, (
-      f"first: {first.kind} '{first.name}'{label} at step {first.step}: {first.words}",
-      f"likely cause: {cause}"))
+                       2 if self._strategy == "multi_worker_mirrored" else 1)
 
 
 def train(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], workdir: str,

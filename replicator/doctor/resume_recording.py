@@ -26,7 +26,7 @@ import tensorflow as tf
 import tree
 
 from replicator.checkpoints.checkpoint import Checkpoints
-from replicator.doctor import inspection
+from replicator.doctor.inspection import Evidence
 from replicator.errors import UsageError
 from replicator.step import variables
 from replicator.training.inputs import ExampleSource
@@ -40,16 +40,11 @@ _LARGEST = 2 ** 20   # Bytes of an array that may be a state; a larger one is da
 class ResumeRecording:
   """The record of one process and its steps."""
 
-  source: str = "none"  # The kind of its inputs: 'source', 'function' or 'none'.
+  evidence: Evidence
+  is_chief: bool = True
+  has_source: bool = False  # Whether its inputs are an `ExampleSource`.
   batches: dict[int, str] = dataclasses.field(default_factory=dict)  # A digest by step.
   changed: list[str] = dataclasses.field(default_factory=list)  # Paths of Python values.
-  draws: list[str] = dataclasses.field(default_factory=list)  # Only those that have a state.
-  python_code: list[str] = dataclasses.field(default_factory=list)
-  labels: dict[str, str] = dataclasses.field(default_factory=dict)
-  batch_size: int = 0
-  replicas: int = 1
-  strategy: str = ""
-  is_chief: bool = True
 
 
 def record(main: Callable[[str], None], workdir: str, until: int) -> ResumeRecording:
@@ -62,53 +57,43 @@ def record(main: Callable[[str], None], workdir: str, until: int) -> ResumeRecor
     main(workdir)
     raise UsageError(f"the experiment ended before step {until}: write at least train.steps = "
                      f"{until}, and leave it to gin")
-  return recorder.conclude()
+  return recorder.recording
 
 
 class _ResumeRecorder(Observer):
   """Records while the training runs, and stops it when its last step is saved."""
 
+  recording: ResumeRecording
+
   def __init__(self, until: int):
-    self._recording = ResumeRecording()
     self._until = until
     self._python: dict[str, str] | None = None
 
   def prepared(self, training: Training) -> None:
     self._training = training
-    self._evidence = inspection.Evidence(training.step)
-    found = self._recording
-    found.is_chief = training.replicator.worker_id == 0
-    found.replicas, found.strategy = training.replicator.num_replicas, training.replicator.name
-    found.labels, found.batch_size = self._evidence.labels, training.input_context.global_batch_size
-    if training.inputs is not None:
-      found.source = "source" if isinstance(training.inputs, ExampleSource) else "function"
+    self.recording = ResumeRecording(Evidence(training.step), training.replicator.worker_id == 0,
+                                     isinstance(training.inputs, ExampleSource))
 
   def run_step(self, step: Callable, *batch: Any) -> Any:
     outputs = step(*batch)
-    self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
+    self.recording.evidence.look_at_graph(tf.compat.v1.get_default_graph())
     return outputs
 
   def batch(self, step: int, batch: Any) -> None:
     # Every process traces the first call, so what that changed in Python is no difference.
-    if self._recording.batches and self._python is None:
+    if self.recording.batches and self._python is None:
       self._python = self._python_state()
     if step == self._until:
       raise UsageError(f"step {step} was not saved, because its numbers are not finite")
-    self._recording.batches[step + 1] = _digest(batch)
+    self.recording.batches[step + 1] = _digest_of(list(map(np.asarray, tree.flatten(batch))))
 
   def saved(self, step: int, checkpoints: Checkpoints) -> None:
     if step == self._until:
       checkpoints.wait()
+      before, after = self._python or {}, self._python_state()
+      self.recording.changed = [path for path, digest in before.items()
+                                if after.get(path, digest) != digest]
       self.stop()
-
-  def conclude(self) -> ResumeRecording:
-    """Completes the recording after the last step, and returns it."""
-    before, after = self._python or {}, self._python_state()
-    self._recording.changed = [path for path, digest in before.items()
-                               if after.get(path, digest) != digest]
-    self._recording.draws = self._evidence.stateful_draws
-    self._recording.python_code = self._evidence.python_code
-    return self._recording
 
   def _python_state(self) -> dict[str, str]:
     # The step reaches these by their names, not through references.
@@ -117,14 +102,6 @@ class _ResumeRecorder(Observer):
             **python_state("inputs", self._training.inputs),
             **python_state("before_call", self._training.before_call),
             **{f"the generator of {name}": _digest_of(value) for name, value in legacy.items()}}
-
-
-def _digest(batch: Any) -> str:
-  parts = hashlib.sha256()
-  for leaf in tree.flatten(batch):
-    if leaf is not None:
-      parts.update(np.asarray(leaf).tobytes())
-  return parts.hexdigest()[:16]
 
 
 _VALUES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic, np.random.Generator,
@@ -146,8 +123,7 @@ def python_state(name: str, root: Any) -> dict[str, str]:
     elif id(value) not in seen and not isinstance(value, _NONE_OF_PYTHON):
       seen.add(id(value))
       if isinstance(value, list | dict | collections.deque):
-        parent, _, last = path.rpartition(".")
-        found[f"{parent}.len({last})".lstrip(".")] = str(len(value))
+        found[f"{path}.length"] = str(len(value))
       waiting.extend((f"{path}.{child_name}" if path else str(child_name), child)
                      for child_name, child in _held_by(value).items())
   return found

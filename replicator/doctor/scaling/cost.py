@@ -1,5 +1,6 @@
 """The cost of a step: its seconds on one replica, and the bytes that each of two replicas sends."""
 
+import contextlib
 import dataclasses
 import statistics
 import time
@@ -11,8 +12,6 @@ from replicator.console import quiet
 quiet.import_tensorflow()
 
 import keras
-import numpy as np
-import tree
 
 from replicator.app import config
 from replicator.doctor.experiment import bound, configure, run_until_prepared
@@ -20,7 +19,7 @@ from replicator.errors import UsageError
 from replicator.step import context
 from replicator.step.context import Transfer
 from replicator.strategies import strategy
-from replicator.training import inputs
+from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training
 from replicator.training.training_function import TrainingFunction
 
@@ -32,50 +31,35 @@ class StepCost:
   """The measured cost of a step; the batch is the global one."""
 
   batch_size: int
-  transfers: list[Transfer]  # One replica's part; none on one replica.
-  seconds: float = 0.0  # The median of a step; without its inputs and `before_call`.
-  cpu_seconds: float = 0.0  # All cores together.
+  transfers: list[Transfer]  # One replica's part.
+  seconds: float = 0.0  # The median of a step, without its inputs and `before_call`, if timed.
 
 
-def of_one_replica(main: Callable[[str], None], files: Sequence[str], params: Sequence[str],
-                   calls: int) -> StepCost:
-  """Times `calls` calls of an experiment's step on one replica, on a GPU if there is one."""
-  config.parse(files, params)
-  devices = bound("Replicator.devices_per_replica", 1)
-  strategy.make("mirrored", 2 * devices, None, devices)  # Later, the CPU could not be divided.
-  return _record(main, files, params, ["Replicator.strategy = 'one_device'"], calls)
+def measure(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], calls: int
+            ) -> StepCost:
+  """Times `calls` calls of an experiment's step on one replica, on a GPU if there is one.
 
-
-def of_two_replicas(main: Callable[[str], None], files: Sequence[str], params: Sequence[str],
-                    batch_size: int) -> StepCost:
-  """Counts what a replica with `batch_size` examples sends, while the step is traced.
-
-  Call `of_one_replica` first. Raises a UsageError if the replica sends nothing.
+  The transfers are those of one of two replicas with as many examples each. Raises a UsageError if
+  there are none, and as `run_until_prepared` does.
   """
   config.parse(files, params)
-  devices = 2 * bound("Replicator.devices_per_replica", 1)
-  cost = _record(main, files, params, [
-      "Replicator.strategy = 'mirrored'", f"Replicator.logical_cpus = {devices}",
-      "Replicator.jit_compile = False", f"train.global_batch_size = {2 * batch_size}"])
-  if not cost.transfers:
+  devices, steps = bound("Replicator.devices_per_replica", 1), bound("train.steps_per_call", 1)
+  strategy.make("mirrored", 2 * devices, None, devices)  # Later, the CPU could not be divided.
+  configure(files, params, steps, "Replicator.strategy = 'one_device'")
+  alone = record(main, calls)
+  configure(files, params, steps, "Replicator.strategy = 'mirrored'",
+            f"Replicator.logical_cpus = {2 * devices}", "Replicator.jit_compile = False",
+            f"train.global_batch_size = {2 * alone.batch_size}")
+  transfers = record(main, calls=0).transfers
+  if not transfers:
     raise UsageError("the step makes no collective: each replica would train by itself; make its "
                      "optimizers with replicator.wrap_optimizer")
-  return cost
-
-
-def _record(main: Callable[[str], None], files: Sequence[str], params: Sequence[str],
-            bindings: list[str], calls: int = 0) -> StepCost:
-  """The cost of the step that an experiment trains with these `bindings`; with no calls, traced."""
-  configure(files, params, bound("train.steps_per_call", 1), *bindings)
-  keras.backend.clear_session()
-  return record(main, calls)
+  return dataclasses.replace(alone, transfers=transfers)
 
 
 def record(main: Callable[[str], None], calls: int) -> StepCost:
-  """The cost of the step that an experiment, already configured, trains.
-
-  Raises a UsageError as `run_until_prepared` does.
-  """
+  """The cost of the step that an experiment, already configured, trains; with no calls, traced."""
+  keras.backend.clear_session()
   recorder = _Recorder(calls)
   run_until_prepared(main, recorder)
   return recorder.cost
@@ -88,7 +72,6 @@ class _Recorder(Observer):
 
   def __init__(self, calls: int):
     self._calls = calls
-    self._steps_per_call = bound("train.steps_per_call", 1)
 
   def run_step(self, step: Callable, *batch: Any) -> Any:
     outputs = step(*batch)
@@ -96,29 +79,19 @@ class _Recorder(Observer):
     return outputs
 
   def prepared(self, training: Training) -> None:
-    function = TrainingFunction(training.replicator, training.step, self._steps_per_call,
-                                observer=self)
-    batch = None
-    if training.inputs is not None:
-      batch = next(iter(inputs.batches(training.inputs, training.input_context)))
-      if self._steps_per_call > 1:
-        batch = tree.map_structure(lambda x: np.stack([x] * self._steps_per_call), batch)
+    steps = bound("train.steps_per_call", 1)
+    function = TrainingFunction(training.replicator, training.step, steps, observer=self)
+    with contextlib.closing(stream(training.inputs, training.input_context, 0, steps)) as batches:
+      batch = next(batches)
     function.trace(batch)
     self.cost = StepCost(training.input_context.global_batch_size, self._transfers)
-    if self._calls:
-      times = [self._timed(training, function, batch, call)
-               for call in range(_WARM_UP + self._calls)][_WARM_UP:]
-      self.cost.seconds, self.cost.cpu_seconds = (
-          statistics.median(column) for column in zip(*times, strict=True))
+    seconds = []
+    for call in range(_WARM_UP + self._calls if self._calls else 0):
+      if training.before_call:
+        training.before_call(training.step, call * steps)
+      started = time.perf_counter()
+      function(call * steps, batch).fetch()
+      seconds.append((time.perf_counter() - started) / steps)
+    if seconds:
+      self.cost.seconds = statistics.median(seconds[_WARM_UP:])
     self.stop()
-
-  def _timed(self, training: Training, function: TrainingFunction, batch: Any, call: int
-             ) -> tuple[float, float]:
-    """Seconds and CPU seconds of one of the steps of a call."""
-    first_step = call * self._steps_per_call
-    if training.before_call:
-      training.before_call(training.step, first_step)
-    started, used = time.perf_counter(), time.process_time()
-    function(first_step, batch).fetch()
-    return ((time.perf_counter() - started) / self._steps_per_call,
-            (time.process_time() - used) / self._steps_per_call)

@@ -1,4 +1,4 @@
-"""A model of the time of a step on N replicas: pure functions of numbers.
+"""A model of the time of a step on N replicas, and the table of efficiencies that it predicts.
 
     seconds = compute + sum over its collectives of (launch + hops latency + sent / bandwidth)
 
@@ -18,31 +18,27 @@ the other (Patarasuk and Yuan 2009 for rings; Sanders et al. 2009 for pairs of t
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from replicator.console.formatting import format_number
 
 if TYPE_CHECKING:  # It loads TensorFlow, which a prediction from given numbers does not need.
   from replicator.step.context import Transfer
 
 RING, TREE, TORUS = "ring", "tree", "torus"
+REPLICAS = tuple(2 ** power for power in range(1, 10))  # 2 to 512.
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-  """The connection of the replicas; each pair of neighbors alike.
+  """The connection of the replicas; each pair of neighbors alike."""
 
-  Attributes:
-    bandwidth: the bytes that a replica sends in a second, while it receives as many.
-    latency: the seconds of one hop, from a replica to the next, without the bytes.
-    launch: the seconds of a collective before its first hop.
-    shape: 'ring'; 'tree' for a ring or a pair of trees, whichever is faster; or 'torus', of two
-      axes.
-  """
-
-  bandwidth: float
-  latency: float
-  launch: float = 0.0
-  shape: str = TREE
+  bandwidth: float  # The bytes that a replica sends in a second, while it receives as many.
+  latency: float  # The seconds of one hop, from a replica to the next, without the bytes.
+  launch: float = 0.0  # The seconds of a collective before its first hop.
+  shape: str = TREE  # With trees if they are faster than the ring; a torus has two axes.
 
 
 NETWORKS = {
@@ -64,47 +60,51 @@ NETWORKS = {
 
 
 def transfer_seconds(transfer: "Transfer", replicas: int, network: Network) -> float:
-  """Seconds of one collective between `replicas` replicas."""
-  if replicas == 1:
-    return 0.0
+  """Seconds of one collective between `replicas` replicas, 2 or more."""
+  n = replicas
   size = transfer.bytes or 0  # Unknown before the step runs: nothing that could be counted.
-  hops, sent = _ring(transfer.move, replicas, network.shape)
+  around = 2 * (math.sqrt(n) - 1) if network.shape == TORUS else n - 1
+  hops, sent = {"all_reduce": (2 * around, 2 * (n - 1) / n), "all_gather": (around, n - 1),
+                "all_to_all": (around, (n - 1) / n)}[transfer.move]
   seconds = hops * network.latency + sent * size / network.bandwidth
   if transfer.move == "all_reduce" and network.shape == TREE:
-    levels = math.ceil(math.log2(replicas))
+    levels = math.ceil(math.log2(n))
     seconds = min(seconds, 2 * (levels * network.latency + size / network.bandwidth))
   return network.launch + seconds
 
 
-def _ring(move: str, replicas: int, shape: str) -> tuple[float, float]:
-  """The hops of a collective, and what each replica sends, as a multiple of the bytes it gives."""
-  n = replicas
-  around = 2 * (math.sqrt(n) - 1) if shape == TORUS else n - 1
-  return {"all_reduce": (2 * around, 2 * (n - 1) / n), "all_gather": (around, n - 1),
-          "all_to_all": (around, (n - 1) / n)}[move]
+def efficiency(seconds: float, transfers: "Sequence[Transfer]", replicas: int, network: Network
+               ) -> float:
+  """The examples a second on N replicas, as a share of N times those on one.
 
-
-REPLICAS = tuple(2 ** power for power in range(1, 10))  # 2 to 512.
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-  """The scaling of a step.
-
-  By default every replica keeps its batch ("weak scaling"). With `strong` that batch is the global
-  one and is divided, and so are its seconds; the bytes stay, as those of gradients do.
+  `seconds` is what one replica computes, with its own part of the examples.
   """
+  sending = sum(transfer_seconds(transfer, replicas, network) for transfer in transfers)
+  return seconds / (seconds + sending)
 
-  seconds: float  # What one replica computes.
-  transfers: "Sequence[Transfer]"
-  strong: bool = False
-  replicas: Sequence[int] = REPLICAS
 
-  def efficiencies(self, network: Network) -> list[float]:
-    """The examples a second on each number N of replicas, as a share of N times those on one."""
-    return [self._efficiency(replicas, network) for replicas in self.replicas]
+def table(seconds: float, transfers: "Sequence[Transfer]", networks: Mapping[str, Network],
+          most: int = max(REPLICAS), strong: bool = False) -> list[str]:
+  """The efficiency in percent: a row for each number of replicas, a column for each network.
 
-  def _efficiency(self, replicas: int, network: Network) -> float:
-    own = self.seconds / replicas if self.strong else self.seconds
-    return own / (own + sum(transfer_seconds(transfer, replicas, network)
-                            for transfer in self.transfers))
+  Every replica computes for `seconds`. With `strong`, they share that time; the bytes stay, as
+  those of gradients do. The last row is of at most `most` replicas.
+  """
+  lines = ["  replicas" + "".join(f"{name:>12}" for name in networks)]
+  for replicas in REPLICAS:
+    if replicas <= most:
+      own = seconds / replicas if strong else seconds
+      row = [efficiency(own, transfers, replicas, network) for network in networks.values()]
+      lines.append(f"  {replicas:8}" + "".join(f"{100 * value:10.1f} %" for value in row))
+  return lines
+
+
+def counted(transfers: "Sequence[Transfer]") -> str:
+  """The collectives of a step, with the bytes that one replica gives them, by what they do."""
+  moves = []
+  for move, count in Counter(transfer.move for transfer in transfers).items():
+    sizes = [transfer.bytes for transfer in transfers if transfer.move == move]
+    size = f"{format_number(sum(size or 0 for size in sizes) / 1e6)} MB"
+    unknown = f" and {sizes.count(None)} whose size varies, taken as 0" if None in sizes else ""
+    moves.append(f"{count} {move} ({size}{unknown})")
+  return f"{len(transfers)} collective{'s' * (len(transfers) > 1)}: {', '.join(moves)}"

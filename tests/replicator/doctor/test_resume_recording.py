@@ -95,7 +95,7 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
     replicator.train(lambda: lambda: {"loss": 0.0}, before_call=before_call, workdir=workdir)
 
   assert resume_check.train(main, [], [], str(tmp_path), 3, 4).changed == [
-      "before_call.len(calls)", "the generator of np.random", "the generator of random"]
+      "before_call.calls.length", "the generator of np.random", "the generator of random"]
 
 
 @pytest.mark.usefixtures("restored", "without_curves")
