@@ -60,8 +60,8 @@ def read_indexes(shards: list[Path], skips: bool = False
 
   Args:
     shards: the paths of n shards.
-    skips: whether truncated shards and corrupt records are allowed. The entries of these have the
-      label `LOST`. An index without them is not kept, so that nobody takes it for whole.
+    skips: whether to do without corrupt records and what a truncated shard lacks, and to log them.
+      An index without them is not kept, so that nobody takes it for whole.
 
   Raises:
     UsageError: a shard is not of this layout, or changed since it was indexed; or it is truncated
@@ -81,27 +81,27 @@ def _index_of(shard: Path, skips: bool) -> Mapping[str, np.ndarray]:
   index = next((index for index in (beside, cached) if index.exists()), None)
   if index is None:
     logging.log_every_n_seconds(logging.INFO, "Reads %s to index it, once", 10, shard)
-    entries, names = _read(shard, skips)
+    entries, names, is_whole = _read(shard, skips)
     more = {"labels": np.array(list(names)), "names": np.array(list(names.values()))}
-    images = np.array(entries, shard_index.ENTRY)
-    if shard_index.is_lost(shard, images).any():
-      return {"images": images, **more}
+    if not is_whole:
+      return {"images": np.array(entries, shard_index.ENTRY), **more}
     try:
       shard_index.write_index(index := beside, shard, entries, **more)
     except OSError:  # The folder cannot be written.
       cached.parent.mkdir(parents=True, exist_ok=True)
       shard_index.write_index(index := cached, shard, entries, **more)
   remedy = f"copy it again, or remove {index} if the shard is right"
-  return shard_index.checked_index(shard, index, remedy, ["labels", "names"], skips)
+  return shard_index.checked_index(shard, index, remedy, skips)
 
 
-def _read(shard: Path, skips: bool) -> tuple[list[tuple[int, int, int, int]], dict[int, str]]:
-  """The entries of a shard, and the names of their labels."""
+def _read(shard: Path, skips: bool
+          ) -> tuple[list[tuple[int, int, int, int]], dict[int, str], bool]:
+  """The entries of a shard, the names of their labels, and whether all records could be read."""
   entries: list[tuple[int, int, int, int]] = []
   names: dict[int, str] = {}
-  read, position, size = record_reader(str(shard)), 0, shard.stat().st_size
+  read, position, size, is_whole = record_reader(str(shard)), 0, shard.stat().st_size, True
   while position < size:
-    where = f"{shard}: record {len(entries)}"
+    where = f"{shard}: the record at byte {position}"
     try:
       record, after = read(position)
     except (tf.errors.DataLossError, IndexError) as error:
@@ -110,10 +110,8 @@ def _read(shard: Path, skips: bool) -> tuple[list[tuple[int, int, int, int]], di
       if not skips:
         raise UsageError(f"{where} {what}; copy it again; to skip such records, set "
                          "TFRecords.on_error = 'skip'") from error
-      if not end:
-        logging.warning("%s %s: what follows is lost", where, what)
-      entries.append((position, 0, 0, shard_index.LOST))
-      after = end or size
+      logging.warning("TFRecords skips %s: it %s%s", where, what, "" if end else ", and ends there")
+      is_whole, after = False, end or size
     else:
       content, label, name = _parsed(record, where)
       entries.append(shard_index.entry(position, record, content, label))
@@ -121,7 +119,7 @@ def _read(shard: Path, skips: bool) -> tuple[list[tuple[int, int, int, int]], di
     position = after
   if not names:
     raise UsageError(f"{shard}: has no record that can be read; copy it again")
-  return entries, names
+  return entries, names, is_whole
 
 
 def _end_of_corrupt(shard: Path, position: int, error: Exception) -> int | None:

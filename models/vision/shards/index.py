@@ -2,11 +2,12 @@
 
 import io
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from models.vision.images.encoded_images import reason_of
 from replicator import UsageError
@@ -14,8 +15,6 @@ from replicator.atomic import write_whole
 
 ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
 BEFORE, AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.
-LOST = -1
-"""The label of a record that cannot be read."""
 
 _ENDS = 1 << 16  # Bytes at the beginning and the end of a shard that identify it.
 
@@ -46,34 +45,30 @@ def is_whole(shard: Path) -> bool:
           and np.array_equal(_read(index)["shard"], _identity(shard)))
 
 
-def checked_index(shard: Path, index: Path, remedy: str, more: Sequence[str] = (),
-                  may_be_truncated: bool = False) -> Mapping[str, np.ndarray]:
+def checked_index(shard: Path, index: Path, remedy: str, skips: bool = False
+                  ) -> Mapping[str, np.ndarray]:
   """The arrays of an index: `images`, of `ENTRY`, and more.
 
   Raises:
     UsageError: the index cannot be read, or the shard is missing, truncated or of another index;
-      the remedy ends the line. A shard that may be truncated is taken for that of the index if the
-      first image is.
+      the remedy ends the line. With `skips`, a truncated shard is used without what it lacks.
   """
   if not shard.exists():
     raise UsageError(f"{shard}: no such file; {remedy}")
-  content, found = _read(index, more), _identity(shard)
-  expected, images = content["shard"], content["images"]
-  is_truncated = found[0] < expected[0]
-  if is_truncated and not may_be_truncated:
-    raise UsageError(f"{shard}: is truncated: it has {found[0]:,} of {expected[0]:,} bytes, and "
-                     f"lacks {is_lost(shard, images).sum():,} of {len(images):,} images; {remedy}; "
-                     "to skip them, set TFRecords.on_error = 'skip'")
-  if not (_has_first(shard, images) if is_truncated else np.array_equal(found, expected)):
+  content, found = _read(index), _identity(shard)
+  size, images = content["shard"][0], content["images"]
+  if found[0] < size:
+    is_there = images["offset"] + images["length"] + AFTER <= found[0]
+    what = (f"is truncated: it has {found[0]:,} of {size:,} bytes, and lacks {(~is_there).sum():,} "
+            f"of {len(images):,} images")
+    if not skips:
+      raise UsageError(f"{shard}: {what}; {remedy}; to skip them, set TFRecords.on_error = 'skip'")
+    logging.warning("TFRecords skips images: %s: %s", shard, what)
+    return {**content, "images": images[is_there]}
+  if not np.array_equal(found, content["shard"]):
     raise UsageError(f"{shard}: {index.name} is the index of another file, or the file changed "
                      f"since it was indexed; {remedy}")
   return content
-
-
-def is_lost(shard: Path, images: np.ndarray) -> np.ndarray:
-  """Whether each record is corrupt or behind the end of a shard, bool [n], for `ENTRY`s."""
-  return ((images["label"] == LOST)
-          | (images["offset"] + images["length"] + AFTER > shard.stat().st_size))
 
 
 def read_image(shard: Path, image: np.void) -> bytes:
@@ -87,20 +82,11 @@ def read_image(shard: Path, image: np.void) -> bytes:
   return content
 
 
-def _has_first(shard: Path, images: np.ndarray) -> bool:
-  """Whether a truncated shard begins with the first image of an index, or before its end."""
-  try:
-    if not is_lost(shard, images[:1])[0]:
-      read_image(shard, images[0])
-  except ValueError:
-    return False
-  return True
-
-
-def _read(index: Path, more: Sequence[str] = ()) -> Mapping[str, np.ndarray]:
+def _read(index: Path) -> dict[str, np.ndarray]:
   try:
     with np.load(index, allow_pickle=False) as content:
-      return {name: content[name] for name in ("images", "shard", *more)}
+      arrays = dict(content)
+    return {"images": arrays.pop("images"), "shard": arrays.pop("shard"), **arrays}
   except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
     raise UsageError(f"{index}: cannot be read ({reason_of(error)}); remove it, and convert or "
                      "index again") from error

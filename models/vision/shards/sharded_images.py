@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from models.vision.images.decode import Shape
 from models.vision.shards import imagenet
@@ -93,7 +92,7 @@ class ShardedImages:
         corrupt when they were indexed, and to log them.
 
     Raises:
-      UsageError: `path` has no index, or a shard is missing, truncated or another one.
+      UsageError: `path` has no index, no image, or a shard is missing, truncated or another one.
     """
     self.path = str(path)
     self.image_shape: Shape | None = None
@@ -104,46 +103,33 @@ class ShardedImages:
       facts = _facts(self.path)
       self.class_names, self.image_shape = facts.class_names, facts.image_shape
       self._shards = [Path(path).expanduser() / name for name in facts.shards]
-      entries = _entries(self._shards, facts.images, skips)
+      entries = [shard_index.checked_index(shard, shard_index.index_of(shard),
+                                           "copy it again, or convert again", skips)["images"]
+                 for shard in self._shards]
+      if sum(map(len, entries)) != facts.images and not skips:
+        raise UsageError(f"{path}: its shards have {sum(map(len, entries)):,} images, and {INDEX} "
+                         f"says {facts.images:,}; convert again")
     self._starts = np.cumsum([0, *map(len, entries)])
     self._entries = np.concatenate(entries)
-    # The entries of the images: an image that a shard lacks is none, so a position has none.
-    self._numbers = self._whole(entries)
-    self.labels = self._entries["label"][self._numbers]
+    self.labels = self._entries["label"]
+    if not len(self.labels):
+      raise UsageError(f"TFRecords.path = {self.path!r}: has no whole image: its shards are "
+                       "truncated; copy them again")
 
   def name(self, index: int) -> str:
-    """The shard and the number of the record."""
-    return self._name_of(self._numbers[index])
+    """The shard, and where the image begins in it."""
+    return f"{self._shard_of(index)}: the image at byte {self._entries[index]['offset']}"
 
   def read(self, index: int) -> bytes:
     """The encoded image; raises a ValueError if it is not the one that was indexed."""
-    number = self._numbers[index]
-    return shard_index.read_image(self._place(number)[0], self._entries[number])
+    return shard_index.read_image(self._shard_of(index), self._entries[index])
 
   def files(self) -> list[str]:
     """The paths of the shards."""
     return list(map(str, self._shards))
 
-  def _place(self, number: int) -> tuple[Path, int]:
-    shard = int(np.searchsorted(self._starts, number, "right")) - 1
-    return self._shards[shard], int(number - self._starts[shard])
-
-  def _name_of(self, number: int) -> str:
-    shard, record = self._place(number)
-    return f"{shard}: record {record}"
-
-  def _whole(self, entries: list[np.ndarray]) -> np.ndarray:
-    """The numbers of the entries that are not lost; logs the others."""
-    is_lost = np.concatenate(list(map(shard_index.is_lost, self._shards, entries)))
-    lost = np.flatnonzero(is_lost)
-    names = ", ".join(map(self._name_of, lost[:3].tolist()))
-    if len(lost) == len(is_lost):
-      raise UsageError(f"TFRecords.path = {self.path!r}: all of its {len(lost):,} images are lost, "
-                       f"such as {names}: its shards are truncated; copy them again")
-    if len(lost):
-      logging.warning("TFRecords skips %d of %d images, which are truncated or corrupt: %s%s",
-                      len(lost), len(is_lost), names, ", ..." if len(lost) > 3 else "")
-    return np.flatnonzero(~is_lost)
+  def _shard_of(self, index: int) -> Path:
+    return self._shards[int(np.searchsorted(self._starts, index, "right")) - 1]
 
 
 def _facts(path: str) -> Facts:
@@ -165,12 +151,3 @@ def _facts(path: str) -> Facts:
     raise UsageError(f"{root / INDEX}: is not what models.vision.convert wrote; convert again"
                      ) from error
 
-
-def _entries(shards: list[Path], count: int, may_be_truncated: bool) -> list[np.ndarray]:
-  entries = [shard_index.checked_index(
-      shard, shard_index.index_of(shard), "copy it again, or convert again",
-      may_be_truncated=may_be_truncated)["images"] for shard in shards]
-  if sum(map(len, entries)) != count:
-    raise UsageError(f"{shards[0].parent}: its shards have {sum(map(len, entries)):,} images, and "
-                     f"{INDEX} says {count:,}; convert again")
-  return entries

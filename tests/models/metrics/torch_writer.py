@@ -49,10 +49,10 @@ def tensor(source: bytes, offset: int = 0, shape: tuple = (4,), strides: tuple =
                 called("collections", "OrderedDict"))
 
 
-def archive(program: bytes, compression: int = zipfile.ZIP_STORED, **records: bytes) -> bytes:
+def archive(program: bytes, **records: bytes) -> bytes:
   records = records or {"data/0": np.arange(4, dtype="<f4").tobytes()}
   content = io.BytesIO()
-  with zipfile.ZipFile(content, "w", compression) as file:
+  with zipfile.ZipFile(content, "w") as file:
     for name, record in {"data.pkl": b"\x80\2" + program + b".", **records}.items():
       file.writestr(f"archive/{name}", record)
   return content.getvalue()
