@@ -62,13 +62,14 @@ def recompute(n: int, batch_size: int) -> Callable[[], float]:
   import tensorflow as tf
 
   import replicator
-  from models.gan.networks.sngan_blocks import down_block
+  from models.gan.networks.residual_blocks import DownBlock
 
   shape = batch_size, 64, 64, 16
   runner = replicator.Replicator()
   keras.utils.set_random_seed(0)
   with runner.scope():
-    blocks = [down_block(16, halve=False, first=False, spectral=False) for _ in range(BLOCKS)]
+    blocks = [DownBlock(16, halve=False, first=False, kernels=lambda size: "glorot_uniform",
+                        spectral=False) for _ in range(BLOCKS)]
     for block in blocks:
       block.build(shape)
     optimizer = replicator.wrap_optimizer(

@@ -102,6 +102,8 @@ GONE = {
                                                    "network, which clips by its own norm",
     "replicator.Guard.strict": "Guard.action applies to every scalar above its limit; write "
                                "Guard.limits",
+    "models.gan.evaluation.sample_quality.frechet_distance":
+        "models.metrics.distances.frechet takes FeatureStatistics.of(features)",
     "experiments.sngan.SNGAN.bigan": "the encoder regresses codes; one that is a player is "
                                      "trained by python -m experiments.bigan",
     "models.gan.losses.adversarial.relativistic": "it is a part of R3GAN; write R3GAN for GAN, "

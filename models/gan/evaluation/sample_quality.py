@@ -7,27 +7,13 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from models.gan.losses import tfgan
+from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train
 from models.vision.images.image_source import ImageSource, read, to_uint8
 from replicator import UsageError
 
 _COVERED_SHARE = 0.2
 _SEED = 1
-
-
-def frechet_distance(activations: np.ndarray, others: np.ndarray) -> float:
-  """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)): [n, d], [m, d] -> float.
-
-  The squared Fréchet (Wasserstein-2) distance between the Gaussians with the sample means and
-  unbiased covariances of the two sets. TF-GAN computes it in float64. It is larger for small sets,
-  so compare only numbers of equal n and m.
-
-  Reference: Heusel et al. 2017 (arXiv:1706.08500), equation 6.
-  """
-  distance = tfgan.classifier_metrics().frechet_classifier_distance_from_activations(
-      np.asarray(activations, np.float64), np.asarray(others, np.float64))
-  return float(np.maximum(distance, 0.0))  # Rounding may give equal sets -1e-13.
 
 
 def label_accuracies(found: np.ndarray, num_classes: int) -> dict[str, float]:
@@ -80,7 +66,7 @@ class SampleQuality:
     self._classifier = load_or_train(source, folder)
     chosen = np.random.default_rng(_SEED).permutation(source.size)[:self.num_samples]
     images, labels = read(source, chosen)
-    self._features, _ = self._classifier(images)
+    self._statistics = FeatureStatistics.of(self._classifier(images)[0])
     self._shares = np.bincount(labels, minlength=source.num_classes) / self.num_samples
     self.description = (
         f"{self.num_samples:,} real and {self.num_samples:,} generated images; {NUM_FEATURES} "
@@ -98,8 +84,8 @@ class SampleQuality:
       num_classes: above 0, image i was drawn as one of class i % num_classes.
 
     Returns:
-      classifier_frechet_distance: `frechet_distance` of the features; NaN when an image is
-        not finite.
+      classifier_frechet_distance: the Fréchet distance of the features; NaN when an image is not
+        finite. It is larger for fewer samples, so compare only numbers of equal `num_samples`.
       classes_covered: number of classes whose share of the generated images is at least a fifth
         of their share of the real ones, according to the classifier. It finds a class in any
         image, so read this together with the distance. 0 when an image is not finite.
@@ -109,13 +95,14 @@ class SampleQuality:
         Blurred images lower it. NaN when an image is not finite.
       label_accuracy, lowest_label_accuracy: see `label_accuracies`; for a conditional generator.
     """
+    from models.metrics.distances.frechet import frechet_distance  # SciPy starts slowly.
     images = np.asarray(generate(self.num_samples))
     if not np.isfinite(np.asarray(images, np.float64)).all():
       distance, covered, confidence = np.nan, 0.0, np.nan
       found = np.full([len(images)], -1)
     else:
       features, logits = self._classifier(to_uint8(images).numpy())
-      distance = frechet_distance(self._features, features)
+      distance = frechet_distance(self._statistics, FeatureStatistics.of(features))
       found = logits.argmax(-1)
       shares = np.bincount(found, minlength=len(self._shares)) / len(images)
       covered = float(np.sum((self._shares > 0) & (shares >= _COVERED_SHARE * self._shares)))

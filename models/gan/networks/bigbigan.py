@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from models.gan.checks import at_least_one
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator
-from models.gan.networks.biggan_blocks import dense, down_block
+from models.gan.networks.biggan_layers import dense, orthogonal
 from models.gan.networks.building import architecture_of, build_chain, check_images
+from models.gan.networks.residual_blocks import DownBlock
 from replicator import GlobalBatchNorm, SpectralNorm, UsageError, random
 
 
@@ -130,8 +131,8 @@ class BigBiGANEncoder(keras.Model):
     architecture = architecture_of("BigBiGANEncoder", "BigGAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
     self.trunk: list[keras.layers.Layer] = [
-        down_block(width * count, halve=i < architecture.halvings, first=i == 0,
-                        spectral=False) for i, count in enumerate(architecture.down)]
+        DownBlock(width * count, i < architecture.halvings, i == 0, orthogonal, spectral=False)
+        for i, count in enumerate(architecture.down)]
     self.trunk.append(GlobalBatchNorm())
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
     self.perceptron = ResidualPerceptron(units, layers, spectral=False)

@@ -15,16 +15,12 @@ import keras
 import tensorflow as tf
 
 from models.gan.networks.attention import SelfAttention, attention_places
-from models.gan.networks.biggan_blocks import conv, dense, down_block, up_block
-from models.gan.networks.building import (
-  architecture_of,
-  build_chain,
-  check_images,
-  check_labels,
-  class_weights,
-  projection_score,
-)
-from replicator import GlobalBatchNorm, SpectralNorm, UsageError
+from models.gan.networks.biggan_layers import conv, dense, orthogonal
+from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
+from models.gan.networks.discriminator import Discriminator
+from models.gan.networks.normalization import ConditionalBatchNorm
+from models.gan.networks.residual_blocks import DownBlock, UpBlock
+from replicator import GlobalBatchNorm, UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +90,15 @@ class BigGANGenerator(keras.Model):
                                        initializer="orthogonal", autocast=False)
     self.base = (4, 4, first)
     self.linear = dense(4 * 4 * first, chunk, self.dtype_policy)
+    condition_dim = chunk + (embedding_dim if num_classes else 0)
     self.trunk: list[keras.Layer] = [
-        up_block(filters, chunk + (embedding_dim if num_classes else 0)) for filters in others]
+        UpBlock(filters, [ConditionalBatchNorm(condition_dim) for _ in range(2)], orthogonal,
+                spectral=True) for filters in others]
     sizes = [8 * 2 ** i for i in range(len(others))]
     for place in attention_places("BigGANGenerator", attention, sizes):
       self.trunk.insert(place + 1, SelfAttention())
     self.norm = GlobalBatchNorm()
-    self.to_image = SpectralNorm(conv(channels, 3))
+    self.to_image = conv(channels, 3)
     build_chain([*self.trunk, self.norm, self.to_image], (None, *self.base))
     self.built = True
 
@@ -122,12 +120,11 @@ class BigGANGenerator(keras.Model):
 
 
 @gin.configurable
-class BigGANDiscriminator(keras.Model):
+class BigGANDiscriminator(Discriminator):
   """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
 
-  Residual blocks, ReLU and the sum over all positions give features h. The score is `<v, h> + b`;
-  with classes plus `<embedding(label), h>` (Miyato and Koyama 2018, arXiv:1802.05637). From h on it
-  computes in float32 (float64 under its policy), even if the blocks have a lower precision.
+  Residual blocks, ReLU and the sum over all positions give features h. The score is `<v, h> + b`,
+  with classes as in `Discriminator`.
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
@@ -147,11 +144,9 @@ class BigGANDiscriminator(keras.Model):
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 96,
                attention: int | None = None):
-    super().__init__(autocast=False)
-    self.image_shape = (resolution, resolution, channels)
-    self.num_classes = num_classes
+    super().__init__((resolution, resolution, channels), num_classes)
     architecture = architecture_of("BigGANDiscriminator", "BigGAN", ARCHITECTURES, resolution)
-    self.trunk = [down_block(width * count, halve=i < architecture.halvings, first=i == 0)
+    self.trunk = [DownBlock(width * count, i < architecture.halvings, i == 0, orthogonal)
                   for i, count in enumerate(architecture.down)]
     sizes = [resolution // 2 ** min(i + 1, architecture.halvings) for i in range(len(self.trunk))]
     for place in attention_places("BigGANDiscriminator", attention, sizes)[-1:]:
@@ -161,20 +156,3 @@ class BigGANDiscriminator(keras.Model):
     if num_classes:
       self.embedding = dense(self.num_features, num_classes, self.variable_dtype, use_bias=False)
     self.built = True
-
-  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
-           training: bool = False) -> tf.Tensor:
-    """Scores `[n]` of images; without classes `labels [n]` are ignored.
-
-    Each training call advances the estimated singular vectors by one power iteration.
-    """
-    check_labels("BigGANDiscriminator", self.num_classes, labels)
-    return projection_score(self, self.features(images, training), labels)
-
-  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Features h `[n, num_features]` of images, the sums of the last map after its ReLU."""
-    check_images("BigGANDiscriminator", self.image_shape, images)
-    x = images
-    for layer in self.trunk:
-      x = layer(x, training=training)
-    return tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])

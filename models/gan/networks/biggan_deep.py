@@ -11,16 +11,11 @@ import gin
 import keras
 import tensorflow as tf
 
+from models.gan.networks import residual_blocks
 from models.gan.networks.attention import SelfAttention, attention_places
-from models.gan.networks.biggan_blocks import conv, dense
-from models.gan.networks.building import (
-  architecture_of,
-  build_chain,
-  check_images,
-  check_labels,
-  class_weights,
-  projection_score,
-)
+from models.gan.networks.biggan_layers import conv, dense, orthogonal
+from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
+from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
 from models.gan.networks.resampling import UpsampleConv2D, downsample, upsample
 from replicator import GlobalBatchNorm, SpectralNorm
@@ -94,7 +89,7 @@ class BigGANDeepGenerator(keras.Model):
     for place in attention_places("BigGANDeepGenerator", attention, sizes)[:1]:
       self.trunk.insert(place + 1, SelfAttention())
     self.norm = GlobalBatchNorm()
-    self.to_image = SpectralNorm(conv(channels, 3))
+    self.to_image = conv(channels, 3)
     build_chain([*self.trunk, self.norm, self.to_image], (None, *self.base))
     self.built = True
 
@@ -114,13 +109,11 @@ class BigGANDeepGenerator(keras.Model):
 
 
 @gin.configurable
-class BigGANDeepDiscriminator(keras.Model):
+class BigGANDeepDiscriminator(Discriminator):
   """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
 
   A convolution, residual blocks, an activation and the sum over all positions give features h. The
-  score is `<v, h> + b`; with classes plus `<embedding(label), h>` (Miyato and Koyama 2018,
-  arXiv:1802.05637). From h on it computes in float32 (float64 under its policy), even if the blocks
-  have a lower precision.
+  score is `<v, h> + b`, with classes as in `Discriminator`.
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
@@ -141,16 +134,14 @@ class BigGANDeepDiscriminator(keras.Model):
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 128,
                attention: int | None = None, leak: float = 0.0):
-    super().__init__(autocast=False)
+    super().__init__((resolution, resolution, channels), num_classes)
     counts = architecture_of("BigGANDeepDiscriminator", "BigGAN-deep", DOWN, resolution)
     first, *others = [width * count for count in counts]
-    self.image_shape = (resolution, resolution, channels)
-    self.num_classes = num_classes
     self.leak = leak
     blocks = [DeepDownBlock(filters, halve=i % 2 == 0, leak=leak)
               for i, filters in enumerate(others)]
     sizes = [resolution // 2 ** (i // 2 + 1) for i in range(len(others))]
-    self.trunk: list[keras.Layer] = [SpectralNorm(conv(first, 3)), *blocks]
+    self.trunk: list[keras.Layer] = [conv(first, 3), *blocks]
     for place in attention_places("BigGANDeepDiscriminator", attention, sizes)[-1:]:
       self.trunk.insert(place + 2, SelfAttention())
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
@@ -159,21 +150,8 @@ class BigGANDeepDiscriminator(keras.Model):
       self.embedding = dense(self.num_features, num_classes, self.variable_dtype, use_bias=False)
     self.built = True
 
-  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
-           training: bool = False) -> tf.Tensor:
-    """Scores `[n]` of images; without classes `labels [n]` are ignored.
-
-    Each training call advances the estimated singular vectors by one power iteration.
-    """
-    check_labels("BigGANDeepDiscriminator", self.num_classes, labels)
-    return projection_score(self, self.features(images, training), labels)
-
-  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Features h `[n, num_features]` of images, the sums of the last map after its activation."""
-    check_images("BigGANDeepDiscriminator", self.image_shape, images)
-    x = images
-    for layer in self.trunk:
-      x = layer(x, training=training)
+  def pooled(self, x: tf.Tensor) -> tf.Tensor:
+    """The features of the last map, its sums after the activation: `[n, h, w, c] -> [n, c]`."""
     return tf.reduce_sum(tf.cast(_rectified(x, self.leak), self.variable_dtype), axis=[1, 2])
 
 
@@ -196,11 +174,10 @@ class DeepUpBlock(keras.layers.Layer):
 
   def build(self, input_shape):
     hidden = max(input_shape[-1] // 4, 1)
-    second = (UpsampleConv2D(hidden, kernel_initializer="orthogonal") if self.double
-              else conv(hidden, 3))
     self.norms = [ConditionalBatchNorm(self.condition_dim) for _ in range(4)]
-    self.convs = [SpectralNorm(layer) for layer in (
-        conv(hidden, 1), second, conv(hidden, 3), conv(self.filters, 1))]
+    second = (UpsampleConv2D(hidden, "orthogonal") if self.double
+              else residual_blocks.conv(hidden, 3, orthogonal))
+    self.convs = [conv(hidden, 1), SpectralNorm(second), conv(hidden, 3), conv(self.filters, 1)]
     build_chain([layer for pair in zip(self.norms, self.convs, strict=True) for layer in pair],
                 input_shape)
 
@@ -233,12 +210,11 @@ class DeepDownBlock(keras.layers.Layer):
 
   def build(self, input_shape):
     hidden = max(self.filters // 4, 1)
-    self.convs = [SpectralNorm(layer) for layer in (
-        conv(hidden, 1), conv(hidden, 3), conv(hidden, 3), conv(self.filters, 1))]
+    self.convs = [conv(hidden, 1), conv(hidden, 3), conv(hidden, 3), conv(self.filters, 1)]
     build_chain(self.convs, input_shape)
     self.added = None
     if self.filters > input_shape[-1]:
-      self.added = SpectralNorm(conv(self.filters - input_shape[-1], 1))
+      self.added = conv(self.filters - input_shape[-1], 1)
       self.added.build(input_shape)
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:

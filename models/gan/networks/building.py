@@ -1,7 +1,7 @@
-"""Parts of all networks: building layer by layer, labels, scores, and checks of their inputs."""
+"""Parts of all networks: building layer by layer, labels, and checks of their inputs."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import keras
 import tensorflow as tf
@@ -59,21 +59,3 @@ def class_weights(labels: tf.Tensor, num_classes: int, dtype: tf.DType | str) ->
   if labels.dtype.is_floating:
     return tf.cast(labels, dtype)
   return tf.one_hot(labels, num_classes, dtype=dtype)
-
-
-def projection_score(network: Any, features: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
-  """Scores `[n]` of features h `[n, d]`: `<v, h>`, with classes plus `<embedding(label), h>`.
-
-  The second term is the projection of Miyato and Koyama 2018 (arXiv:1802.05637), equation 3.
-
-  Args:
-    network: a discriminator with the layers `linear` and, if its `num_classes` is above 0,
-      `embedding`.
-    features: of n images.
-    labels: integers `[n]`, which have no effect without classes.
-  """
-  scores = network.linear(features)[:, 0]
-  if network.num_classes:
-    one_hot = tf.one_hot(labels, network.num_classes, dtype=features.dtype)
-    scores += tf.reduce_sum(network.embedding(one_hot) * features, axis=1)
-  return scores

@@ -13,14 +13,8 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import (
-  architecture_of,
-  build_chain,
-  check_images,
-  check_labels,
-  class_weights,
-  projection_score,
-)
+from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
+from models.gan.networks.discriminator import Discriminator
 from replicator import GlobalBatchNorm, UsageError
 
 # Channels of the maps of 4, 8, 16 and 32 pixels, in units of the width.
@@ -75,12 +69,11 @@ class DCGANGenerator(keras.Model):
 
 
 @gin.configurable
-class DCGANDiscriminator(keras.Model):
+class DCGANDiscriminator(Discriminator):
   """Scores images: `[n, resolution, resolution, channels] -> [n]`.
 
   Convolutions halve the size down to 4x4, each with a leaky ReLU behind it, and all but the first
-  with batch normalization. The last map, as one vector h, gives the score `<v, h>`; with classes
-  plus `<embedding(label), h>`. From h on it computes in float32 (float64 under its policy).
+  with batch normalization. The last map, as one vector h, gives the score of `Discriminator`.
 
   Args:
     resolution: 8, 16, 32 or 64 pixels.
@@ -101,9 +94,7 @@ class DCGANDiscriminator(keras.Model):
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 128,
                batch_norm: bool = True):
-    super().__init__(autocast=False)
-    self.image_shape = (resolution, resolution, channels)
-    self.num_classes = num_classes
+    super().__init__((resolution, resolution, channels), num_classes)
     first, *others = reversed(_channels("DCGANDiscriminator", resolution, width))
     self.trunk = [_convolution(keras.layers.Conv2D, first), keras.layers.LeakyReLU(0.2)]
     for filters in others:
@@ -116,18 +107,8 @@ class DCGANDiscriminator(keras.Model):
       self.embedding = _linear(num_classes, self.num_features, self.variable_dtype)
     self.built = True
 
-  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
-           training: bool = False) -> tf.Tensor:
-    """Scores `[n]` of images; without classes `labels [n]` are ignored."""
-    check_labels("DCGANDiscriminator", self.num_classes, labels)
-    return projection_score(self, self.features(images, training), labels)
-
-  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Features h `[n, num_features]` of images."""
-    check_images("DCGANDiscriminator", self.image_shape, images)
-    x = images
-    for layer in self.trunk:
-      x = layer(x, training=training) if isinstance(layer, GlobalBatchNorm) else layer(x)
+  def pooled(self, x: tf.Tensor) -> tf.Tensor:
+    """The features of the last map, all of its numbers: `[n, num_features]`."""
     return tf.cast(x, self.variable_dtype)
 
 

@@ -17,12 +17,8 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import (
-  build_chain,
-  check_images,
-  check_labels,
-  class_weights,
-)
+from models.gan.networks.building import build_chain, check_labels, class_weights
+from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.r3gan_blocks import RELU_GAIN, ResidualBlock, Transition, conv1, normal
 from replicator import UsageError
 
@@ -86,7 +82,7 @@ class R3GANGenerator(keras.Model):
 
 
 @gin.configurable
-class R3GANDiscriminator(keras.Model):
+class R3GANDiscriminator(Discriminator):
   """Scores images: `[n, resolution, resolution, channels] -> [n]`.
 
   A 1x1 convolution, the stages and a 4x4 convolution of each channel give features h. The score is
@@ -112,9 +108,7 @@ class R3GANDiscriminator(keras.Model):
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0,
                widths: tuple[int, ...] | None = None, groups: tuple[int, ...] | None = None,
                blocks: int = 2):
-    super().__init__(autocast=False)
-    self.image_shape = (resolution, resolution, channels)
-    self.num_classes = num_classes
+    super().__init__((resolution, resolution, channels), num_classes)
     widths = _widths("R3GANDiscriminator", resolution, widths)
     stages = _stages("R3GANDiscriminator", widths, groups, blocks, self.variable_dtype)
     self.from_image = conv1(widths[-1])
@@ -133,22 +127,20 @@ class R3GANDiscriminator(keras.Model):
                                dtype=self.variable_dtype)
     self.built = True
 
-  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
-           training: bool = False) -> tf.Tensor:
-    """Scores `[n]` of images; without classes `labels [n]` are ignored."""
-    check_labels("R3GANDiscriminator", self.num_classes, labels)
-    outputs = self.linear(self.features(images, training))
+  def score(self, features: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
+    """Scores `[n]` of features and labels."""
+    outputs = self.linear(features)
     if not self.num_classes:
       return outputs[:, 0]
     one_hot = tf.one_hot(labels, self.num_classes, dtype=outputs.dtype)
     return tf.reduce_sum(outputs * self.embedding(one_hot), axis=1)
 
-  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Features h `[n, num_features]` of images."""
-    check_images("R3GANDiscriminator", self.image_shape, images)
-    x = self.from_image(images)
-    for layer in self.trunk:
-      x = layer(x)
+  def chain(self) -> list[keras.layers.Layer]:
+    """The layers from images to the last map."""
+    return [self.from_image, *self.trunk]
+
+  def pooled(self, x: tf.Tensor) -> tf.Tensor:
+    """The features of the last map, a weighted sum: `[n, 4, 4, c] -> [n, c]`."""
     return tf.reduce_sum(tf.cast(x, self.variable_dtype) * self.base, axis=[1, 2])
 
 

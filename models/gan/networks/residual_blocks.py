@@ -1,4 +1,4 @@
-"""The residual blocks of the SN-GAN and BigGAN networks, of any convolutions.
+"""The residual blocks of the SN-GAN and BigGAN networks.
 
 A 1x1 shortcut convolution commutes with nearest-neighbor upsampling and with average pooling, so
 it runs at the low resolution.
@@ -10,25 +10,31 @@ import keras
 import tensorflow as tf
 
 from models.gan.networks.building import build_chain
-from models.gan.networks.resampling import downsample, upsample
+from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D, downsample, upsample
 from replicator import GlobalBatchNorm, SpectralNorm
+
+Kernels = Callable[[int], keras.initializers.Initializer | str]
+"""Makes the initializer of the kernels of a size, 3 or 1."""
 
 
 class UpBlock(keras.layers.Layer):
   """A block of a generator, which doubles the size: `[n, h, w, i] -> [n, 2 h, 2 w, filters]`.
 
   Args:
+    filters: the number of output channels.
     norms: two batch normalizations, which are called with the condition if there is one.
-    convs: two 3x3 convolutions, of which the first upsamples.
-    shortcut: a 1x1 convolution.
+    kernels: makes the initializers of the convolutions.
+    spectral: whether the convolutions are spectrally normalized.
   """
 
-  def __init__(self, norms: Sequence[keras.layers.Layer],
-               convs: Sequence[keras.layers.Layer], shortcut: keras.layers.Layer):
+  def __init__(self, filters: int, norms: Sequence[keras.layers.Layer], kernels: Kernels,
+               spectral: bool):
     super().__init__(autocast=False)
     self.norm1, self.norm2 = norms
-    self.conv1, self.conv2 = convs
-    self.shortcut = shortcut
+    self.conv1, self.conv2, self.shortcut = (
+        SpectralNorm(layer) if spectral else layer for layer in (
+            UpsampleConv2D(filters, kernels(3)), conv(filters, 3, kernels),
+            conv(filters, 1, kernels)))
 
   def build(self, input_shape):
     build_chain([self.norm1, self.conv1, self.norm2, self.conv2], input_shape)
@@ -54,30 +60,37 @@ class DownBlock(keras.layers.Layer):
     filters: the number of output channels.
     halve: whether h' = h / 2, else h' = h; the same for w'.
     first: whether the inputs are images, to which the block applies no ReLU.
+    kernels: makes the initializers of the convolutions.
     spectral: True normalizes the convolutions spectrally; False uses batch normalization.
-    convs: makes the two 3x3 convolutions from i; the second one downsamples if the block does.
-    shortcut: makes the 1x1 convolution.
+    narrow: whether there are i channels between the two convolutions, except in the block of an
+      image; else there are `filters`.
   """
 
-  def __init__(self, filters: int, halve: bool, first: bool, spectral: bool,
-               convs: Callable[[int], Sequence[keras.layers.Layer]],
-               shortcut: Callable[[], keras.layers.Layer]):
+  def __init__(self, filters: int, halve: bool, first: bool, kernels: Kernels,
+               spectral: bool = True, narrow: bool = False):
     super().__init__(autocast=False)
     self.filters = filters
     self.halve = halve
     self.first = first
     self.spectral = spectral
-    self._make_convs = convs
-    self._make_shortcut = shortcut
+    self.narrow = narrow
+    self._kernels = kernels
 
   def build(self, input_shape):
-    conv1, conv2 = map(self._wrap, self._make_convs(input_shape[-1]))
+    inputs = input_shape[-1]
+    # The order in which layers are made decides on the weights that a seed gives them.
+    if self.narrow:
+      convs = [conv(self.filters if self.first else inputs, 3, self._kernels), self._last()]
+    else:
+      last = self._last()
+      convs = [conv(self.filters, 3, self._kernels), last]
+    conv1, conv2 = map(self._wrap, convs)
     before = [] if self.first else self._rectify()
     self.residual = [*before, conv1, *self._rectify(), conv2]
     build_chain(self.residual, input_shape)
     self.shortcut = None
-    if self.halve or input_shape[-1] != self.filters:
-      self.shortcut = self._wrap(self._make_shortcut())
+    if self.halve or inputs != self.filters:
+      self.shortcut = self._wrap(conv(self.filters, 1, self._kernels))
       self.shortcut.build(input_shape)
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -94,8 +107,18 @@ class DownBlock(keras.layers.Layer):
     n, h, w, _ = input_shape
     return (n, h // 2, w // 2, self.filters) if self.halve else (n, h, w, self.filters)
 
+  def _last(self) -> keras.layers.Layer:
+    if self.halve:
+      return ConvDownsample2D(self.filters, self._kernels(3))
+    return conv(self.filters, 3, self._kernels)
+
   def _wrap(self, layer):
     return SpectralNorm(layer) if self.spectral else layer
 
   def _rectify(self):
     return [keras.layers.ReLU()] if self.spectral else [GlobalBatchNorm(), keras.layers.ReLU()]
+
+
+def conv(filters: int, size: int, kernels: Kernels) -> keras.layers.Conv2D:
+  """A convolution with zero padding."""
+  return keras.layers.Conv2D(filters, size, padding="same", kernel_initializer=kernels(size))

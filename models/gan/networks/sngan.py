@@ -10,20 +10,16 @@ of 2e-5.
 """
 
 import dataclasses
+import functools
 
 import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import (
-  architecture_of,
-  build_chain,
-  check_images,
-  check_labels,
-  projection_score,
-)
-from models.gan.networks.residual_blocks import DownBlock
-from models.gan.networks.sngan_blocks import down_block, up_block
+from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
+from models.gan.networks.discriminator import Discriminator
+from models.gan.networks.normalization import ClassBatchNorm
+from models.gan.networks.residual_blocks import DownBlock, UpBlock
 from replicator import GlobalBatchNorm, SpectralNorm, UsageError, moved
 
 moved.say_where(__name__)
@@ -79,7 +75,9 @@ class SNGANGenerator(keras.Model):
     first, *others = _channels(architecture.up, width)
     self.num_classes = num_classes
     self.linear = keras.layers.Dense(4 * 4 * first)
-    self.blocks = [up_block(filters, num_classes) for filters in others]
+    norm = functools.partial(ClassBatchNorm, num_classes) if num_classes else GlobalBatchNorm
+    self.blocks = [UpBlock(filters, [norm(), norm()], _glorot, spectral=False)
+                   for filters in others]
     self.norm = GlobalBatchNorm()
     self.to_image = keras.layers.Conv2D(channels, 3, padding="same")
     self.linear.build((None, latent_dim))
@@ -99,13 +97,12 @@ class SNGANGenerator(keras.Model):
 
 
 @gin.configurable
-class SNGANDiscriminator(keras.Model):
+class SNGANDiscriminator(Discriminator):
   """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
 
-  Residual blocks, ReLU and the sum over all positions give features h. The score is `<v, h>`; with
-  classes plus `<embedding(label), h>` (projection); with codes plus a small network of (h, code)
-  (Donahue et al. 2017, arXiv:1605.09782). From h on it computes in float32 (float64 under its
-  policy), even if the blocks have a lower precision.
+  Residual blocks, ReLU and the sum over all positions give features h, which give the score of
+  `Discriminator`; with codes plus a small network of (h, code) (Donahue et al. 2017,
+  arXiv:1605.09782).
 
   Args:
     resolution: 8, 16, 32, 64 or 128 pixels.
@@ -124,10 +121,8 @@ class SNGANDiscriminator(keras.Model):
 
   def __init__(self, resolution: int, channels: int = 3, width: float = 1.0,
                num_classes: int = 0, code_dim: int = 0):
-    super().__init__(autocast=False, name="discriminator")
+    super().__init__((resolution, resolution, channels), num_classes, name="discriminator")
     architecture = architecture_of("SNGANDiscriminator", "SN-GAN", ARCHITECTURES, resolution)
-    self.image_shape = (resolution, resolution, channels)
-    self.num_classes = num_classes
     self.code_dim = code_dim
     self.blocks = _down_blocks(architecture, width, spectral=True)
     self.num_features = features = build_chain(self.blocks, (None, *self.image_shape))[-1]
@@ -141,7 +136,7 @@ class SNGANDiscriminator(keras.Model):
       self.joint_score = self._head(1, features, use_bias=False)
     self.built = True
 
-  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
+  def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,  # type: ignore[override]
            codes: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
     """Scores `[n]` of images, with `codes [n, code_dim]`; without classes `labels [n]` are ignored.
 
@@ -153,17 +148,13 @@ class SNGANDiscriminator(keras.Model):
           f"SNGANDiscriminator.code_dim is {self.code_dim}, but it was given "
           f"{'no codes' if codes is None else 'codes'}: set code_dim to their length, or to 0 "
           "for a discriminator of images only")
-    features = self.features(images)
-    scores = projection_score(self, features, labels)
+    features = self.features(images, training)
+    scores = self.score(features, labels)
     return scores + self._judge_pair(features, codes) if self.code_dim else scores
 
-  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Features h `[n, num_features]` of images, the sums of the last map after its ReLU."""
-    check_images("SNGANDiscriminator", self.image_shape, images)
-    x = images
-    for block in self.blocks:
-      x = block(x)
-    return tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
+  def chain(self) -> list[DownBlock]:
+    """The blocks."""
+    return self.blocks
 
   def _judge_pair(self, features, codes):
     # Image features and code have first layers of their own, so each enters with spectral norm 1.
@@ -220,8 +211,13 @@ class Encoder(keras.Model):
 
 
 def _down_blocks(architecture: Architecture, width: float, spectral: bool) -> list[DownBlock]:
-  return [down_block(filters, halve=i < architecture.halvings, first=i == 0, spectral=spectral)
+  return [DownBlock(filters, i < architecture.halvings, i == 0, _glorot, spectral, narrow=True)
           for i, filters in enumerate(_channels(architecture.down, width))]
+
+
+def _glorot(size: int) -> keras.initializers.Initializer:
+  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
+  return keras.initializers.VarianceScaling(2 if size == 3 else 1, "fan_avg", "uniform")
 
 
 def _channels(counts: tuple[int, ...], width: float) -> list[int]:
