@@ -1,6 +1,5 @@
 """The start of a new run from another one: its networks' weights, some of which stay frozen."""
 
-import ast
 import dataclasses
 import fnmatch
 import hashlib
@@ -19,8 +18,7 @@ from replicator.checkpoints.checkpoint import Checkpoints, steps_of
 from replicator.checkpoints.matching import Match, names_by_order
 from replicator.checkpoints.snapshot import Variables
 from replicator.collectives import collectives
-from replicator.configuration import checks, statements
-from replicator.configuration.differences import written_values
+from replicator.configuration import checks, differences, statements
 from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
 from replicator.step import context
@@ -170,12 +168,11 @@ def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
   """The settings of a run that choose its best checkpoint."""
   settings = {"keep_best": None, "best_is": "min"}
   try:
-    written = written_values((run / "config.gin").read_text())
+    written = differences.values((run / "config.gin").read_text())
   except (OSError, ValueError) as error:
     raise UsageError(f"StartFrom.step = 'best': {run}/config.gin, which names the scalar, cannot "
                      f"be read ({error}); write the number of a step") from error
-  return {name: ast.literal_eval(written.get(f"Checkpoints.{name}", repr(default)))
-          for name, default in settings.items()}
+  return {name: written.get(f"Checkpoints.{name}", default) for name, default in settings.items()}
 
 
 def _of_chief(number: int, replicator: Replicator) -> int:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 
 from replicator.console import quiet
-from replicator.console.exit_status import INTERRUPTED_STATUS
+from replicator.console.command import INTERRUPTED_STATUS
 from replicator.console.flags import experiment
 from replicator.console.formatting import labeled
 from replicator.console.status import Status

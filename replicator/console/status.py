@@ -36,20 +36,22 @@ class Status:
     self._clock = clock
     self._live: Live | None = None
     self._what = ""
-    self._since = 0.0
+    self._begun = self._since = 0.0
     self._last_line = -math.inf  # When the last plain line was written.
     self._lock = threading.RLock()
-    self._is_idle: threading.Event | None = None  # Ends the thread that beats.
+    self._ended = threading.Event()
 
   def __enter__(self) -> "Status":
-    self._last_line = self._clock()
+    self._begun = self._last_line = self._clock()
     if self._console.is_terminal and not self._console.is_dumb_terminal:
       self._live = Live("", console=self._console, auto_refresh=False)
       self._live.start()
+    threading.Thread(target=self._beats, daemon=True).start()
     return self
 
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                trace: TracebackType | None) -> None:
+    self._ended.set()
     self.doing("")
     if self._live is not None:
       self._live.stop()
@@ -71,12 +73,6 @@ class Status:
       if self._what and not what:
         self.show("")
       self._what, self._since = what, self._clock()
-      if what and self._is_idle is None:
-        self._is_idle = threading.Event()
-        threading.Thread(target=self._beats, args=(self._is_idle,), daemon=True).start()
-      elif not what and self._is_idle is not None:
-        self._is_idle.set()
-        self._is_idle = None
       self.beat()
 
   def beat(self) -> None:
@@ -88,6 +84,6 @@ class Status:
       elif self._what and now - self._last_line >= SILENT_SECONDS:
         self.note(f"{self._what}: {format_duration(now - self._since)}")
 
-  def _beats(self, is_idle: threading.Event) -> None:
-    while not is_idle.wait(_BEAT_SECONDS):
+  def _beats(self) -> None:
+    while not self._ended.wait(_BEAT_SECONDS):
       self.beat()

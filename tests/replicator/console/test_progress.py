@@ -2,7 +2,6 @@
 
 import io
 import re
-import threading
 
 import pytest
 from rich.console import Console
@@ -157,17 +156,6 @@ def test_the_live_line_is_one_line_with_a_bar():
   assert "1000/5000  100 steps/s  6400 examples/s  d 1.5  g 0.25  40s left" in drawn[0]
   assert "5000/5000" in drawn[2] and drawn[2].endswith("took 30s")
   assert "step 5000  eval/classifier_frechet_distance 31.4" in drawn
-
-
-def test_what_was_being_done_is_no_longer_said_after_an_update():
-  progress, *_ = plain()
-  before = set(threading.enumerate())
-  with progress:
-    progress.doing("compiling the step")
-    (beats,) = set(threading.enumerate()) - before
-    progress.update(1, {})
-    beats.join(timeout=10)
-    assert not beats.is_alive()
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -79,15 +79,13 @@ def test_a_terminal_shows_one_line_that_goes_away():
   assert out.getvalue().endswith("\x1b[?25h")  # The cursor is back.
 
 
-def test_a_thread_beats_while_something_is_done():
+def test_a_thread_beats_until_the_end():
   said = threading.Event()
   status = Status(Console(file=io.StringIO()))
   status.beat = said.set  # type: ignore[method-assign]
+  before = set(threading.enumerate())
   with status:
-    for what in ("loading", "compiling"):
-      before = set(threading.enumerate())
-      status.doing(what)
-      assert len(set(threading.enumerate()) - before) == 1  # Others may end meanwhile.
-      said.clear()
-      assert said.wait(60)
-      status.doing("")
+    (beats,) = set(threading.enumerate()) - before
+    assert said.wait(60)
+  beats.join(timeout=60)
+  assert not beats.is_alive()
