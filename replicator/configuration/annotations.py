@@ -9,12 +9,7 @@ from typing import Any
 
 import gin
 
-from replicator.configuration.configurables import (
-  configurable_names,
-  constructor,
-  hints,
-  result_of,
-)
+from replicator.configuration.configurables import configurable_names, constructor, hints, result_of
 from replicator.configuration.gin_internals import current_bindings, registry
 from replicator.configuration.statements import CONSTANT, MACRO, Binding
 from replicator.errors import nearest

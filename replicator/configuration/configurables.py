@@ -47,7 +47,9 @@ def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.c
     _refuse_old_name(selector, parameter or "")
   if not found:
     fitting = _makers(value_of)
-    hint = (_with_scopes_first(scope, selector, parameter) or _in_another_experiment(name)
+    other = flags.experiment_called(name)
+    hint = (_with_scopes_first(scope, selector, parameter)
+            or (f" Did you mean python -m {other}?" if other else "")
             or nearest(name, fitting or configurable_names())
             or (f" Write one of: {', '.join(f'@{each}' for each in fitting)}" if fitting else ""))
     raise UsageError(f"nothing configurable is called '{selector}'.{hint}")
@@ -107,21 +109,14 @@ def defaults(configurable: gin.config.Configurable) -> dict[str, Any]:
           if signature[name].default is not inspect.Parameter.empty}
 
 
-def _in_another_experiment(name: str) -> str:
-  """A hint, if an experiment has the name of what is not configurable in this one; or nothing."""
-  module = flags.experiment_called(name)
-  return f" Did you mean python -m {module}?" if module else ""
-
-
 def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:
   """A hint, if the name of a configurable stands in the place of a scope; or nothing."""
-  *others, last = [*filter(None, scope.split("/")), *selector.split(".")]
-  known = configurable_names()
-  named = last if "." in selector else next((part for part in others if part in known), "")
-  if named not in known:
-    return ""
-  order = [*(part for part in [*others, last] if part != named), named]
-  return f" Scopes come first: write {'/'.join(order)}{f'.{parameter}' if parameter else ''}"
+  words = [*filter(None, scope.split("/")), *selector.split(".")]
+  for word in words[-1:] if "." in selector else words:
+    if word in configurable_names():
+      order = [*(other for other in words if other != word), word]
+      return f" Scopes come first: write {'/'.join(order)}{f'.{parameter}' if parameter else ''}"
+  return ""
 
 
 def _makers(name: str) -> list[str]:

@@ -25,14 +25,6 @@ def test_a_failing_step_names_the_line_and_keeps_the_traceback(run, tmp_path):
   assert kept.startswith("Traceback") and "of the user" in kept
 
 
-def test_debug_shows_the_traceback(run, tmp_path):
-  (tmp_path / "w").mkdir()
-  status, _, err = run(["--workdir=w", "--debug"], fails_with(ArithmeticError("of the user")))
-  assert status == 1 and err.startswith("Traceback")
-  assert err.splitlines()[-1].endswith("ArithmeticError: of the user")
-  assert not (tmp_path / "w" / "traceback.txt").exists()
-
-
 @pytest.mark.parametrize("call, name", [
   (lambda: json.loads("{"), "JSONDecodeError"),  # Raises in a file of the standard library,
   (lambda: np.random.default_rng(-1), "ValueError")])  # and in one that is not there: compiled.
@@ -62,6 +54,9 @@ def test_each_ending_has_its_status(run):
   assert (status, err) == (42, "")
   assert out.startswith("stopped at step 7, which is saved; to resume: python ")
   assert out.endswith(" --workdir=w\n")
+  status, _, err = run(["--workdir=w", "--debug"], fails_with(ArithmeticError("of the user")))
+  assert (status, err[:9]) == (1, "Traceback")
+  assert err.splitlines()[-1].endswith("ArithmeticError: of the user")
 
 
 def test_the_command_to_resume_is_the_one_that_was_typed(run, monkeypatch):
