@@ -5,9 +5,8 @@ file. A run makes the same calls; those of an evaluation are not known in advanc
 """
 
 import argparse
-import itertools
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -51,11 +50,10 @@ def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
 
 def _trace(main: Callable[[str], None], workdir: str, files: Sequence[str],
            params: Sequence[str]) -> str | None:
-  """Runs a program up to its training loop and traces its step, so that gin knows what it calls.
+  """Runs a program, already configured, up to its training loop, and traces its step.
 
   Returns one line on why the step could not be traced, or None.
   """
-  config.parse(files, params)
   devices = current_bindings().get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
   alone = (f"Replicator.strategy = '{'default' if devices == 1 else 'mirrored'}'",
            f"Replicator.logical_cpus = {None if devices == 1 else devices}")
@@ -90,37 +88,33 @@ class _Tracer(Observer):
     self.stop()
 
 
-# ---- Values -------------------------------------------------------------------------------------
-
-
 def _print_values(problem: str | None) -> None:
   """Prints the values of the program traced last, and its problems; `_trace` returned `problem`."""
   bindings, called = statements.last_read(), operative_config()
-  used = _rows({key: {**_functions(key[1], values), **values} for key, values in called.items()},
-               bindings)
+  used = _rows({key: {**_functions(key[1]), **values} for key, values in called.items()}, bindings)
   others = _rows(_other_values(bindings), bindings)
-  widths = [min(max(len(row[column]) for row in [*used, *others]), most)
-            for column, most in ((0, 60), (1, 40))]
+  rows = [*used, *others]
   console = Console(highlight=False, soft_wrap=True)
-  _print_rows(console, used, widths)
-  console.print("\nNot used to build the run and to trace its step. An evaluation or the training "
-                "loop may use them;\nthose that are set and have no effect end the run after its "
-                "first step:\n")
-  _print_rows(console, others, widths)
+  owner = ""
+  for row, line in zip(rows, _aligned(rows), strict=True):
+    before, owner = owner, row[0].rpartition(".")[0]
+    if row is others[0]:
+      console.print("\nNot used to build the run and to trace its step. An evaluation or the "
+                    "training loop may use them;\nthose that are set and have no effect end the "
+                    "run after its first step:\n")
+    elif before not in ("", owner):
+      console.print()
+    console.print(line, style="dim" if row[2].startswith("default") else "bold", markup=False)
   without_effect = [str(each) for each in checks.unused(bindings, called) if each.certain]
   for each in [*filter(None, [problem]), *without_effect]:
     console.print(f"\nproblem: {each}", style="bold red", markup=False)
 
 
-def _print_rows(console: Console, rows: Iterable[Row], widths: Sequence[int]) -> None:
-  """Prints aligned rows, with a blank line between two configurables."""
-  groups = itertools.groupby(rows, lambda row: row[0].rpartition(".")[0])
-  for number, (_, group) in enumerate(groups):
-    if number:
-      console.print()
-    for name, value, source in group:
-      console.print(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {source}".rstrip(),
-                    style="dim" if source.startswith("default") else "bold", markup=False)
+def _aligned(rows: Sequence[Row]) -> list[str]:
+  """Lines with columns that are as wide as their texts, but for very long ones."""
+  names = min(max(len(row[0]) for row in rows), 60)
+  values = min(max(len(row[1]) for row in rows), 40)
+  return [f"{name:<{names}}  {value:<{values}}  {source}".rstrip() for name, value, source in rows]
 
 
 def _other_values(bindings: Sequence[Binding]) -> Values:
@@ -140,10 +134,10 @@ def _other_values(bindings: Sequence[Binding]) -> Values:
   return others
 
 
-def _functions(selector: str, used: dict[str, Any]) -> dict[str, Any]:
+def _functions(selector: str) -> dict[str, Any]:
   """The defaults that are functions, which gin does not record."""
   return {name: default for name, default in defaults(registry()[selector]).items()
-          if name not in used and callable(default)}
+          if callable(default)}
 
 
 def _rows(values: Values, bindings: Sequence[Binding]) -> list[Row]:
@@ -180,9 +174,6 @@ def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Bindin
   return "default" if parameter in used else "default, unless the program gives one"
 
 
-# ---- Differences --------------------------------------------------------------------------------
-
-
 def _configuration_of(run: str) -> str:
   """The text of a run's `config.gin`; `run` is a workdir, or the file itself.
 
@@ -206,8 +197,6 @@ def _print_differences(before: str, run: str) -> None:
   if not found:
     print(f"no value differs from {run}")
     return
-  columns = [("", "here", run)] + [(each.name, each.now or "--", each.before or "--")
-                                   for each in found]
-  widths = [max(len(row[i]) for row in columns) for i in range(2)]
-  for name, now, then in columns:
-    print(f"{name:<{widths[0]}}  {now:<{widths[1]}}  {then}".rstrip())
+  rows = [("", "here", run), *((each.name, each.now or "--", each.before or "--")
+                               for each in found)]
+  print("\n".join(_aligned(rows)))

@@ -54,7 +54,7 @@ def values(written: str, beside: Collection[str] = ()) -> dict[str, Any]:
         (name for name in beside if moved.ends(new, name)), None))
 
   statements = bindings_in(written, renamed)
-  macros = {"/".join(filter(None, [scope, selector])): value
+  macros = {"%" + "/".join(filter(None, [scope, selector])): value
             for scope, selector, parameter, value in statements if not parameter}
   return {f"{scope}/" * bool(scope) + f"{selector}.{parameter}": _expanded(value, macros)
           for scope, selector, parameter, value in statements if parameter}
@@ -75,21 +75,15 @@ Renamed = Callable[[str, str], tuple[str, str] | None]
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Reference:
+class Reference(str):
   """A reference `@name`, `@name()` or `%NAME`, as it is written."""
-
-  scoped_selector: str
-  evaluate: bool = False
-  is_macro: bool = False
 
   @property
   def selector(self) -> str:
     """The name without its scopes."""
-    return self.scoped_selector.rpartition("/")[2]
+    return self.strip("@%()").rpartition("/")[2]
 
-  def __repr__(self) -> str:
-    return f"{'%' if self.is_macro else '@'}{self.scoped_selector}{'()' * self.evaluate}"
+  __repr__ = str.__str__
 
 
 class _Delegate(config_parser.ParserDelegate):
@@ -98,10 +92,11 @@ class _Delegate(config_parser.ParserDelegate):
 
   def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
     scope, slash, selector = scoped_configurable_name.rpartition("/")
-    return Reference(scope + slash + (self._renamed(selector, "") or (selector,))[0], evaluate)
+    selector = (self._renamed(selector, "") or (selector,))[0]
+    return Reference(f"@{scope}{slash}{selector}{'()' * evaluate}")
 
   def macro(self, macro_name: str) -> Reference:
-    return Reference(macro_name, is_macro=True)
+    return Reference(f"%{macro_name}")
 
 
 def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (selector, parameter)
@@ -126,8 +121,8 @@ def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (se
 
 
 def _expanded(value: Any, macros: dict[str, Any]) -> Any:
-  if isinstance(value, Reference) and value.is_macro and value.scoped_selector in macros:
-    return _expanded(macros[value.scoped_selector], macros)
+  if isinstance(value, Reference) and value in macros:
+    return _expanded(macros[value], macros)
   if isinstance(value, (list, tuple)):
     return type(value)(_expanded(element, macros) for element in value)
   if isinstance(value, dict):

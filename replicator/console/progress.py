@@ -67,8 +67,9 @@ class Progress(Status):
       room = self._console.width - len("  ".join([done, *rates, time_left])) - _BAR_WIDTH - 4
     line = "  ".join(filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
     if self._live is not None:
-      self.show(Text.assemble((bar(step, self._total_steps, _BAR_WIDTH), "bar.complete"),
-                              f"  {line}", no_wrap=True, overflow="ellipsis"))
+      done_part = bar(step, self._total_steps, _BAR_WIDTH), "bar.complete"
+      self._live.update(Text.assemble(done_part, f"  {line}", no_wrap=True, overflow="ellipsis"),
+                        refresh=True)
       return
     self._unseen = f"step {line}"
     now = self._clock()

@@ -15,6 +15,7 @@ import tensorflow as tf
 import replicator
 from replicator.app import config
 from replicator.app.load import load_numbered
+from replicator.app.program import main_of_run
 from replicator.step import context
 from replicator.workdir.lock import owned
 from tests.programs.logs import rows
@@ -73,9 +74,9 @@ def copied(run, tmp_path):
 
 @pytest.mark.parametrize(("step", "number"), [(None, 4), (3, 3), ("best", 1)])
 def test_the_step_has_the_values_of_a_checkpoint(step, number, run):
-  loaded = load_numbered(run, step)
-  assert loaded.number == number
-  assert loaded.step.count.numpy().tolist() == [number, number]
+  loaded, saved_at = load_numbered(run, step)
+  assert saved_at == number
+  assert loaded.count.numpy().tolist() == [number, number]
 
 
 def test_its_class_is_the_one_that_an_import_gives(run, program):
@@ -110,15 +111,12 @@ def test_its_trackers_are_not_made(copied):
 
 
 def test_a_run_under_way_loads_and_nothing_is_written(copied):
-  checkpoints = copied / "checkpoints"
-  (checkpoints / ".tmp-step-00000005").mkdir()  # Is being saved.
-  before = {path: path.stat().st_mtime_ns for path in [copied, *copied.rglob("*")]}
+  (copied / "checkpoints" / ".tmp-step-00000005").mkdir()  # Is being saved.
   with owned(copied):
-    before |= {path: path.stat().st_mtime_ns for path in [copied, *copied.glob("*")]}
+    times = lambda: {path: path.stat().st_mtime_ns for path in [copied, *copied.rglob("*")]}
+    before = times()
     assert replicator.load(copied).count[0] == 4
-    after = {path: path.stat().st_mtime_ns for path in [copied, *copied.rglob("*")]}
-  assert after.items() >= {p: t for p, t in before.items() if p.exists()}.items()
-  assert {p for p in after if p not in before} <= {copied / ".owner"}
+    assert times() == before
 
 
 def test_a_checkpoint_that_its_run_removes_meanwhile_is_passed_over(copied, monkeypatch):
@@ -131,6 +129,28 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_passed_over(copied, monk
 
   monkeypatch.setattr(tf.train, "load_checkpoint", slowly)
   assert replicator.load(copied).count[0] == 3
+
+
+def test_a_program_gets_the_command_line_of_its_run(tmp_path, programs_forgotten):
+  file = tmp_path / "load_test_words.py"
+  file.write_text("import sys\nfrom replicator import app\n\n\ndef main(workdir):\n"
+                  "  raise NotImplementedError\n\n\nif __name__ == \"__main__\":\n"
+                  "  main.words = sys.argv\n  app.run(main)\n")
+  words = list(sys.argv)
+  main = main_of_run({**facts_for(file), "argv": ["--size=3"]})
+  assert main.words == [str(file), "--size=3"] and sys.argv == words
+
+
+def test_a_package_is_run_by_its_main_module(tmp_path, programs_forgotten):
+  package = tmp_path / "load_test_package"
+  package.mkdir()
+  (package / "__init__.py").write_text("")
+  (package / "__main__.py").write_text("from replicator import app\n\n\ndef main(workdir):\n"
+                                       "  raise NotImplementedError\n\n\n"
+                                       "if __name__ == \"__main__\":\n  app.run(main)\n")
+  sys.path.insert(0, str(tmp_path))
+  main = main_of_run({**facts_for(package / "__main__.py"), "program": ["-m", package.name]})
+  assert main is sys.modules["load_test_package.__main__"].main
 
 
 # ---- What is left behind ------------------------------------------------------------------------
