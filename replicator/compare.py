@@ -18,7 +18,7 @@ import numpy as np
 
 from replicator import atomic
 from replicator.configuration import differences
-from replicator.console.exit_status import exit_status
+from replicator.console.command import status_of
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
@@ -33,7 +33,7 @@ _WIDTH = 30  # Characters of the widest column on the terminal; longer texts are
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return exit_status(lambda: _compare(_parse(argv)))
+  return status_of(lambda words: _compare(_parse(words)), argv, describe=None)
 
 
 def _compare(flags: argparse.Namespace) -> int:
@@ -128,7 +128,7 @@ def configuration(found: Mapping[str, Run]) -> Table:
 
 def _values(run: Run, in_use: set[str]) -> dict[str, str]:
   try:
-    return differences.written_values(run.config, in_use)
+    return {name: repr(value) for name, value in differences.values(run.config, in_use).items()}
   except ValueError:
     return {"config.gin": "cannot be read"}
 

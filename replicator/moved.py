@@ -64,7 +64,7 @@ _IN_PACKAGES = {
         "pretrained": "extractors.torch_weights", "torch_file": "extractors.torch_file",
         "torch_pickle": "extractors.torch_file", "image_sets": "images.image_sets"},
     "replicator": {
-        "collectives.calls": "collectives.validation",
+        "console.exit_status": "console.command", "collectives.calls": "collectives.validation",
         "collectives.moves": "collectives.primitives",
         "collectives.transport": "collectives.packing",
         "collectives.items": "collectives.map_reduce",

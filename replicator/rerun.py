@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replicator.console import quiet
-from replicator.console.exit_status import exit_status
+from replicator.console.command import status_of
 from replicator.console.flags import Parser
 from replicator.errors import RunFailed, UsageError
 from replicator.workdir import provenance, reader
@@ -46,7 +46,7 @@ class Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Replaces this process by the new run; returns an exit status only if it does not start."""
-  return exit_status(lambda: _rerun(_parse(argv)))
+  return status_of(lambda words: _rerun(_parse(words)), argv, describe=None)
 
 
 def _rerun(flags: argparse.Namespace) -> int:

@@ -20,11 +20,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+import keras
+import tensorflow as tf
+
+from replicator.app import config
+from replicator.app.explain import explain
+from replicator.checkpoints import checkpoint
+from replicator.configuration.checks import missing_values_reported
 from replicator.console import start
+from replicator.console.command import status_of
 from replicator.console.error_line import in_one_line
-from replicator.console.exit_status import exit_status
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line
+from replicator.workdir import lock
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -35,10 +43,10 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   """
   if _handing_over:
     raise _Handed(main)
-  argv = sys.argv[1:] if argv is None else argv
-  start.begin(argv)
+  words = list(sys.argv[1:] if argv is None else argv)
+  start.begin(words)
   start.loaded()
-  status = _run(main, list(argv))
+  status = _run(main, words)
   # TensorFlow takes a while to end. A signal in that time must not change the status.
   atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
   sys.exit(status)
@@ -70,62 +78,46 @@ def main_of(program: Callable[[], object]) -> Callable[[str], None] | None:
 
 def _run(main: Callable[[str], None], argv: list[str]) -> int:
   workdir: str | None = None
-  debug = "--debug" in argv
 
-  def train() -> int:
+  def work(words: list[str]) -> int:
     nonlocal workdir
-    arguments = _parse(argv)
-    import keras
-
-    from replicator.app import config
-    from replicator.configuration.checks import missing_values_reported
-    # Both would hide the cause of an error in a layer, in an evaluation as in a step.
-    keras.config.disable_traceback_filtering()
-    warnings.filterwarnings("ignore", "Layer .* looks like it has unbuilt state")
-    config.parse(arguments.gin_file, arguments.gin_param)
-    with missing_values_reported():
-      if arguments.explain or arguments.diff:
-        _explain(main, arguments)
-        return 0
-      if arguments.eager:
-        import tensorflow as tf
-        # The input pipeline stays compiled, and TensorFlow warns of it at every use.
-        warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
-        tf.config.run_functions_eagerly(True)
-      if arguments.allow_partial_restore:
-        from replicator.checkpoints import checkpoint
-        checkpoint.allow_partial_restore(True)
-      workdir = arguments.workdir or _new_workdir()
-      if os.path.exists(workdir) and not os.path.isdir(workdir):
-        raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-      from replicator.workdir import lock
-      owned = lock.reserved if start.is_chief() else contextlib.nullcontext
-      try:
-        with owned(pathlib.Path(workdir)):
-          main(workdir)
-      except Preempted as stopped:
-        print(f"{first_line(stopped)}; to resume: {_command(argv, workdir)}")
-        return PREEMPTED_STATUS
-      return 0
-
-  def run_it() -> int:
     try:
-      return train()
+      flags = _parse(words)
+      config.parse(flags.gin_file, flags.gin_param)
+      with missing_values_reported():
+        if flags.explain or flags.diff:
+          explain(main, flags)
+          return 0
+        workdir = flags.workdir or _new_workdir()
+        return _train(main, flags, workdir, words)
     finally:
       start.end()
 
-  return exit_status(run_it, debug=debug, describe=lambda error: _describe(error, debug, workdir))
+  # Both would hide the cause of an error in a layer, in an evaluation as in a step.
+  keras.config.disable_traceback_filtering()
+  warnings.filterwarnings("ignore", "Layer .* looks like it has unbuilt state")
+  return status_of(work, argv, lambda error: _describe(error, argv, workdir))
 
 
-def _explain(main: Callable[[str], None], arguments: argparse.Namespace) -> None:
-  from replicator.app import explain
-  before = explain.configuration_of(arguments.diff) if arguments.diff else ""
-  problem = explain.trace(main, arguments.workdir or "runs/explained", arguments.gin_file,
-                          arguments.gin_param)
-  if arguments.explain:
-    explain.print_explanation(problem)
-  if arguments.diff:
-    explain.print_differences(before, arguments.diff)
+def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str, words: list[str]
+           ) -> int:
+  """Calls `main`, as the flags say; returns the exit status."""
+  if flags.eager:
+    # The input pipeline stays compiled, and TensorFlow warns of it at every use.
+    warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
+    tf.config.run_functions_eagerly(True)
+  if flags.allow_partial_restore:
+    checkpoint.allow_partial_restore(True)
+  if os.path.exists(workdir) and not os.path.isdir(workdir):
+    raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
+  owned = lock.reserved if start.is_chief() else contextlib.nullcontext
+  try:
+    with owned(pathlib.Path(workdir)):
+      main(workdir)
+  except Preempted as stopped:
+    print(f"{first_line(stopped)}; to resume: {_command(words, workdir)}")
+    return PREEMPTED_STATUS
+  return 0
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -156,14 +148,14 @@ def _new_workdir() -> str:
   return start.new_workdir()
 
 
-def _command(argv: list[str], workdir: str | None) -> str:
-  given = not workdir or any(word.startswith("--workdir") for word in argv)
-  return shlex.join([*program(), *argv, *([] if given else [f"--workdir={workdir}"])])
+def _command(words: list[str], workdir: str) -> str:
+  given = any(word.startswith("--workdir") for word in words)
+  return shlex.join([*program(), *words, *([] if given else [f"--workdir={workdir}"])])
 
 
-def _describe(error: BaseException, debug: bool, workdir: str | None) -> str:
+def _describe(error: BaseException, words: list[str], workdir: str | None) -> str:
   line = in_one_line(error)
-  if debug:
+  if "--debug" in words:
     return line
   if workdir and pathlib.Path(workdir).is_dir():
     path = pathlib.Path(workdir) / "traceback.txt"

@@ -4,13 +4,14 @@ The program runs up to its training loop and its step is traced, on one device a
 file. A run makes the same calls; those of an evaluation are not known in advance.
 """
 
-import dataclasses
+import argparse
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
 import tensorflow as tf
+from rich.console import Console
 
 from replicator.app import config
 from replicator.configuration import annotations, checks, differences, operative, statements
@@ -27,25 +28,32 @@ from replicator.training import inputs
 from replicator.training.observer import Observer, Training, observed_by
 
 _REPLICATOR = "replicator.Replicator"
-_LIBRARIES = ("gin.", "keras.", "tf.")
 
 
-@dataclasses.dataclass(frozen=True)
-class ValueRow:
-  """A row of the table: `scope/configurable.parameter`, its value as gin text, and its source."""
-
-  name: str
-  value: str
-  source: str
+Row = tuple[str, str, str]
+"""`scope/configurable.parameter`, its value as gin text, and its source."""
 
 
-def trace(main: Callable[[str], None], workdir: str, files: Sequence[str], params: Sequence[str]
-          ) -> str | None:
-  """Runs a program up to its training loop and traces its step, so that gin knows what it calls.
+def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
+  """Does what `--explain` and `--diff` of the command line of an experiment ask for.
+
+  Raises:
+    UsageError: the configuration of the earlier run is missing or is not gin.
+  """
+  before = _configuration_of(flags.diff) if flags.diff else ""
+  problem = _trace(main, flags.workdir or "runs/explained", flags.gin_file, flags.gin_param)
+  if flags.explain:
+    _print_values(problem)
+  if flags.diff:
+    _print_differences(before, flags.diff)
+
+
+def _trace(main: Callable[[str], None], workdir: str, files: Sequence[str],
+           params: Sequence[str]) -> str | None:
+  """Runs a program, already configured, up to its training loop, and traces its step.
 
   Returns one line on why the step could not be traced, or None.
   """
-  config.parse(files, params)
   devices = current_bindings().get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
   alone = (f"Replicator.strategy = '{'default' if devices == 1 else 'mirrored'}'",
            f"Replicator.logical_cpus = {None if devices == 1 else devices}")
@@ -80,42 +88,67 @@ class _Tracer(Observer):
     self.stop()
 
 
-def _explanation(problem: str | None) -> tuple[list[ValueRow], list[ValueRow], list[str]]:
-  """The values that the traced program used, the other configurable ones, and the problems."""
-  bindings = statements.last_read()
+def _print_values(problem: str | None) -> None:
+  """Prints the values of the program traced last, and its problems; `_trace` returned `problem`."""
+  bindings, called = statements.last_read(), operative_config()
+  used = _rows({key: {**_functions(key[1]), **values} for key, values in called.items()}, bindings)
+  others = _rows(_other_values(bindings), bindings)
+  rows = [*used, *others]
+  console = Console(highlight=False, soft_wrap=True)
+  owner = ""
+  for row, line in zip(rows, _aligned(rows), strict=True):
+    before, owner = owner, row[0].rpartition(".")[0]
+    if row is others[0]:
+      console.print("\nNot used to build the run and to trace its step. An evaluation or the "
+                    "training loop may use them;\nthose that are set and have no effect end the "
+                    "run after its first step:\n")
+    elif before not in ("", owner):
+      console.print()
+    console.print(line, style="dim" if row[2].startswith("default") else "bold", markup=False)
+  without_effect = [str(each) for each in checks.unused(bindings, called) if each.certain]
+  for each in [*filter(None, [problem]), *without_effect]:
+    console.print(f"\nproblem: {each}", style="bold red", markup=False)
+
+
+def _aligned(rows: Sequence[Row]) -> list[str]:
+  """Lines with columns that are as wide as their texts, but for very long ones."""
+  names = min(max(len(row[0]) for row in rows), 60)
+  values = min(max(len(row[1]) for row in rows), 40)
+  return [f"{name:<{names}}  {value:<{values}}  {source}".rstrip() for name, value, source in rows]
+
+
+def _other_values(bindings: Sequence[Binding]) -> Values:
+  """The values that the traced program did not use: those that are bound, and those of users."""
   called = operative_config()
-  unused = checks.unused(bindings, called)
   known = {selector for _, selector in called}
   others: Values = {}
   for binding in checks.effective(bindings):
+    key = binding.scope, binding.selector
     if binding.selector not in known:
-      others[binding.key[:2]] = operative.values_of_call(binding.scope, binding.selector)
+      others[key] = operative.values_of_call(*key)
     elif not checks.is_used(binding, called):
-      others.setdefault(binding.key[:2], {})[binding.parameter] = binding.value
+      others.setdefault(key, {})[binding.parameter] = binding.value
   for selector, _ in registry().items():
-    if selector not in known and not selector.startswith(_LIBRARIES):
+    if selector not in known and not selector.startswith(("gin.", "keras.", "tf.")):
       others.setdefault(("", selector), operative.values_of_call("", selector))
-  return (
-      _rows({key: {**_functions(key[1], used), **used} for key, used in called.items()}, bindings),
-      _rows(others, bindings),
-      [*filter(None, [problem]), *(str(each) for each in unused if each.certain)])
+  return others
 
 
-def _functions(selector: str, used: dict[str, Any]) -> dict[str, Any]:
+def _functions(selector: str) -> dict[str, Any]:
   """The defaults that are functions, which gin does not record."""
   return {name: default for name, default in defaults(registry()[selector]).items()
-          if name not in used and callable(default)}
+          if callable(default)}
 
 
-def _rows(values: Values, bindings: Sequence[Binding]) -> list[ValueRow]:
+def _rows(values: Values, bindings: Sequence[Binding]) -> list[Row]:
   ordered = sorted((key for key in values if not key[1].startswith("gin.")),
                    key=lambda key: (short_name(key[1]).lower(), key[0]))
   rows = []
   for scope, selector in ordered:
     used = values[scope, selector]
     in_order = [*filter(used.__contains__, parameters(registry()[selector])), *used]
-    rows += [ValueRow(binding_name(scope, selector, name), _shown(used[name]),
-                 _source(scope, selector, name, bindings)) for name in dict.fromkeys(in_order)]
+    rows += [(binding_name(scope, selector, name), _shown(used[name]),
+              _source(scope, selector, name, bindings)) for name in dict.fromkeys(in_order)]
   return rows
 
 
@@ -141,36 +174,7 @@ def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Bindin
   return "default" if parameter in used else "default, unless the program gives one"
 
 
-def print_explanation(problem: str | None) -> None:
-  """Prints the values of the program traced last, and its problems; `trace` returned `problem`."""
-  from rich.console import Console
-  console = Console(highlight=False, soft_wrap=True)
-  used, others, problems = _explanation(problem)
-  rows = [*used, *others]
-  widths = [min(max((len(row.name) for row in rows), default=0), 60),
-            min(max((len(row.value) for row in rows), default=0), 40)]
-  _print_rows(console, used, widths)
-  if others:
-    console.print("\nNot used to build the run and to trace its step. An evaluation or the "
-                  "training loop may use them;\nthose that are set and have no effect end the "
-                  "run after its first step:\n")
-    _print_rows(console, others, widths)
-  for each in problems:
-    console.print(f"\nproblem: {each}", style="bold red", markup=False)
-
-
-def _print_rows(console: Any, rows: Iterable[ValueRow], widths: list[int]) -> None:
-  group = ""
-  for row in rows:
-    configurable = row.name.rpartition(".")[0]
-    if group and configurable != group:
-      console.print()
-    group = configurable
-    console.print(f"{row.name:<{widths[0]}}  {row.value:<{widths[1]}}  {row.source}".rstrip(),
-                  style="dim" if row.source.startswith("default") else "bold", markup=False)
-
-
-def configuration_of(run: str) -> str:
+def _configuration_of(run: str) -> str:
   """The text of a run's `config.gin`; `run` is a workdir, or the file itself.
 
   Raises:
@@ -180,21 +184,19 @@ def configuration_of(run: str) -> str:
   path = path / "config.gin" if path.is_dir() else path
   try:
     written = path.read_text(encoding="utf-8")
-    differences.written_values(written)
+    differences.values(written)
   except (OSError, ValueError) as error:
     reason = "no such file" if isinstance(error, FileNotFoundError) else first_line(error)
     raise UsageError(f"--diff={run}: {path}: {reason}; write the workdir of a run") from error
   return written
 
 
-def print_differences(before: str, run: str) -> None:
+def _print_differences(before: str, run: str) -> None:
   """Prints how the values of the traced run differ from `before`, the text of `run`'s."""
   found = differences.differences(before, operative.text(before))
   if not found:
     print(f"no value differs from {run}")
     return
-  columns = [("", "here", run)] + [(each.name, each.now or "--", each.before or "--")
-                                   for each in found]
-  widths = [max(len(row[i]) for row in columns) for i in range(2)]
-  for name, now, then in columns:
-    print(f"{name:<{widths[0]}}  {now:<{widths[1]}}  {then}".rstrip())
+  rows = [("", "here", run), *((each.name, each.now or "--", each.before or "--")
+                               for each in found)]
+  print("\n".join(_aligned(rows)))

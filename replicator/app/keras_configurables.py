@@ -48,8 +48,8 @@ def _hint(name: str, default: Any, number: Any) -> Any:
   return number if isinstance(default, (int, float)) and name != "seed" else Any
 
 
-def _register(function: Callable, name: str, module: str, inputs: Sequence[str] = ()) -> None:
-  """Makes `function` configurable; gin files may set its named parameters, except `inputs`."""
+def _register(function: Callable, name: str, module: str) -> None:
+  """Makes `function` configurable; gin files may set its named parameters."""
   def call(*args, **kwargs):
     return function(*args, **kwargs)
   signature = inspect.signature(function)
@@ -61,7 +61,9 @@ def _register(function: Callable, name: str, module: str, inputs: Sequence[str] 
   call.__annotations__ = {p.name: _hint(p.name, p.default, number) for p in named}
   if inspect.isclass(function):
     call.__annotations__["return"] = function
-  gin.external_configurable(call, name=name, module=module, denylist=list(inputs) or None)
+  # The input of an activation is the program's.
+  denied = [named[0].name] if module == "tf.nn" else None
+  gin.external_configurable(call, name=name, module=module, denylist=denied)
 
 
 def _snake_case(name: str) -> str:
@@ -76,5 +78,4 @@ for _name in _SCHEDULES:
 for _name in _INITIALIZERS:
   _register(getattr(keras.initializers, _name), _snake_case(_name), "keras.initializers")
 for _name in _ACTIVATIONS:
-  _register(getattr(tf.nn, _name), _name, "tf.nn",
-            inputs=[next(iter(inspect.signature(getattr(tf.nn, _name)).parameters))])
+  _register(getattr(tf.nn, _name), _name, "tf.nn")

@@ -8,7 +8,7 @@ import random
 import tempfile
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -37,13 +37,6 @@ REMEDY = ("build its step by hand, and read its checkpoint with "
 """The remedy for a run whose `run.json` is of no use."""
 
 Call = tuple[str, str]  # The scope and the full name of a configurable.
-
-
-class Loaded(NamedTuple):
-  """A step, and the number of training steps after which it was saved."""
-
-  step: Any
-  number: int
 
 
 def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
@@ -75,12 +68,12 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
     UsageError: a file of the run is missing or corrupt, its program is gone, there is no such
       checkpoint, or the configuration of gin does not go with that of the run.
   """
-  return load_numbered(run, step, bindings).step
+  return load_numbered(run, step, bindings)[0]
 
 
 def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-                  bindings: Sequence[str] = ()) -> Loaded:
-  """As `load`, with the number of the step that was loaded."""
+                  bindings: Sequence[str] = ()) -> tuple[Any, int]:
+  """As `load`, with the number of training steps after which the step was saved."""
   if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
     raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
   folder = pathlib.Path(run).expanduser()
@@ -103,15 +96,14 @@ def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = N
 
 
 def _restored(main: Callable[[str], None], folder: pathlib.Path,
-              step: int | Literal["best"] | None) -> Loaded:
+              step: int | Literal["best"] | None) -> tuple[Any, int]:
   builder = _Builder()
   with (missing_values_reported(), observed_by(builder),
         tempfile.TemporaryDirectory(prefix="replicator-") as scratch):
     main(scratch)
   if builder.step is None:
     raise UsageError(f"{folder}: its program did not call replicator.train")
-  number = Checkpoints(folder / "checkpoints", builder.step).restore_step(step)
-  return Loaded(builder.step, number)
+  return builder.step, Checkpoints(folder / "checkpoints", builder.step).restore_step(step)
 
 
 class _Builder(Observer):

@@ -1,6 +1,5 @@
 """The start of a new run from another one: its networks' weights, some of which stay frozen."""
 
-import ast
 import dataclasses
 import fnmatch
 import hashlib
@@ -19,7 +18,7 @@ from replicator.checkpoints.checkpoint import Checkpoints, steps_of
 from replicator.checkpoints.matching import match, names_by_order, networks_in
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.collectives import collectives
-from replicator.configuration.differences import written_values
+from replicator.configuration import differences
 from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
 from replicator.step import context
@@ -158,11 +157,11 @@ class StartFrom:
 def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
   """The settings of a run that choose its best checkpoint."""
   try:
-    written = written_values((run / "config.gin").read_text())
+    written = differences.values((run / "config.gin").read_text())
   except (OSError, ValueError) as error:
     raise UsageError(f"StartFrom.step = 'best': {run}/config.gin, which names the scalar, cannot "
                      f"be read ({error}); write the number of a step") from error
-  return {name: ast.literal_eval(written[f"Checkpoints.{name}"])
+  return {name: written[f"Checkpoints.{name}"]
           for name in ("keep_best", "best_is") if f"Checkpoints.{name}" in written}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import gin
 
-from replicator.configuration.configurables import configurable_names, constructor, hints
+from replicator.configuration.configurables import configurable_names, constructor, hints, result_of
 from replicator.configuration.gin_internals import current_bindings, registry
 from replicator.configuration.statements import CONSTANT, MACRO, Binding
 from replicator.errors import nearest
@@ -106,10 +106,10 @@ def _is_instance(value: Any, wanted: Any) -> bool:
 
 
 def _reference_fits(reference: gin.config.ConfigurableReference, wanted: type) -> bool:
-  function = reference.configurable.wrapped
   if not reference.evaluate:
-    return wanted is type or (wanted not in _LITERALS and _is_instance(function, wanted))
-  made = function if inspect.isclass(function) else hints(function).get("return", object)
+    return wanted is type or (wanted not in _LITERALS
+                              and _is_instance(reference.configurable.wrapped, wanted))
+  made = result_of(reference.configurable)
   if not inspect.isclass(made) or made in (Any, object):
     return True
   if wanted is collections.abc.Callable:

@@ -2,7 +2,7 @@
 
 import inspect
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gin
@@ -29,13 +29,12 @@ def configurable_names() -> list[str]:
                  if not selector.startswith("gin.")})
 
 
-def find(scoped: str, parameter: str | None = None, fitting: Sequence[str] = ()
-         ) -> gin.config.Configurable:
+def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.config.Configurable:
   """The configurable that `scope/name` in a gin file stands for; it has the `parameter`, if given.
 
   Raises:
-    UsageError: no configurable has the name (those `fitting` in its place are suggested), several
-      have it, or it has no such parameter.
+    UsageError: no configurable has the name (if it is the value of `configurable.parameter`, those
+      that fit there are suggested), several have it, or it has no such parameter.
   """
   scope, _, selector = scoped.rpartition("/")
   try:
@@ -47,7 +46,10 @@ def find(scoped: str, parameter: str | None = None, fitting: Sequence[str] = ()
   if not found or (parameter and parameter not in parameters(found)):
     _refuse_old_name(selector, parameter or "")
   if not found:
-    hint = (_with_scopes_first(scope, selector, parameter) or _in_another_experiment(name)
+    fitting = _makers(value_of)
+    other = flags.experiment_called(name)
+    hint = (_with_scopes_first(scope, selector, parameter)
+            or (f" Did you mean python -m {other}?" if other else "")
             or nearest(name, fitting or configurable_names())
             or (f" Write one of: {', '.join(f'@{each}' for each in fitting)}" if fitting else ""))
     raise UsageError(f"nothing configurable is called '{selector}'.{hint}")
@@ -107,42 +109,39 @@ def defaults(configurable: gin.config.Configurable) -> dict[str, Any]:
           if signature[name].default is not inspect.Parameter.empty}
 
 
-def _in_another_experiment(name: str) -> str:
-  """A hint, if an experiment has the name of what is not configurable in this one; or nothing."""
-  module = flags.experiment_called(name)
-  return f" Did you mean python -m {module}?" if module else ""
-
-
 def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:
   """A hint, if the name of a configurable stands in the place of a scope; or nothing."""
-  *others, last = [*filter(None, scope.split("/")), *selector.split(".")]
-  known = configurable_names()
-  named = last if "." in selector else next((part for part in others if part in known), "")
-  if named not in known:
-    return ""
-  order = [*(part for part in [*others, last] if part != named), named]
-  return f" Scopes come first: write {'/'.join(order)}{f'.{parameter}' if parameter else ''}"
+  words = [*filter(None, scope.split("/")), *selector.split(".")]
+  for word in words[-1:] if "." in selector else words:
+    if word in configurable_names():
+      order = [*(other for other in words if other != word), word]
+      return f" Scopes come first: write {'/'.join(order)}{f'.{parameter}' if parameter else ''}"
+  return ""
 
 
-def makers(selector: str, parameter: str) -> list[str]:
-  """The names of the configurables that make what a parameter takes, or what its function returns.
+def _makers(name: str) -> list[str]:
+  """The names of the configurables that make what `configurable.parameter` takes or returns.
 
   None if the parameter does not exist, or is not annotated with a class.
   """
-  found = match(selector)
+  selector, _, parameter = name.rpartition(".")
+  found = match(selector) if selector else None
   hint = hints(constructor(found)).get(parameter) if found else None
-  arguments = typing.get_args(hint)
-  kinds = [kind for kind in (hint, *arguments) if inspect.isclass(kind) and kind not in _PLAIN]
-  names = []
-  for name, configurable in registry().items():
-    made = configurable.wrapped
-    made = made if inspect.isclass(made) else hints(made).get("return")
-    if inspect.isclass(made) and any(_is_a(made, kind) for kind in kinds):
-      names.append(short_name(name))
-  return sorted(names)
+  kinds = [kind for kind in (hint, *typing.get_args(hint))
+           if inspect.isclass(kind) and kind not in _PLAIN]
+  return sorted(short_name(selector) for selector, configurable in registry().items()
+                if any(_is_a(result_of(configurable), kind) for kind in kinds))
 
 
-def _is_a(made: type, kind: type) -> bool:
+def result_of(configurable: gin.config.Configurable) -> Any:
+  """The class that a configurable is, or the annotation of what it returns; None without one."""
+  function = configurable.wrapped
+  return function if inspect.isclass(function) else hints(function).get("return")
+
+
+def _is_a(made: Any, kind: type) -> bool:
+  if not inspect.isclass(made):
+    return False
   if typing.Protocol in kind.__bases__:
     return all(hasattr(made, name) for name, value in vars(kind).items()
                if inspect.isfunction(value) and not name.startswith("_"))
@@ -170,9 +169,9 @@ _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, object, type, type(No
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _signature(configurable: gin.config.Configurable) -> dict[str, inspect.Parameter]:
+def _signature(configurable: gin.config.Configurable) -> Mapping[str, inspect.Parameter]:
   try:
-    return dict(inspect.signature(constructor(configurable)).parameters)
+    return inspect.signature(constructor(configurable)).parameters
   except ValueError:  # A function in C that does not describe itself may take anything.
-    return dict(inspect.signature(lambda **anything: None).parameters)
+    return inspect.signature(lambda **anything: None).parameters
 

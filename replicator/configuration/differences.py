@@ -33,28 +33,18 @@ def differences(before: str, now: str) -> list[Difference]:
   Raises:
     ValueError: a text is not gin.
   """
-  old, new = (written_values(text, names_in(other)) for text, other in
-              ((before, now), (now, before)))
+  old, new = ({name: repr(value) for name, value in values(text, names_in(other)).items()}
+              for text, other in ((before, now), (now, before)))
   return [Difference(name, old.get(name), new.get(name)) for name in sorted({*old, *new})
           if old.get(name) != new.get(name)]
 
 
-def written_values(written: str, beside: Collection[str] = ()) -> dict[str, str]:
-  """The values in the text of a configuration: `{name: value as gin text}`, macros replaced.
-
-  A configurable that has moved gets its new name if that is `beside`, in `names_in` another
-  configuration; elsewhere the same word may be a name of the user's.
-
-  Raises:
-    ValueError: the text is not gin.
-  """
-  return {name: repr(value) for name, value in values(written, beside).items()}
-
-
 def values(written: str, beside: Collection[str] = ()) -> dict[str, Any]:
-  """The values in the text of a configuration, with `Reference`s: `{name: value}`.
+  """The values in the text of a configuration, `{name: value}`, with macros replaced.
 
-  `beside` is as in `written_values`.
+  The `repr` of a value is its gin text, that of a `Reference` too. A configurable that has moved
+  gets its new name if that is `beside`, in `names_in` another configuration; elsewhere the same
+  word may be a name of the user's.
 
   Raises:
     ValueError: the text is not gin.
@@ -63,11 +53,8 @@ def values(written: str, beside: Collection[str] = ()) -> dict[str, Any]:
     return moved.renamed(selector, parameter, lambda new: next(
         (name for name in beside if moved.ends(new, name)), None))
 
-  try:
-    statements = bindings_in(written, renamed)
-  except NOT_GIN as error:
-    raise ValueError(f"not valid gin: {first_line(error)}") from error
-  macros = {"/".join(filter(None, [scope, selector])): value
+  statements = bindings_in(written, renamed)
+  macros = {"%" + "/".join(filter(None, [scope, selector])): value
             for scope, selector, parameter, value in statements if not parameter}
   return {f"{scope}/" * bool(scope) + f"{selector}.{parameter}": _expanded(value, macros)
           for scope, selector, parameter, value in statements if parameter}
@@ -77,33 +64,26 @@ def names_in(written: str) -> set[str]:
   """The configurables that the text of a configuration names; none if it is not gin."""
   try:
     statements = bindings_in(written)
-  except NOT_GIN:
+  except ValueError:
     return set()
   return {name for _, selector, parameter, value in statements for name in
           ([selector] * bool(parameter) + [each.selector for each in references_in(value)])}
 
 
-NOT_GIN = (SyntaxError, tokenize.TokenError, RecursionError)
 Renamed = Callable[[str, str], tuple[str, str] | None]
 """Returns the names of today for those of a configurable and its parameter; None if they are gone.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Reference:
+class Reference(str):
   """A reference `@name`, `@name()` or `%NAME`, as it is written."""
-
-  scoped_selector: str
-  evaluate: bool = False
-  is_macro: bool = False
 
   @property
   def selector(self) -> str:
     """The name without its scopes."""
-    return self.scoped_selector.rpartition("/")[2]
+    return self.strip("@%()").rpartition("/")[2]
 
-  def __repr__(self) -> str:
-    return f"{'%' if self.is_macro else '@'}{self.scoped_selector}{'()' * self.evaluate}"
+  __repr__ = str.__str__
 
 
 class _Delegate(config_parser.ParserDelegate):
@@ -112,10 +92,11 @@ class _Delegate(config_parser.ParserDelegate):
 
   def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
     scope, slash, selector = scoped_configurable_name.rpartition("/")
-    return Reference(scope + slash + (self._renamed(selector, "") or (selector,))[0], evaluate)
+    selector = (self._renamed(selector, "") or (selector,))[0]
+    return Reference(f"@{scope}{slash}{selector}{'()' * evaluate}")
 
   def macro(self, macro_name: str) -> Reference:
-    return Reference(macro_name, is_macro=True)
+    return Reference(f"%{macro_name}")
 
 
 def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (selector, parameter)
@@ -123,19 +104,25 @@ def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (se
   """The bindings as (scope, selector, parameter, value), with names that need not be registered.
 
   Those that are `renamed` to None are left out.
+
+  Raises:
+    ValueError: the text is not gin.
   """
   found = []
-  for statement in config_parser.ConfigParser(written, _Delegate(renamed)):
-    if isinstance(statement, config_parser.BindingStatement):
-      scope, selector, parameter, value, _ = statement
-      if names := renamed(selector, parameter) if parameter else (selector, parameter):
-        found.append((scope, *names, value))
+  try:
+    for statement in config_parser.ConfigParser(written, _Delegate(renamed)):
+      if isinstance(statement, config_parser.BindingStatement):
+        scope, selector, parameter, value, _ = statement
+        if names := renamed(selector, parameter) if parameter else (selector, parameter):
+          found.append((scope, *names, value))
+  except (SyntaxError, tokenize.TokenError, RecursionError) as error:
+    raise ValueError(f"not valid gin: {first_line(error)}") from error
   return found
 
 
 def _expanded(value: Any, macros: dict[str, Any]) -> Any:
-  if isinstance(value, Reference) and value.is_macro and value.scoped_selector in macros:
-    return _expanded(macros[value.scoped_selector], macros)
+  if isinstance(value, Reference) and value in macros:
+    return _expanded(macros[value], macros)
   if isinstance(value, (list, tuple)):
     return type(value)(_expanded(element, macros) for element in value)
   if isinstance(value, dict):

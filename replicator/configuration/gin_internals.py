@@ -75,18 +75,17 @@ def unlock() -> None:
 
 
 class LocatedParser(config_parser.ConfigParser):
-  """gin's parser, with the lines of the current statement and of the newest `@name`, from 1."""
+  """gin's parser, which sets two lines in its delegate, from 1.
 
-  def __init__(self, text: str, delegate: config_parser.ParserDelegate):
-    self.line_of_statement = self.line_of_reference = 1
-    super().__init__(text, delegate)
+  `line_of_statement` is that of the current statement, `line` that of the newest `@name`.
+  """
 
   def _current_location(self, ignore_char_num: bool = False) -> config_parser.Location:
     location = super()._current_location(ignore_char_num)
     if ignore_char_num:  # gin asks in this way at the beginning of a statement.
-      self.line_of_statement = location.line_num
+      self._delegate.line_of_statement = location.line_num
     return location
 
   def _maybe_parse_configurable_reference(self) -> tuple[bool, Any]:
-    self.line_of_reference = self.current_token.start[0]
+    self._delegate.line = self.current_token.start[0]
     return super()._maybe_parse_configurable_reference()

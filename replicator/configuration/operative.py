@@ -10,7 +10,7 @@ import gin
 from replicator import atomic
 from replicator.configuration import checks, statements
 from replicator.configuration.configurables import defaults, renamed
-from replicator.configuration.differences import NOT_GIN, bindings_in, differences, references_in
+from replicator.configuration.differences import bindings_in, differences, references_in
 from replicator.configuration.gin_internals import (
   Values,
   current_bindings,
@@ -121,7 +121,7 @@ def calls_in(written: str) -> Values:
   calls: Values = {}
   try:
     bindings = bindings_in(written, renamed)
-  except NOT_GIN:
+  except ValueError:
     return {}
   for scope, selector, parameter, value in bindings:
     names = registry().matching_selectors(selector)

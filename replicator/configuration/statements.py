@@ -1,20 +1,19 @@
 """The statements of gin files and of the command line, each with the place where it was written."""
 
-import contextlib
 import dataclasses
 import glob
 import os
 import re
 import sys
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
 from gin import config_parser
 
 from replicator import moved
-from replicator.configuration.configurables import binding_name, find, makers, renamed
+from replicator.configuration.configurables import binding_name, find, renamed
 from replicator.configuration.gin_internals import (
   LocatedParser,
   add_imports,
@@ -127,34 +126,23 @@ class _Reader:
 
   def read(self, text: str, file: str | None) -> None:
     """Reads the statements of a file, or of one `--gin_param`: then `file` is None."""
-    parser = None
     lines: dict[tuple, int] = {}
-    is_record = text.startswith(RECORD_HEADER)
     gone: list[str] = []
-
-    def line_being_read() -> str:
-      return text.splitlines()[parser.line_of_statement - 1] if parser else ""
-
+    delegate = _Delegate(self._find, text)
     with parse_scope() as context:
       try:
-        parser = LocatedParser(text, _Delegate(self._find, line_being_read, is_record))
-        for statement in parser:
-          with _located(_place(file, statement.location.line_num)):
-            if present := _of_today(statement) if is_record else statement:
-              self._take(present, file, context, lines, is_record)
-            else:
-              gone.append(f"{statement.selector}.{statement.arg_name}")
-      except tokenize.TokenError as error:
-        raise _not_gin(file, parser, error.args[1][0], error.args[0], text) from error
-      except SyntaxError as error:
-        raise _not_gin(file, parser, error.lineno or 1, error.msg, (error.text or text).strip()
-                       ) from error
+        for statement in LocatedParser(text, delegate):
+          delegate.line = statement.location.line_num
+          if present := _of_today(statement) if delegate.is_record else statement:
+            self._take(present, file, context, lines, delegate.is_record)
+          else:
+            gone.append(f"{statement.selector}.{statement.arg_name}")
       except _PlacedError:
         raise
-      except UsageError as error:  # A reference to an unknown name.
-        assert parser is not None
-        where = _place(file, parser.line_of_reference)
-        raise _PlacedError(f"{where}: {first_line(error)}") from error
+      except (tokenize.TokenError, SyntaxError) as error:
+        raise _not_gin(error, file, text, delegate.line_of_statement) from error
+      except Exception as error:  # An imported module may raise any.
+        raise _PlacedError(f"{_place(file, delegate.line)}: {first_line(error)}") from error
       add_imports(context.imports)
     if gone:
       print(f"note: {file}: read without what is gone: {', '.join(gone)}", file=sys.stderr)
@@ -177,7 +165,10 @@ class _Reader:
     elif isinstance(statement, config_parser.IncludeStatement):
       self._include(statement.filename)
     elif isinstance(statement, config_parser.ImportStatement):
-      context.process_import(statement)
+      try:
+        context.process_import(statement)
+      except SyntaxError as error:  # That of the module: the statement is gin.
+        raise UsageError(first_line(error)) from error
     else:
       self._find(statement.selector)
 
@@ -194,20 +185,22 @@ class _Reader:
 
 
 class _Delegate(gin.config.ParserDelegate):
-  """Looks up the references in values; `line()` is the first line of the present statement."""
+  """Looks up the references in values; the parser keeps its lines here, which begin with 1."""
 
-  def __init__(self, find: Find, line: Callable[[], str], is_record: bool):
+  def __init__(self, find: Find, text: str):
     super().__init__()
     self._find = find
-    self._line = line
-    self._is_record = is_record
+    self._text = text.splitlines()
+    self.is_record = text.startswith(RECORD_HEADER)
+    self.line_of_statement = 1  # Where the statement begins that is parsed.
+    self.line = 1  # That of the statement that was parsed last, or of a `@name` since.
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
-    if self._is_record:
+    if self.is_record:
       scope, slash, selector = scoped_selector.rpartition("/")
       scoped_selector = scope + slash + (renamed(selector) or (selector,))[0]
-    sets = re.match(r"\s*(?:[\w./]*/)?([\w.]+)\.(\w+)\s*=", self._line())
-    self._find(scoped_selector, fitting=makers(sets[1], sets[2]) if sets else ())
+    sets = re.match(r"\s*(?:[\w./]*/)?([\w.]+\.\w+)\s*=", self._text[self.line_of_statement - 1])
+    self._find(scoped_selector, value_of=sets[1] if sets else "")
     return super().configurable_reference(scoped_selector, evaluate)
 
 
@@ -221,28 +214,19 @@ def _of_today(statement: Any) -> Any:
   return statement
 
 
-@contextlib.contextmanager
-def _located(where: str) -> Iterator[None]:
-  """Puts the place before the message of an error in the body that does not name its place."""
-  try:
-    yield
-  except _PlacedError:
-    raise
-  except Exception as error:  # An imported module may raise any.
-    raise _PlacedError(f"{where}: {first_line(error)}") from error
-
-
 class _PlacedError(UsageError):
   """A UsageError whose message begins with its place."""
 
 
-def _not_gin(file: str | None, parser: LocatedParser | None, line: int, reason: str, written: str
-             ) -> UsageError:
+def _not_gin(error: Exception, file: str | None, text: str, begin: int) -> UsageError:
+  """The error for a statement that begins in line `begin` and is not gin."""
+  if isinstance(error, SyntaxError):
+    reason, line, written = error.msg, error.lineno or 1, (error.text or text).strip()
+  else:
+    reason, (line, _), written = *error.args, text
   hint = ""
   if "EOF in multi-line" in reason:
-    line = parser.line_of_statement if parser else 1
-    lines = written.splitlines()
-    written = lines[line - 1].strip() if line <= len(lines) else written
+    line, written = begin, text.splitlines()[begin - 1].strip()
     hint = " (a bracket or a string has no end)"
   elif word := re.search(r"=\s*(true|false|none|null)\b", written):
     hint = f" (write {'None' if word[1] in ('none', 'null') else word[1].capitalize()})"
@@ -250,19 +234,16 @@ def _not_gin(file: str | None, parser: LocatedParser | None, line: int, reason: 
     hint = " (write NAME = VALUE)"
   elif "Failed to parse token" in reason:
     hint = " (a string needs quotes, a function @, a macro %)"
-  elif parser and line > parser.line_of_statement:
-    hint = f" (in the value that begins in line {parser.line_of_statement})"
+  elif line > begin:
+    hint = f" (in the value that begins in line {begin})"
   return _PlacedError(f"{_place(file, line)}: not valid gin: {written}{hint}")
 
 
 def _similar_file(path: str) -> str:
   """`. Did you mean 'configs/sngan.gin'?`, or nothing; looks beside the file and in `configs/`."""
-  found = glob.glob(f"{glob.escape(os.path.dirname(path) or '.')}/*.gin")
-  found += glob.glob("configs/**/*.gin", recursive=True)
-  by_name = {os.path.basename(each): os.path.normpath(each) for each in reversed(found)}
-  hint = nearest(os.path.basename(path), by_name)
-  for name, each in by_name.items():
-    hint = hint.replace(f"'{name}'", f"'{each}'")
+  beside = glob.glob(f"{glob.escape(os.path.dirname(path) or '.')}/*.gin")
+  found = [*beside, *glob.glob("configs/**/*.gin", recursive=True)]
+  hint = nearest(path, map(os.path.normpath, found))
   return f".{hint}" if hint else ""
 
 

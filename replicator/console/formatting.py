@@ -1,7 +1,5 @@
 """Numbers and durations as a person reads them."""
 
-_BAR = 24  # Columns of a bar.
-
 
 def format_number(value: float) -> str:
   """Four significant digits: `1.234`, `0.0002`, `123457`, `1.5e-06`, `nan`."""
@@ -22,10 +20,15 @@ def format_duration(seconds: float) -> str:
   return f"{m}m {s:02d}s" if minutes else f"{s}s"
 
 
+def bar(done: int, count: int, width: int) -> str:
+  """The part of something that is done, in `width` columns: `━━━━━━──────`."""
+  full = width * done // count
+  return "━" * full + "─" * (width - full)
+
+
 def format_bar(what: str, done: int, count: int) -> str:
   """The progress of something in one line: `converting  ━━━━━━────── 1,024 of 2,048`."""
-  full = _BAR * done // count
-  return f"{what}  {'━' * full}{'─' * (_BAR - full)}  {done:,} of {count:,}"
+  return f"{what}  {bar(done, count, 24)}  {done:,} of {count:,}"
 
 
 def labeled(label: str, text: str) -> str:

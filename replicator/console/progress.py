@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
-from rich.console import Console, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from replicator.console.formatting import format_duration, format_number
+from replicator.console.formatting import bar, format_duration, format_number
 from replicator.console.status import Status
 
 RATE_SECONDS = 30.0  # Rates are means over this much of the recent past.
@@ -41,14 +39,8 @@ class Progress(Status):
     self._global_batch_size = global_batch_size
     self._first_step = first_step
     self._points: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
-    self._begun = 0.0
-    self._unseen = ""              # The newest plain line, if it has not been written yet.
+    self._unseen = ""  # The newest plain line, if it has not been written yet.
     self._last_progress = -math.inf  # When the last plain line was written.
-
-  def __enter__(self) -> "Progress":
-    self._begun = self._clock()
-    super().__enter__()
-    return self
 
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                trace: TracebackType | None) -> None:
@@ -70,14 +62,16 @@ class Progress(Status):
       rates.append(f"data wait {data_wait:.0%}")
     time_left = self._time_left(step, steps_per_second)
     self.doing("")
+    room = _PLAIN_WIDTH
     if self._live is not None:
-      fixed = "  ".join([done, *rates, time_left])
-      room = self._console.width - len(fixed) - _BAR_WIDTH - 4
-      line = "  ".join(filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
-      self.show(self._with_bar(step, line))
+      room = self._console.width - len("  ".join([done, *rates, time_left])) - _BAR_WIDTH - 4
+    line = "  ".join(filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
+    if self._live is not None:
+      done_part = bar(step, self._total_steps, _BAR_WIDTH), "bar.complete"
+      self._live.update(Text.assemble(done_part, f"  {line}", no_wrap=True, overflow="ellipsis"),
+                        refresh=True)
       return
-    self._unseen = "  ".join(filter(None, [
-      f"step {done}", *rates, _format_scalars(scalars, _PLAIN_WIDTH), time_left]))
+    self._unseen = f"step {line}"
     now = self._clock()
     if step >= self._total_steps or now - self._last_progress >= PLAIN_SECONDS:
       self.note(self._unseen)
@@ -101,12 +95,6 @@ class Progress(Status):
     if steps_per_second <= 0:
       return ""
     return f"{format_duration((self._total_steps - step) / steps_per_second)} left"
-
-  def _with_bar(self, step: int, line: str) -> RenderableType:
-    row = Table.grid(padding=(0, 2))
-    row.add_row(ProgressBar(total=self._total_steps, completed=step, width=_BAR_WIDTH),
-                Text(line, no_wrap=True, overflow="ellipsis"))
-    return row
 
 
 def _format_scalars(scalars: Mapping[str, float], width: int) -> str:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 
 from replicator.console import quiet
-from replicator.console.exit_status import INTERRUPTED_STATUS
+from replicator.console.command import INTERRUPTED_STATUS
 from replicator.console.flags import experiment
 from replicator.console.formatting import labeled
 from replicator.console.status import Status
@@ -62,15 +62,9 @@ def begin(argv: Sequence[str]) -> None:
 def loaded() -> None:
   """Says that all modules are imported, and that the program is at work."""
   if _status:
-    doing("preparing data and networks")
+    _status.doing("preparing data and networks")
     if threading.current_thread() is threading.main_thread():
       signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def doing(what: str) -> None:
-  """Says from now on, with the seconds, that `what` is being done."""
-  if _status:
-    _status.doing(what)
 
 
 def end() -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -36,20 +36,22 @@ class Status:
     self._clock = clock
     self._live: Live | None = None
     self._what = ""
-    self._since = 0.0
+    self._begun = self._since = 0.0
     self._last_line = -math.inf  # When the last plain line was written.
     self._lock = threading.RLock()
-    self._is_idle: threading.Event | None = None  # Ends the thread that beats.
+    self._ended = threading.Event()
 
   def __enter__(self) -> "Status":
-    self._last_line = self._clock()
+    self._begun = self._last_line = self._clock()
     if self._console.is_terminal and not self._console.is_dumb_terminal:
       self._live = Live("", console=self._console, auto_refresh=False)
       self._live.start()
+    threading.Thread(target=self._beats, daemon=True).start()
     return self
 
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                trace: TracebackType | None) -> None:
+    self._ended.set()
     self.doing("")
     if self._live is not None:
       self._live.stop()
@@ -60,23 +62,12 @@ class Status:
       self._console.print(line, markup=False, highlight=False, soft_wrap=True)
       self._last_line = self._clock()
 
-  def show(self, line: RenderableType) -> None:
-    """Replaces the live line, if there is one."""
-    if self._live is not None:
-      self._live.update(line, refresh=True)
-
   def doing(self, what: str) -> None:
     """Says from now on that `what` is being done; nothing if it is empty."""
     with self._lock:
-      if self._what and not what:
-        self.show("")
+      if self._live is not None and self._what and not what:
+        self._live.update("", refresh=True)
       self._what, self._since = what, self._clock()
-      if what and self._is_idle is None:
-        self._is_idle = threading.Event()
-        threading.Thread(target=self._beats, args=(self._is_idle,), daemon=True).start()
-      elif not what and self._is_idle is not None:
-        self._is_idle.set()
-        self._is_idle = None
       self.beat()
 
   def beat(self) -> None:
@@ -84,10 +75,11 @@ class Status:
     with self._lock:
       now = self._clock()
       if self._what and self._live is not None:
-        self.show(Text(f"{self._what}  {format_duration(now - self._since)}"))
+        line = f"{self._what}  {format_duration(now - self._since)}"
+        self._live.update(Text(line), refresh=True)
       elif self._what and now - self._last_line >= SILENT_SECONDS:
         self.note(f"{self._what}: {format_duration(now - self._since)}")
 
-  def _beats(self, is_idle: threading.Event) -> None:
-    while not is_idle.wait(_BEAT_SECONDS):
+  def _beats(self) -> None:
+    while not self._ended.wait(_BEAT_SECONDS):
       self.beat()

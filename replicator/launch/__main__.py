@@ -21,7 +21,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from replicator.console.exit_status import exit_status
+from replicator.console.command import status_of
 from replicator.console.flags import Parser
 from replicator.errors import UsageError, nearest
 from replicator.launch.supervisor import launch
@@ -29,10 +29,10 @@ from replicator.launch.supervisor import launch
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  def run() -> int:
-    workers, ps, max_restarts, command = parse(sys.argv[1:] if argv is None else argv)
+  def run(words: list[str]) -> int:
+    workers, ps, max_restarts, command = parse(words)
     return launch(command, workers, ps, max_restarts)
-  return exit_status(run, prefix="launch")
+  return status_of(run, argv, describe=None, prefix="launch")
 
 
 def parse(argv: Sequence[str]) -> tuple[int, int, int, list[str]]:

@@ -108,7 +108,7 @@ def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
   return file
 
 
-def _find(selector: str, parameter: str | None = None, fitting: Sequence[str] = ()
+def _find(selector: str, parameter: str | None = None, value_of: str = ""
           ) -> gin.config.Configurable:
   """Looks up `sweep`, the only configurable that a sweep file may name."""
   if selector.rpartition("/")[2] == "sweep":

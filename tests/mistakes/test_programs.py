@@ -96,12 +96,6 @@ CODE = [  # What stands in the program in place of what, the exit status, and th
      "mine.py:33: ValueError: tf.function only supports singleton tf.Variables created on the "
      "first call; make variables in the constructor of the step, as its attributes"),
     # What a step returns, and takes.
-    (RETURN, "    self.optimizer.minimize(self.loss, batch)\n", USAGE,
-     "the step must return a non-empty dict of scalars to log, such as {'loss': loss}, not "
-     "NoneType"),
-    (RETURN, '    return {"loss": self.network(batch["x"])}\n', USAGE,
-     "the step returned 'loss' of shape (8, 4); return a scalar, such as its tf.reduce_mean over "
-     "the replica's examples"),
     ("__call__(self, batch)", "__call__(self)", USAGE,
      "the step is called with a batch, and takes none; write def __call__(self, batch), or give "
      "train no inputs"),
@@ -112,14 +106,6 @@ CODE = [  # What stands in the program in place of what, the exit status, and th
      "train: make_step returned the class Step; it must return the step, a function or a tf.Module "
      "that is called with a batch"),
     # Gradients and optimizers.
-    (RETURN, f"{TAPE}{VARIABLES}    variables = variables[:1]\n{APPLY}", USAGE,
-     "mine.py:37: adam.apply: given other variables than the 2 it was wrapped with; an optimizer "
-     "owns its variables, in the order of wrap_optimizer(optimizer, variables)"),
-    (RETURN, f"{VARIABLES}    loss = self.loss(batch)\n"
-             f"    with tf.GradientTape() as tape:\n      pass\n{APPLY}", USAGE,
-     "mine.py:37: adam.apply: all 2 gradients are None; the loss does not depend on "
-     "sequential/dense/kernel or the others, or it (or its scale_loss) was computed outside the "
-     "tape"),
     ('self.network(self.blocks[1](batch["x"]))', 'batch["x"]', USAGE,
      "mine.py:33: adam.apply: all 2 gradients are None; the loss does not depend on "
      "sequential/dense/kernel or the others, or it (or its scale_loss) was computed outside the "
@@ -133,9 +119,6 @@ CODE = [  # What stands in the program in place of what, the exit status, and th
     ("tf.reduce_mean(self", "tf.identity(self", USAGE,
      "mine.py:33: adam: the loss is float32 (8, 4); return its mean over the replica's examples, a "
      "floating scalar, or a tuple that begins with it"),
-    ("keras.Input([3]), ", "", USAGE,
-     "wrap_optimizer(adam): no variables; pass the trainable_variables of a network that is "
-     "already built: begin it with keras.Input(shape), or call its build"),
     ("    self.blocks = [Block(), Block()]\n",
      "    self.blocks = [0, keras.layers.Dense(3)]\n", USAGE,
      "the step makes variables in its first call, such as 'blocks/1/000' (...): a restart would "

@@ -3,7 +3,7 @@
 import graphlib
 import pathlib
 
-from tests.python_files import ROOT, TREES, check_none, imports
+from tests.python_files import TREES, check_none, imports
 
 # From the ground up. A room or file imports only what is on the floors below it.
 FLOORS = [
@@ -56,8 +56,3 @@ def test_no_circle_between_files():
   graph = {module: {name[:len(other)] for other in set(modules) - {module} for name in names
                     if f"{name}.".startswith(f"{other}.")} for module, names in modules.items()}
   graphlib.TopologicalSorter(graph).prepare()  # A CycleError names the files.
-
-
-def test_a_file_is_read_in_one_sitting():
-  check_none(f"{file}: {length} lines" for file in FILES
-             if (length := len((ROOT / file).read_text().splitlines())) > 350)

@@ -1,5 +1,7 @@
 """Where the tests of gin files run, and an experiment that runs in this process."""
 
+import sys
+
 import gin
 import keras
 import pytest
@@ -16,6 +18,16 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   yield
   gin.clear_config()
+
+
+@pytest.fixture
+def programs_forgotten():
+  """The programs `load_test...` that a test imports, and their folders, are forgotten after it."""
+  path = list(sys.path)
+  yield
+  sys.path[:] = path
+  for name in [name for name in sys.modules if name.startswith("load_test_")]:
+    del sys.modules[name]
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """`replicator.load`: the step of any run, wherever it was trained, and nothing else is changed."""
 
-import contextlib
 import json
-import os
 import pathlib
 import random as python_random
 import shutil
@@ -17,7 +15,7 @@ import tensorflow as tf
 import replicator
 from replicator.app import config
 from replicator.app.load import load_numbered
-from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.app.program import main_of_run
 from replicator.step import context
 from replicator.workdir.lock import owned
 from tests.programs.logs import rows
@@ -35,7 +33,7 @@ def without_configuration():
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
   folder = tmp_path_factory.mktemp("program")
-  file = folder / "load_test_program.py"
+  file = folder / "counting_program.py"
   file.write_text(PROGRAM)
   yield file
   sys.modules.pop(file.stem, None)
@@ -76,9 +74,9 @@ def copied(run, tmp_path):
 
 @pytest.mark.parametrize(("step", "number"), [(None, 4), (3, 3), ("best", 1)])
 def test_the_step_has_the_values_of_a_checkpoint(step, number, run):
-  loaded = load_numbered(run, step)
-  assert loaded.number == number
-  assert loaded.step.count.numpy().tolist() == [number, number]
+  loaded, saved_at = load_numbered(run, step)
+  assert saved_at == number
+  assert loaded.count.numpy().tolist() == [number, number]
 
 
 def test_its_class_is_the_one_that_an_import_gives(run, program):
@@ -113,15 +111,12 @@ def test_its_trackers_are_not_made(copied):
 
 
 def test_a_run_under_way_loads_and_nothing_is_written(copied):
-  checkpoints = copied / "checkpoints"
-  (checkpoints / ".tmp-step-00000005").mkdir()  # Is being saved.
-  before = {path: path.stat().st_mtime_ns for path in [copied, *copied.rglob("*")]}
+  (copied / "checkpoints" / ".tmp-step-00000005").mkdir()  # Is being saved.
   with owned(copied):
-    before |= {path: path.stat().st_mtime_ns for path in [copied, *copied.glob("*")]}
+    times = lambda: {path: path.stat().st_mtime_ns for path in [copied, *copied.rglob("*")]}
+    before = times()
     assert replicator.load(copied).count[0] == 4
-    after = {path: path.stat().st_mtime_ns for path in [copied, *copied.rglob("*")]}
-  assert after.items() >= {p: t for p, t in before.items() if p.exists()}.items()
-  assert {p for p in after if p not in before} <= {copied / ".owner"}
+    assert times() == before
 
 
 def test_a_checkpoint_that_its_run_removes_meanwhile_is_passed_over(copied, monkeypatch):
@@ -134,6 +129,28 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_passed_over(copied, monk
 
   monkeypatch.setattr(tf.train, "load_checkpoint", slowly)
   assert replicator.load(copied).count[0] == 3
+
+
+def test_a_program_gets_the_command_line_of_its_run(tmp_path, programs_forgotten):
+  file = tmp_path / "load_test_words.py"
+  file.write_text("import sys\nfrom replicator import app\n\n\ndef main(workdir):\n"
+                  "  raise NotImplementedError\n\n\nif __name__ == \"__main__\":\n"
+                  "  main.words = sys.argv\n  app.run(main)\n")
+  words = list(sys.argv)
+  main = main_of_run({**facts_for(file), "argv": ["--size=3"]})
+  assert main.words == [str(file), "--size=3"] and sys.argv == words
+
+
+def test_a_package_is_run_by_its_main_module(tmp_path, programs_forgotten):
+  package = tmp_path / "load_test_package"
+  package.mkdir()
+  (package / "__init__.py").write_text("")
+  (package / "__main__.py").write_text("from replicator import app\n\n\ndef main(workdir):\n"
+                                       "  raise NotImplementedError\n\n\n"
+                                       "if __name__ == \"__main__\":\n  app.run(main)\n")
+  sys.path.insert(0, str(tmp_path))
+  main = main_of_run({**facts_for(package / "__main__.py"), "program": ["-m", package.name]})
+  assert main is sys.modules["load_test_package.__main__"].main
 
 
 # ---- What is left behind ------------------------------------------------------------------------
@@ -171,13 +188,6 @@ def test_a_configuration_that_was_there_stays(run):
   assert (np.random.get_state()[1] == numbers).all() and python_random.getstate() == state
 
 
-def test_a_step_that_would_then_compute_something_else_is_refused(run):
-  config.parse([], ["scaled.factor = 2.0"])
-  with pytest.raises(replicator.UsageError, match=r"has scaled.factor = 3.0, and this process 2.0"):
-    replicator.load(run)
-  assert gin.query_parameter("scaled.factor") == 2.0
-
-
 def test_two_runs_load_side_by_side_unless_they_read_different_values(run, copied, spanning,
                                                                       double):
   text = (copied / "config.gin").read_text()
@@ -186,6 +196,7 @@ def test_two_runs_load_side_by_side_unless_they_read_different_values(run, copie
   assert replicator.load(spanning).count.shape == [5] and first.count.shape == [2]
   with pytest.raises(replicator.UsageError, match=r"has scaled.factor = 4.0, and this process 3.0"):
     replicator.load(copied)
+  assert gin.query_parameter("scaled.factor") == 3.0
   with pytest.raises(replicator.UsageError, match=r"has train.precision = 'float64'"):
     replicator.load(double)
   assert first.apply(1.0) == 3.0 and keras.config.floatx() == "float32"
@@ -262,40 +273,16 @@ def test_an_error_is_one_line(damage, copied):
   assert not gin.config_str().strip()  # As it was.
 
 
-def test_a_corrupt_newest_checkpoint_is_reported(copied, capsys):
-  corrupt(copied, 4)
-  assert replicator.load(copied).count[0] == 3
-  assert "using the checkpoint of step 3 instead" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("text", "line"), [
-    ("from replicator import app\napp.run(print)\n", "calls app.run.main. when it is imported"),
-    ("x = 1\n", "does not call replicator.app.run"),
-    ("import no_such_module_at_all\n", "cannot be imported: No module named 'no_such_module")])
-def test_a_program_must_be_one_that_can_be_imported(text, line, copied, tmp_path):
-  file = tmp_path / f"load_test_{abs(hash(text))}.py"
-  file.write_text(text)
-  change_facts(copied, **facts_for(file))
-  with contextlib.ExitStack() as stack:
-    stack.callback(lambda: str(tmp_path) in sys.path and sys.path.remove(str(tmp_path)))
-    stack.callback(lambda: sys.modules.pop(file.stem, None))
-    with pytest.raises(replicator.UsageError, match=line):
-      replicator.load(copied)
-
-
-def test_a_module_of_another_file_with_the_name_of_the_program_is_no_program(copied, tmp_path):
-  file = tmp_path / "json.py"
-  file.write_text("")
-  change_facts(copied, **facts_for(file))
-  with pytest.raises(replicator.UsageError, match="another module is called 'json'"):
+@pytest.mark.parametrize(("name", "text", "line"), [
+    ("load_test_early", "from replicator import app\napp.run(print)\n",
+     "calls app.run.main. when it is imported"),
+    ("load_test_other", "x = 1\n", "does not call replicator.app.run"),
+    ("load_test_bad", "import no_such_module_at_all\n",
+     "cannot be imported: No module named 'no_such_module"),
+    ("json", "", "another module is called 'json'")])
+def test_a_program_must_be_one_that_can_be_imported(name, text, line, copied, tmp_path,
+                                                       programs_forgotten):
+  (tmp_path / f"{name}.py").write_text(text)
+  change_facts(copied, **facts_for(tmp_path / f"{name}.py"))
+  with pytest.raises(replicator.UsageError, match=line):
     replicator.load(copied)
-
-
-def test_a_newer_checkpoint_is_found_by_a_second_load(copied):
-  step = replicator.load(copied)
-  checkpoints = Checkpoints(copied / "checkpoints", step)
-  step.count.assign([9.0, 9.0])
-  checkpoints.save(9, {})
-  checkpoints.wait()
-  assert replicator.load(copied).count[0] == 9
-  assert os.path.isdir(copied / "checkpoints" / "step-00000009")

@@ -36,23 +36,17 @@ def test_no_line_comes_before_four_silent_seconds(plain):
   assert out.getvalue().splitlines()[2:] == ["loading: 11s"]
 
 
-def test_silence_counts_over_what_was_done_before(plain):
+def test_silence_counts_over_what_was_done_before_and_nothing_is_said_of_nothing(plain):
   status, clock, out = plain
   status.doing("loading")
   clock.now += 3
   status.doing("compiling")
   clock.now += 1
   status.beat()
-  assert out.getvalue() == "compiling: 1s\n"
-
-
-def test_nothing_is_said_when_nothing_is_done(plain):
-  status, clock, out = plain
-  status.doing("loading")
   status.doing("")
   clock.now += 100
   status.beat()
-  assert out.getvalue() == ""
+  assert out.getvalue() == "compiling: 1s\n"
 
 
 def test_nothing_is_said_after_the_end():
@@ -79,15 +73,13 @@ def test_a_terminal_shows_one_line_that_goes_away():
   assert out.getvalue().endswith("\x1b[?25h")  # The cursor is back.
 
 
-def test_a_thread_beats_while_something_is_done():
+def test_a_thread_beats_until_the_end():
   said = threading.Event()
   status = Status(Console(file=io.StringIO()))
   status.beat = said.set  # type: ignore[method-assign]
+  before = set(threading.enumerate())
   with status:
-    for what in ("loading", "compiling"):
-      before = set(threading.enumerate())
-      status.doing(what)
-      assert len(set(threading.enumerate()) - before) == 1  # Others may end meanwhile.
-      said.clear()
-      assert said.wait(60)
-      status.doing("")
+    (beats,) = set(threading.enumerate()) - before
+    assert said.wait(60)
+  beats.join(timeout=60)
+  assert not beats.is_alive()
