@@ -47,7 +47,6 @@ class Child:
     environment: variables besides those of this process.
     end_signal: what it gets when this process dies.
     end_status: its exit status if this process dies before it begins.
-    cores: the CPU cores that it may use; all of this process's if there are none.
     options: further arguments of `subprocess.Popen`.
 
   Attributes:
@@ -58,15 +57,12 @@ class Child:
   """
 
   def __init__(self, command: Sequence[str], environment: Mapping[str, str], *,
-               end_signal: int = signal.SIGKILL, end_status: int = 1, cores: Sequence[int] = (),
-               **options: Any):
+               end_signal: int = signal.SIGKILL, end_status: int = 1, **options: Any):
     with_parent = end_with_parent(end_signal, end_status)
 
     def before_the_command() -> None:  # Only system calls, too.
       with_parent()
       signal.pthread_sigmask(signal.SIG_SETMASK, [])  # A worker of Ray blocks signals.
-      if cores:
-        os.sched_setaffinity(0, cores)
 
     self.process = subprocess.Popen(
         command, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -62,11 +62,16 @@ class Status:
       self._console.print(line, markup=False, highlight=False, soft_wrap=True)
       self._last_line = self._clock()
 
+  def show(self, line: RenderableType) -> None:
+    """Replaces the live line, if there is one."""
+    if self._live is not None:
+      self._live.update(line, refresh=True)
+
   def doing(self, what: str) -> None:
     """Says from now on that `what` is being done; nothing if it is empty."""
     with self._lock:
-      if self._live is not None and self._what and not what:
-        self._live.update("", refresh=True)
+      if self._what and not what:
+        self.show("")
       self._what, self._since = what, self._clock()
       self.beat()
 
@@ -75,8 +80,7 @@ class Status:
     with self._lock:
       now = self._clock()
       if self._what and self._live is not None:
-        line = f"{self._what}  {format_duration(now - self._since)}"
-        self._live.update(Text(line), refresh=True)
+        self.show(Text(f"{self._what}  {format_duration(now - self._since)}"))
       elif self._what and now - self._last_line >= SILENT_SECONDS:
         self.note(f"{self._what}: {format_duration(now - self._since)}")
 

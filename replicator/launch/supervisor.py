@@ -31,10 +31,12 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
   events: queue.SimpleQueue[Event] = queue.SimpleQueue()
   try:
     with stop_signals(lambda number: events.put((None, number))):
-      for restart in range(1, max_restarts + 2):
+      restart = 0
+      while True:
         status, culprit = _run(command, workers, ps, events)
         if culprit is None:
           return status
+        restart += 1
         again = restart <= max_restarts and status != USAGE_STATUS
         _report(culprit, status, f"; restart {restart} of {max_restarts}" if again else "")
         if not again:
@@ -43,7 +45,6 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
           return PREEMPTED_STATUS  # All processes have ended, and the same command resumes.
   except OSError as error:
     raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
-  raise AssertionError("the last run returned")
 
 
 def tf_configs(workers: int, ps: int = 0) -> list[dict]:

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 
 from replicator.console import command
 from replicator.console.flags import Parser, program
-from replicator.errors import PREEMPTED_STATUS, UsageError, nearest
-from replicator.sweeps import page, results, space, sweep_file, trials
+from replicator.errors import PREEMPTED_STATUS, UsageError
+from replicator.sweeps import page, results, sweep_file, trials
+from replicator.sweeps.progress import summary
 from replicator.sweeps.runners import local, ray_tasks, slurm
-from replicator.sweeps.sweep import Sweep, alone
-from replicator.sweeps.table import Table, summary
-from replicator.sweeps.trials import FAILED, Trial
+from replicator.sweeps.sweep import Sweep
+from replicator.sweeps.trials import FAILED
+from replicator.workdir import lock
 
 RUNNERS = {"local": local.run, "slurm": slurm.run, "ray": ray_tasks.run}
 
@@ -33,19 +34,16 @@ def _start(words: list[str]) -> int:
   flags = _parse(words)
   file = sweep_file.read(flags.sweep_file, flags.sweep_param)
   folder = pathlib.Path(flags.workdir or f"runs/{pathlib.Path(flags.sweep_file).stem}")
-  if folder.exists() and not folder.is_dir():
-    raise UsageError(f"--workdir={folder}: is a file; write the name of a folder")
   if flags.explain:
-    sweep = Sweep(file, folder, flags.retry_failed)
+    sweep = Sweep(file, folder, flags.retry_failed, in_memory=True)
     print("\n".join(_explanation(sweep, flags.retry_failed)), flush=True)
     _check(sweep)
     return 0
-  with alone(folder), Table(file.metric) as table:
-    sweep = Sweep(file, folder, flags.retry_failed, table)
+  with lock.owned(folder):
+    sweep = Sweep(file, folder, flags.retry_failed)
     _check(sweep)
-    table.note(f"{folder}: {summary(sweep.current(), sweep.search.count)}")
     try:
-      RUNNERS[flags.runner](sweep, flags.jobs, os.getcwd())
+      RUNNERS[flags.runner](sweep, flags.jobs)
     finally:
       sweep.write()
   return _report(sweep, shlex.join([*program(), *words]))
@@ -59,23 +57,20 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                       help="a binding that overrides the sweep file's")
   parser.add_argument("--workdir", type=os.path.expanduser,
                       help="the folder of the trials; default: runs/NAME-OF-F")
-  parser.add_argument("--runner", default="local", help="where trials run: local, slurm or ray")
+  parser.add_argument("--runner", default="local", choices=list(RUNNERS), help="where trials run")
   parser.add_argument("--jobs", type=int, help="trials at a time; default: one for two cores")
   parser.add_argument("--retry_failed", action="store_true", help="run the failed trials again")
   parser.add_argument("--explain", action="store_true",
                       help="print the trials and their commands, and run none")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   flags = parser.parse_args(argv)
-  if flags.runner not in RUNNERS:
-    raise UsageError(f"--runner={flags.runner}: no such runner.{nearest(flags.runner, RUNNERS)} "
-                     f"There are: {', '.join(RUNNERS)}")
   if flags.jobs is not None and flags.jobs < 1:
     raise UsageError(f"--jobs={flags.jobs}: must be at least 1")
   return flags
 
 
 def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
-  """Lines on the trials of a sweep: their state, their bindings and their commands."""
+  """Lines on the trials of a sweep: their state and their commands."""
   file, search = sweep.file, sweep.search
   yield (f"{sweep.folder}: {search.count} trials of {file.experiment}; the best has the "
          f"{file.best()} {file.metric}")
@@ -85,19 +80,11 @@ def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
       status = "to run"
     else:
       status = record.status + ", to resume" * (not record.is_ended(retry_failed))
-    yield f"\n{number}. {trial.id}: {status}"
-    yield from _lines(sweep, trial)
+    yield f"\n{number}. {trial.id}: {status}\n   {trial.command(sweep.trial_folder(trial.id))}"
   left = search.count - len(search.trials)
   if left and (example := search.proposed()):
-    yield f"\n{left} trials to be proposed by Optuna, each from the results of earlier ones:"
-    yield from (f"     {name} = {written!r}" for name, written in sorted(file.optuna.items()))
-    yield f"\nOne could be {example.id}:"
-    yield from _lines(sweep, example)
-
-
-def _lines(sweep: Sweep, trial: Trial) -> Iterator[str]:
-  yield from (f"     {name} = {space.gin_text(value)}" for name, value in trial.bindings.items())
-  yield f"   {trials.shell_command(trial, sweep.trial_folder(trial.id))}"
+    yield (f"\n{left} trials to be proposed by Optuna, each from the results of earlier ones. One "
+           f"could be {example.id}:\n   {example.command(sweep.trial_folder(example.id))}")
 
 
 def _check(sweep: Sweep) -> None:
@@ -110,7 +97,8 @@ def _check(sweep: Sweep) -> None:
   if process.returncode:
     lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no output"]
     reason = next((line for line in lines if line.startswith("error: ")), lines[-1])
-    raise UsageError(f"{sweep.file.experiment} rejects a trial: {reason.removeprefix('error: ')}")
+    raise UsageError(f"sweep.experiment = '{sweep.file.experiment}' rejects a trial: "
+                     f"{reason.removeprefix('error: ')}")
 
 
 def _report(sweep: Sweep, command: str) -> int:

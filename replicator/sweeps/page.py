@@ -9,9 +9,9 @@ import numpy as np
 from replicator.atomic import write_whole
 from replicator.console.formatting import format_duration
 from replicator.sweeps import space, trials
+from replicator.sweeps.progress import summary
 from replicator.sweeps.results import Setting, TrialResult, by_setting
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.table import summary
 from replicator.sweeps.trials import DONE, FAILED, PRUNED
 from replicator.workdir import charts, pages
 
@@ -39,7 +39,7 @@ def write(folder: pathlib.Path, results: Sequence[TrialResult], file: SweepFile,
     names=trials.short_names(names),
     span=(min(best), max(best)), charts=list(map(_panel, settings)), label=_label,
     reports={trial: path for trial, path in reports.items() if (folder / path).exists()},
-    short_text=space.short_text))
+    gin_text=space.gin_text))
 
 
 def _panel(setting: Setting) -> pages.Panel:
@@ -53,5 +53,5 @@ def _panel(setting: Setting) -> pages.Panel:
 def _label(bindings: space.Point) -> str:
   """`learning_rate 0.0002, latent_dim 16`; `all` without bindings."""
   short = trials.short_names(list(bindings))
-  return ", ".join(f"{short[name]} {space.short_text(value)}"
+  return ", ".join(f"{short[name]} {space.gin_text(value)}"
                    for name, value in bindings.items()) or "all"

@@ -99,7 +99,7 @@ def by_setting(results: Iterable[TrialResult], goal: str) -> list[Setting]:
                   if name != space.SEED}
       groups.setdefault(space.text_of(bindings), Setting(bindings, [])).results.append(result)
   for group in groups.values():
-    group.results.sort(key=lambda result: str(result.record.bindings.get(space.SEED)).zfill(20))
+    group.results.sort(key=lambda result: result.record.order)
   return sorted(groups.values(), key=lambda group: _rank(group.mean(), goal))
 
 

@@ -10,10 +10,10 @@ import pathlib
 import zlib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import optuna
 from optuna.storages.journal import JournalFileBackend
-from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from replicator.atomic import write_whole
@@ -89,23 +89,21 @@ class Search:
     The study is in the file `journal`, or, `in_memory`, in none.
 
     Raises:
-      UsageError: the trials are those of a `sweep.random` of an earlier version, or too many.
+      UsageError: `sweep.random` has fewer points than `sweep.trials`.
     """
     self._file, self._space = file, file.space()
     self._distributions = {name: given.in_optuna() for name, given in self._space.items()}
-    own = [trial for trial in map(self._own, results.values()) if trial]
-    known = own if file.optuna else [Trial.make(file, point) for point in points(file)]
+    known = ([trial for trial in map(self._own, results.values()) if trial] if file.optuna else
+             [Trial.make(file, point) for point in points(file)])
     self.trials = {trial.id: trial for trial in known}
-    self.count = max(file.trials or 0, len(own)) if file.optuna else len(known)
-    if file.random and not journal.exists() and not {trial.id for trial in own} <= {*self.trials}:
-      raise UsageError(f"--workdir={journal.parent}: an earlier version drew these points of "
-                       "sweep.random; end the sweep with that version, or write another --workdir")
+    self.count = max(file.trials or 0, len(known)) if file.optuna else len(known)
     ended = [trial_id for trial_id, result in results.items()
              if trial_id in self.trials and result.record.is_ended(retry_failed)]
     self._left = [trial for trial in known if trial.id not in ended]
     self._pruner = None if file.prune_after is None else optuna.pruners.MedianPruner(
         file.startup_trials, n_warmup_steps=file.prune_after)
-    self._direction = StudyDirection.MINIMIZE if file.goal == "min" else StudyDirection.MAXIMIZE
+    self._direction: Literal["minimize", "maximize"] = (
+        "minimize" if file.goal == "min" else "maximize")
     self._study = optuna.create_study(  # A study has one space and one metric.
         study_name=f"{file.metric} {trials.digest(file, file.goal, self._space)}",
         storage=None if in_memory else _storage(journal), direction=self._direction,

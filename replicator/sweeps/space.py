@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from replicator.console.formatting import format_number
 from replicator.errors import UsageError, nearest
 
 if TYPE_CHECKING:  # Only a process that makes trials needs Optuna.
@@ -125,13 +124,6 @@ def gin_text(value: Any) -> str:
 def text_of(value: Any) -> str:
   """The value as JSON, the same for equal values in every process."""
   return json.dumps(value, sort_keys=True, default=repr)
-
-
-def short_text(value: Any) -> str:
-  """The value for display: a float with four digits, a string without quotes, else JSON."""
-  if isinstance(value, float):
-    return format_number(value)
-  return value if isinstance(value, str) else text_of(value)
 
 
 def gin_files_of(value: Any) -> list[str]:

@@ -7,9 +7,7 @@ the common ones. A string that begins with @ or % is a gin reference, as in `'@a
 
 import dataclasses
 import os
-import pathlib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,7 +15,7 @@ import gin
 
 from replicator.configuration import annotations, checks, statements
 from replicator.configuration.configurables import find
-from replicator.errors import UsageError, nearest
+from replicator.errors import UsageError
 from replicator.sweeps.space import SEED, Distribution
 
 
@@ -133,7 +131,6 @@ def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
 
 def _check(file: SweepFile) -> None:
   """Raises a UsageError if the settings of a sweep do not fit each other or the disk."""
-  _check_experiment(file.experiment)
   for path in file.gin_files:
     if not os.path.isfile(path):
       raise UsageError(f"sweep.gin_files: '{path}': no such file in {os.getcwd()}")
@@ -159,16 +156,3 @@ def _check(file: SweepFile) -> None:
     raise UsageError("sweep.optuna goes by itself: leave grid, zip, random and seeds out")
   if file.prune_after is not None and not file.optuna:
     raise UsageError("sweep.prune_after: is for sweep.optuna, and there is none")
-
-
-def _check_experiment(experiment: str) -> None:
-  """Looks for the experiment's file; an import of its package might load TensorFlow."""
-  folder, _, name = experiment.replace(".", "/").rpartition("/")
-  places = [pathlib.Path(place, folder) for place in (os.getcwd(), *sys.path)]
-  if os.path.isfile(experiment) or any(
-      (place / found).exists() for place in places for found in (f"{name}.py", name)):
-    return
-  package = experiment.rpartition(".")[0]
-  near = nearest(experiment, [f"{package}.{path.stem}" for place in places if package
-                              for path in place.glob("*.py")])
-  raise UsageError(f"sweep.experiment = '{experiment}': no such module or file.{near}")

@@ -2,47 +2,55 @@
 
 The sweep asks trials to stop by files that all machines see: `stop` in the sweep's folder stops all
 trials, and kills them if it says `at once`; `stop` in a trial's folder prunes that trial.
+`python -m replicator.sweeps.trial_process FOLDER ID` runs a trial in a job of a cluster.
 """
 
+import contextlib
 import fcntl
 import os
 import pathlib
+import shlex
 import signal
+import sys
 import time
-from collections.abc import Sequence
 
 from replicator.errors import PREEMPTED_STATUS
-from replicator.processes import Child
+from replicator.processes import Child, stop_signals
 from replicator.sweeps import trials
-from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Record, Trial
+from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Record
 
 STOP, AT_ONCE = "stop", "at once"
-POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 LOCK_SECONDS = 120.0  # The longest time that a trial waits for its earlier process to save.
 _LAST_BYTES = 20_000
+# The numbers of threads of TensorFlow and of OpenMP.
+_THREADS = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"
 
 
 class Attempt:
-  """Runs a trial in `folder/trials/ID`, or resumes the one that an earlier attempt left there.
+  """Runs the trial that `folder/trials/ID` records, or resumes what an earlier attempt left there.
 
-  `folder` is the sweep's, and `cwd` is the working directory of the trial's command. The trial uses
-  the CPU cores `cores`, or else all cores of this process.
+  `folder` is the sweep's. The trial has `threads` threads, or else one for each core. Its command
+  runs in the folder `cwd`, or else in that of this process.
+
+  Raises:
+    FileNotFoundError: this machine does not see the record.
   """
 
-  def __init__(self, trial: Trial, folder: pathlib.Path, cwd: str,
-               cores: Sequence[int] | None = None):
-    self.trial = trial
-    self._folder = folder / "trials" / trial.id
-    self._stops = folder / STOP, self._folder / STOP
-    self._cwd, self._cores = cwd, cores or ()
+  def __init__(self, trial_id: str, folder: pathlib.Path, threads: int | None = None,
+               cwd: str | None = None):
+    self._folder = folder / "trials" / trial_id
+    self._stop_all, self._stop_this = folder / STOP, self._folder / STOP
+    self._cwd = cwd
+    self._environment = {name: str(threads) for name in _THREADS} if threads else {}
     self._begun = time.monotonic()
     self._child: Child | None = None
     self._is_stopping = False
     self._asked = ""  # The status to end with, once its process was asked to stop.
     self._log_begin = 0
-    self._folder.mkdir(parents=True, exist_ok=True)
-    self._record = trials.read_record(self._folder) or Record(trial.id, trial.bindings)
-    self._record.command = trials.shell_command(trial, self._folder)
+    if (record := trials.read_record(self._folder)) is None:
+      raise FileNotFoundError(f"{self._folder / trials.RECORD}: is missing on this machine")
+    self._record = record
     self._lock = (self._folder / ".lock").open("w")
 
   def poll(self) -> Record | None:
@@ -51,17 +59,20 @@ class Attempt:
       return self._try_to_start()
     if (code := self._child.process.poll()) is not None:
       return self._end(code)
-    if self._is_hurried():
-      self._child.process.kill()
-    elif not self._asked and (wish := self._wish()):
-      self._asked = wish
-      self._child.process.terminate()
+    if not self._asked:
+      self._asked = self._wish()
+      if self._asked:
+        self._child.process.terminate()
+    else:
+      with contextlib.suppress(FileNotFoundError):
+        if self._stop_all.read_text() == AT_ONCE:
+          self._child.process.kill()
     return None
 
   def run(self) -> Record:
     """Runs the trial to its end."""
     while (record := self.poll()) is None:
-      time.sleep(POLL_SECONDS)
+      time.sleep(_POLL_SECONDS)
     return record
 
   def stop(self) -> None:
@@ -69,17 +80,10 @@ class Attempt:
     self._is_stopping = True
 
   def _wish(self) -> str:
-    if self._is_stopping or self._stops[0].exists():
+    """The status that the trial is asked to end with; empty if it may go on."""
+    if self._is_stopping or self._stop_all.exists():
       return STOPPED
-    return PRUNED if self._stops[1].exists() else ""
-
-  def _is_hurried(self) -> bool:
-    if not self._asked:
-      return False
-    try:
-      return self._stops[0].read_text() == AT_ONCE
-    except FileNotFoundError:
-      return False
+    return PRUNED if self._stop_this.exists() else ""
 
   def _try_to_start(self) -> Record | None:
     if self._record.status == DONE:  # A cluster has started it again after its end.
@@ -93,20 +97,15 @@ class Attempt:
       if time.monotonic() < self._begun + LOCK_SECONDS:
         return None
       return self._write(FAILED, None, "another process still runs this trial")
-    try:
-      self._start()
-    except OSError as error:
-      return self._write(FAILED, None, f"cannot be started: {error}")
+    self._start()
     return None
 
   def _start(self) -> None:
     self._begun = time.monotonic()
-    # TensorFlow's thread pools follow the affinity; OpenMP reads a variable.
-    environment = {"OMP_NUM_THREADS": str(len(self._cores))} if self._cores else {}
     with (self._folder / trials.LOG).open("ab") as log:
       self._log_begin = log.tell()
       self._child = Child(
-          self.trial.command(self._folder), environment, cores=self._cores,
+          [sys.executable, *shlex.split(self._record.command)[1:]], self._environment,
           end_signal=signal.SIGTERM, end_status=PREEMPTED_STATUS, cwd=self._cwd, stdout=log,
           pass_fds=[self._lock.fileno()])  # The process holds the lock, even if this one dies.
     self._record.status, self._record.message = RUNNING, ""
@@ -127,7 +126,7 @@ class Attempt:
     self._record.status, self._record.exit_code = status, code
     self._record.message = message
     self._record.write(self._folder)
-    self._stops[1].unlink(missing_ok=True)
+    self._stop_this.unlink(missing_ok=True)
     self._lock.close()
     return self._record
 
@@ -137,3 +136,14 @@ class Attempt:
       log.seek(max(self._log_begin, end - _LAST_BYTES))
       lines = log.read().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+
+
+def main(folder: str, trial_id: str) -> int:
+  """Runs a trial of the sweep in `folder` to its end; returns 1 if it failed."""
+  attempt = Attempt(trial_id, pathlib.Path(folder))
+  with stop_signals(lambda number: attempt.stop()):  # A time limit, a preemption, scancel.
+    return int(attempt.run().status == FAILED)
+
+
+if __name__ == "__main__":
+  sys.exit(main(*sys.argv[1:]))

@@ -6,11 +6,9 @@ A trial's folder is its workdir. The sweep adds `trial.json` and `output.log`.
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,9 +44,9 @@ class Trial:
     program = [file.experiment] if file.experiment.endswith(".py") else ["-m", file.experiment]
     return cls(_id(file, bindings), bindings, (*program, *flags))
 
-  def command(self, workdir: str | os.PathLike) -> list[str]:
-    """The command that starts and resumes the trial in `workdir`."""
-    return [sys.executable, *self.words, f"--workdir={os.fspath(workdir)}"]
+  def command(self, workdir: pathlib.Path) -> str:
+    """The command that starts and resumes the trial in `workdir`, as typed in a shell."""
+    return shlex.join(["python", *self.words, f"--workdir={workdir}"])
 
 
 def _id(file: SweepFile, bindings: space.Point) -> str:
@@ -109,8 +107,3 @@ def read_record(folder: pathlib.Path) -> Record | None:
     return Record(**json.loads((folder / RECORD).read_text(encoding="utf-8")))
   except (OSError, ValueError, TypeError):
     return None
-
-
-def shell_command(trial: Trial, workdir: pathlib.Path) -> str:
-  """The trial's command, as typed in a shell."""
-  return shlex.join(["python", *trial.command(workdir)[1:]])

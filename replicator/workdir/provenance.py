@@ -97,8 +97,12 @@ def _version(*names: str) -> str | None:
 
 def machine() -> dict[str, Any]:
   """The host, the processor, and how many cores this process may use."""
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  return {"host": platform.node(), "processor": _processor(), "cores": cores}
+  return {"host": platform.node(), "processor": _processor(), "cores": usable_cores()}
+
+
+def usable_cores() -> int:
+  """The number of CPU cores that this process may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

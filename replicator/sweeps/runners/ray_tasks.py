@@ -14,13 +14,13 @@ from replicator.errors import first_line
 from replicator.sweeps.runners import local
 from replicator.sweeps.sweep import Sweep
 from replicator.sweeps.trial_process import Attempt
-from replicator.sweeps.trials import FAILED, STOPPED, WAITING, Trial
+from replicator.sweeps.trials import FAILED, STOPPED, WAITING
 
 _OBJECT_BYTES = 100 * 2 ** 20  # Tasks pass almost nothing; Ray would take 30 % of the memory.
 _MAX_RETRIES = 3
 
 
-def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
+def run(sweep: Sweep, jobs: int | None) -> None:
   """Runs the trials that are left, `jobs` at a time; returns when all have ended or stopped.
 
   Raises:
@@ -30,17 +30,16 @@ def run(sweep: Sweep, jobs: int | None, cwd: str) -> None:
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
   each = local.CORES
   if not ray_cluster.address():
-    jobs = jobs or local.default_jobs()
-    each = len(local.divided(local.usable_cores(), jobs)[0])
+    jobs, each = local.divided(jobs)
   # On a local cluster `jobs` trials run at a time, even if that is more than there are cores.
   ray = ray_cluster.connect("--runner=ray", num_cpus=(jobs or 1) * each,
                             object_store_memory=_OBJECT_BYTES)
   task = ray.remote(num_cpus=each, max_retries=_MAX_RETRIES)(_run_trial)
   try:
     sweep.run(
-        lambda trial, slot: functools.partial(
-            _has_ended, ray, sweep, trial.id,
-            task.remote(trial, sweep.folder.resolve(), cwd, each)),
+        lambda trial_id: functools.partial(
+            _has_ended, ray, sweep, trial_id,
+            task.remote(trial_id, sweep.folder.resolve(), each, os.getcwd())),
         # One task more than fits makes an autoscaling cluster grow.
         slots=lambda: jobs or int(ray.cluster_resources().get("CPU", 0)) // each + 1)
   finally:
@@ -60,7 +59,6 @@ def _has_ended(ray: Any, sweep: Sweep, trial_id: str, task: Any) -> bool:
   return True
 
 
-def _run_trial(trial: Trial, folder: pathlib.Path, cwd: str, count: int) -> None:
-  """Runs the trial's command on `count` cores of the machine; Ray calls it in a worker."""
-  with local.reserved_cores(count) as cores:
-    Attempt(trial, folder, cwd, cores).run()
+def _run_trial(trial_id: str, folder: pathlib.Path, threads: int, cwd: str) -> None:
+  """Runs a trial; Ray calls it in a worker."""
+  Attempt(trial_id, folder, threads, cwd).run()

@@ -3,11 +3,9 @@
 The commands wait for each other by files, so that no test depends on the speed of the machine.
 """
 
-import contextlib
 import pathlib
 import subprocess
 import sys
-import time
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -59,15 +57,6 @@ def read_until(process: subprocess.Popen, lines: set[str]) -> None:
     line = process.stdout.readline()
     assert line, f"ended before {lines}"
     lines = lines - {line.rstrip("\n")}
-
-
-def wait_until_gone(pid: int) -> None:
-  deadline = time.monotonic() + HANG_SECONDS
-  status = pathlib.Path(f"/proc/{pid}/status")
-  with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-    while "\nState:\tZ" not in status.read_text():
-      assert time.monotonic() < deadline
-      time.sleep(0.02)
 
 
 def counts_starts(folder: pathlib.Path) -> str:

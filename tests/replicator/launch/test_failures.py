@@ -7,6 +7,7 @@ import pytest
 
 from replicator import launch
 from replicator.launch import supervisor, task
+from tests.programs.processes import wait_until_gone
 from tests.replicator.launch.clusters import (
   HANG_SECONDS,
   PRELUDE,
@@ -14,7 +15,6 @@ from tests.replicator.launch.clusters import (
   read_until,
   run,
   start,
-  wait_until_gone,
 )
 
 # ---- One fails ----------------------------------------------------------------------------------
@@ -54,41 +54,11 @@ work()
     wait_until_gone(int(pid))
 
 
-def test_no_process_outlives_a_killed_launcher():
-  process = start("--workers=1", "print(os.getpid()); work()")
-  assert process.stdout is not None
-  pid = int(process.stdout.readline().removeprefix("[worker 0] "))
-  process.kill()
-  process.communicate()
-  wait_until_gone(pid)
-
-
 # ---- Parameter servers --------------------------------------------------------------------------
 
 
 def test_only_the_chief_decides():
   assert run("--workers=1 --ps=1", "if me == 'chief0': sys.exit(5)\nwork()")[0] == 5
-
-
-@pytest.mark.parametrize("end, status", [
-  ("sys.exit(42)", 42), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
-def test_a_worker_that_dies_is_started_again(end, status, tmp_path):
-  code, lines, err = run("--workers=2 --ps=1", f"""
-died, again = {str(tmp_path / "died")!r}, {str(tmp_path / "again")!r}
-if me == "worker1" and not os.path.exists(died):
-  touch(died)
-  {end}
-if me == "worker1":
-  print("again", config["task"])
-  touch(again)
-if me == "chief0":
-  wait_for(again)
-  sys.exit(0)
-work()
-""")
-  assert code == 0
-  assert lines == ["[worker 1] again {'type': 'worker', 'index': 1}"]
-  assert err == f"launch: worker 1 ended with status {status}, and was started again\n"
 
 
 @pytest.mark.parametrize("status, deaths", [(6, task.MAX_DEATHS), (2, 1)])
@@ -103,17 +73,22 @@ work()
       *[f"{line}, and was started again"] * (deaths - 1), line]
 
 
-def test_a_worker_may_die_often_in_a_long_time(monkeypatch, capfd, tmp_path):
+def test_a_worker_that_dies_is_started_again_and_may_die_often_in_a_long_time(
+    monkeypatch, capfd, tmp_path):
   monkeypatch.setattr(task, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
   monkeypatch.setattr(task, "MAX_DEATHS", 2)
-  deaths = task.MAX_DEATHS + 1
-  assert launch.launch([sys.executable, "-c", PRELUDE + counts_starts(tmp_path) + f"""
-if me == "worker0" and start <= {deaths}: sys.exit(6)
-if me == "chief0": wait_for(folder / "worker0-{deaths + 1}"); sys.exit(0)
+  assert launch.launch([sys.executable, "-c", PRELUDE + counts_starts(tmp_path) + """
+if me == "worker1" and start == 1: sys.exit(6)
+if me == "worker1" and start == 2: os.kill(os.getpid(), signal.SIGKILL)
+if me == "worker1" and start == 3: sys.exit(42)
+if me == "worker1": print("again", config["task"]); touch(folder / "again")
+if me == "chief0": wait_for(folder / "again"); sys.exit(0)
 work()
-"""], workers=1, ps=1) == 0
-  assert capfd.readouterr().err.splitlines() == [
-      "launch: worker 0 ended with status 6, and was started again"] * deaths
+"""], workers=2, ps=1) == 0
+  out, err = capfd.readouterr()
+  assert out == "[worker 1] again {'type': 'worker', 'index': 1}\n"
+  assert err.splitlines() == [f"launch: worker 1 ended with status {status}, and was started again"
+                              for status in (6, 137, 42)]
 
 
 def test_a_server_that_ends_with_0_is_not_a_failure():

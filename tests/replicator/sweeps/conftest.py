@@ -8,16 +8,17 @@ import re
 import subprocess
 import sys
 import threading
-import time
 
 import optuna
 import pytest
 
 from replicator.sweeps import command, results, trials
+from replicator.sweeps import sweep as sweep_module
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Record
 from replicator.workdir import charts
+from tests.programs.processes import wait_until
 
 TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
 ROOT = pathlib.Path(__file__).parents[3]
@@ -25,7 +26,9 @@ ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from replicator.sweeps import command
+from experiments.sweep import command
+from replicator.sweeps import sweep
+sweep.POLL_SECONDS = 0.05
 status = command.main()
 assert "tensorflow" not in sys.modules, "the sweep has loaded TensorFlow"
 sys.exit(status)
@@ -72,19 +75,13 @@ class SweepCommand:
   def start_held(self, *flags: str) -> subprocess.Popen:
     """Starts the sweep, and returns when two of its trials wait."""
     process = self.start(*flags)
-    self.wait_for(lambda: self.is_held() or process.poll() is not None)
+    wait_until(lambda: self.is_held() or process.poll() is not None)
     return process
-
-  def wait_for(self, condition, seconds=300.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-      assert time.monotonic() < deadline
-      time.sleep(0.02)
 
   def run_stopped(self, when, number: int, *flags: str) -> int:
     """Runs the sweep, sends it a signal once `when()` is true, and returns its exit status."""
     def stop():
-      self.wait_for(when)
+      wait_until(when)
       os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=stop)
@@ -127,7 +124,8 @@ def without_curves(monkeypatch):
 
 
 @pytest.fixture
-def sweep(tmp_path, capsys, without_curves):
+def sweep(tmp_path, capsys, without_curves, monkeypatch):
+  monkeypatch.setattr(sweep_module, "POLL_SECONDS", 0.05)
   return SweepCommand(tmp_path, capsys)
 
 

@@ -8,7 +8,6 @@ import math
 import optuna
 import pytest
 
-from replicator.errors import UsageError
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.search import JOURNAL, Search
 from replicator.sweeps.sweep_file import SweepFile
@@ -227,15 +226,3 @@ def test_another_space_or_metric_has_a_study_of_its_own(searches):
   searches.run(dataclasses.replace(file, metric="other"))
   assert [[trial.params["lr"] for trial in study.trials] for study in searches.studies()] == [
     [1, 2], [2, 3], [1, 2]]
-
-
-def test_random_points_of_an_earlier_version_are_refused(searches):
-  file = SweepFile("x.py", "loss", random={"lr": ("uniform", 1, 2)}, trials=2)
-  trial = Trial.make(file, {"lr": 1.234})
-  searches.add(file, trial.id, trial.bindings)
-  for _ in range(2):
-    with pytest.raises(UsageError, match="an earlier version drew these points"):
-      searches.begin(file)
-  searches.results.clear()
-  searches.run(file)
-  assert len(searches.run(dataclasses.replace(file, search_seed=1))) == 2

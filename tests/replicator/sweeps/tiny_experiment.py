@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 
+THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 KNOWN = {"lr": 1.0, "width": 1, "train.seed": 0, "train.steps": 3, "fail": 0, "hold": ""}
 
 
@@ -41,8 +42,7 @@ def run(workdir: pathlib.Path, settings: dict) -> int:
   state = workdir / "state"
   step = int(state.read_text()) if state.exists() else 0
   (workdir / "parent").write_text(str(os.getppid()))
-  print("from step", step, "on cores", sorted(os.sched_getaffinity(0)),
-        "threads", os.environ.get("OMP_NUM_THREADS"), flush=True)
+  print("from step", step, "threads", *(os.environ.get(name) for name in THREADS), flush=True)
   while step < settings["train.steps"]:
     step += 1
     while step == 3 and settings["hold"] and os.path.exists(settings["hold"]) and not asked:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import threading
 import time
 
@@ -10,14 +9,17 @@ import pytest
 
 from replicator.sweeps import trial_process, trials
 from replicator.sweeps.runners import local
-from replicator.sweeps.sweep import alone
 from replicator.sweeps.trial_process import Attempt
-from replicator.sweeps.trials import Trial
+from replicator.sweeps.trials import Record
+from replicator.workdir import lock
+from tests.programs.processes import wait_until
 
 # ---- Once and again -----------------------------------------------------------------------------
 
 
-def test_every_trial_runs_once_on_its_own_cores_and_a_second_sweep_runs_none(sweep):
+def test_every_trial_runs_once_with_its_share_of_threads_and_a_second_sweep_runs_none(
+    sweep, monkeypatch):
+  monkeypatch.setattr(local, "usable_cores", lambda: 7)
   for _ in range(2):
     assert sweep.run() == 0
     assert sweep.statuses() == ["done"] * 4
@@ -26,10 +28,8 @@ def test_every_trial_runs_once_on_its_own_cores_and_a_second_sweep_runs_none(swe
     assert [trial.state.name for trial in sweep.study().trials] == ["COMPLETE"] * 4
     (sweep.folder / "optuna.log").unlink()  # Sweeps of earlier versions have none.
   assert list(sweep.logs().values()) == [[0]] * 4
-  used = {path.read_text().partition("cores ")[2].strip()
-          for path in sweep.folder.glob("trials/*/output.log")}
-  assert used <= {f"{part} threads {len(part)}"
-                  for part in local.divided(local.usable_cores(), 2)}
+  assert {path.read_text() for path in sweep.folder.glob("trials/*/output.log")} == {
+    "from step 0 threads 3 3 3\n"}
 
 
 def test_trials_of_a_changed_file_are_added_and_the_others_stay_on_record(sweep):
@@ -44,20 +44,11 @@ def test_trials_of_a_changed_file_are_added_and_the_others_stay_on_record(sweep)
   assert len(sweep.logs()) == 4
 
 
-def test_the_cores_of_a_machine_are_divided_and_reserved_until_too_few_are_free(
-    monkeypatch, tmp_path):
-  assert local.divided([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]
-  assert local.divided([4, 7], 3) == [[4], [7], [4]]
-  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-  monkeypatch.setattr(local, "usable_cores", lambda: [0, 1, 2, 3, 4])
-  assert local.default_jobs() == 2
-  reserved = lambda: local.reserved_cores(2)
-  with reserved() as first, reserved() as second, reserved() as third:
-    assert (first, second, third) == ([0, 1], [2, 3], [0, 1])
-  with reserved() as again:
-    assert again == [0, 1]
-  monkeypatch.setattr(local, "usable_cores", lambda: [7])
-  assert local.default_jobs() == 1
+@pytest.mark.parametrize("cores, jobs, divided", [
+  (5, None, (2, 2)), (1, None, (1, 1)), (2, 3, (3, 1)), (7, 2, (2, 3))])
+def test_the_cores_of_a_machine_are_divided(cores, jobs, divided, monkeypatch):
+  monkeypatch.setattr(local, "usable_cores", lambda: cores)
+  assert local.divided(jobs) == divided
 
 
 # ---- Failures -----------------------------------------------------------------------------------
@@ -91,7 +82,11 @@ def attempt(tmp_path):
   """A function that makes an attempt at the same trial, a program of the given lines."""
   def make(lines: str) -> Attempt:
     (tmp_path / "program.py").write_text(f"import os, sys, time\n{lines}\n")
-    return Attempt(Trial("t", {}, (str(tmp_path / "program.py"),)), tmp_path, str(tmp_path))
+    folder = tmp_path / "trials" / "t"
+    folder.mkdir(parents=True, exist_ok=True)
+    record = trials.read_record(folder) or Record("t", {}, command="python program.py")
+    record.write(folder)
+    return Attempt("t", tmp_path, cwd=str(tmp_path))
   return make
 
 
@@ -176,9 +171,9 @@ def test_a_second_signal_kills_the_trials(sweep, tmp_path):
   sweep.write(experiment=str(experiment))
 
   def interrupt():
-    sweep.wait_for(lambda: list(sweep.logs().values()) == [[0], [0]])
+    wait_until(lambda: list(sweep.logs().values()) == [[0], [0]])
     os.kill(os.getpid(), signal.SIGINT)
-    sweep.wait_for((sweep.folder / trial_process.STOP).exists)
+    wait_until((sweep.folder / trial_process.STOP).exists)
     time.sleep(0.7)  # What comes sooner is the same signal.
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -189,7 +184,8 @@ def test_a_second_signal_kills_the_trials(sweep, tmp_path):
   assert sweep.statuses() == ["stopped", "stopped"]
 
 
-def test_only_one_sweep_runs_in_a_folder(sweep):
-  with alone(sweep.folder):
+def test_only_one_sweep_runs_in_a_folder(sweep, monkeypatch):
+  monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+  with lock.owned(sweep.folder):
     assert sweep.run() == 2
-  assert "another sweep runs in this folder" in sweep.err
+  assert f"--workdir={sweep.folder}: is in use by process {os.getpid()} " in sweep.err

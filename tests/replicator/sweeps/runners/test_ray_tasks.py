@@ -7,6 +7,7 @@ import types
 import pytest
 
 from replicator import ray_cluster
+from tests.programs.processes import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +21,9 @@ def test_a_trial_resumes_when_its_worker_dies_and_all_save_on_ctrl_c(sweep):
   process = sweep.write_held().start_held("--runner=ray")
   lost = min(sweep.folder.glob("trials/*"))
   os.kill(int((lost / "parent").read_text()), signal.SIGKILL)
-  sweep.wait_for(lambda: sweep.statuses().count("done") == 1 or process.poll() is not None)
+  wait_until(lambda: sweep.statuses().count("done") == 1 or process.poll() is not None)
   assert sweep.logs()[lost.name] == [0, 3] and sweep.steps(lost.name) == [1, 2, 3]
-  sweep.wait_for(lambda: sweep.is_held() or process.poll() is not None)
+  wait_until(lambda: sweep.is_held() or process.poll() is not None)
   os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
   output, _ = process.communicate()
   assert process.returncode == 42, output

@@ -5,7 +5,6 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -21,8 +20,8 @@ def cluster(tmp_path, monkeypatch):
   folder.mkdir()
   shutil.copy(HERE / "fake_sbatch.py", folder / "sbatch")
   (folder / "sbatch").chmod(0o755)
+  program(folder, "squeue", "echo 4711_1")
   monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-  monkeypatch.setattr(slurm, "POLL_SECONDS", 0.1)
   return folder
 
 
@@ -42,12 +41,9 @@ def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
   assert "#SBATCH --job-name=sweep\n" in script
   assert f"#SBATCH --output={sweep.folder}/slurm-%A_%a.out\n" in script
   assert "#SBATCH --signal=B:TERM@120\n" in script  # A trial has two minutes to save.
-  # Written down: an array may have been submitted before an update of the package.
-  command = f"-m replicator.sweeps.slurm_task {sweep.folder}"
-  assert command in script
-  assert subprocess.run([sys.executable, *command.split(), "0"]).returncode == 0
+  subprocess.run(["bash", sweep.folder / "slurm.sh"], check=True,
+                 env={**os.environ, "SLURM_ARRAY_TASK_ID": "0"})
   assert list(sweep.logs().values()) == [[0]] * 4  # It is done already.
-  program(cluster, "squeue", "echo 4711_1")
   assert sweep.run("--runner=slurm") == 2
   assert "job 4711 of this sweep is still in the queue" in sweep.err
 
