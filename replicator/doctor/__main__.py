@@ -80,8 +80,6 @@ def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, word
   print(f"{flags.experiment}: {steps} steps of {check.reference.batch_size} examples in "
         f"{precision}, against 1 replica\n(the largest relative difference of a loss, a gradient "
         f"or a variable; up to {check.tolerance:g} is rounding)", flush=True)
-  for note in check.notes:
-    print(note, flush=True)
   return _conclude(check.results(words), "trains the same however it is divided",
                    "does not train the same however it is divided")
 

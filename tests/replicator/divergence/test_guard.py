@@ -12,7 +12,7 @@ import tensorflow as tf
 import replicator
 from replicator import atomic
 from replicator.app import config
-from replicator.divergence.guard import Divergence, Guard
+from replicator.divergence.guard import Guard
 from replicator.errors import RunFailed, first_line
 from tests.programs.fragile import Fragile, numbers
 from tests.programs.logs import rows
@@ -141,26 +141,12 @@ def test_a_warning_is_given_once_for_each_log_point(tmp_path, capsys):
   assert lines == [f"warning: step {step}: loss is nan" for step in (1, 5, 9)]
 
 
-def test_a_guard_goes_on_from_its_state():
-  def after(guard: Guard) -> Guard:
-    other = Guard()
-    other.restore(json.loads(json.dumps(guard.state())))
-    return other
-
-  divergence = Divergence(3, {"loss": np.nan}, {})
-  guard = Guard()
-  assert guard.warning(divergence) == "warning: step 3: loss is nan"
-  assert after(guard).warning(divergence) is None
-  guard.at_log_point(4, {}, {})
-  assert after(guard).warning(divergence) == "warning: step 3: loss is nan"
-
-
 def test_a_failure_after_a_return_has_only_the_steps_since():
   guard = Guard()
   guard.divergence_in(1, history(loss=[1.0, 2.0]))
   assert guard.divergence_in(3, history(loss=[np.nan])).recent["loss"][:2].tolist() == [1.0, 2.0]
   assert not guard.is_sound
-  guard.restore({})  # As a rollback to step 0 does, and a checkpoint of an earlier version.
+  guard.forget()
   assert guard.is_sound
   guard.divergence_in(1, history(loss=[3.0]))
   assert guard.divergence_in(2, history(loss=[np.inf])).recent["loss"].tolist() == [3.0, np.inf]
