@@ -85,11 +85,11 @@ def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, word
 
 
 def _check_resume(main: Callable[[str], None], flags: argparse.Namespace, words: list[str]) -> int:
-  from replicator.doctor import resume_check
+  from replicator.doctor import resume_check, resume_recording
   steps = flags.steps or 6
   if flags.record:
-    hand_over(flags.record, resume_check.train(main, flags.gin_file, flags.gin_param,
-                                               flags.train_in, flags.train_until, steps))
+    hand_over(flags.record, resume_recording.record(
+        main, flags.gin_file, flags.gin_param, flags.train_in, flags.train_until, steps))
     return 0
   check = resume_check.ResumeCheck(words, flags.gin_file, flags.gin_param, steps)
   print(f"{flags.experiment}: {steps} steps, against the same run ended after step {steps // 2} "
