@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import gin
 import numpy as np
@@ -106,19 +106,18 @@ class Guard:
     if not self._recent:
       self.check_limits(list(values))
     self._recent.append(values)
-    finite = np.isfinite(np.stack(list(values.values())))  # [names, steps]
-    sizes = np.stack([series if name in self._limits else np.abs(series)
-                      for name, series in values.items()])
-    limits = np.array([[self._limits.get(name, LIMIT)] for name in values])
-    failed = ~finite | (sizes > limits)
-    self.is_sound = bool(finite[:, -1].all())
-    if not failed.any():
-      return None
-    i = int(failed.any(0).argmax())
-    offending = {name: float(series[i])
-                 for (name, series), bad in zip(values.items(), failed[:, i], strict=True) if bad}
-    return Divergence(first_step + i, offending, self._recent_until(i),
-                      self._reason(*next(iter(offending.items()))))
+    self.is_sound = all(math.isfinite(series[-1]) for series in values.values())
+    for i in range(len(next(iter(values.values())))):
+      offending = {name: float(series[i]) for name, series in values.items()
+                   if self._is_broken(name, series[i])}
+      if offending:
+        return Divergence(first_step + i, offending, self._recent_until(i),
+                          self._reason(*next(iter(offending.items()))))
+    return None
+
+  def _is_broken(self, name: str, value: float) -> bool:
+    size = value if name in self._limits else abs(value)
+    return not math.isfinite(value) or size > self._limits.get(name, LIMIT)
 
   def warning(self, divergence: Divergence) -> str | None:
     """One line about a divergence, or None if there was one since the last log point."""
@@ -152,16 +151,10 @@ class Guard:
             f"{format_number(reference)}: less than Guard.collapse = {self.collapse} of it")
     return lines
 
-  def state(self) -> dict[str, Any]:
-    """The facts that a checkpoint keeps, as JSON: a resumed run warns as the unbroken one."""
-    return {"warned": self._warned, "collapsed": sorted(self._collapsed)}
-
-  def restore(self, state: Mapping[str, Any]) -> None:
-    """Continues from a `state`, which may be empty, and forgets the steps after it."""
+  def forget(self) -> None:
+    """Forgets the steps so far, when a checkpoint was restored."""
     self._recent.clear()
     self.is_sound = True
-    self._warned = state.get("warned", False)
-    self._collapsed = set(state.get("collapsed", ()))
 
   def _reason(self, name: str, value: float) -> str:
     if not math.isfinite(value):

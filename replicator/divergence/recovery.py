@@ -87,11 +87,11 @@ class Recovery:
 
   def state(self) -> dict[str, Any]:
     """The counts that a checkpoint keeps, as JSON."""
-    return {"rollbacks": self.rollbacks, "skipped": self.skipped, "guard": self._guard.state()}
+    return {"rollbacks": self.rollbacks, "skipped": self.skipped}
 
   def restore(self, state: dict[str, Any]) -> None:
     """Continues from a `state`. A compiled step must be traced again: it contains the old draws."""
-    self._guard.restore(state.get("guard", {}))  # Checkpoints of earlier versions have none.
+    self._guard.forget()
     self._go_on(state["rollbacks"], state["skipped"])
 
   def _go_on(self, rollbacks: int, skipped: int) -> None:

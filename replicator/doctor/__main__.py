@@ -80,18 +80,16 @@ def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, word
   print(f"{flags.experiment}: {steps} steps of {check.reference.batch_size} examples in "
         f"{precision}, against 1 replica\n(the largest relative difference of a loss, a gradient "
         f"or a variable; up to {check.tolerance:g} is rounding)", flush=True)
-  for note in check.notes:
-    print(note, flush=True)
   return _conclude(check.results(words), "trains the same however it is divided",
                    "does not train the same however it is divided")
 
 
 def _check_resume(main: Callable[[str], None], flags: argparse.Namespace, words: list[str]) -> int:
-  from replicator.doctor import resume_check
+  from replicator.doctor import resume_check, resume_recording
   steps = flags.steps or 6
   if flags.record:
-    hand_over(flags.record, resume_check.train(main, flags.gin_file, flags.gin_param,
-                                               flags.train_in, flags.train_until, steps))
+    hand_over(flags.record, resume_recording.record(
+        main, flags.gin_file, flags.gin_param, flags.train_in, flags.train_until, steps))
     return 0
   check = resume_check.ResumeCheck(words, flags.gin_file, flags.gin_param, steps)
   print(f"{flags.experiment}: {steps} steps, against the same run ended after step {steps // 2} "

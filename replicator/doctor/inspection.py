@@ -41,7 +41,6 @@ class Evidence:
     self.stateful_draws: list[str] = []  # Those whose state is the operation's, in no checkpoint.
     self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
     self.clips: list[str] = []  # Clipping, or what is not linear, between tape and optimizer.
-    self.uncompared: list[str] = []  # Updates of optimizers inside a loop or a branch.
     self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.
     self._own_draws: list[tuple[str, int]] = []  # Those of `replicator.random`, with their rows.
     self._joined: dict[int, str] = {}  # Where batches are joined along axis 0, by rows in total.
@@ -74,10 +73,6 @@ class Evidence:
   def draws_for_joined_batches(self) -> list[tuple[str, str]]:
     """Draws of as many rows as batches that are joined along axis 0 have, and where these are."""
     return [(draw, self._joined[rows]) for draw, rows in self._own_draws if rows in self._joined]
-
-  def look_at_update(self, path: str) -> None:
-    """Notes an update whose gradients cannot be compared; called where it is made."""
-    _add(self.uncompared, f"{path}{graphs.place(traceback.extract_stack())}")
 
   def look_at_graph(self, graph: Any) -> None:
     """Collects random draws and calls of Python from a step's graph and the graphs it calls."""

@@ -35,12 +35,6 @@ class ReplicaCheck:
     strategy.make("mirrored", 4 * self._devices, None, self._devices)
     self.reference = self._record(1)
 
-  @property
-  def notes(self) -> list[str]:
-    """Lines on the gradients that are not compared."""
-    return [f"not compared: gradients that {update} takes inside a loop or a branch of the step; "
-            "the variables that they change are" for update in self.reference.evidence.uncompared]
-
   def record_process(self) -> ReplicaRecording:
     """Records this process's part in a cluster."""
     return self._record_with("Replicator.strategy = 'multi_worker_mirrored'",

@@ -115,10 +115,9 @@ class _ReplicaRecorder(Observer):
                      variables: list, local: list[tf.Tensor], averaged: list[tf.Tensor]
                      ) -> list[tf.Tensor]:
     """Adds an update to the `gradients` of its replica, which has made so many `updates`."""
-    path = self._evidence.path_of(optimizer)
-    if context.in_inner_graph():  # The tensors of a loop or a branch cannot be used outside it.
-      self._evidence.look_at_update(path)
+    if context.in_inner_graph():  # A loop or a branch, which several replicas refuse.
       return averaged
+    path = self._evidence.path_of(optimizer)
     updates[path] += 1
     update = f"{path}, update {updates[path]}"
     self._evidence.look_at_gradients(local)

@@ -8,15 +8,14 @@ import dataclasses
 import json
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from replicator.app import config
 from replicator.checkpoints import checkpoint
-from replicator.doctor import resume_recording
-from replicator.doctor.experiment import bound, configure, recorded_by
+from replicator.doctor.experiment import bound, recorded_by
 from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult, listed
 from replicator.errors import UsageError
@@ -191,16 +190,3 @@ class ResumeCheck:
     """Trains in new processes, from the newest step of `workdir`, until a step is saved."""
     return recorded_by([*self._words, f"--train_in={workdir}", f"--train_until={until}"],
                        2 if self._strategy == "multi_worker_mirrored" else 1)
-
-
-def train(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], workdir: str,
-          until: int, steps: int) -> ResumeRecording:
-  """Configures an experiment so that it logs and saves every step, and records it up to `until`.
-
-  Raises a UsageError as `resume_recording.record` does.
-  """
-  configure(files, params, steps, "train.steps_per_call = 1", "train.log_every = 1",
-            "train.eval_every = 0", "train.checkpoint_every = 1",
-            f"Checkpoints.keep_last = {steps}", "Checkpoints.keep_best = None",
-            "train.trackers = ()")
-  return resume_recording.record(main, workdir, until)

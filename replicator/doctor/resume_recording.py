@@ -13,7 +13,7 @@ import itertools
 import pickle
 import random as python_random
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from replicator.console import quiet
@@ -26,6 +26,7 @@ import tensorflow as tf
 import tree
 
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.doctor.experiment import configure
 from replicator.doctor.inspection import Evidence
 from replicator.errors import UsageError
 from replicator.step import variables
@@ -47,11 +48,17 @@ class ResumeRecording:
   changed: list[str] = dataclasses.field(default_factory=list)  # Paths of Python values.
 
 
-def record(main: Callable[[str], None], workdir: str, until: int) -> ResumeRecording:
-  """Runs an experiment, already configured, until step `until` is saved in `workdir`.
+def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], workdir: str,
+           until: int, steps: int) -> ResumeRecording:
+  """Trains `steps` steps of an experiment, until step `until` is saved in `workdir`.
 
-  Raises a UsageError if the experiment does not save that step, and what the experiment raises.
+  It logs and saves every step. Raises a UsageError if the experiment does not save step `until`,
+  and what the experiment raises.
   """
+  configure(files, params, steps, "train.steps_per_call = 1", "train.log_every = 1",
+            "train.eval_every = 0", "train.checkpoint_every = 1",
+            f"Checkpoints.keep_last = {steps}", "Checkpoints.keep_best = None",
+            "train.trackers = ()")
   recorder = _ResumeRecorder(until)
   with observed_by(recorder):
     main(workdir)

@@ -20,28 +20,21 @@ def unsafe(graph: Any) -> list[str]:
 
   It is empty if oneDNN does not compute them: in float64, on other devices, or if it is off.
   """
-  if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" or _has_accelerators():
+  is_cpu = all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
+  if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" or not is_cpu:
     return []
   found = list(operations(graph))
-  kernels = [operation.outputs[0].shape for operation in found
-             if operation.type == "Conv2DBackpropFilter" and _is_unsafe(operation)]
+  differentiated = [operation.outputs[0].shape for operation in found
+                    if operation.type == "Conv2DBackpropFilter"]
   return list(dict.fromkeys(
       f"a convolution with the kernel {list(operation.inputs[1].shape)}"
       f"{place(operation.traceback)}" for operation in found
-      if operation.type == "Conv2D" and operation.inputs[1].shape in kernels
-      and _is_strided(operation)))
+      if operation.type == "Conv2D" and _is_unsafe(operation)
+      and operation.inputs[1].shape in differentiated))
 
 
-def _is_unsafe(operation: tf.Operation) -> bool:
-  gradient = operation.outputs[0]
-  return (_is_strided(operation) and gradient.dtype != tf.float64
-          and gradient.shape.is_fully_defined() and gradient.shape[:2] == [1, 1]
-          and gradient.shape[2] < _FEWEST_CHANNELS)
-
-
-def _is_strided(operation: tf.Operation) -> bool:
-  return max(operation.get_attr("strides")) > 1
-
-
-def _has_accelerators() -> bool:
-  return any(device.device_type != "CPU" for device in tf.config.list_physical_devices())
+def _is_unsafe(convolution: tf.Operation) -> bool:
+  kernel = convolution.inputs[1]
+  return (max(convolution.get_attr("strides")) > 1 and kernel.dtype != tf.float64
+          and kernel.shape.is_fully_defined() and kernel.shape[:2] == [1, 1]
+          and kernel.shape[2] < _FEWEST_CHANNELS)

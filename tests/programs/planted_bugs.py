@@ -4,8 +4,6 @@
       --gin_param="Regression.bug = 'local_batch_norm'" --workdir=DIR
 """
 
-from collections.abc import Iterator
-
 import gin
 import keras
 import numpy as np
@@ -26,25 +24,6 @@ class Points:
     phase = tf.cast(index, keras.config.floatx()) / 10
     x = tf.sin(phase * tf.range(1, WIDTH + 1, dtype=phase.dtype))
     return {"x": x, "y": tf.reduce_sum(tf.square(x), keepdims=True)}
-
-
-def unseeded_points(context: replicator.InputContext) -> tf.data.Dataset:
-  """An input function whose examples differ from process to process."""
-  def batches() -> Iterator[dict[str, np.ndarray]]:
-    generator = np.random.default_rng()
-    while True:
-      x = generator.standard_normal([context.batch_size, WIDTH]).astype(keras.config.floatx())
-      yield {"x": x, "y": np.square(x).sum(1, keepdims=True)}
-
-  spec = lambda width: tf.TensorSpec([context.batch_size, width], keras.config.floatx())
-  return tf.data.Dataset.from_generator(
-      batches, output_signature={"x": spec(WIDTH), "y": spec(1)})
-
-
-@gin.configurable
-def inputs(bug: str = "") -> replicator.training.inputs.Inputs:
-  """The examples, with one bug: 'unseeded', or none."""
-  return unseeded_points if bug == "unseeded" else Points()
 
 
 def own_variable(shape: list[int]) -> tf.Variable:
@@ -126,7 +105,7 @@ class Regression(tf.Module):
 
 def main(workdir: str) -> Regression:
   """Trains."""
-  return replicator.train(Regression, inputs(), workdir=workdir)
+  return replicator.train(Regression, Points(), workdir=workdir)
 
 
 if __name__ == "__main__":

@@ -42,21 +42,17 @@ class Network:
 
 
 NETWORKS = {
-    # The numbers by which NCCL 2.29.7 chooses its algorithms: src/graph/topo.h and tuning.cc of
-    # NVIDIA/nccl, with the hop and the launch of a ring in the protocol of large messages. PCIe 3.0
-    # x16; the 12 links of an A100, 20 GB/s each; InfiniBand HDR, 200 Gbit/s, a hop of any network.
+    # The numbers by which NCCL 2.29.7 chooses its algorithms.
     "pcie": Network(12e9, 5.7e-6, 8.4e-6),
     "nvlink": Network(240e9, 3.4e-6, 8.4e-6),
     "infiniband": Network(25e9, 14e-6, 8.4e-6),
-    # The rate of the line. A message through the kernel's TCP takes 26 us one way at 10 Gbit/s:
-    # community.rti.com, "Network performance", TCP, Connext 6.1.1, 32 to 256 bytes, the median.
+    # The rate of the line, and a message through the kernel's TCP.
     "10gbe": Network(1.25e9, 26e-6, 8.4e-6),
     "100gbe": Network(12.5e9, 26e-6, 8.4e-6),
-    # TPU v3: 1e11 bytes/s a link and direction, used in both directions of one axis at a time; a
-    # hop takes about 1 us. "How to Scale Your Model", jax-ml.github.io/scaling-book/tpus.
+    # TPU v3: 1e11 bytes/s a link and direction, used in both directions of one axis at a time.
     "ici": Network(2e11, 1e-6, shape=TORUS),
 }
-"""Networks by name. Every replica has a port of its own; docs/guide/scaling.md has the links."""
+"""Networks by name. Every replica has a port of its own; docs/guide/scaling.md has the sources."""
 
 
 def transfer_seconds(transfer: "Transfer", replicas: int, network: Network) -> float:

@@ -5,6 +5,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -64,43 +65,30 @@ def test_no_iterator_is_left_to_the_collector(tmp_path):
 # ---- What a failure leaves ----------------------------------------------------------------------
 
 
-class Alone:
-  """The only process of a run."""
-
-  worker_id, num_pipelines = 0, 1
-
-
-@pytest.mark.parametrize("batches, files", [
-    (np.arange(6.0).reshape(3, 2), {"batch": [2.0, 3.0]}),
-    ({"pair": (np.arange(3.0), -np.arange(3.0))}, {"pair.0": 1.0, "pair.1": -1.0}),
-    (None, None)])
-def test_a_failure_says_which_data_came_after_the_skipped_ones(batches, files, tmp_path):
-  recovery = Recovery(Guard(), Alone(), tmp_path, {"seed": 0, "global_batch_size": 4})
+@pytest.mark.parametrize("worker, workers, batches, files", [
+    (0, 1, np.arange(6.0).reshape(3, 2), {"batch": [2.0, 3.0]}),
+    (0, 1, {"pair": (np.arange(3.0), -np.arange(3.0))}, {"pair.0": 1.0, "pair.1": -1.0}),
+    (0, 1, None, None),
+    (0, 2, np.arange(3.0), {"batch": 1.0}),
+    (1, 2, np.arange(3.0), {"batch": 1.0})])
+def test_a_failure_leaves_the_batch_of_every_worker_and_which_data_it_was(
+    worker, workers, batches, files, tmp_path):
+  replicator = types.SimpleNamespace(worker_id=worker, num_pipelines=workers)
+  recovery = Recovery(Guard(), replicator, tmp_path, {"seed": 0, "global_batch_size": 4})
   recovery.rollbacks, recovery.skipped = 2, 3
   with pytest.raises(Diverged):
     recovery.check(4, history(loss=[1.0, np.inf, 1.0]), batches, pytest.fail)
   folder = tmp_path / "failures" / "step-00000006-rollback-2"
-  facts = json.loads((folder / "failure.json").read_text())
-  assert facts["data_positions"] == (files and [32, 36])  # The ninth batch.
-  assert (facts["rollbacks"], facts["offending"]) == (2, {"loss": "Infinity"})
-  assert (folder / "batch.npz").exists() == (files is not None)
+  batch = "batch.npz" if workers == 1 else f"batch-worker-{worker}.npz"
+  assert {path.name for path in folder.iterdir()} == {
+      *([batch] if files else []), *(["failure.json"] if worker == 0 else [])}
+  if worker == 0:
+    facts = json.loads((folder / "failure.json").read_text())
+    assert facts["data_positions"] == (files and [32, 36])  # The ninth batch.
+    assert (facts["rollbacks"], facts["offending"]) == (2, {"loss": "Infinity"})
   if files:
-    with np.load(folder / "batch.npz") as batch:
-      assert {name: batch[name].tolist() for name in batch.files} == files
-
-
-@pytest.mark.parametrize("worker, files", [(0, {"batch-worker-0.npz", "failure.json"}),
-                                           (1, {"batch-worker-1.npz"})])
-def test_each_worker_leaves_its_part_of_the_failed_batch_beside_the_others(worker, files, tmp_path):
-  class Worker:
-    """One of two processes."""
-    worker_id, num_pipelines = worker, 2
-
-  recovery = Recovery(Guard(), Worker(), tmp_path, {"seed": 0, "global_batch_size": 4})
-  with pytest.raises(Diverged, match="step 6: loss is nan; its batch and numbers are in"):
-    recovery.check(5, history(loss=[np.nan]), {"x": np.arange(2.0)}, pytest.fail)
-  folder = tmp_path / "failures" / "step-00000006"
-  assert {path.name for path in folder.iterdir()} == files
+    with np.load(folder / batch) as found:
+      assert {name: found[name].tolist() for name in found.files} == files
 
 
 # ---- Roll back ----------------------------------------------------------------------------------
@@ -158,18 +146,13 @@ def test_a_rolled_back_run_resumes_exactly(steps, rolled_back, tmp_path):
   assert np.isfinite(step.weights.numpy()).all()
 
 
-class Hopeless(tf.Module):
-  """Is infinite at its second step, whatever the draws."""
-
-  def __call__(self):
-    return {"loss": 1.0 / (1.0 - tf.cast(replicator.step_number(), tf.float32))}
-
-
 def test_a_run_that_fails_again_and_again_is_stopped(tmp_path, capsys):
+  # It is infinite at its second step, whatever the draws.
+  step = lambda: {"loss": 1.0 / (1.0 - tf.cast(replicator.step_number(), tf.float32))}
   with pytest.raises(RunFailed, match=(
       r"^step 2: loss is inf after 2 rollbacks; its numbers are in .*step-00000002-rollback-2; the "
       "last good checkpoint is of step 0")):
-    train(tmp_path, ROLL_BACK, "Guard.max_rollbacks = 2", step=Hopeless, inputs=None)
+    train(tmp_path, ROLL_BACK, "Guard.max_rollbacks = 2", step=lambda: step, inputs=None)
   assert capsys.readouterr().out.count("rolled back to step 0") == 2
   assert sorted(path.name for path in (tmp_path / "failures").iterdir()) == [
       "step-00000002", "step-00000002-rollback-1", "step-00000002-rollback-2"]

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from replicator.doctor import replica_check
+from replicator.doctor import diagnosis, replica_check
+from replicator.doctor.inspection import Evidence
+from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import CheckResult
 from tests.programs import planted_bugs
 
@@ -26,3 +28,12 @@ def largest(row: CheckResult) -> float:
 def quantities(kind: str, step: int = 1, **values) -> dict:
   return {(step, kind, name.replace("__", ": ")): np.asarray(value)
           for name, value in values.items()}
+
+
+def cause(one: dict, changes: dict, seen: Evidence | None = None, parts: int = 2,
+          microbatches: bool = False) -> str:
+  """The likely cause of `changes` to the quantities of `parts` replicas or micro-batches."""
+  reference = ReplicaRecording(one, True, 8, seen or Evidence(lambda: None))
+  other = one | changes
+  first = diagnosis.compare(one, other, 1e-9)[1]
+  return diagnosis.Case(reference, other, first, parts, microbatches, 1e-9).cause()

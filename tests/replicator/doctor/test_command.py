@@ -13,7 +13,7 @@ import tensorflow as tf
 from replicator import UsageError
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import replica_check
-from replicator.doctor.verdict import AGREES, FAILED, SKIPPED, CheckResult
+from replicator.doctor.verdict import AGREES
 from tests.programs import planted_bugs
 from tests.replicator.doctor.checks import SMALL, planted
 
@@ -40,53 +40,15 @@ def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every
   assert done.stderr == ""
 
 
-class Check:
-  """A check whose rows are known."""
-
-  tolerance, notes, reference = 1e-9, ("not compared: a",), types.SimpleNamespace(batch_size=8)
-
-  def __init__(self, rows):
-    self.rows, self.arguments = rows, ()
-
-  def __call__(self, *arguments):
-    self.arguments = arguments
-    return self
-
-  def record_process(self):
-    return types.SimpleNamespace(quantities={(1, "loss", "a"): 1.0}, is_chief=True)
-
-  def prepare(self):
-    pass
-
-  def results(self, words):
-    return (CheckResult("row", verdict, "") for verdict in self.rows)
-
-
-@pytest.mark.parametrize("verdicts, status, conclusion", [
-    ([AGREES, SKIPPED], 0, "This step trains the same however it is divided."),
-    ([AGREES, FAILED], 1, "This step does not train the same however it is divided.")])
-def test_the_status_says_whether_a_step_trains_the_same(verdicts, status, conclusion, monkeypatch,
-                                                       capsys):
-  monkeypatch.setattr(doctor, "load", lambda experiment: None)
-  check = Check(verdicts)
-  monkeypatch.setattr(replica_check, "ReplicaCheck", check)
-  monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-  assert doctor.main(["--experiment=x"]) == status
-  title, _, note, *_, last = capsys.readouterr().out.splitlines()
-  assert title == "x: 5 steps of 8 examples in float64, against 1 replica"
-  assert (note, last) == ("not compared: a", conclusion)
-  assert check.arguments == (None, [], [], 5, "float64")
-  assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"  # Every machine has CPUs to divide.
-
-
 def test_a_process_of_a_cluster_records_and_prints_nothing(monkeypatch, capsys, tmp_path):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
-  check = Check([])
-  monkeypatch.setattr(replica_check, "ReplicaCheck", check)
+  monkeypatch.setattr(replica_check.ReplicaCheck, "record_process", lambda check:
+                      types.SimpleNamespace(check={**vars(check)}, is_chief=True))
   assert doctor.main(["--experiment=x", "--gin_file=f.gin", "--gin_param=a.b = 1", "--steps=3",
                       "--precision=float32", f"--record={tmp_path / 'recording'}"]) == 0
-  assert check.arguments == (None, ["f.gin"], ["a.b = 1"], 3, "float32")
-  assert pickle.loads((tmp_path / "recording").read_bytes()) == {(1, "loss", "a"): 1.0}
+  assert pickle.loads((tmp_path / "recording").read_bytes()).check == {
+      "_main": None, "_files": ["f.gin"], "_params": ["a.b = 1", "train.precision = 'float32'"],
+      "_steps": 3, "_precision": "float32", "tolerance": 1e-3}
   assert capsys.readouterr().out == ""
 
 
@@ -113,11 +75,17 @@ def examine_planted(monkeypatch, capsys):
   every_row = replica_check.ReplicaCheck.results
 
   def first_row(self, words):
-    yield next(every_row(self))
+    yield next(every_row(self, words))
   return run
 
 
-def test_the_status_is_1_where_something_differs(examine_planted):
+def test_the_status_says_whether_a_step_trains_the_same(examine_planted, monkeypatch):
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+  status, printed = examine_planted()
+  title, *_, last = printed.splitlines()
+  assert (status, last) == (0, "This step trains the same however it is divided.")
+  assert title == "x: 1 steps of 8 examples in float64, against 1 replica"
+  assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"  # Every machine has CPUs to divide.
   status, printed = examine_planted(f"--gin_param={planted('sum')}")
   assert status == 1
   assert "likely cause: a loss summed instead of averaged" in printed

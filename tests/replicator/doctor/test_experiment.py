@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -10,21 +11,20 @@ from replicator.doctor.verdict import CheckResult, listed
 from replicator.errors import UsageError
 
 
-@pytest.fixture
-def started(monkeypatch):
-  """The commands that were started, which end with what stands in `status`, `out` and `err`."""
-  done = {"status": 0, "out": "", "err": "", "commands": []}
+def recorded_by(monkeypatch, workers=1, status=0, out="", err=""):
+  """The recording of processes that end so, and the command that started them."""
+  started = []
 
   def run(command, **options):
     *words, record = command
-    done["commands"].append(words)
-    path = record.removeprefix("--record=")
+    started.extend(words)
     for is_chief in (True, False):
-      experiment.hand_over(path, {"is_chief": is_chief}, is_chief)
-    return subprocess.CompletedProcess(command, done["status"], done["out"], done["err"])
+      experiment.hand_over(record.removeprefix("--record="),
+                           types.SimpleNamespace(is_chief=is_chief))
+    return subprocess.CompletedProcess(command, status, out, err)
 
   monkeypatch.setattr(experiment.subprocess, "run", run)
-  return done
+  return experiment.recorded_by(["--steps=3"], workers), started
 
 
 DOCTOR = [sys.executable, "-m", "replicator.doctor", "--steps=3"]
@@ -32,20 +32,18 @@ DOCTOR = [sys.executable, "-m", "replicator.doctor", "--steps=3"]
 
 @pytest.mark.parametrize("workers, launcher", [
     (1, []), (2, [sys.executable, "-m", "replicator.launch", "--workers=2", "--"])])
-def test_several_processes_are_launched(workers, launcher, started):
-  started["out"] = "error: of a process that ended well"
-  assert experiment.recorded_by(["--steps=3"], workers) == {"is_chief": True}
-  assert started["commands"] == [[*launcher, *DOCTOR]]
+def test_several_processes_are_launched_and_the_chief_hands_over(workers, launcher, monkeypatch):
+  found, started = recorded_by(monkeypatch, workers, out="error: of a process that ended well")
+  assert found.is_chief and started == [*launcher, *DOCTOR]
 
 
 @pytest.mark.parametrize("out, err, message", [
     ("step 1\n[worker 0] error: of one\n[worker 1] error: of two\n", "error: last\n", "of one"),
     ("step 1\nstep 2\n", "gone\n", "step 1"), ("", "error: of Python\n", "of Python"),
     ("", "", "no output")])
-def test_a_process_that_fails_is_its_first_error(out, err, message, started):
-  started.update(status=1, out=out, err=err)
+def test_a_process_that_fails_is_its_first_error(out, err, message, monkeypatch):
   with pytest.raises(UsageError) as failed:
-    experiment.recorded_by(["--steps=3"])
+    recorded_by(monkeypatch, 1, 1, out, err)
   assert str(failed.value) == message
 
 

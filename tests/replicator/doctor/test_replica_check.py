@@ -33,7 +33,7 @@ def test_an_experiment_that_cannot_be_examined_says_why():
 NORM = replicator.GlobalBatchNorm()
 
 
-def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **seen):
+def rows(recordings: dict, step=lambda: None, words=None, **seen):
   """The table of a step whose loss `a` is known, by replicas and micro-batches, or its values."""
   check = replica_check.ReplicaCheck(lambda workdir: None, [], [])
   evidence = inspection.Evidence(step)
@@ -46,24 +46,28 @@ def rows(recordings: dict, step=lambda: None, devices: int = 1, words=None, **se
     found = next(found) if hasattr(found, "__next__") else found
     values = found if isinstance(found, dict) else quantities("loss", a=found)
     return ReplicaRecording(values, True, 8, evidence)
-  check._record, check._devices, check.reference = record, devices, record(1)
+  check._record, check._devices, check.reference = record, 1 if words else 2, record(1)
   return list(check.results(words))
 
 
 def test_the_statistics_of_micro_batches_are_not_compared_with_those_of_the_full_batch():
   step, in_parts = lambda: NORM, {(1, 2): 2.0, (2, 2): 2.0}
-  *_, row = rows(in_parts, step, microbatched=True)
+  *_, row, _ = rows(in_parts, step, microbatched=True)
   assert row.verdict == AGREES and row.notes[0].startswith("compared on 2 replicas with 2 micro")
-  *_, row = rows({**in_parts, (2, 2): 2.5}, step, microbatched=True)
+  *_, row, _ = rows({**in_parts, (2, 2): 2.5}, step, microbatched=True)
   assert row.verdict == DIFFERS and "each replica has its own" in row.notes[2]
-  *_, row = rows(in_parts, microbatched=True)
+  *_, row, _ = rows(in_parts, microbatched=True)
   assert row.verdict == DIFFERS and "a sum over replicas" in row.notes[1]
 
 
 def test_each_row_has_its_own_replicas():
   # A clipping that changes nothing is no difference.
-  assert [(row.check, row.verdict) for row in rows({(4, 1): 1.5}, clips=["tf.clip_by_norm"])] == [
-      ("2 replicas", AGREES), ("4 replicas", DIFFERS), ("2 micro-batches", SKIPPED)]
+  found = rows({(4, 1): 1.5}, clips=["tf.clip_by_norm"])
+  assert [(row.check, row.verdict) for row in found] == [
+      ("2 replicas", AGREES), ("4 replicas", DIFFERS), ("2 micro-batches", SKIPPED),
+      ("2 processes", SKIPPED)]
+  assert found[2].detail == "the step does not call replicator.microbatch"
+  assert found[3].detail == "Replicator.devices_per_replica works in one process"
   assert "exactly 1/4" in rows({(4, 1): 0.25})[1].notes[1]
 
 
@@ -76,7 +80,7 @@ def test_weights_that_differ_are_no_proof_that_the_step_draws():
 
 
 def test_a_variant_that_is_refused_says_so_in_one_line():
-  two, four, _ = rows({(2, 1): UsageError("step.py:3: no such\nIn call to train"),
+  two, four, *_ = rows({(2, 1): UsageError("step.py:3: no such\nIn call to train"),
                        (4, 1): UsageError("train.global_batch_size = 6: does not divide by the 4")})
   assert (two.verdict, two.detail, two.notes) == (FAILED, "step.py:3: no such", ())
   assert (four.verdict, four.detail[-8:]) == (SKIPPED, "by the 4")
@@ -87,15 +91,8 @@ def test_a_variant_that_is_refused_says_so_in_one_line():
 def test_two_processes_are_compared_by_what_their_chief_recorded(monkeypatch):
   def recorded_by(words, workers):
     assert (words, workers) == (["--experiment=x"], 2)
-    return quantities("loss", a=2.0)
+    return ReplicaRecording(quantities("loss", a=2.0), True, 8, inspection.Evidence(lambda: None))
   monkeypatch.setattr(replica_check, "recorded_by", recorded_by)
   row = rows({}, words=["--experiment=x"])[3]
   assert (row.check, row.verdict) == ("2 processes", DIFFERS)
   assert "a sum over replicas: the loss 'a' is exactly 2 times as large" in row.notes[1]
-
-
-def test_a_replica_of_several_devices_has_no_second_process():
-  row = rows({}, devices=2, words=["--experiment=x"])[-1]
-  assert (row.check, row.verdict) == ("2 processes", SKIPPED)
-  assert row.detail == "Replicator.devices_per_replica works in one process"
-  assert len(rows({})) == len(rows({}, devices=2)) == 3

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import replicator
 from replicator.doctor import __main__ as doctor
-from replicator.doctor import resume_check
+from replicator.doctor import resume_check, resume_recording
 from replicator.doctor.inspection import Evidence
 from replicator.doctor.resume_check import Mismatch, Trajectory, cause_after, cause_before
 from replicator.doctor.resume_recording import ResumeRecording
@@ -111,7 +111,7 @@ def rows(restored, without_curves, monkeypatch):
   def examine(*params: str, main=planted_bugs.main) -> list[CheckResult]:
     params = ("train.global_batch_size = 8", *params)
     monkeypatch.setattr(
-        resume_check.ResumeCheck, "_train", lambda check, workdir, until: resume_check.train(
+        resume_check.ResumeCheck, "_train", lambda check, workdir, until: resume_recording.record(
             main, [], params, str(workdir), until, 4))
     return list(resume_check.ResumeCheck([], [], params, 4).results())
   return examine
@@ -150,6 +150,16 @@ class CountedPoints(planted_bugs.Points):
     return super().load(self.position.assign_add(1) % self.size)
 
 
+class UnseededPoints(planted_bugs.Points):
+  """Examples that no other object of this class has."""
+
+  def __init__(self):
+    self.shift = np.float32(np.random.default_rng().normal())
+
+  def load(self, index):
+    return tf.nest.map_structure(lambda x: x + self.shift, super().load(index))
+
+
 def trains(make_step, source=planted_bugs.Points, before_call=None):
   return lambda workdir: replicator.train(make_step, source(), before_call=before_call,
                                           workdir=workdir)
@@ -164,13 +174,11 @@ def test_a_sound_step_resumes_exactly(rows):
   assert after.detail.startswith("steps 3 to 4: ")
 
 
-@pytest.mark.slow
-def test_a_layer_that_freezes_in_between_resumes_exactly(rows):
-  def freeze(step, number):
-    step.network.layers[0].trainable = number < 1
-
-  before, after = rows(main=trains(planted_bugs.Regression, before_call=freeze))
-  assert (before.verdict, after.verdict) == (AGREES, AGREES)
+def test_an_input_that_differs_from_process_to_process_is_found(rows):
+  step = lambda batch: {"loss": tf.reduce_mean(batch["x"])}
+  before, = rows(main=trains(lambda: step, UnseededPoints))
+  assert before.verdict == DIFFERS
+  assert "the input: each process gets another batch at step 1" in before.notes[1]
 
 
 def test_an_input_that_ignores_its_position_is_found(rows):
@@ -216,18 +224,17 @@ def test_what_cannot_be_proved_is_a_single_error_line(words, message, capsys, re
 
 
 @pytest.mark.usefixtures("restored")
-@pytest.mark.parametrize(("verdicts", "status", "conclusion"), [
-    ([AGREES, AGREES], 0, "This step resumes exactly."),
-    ([AGREES, DIFFERS], 1, "This step does not resume exactly.")])
-def test_the_status_says_whether_a_step_resumes(verdicts, status, conclusion, monkeypatch, capsys):
+def test_the_status_says_whether_a_step_resumes(monkeypatch, capsys):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
-  monkeypatch.setattr(resume_check.ResumeCheck, "results",
-                      lambda check: (CheckResult("row", verdict, "") for verdict in verdicts))
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-  assert doctor.main(["--experiment=x", "--check_resume"]) == status
-  title, *_, last = capsys.readouterr().out.splitlines()
-  assert title.startswith("x: 6 steps, against the same run ended after step 3 and resumed in a ")
-  assert last == conclusion
+  for status, verdict, words in [(0, AGREES, "resumes exactly"),
+                                 (1, DIFFERS, "does not resume exactly")]:
+    rows = [CheckResult("row", AGREES, ""), CheckResult("row", verdict, "")]
+    monkeypatch.setattr(resume_check.ResumeCheck, "results", lambda check, rows=rows: iter(rows))
+    assert doctor.main(["--experiment=x", "--check_resume"]) == status
+    title, *_, last = capsys.readouterr().out.splitlines()
+    assert title.startswith("x: 6 steps, against the same run ended after step 3 and resumed in a ")
+    assert last == f"This step {words}."
   assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"  # It resumes where it trains.
 
 
@@ -235,7 +242,7 @@ def test_the_status_says_whether_a_step_resumes(verdicts, status, conclusion, mo
 def test_a_process_of_the_proof_trains_as_the_command_line_says(monkeypatch, capsys, tmp_path):
   calls, recorded = [], recording()
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
-  monkeypatch.setattr(resume_check, "train",
+  monkeypatch.setattr(resume_recording, "record",
                       lambda *arguments: calls.append(arguments) or recorded)
   assert doctor.main(["--experiment=x", "--check_resume", "--gin_param=a.b = 1", "--steps=4",
                       "--precision=float64", "--train_in=run", "--train_until=2",
@@ -266,8 +273,8 @@ def test_two_processes_resume_exactly_with_what_each_replica_has_on_purpose():
 
 @pytest.mark.slow
 def test_a_bug_of_a_new_process_is_found_and_named():
-  status, printed = check("inputs.bug = 'unseeded'")
+  status, printed = check("Regression.bug = 'unseeded'")
   assert status == 1
   assert "in a new process DIFFERS steps 1 to 2" in printed
-  assert "likely cause: the input: each process gets another batch at step 1" in printed
+  assert "likely cause: two processes with the same seed differ" in printed
   assert printed.endswith("This step does not resume exactly. ")

@@ -3,6 +3,7 @@
 import collections
 import itertools
 import random
+import types
 
 import keras
 import numpy as np
@@ -10,9 +11,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator.doctor import resume_check
 from replicator.doctor.inspection import Evidence
-from replicator.doctor.resume_recording import python_state
+from replicator.doctor.resume_recording import python_state, record
 from replicator.errors import UsageError
 
 
@@ -33,25 +33,29 @@ class Step(tf.Module):
     self.fixed = 3
 
 
-def advance(step: Step) -> None:
-  step.count += 1
-  step.seen["last"][0] += 1
-  step.generator.normal()
-  next(step.numbers)
-  next(step.drawn)
-  step.queue[0] += 1
-  step.pyrandom.random()
-  step.variable.assign_add(1)
+def changed(root, change) -> list[str]:
+  before = python_state("", root)
+  assert python_state("", root) == before
+  change()
+  after = python_state("", root)
+  return [path for path, digest in before.items() if after.get(path, digest) != digest]
 
 
 def test_python_values_that_change_are_found_and_no_others():
   step = Step()
   next(step.drawn)
-  before = python_state("", step)
-  assert python_state("", step) == before
-  advance(step)
-  after = python_state("", step)
-  found = {path.partition(".")[0] for path in before if after[path] != before[path]}
+
+  def change():
+    step.count += 1
+    step.seen["last"][0] += 1
+    step.generator.normal()
+    next(step.numbers)
+    next(step.drawn)
+    step.queue[0] += 1
+    step.pyrandom.random()
+    step.variable.assign_add(1)
+
+  found = {path.partition(".")[0] for path in changed(step, change)}
   assert found == {"count", "seen", "generator", "numbers", "drawn", "queue", "pyrandom"}
 
 
@@ -62,24 +66,16 @@ def test_what_is_too_large_is_data_and_no_state():
 
 
 def test_a_generator_that_has_ended_differs():
-  step = Step()
-  step.few = (i for i in range(1))
+  step = types.SimpleNamespace(few=(i for i in range(1)))
   next(step.few)
-  before = python_state("", step)
-  assert next(step.few, None) is None
-  after = python_state("", step)
-  assert after["few.position"] != before["few.position"]
+  assert changed(step, lambda: next(step.few, None)) == ["few.position"]
 
 
 _calls = {"made": 0}
 
 
 def test_the_globals_of_a_plain_function_are_recorded():
-  step = lambda batch: _calls
-  before = python_state("", step)
-  _calls["made"] += 1
-  after = python_state("", step)
-  assert [path for path in before if after[path] != before[path]] == ["_calls.made"]
+  assert changed(lambda batch: _calls, lambda: _calls.update(made=1)) == ["_calls.made"]
 
 
 @pytest.mark.usefixtures("restored", "without_curves")
@@ -94,7 +90,7 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
   def main(workdir):
     replicator.train(lambda: lambda: {"loss": 0.0}, before_call=before_call, workdir=workdir)
 
-  assert resume_check.train(main, [], [], str(tmp_path), 3, 4).changed == [
+  assert record(main, [], [], str(tmp_path), 3, 4).changed == [
       "before_call.calls.length", "the generator of np.random", "the generator of random"]
 
 
@@ -102,10 +98,9 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
 def test_what_does_not_save_the_step_cannot_be_resumed(tmp_path):
   main = lambda workdir: replicator.train(lambda: lambda: {"loss": np.nan}, workdir=workdir)
   with pytest.raises(UsageError, match="the experiment ended before step 2"):
-    resume_check.train(main, [], ["Guard.action = 'warn'", "train.steps = 1"],
-                       str(tmp_path / "short"), 2, 4)
+    record(main, [], ["Guard.action = 'warn'", "train.steps = 1"], str(tmp_path / "short"), 2, 4)
   with pytest.raises(UsageError, match="step 2 was not saved, because its numbers are not finite"):
-    resume_check.train(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2, 4)
+    record(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2, 4)
 
 
 def test_draws_with_a_state_of_their_own_and_python_code_are_seen():

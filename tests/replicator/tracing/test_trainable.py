@@ -13,7 +13,6 @@ from replicator import Replicator, wrap_optimizer
 from replicator.app import config
 from replicator.step.variables import variables_of
 from replicator.tracing.trainable import Trainable
-from replicator.training.scalars import RunningMeans
 from replicator.training.training_function import TrainingFunction
 from tests.programs.logs import rows
 
@@ -138,13 +137,3 @@ def test_a_resumed_run_is_as_frozen_as_the_other(tmp_path):
   assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
   assert moved(values(whole), values(parts)) == set()
   assert Trainable(parts).flags() == Trainable(whole).flags()
-
-
-def test_a_scalar_that_is_not_always_logged_is_the_mean_of_its_steps():
-  means = RunningMeans({"sums": {"a": 1.0}, "count": 1})  # Saved by an earlier version.
-  means.add({"a": np.array([2.0]), "b": np.array([4.0])})
-  means = RunningMeans(json.loads(json.dumps(means.state())))
-  means.add({"b": np.array([6.0, 8.0])})
-  assert means.take() == {"a": 1.5, "b": 6.0}
-  means.add({"b": np.array([1.0])})
-  assert means.take() == {"b": 1.0}

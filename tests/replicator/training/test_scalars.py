@@ -30,3 +30,6 @@ def test_means_go_on_from_their_state():
   resumed.add({"a": np.array([6.0])})
   assert resumed.take() == {"a": 3.0}
   assert means.take() == {"a": 1.5}  # It has its own.
+  old = RunningMeans({"sums": {"a": 1.0}, "count": 1})  # Saved by an earlier version.
+  old.add({"a": np.array([2.0])})
+  assert old.take() == {"a": 1.5}
