@@ -50,10 +50,9 @@ def test_equal_copies_have_not_parted(mirrored, variables):
 def test_a_copy_that_parted_is_found_alone(path, mirrored, variables):
   copy = copies_of(variables[path])[1]
   before = copy.read_value()
-  flat = tf.reshape(before, [-1])
-  first = flat[:1] + (1 if before.dtype.is_integer else tf.cast(0.5, before.dtype))
-  changed = tf.reshape(tf.concat([first, flat[1:]], 0), before.shape)
-  for other in (changed, -before, tf.reverse(before, [0])):
+  first = np.zeros(before.shape)
+  first.flat[0] = 1
+  for other in (before + tf.cast(first, before.dtype), -before, tf.reverse(before, [0])):
     copy.assign(other)
     found = parted(variables, mirrored)
     copy.assign(before)
