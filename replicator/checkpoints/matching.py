@@ -92,12 +92,3 @@ def _weights(names: Names, network: str) -> dict[str, str]:
 def _network(path: str) -> str:
   """The network that a weight with this path in a checkpoint belongs to."""
   return path.rpartition("/")[0]
-
-
-def names_by_order(here: Names, values: Iterable[str]) -> Names:
-  """Names for a checkpoint of an earlier version, which has none, by path.
-
-  They are those of this step where a network, or its averages, has as many variables.
-  """
-  now, then = (collections.Counter(map(_network, paths)) for paths in (here, values))
-  return {path: name for path, name in here.items() if then[_network(path)] == now[_network(path)]}
