@@ -193,11 +193,6 @@ def test_an_input_function_knows_its_part():
   np.testing.assert_array_equal(parts, [[[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]])
 
 
-def test_an_input_function_is_skipped_to_its_step():
-  np.testing.assert_array_equal(read(counting, 2, first_step=3, global_batch_size=2),
-                                [[6, 7], [8, 9]])
-
-
 def test_batches_of_another_size_are_refused():
   context = InputContext(8, num_input_pipelines=2, num_replicas_in_sync=2)
   numbers = tf.data.Dataset.range(100)
