@@ -171,9 +171,9 @@ class Checkpoints:
            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
     """The folder, the facts and the values of a checkpoint.
 
-    It is that of a step, the best one by `keep_best`, or the newest good one. If `named`, the
-    values are those that have a name; or all, if an earlier version saved them without names.
-    Raises a UsageError if there is no such checkpoint, or it is corrupt.
+    It is that of a step, the best one by `keep_best`, or the newest good one. If `named`, only the
+    values that have a name are read. Raises a UsageError if there is no such checkpoint, or it is
+    corrupt.
     """
     number = self._best() if step == "best" else step
     while True:
@@ -182,7 +182,7 @@ class Checkpoints:
         raise UsageError(f"{self._folder}: holds no checkpoint")
       folder, facts = found
       try:
-        return folder, facts, _read_bundle(folder, facts.get("names") if named else None)
+        return folder, facts, _read_bundle(folder, facts.get("names", ()) if named else None)
       except (OSError, tf.errors.OpError):
         if folder.exists():
           raise

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from replicator.checkpoints.names import is_average, weight_of
+from replicator.checkpoints.names import AVERAGE
 from replicator.checkpoints.snapshot import Snapshot
 from replicator.errors import UsageError
 
@@ -38,7 +38,7 @@ class Match:
 
   def counts(self) -> dict[str, tuple[int, int]]:
     """The number of weights that are taken of each network, and of all that it has here."""
-    weights = [path for path, name in self.here.items() if not is_average(name)]
+    weights = [path for path, name in self.here.items() if not name.startswith(AVERAGE)]
     everything = collections.Counter(map(_network, weights))
     taken = collections.Counter(_network(path) for path in weights if path in self.taken)
     return {network: (count, everything[network]) for network, count in taken.items()}
@@ -70,33 +70,25 @@ def match(networks: Iterable[str], variables: Mapping[str, Any], here: Names, sa
         found.taken[path] = others[name]
     found.left |= {name: "is only in the other run" for name in others if name not in mine}
   weights = {here[path]: path_there for path, path_there in found.taken.items()}
-  averages = {name: path for path, name in there.items() if is_average(name)}
+  paths_there = {name: path for path, name in there.items()}
   for path, name in here.items():
-    if is_average(name) and weight_of(name) in weights:
-      found.taken[path] = averages.get(name, weights[weight_of(name)])
+    weight = name.removeprefix(AVERAGE)
+    if weight != name and weight in weights:
+      found.taken[path] = paths_there.get(name, weights[weight])
   return found
 
 
 def networks_in(names: Names) -> set[str]:
   """The networks whose weights have names."""
-  return {_network(path) for path, name in names.items() if not is_average(name)}
+  return {_network(path) for path, name in names.items() if not name.startswith(AVERAGE)}
 
 
 def _weights(names: Names, network: str) -> dict[str, str]:
   """The paths of the weights of a network, by name."""
   return {name: path for path, name in names.items()
-          if _network(path) == network and not is_average(name)}
+          if _network(path) == network and not name.startswith(AVERAGE)}
 
 
 def _network(path: str) -> str:
   """The network that a weight with this path in a checkpoint belongs to."""
   return path.rpartition("/")[0]
-
-
-def names_by_order(here: Names, values: Iterable[str]) -> Names:
-  """Names for a checkpoint of an earlier version, which has none, by path.
-
-  They are those of this step where a network, or its averages, has as many variables.
-  """
-  now, then = (collections.Counter(map(_network, paths)) for paths in (here, values))
-  return {path: name for path, name in here.items() if then[_network(path)] == now[_network(path)]}

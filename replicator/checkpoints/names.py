@@ -13,7 +13,7 @@ from replicator.internals.keras_internals import sublayers_of
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
 
-_AVERAGE = "average of "
+AVERAGE = "average of "  # The name of a moving average begins so, and goes on as its weight's.
 _HOLDERS = (keras.layers.Layer, keras.Variable, list, tuple, dict)  # They may lead there.
 
 
@@ -79,7 +79,7 @@ def names_of(step: Any) -> dict[str, str]:
     if optimizer.averages:
       for average, variable in zip(optimizer.averages, optimizer.variables_updated, strict=True):
         if id(variable.value) in names:
-          names[id(average.value)] = _AVERAGE + names[id(variable.value)]
+          names[id(average.value)] = AVERAGE + names[id(variable.value)]
   return {path: names[id(v)] for path, v in variables_of(step).items() if id(v) in names}
 
 
@@ -89,16 +89,6 @@ def others_of(step: Any) -> list[str]:
   optimizers = tuple(f"{path}/" for path, _ in held_by(step, (Optimizer,)))
   return list(dict.fromkeys(path.partition("/")[0] for path in variables_of(step)
                             if path not in named and not path.startswith(optimizers)))
-
-
-def is_average(name: str) -> bool:
-  """Whether a name is that of the moving average of a weight."""
-  return name.startswith(_AVERAGE)
-
-
-def weight_of(name: str) -> str:
-  """The name of the weight itself, given that of the weight or of its average."""
-  return name.removeprefix(_AVERAGE)
 
 
 def joined(*parts: str) -> str:

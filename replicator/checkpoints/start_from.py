@@ -15,7 +15,7 @@ import tensorflow as tf
 from replicator import atomic
 from replicator.checkpoints import names as naming
 from replicator.checkpoints.checkpoint import Checkpoints, steps_of
-from replicator.checkpoints.matching import match, names_by_order, networks_in
+from replicator.checkpoints.matching import match, networks_in
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.collectives import collectives
 from replicator.configuration import differences
@@ -78,14 +78,12 @@ class StartFrom:
 
     Raises:
       UsageError: there is no such run, checkpoint, network or layer; nothing in the checkpoint
-        fits the step, or something that is to be frozen does not; or the run is this one.
+        fits the step, or something that is to be frozen does not.
     """
     networks = naming.networks_of(step)
     frozen = self._freeze(networks)
     if context.run.is_loaded:  # The step gets a checkpoint of its own run; the other may be gone.
       return Origin()
-    if self._run.resolve() == workdir.resolve():
-      raise self._error("is the workdir of this run; write that of another one")
     if steps_of(workdir / "checkpoints"):
       return self._resumed(workdir)
     if not steps_of(self._run / "checkpoints"):
@@ -116,7 +114,7 @@ class StartFrom:
     folder, facts, values = self._read(step, replicator)
     variables, here = variables_of(step), naming.names_of(step)
     saved = Snapshot(values, facts["by_replica"])
-    there = facts["names"] if "names" in facts else names_by_order(here, values)
+    there = facts.get("names", {})
     others = networks_in(there)
     for name in self._networks or ():
       if name not in others:

@@ -1,4 +1,4 @@
-"""The chief: the one process of a run that evaluates, records, and shows the progress."""
+"""The chief: the one process of a run that records, and shows the progress."""
 
 import dataclasses
 import pathlib
@@ -35,21 +35,20 @@ class Evaluation:
 
 
 class Chief:
-  """Evaluates, writes the workdir, and shows the progress, from entry to exit.
+  """Writes the workdir, and shows the progress, from entry to exit.
 
   `note`, `doing` and `show` are those of `Progress`. The `trackers` get what is logged, up to the
   step that is settled.
   """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
-               evaluate: Callable[[int], Evaluation] | None, trackers: Sequence[Tracker] = ()):
+               trackers: Sequence[Tracker] = ()):
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
     self._progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self.note, self.doing, self.show = (
         self._progress.note, self._progress.doing, self._progress.update)
     self._report = LiveReport(self._record, self.note)
     self._trackers = Followers(trackers, workdir, first_step or -1, self.note)
-    self._evaluate = evaluate
 
   def __enter__(self) -> "Chief":
     self._progress.__enter__()
@@ -63,11 +62,8 @@ class Chief:
     for line in run_summary.lines(self._record.facts, data, networks):
       self.note(line)
 
-  def evaluate(self, step: int) -> dict[str, float]:
-    """Evaluates, draws the picture, and returns the scalars by the names they are logged under."""
-    if self._evaluate is None:
-      return {}
-    found = self._evaluate(step)
+  def evaluated(self, step: int, found: Evaluation) -> dict[str, float]:
+    """Keeps the picture, and returns the scalars by the names they are logged under."""
     if found.method and self._record.note("evaluation", found.method):
       self.note(f"evaluation: {found.method}")
     if found.axes:
@@ -126,25 +122,13 @@ class Chief:
 
 
 class SilentChief:
-  """The chief as the other workers have it: evaluates where all workers do, and records nothing.
-
-  All methods of `Chief` may be called.
-  """
-
-  def __init__(self, evaluate: Callable[[int], Evaluation] | None):
-    self._evaluate = evaluate
+  """The chief as the other workers have it: it has all methods of `Chief`, and records nothing."""
 
   def __enter__(self) -> "SilentChief":
     return self
 
   def __exit__(self, *error: Any) -> None:
     pass
-
-  def evaluate(self, step: int) -> dict[str, float]:
-    """Computes this worker's part of an evaluation; returns no scalars."""
-    if self._evaluate is not None:
-      self._evaluate(step)
-    return {}
 
   def __getattr__(self, name: str) -> Callable[..., Any]:
     return lambda *arguments, **keywords: None

@@ -35,7 +35,7 @@ from replicator.errors import Preempted, RunFailed, chain_of
 from replicator.step import context as step_context
 from replicator.strategies.distributed_evaluation import Dealer
 from replicator.trackers.tracker import Tracker
-from replicator.training.chief import Chief, Evaluation, SilentChief
+from replicator.training.chief import Chief, SilentChief
 from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
@@ -85,14 +85,14 @@ class Loop:
     self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples())
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)
-    evaluate = self._evaluate if training.evaluate else None
+    is_chief = replicator.worker_id == 0
+    self._evaluate = training.evaluate if is_chief or all_evaluate else None
     self._chief: Chief | SilentChief = (
-        Chief(workdir, facts, self._state.step, evaluate, trackers) if replicator.worker_id == 0
-        else SilentChief(evaluate if all_evaluate else None))
+        Chief(workdir, facts, self._state.step, trackers) if is_chief else SilentChief())
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
     self._data_wait = DataWait()
-    self._batches = stream(None, training.input_context)
+    self._stream = stream(None, training.input_context)
 
   def run(self, ready: Callable[[], None]) -> None:
     """Trains up to the last step; calls `ready` when signals may come.
@@ -119,7 +119,7 @@ class Loop:
         self._chief.finish(error)
         raise
       finally:
-        self._batches.close()
+        self._stream.close()
       self._chief.finish()
 
   def _say_stopping(self, line: str) -> None:
@@ -141,10 +141,10 @@ class Loop:
       self._chief.note(f"resumed at step {state.step}")
     if replicator.servers:
       self._chief.note(replicator.servers.describe())
-    function, iterator = self._from_here()
+    self._begin_here()
     if state.step == 0:
       if self._is_traced_early():
-        iterator = self._trace(function, iterator)
+        self._trace()
       self._doing("evaluating")
       self._at_boundary()
       # Several workers agree in the first call.
@@ -155,21 +155,21 @@ class Loop:
     started = time.monotonic() - state.seconds
     while True:
       try:
-        return self._train(function, iterator, stop, started)
+        return self._train(stop, started)
       except Diverged as diverged:
         line = state.roll_back(diverged)
         self._chief.roll_back(state.step, line)
-        function, iterator = self._from_here()
+        self._begin_here()
 
-  def _from_here(self) -> tuple[TrainingFunction, Iterator]:
-    """The function that trains from the present step on, and its batches."""
+  def _begin_here(self) -> None:
+    """Makes the function that trains from the present step on, and its batches."""
     training, steps_per_call = self._training, self._schedule.steps_per_call
-    function = TrainingFunction(training.replicator, training.step, steps_per_call,
-                                self._guard.signals, self._observer)
-    self._batches.close()
-    self._batches = stream(training.inputs, training.input_context,
-                           self._state.step + self._recovery.skipped, steps_per_call)
-    return function, self._batches
+    self._function = TrainingFunction(training.replicator, training.step, steps_per_call,
+                                      self._guard.signals, self._observer)
+    self._stream.close()
+    self._stream = stream(training.inputs, training.input_context,
+                          self._state.step + self._recovery.skipped, steps_per_call)
+    self._batches: Iterator = self._stream
 
   def _is_traced_early(self) -> bool:
     """Whether an evaluation comes before the step is traced, and the trace can come before it."""
@@ -177,35 +177,34 @@ class Loop:
     return bool(training.evaluate and self._schedule.eval_every) and not (
         training.before_call or training.replicator.is_async or tf.config.functions_run_eagerly())
 
-  def _trace(self, function: TrainingFunction, iterator: Iterator) -> Iterator:
-    """Refuses what cannot train, before an evaluation takes minutes; returns the same batches."""
+  def _trace(self) -> None:
+    """Refuses what cannot train, before an evaluation takes minutes."""
     self._doing("preparing the first batch")
-    first = next(iterator)
+    first = next(self._batches)
+    self._batches = itertools.chain([first], self._batches)
     self._doing("compiling the step")
-    names = function.trace(first)
-    for warning in function.warnings():
+    names = self._function.trace(first)
+    for warning in self._function.warnings():
       self._chief.note(warning)
-    self._checkpoints.check_complete(function.variables())
+    self._checkpoints.check_complete(self._function.variables())
     self._checkpoints.retention.check_logged(names, evaluated=False)
     self._guard.check_limits(names)
     operative.check_scopes()
-    return itertools.chain([first], iterator)
 
-  def _train(self, function: TrainingFunction, iterator: Iterator, stop: StopSignal,
-             started: float) -> None:
-    state, training, steps_per_call = self._state, self._training, self._schedule.steps_per_call
+  def _train(self, stop: StopSignal, started: float) -> None:
+    state, training, function = self._state, self._training, self._function
     running: collections.deque[tuple] = collections.deque()
     while state.step < self._schedule.steps:
       self._doing("preparing the first batch")
       begun = time.monotonic()
-      batch = next(iterator)
+      batch = next(self._batches)
       waited = time.monotonic() - begun
       self._observer.batch(state.step, batch)
       if training.before_call:
         training.before_call(training.step, state.step)
       self._doing("compiling the step")
       running.append((state.step, batch, function(state.step, batch, stop.received)))
-      state.step += steps_per_call
+      state.step += self._schedule.steps_per_call
       all_done = self._schedule.is_boundary(state.step) or stop.received or not self._was_called
       while running and (all_done or len(running) > training.replicator.max_running):
         first_step, batch, result = running.popleft()
@@ -218,7 +217,7 @@ class Loop:
       if training.inputs is not None:
         self._data_wait.add(waited, now - begun)
       if not self._was_called:
-        self._after_first_call(function)
+        self._after_first_call()
       for warning in function.warnings() if all_done else ():
         self._chief.note(warning)
       self._at_boundary()
@@ -237,9 +236,13 @@ class Loop:
           state.step, scalars, getattr(self._training.step, "may_collapse", {})):
         self._chief.note(warning)
       scalars = {**scalars, **(self._rates.now() if self._rates else {}), **data_wait}
-    if s.due(s.eval_every, state.step) and (found := chief.evaluate(state.step)):
-      self._checkpoints.retention.check_logged(list(found), evaluated=True)
-      scalars = {**scalars, **found}
+    if s.due(s.eval_every, state.step) and self._evaluate:
+      with step_context.entered(tf.constant(state.step, tf.int64)) as here:
+        here.dealer = self._dealer
+        evaluation = self._evaluate(self._training.step)
+      if found := chief.evaluated(state.step, evaluation):
+        self._checkpoints.retention.check_logged(list(found), evaluated=True)
+        scalars = {**scalars, **found}
     chief.log(state.step, state.seconds, scalars)
     if state.step and s.due(s.checkpoint_every, state.step):
       if self._guard.is_sound:
@@ -250,14 +253,6 @@ class Loop:
     chief.settle(self._checkpoints.written)
     if state.step and (s.due(s.eval_every, state.step) or s.due(s.checkpoint_every, state.step)):
       chief.report()
-
-  def _evaluate(self, step: int) -> Evaluation:
-    """Evaluates after step `step`, with the help of all replicas."""
-    evaluate = self._training.evaluate
-    assert evaluate is not None
-    with step_context.entered(tf.constant(step, tf.int64)) as here:
-      here.dealer = self._dealer
-      return evaluate(self._training.step)
 
   def _save(self, scalars: dict[str, float]) -> None:
     self._state.save(scalars)
@@ -276,11 +271,11 @@ class Loop:
     self._checkpoints.wait()
     raise Preempted(state.step)
 
-  def _after_first_call(self, function: TrainingFunction) -> None:
+  def _after_first_call(self) -> None:
     self._doing("")
     self._was_called = True
     if not tf.config.functions_run_eagerly():
-      self._checkpoints.check_complete(function.variables())
-      self._checkpoints.check_copies(function.assigned_at)
+      self._checkpoints.check_complete(self._function.variables())
+      self._checkpoints.check_copies(self._function.assigned_at)
     self._chief.write_config(
         evaluated=self._training.evaluate is None or self._schedule.eval_every > 0)

@@ -18,9 +18,10 @@ MIRRORED_4 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 4"]
 CENTRAL_2 = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
 
 
-def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None):
+def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None,
+          before_call=None):
   config.parse([], [*SMALL, *bindings])
-  return replicator.train(step, inputs, evaluate, workdir=str(workdir))
+  return replicator.train(step, inputs, evaluate, before_call, workdir=str(workdir))
 
 
 def values(step) -> dict[str, np.ndarray]:

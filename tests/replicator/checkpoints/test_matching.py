@@ -31,14 +31,12 @@ def content(folder: pathlib.Path) -> dict[pathlib.Path, bytes]:
   return {path: path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()}
 
 
-@pytest.mark.parametrize("bindings", [
-    ["TwoNetworks.critic_width = 2", *MIRRORED_2],
-    ["TwoNetworks.optimizer = @sgd", "sgd.learning_rate = 0.1"]], ids=["shape", "optimizer"])
-def test_a_step_that_differs_from_the_saved_one_is_an_error(bindings, workdir):
+def test_a_step_that_differs_from_the_saved_one_is_an_error(workdir):
   before = content(workdir)
   with pytest.raises(UsageError, match=r"step-00000005: \d+ variables do not fit this step: "
                                        r"'.* another --workdir, or --allow_partial_restore\n"):
-    train(workdir, "train.steps = 10", *bindings, inputs=Points())
+    train(workdir, "train.steps = 10", "TwoNetworks.critic_width = 2", *MIRRORED_2,
+          inputs=Points())
   assert content(workdir) == before
 
 
@@ -55,9 +53,6 @@ def test_what_does_not_fit_is_named(tmp_path):
       "'new' is not in the checkpoint, 'shape' was float32 [1] and is float32 [2], 1 more; use")):
     checkpoints.restore()
   assert other.count.numpy() == 0.0
-  other.type = tf.Variable(1.0)
-  with pytest.raises(UsageError, match=re.escape("3 variables do not fit") + ".*2]; use the conf"):
-    Checkpoints(tmp_path, other).restore()
 
 
 def test_a_partial_restore_is_loud(tmp_path, capfd):
@@ -107,19 +102,10 @@ class Forgetful(tf.Module):
     return {"value": self.use(hidden.deref())}
 
 
-def read(v):
-  return v + 1.0
-
-
-def assign(v):
-  v.assign_add(1.0)
-  return tf.constant(0.0)
-
-
 @pytest.mark.parametrize("use, bindings", [
-    (read, MIRRORED_2), (assign, CENTRAL_2), (assign, ["train.steps_per_call = 5"]),
-    (read, ["train.checkpoint_every = 0"])],  # A stop saves all the same.
-    ids=["mirrored", "central", "steps_per_call", "no checkpoints"])
+    (lambda v: v + 1.0, [*MIRRORED_2, "train.checkpoint_every = 0"]),  # A stop saves all the same.
+    (lambda v: v.assign_add(1.0), [*CENTRAL_2, "train.steps_per_call = 5"])],
+    ids=["read", "assigned"])
 def test_a_variable_that_a_restart_would_lose_is_an_error(use, bindings, tmp_path):
   with pytest.raises(UsageError, match=r"not reached through its attributes, such as '.*lost"):
     train(tmp_path, "train.steps = 10", *bindings, step=lambda: Forgetful(use))

@@ -55,15 +55,6 @@ def test_the_attributes_count_and_not_the_order_and_averages_begin_at_the_weight
       "encoder": "is not in the other run", "critic": "is only in the other run"}
 
 
-def test_a_checkpoint_without_names_is_taken_by_order_if_the_networks_are_alike(tmp_path):
-  step = Longer(late=False)
-  source = save(step, tmp_path / "source", names_too=False)
-  assert begin(source, like := Longer(late=False)).facts["not_taken"] == {}
-  assert equal(held(like), held(step)) == held(step).keys()
-  with pytest.raises(UsageError, match="nothing of it fits"):
-    begin(source, Longer(), networks=None)
-
-
 def test_many_lines_are_shortened_in_the_console_alone(tmp_path):
   class Wide(tf.Module):
     def __init__(self, width):

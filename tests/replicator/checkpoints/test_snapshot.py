@@ -53,7 +53,9 @@ def test_each_replica_gets_its_own_back(aggregation, tmp_path):
     (AGGREGATIONS.SUM, tf.int64, [5], 2, [5, 0]),
     (AGGREGATIONS.MEAN, tf.float64, [3, 4], 4, [3.5] * 4),
     (AGGREGATIONS.ONLY_FIRST_REPLICA, tf.float64, [3, 4], 4, [3] * 4),
-    (AGGREGATIONS.NONE, tf.float64, [3], 2, [3] * 2)])
+    (AGGREGATIONS.MEAN, tf.float64, [0.1] * 3, 2, [0.1] * 2),  # Their mean is another number.
+    (AGGREGATIONS.NONE, tf.float64, [3], 2, [3] * 2),
+    (AGGREGATIONS.NONE, tf.float64, [3, 3], 4, [3] * 4)])
 def test_on_another_number_of_replicas_the_aggregation_decides(
     aggregation, dtype, values, count, expected, tmp_path):
   assert moved(tmp_path, aggregation, dtype, values, count) == expected

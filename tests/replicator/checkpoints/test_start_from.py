@@ -203,8 +203,6 @@ def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
 @pytest.mark.parametrize(("settings", "line"), [
     ({"run": "/none"}, "train.start_from = '/none': holds no checkpoint; write the workdir of a "
                        "run that has saved one"),
-    ({"workdir": "{run}"}, "train.start_from = '{run}': is the workdir of this run; write that of "
-                           "another one"),
     ({"step": 5}, "{run}/checkpoints: has no checkpoint of step 5; write one of the steps 2, 4, 6"),
     ({"networks": ["critics"]}, "StartFrom.networks: the step has no network 'critics'. Did you "
                                 "mean 'critic'? Its networks are critic, generator"),
@@ -221,10 +219,9 @@ def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
     ({"networks": []}, "train.start_from = '{run}': nothing of it fits the networks of this run: "
                        "StartFrom.networks names none")])
 def test_a_mistake_is_one_line(settings, line, source):
-  given = {"run": source, "workdir": pathlib.Path("none"), **settings}
-  workdir = pathlib.Path(str(given.pop("workdir")).format(run=source))
+  given = {"run": source, **settings}
   with pytest.raises(UsageError) as error:
-    begin(given.pop("run"), TwoNetworks(), workdir, **given)
+    begin(given.pop("run"), TwoNetworks(), **given)
   assert str(error.value) == line.format(run=source)
 
 

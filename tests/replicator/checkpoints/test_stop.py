@@ -8,15 +8,13 @@ import time
 
 import pytest
 
-import replicator
 from replicator import Evaluation, atomic
-from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted
 from replicator.training import preemption
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
-from tests.replicator.checkpoints.runs import SMALL, train
+from tests.replicator.checkpoints.runs import train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
@@ -38,9 +36,8 @@ def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
     if step == 4:
       os.kill(os.getpid(), signal.SIGTERM)
 
-  config.parse([], [*SMALL, "train.steps = 10"])
   with pytest.raises(Preempted, match="stopped at step 5, which is saved"):
-    replicator.train(Counter, before_call=ask, workdir=str(tmp_path))
+    train(tmp_path, "train.steps = 10", step=Counter, before_call=ask)
   saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
   assert saved["scalars"] == {"count": 3.0, "number": 2.0, "replica": 0.0}
   assert saved["loop"]["window"]["sums"] == {}

@@ -9,11 +9,10 @@ import tensorflow as tf
 
 import replicator
 from replicator import UsageError, random
-from replicator.app import config
 from replicator.step.variables import variables_of
 from tests.programs.logs import rows
 from tests.programs.two_networks import Points
-from tests.replicator.training.runs import MIRRORED_2, SMALL, column, make_function, train
+from tests.replicator.training.runs import MIRRORED_2, column, make_function, train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
@@ -73,9 +72,9 @@ def test_the_log_says_which_share_of_the_time_waited_for_data(of_data, of_step, 
     return tf.data.Dataset.range(100).map(lambda s: tf.ensure_shape(
         tf.numpy_function(slept, [tf.fill([8], s)], tf.int64), [8]))
 
-  config.parse([], [*SMALL, "train.steps = 10", "train.log_every = 5"])
-  replicator.train(lambda: lambda x: {"x": tf.reduce_max(x)}, slow, workdir=str(tmp_path),
-                   before_call=lambda *call: time.sleep(of_step))
+  train(tmp_path, "train.steps = 10", "train.log_every = 5", inputs=slow,
+        step=lambda: lambda x: {"x": tf.reduce_max(x)},
+        before_call=lambda *call: time.sleep(of_step))
   share = column(tmp_path, "data_wait")[10]
   assert (share > 0.5) == bool(of_data)
   assert "step 10/10" in (line := capsys.readouterr().out) and f"data wait {share:.0%}" in line

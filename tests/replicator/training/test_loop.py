@@ -23,7 +23,7 @@ from replicator.training import chief
 from tests.programs.counter import Counter
 from tests.programs.logs import rows, timed_rows
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate
-from tests.replicator.training.runs import MIRRORED_2, SMALL, column, make_function, train
+from tests.replicator.training.runs import MIRRORED_2, column, make_function, train
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
@@ -106,10 +106,9 @@ def test_a_step_is_traced_after_its_first_before_call_and_evaluated_before(tmp_p
       return {"rate": tf.constant(self.rate)}
 
   seen = []
-  config.parse([], [*SMALL, "train.steps = 1", "train.eval_every = 1"])
-  replicator.train(Given, evaluate=lambda step: seen.append(step.rate) or Evaluation({}),
-                   before_call=lambda step, number: setattr(step, "rate", 0.5),
-                   workdir=str(tmp_path))
+  train(tmp_path, "train.steps = 1", "train.eval_every = 1", step=Given,
+        evaluate=lambda step: seen.append(step.rate) or Evaluation({}),
+        before_call=lambda step, number: setattr(step, "rate", 0.5))
   assert column(tmp_path, "rate") == {1: 0.5} and seen == [None, 0.5]
 
 
@@ -140,30 +139,31 @@ def test_a_fault_of_the_disk_of_the_data_is_not_one_of_the_workdir(tmp_path):
         raise UsageError(f"{index}.jpg cannot be read ({os.strerror(errno.EIO)})")
       return {"x": tf.ensure_shape(tf.numpy_function(read, [index], tf.float32), [])}
 
-  config.parse([], [*SMALL, "train.steps = 1"])
   with pytest.raises(tf.errors.OpError) as error:
-    replicator.train(lambda: lambda batch: {"x": tf.reduce_mean(batch["x"])}, Torn(),
-                     workdir=str(tmp_path))
+    train(tmp_path, "train.steps = 1", inputs=Torn(),
+          step=lambda: lambda batch: {"x": tf.reduce_mean(batch["x"])})
   assert str(chain_of(error.value)[-1]).endswith(".jpg cannot be read (Input/output error)")
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_path, monkeypatch):
-  failed = threading.Event()
+  went_on, failed = threading.Event(), threading.Event()
 
   def full(*arguments):
+    assert went_on.wait(timeout=60)  # The loop does not wait for it.
     failed.set()
     raise OSError(errno.ENOSPC, "No space left on device")
 
   def before_call(step, number):
-    if number >= 20:
+    if number > 20:
+      went_on.set()
       failed.wait(timeout=60)
       time.sleep(0.02)
 
   monkeypatch.setattr(checkpoint, "_write_bundle", full)
-  config.parse([], [*SMALL, "train.steps = 40", "train.checkpoint_every = 20"])
   with pytest.raises(RunFailed, match="step-00000020: could not be saved"):
-    replicator.train(Counter, before_call=before_call, workdir=str(tmp_path))
-  assert 20 <= rows(tmp_path)[-1]["step"] < 40
+    train(tmp_path, "train.steps = 40", "train.checkpoint_every = 20", step=Counter,
+          before_call=before_call)
+  assert 20 < rows(tmp_path)[-1]["step"] < 40
 
 
 # ---- The strategy does not change the training --------------------------------------------------
@@ -228,9 +228,8 @@ class Assigned(tf.Module):
 
 def test_before_every_call_variables_can_be_assigned_also_in_a_resumed_run(tmp_path):
   for steps in (4, 6):
-    config.parse([], [*SMALL, f"train.steps = {steps}", "train.steps_per_call = 2",
-                      "train.log_every = 2", "train.checkpoint_every = 2", *MIRRORED_2])
-    replicator.train(Assigned, before_call=Assigned.assign, workdir=str(tmp_path))
+    train(tmp_path, f"train.steps = {steps}", "train.steps_per_call = 2", "train.log_every = 2",
+          "train.checkpoint_every = 2", *MIRRORED_2, step=Assigned, before_call=Assigned.assign)
   assert column(tmp_path, "value") == {2: 10.0, 4: 12.0, 6: 14.0}
   assert set(column(tmp_path, "share").values()) == {4}
 
@@ -241,8 +240,8 @@ def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(chief, "Progress",
                       functools.partial(Progress, clock=lambda: 1000.0 * len(calls)))
   for steps in (2, 4):
-    config.parse([], [*SMALL, f"train.steps = {steps}", "train.checkpoint_every = 2"])
-    replicator.train(Assigned, before_call=lambda *call: calls.append(call), workdir=str(tmp_path))
+    train(tmp_path, f"train.steps = {steps}", "train.checkpoint_every = 2", step=Assigned,
+          before_call=lambda *call: calls.append(call))
   assert {step: seconds // 1000 for step, seconds in column(tmp_path, "seconds").items()} == {
       1: 1, 2: 2, 3: 3, 4: 4}
   assert "step 3/4  0.001 steps/s" in capsys.readouterr().out  # Only its own steps count.

@@ -1,18 +1,14 @@
 """A signal at any moment of a run: it is saved, and its status is 42; once it is done, 0."""
 
-import contextlib
 import itertools
-import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from replicator import launch
 from replicator.checkpoints import checkpoint
 from replicator.training import preemption
 from tests.programs.logs import rows
@@ -67,66 +63,36 @@ def test_ctrl_c_once_more_interrupts_from_a_second_later_on():
   assert said == ["stopping after this step; Ctrl-C once more to stop at once"]
 
 
-@contextlib.contextmanager
-def two_workers(workdir: pathlib.Path, moment: str, reached: pathlib.Path):
-  """Two processes of one run, which wait at a moment."""
-  with contextlib.ExitStack() as stack:
-    processes = []
-    for config in launch.tf_configs(workers=2):
-      process = stack.enter_context(subprocess.Popen(
-          [sys.executable, "-m", "tests.programs.stopped_anywhere", f"--workdir={workdir}",
-           *(f"--gin_param={binding}" for binding in SETTINGS)],
-          cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-          env={**os.environ, "TF_CONFIG": json.dumps(config), "no_grpc_proxy": "127.0.0.1",
-               "MOMENT": moment, "REACHED": str(reached)}))
-      stack.callback(process.kill)
-      processes.append(process)
-    yield processes
-
-
-def statuses(processes: list[subprocess.Popen]) -> list[int]:
-  outputs = [process.communicate(timeout=HANG_SECONDS)[0] for process in processes]
-  print(*outputs)
-  return [process.returncode for process in processes]
-
-
-# The workers that come to each moment, and the steps that are saved in the end.
-ARRIVING = {"building": ("01", 1), "evaluating": ("0", 1), "stepping": ("01", 3),
-            "saving": ("0", 5), "exiting": ("01", 12)}
+def run(workdir: pathlib.Path, moment: str = "", asked: str = "") -> int:
+  """Trains in two processes, of which the `asked` are asked to stop at a moment."""
+  done = subprocess.run(
+      [sys.executable, "-m", "replicator.launch", "--workers=2", "--", sys.executable, "-m",
+       "tests.programs.stopped_anywhere", f"--workdir={workdir}",
+       *(f"--gin_param={binding}" for binding in SETTINGS)],
+      cwd=ROOT, timeout=HANG_SECONDS, check=False,
+      env={**os.environ, "MOMENT": moment, "ASKED": asked})
+  return done.returncode
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory) -> list[dict]:
   """The log if nobody stops the run."""
-  folder = tmp_path_factory.mktemp("unbroken")
-  with two_workers(folder / "run", "", folder) as processes:
-    assert statuses(processes) == [0, 0]
-  return rows(folder / "run")
+  workdir = tmp_path_factory.mktemp("unbroken")
+  assert run(workdir) == 0
+  return rows(workdir)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment, asked", [
-    ("building", [0, 1, 0, 1]), ("evaluating", [0, 1, 0, 1]), ("stepping", [1]), ("saving", [0]),
-    ("exiting", [0, 1, 0, 1])])
-def test_a_signal_at_any_moment_saves_and_ends_with_42(moment, asked, unbroken, tmp_path):
-  arriving, saved = ARRIVING[moment]
-  with two_workers(tmp_path / "run", moment, tmp_path) as processes:
-    for worker in arriving:
-      while not (tmp_path / f"worker-{worker}").exists():
-        assert all(process.poll() is None for process in processes)
-        time.sleep(0.01)
-    for worker in asked:
-      processes[worker].send_signal(signal.SIGTERM)
-      time.sleep(0.05)  # Two signals that wait together count as one.
-    (tmp_path / "go").touch()
-    found = statuses(processes)
-  is_done = moment == "exiting"
-  assert found == ([0, 0] if is_done else [42, 42])
-  steps = checkpoint.steps_of(tmp_path / "run" / "checkpoints")
-  if is_done:
-    assert steps[-1] == 12
+@pytest.mark.parametrize("moment, asked, saved", [
+    ("building", "01", 1), ("evaluating", "0", 1), ("stepping", "1", 3), ("saving", "0", 5),
+    ("exiting", "01", 12)])
+def test_a_signal_at_any_moment_saves_and_ends_with_42(moment, asked, saved, unbroken, tmp_path):
+  status = run(tmp_path, moment, asked)
+  last = checkpoint.steps_of(tmp_path / "checkpoints")[-1]
+  if moment == "exiting":
+    assert (status, last) == (0, 12)
   else:
-    assert saved <= steps[-1] < 12
-    with two_workers(tmp_path / "run", "", tmp_path) as processes:
-      assert statuses(processes) == [0, 0]
-  assert rows(tmp_path / "run") == unbroken
+    assert status == 42
+    assert saved <= last < 12
+    assert run(tmp_path) == 0
+  assert rows(tmp_path) == unbroken

@@ -1,4 +1,4 @@
-"""The agreement of all workers. Two processes are in test_recovery."""
+"""The agreement of all workers."""
 
 import numpy as np
 import pytest

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 IMPOSSIBLE = [
-    ("train.steps = 0", "train.steps = 0: must be a whole number of at least 1"),
     ("train.steps = 10.0", "train.steps = 10.0: must be int, not float"),
     ("train.steps_per_call = 3", "train.steps = 10: must be a multiple of train.steps_per_call"),
     ("train.steps_per_call = 5", "train.log_every = 1: must be a multiple of train.steps_per_call"),
@@ -25,10 +24,7 @@ IMPOSSIBLE = [
     ("train.global_batch_size = 0", "train.global_batch_size = 0"),
     ("train.global_batch_size = '8'", "train.global_batch_size = '8': must be int, not str"),
     ("train.seed = -1", "train.seed = -1"),
-    ("train.seed = 4294967296", "train.seed = 4294967296"),
-    ("train.precision = 'float46'",
-     "'float46': must be one of 'float32', 'float64', .* Did you mean 'float64'"),
-    ("Replicator.strategy = 'mirored'", "'mirored': no such strategy. Did you mean 'mirrored'")]
+    ("train.seed = 4294967296", "train.seed = 4294967296")]
 
 
 def test_a_setting_that_cannot_work_is_an_error_of_one_line(tmp_path):
@@ -68,12 +64,6 @@ def test_an_evaluation_may_use_scopes_of_its_own(tmp_path):
   train(tmp_path, "train.steps = 1", "train.eval_every = 1", "evaluation/microbatch.n = 2",
         step=lambda: lambda: {"loss": in_scope("critic")}, evaluate=evaluates)
   assert column(tmp_path, "eval/zero") == {0: 0.0, 1: 0.0}
-
-
-def test_a_batch_that_does_not_divide_is_refused(tmp_path):
-  with pytest.raises(UsageError, match="= 9: does not divide by the 2 replicas; write 8 or 10"):
-    train(tmp_path, "train.steps = 1", "train.global_batch_size = 9", *MIRRORED_2,
-          step=pytest.fail)
 
 
 def test_precision_is_that_of_the_whole_step(tmp_path):
