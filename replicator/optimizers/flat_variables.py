@@ -99,10 +99,6 @@ class FlatCopies:
     """Subtracts a tensor of `shape`."""
     self._assign("assign_sub", change)
 
-  def assign(self, value: tf.Tensor) -> None:
-    """Assigns a tensor of `shape`."""
-    self._assign("assign", value)
-
   def _assign(self, method: str, value: tf.Tensor) -> None:
     parts = self._flat.unpack(value)
     for copy, part, changes in zip(self._copies, parts, self._changing, strict=True):
