@@ -1,9 +1,5 @@
 """Batch normalization over the examples of all replicas."""
 
-import functools
-from collections.abc import Callable
-from typing import TypeAlias
-
 import keras
 import tensorflow as tf
 
@@ -97,7 +93,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x, scale=scale, offset=offset,
         mean=tf.zeros([0]), variance=tf.zeros([0]), epsilon=self.epsilon, is_training=True)
-    count = tf.cast(_count(x), variance.dtype)
+    count = _count(x, variance.dtype)
     self._move(mean, variance * (count - 1) / count)  # The operation divides by count - 1.
     return outputs
 
@@ -117,8 +113,6 @@ class GlobalBatchNorm(keras.layers.Layer):
 
 
 _Moments = tuple[tf.Tensor, tf.Tensor]
-_Count: TypeAlias = tf.Tensor | float  # How many values a channel has: [1], or known to the graph.
-_Combine = Callable[[tf.Tensor], tuple[_Moments, _Count]]
 
 
 def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float,
@@ -152,51 +146,28 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
 
 
 def _combined_moments(x: tf.Tensor, groups: collectives.Groups
-                      ) -> tuple[_Moments, _Moments, _Count]:
+                      ) -> tuple[_Moments, _Moments, tf.Tensor]:
   """The moments of the group, those of all replicas, and the number of the group's examples."""
   axes = list(range(x.shape.rank - 1))
   mean = tf.reduce_mean(x, axes)
   variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
-  size, count = x.shape.num_elements(), _count(x)
-  if not size:  # There are no values, or it is known only when the step runs.
+  count = _count(x, x.dtype)
+  if not x.shape.num_elements():  # There are no values, or it is known only when the step runs.
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
-  combine: _Combine = _combine
-  if validation.all_are_here():
-    packed = collectives.all_gather(tf.stack([mean, variance]))
-    if validation.agree_on(size or None):
-      combine = functools.partial(_combine_equal, count)
-    else:
-      packed = tf.concat([collectives.all_gather(_as_tensor(count, x.dtype)),
-                          tf.reshape(packed, [packed.shape[0], -1])], axis=1)
-  else:  # One collective is faster than two.
-    packed = collectives.all_gather(tf.concat([_as_tensor(count, x.dtype), mean, variance], 0))
+  packed = collectives.all_gather(tf.concat([count, mean, variance], 0))
   with xla.alike():  # For the moving statistics.
-    everywhere, total = combine(packed)
+    everywhere, total = _combine(packed)
   if groups is None:
     return everywhere, everywhere, total
-  of_group, count = combine(validation.Group(groups).own(packed))
+  of_group, count = _combine(validation.Group(groups).own(packed))
   return of_group, everywhere, count
 
 
-def _count(x: tf.Tensor) -> _Count:
-  """The number of values of each channel, `[1]` of x's dtype if the graph does not know it."""
-  size = x.shape.num_elements()
-  return (size / x.shape[-1] if size is not None
-          else tf.cast(tf.size(x) / x.shape[-1], x.dtype)[tf.newaxis])
-
-
-def _as_tensor(count: _Count, dtype: tf.DType) -> tf.Tensor:
-  return tf.reshape(tf.cast(count, dtype), [1])
-
-
-def _combine_equal(count: _Count, packed: tf.Tensor) -> tuple[_Moments, _Count]:
-  """The moments and the count of replicas that have `count` each, given `[replicas, 2, c]`."""
-  means, variances = tf.unstack(packed, axis=1)
-  mean = tf.reduce_mean(means, axis=0)
-  variance = tf.reduce_mean(variances + tf.math.squared_difference(means, mean), axis=0)
-  return (mean, variance), count * packed.shape[0]
+def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """The number of values of each channel: `[1]`."""
+  return tf.cast(tf.size(x) / x.shape[-1], dtype)[tf.newaxis]
 
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:

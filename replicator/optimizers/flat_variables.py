@@ -99,10 +99,6 @@ class FlatCopies:
     """Subtracts a tensor of `shape`."""
     self._assign("assign_sub", change)
 
-  def assign(self, value: tf.Tensor) -> None:
-    """Assigns a tensor of `shape`."""
-    self._assign("assign", value)
-
   def _assign(self, method: str, value: tf.Tensor) -> None:
     parts = self._flat.unpack(value)
     for copy, part, changes in zip(self._copies, parts, self._changing, strict=True):
@@ -129,28 +125,15 @@ def layout(flats: Sequence[FlatVariable]) -> str:
 
 
 @contextlib.contextmanager
-def _slots_kept(optimizer: keras.optimizers.Optimizer, mask: np.ndarray) -> Iterator[None]:
-  """A context in which an update keeps the numbers of a slot for which `mask` is False."""
-  kind = type(optimizer)
-
-  def masked(assign, unchanged):
-    def assign_masked(target, value):
-      if not isinstance(target, FlatCopies):  # It skips those variables by itself.
-        value = tf.where(mask, value, unchanged(target, value))
-      assign(optimizer, target, value)
-    return assign_masked
-
-  zeros = lambda target, value: tf.zeros_like(value)
-  replaced = {"assign": masked(kind.assign, lambda target, value: target.value),
-              "assign_add": masked(kind.assign_add, zeros),
-              "assign_sub": masked(kind.assign_sub, zeros)}
-  for name, method in replaced.items():
-    object.__setattr__(optimizer, name, method)
-  try:
-    yield
-  finally:
-    for name in replaced:
-      object.__delattr__(optimizer, name)
+def _slots_kept(optimizer: keras.optimizers.Optimizer, flat: FlatVariable,
+                changing: Sequence[bool]) -> Iterator[None]:
+  """A context in which an update keeps the slots of variables that are not `changing`."""
+  # Slots of as long a vector elsewhere do not change here.
+  slots = [slot for slot in optimizer.variables if tuple(slot.shape) == flat.shape]
+  before = [tf.identity(slot.value) for slot in slots]
+  yield
+  for slot, old in zip(slots, before, strict=True):
+    slot.assign(tf.where(flat.mask(changing), slot.value, old))
 
 
 def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: tf.Tensor,
@@ -173,7 +156,7 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
     if len(copies) > 1:
       target = FlatCopies(flat, copies, changing, slot_key(optimizer, flat))
       if not all(changing):
-        stack.enter_context(_slots_kept(optimizer, flat.mask(changing)))
+        stack.enter_context(_slots_kept(optimizer, flat, changing))
     optimizer.update_step(gradient, target, learning_rate)
 
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,14 +17,6 @@ import tensorflow as tf
 from replicator.internals.tensorflow_internals import is_trackable
 
 _KERAS_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer)
-
-
-@runtime_checkable
-class SavesParts(Protocol):
-  """An object that says itself what a checkpoint saves of it."""
-
-  def saved_parts(self) -> dict[str, Any]:
-    """The objects to save, by name."""
 
 
 def variables_of(step: Callable) -> dict[str, Any]:
@@ -56,8 +48,8 @@ def children_of(value: Any) -> dict | None:
     return value
   if isinstance(value, (list, tuple)):
     return dict(enumerate(value))
-  if isinstance(value, SavesParts) and not isinstance(value, type):
-    return value.saved_parts()
+  if hasattr(value, "saved_parts") and not isinstance(value, type):
+    return value.saved_parts()  # An object that says itself what to save, by name.
   if isinstance(value, tf.Module):
     return {name: child for name, child in vars(value).items() if not name.startswith("_self_")}
   if isinstance(value, keras.random.SeedGenerator):

@@ -120,12 +120,6 @@ def test_collective_operations_are_launched_on_every_device(eager, request):
     np.testing.assert_array_equal(exchanged[device], x[:, device])
 
 
-def test_strategies_of_one_memory_launch_no_collective_operations():
-  for name in ("mirrored", "central_storage"):
-    strategy = Replicator(name, logical_cpus=2).strategy
-    assert tensorflow_internals.collective_launchers(strategy) == []
-
-
 # ---- A gradient of one's own --------------------------------------------------------------------
 
 
@@ -153,28 +147,6 @@ def by_tapes(function) -> list[tf.Tensor]:
     ids=["eager", "tapes in the graph", "xla", "tapes around the graph"])
 def test_a_gradient_of_ones_own_is_used_by_every_tape(run):
   np.testing.assert_allclose(run(), [192, 480, 480])
-
-
-def test_an_operation_without_a_gradient_is_found():
-  def resize(x):
-    return tf.raw_ops.ResizeBilinearGrad(grads=x * 2.0, original_image=x)
-  operations = tf.function(resize).get_concrete_function(
-      tf.TensorSpec([1, 2, 2, 1])).graph.get_operations()
-  assert {operation.type for operation in operations
-          if not tensorflow_internals.has_gradient(operation)} == {"ResizeBilinearGrad"}
-
-
-def test_the_functions_of_a_graph_are_found():
-  inner = tf.function(lambda x: x + 1)
-  graph = tf.function(lambda x: inner(x)).get_concrete_function(tf.constant(1.0)).graph
-  (called,) = tensorflow_internals.graphs_called_by(graph)
-  assert "AddV2" in {operation.type for operation in called.get_operations()}
-
-
-def test_the_handle_of_a_summary_writer_is_a_resource(tmp_path):
-  writer = tf.summary.create_file_writer(str(tmp_path))
-  assert tensorflow_internals.handle(writer).dtype == tf.resource
-  writer.close()
 
 
 # ---- Nobody else uses one -----------------------------------------------------------------------

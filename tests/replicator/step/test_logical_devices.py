@@ -241,10 +241,6 @@ def test_a_device_that_a_replica_does_not_have():
       Replicator("mirrored", logical_cpus=2).run, place)
 
 
-# Of `devices_per_replica = 2`: a strategy, logical CPUs, and what found devices do not divide.
-ODD_DEVICES = [("mirrored", 3, 3), ("mirrored", 1, 1), ("one_device", 1, 1), ("mirrored", None, 1)]
-
-
 def test_replicas_that_cannot_be_split():
   for strategy in ("default", "central_storage", "multi_worker_mirrored", "parameter_server",
                    "tpu"):
@@ -254,7 +250,7 @@ def test_replicas_that_cannot_be_split():
   for count in (0, -1, 1.5, "2"):
     assert refusal(Replicator, "mirrored", logical_cpus=4, devices_per_replica=count) == (
         f"Replicator.devices_per_replica = {count!r}: must be a whole number of at least 1")
-  for strategy, logical_cpus, found in ODD_DEVICES:
+  for strategy, logical_cpus, found in (("mirrored", 3, 3), ("one_device", None, 1)):
     assert refusal(Replicator, strategy, logical_cpus=logical_cpus, devices_per_replica=2) == (
         f"Replicator.devices_per_replica = 2: {found} devices do not divide into replicas of 2; "
         "set Replicator.logical_cpus to a multiple of 2, or use a multiple of 2 GPUs")
