@@ -18,7 +18,6 @@ from models.gan.networks.biggan_deep import BigGANDeepDiscriminator
 from replicator import random
 from replicator.errors import UsageError
 from replicator.step import context
-from tests.models.gan.networks.second_order import assert_penalty_gradient
 
 F = functools.partial(BigGANDiscriminator, width=2)
 
@@ -108,13 +107,6 @@ def test_gradients_reach_every_variable(networks):
     assert gradient is not None and np.isfinite(gradient).all(), variable.path
     # A bias before batch normalization has no effect.
     assert variable.name == "bias" or np.any(gradient), variable.path
-
-
-def test_second_order_gradients(networks):
-  discriminator, _ = networks
-  codes = normal(3, 4)
-  assert_penalty_gradient(discriminator, lambda x: discriminator(x, codes).joint,
-                          tf.tanh(normal(3, 8, 8, 1)))
 
 
 def test_a_training_call_moves_every_statistic_and_another_none(networks):

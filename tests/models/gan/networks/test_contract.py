@@ -1,43 +1,51 @@
-"""All networks of GANs: gradients reach every variable, those of a penalty too, and mistakes."""
-
-import functools
-from typing import NamedTuple
+"""All networks of GANs: shapes, precision, labels, gradients of any order, and mistakes."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from models.gan.networks import biggan, biggan_deep, dcgan, sngan
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator, BigGANDeepGenerator
+from models.gan.networks.building import class_weights
 from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.sngan import SNGANDiscriminator, SNGANGenerator
 from replicator import UsageError
-from tests.models.gan.networks.second_order import assert_penalty_gradient
 
 LABELS = tf.constant([2, 0, 1])
-
-
-class Pair(NamedTuple):
-  """Makers of a small generator and discriminator of three classes."""
-
-  generator: functools.partial
-  discriminator: functools.partial
-
-
-def pair(generator, discriminator, **options) -> Pair:
-  return Pair(functools.partial(generator, num_classes=3, **options),
-              functools.partial(discriminator, num_classes=3, **options))
-
-
 PAIRS = {
-    "sngan": pair(SNGANGenerator, SNGANDiscriminator, width=1 / 16),
-    "dcgan": pair(DCGANGenerator, DCGANDiscriminator, width=4),
-    "biggan": pair(BigGANGenerator, BigGANDiscriminator, width=4, attention=8),
-    "biggan_deep": pair(BigGANDeepGenerator, BigGANDeepDiscriminator, width=4),
-    "r3gan": pair(R3GANGenerator, R3GANDiscriminator, widths=(12, 8, 4), groups=(4, 2, 1)),
-}
+    "sngan": (SNGANGenerator, SNGANDiscriminator, {"width": 1 / 16}),
+    "dcgan": (DCGANGenerator, DCGANDiscriminator, {"width": 4}),
+    "biggan": (BigGANGenerator, BigGANDiscriminator, {"width": 4}),
+    "biggan_deep": (BigGANDeepGenerator, BigGANDeepDiscriminator, {"width": 4}),
+    "r3gan": (R3GANGenerator, R3GANDiscriminator, {})}
+R3GAN_STAGES = {"widths": (12, 8, 4, 4, 4, 4, 4), "groups": (4, 2, 1, 1, 1, 1, 1)}
+
+
+def made(name: str, resolution: int, channels: int = 3, latent_dim: int = 6, classes: int = 3,
+         policy: str = "float64", **options) -> tuple[keras.Model, keras.Model]:
+  """A small generator and discriminator, always of the same weights."""
+  make_generator, make_discriminator, small = PAIRS[name]
+  if name == "r3gan":
+    stages = resolution.bit_length() - 2
+    small = {key: sizes[:stages] for key, sizes in R3GAN_STAGES.items()}
+  options = {"num_classes": classes, **small, **options}
+  keras.utils.set_random_seed(0)
+  keras.config.set_dtype_policy(policy)
+  pair = (make_generator(resolution, channels, latent_dim, **options),
+          make_discriminator(resolution, channels, **options))
+  keras.config.set_dtype_policy("float32")
+  return pair
+
+
+def moved(networks, scale: float):
+  """The networks, whose zeros and ones have become other numbers."""
+  random = np.random.default_rng(1)
+  for v in [v for network in networks for v in network.trainable_variables]:
+    v.assign(v + scale * random.normal(size=v.shape))
+  return networks
 
 
 def normal(*shape: int) -> tf.Tensor:
@@ -46,16 +54,47 @@ def normal(*shape: int) -> tf.Tensor:
 
 @pytest.fixture(scope="module", params=PAIRS)
 def networks(request):
-  """A float64 generator and discriminator for 16 pixels, moved from their zeros and ones."""
-  keras.utils.set_random_seed(0)
-  keras.config.set_dtype_policy("float64")
-  made = PAIRS[request.param]
-  found = made.generator(16, 3, 6), made.discriminator(16, 3)
-  keras.config.set_dtype_policy("float32")
-  random = np.random.default_rng(1)
-  for v in [v for network in found for v in network.trainable_variables]:
-    v.assign(v + 0.1 * random.normal(size=v.shape))
-  return found
+  """A float64 generator and discriminator for 16 pixels."""
+  options = {"attention": 8} if request.param == "biggan" else {}
+  return moved(made(request.param, 16, **options), 0.1)
+
+
+RESOLUTIONS = {"sngan": sngan.ARCHITECTURES, "dcgan": dcgan.ARCHITECTURES,
+               "biggan": biggan.ARCHITECTURES, "biggan_deep": biggan_deep.UP,
+               "r3gan": (8, 16, 32, 64, 128, 256)}
+
+
+@pytest.mark.parametrize("classes", [0, 4])
+@pytest.mark.parametrize("name, resolution", [
+    pytest.param(name, resolution, marks=[] if resolution in (8, 32) else pytest.mark.slow)
+    for name in PAIRS for resolution in RESOLUTIONS[name]])
+def test_shapes_and_ranges(name, resolution, classes):
+  latent_dim = 2 * len(biggan.ARCHITECTURES[resolution].up)  # BigGAN cuts it into chunks.
+  networks = generator, discriminator = made(name, resolution, 1, latent_dim, classes, "float32")
+  variables = [len(network.variables) for network in networks]
+  labels = tf.constant([0, 3]) if classes else None
+  images = generator(tf.cast(normal(2, latent_dim), tf.float32), labels, training=True)
+  assert images.shape == (2, resolution, resolution, 1) and images.dtype == tf.float32
+  assert name == "r3gan" or np.abs(images).max() <= 1
+  assert discriminator(images, labels, training=True).shape == (2,)
+  assert discriminator.features(images).shape == (2, discriminator.num_features)
+  # The constructor makes all variables; no call makes one.
+  assert [len(network.variables) for network in networks] == variables
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_half_precision_changes_results_by_rounding(name):
+  z, labels = tf.cast(normal(8, 6), tf.float32), tf.constant([0, 1] * 4)
+  images = tf.cast(tf.tanh(normal(8, 16, 16, 3)), tf.float32)
+  results = []
+  for policy in ("float32", "mixed_bfloat16"):
+    generator, discriminator = moved(made(name, 16, policy=policy), 0.1)
+    assert {v.dtype for n in (generator, discriminator) for v in n.variables} == {"float32"}
+    results.append([generator(z, labels, training=True),
+                    discriminator(images, labels, training=True)])
+  for expected, found in zip(*results, strict=True):
+    assert found.dtype == tf.float32
+    np.testing.assert_allclose(found, expected, atol=0.2 * np.abs(expected).max())
 
 
 def test_gradients_reach_every_variable(networks):
@@ -75,16 +114,74 @@ def test_a_gradient_penalty_has_the_derivatives_of_finite_differences(name):
   # Small, so that no difference crosses the kink of a leaky ReLU, where the penalty jumps.
   small = {"r3gan": {"widths": (8, 4), "groups": (2, 1), "blocks": 1},
            "biggan": {"attention": 4}}.get(name, {})
+  options = {"num_classes": 3, **PAIRS[name][2], **small}
   keras.utils.set_random_seed(0)
   keras.config.set_dtype_policy("float64")
-  discriminator = PAIRS[name].discriminator(8, 2, **small)
+  discriminator = PAIRS[name][1](8, 2, **options)
   keras.config.set_dtype_policy("float32")
-  random = np.random.default_rng(1)
-  for v in discriminator.trainable_variables:
-    v.assign(v + 0.2 * random.normal(size=v.shape))
+  moved([discriminator], 0.2)
+  images, variables = normal(3, 8, 8, 2), discriminator.trainable_variables
   squashed = tf.tanh if name == "dcgan" else tf.identity  # So that its batch statistics matter.
-  assert_penalty_gradient(discriminator, lambda x: squashed(
-      discriminator(x, LABELS, training=name == "dcgan")), normal(3, 8, 8, 2))
+
+  def penalty():
+    with tf.GradientTape() as tape:
+      tape.watch(images)
+      scores = discriminator(images, LABELS, training=name == "dcgan")
+      total = tf.reduce_sum(squashed(scores))
+    return tf.reduce_mean(tf.reduce_sum(tf.square(tape.gradient(total, images)), [1, 2, 3]))
+
+  with tf.GradientTape() as tape:
+    value = penalty()
+  random = np.random.default_rng(3)
+  directions = [random.normal(size=v.shape) for v in variables]
+  slope = sum(np.sum(g * d) for g, d in zip(tape.gradient(value, variables), directions,
+                                            strict=True) if g is not None)
+  before = [v.numpy() for v in variables]
+  values = []
+  for step in (1e-6, -1e-6):
+    for v, start, direction in zip(variables, before, directions, strict=True):
+      v.assign(start + step * direction)
+    values.append(float(penalty()))
+  assert abs(slope) > 1e-3
+  np.testing.assert_allclose(slope, (values[0] - values[1]) / 2e-6, rtol=1e-5)
+
+
+def test_weights_of_classes_are_one_hot_rows_or_given():
+  np.testing.assert_array_equal(class_weights(np.array([2, 0]), 3, "float64"),
+                                [[0, 0, 1], [1, 0, 0]])
+  given = class_weights(tf.constant([[0.25, 0.75]]), 2, "bfloat16")
+  assert given.dtype == tf.bfloat16 and given.numpy().tolist() == [[0.25, 0.75]]
+
+
+def test_a_generator_mixes_classes(networks):
+  generator, _ = networks
+  z = tf.repeat(normal(1, 6), 3, axis=0)
+  of_labels = generator(z, tf.constant([0, 2, 2]))
+  weights = tf.constant([[1.0, 0, 0], [0.5, 0, 0.5], [0, 0, 1.0]], tf.float64)
+  of_weights = generator(z, weights)
+  np.testing.assert_allclose(of_weights[::2], of_labels[::2], atol=1e-12)
+  assert np.abs(of_labels[0] - of_labels[2]).max() > 1e-4
+  assert np.abs(of_weights[1] - of_labels[0]).max() > 1e-5
+  assert np.abs(of_weights[1] - of_labels[2]).max() > 1e-5
+
+
+def test_a_training_call_moves_every_statistic_and_another_none(networks):
+  generator, discriminator = networks
+  random = np.random.default_rng(5)
+  # A kernel of one output has no singular vector to follow.
+  statistics = [v for network in networks for v in network.non_trainable_variables
+                if v.name != "u" or v.shape[-1] > 1]
+  for v in statistics:
+    v.assign(1 + random.uniform(size=v.shape))
+
+  def which_move(training: bool) -> list[bool]:
+    before = [v.numpy() for v in statistics]
+    generator(normal(3, 6), LABELS, training=training)
+    discriminator(tf.tanh(normal(3, 16, 16, 3)), LABELS, training=training)
+    return [not np.array_equal(v, b) for v, b in zip(statistics, before, strict=True)]
+
+  assert not any(which_move(False))
+  assert all(which_move(True))
 
 
 def test_calls_without_labels_and_of_other_images_are_refused(networks):
@@ -97,9 +194,9 @@ def test_calls_without_labels_and_of_other_images_are_refused(networks):
       call()
 
 
-@pytest.mark.parametrize("make", [make for made in PAIRS.values() for make in made],
-                         ids=lambda make: make.func.__name__)
+@pytest.mark.parametrize("make", [make for pair in PAIRS.values() for make in pair[:2]],
+                         ids=lambda make: make.__name__)
 def test_an_unknown_resolution_is_refused(make):
-  name = make.func.__name__
-  with pytest.raises(UsageError, match=rf"^{name}\.resolution = 28: .* one of 8, 16, 32, 64"):
-    make.func(28)
+  message = rf"^{make.__name__}\.resolution = 28: .* one of 8, 16, 32, 64"
+  with pytest.raises(UsageError, match=message):
+    make(28)

@@ -1,58 +1,18 @@
-"""The DCGAN networks: sizes, the functions that they compute, and what they refuse."""
+"""The DCGAN networks: the functions that they compute, and what they refuse."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.networks.dcgan import ARCHITECTURES, DCGANDiscriminator, DCGANGenerator
+from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
 from replicator.errors import UsageError
-from tests.models.gan.networks.second_order import assert_penalty_gradient
-from tests.models.gan.networks.sizes import count_parameters
 
 LABELS = tf.constant([2, 0, 1])
 
 
-@pytest.fixture
-def float64():
-  keras.config.set_dtype_policy("float64")
-  yield
-  keras.config.set_dtype_policy("float32")
-
-
 def normal(*shape, dtype="float64"):
   return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
-
-
-def test_published_sizes():
-  # The weights that the authors' code lists for 64 pixels (Newmu/dcgan_code,
-  # faces/train_uncond_dcgan.py): with ngf = ndf = 128, gw, gg, gb, ... and dw, dw2, dg2, db2, ...
-  maps = 25 * (1024 * 512 + 512 * 256 + 256 * 128 + 128 * 3)
-  g = 100 * 16384 + 2 * 16384 + maps + 2 * (512 + 256 + 128)
-  assert count_parameters(lambda: DCGANGenerator(64)) == g == 18_885_760
-  assert count_parameters(lambda: DCGANDiscriminator(64)) == maps + 2 * (256 + 512 + 1024) + 16384
-  # Biases instead of factors and offsets.
-  without = count_parameters(lambda: DCGANDiscriminator(64, batch_norm=False))
-  assert without == maps + (256 + 512 + 1024) + 16384
-
-
-@pytest.mark.parametrize("num_classes", [0, 4])
-@pytest.mark.parametrize("resolution", list(ARCHITECTURES))
-def test_shapes_ranges_and_gradients(resolution, num_classes):
-  keras.utils.set_random_seed(0)
-  generator = DCGANGenerator(resolution, 1, 6, num_classes, width=4)
-  discriminator = DCGANDiscriminator(resolution, 1, num_classes, width=4)
-  labels = tf.constant([0, 3, 1]) if num_classes else None
-  with tf.GradientTape() as tape:
-    images = generator(normal(3, 6, dtype="float32"), labels, training=True)
-    scores = discriminator(images, labels, training=True)
-    loss = tf.reduce_mean(tf.square(scores))
-  assert images.shape == (3, resolution, resolution, 1) and np.abs(images).max() <= 1
-  assert scores.shape == (3,)
-  assert discriminator.features(images).shape == (3, discriminator.num_features)
-  variables = generator.trainable_variables + discriminator.trainable_variables
-  for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-    assert gradient is not None and np.any(gradient), variable.path
 
 
 def batch_norm(x, layer):
@@ -107,14 +67,6 @@ def test_without_batch_norm_each_score_is_of_one_image():
     assert np.allclose(among, alone, rtol=1e-4) == (not has_norm)
 
 
-@pytest.mark.parametrize("has_norm", [True, False])
-def test_second_order_gradients(has_norm, float64):
-  discriminator = DCGANDiscriminator(16, 2, width=2, batch_norm=has_norm)
-  randomize(discriminator)
-  score = lambda images: tf.tanh(discriminator(images, training=True))
-  assert_penalty_gradient(discriminator, score, normal(3, 16, 16, 2))
-
-
 def test_initial_weights():
   keras.utils.set_random_seed(0)
   networks = DCGANGenerator(16, width=16), DCGANDiscriminator(16, width=16)
@@ -126,18 +78,6 @@ def test_initial_weights():
 
 
 @pytest.mark.parametrize("network", [DCGANGenerator, DCGANDiscriminator])
-def test_unknown_sizes_are_refused(network):
-  with pytest.raises(UsageError, match=f"^{network.__name__}.resolution = 28: .* 8, 16, 32, 64"):
-    network(28)
+def test_a_width_without_channels_is_refused(network):
   with pytest.raises(UsageError, match=f"^{network.__name__}.width = 0: "):
     network(8, width=0)
-
-
-def test_calls_with_wrong_inputs_are_refused():
-  with pytest.raises(UsageError, match="no labels"):
-    DCGANGenerator(8, num_classes=2, width=4)(normal(2, 100))
-  discriminator = DCGANDiscriminator(8, num_classes=2, width=4)
-  with pytest.raises(UsageError, match="no labels"):
-    discriminator(normal(2, 8, 8, 3))
-  with pytest.raises(UsageError, match="images of 8 x 8 x 3 but was given 16 x 16 x 3"):
-    discriminator(normal(2, 16, 16, 3), LABELS[:2])

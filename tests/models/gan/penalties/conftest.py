@@ -1,14 +1,12 @@
 """A discriminator of every kind of layer that a penalty is differentiated through."""
 
-import gin
 import keras
-import pytest
 import tensorflow as tf
 
 import replicator
 from models.gan.networks.normalization import LayerNorm
 from models.gan.networks.resampling import ConvDownsample2D
-from replicator import SpectralNorm, random
+from replicator import SpectralNorm
 
 
 class Attention(keras.layers.Layer):
@@ -66,15 +64,3 @@ class Painter(keras.Model):
 
   def call(self, z, labels=None, training=False):
     return tf.cast(self.chain(z, training=training), self.variable_dtype)
-
-
-@pytest.fixture
-def float64():
-  """The test runs in float64."""
-  keras.config.set_floatx("float64")
-  keras.config.set_dtype_policy("float64")
-  random.set_seed(0)
-  yield
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
-  gin.clear_config()
