@@ -110,7 +110,10 @@ def unused(bindings: Sequence[Binding], called: Values) -> list[Unused]:
   scopes = {scope for scope, _ in called}
   found = []
   for binding in effective(bindings):
-    if not binding.is_macro and not is_used(binding, called):
+    current = current_bindings().get((binding.scope, binding.selector), {}).get(binding.parameter)
+    if binding.is_macro or current is not binding.value:  # The program has replaced the value.
+      continue
+    if not is_used(binding, called):
       entered = not binding.scope or any(_inside(scope, binding.scope) for scope in scopes)
       if binding.selector not in dropped or not entered:
         found.append(_explained(binding, called, entered))
