@@ -4,12 +4,10 @@ A program or a gin file that uses an old name gets one line with the new one. Th
 earlier run is read as if it had the new names.
 """
 
-import functools
 import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 # In each package, the old and the new names of modules. An old one may be a package today.
@@ -145,24 +143,18 @@ def ends(full: str, name: str) -> bool:
 def say_where(module: str) -> None:
   """Makes the old names of `module`, which runs now, raise errors that name the new ones."""
   running = sys.modules[module]
-  found = getattr(running, "__getattr__", functools.partial(_missing, running))
+  found = getattr(running, "__getattr__", None)
 
   def attribute(name: str) -> Any:
     if line := _line(f"{module}.{name}"):
       raise ImportError(line)
-    return found(name)
+    if found:
+      return found(name)
+    if not name.startswith("_"):
+      importlib.util.find_spec(f"{module}.{name}")  # Raises an error for a name that has moved.
+    raise AttributeError(f"module '{module}' has no attribute '{name}'", name=name, obj=running)
 
   running.__getattr__ = attribute  # type: ignore[method-assign]
-
-
-def _missing(module: ModuleType, name: str) -> Any:
-  message = f"module '{module.__name__}' has no attribute '{name}'"
-  if not name.startswith("_"):
-    try:
-      importlib.util.find_spec(f"{module.__name__}.{name}")
-    except ModuleNotFoundError as error:
-      message = str(error)
-  raise AttributeError(message, name=name, obj=module)
 
 
 def _line(name: str) -> str | None:

@@ -76,11 +76,3 @@ COMMANDS = {f"{block.where}: {shlex.join(words)}": words
 def values_of(words: list[str], flag: str) -> list[str]:
   """The values of a flag that may be given several times."""
   return [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
-
-
-def experiment_of(words: list[str]) -> str | None:
-  """The module or file of the experiment that a command runs, if any."""
-  *_, program = " ".join(words).rpartition(" -- ")
-  found = re.match(
-      r"python (?:-m (experiments\.(?!sweep|sample|evaluate|export)\w+)|(\w+\.py))\b", program)
-  return found and (found[1] or found[2])

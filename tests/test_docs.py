@@ -8,7 +8,6 @@ import io
 import pathlib
 import re
 import runpy
-import subprocess
 import sys
 
 import numpy as np
@@ -29,7 +28,6 @@ from tests.pages import (
   ROOT,
   STEP,
   Block,
-  experiment_of,
   values_of,
 )
 from tests.programs import logs
@@ -115,38 +113,30 @@ def flags_of(module: str) -> set[str]:
   if module.startswith("benchmarks."):  # Its --help would load every framework.
     source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
     return {f"--{name}" for name in re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)}
+  if module == "experiments.sweep":
+    module = "replicator.sweeps.command"
   imported = importlib.import_module(module)
   if hasattr(imported, "__path__"):  # A package.
     imported = importlib.import_module(f"{module}.__main__")
-  if hasattr(imported, "main"):
-    with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
-      imported.main(["--help"])
-    return set(re.findall(r"--\w+", shown.getvalue()))
-  done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True,
-                        text=True, timeout=100, check=True)
-  return set(re.findall(r"--\w+", done.stdout))
-
-
-@pytest.fixture(scope="module")
-def flags_of_experiments():
-  """The flags of every experiment."""
+  # An experiment has none of its own.
+  main = getattr(imported, "main", lambda words: app.run(lambda workdir: None, words))
   with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
-    app.run(lambda workdir: None, ["--help"])
+    main(["--help"])
   return set(re.findall(r"--\w+", shown.getvalue()))
 
 
-def check_flags(words: list[str], known: set[str]) -> None:
+def check_flags(words: list[str], module: str) -> None:
   for word in words:
     if word.startswith("--"):
-      assert word.partition("=")[0] in known, f"{word}: no such flag"
+      assert word.partition("=")[0] in flags_of(module), f"{word}: no such flag"
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=list(COMMANDS))
-def test_command_is_one_that_works(words, flags_of_experiments, monkeypatch):
+def test_command_is_one_that_works(words, monkeypatch):
   monkeypatch.chdir(ROOT)
   while "--" in words:  # A launcher, and what it starts.
     end = words.index("--")
-    check_flags(words[:end], flags_of(words[2]))
+    check_flags(words[:end], words[2])
     words = words[end + 1:]
   if words[0] != "python":
     assert words[0] in OTHER_PROGRAMS
@@ -160,17 +150,18 @@ def test_command_is_one_that_works(words, flags_of_experiments, monkeypatch):
     assert words[1] in FILES, f"no page has {words[1]}"
   elif words[2] != "pytest":
     assert importlib.util.find_spec(words[2]), f"no module {words[2]}"
-    check_flags(words[3:], flags_of_experiments if experiment_of(words) else flags_of(words[2]))
+    check_flags(words[3:], words[2])
   for file in values_of(words, "--sweep_file"):
     sweep_file.read(file, values_of(words, "--sweep_param"))
   config.parse(values_of(words, "--gin_file"), values_of(words, "--gin_param"))
 
 
-def test_flags_in_the_tables_of_programs_exist(flags_of_experiments):
+def test_flags_in_the_tables_of_programs_exist():
   text = (ROOT / "docs/guide/command_line.md").read_text()
   rows = [row.split(" | ") for row in text.splitlines() if row.startswith("| `")]
   own = [row[0] for row in rows if row[0].startswith("| `--")]
-  assert {re.search(r"--\w+", cell)[0] for cell in own} == flags_of_experiments - {"--help"}
+  assert {re.search(r"--\w+", cell)[0] for cell in own} == (
+      flags_of("experiments.sngan") - {"--help"})
   programs = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
   assert len(programs) == 10
   for module, flags in programs.items():

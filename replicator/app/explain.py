@@ -197,6 +197,5 @@ def _print_differences(before: str, run: str) -> None:
   if not found:
     print(f"no value differs from {run}")
     return
-  rows = [("", "here", run), *((each.name, each.now or "--", each.before or "--")
-                               for each in found)]
-  print("\n".join(_aligned(rows)))
+  rows = [(name, now or "--", earlier or "--") for name, (earlier, now) in found.items()]
+  print("\n".join(_aligned([("", "here", run), *rows])))

@@ -1,7 +1,6 @@
 """`load`: the trained step of a run, from the files of its workdir."""
 
 import contextlib
-import inspect
 import os
 import pathlib
 import random
@@ -20,7 +19,7 @@ from replicator.app.program import main_of_run
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import annotations, operative, statements
 from replicator.configuration.checks import missing_values_reported
-from replicator.configuration.configurables import binding_name, hints
+from replicator.configuration.configurables import binding_name, result_of
 from replicator.configuration.gin_internals import current_bindings, registry, unlock
 from replicator.configuration.statements import CONSTANT
 from replicator.errors import UsageError
@@ -138,16 +137,13 @@ def _values(calls: set[Call]) -> dict[str, str]:
   """The precision, and by name the values of those calls that may come after a step is built."""
   return {"train.precision": repr(keras.config.dtype_policy().name), **{
       binding_name(scope, selector, name): repr(annotations.resolved(value))
-      for scope, selector in calls if _computes(selector)
+      for scope, selector in calls if _computes(result_of(registry()[selector]))
       for name, value in operative.values_of_call(scope, selector).items()}}
 
 
-def _computes(selector: str) -> bool:
+def _computes(returned: Any) -> bool:
   """Whether a function returns tensors, as far as its annotation says; others make parts."""
-  function = registry()[selector].wrapped
-  returned = tf.Tensor if inspect.isclass(function) else hints(function).get("return", tf.Tensor)
-  return not inspect.isclass(function) and (
-      returned is tf.Tensor or tf.Tensor in typing.get_args(returned))
+  return returned in (None, tf.Tensor) or tf.Tensor in typing.get_args(returned)
 
 
 def _check_alike(folder: pathlib.Path, of_run: dict[str, str], here: dict[str, str]) -> None:

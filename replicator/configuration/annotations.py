@@ -2,9 +2,11 @@
 
 import ast
 import collections.abc
+import contextlib
 import inspect
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -71,12 +73,17 @@ def fits(value: Any, hint: Any) -> bool:
   if wanted in _NUMBERS:
     return isinstance(value, _NUMBERS[wanted]) and not isinstance(value, bool)
   if issubclass(wanted, collections.abc.Mapping) and isinstance(value, dict):
-    return _items_fit(value, arguments)
+    key, item = arguments or (Any, Any)
+    return all(fits(k, key) and fits(each, item) for k, each in value.items())
   if _is_sequence(wanted):
-    return isinstance(value, (list, tuple)) and _elements_fit(value, wanted, arguments)
+    if not isinstance(value, (list, tuple)):
+      return False
+    if wanted is tuple and arguments and arguments[-1] is not ...:
+      return len(value) == len(arguments) and all(map(fits, value, arguments))
+    return all(fits(each, arguments[0] if arguments else Any) for each in value)
   if hasattr(wanted, "__array__"):
-    return _is_instance(value, (wanted, bool, int, float, complex, list, tuple))
-  return _is_instance(value, wanted)
+    return _admits(isinstance, value, (wanted, bool, int, float, complex, list, tuple))
+  return _admits(isinstance, value, wanted)
 
 
 def _is_sequence(wanted: type) -> bool:
@@ -87,20 +94,9 @@ def _is_sequence(wanted: type) -> bool:
                    and issubclass(wanted, collections.abc.Iterable))))
 
 
-def _elements_fit(value: Any, wanted: type, arguments: tuple) -> bool:
-  if wanted is tuple and arguments and arguments[-1] is not ...:
-    return len(value) == len(arguments) and all(map(fits, value, arguments))
-  return all(fits(element, arguments[0]) for element in value) if arguments else True
-
-
-def _items_fit(value: dict, arguments: tuple) -> bool:
-  return all(fits(key, arguments[0]) and fits(element, arguments[1])
-             for key, element in value.items()) if len(arguments) == 2 else True
-
-
-def _is_instance(value: Any, wanted: Any) -> bool:
+def _admits(test: Callable[[Any, Any], bool], value: Any, wanted: Any) -> bool:
   try:
-    return isinstance(value, wanted)
+    return test(value, wanted)
   except TypeError:  # A protocol that cannot be checked at run time.
     return True
 
@@ -108,16 +104,13 @@ def _is_instance(value: Any, wanted: Any) -> bool:
 def _reference_fits(reference: gin.config.ConfigurableReference, wanted: type) -> bool:
   if not reference.evaluate:
     return wanted is type or (wanted not in _LITERALS
-                              and _is_instance(reference.configurable.wrapped, wanted))
+                              and _admits(isinstance, reference.configurable.wrapped, wanted))
   made = result_of(reference.configurable)
   if not inspect.isclass(made) or made in (Any, object):
     return True
-  if wanted is collections.abc.Callable:
+  if wanted is Callable:
     return any("__call__" in vars(kind) for kind in made.__mro__)
-  try:
-    return issubclass(made, wanted) or (wanted is float and issubclass(made, int))
-  except TypeError:  # A protocol that cannot be checked at run time.
-    return True
+  return _admits(issubclass, made, wanted) or (wanted is float and issubclass(made, int))
 
 
 def _words(hint: Any) -> str:
@@ -128,7 +121,7 @@ def _words(hint: Any) -> str:
     return " or ".join(_words(argument) for argument in arguments)
   if origin is typing.Literal:
     return f"one of {', '.join(map(repr, arguments))}"
-  if (origin or hint) is collections.abc.Callable:
+  if (origin or hint) is Callable:
     return "a function (@name)"
   if origin is None and inspect.isclass(hint):
     return hint.__name__
@@ -153,11 +146,9 @@ def _remedy(value: Any, hint: Any) -> str:
     return ""
   if typing.get_origin(hint) is typing.Literal:
     return nearest(value, [str(argument) for argument in typing.get_args(hint)])
-  try:
+  with contextlib.suppress(ValueError, SyntaxError):
     if fits(ast.literal_eval(value), hint):
       return f" Write {value} without quotes"
-  except (ValueError, SyntaxError):
-    pass
   if "a function" in _words(hint):
     return f" Write @{value}" if value in configurable_names() else nearest(
         value, configurable_names())

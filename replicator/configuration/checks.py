@@ -4,7 +4,6 @@ import ast
 import contextlib
 import dataclasses
 import difflib
-import glob
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
@@ -111,7 +110,10 @@ def unused(bindings: Sequence[Binding], called: Values) -> list[Unused]:
   scopes = {scope for scope, _ in called}
   found = []
   for binding in effective(bindings):
-    if not binding.is_macro and not is_used(binding, called):
+    current = current_bindings().get((binding.scope, binding.selector), {}).get(binding.parameter)
+    if binding.is_macro or current is not binding.value:  # The program has replaced the value.
+      continue
+    if not is_used(binding, called):
       entered = not binding.scope or any(_inside(scope, binding.scope) for scope in scopes)
       if binding.selector not in dropped or not entered:
         found.append(_explained(binding, called, entered))
@@ -203,7 +205,7 @@ def missing_value(error: Exception) -> str | None:
 
 
 def _configs_of(experiment: str) -> list[str]:
-  """The files in `configs/` that are named after an experiment, or whose header runs it."""
-  files = map(pathlib.Path, sorted(glob.glob("configs/*.gin")))
-  return [str(file) for file in files if file.name.startswith(experiment)
-          or f".{experiment} --gin_file" in file.read_text(errors="ignore")]
+  """The files in `configs/` that show a command of an experiment."""
+  command = re.compile(rf"\b{re.escape(experiment)}(\.py)? --gin_file")
+  return [str(file) for file in sorted(pathlib.Path("configs").glob("*.gin"))
+          if command.search(file.read_text(errors="ignore"))]

@@ -1,6 +1,5 @@
 """Configurations as texts, read without their programs, and the differences between two."""
 
-import dataclasses
 import tokenize
 from collections.abc import Callable, Collection
 from typing import Any
@@ -11,32 +10,18 @@ from replicator import moved
 from replicator.errors import first_line
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-  """A value that differs between two configurations, as gin text; None where it is not set."""
+def differences(before: str, now: str) -> dict[str, tuple[str | None, str | None]]:
+  """The values that differ between the texts of two configurations, with macros replaced.
 
-  name: str
-  before: str | None
-  now: str | None
-
-  def __str__(self) -> str:
-    if self.before is None:
-      return f"{self.name} = {self.now}, new"
-    if self.now is None:
-      return f"{self.name} is no longer set, was {self.before}"
-    return f"{self.name} = {self.now}, was {self.before}"
-
-
-def differences(before: str, now: str) -> list[Difference]:
-  """The differences between the texts of two configurations, by name, with macros replaced.
+  Returns `{name: (value before, value now)}`, as gin texts, by name; None where it is not set.
 
   Raises:
     ValueError: a text is not gin.
   """
   old, new = ({name: repr(value) for name, value in values(text, names_in(other)).items()}
               for text, other in ((before, now), (now, before)))
-  return [Difference(name, old.get(name), new.get(name)) for name in sorted({*old, *new})
-          if old.get(name) != new.get(name)]
+  return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})
+          if old.get(name) != new.get(name)}
 
 
 def values(written: str, beside: Collection[str] = ()) -> dict[str, Any]:

@@ -65,12 +65,19 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
   atomic.write_whole(path, now)
   lines = []
   with contextlib.suppress(ValueError):  # The earlier configuration may be corrupt.
-    lines += [f"changed: {each}" for each in (differences(earlier, now) if earlier else ())]
+    changed = differences(earlier, now) if earlier else {}
+    lines += [f"changed: {name} {_change(*values)}" for name, values in changed.items()]
   lines += [f"warning: {each}" for each in found if not each.binding.is_record]
   if recorded := [each.binding for each in found if each.binding.is_record]:
     lines.append(f"note: nothing used {len(recorded)} values of {recorded[0].file}, such as "
                  f"{recorded[0].name}")
   return lines
+
+
+def _change(before: str | None, now: str | None) -> str:
+  if before is None:
+    return f"= {now}, new"
+  return f"= {now}, was {before}" if now else f"is no longer set, was {before}"
 
 
 def check_scopes() -> None:

@@ -15,7 +15,7 @@ FOLDER = "--gin_file=configs/sngan_cifar10.gin"
 
 FLAGS = [  # What was typed after `python -m experiments.sngan`, and the line.
     ([], "the configuration must set: train.steps; write --gin_file=F, where F is one of "
-         "configs/sngan.gin, configs/sngan_cifar10.gin, configs/sngan_cifar10_small.gin, "
+         "configs/sngan_cifar10.gin, configs/sngan_cifar10_small.gin, "
          "configs/sngan_digits.gin, configs/sngan_imagenet128.gin, "
          "configs/sngan_shapes32.gin, configs/sngan_stacked_digits.gin"),
     (["--gin_file=sngan_digits.gin"],

@@ -190,8 +190,8 @@ def test_without_a_file_the_ones_of_the_experiment_are_listed(monkeypatch):
         "the configuration must set: planted.count, planted.pair; write planted.count = ... with "
         "--gin_param")
   write("configs/other.gin", "# python -m experiments.gan --gin_file=configs/other.gin\n")
-  write("configs/gan_small.gin", "")
+  write("configs/small.gin", "# python gan.py --gin_file=configs/small.gin\n")
   write("configs/third.gin", "# python -m experiments.began --gin_file=configs/third.gin\n")
   assert missing("count") == (
       "the configuration must set: planted.count; write --gin_file=F, where F is one of "
-      "configs/gan_small.gin, configs/other.gin")
+      "configs/other.gin, configs/small.gin")
