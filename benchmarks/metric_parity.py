@@ -14,7 +14,6 @@ float64.
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import io
 import json
 import pathlib
@@ -25,6 +24,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks.metric_cases import MetricCase, metric_cases
+from benchmarks.usage import require
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance
 from models.metrics.distances.inception_score import inception_score
@@ -141,10 +141,7 @@ def print_table(comparisons: list[Comparison]) -> int:
 
 def main(argv: list[str]) -> None:
   del argv
-  missing = [name for name in NEEDED if not importlib.util.find_spec(name.replace("-", "_"))]
-  if missing:
-    sys.exit(f"metric_parity compares with {', '.join(missing)}, which is not installed: "
-             f"pip install {' '.join(NEEDED)}")
+  require(*NEEDED)
   goldens = {name: references(case) for name, case in metric_cases().items()}
   comparisons = compare(goldens)
   status = print_table(comparisons)

@@ -12,8 +12,6 @@ import contextlib
 import importlib.util
 import io
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -95,11 +93,9 @@ def main(argv: list[str]) -> None:
     if name != "neighbors" and not importlib.util.find_spec(module):
       print(f"{name:26} is left out: {module} is not installed")
       continue
-    output = subprocess.run(
-        [sys.executable, "-m", "benchmarks.metric_speed", f"--samples={FLAGS.samples}",
-         f"--dimensions={FLAGS.dimensions}", f"--run={name}"],
-        check=True, stdout=subprocess.PIPE, text=True).stdout
-    found = json.loads(output.splitlines()[-1])
+    found = usage.measured_alone(
+        "benchmarks.metric_speed", f"--samples={FLAGS.samples}",
+        f"--dimensions={FLAGS.dimensions}", f"--run={name}")
     print(f"{name:26} {found['seconds']:7.1f} s {found['cpu']:7.1f} CPU s "
           f"{found['mib']:7,.0f} MiB  {found['found']}", flush=True)
 

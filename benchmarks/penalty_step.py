@@ -29,9 +29,7 @@ flags.DEFINE_list("widths", ["64", "64"], "Channels of each stage, from 4x4 up."
 flags.DEFINE_integer("batch_size", 64, "Real images of a step.", lower_bound=1)
 flags.DEFINE_integer("rounds", 15, "Turns of every contender.", lower_bound=1)
 flags.DEFINE_integer("steps", 3, "Steps of one turn.", lower_bound=1)
-flags.DEFINE_integer("threads", 2, "Threads of every contender.", lower_bound=1)
-flags.DEFINE_enum("contender", None, ["penalized", "plain", "torch_penalized", "torch_plain"],
-                  "Only take turns as this contender, on request over stdin.")
+turns.define_flags(["penalized", "plain", "torch_penalized", "torch_plain"])
 
 _GAMMA = 1.0
 
@@ -82,18 +80,12 @@ def ours(penalized: bool) -> Callable[[], float]:
 def take_turns() -> None:
   """Runs in a contender's process: takes turns on request."""
   penalized = FLAGS.contender.endswith("penalized")
+  turns.set_threads()
   if FLAGS.contender.startswith("torch"):
-    import torch
-
     from benchmarks import penalty_torch
-    torch.set_num_threads(FLAGS.threads)
     step = penalty_torch.make_step(FLAGS.resolution, FLAGS.channels, tuple(map(int, FLAGS.widths)),
                                    FLAGS.batch_size, _GAMMA if penalized else 0.0)
   else:
-    from replicator.console.quiet import import_tensorflow
-    import_tensorflow()
-    import tensorflow as tf
-    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     step = ours(penalized)
   turns.take(step, FLAGS.steps)
 

@@ -11,7 +11,6 @@ by more than `allowed`. With fewer images than 2,048, there are fewer samples th
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import pathlib
@@ -23,6 +22,7 @@ from absl import app, flags
 
 from benchmarks import feature_parity, metric_parity
 from benchmarks.metric_parity import Comparison
+from benchmarks.usage import require
 from experiments import evaluate
 from models.metrics.comparison import Gathered, gather
 from models.metrics.distances.kernel import kernel_distance
@@ -131,10 +131,7 @@ def compare(folder: pathlib.Path, weights: str, count: int) -> list[Comparison]:
 
 def main(argv: list[str]) -> None:
   del argv
-  needed = metric_parity.NEEDED
-  if missing := [name for name in needed if not importlib.util.find_spec(name.replace("-", "_"))]:
-    sys.exit(f"png_parity compares with {', '.join(missing)}, which is not installed: "
-             f"pip install {' '.join(needed)}")
+  require(*metric_parity.NEEDED)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     write_images(FLAGS.images, FLAGS.count, FLAGS.size, folder)

@@ -11,6 +11,7 @@ checkpoint; and the checks: what is `trainable`, at each call, and the copies of
 replicas, at each save.
 """
 
+import itertools
 import json
 import pathlib
 import statistics
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 from absl import app, flags
 
@@ -31,89 +33,8 @@ STEPS_IN_TURN = 10
 LOG_EVERY = 50  # In the runs with and without deterministic operations.
 
 
-def in_this_process(folder: str) -> tuple[dict[str, list[float]], int]:
-  """Seconds of each turn, by variant of the job's step; and the steps between checkpoints."""
-  from replicator.console import quiet
-  quiet.import_tensorflow()
-  import gin
-
-  from experiments.sngan import SNGAN
-  from models.vision.builtin.digits import Digits
-  from replicator import Replicator
-  from replicator.app import config
-  from replicator.checkpoints.checkpoint import Checkpoints
-  from replicator.divergence.guard import Guard
-  from replicator.training import inputs
-  from replicator.training.training_function import TrainingFunction
-  config.parse([CONFIG], [])
-  size = gin.query_parameter("train.global_batch_size")
-  source, replicator = Digits(), Replicator()
-  with replicator.scope():
-    step = SNGAN(source.image_shape, source.num_classes)
-  plain, with_signals = (TrainingFunction(replicator, step, 1, signals)
-                         for signals in (False, True))
-  batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 1, 0)))
-  checkpoints, guard = Checkpoints(pathlib.Path(folder), step), Guard()
-  times: dict[str, list[float]] = {"plain": [], "signals": []}
-  guarding, saving = [], []
-  number = 0
-  for turn in range(FLAGS.turns + 1):
-    for variant, found in times.items():
-      function = with_signals if variant == "signals" else plain
-      logged = []
-      started = time.process_time()
-      for _ in range(STEPS_IN_TURN):
-        logged.append(function(number, next(batches)).fetch()[0])
-        number += 1
-      if turn:  # The first one traces and warms up.
-        found.append(time.process_time() - started)
-    started = time.process_time()
-    checkpoints.save(number, {})
-    checkpoints.wait()
-    saving.append(time.process_time() - started)
-    started = time.process_time()
-    for values in logged:  # Those with the signals.
-      guard.divergence_in(number, values)
-    guarding.append(time.process_time() - started)
-  started = time.process_time()
-  json.dumps(guard.state())
-  times |= {"guard": guarding[1:], "saving": saving[1:],
-            "guard's state": [time.process_time() - started]}
-  return times, gin.query_parameter("train.checkpoint_every")
-
-
-def seconds_of_checks(folder: str) -> dict[str, float]:
-  """The median seconds of each check, of a step of 2 replicas, and of a whole save."""
-  from replicator.console import quiet
-  quiet.import_tensorflow()
-  import gin
-
-  from experiments.sngan import SNGAN
-  from models.vision.builtin.digits import Digits
-  from replicator import Replicator
-  from replicator.app import config
-  from replicator.checkpoints.checkpoint import Checkpoints
-  from replicator.checkpoints.replica_checksums import parted
-  from replicator.step.variables import variables_of
-  from replicator.tracing.trainable import Trainable
-  from replicator.training import inputs
-  from replicator.training.training_function import TrainingFunction
-  config.parse([CONFIG], [])
-  size = gin.query_parameter("train.global_batch_size")
-  source, replicator = Digits(), Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
-    step = SNGAN(source.image_shape, source.num_classes)
-  function = TrainingFunction(replicator, step, 1, True)
-  batches = iter(inputs.batches(source, inputs.InputContext(size, 0, 1, 2, 0)))
-  trainable, variables = Trainable(step), variables_of(step)
-  checkpoints = Checkpoints(pathlib.Path(folder), step, replicator)
-
-  def save() -> None:
-    checkpoints.save(0, {})
-    checkpoints.wait()
-
-  timed = {"step": lambda: function(0, next(batches)).fetch(), "trainable": trainable.flags,
-           "copies": lambda: parted(variables, replicator), "save": save}
+def medians(timed: dict[str, Callable[[], object]]) -> dict[str, float]:
+  """The median seconds of each call; they take turns."""
   times: dict[str, list[float]] = {name: [] for name in timed}
   for turn in range(FLAGS.turns + 1):
     for name, call in timed.items():
@@ -122,6 +43,76 @@ def seconds_of_checks(folder: str) -> dict[str, float]:
       if turn:  # The first one traces and warms up.
         times[name].append(time.process_time() - started)
   return {name: statistics.median(found) for name, found in times.items()}
+
+
+def job(replicas: int) -> tuple:
+  """A replicator, the step of the job, and its batches."""
+  from replicator.console import quiet
+  quiet.import_tensorflow()
+  import gin
+
+  from experiments.sngan import SNGAN
+  from models.vision.builtin.digits import Digits
+  from replicator import Replicator
+  from replicator.app import config
+  from replicator.training import inputs
+  config.parse([CONFIG], [])
+  size = gin.query_parameter("train.global_batch_size")
+  replicator = Replicator("mirrored", logical_cpus=2) if replicas == 2 else Replicator()
+  source = Digits()
+  with replicator.scope():
+    step = SNGAN(source.image_shape, source.num_classes)
+  return replicator, step, iter(inputs.batches(
+      source, inputs.InputContext(size, 0, 1, replicas, 0)))
+
+
+def seconds_of_turns(folder: str) -> tuple[dict[str, float], int]:
+  """Median seconds of turns of the job's step and of what comes with it; steps between saves."""
+  replicator, step, batches = job(1)
+  import gin
+
+  from replicator.checkpoints.checkpoint import Checkpoints
+  from replicator.divergence.guard import Guard
+  from replicator.training.training_function import TrainingFunction
+  checkpoints, guard = Checkpoints(pathlib.Path(folder), step), Guard()
+  numbers = itertools.count()
+  logged: list[dict] = []  # By the last turn.
+
+  def trains(function: TrainingFunction) -> None:
+    logged[:] = [function(next(numbers), next(batches)).fetch()[0] for _ in range(STEPS_IN_TURN)]
+
+  def save() -> None:
+    checkpoints.save(next(numbers), {})
+    checkpoints.wait()
+
+  plain, with_signals = (TrainingFunction(replicator, step, 1, signals)
+                         for signals in (False, True))
+  return medians({
+      "plain": lambda: trains(plain), "signals": lambda: trains(with_signals), "saving": save,
+      "guard": lambda: [guard.divergence_in(next(numbers), values) for values in logged],
+      "guard state": lambda: json.dumps(guard.state())
+  }), gin.query_parameter("train.checkpoint_every")
+
+
+def seconds_of_checks(folder: str) -> dict[str, float]:
+  """The median seconds of each check, of a step of 2 replicas, and of a whole save."""
+  replicator, step, batches = job(2)
+  from replicator.checkpoints.checkpoint import Checkpoints
+  from replicator.checkpoints.replica_checksums import parted
+  from replicator.step.variables import variables_of
+  from replicator.tracing.trainable import Trainable
+  from replicator.training.training_function import TrainingFunction
+  function = TrainingFunction(replicator, step, 1, True)
+  trainable, variables = Trainable(step), variables_of(step)
+  checkpoints = Checkpoints(pathlib.Path(folder), step, replicator)
+
+  def save() -> None:
+    checkpoints.save(0, {})
+    checkpoints.wait()
+
+  return medians({"step": lambda: function(0, next(batches)).fetch(),
+                  "trainable": trainable.flags, "save": save,
+                  "copies": lambda: parted(variables, replicator)})
 
 
 def seconds_of_steps(deterministic: bool, folder: str) -> float:
@@ -142,20 +133,19 @@ def main(argv: list[str]) -> None:
   del argv
   with tempfile.TemporaryDirectory() as folder:
     checks = seconds_of_checks(f"{folder}/checks")  # First, because it splits the CPU.
-    turns, every = in_this_process(folder)
+    turns, every = seconds_of_turns(folder)
     print(f"checks: what is trainable takes {checks['trainable'] / checks['step']:.3%} of a step, "
           f"the copies {1000 * checks['copies']:.0f} ms of a save of "
           f"{1000 * checks['save']:.0f} ms, {checks['copies'] / checks['step'] / every:.2%} of the "
           "time between two saves", flush=True)
-    plain, saving, signals = (statistics.median(turns[v]) for v in ("plain", "saving", "signals"))
-    share = saving / (every * plain / STEPS_IN_TURN)
-    print(f"a checkpoint: {1000 * saving:.1f} ms; with one every {every} steps, of "
+    plain, guard = turns["plain"], turns["guard"]
+    share = turns["saving"] / (every * plain / STEPS_IN_TURN)
+    print(f"a checkpoint: {1000 * turns['saving']:.1f} ms; with one every {every} steps, of "
           f"{1000 * plain / STEPS_IN_TURN:.1f} ms, saving takes {share:.2%} of the training time")
-    print(f"Guard.signals = True: {signals / plain:.3f} of the time of a step without")
-    guard, state = (statistics.median(turns[v]) for v in ("guard", "guard's state"))
+    print(f"Guard.signals = True: {turns['signals'] / plain:.3f} of the time of a step without")
     print(f"the guard looks at the numbers of a step in {1e6 * guard / STEPS_IN_TURN:.0f} us, "
-          f"{guard / plain:.3%} of the step; its part of a checkpoint takes {1e6 * state:.0f} us",
-          flush=True)
+          f"{guard / plain:.3%} of the step; its part of a checkpoint takes "
+          f"{1e6 * turns['guard state']:.0f} us", flush=True)
     times: dict[bool, list[float]] = {deterministic: [] for deterministic in (True, False)}
     for turn in range(FLAGS.turns):
       for deterministic, found in times.items():

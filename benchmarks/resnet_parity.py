@@ -13,7 +13,6 @@ from benchmarks import torch_first  # noqa: F401
 
 # isort: split
 import importlib.metadata
-import importlib.util
 import json
 import pathlib
 import sys
@@ -23,7 +22,8 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from benchmarks.feature_parity import digest, random_tensors, seed_images
+from benchmarks.feature_parity import digest, error, random_tensors, seed_images
+from benchmarks.usage import require
 from models.vision.classification.resnet import ConvNorm, ResNet
 from models.vision.images.image_source import to_unit_range
 
@@ -39,8 +39,7 @@ SIZES = (64, 224)
 def main(arguments: list[str]) -> None:
   """Prints the errors, and writes goldens."""
   del arguments
-  if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-    sys.exit(f"benchmarks.resnet_parity needs {missing[0]}: see the head of the file")
+  require(*NEEDED)
   goldens, is_equal = {}, True
   for depth in DEPTHS:
     network = ResNet(1000, depth=depth)
@@ -56,9 +55,9 @@ def main(arguments: list[str]) -> None:
         goldens[f"resnet{depth}"] = {
             "parameters": their_count,
             "logits": [[float(f"{number:.8g}") for number in digest(row)] for row in expected]}
-      error = _error(network(inputs(size)).numpy(), expected)
-      is_equal &= error <= ALLOWED
-      print(f"  {size} px: error {error:.1e}")
+      found = error(network(inputs(size)).numpy(), expected)
+      is_equal &= found <= ALLOWED
+      print(f"  {size} px: error {found:.1e}")
   if FLAGS.write:
     versions = {name: importlib.metadata.version(name) for name in (*NEEDED, "numpy")}
     source = {"command": "python -m benchmarks.resnet_parity --write=FILE", **versions}
@@ -124,12 +123,6 @@ def _theirs(depth: int, tensors: dict[str, np.ndarray]) -> tuple[Callable, int]:
       return network(torch.from_numpy(images.numpy()).permute(0, 3, 1, 2)).numpy()
 
   return logits, sum(parameter.numel() for parameter in network.parameters())
-
-
-def _error(ours: np.ndarray, theirs: np.ndarray) -> float:
-  """The largest relative error of a row: [n, d], [n, d] -> float."""
-  difference = np.linalg.norm(ours.astype(np.float64) - theirs, axis=1)
-  return float(np.max(difference / np.linalg.norm(theirs.astype(np.float64), axis=1)))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ few steps, round after round, so that a slow minute of the machine slows all con
 has medians over the turns, and ratios of these medians.
 """
 
+import importlib
 from collections.abc import Callable
 
 from absl import app, flags
@@ -29,11 +30,9 @@ flags.DEFINE_integer("rounds", 15, "Turns of every contender.", lower_bound=1)
 flags.DEFINE_integer("steps", 3, "Steps of one turn.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 64, "Real images of a step.", lower_bound=1)
 flags.DEFINE_float("width", 0.5, "Multiplies the channels of the published networks.")
-flags.DEFINE_integer("threads", 2, "Threads of every contender.", lower_bound=1)
 flags.DEFINE_integer("replicas", 1, "Compare ours with and without XLA on so many logical CPUs.",
                      lower_bound=1)
-flags.DEFINE_enum("contender", None, ["ours", "xla", "keras", "pytorch"],
-                  "Only take turns as this contender, on request over stdin.")
+turns.define_flags(["ours", "xla", "keras", "pytorch"])
 
 
 def ours() -> Callable[[], float]:
@@ -72,22 +71,13 @@ def ours() -> Callable[[], float]:
 
 def take_turns() -> None:
   """Runs in a contender's process: takes turns on request."""
-  if FLAGS.contender == "pytorch":
-    import torch
-
-    from benchmarks import sngan_torch
-    torch.set_num_threads(FLAGS.threads)
-    step = sngan_torch.make_step(FLAGS.batch_size, FLAGS.width, FLAGS.precision)
+  turns.set_threads()
+  if FLAGS.contender in ("ours", "xla"):
+    step = ours()
   else:
-    from replicator.console.quiet import import_tensorflow
-    import_tensorflow()
-    import tensorflow as tf
-    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
-    if FLAGS.contender in ("ours", "xla"):
-      step = ours()
-    else:
-      from benchmarks import sngan_keras
-      step = sngan_keras.make_step(FLAGS.batch_size, FLAGS.width, FLAGS.precision)
+    peer = "sngan_torch" if FLAGS.contender == "pytorch" else "sngan_keras"
+    step = importlib.import_module(f"benchmarks.{peer}").make_step(
+        FLAGS.batch_size, FLAGS.width, FLAGS.precision)
   turns.take(step, FLAGS.steps)
 
 

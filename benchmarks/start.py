@@ -1,15 +1,12 @@
 """The start of the default job: from its command to its first step.
 
-  python -m benchmarks.start [--turns=3] [--other=DIR]
+  python -m benchmarks.start [--turns=3]
 
 Each turn starts the job in a new process and workdir, and reads what it prints. The CPU seconds are
 those of the process, which other work on the machine changes little; the longest silence is the
-longest time between two lines. `--other` is a checkout of another commit, which takes turns with
-this one.
+longest time between two lines.
 """
 
-import os
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -21,22 +18,19 @@ from absl import app, flags
 from benchmarks.usage import cpu_seconds
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("turns", 3, "How often each checkout is timed.", lower_bound=1)
-flags.DEFINE_string("other", None, "A checkout to compare with.")
+flags.DEFINE_integer("turns", 3, "How often the start is timed.", lower_bound=1)
 
-HERE = pathlib.Path(__file__).parents[1]
 SETTINGS = ("train.steps = 1", "train.log_every = 1")
 
 
-def measure(checkout: pathlib.Path) -> dict[str, float]:
+def measure() -> dict[str, float]:
   """Seconds until the first line and the first step, CPU seconds, and the longest silence."""
   with tempfile.TemporaryDirectory() as workdir:
     begun = last = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
          f"--workdir={workdir}", *(f"--gin_param={setting}" for setting in SETTINGS)],
-        cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)}, text=True,
-        stdout=subprocess.PIPE) as process:
+        text=True, stdout=subprocess.PIPE) as process:
       assert process.stdout is not None
       found = {"silence": 0.0}
       for line in process.stdout:
@@ -52,16 +46,11 @@ def measure(checkout: pathlib.Path) -> dict[str, float]:
 
 def main(argv: list[str]) -> None:
   del argv
-  checkouts = [HERE, *([pathlib.Path(FLAGS.other).resolve()] if FLAGS.other else [])]
-  times: dict[pathlib.Path, list[dict[str, float]]] = {checkout: [] for checkout in checkouts}
-  for _ in range(FLAGS.turns):
-    for checkout, found in times.items():
-      found.append(measure(checkout))
-  for checkout, found in times.items():
-    middle = {name: statistics.median(turn[name] for turn in found) for name in found[0]}
-    print(f"{checkout}: first line after {middle['first line']:.1f} s; first step after "
-          f"{middle['first step']:.1f} s and {middle['cpu']:.1f} CPU seconds; longest silence "
-          f"{middle['silence']:.1f} s")
+  found = [measure() for _ in range(FLAGS.turns)]
+  middle = {name: statistics.median(turn[name] for turn in found) for name in found[0]}
+  print(f"first line after {middle['first line']:.1f} s; first step after "
+        f"{middle['first step']:.1f} s and {middle['cpu']:.1f} CPU seconds; longest silence "
+        f"{middle['silence']:.1f} s")
 
 
 if __name__ == "__main__":

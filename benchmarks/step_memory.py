@@ -12,14 +12,13 @@ trains, minus its size before the first step, which TensorFlow itself, the weigh
 optimizers' slots take.
 """
 
-import subprocess
-import sys
+import json
 import time
 from collections.abc import Callable
 
 from absl import app, flags
 
-from benchmarks.usage import resident_mib
+from benchmarks.usage import measured_alone, resident_mib
 from replicator.console.quiet import import_tensorflow
 
 FLAGS = flags.FLAGS
@@ -99,7 +98,7 @@ def recompute(n: int, batch_size: int) -> Callable[[], float]:
 
 
 def measure(n: int, batch_size: int) -> None:
-  """Trains; prints MiB, seconds a step, and the last loss."""
+  """Trains; prints MiB, seconds a step, and the last loss, as JSON."""
   import_tensorflow()
   step = {"microbatch": microbatch, "recompute": recompute}[FLAGS.of](n, batch_size)
   before = resident_mib()
@@ -108,7 +107,7 @@ def measure(n: int, batch_size: int) -> None:
   for _ in range(FLAGS.steps):
     loss = step()
   seconds = (time.perf_counter() - start) / FLAGS.steps
-  print(resident_mib() - before, seconds, loss)
+  print(json.dumps({"mib": resident_mib() - before, "seconds": seconds, "loss": loss}))
 
 
 def main(argv: list[str]) -> None:
@@ -121,12 +120,10 @@ def main(argv: list[str]) -> None:
   print(f"{FLAGS.of}, batch {batch_size}")
   print(f"{'n':>4} {'peak MiB':>10} {'seconds/step':>14} {'loss':>12}")
   for n in numbers:
-    outcome = subprocess.run(
-        [sys.executable, "-m", "benchmarks.step_memory", "--alone", f"--of={FLAGS.of}", f"--n={n}",
-         f"--batch_size={batch_size}", f"--steps={FLAGS.steps}"],
-        stdout=subprocess.PIPE, text=True, check=True)
-    mib, seconds, loss = map(float, outcome.stdout.split())
-    print(f"{n:>4} {mib:10.0f} {seconds:14.2f} {loss:12.8f}", flush=True)
+    found = measured_alone(
+        "benchmarks.step_memory", "--alone", f"--of={FLAGS.of}", f"--n={n}",
+        f"--batch_size={batch_size}", f"--steps={FLAGS.steps}")
+    print(f"{n:>4} {found['mib']:10.0f} {found['seconds']:14.2f} {found['loss']:12.8f}", flush=True)
 
 
 if __name__ == "__main__":

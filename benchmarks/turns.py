@@ -18,9 +18,33 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from absl import flags
+
 from benchmarks.usage import family_mib
 
 _TO_END = 5  # Seconds that a process has to end by itself.
+
+
+def define_flags(contenders: Sequence[str]) -> None:
+  """Defines `--threads` and `--contender`."""
+  flags.DEFINE_integer("threads", 2, "Threads of every contender.", lower_bound=1)
+  flags.DEFINE_enum("contender", None, list(contenders),
+                    "Only take turns as this contender, on request over stdin.")
+
+
+def set_threads() -> None:
+  """Runs in a contender's process: loads its framework, PyTorch or TensorFlow, with `--threads`.
+
+  The names of the contenders in PyTorch begin with `torch` or are `pytorch`.
+  """
+  if flags.FLAGS.contender.startswith(("torch", "pytorch")):
+    import torch
+    torch.set_num_threads(flags.FLAGS.threads)
+  else:
+    from replicator.console.quiet import import_tensorflow
+    import_tensorflow()
+    import tensorflow as tf
+    tf.config.threading.set_intra_op_parallelism_threads(flags.FLAGS.threads)
 
 
 def take(step: Callable[[], float], calls: int, untimed: int = 0) -> None:

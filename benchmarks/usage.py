@@ -1,9 +1,13 @@
-"""The memory and the CPU time that processes have used."""
+"""Memory and CPU time of processes, a process for each measurement, and missing packages."""
 
+import importlib.util
+import json
 import multiprocessing
 import os
 import pathlib
 import re
+import subprocess
+import sys
 
 
 def resident_mib(process: int | str = "self") -> float:
@@ -31,3 +35,17 @@ def cpu_seconds(process: int) -> float:
   text = pathlib.Path(f"/proc/{process}/stat").read_text()
   times = text.rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime
   return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+def measured_alone(module: str, *flags: str) -> dict:
+  """The measurements that `python -m module FLAGS` prints in its last line, as JSON."""
+  output = subprocess.run([sys.executable, "-m", module, *flags], stdout=subprocess.PIPE,
+                          check=True, text=True).stdout
+  return json.loads(output.splitlines()[-1])
+
+
+def require(*packages: str) -> None:
+  """Ends the program if one of the packages that it compares with is not installed."""
+  missing = [name for name in packages if not importlib.util.find_spec(name.replace("-", "_"))]
+  if missing:
+    sys.exit(f"{', '.join(missing)} is not installed: pip install {' '.join(packages)}")

@@ -72,7 +72,7 @@ _IN_PACKAGES = {
         "trackers.mlflow": "trackers.services", "trackers.trackio": "trackers.services",
         "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",
         "sweeps.views.page": "sweeps.page", "sweeps.views.table": "sweeps.progress",
-        "sweeps.table": "sweeps.progress",
+        "sweeps.table": "sweeps.progress", "sweeps.slurm_task": "sweeps.trial_process",
         "optimizers.networks": "optimizers.owned_variables", "workdir.owner": "workdir.lock",
         "workdir.introduction": "workdir.run_summary",
         "divergence.signals": "divergence.diagnostics",

@@ -9,7 +9,6 @@ import os
 import pathlib
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 
 from replicator.console import command
@@ -80,11 +79,11 @@ def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
       status = "to run"
     else:
       status = record.status + ", to resume" * (not record.is_ended(retry_failed))
-    yield f"\n{number}. {trial.id}: {status}\n   {trial.command(sweep.trial_folder(trial.id))}"
+    yield f"\n{number}. {trial.id}: {status}\n   {trial.command}"
   left = search.count - len(search.trials)
   if left and (example := search.proposed()):
     yield (f"\n{left} trials to be proposed by Optuna, each from the results of earlier ones. One "
-           f"could be {example.id}:\n   {example.command(sweep.trial_folder(example.id))}")
+           f"could be {example.id}:\n   {example.command}")
 
 
 def _check(sweep: Sweep) -> None:
@@ -92,8 +91,8 @@ def _check(sweep: Sweep) -> None:
   trial = sweep.search.peek()
   if trial is None:
     return
-  command = [sys.executable, *trial.words, "--explain"]
-  process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+  process = subprocess.run([*trial.words(), "--explain"], capture_output=True, text=True,
+                           stdin=subprocess.DEVNULL)
   if process.returncode:
     lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no output"]
     reason = next((line for line in lines if line.startswith("error: ")), lines[-1])

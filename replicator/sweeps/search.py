@@ -21,7 +21,7 @@ from replicator.errors import UsageError
 from replicator.sweeps import space, trials
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import Trial
+from replicator.sweeps.trials import Record
 
 JOURNAL = "optuna.log"  # The file in a sweep's folder that holds its study.
 _TRIES = 10    # Proposals of known points in a row, before points are drawn at random.
@@ -78,23 +78,23 @@ class Search:
   """Gives the trials of a sweep one after another, and keeps its study.
 
   Attributes:
-    trials: `{id: Trial}`, all trials that are known.
+    trials: `{id: Record}`, all trials that are known, as if none had begun.
     count: the number of trials that the sweep will have.
   """
 
   def __init__(self, file: SweepFile, results: Mapping[str, TrialResult], retry_failed: bool,
-               journal: pathlib.Path, in_memory: bool = False):
+               folder: pathlib.Path, in_memory: bool = False):
     """Knows the trials of `results`, which are in the order in which they began.
 
-    The study is in the file `journal`, or, `in_memory`, in none.
+    The study is in a file of the sweep's folder, or, `in_memory`, in none.
 
     Raises:
       UsageError: `sweep.random` has fewer points than `sweep.trials`.
     """
-    self._file, self._space = file, file.space()
+    self._file, self._space, self._folder = file, file.space(), folder
     self._distributions = {name: given.in_optuna() for name, given in self._space.items()}
     known = ([trial for trial in map(self._own, results.values()) if trial] if file.optuna else
-             [Trial.make(file, point) for point in points(file)])
+             list(map(self._trial, points(file))))
     self.trials = {trial.id: trial for trial in known}
     self.count = max(file.trials or 0, len(known)) if file.optuna else len(known)
     ended = [trial_id for trial_id, result in results.items()
@@ -106,32 +106,35 @@ class Search:
         "minimize" if file.goal == "min" else "maximize")
     self._study = optuna.create_study(  # A study has one space and one metric.
         study_name=f"{file.metric} {trials.digest(file, file.goal, self._space)}",
-        storage=None if in_memory else _storage(journal), direction=self._direction,
+        storage=None if in_memory else _storage(folder / JOURNAL), direction=self._direction,
         load_if_exists=True)
     self._held = {trial.user_attrs.get("id"): trial.state
                   for trial in self._study.get_trials(deepcopy=False)}
     for trial_id in ended:
       self.ended(results[trial_id])
 
-  def _own(self, result: TrialResult) -> Trial | None:
+  def _own(self, result: TrialResult) -> Record | None:
     """The trial of a result; None if its space or its common settings are others."""
     record = result.record
     if record.bindings.keys() != self._space.keys():
       return None
     try:
-      trial = Trial.make(self._file, {name: given.recorded(record.bindings[name])
-                                      for name, given in self._space.items()})
+      trial = self._trial({name: given.recorded(record.bindings[name])
+                           for name, given in self._space.items()})
     except ValueError:
       return None
     return trial if trial.id == record.id else None
 
-  def peek(self) -> Trial | None:
+  def _trial(self, point: space.Point) -> Record:
+    return Record.make(self._file, point, self._folder)
+
+  def peek(self) -> Record | None:
     """The trial that `propose` would return now."""
     if self._left:
       return self._left[0]
     return self.proposed() if len(self.trials) < self.count else None
 
-  def propose(self) -> Trial | None:
+  def propose(self) -> Record | None:
     """Returns the next trial to run; None if no trial is left."""
     trial = self.peek()
     if trial is None:
@@ -142,7 +145,7 @@ class Search:
       self.trials[trial.id] = trial
     return trial
 
-  def proposed(self) -> Trial | None:
+  def proposed(self) -> Record | None:
     """The new trial that Optuna proposes; None if all points seem to have been tried.
 
     The number of known trials is a part of the seed: a resumed search goes on as it would have.
@@ -155,8 +158,7 @@ class Search:
     asked = (study.ask(self._distributions).params for _ in range(_TRIES))
     points = ({name: self._space[name].value(held) for name, held in params.items()}
               for params in asked)  # Possibly a good point again and again.
-    found = (Trial.make(self._file, point)
-             for point in itertools.chain(points, _draws(self._space, *seed)))
+    found = map(self._trial, itertools.chain(points, _draws(self._space, *seed)))
     return next((trial for trial in found if trial.id not in self.trials), None)
 
   def is_poor(self, result: TrialResult) -> bool:

@@ -1,5 +1,6 @@
 """The state of a sweep, on disk and in memory: the trials that ran, that run, and that are left."""
 
+import dataclasses
 import pathlib
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from replicator.sweeps import page, progress, trials
 from replicator.sweeps.results import TrialResult, ranked, write_csv
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trial_process import AT_ONCE, STOP
-from replicator.sweeps.trials import DONE, RUNNING, STOPPED, WAITING, Record
+from replicator.sweeps.trials import DONE, RUNNING, STOPPED, WAITING
 
 POLL_SECONDS = 1.0     # Between two looks at the running trials.
 _WRITE_SECONDS = 30.0  # At least this long between two times that the page is written.
@@ -38,24 +39,19 @@ class Sweep:
     self._running: dict[str, Callable[[], object]] = {}  # Whether each trial has ended.
     self._write_at = time.monotonic() + _WRITE_SECONDS
     self.results = self._read_results()  # The results of all recorded trials, by their ids.
-    self.search = search.Search(file, self.results, retry_failed, folder / search.JOURNAL,
-                                in_memory)
+    self.search = search.Search(file, self.results, retry_failed, folder, in_memory)
     for trial_id, result in self.results.items():
       result.is_current = trial_id in self.search.trials
 
   def _read_results(self) -> dict[str, TrialResult]:
     found = {}
-    for path in sorted((self.folder / "trials").glob(f"*/{trials.RECORD}")):
+    for path in sorted(trials.folder_of(self.folder, "").glob(f"*/{trials.RECORD}")):
       if record := trials.read_record(path.parent):
         found[record.id] = result = TrialResult(record, self.file)
         result.read(path.parent)
         if result.record.status == RUNNING:  # The sweep that ran it was killed.
           result.record.status = STOPPED
     return dict(sorted(found.items(), key=lambda item: item[1].record.order))
-
-  def trial_folder(self, trial_id: str) -> pathlib.Path:
-    """The workdir of a trial."""
-    return self.folder / "trials" / trial_id
 
   # ---- Running ----------------------------------------------------------------------------------
 
@@ -107,12 +103,12 @@ class Sweep:
     trial = None if self.stopping else self.search.propose()
     if trial is None:
       return ""
-    new = Record(trial.id, trial.bindings, order=len(self.results))
+    new = dataclasses.replace(trial, order=len(self.results))
     record = self.results.setdefault(trial.id, TrialResult(new, self.file)).record
-    folder = self.trial_folder(trial.id)
+    folder = trials.folder_of(self.folder, trial.id)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / STOP).unlink(missing_ok=True)
-    record.status, record.message, record.command = WAITING, "", trial.command(folder)
+    record.status, record.message, record.command = WAITING, "", trial.command
     record.write(folder)
     return trial.id
 
@@ -124,7 +120,7 @@ class Sweep:
     """Records the end of a trial that a cluster has lost or never started; returns True."""
     record = self._read(trial_id).record
     record.status, record.message = status, message
-    record.write(self.trial_folder(trial_id))
+    record.write(trials.folder_of(self.folder, trial_id))
     return True
 
   def _ended(self, trial_id: str) -> None:
@@ -145,7 +141,7 @@ class Sweep:
     for trial_id in self._running:
       result = self._read(trial_id)
       if not self.stopping and self.search.is_poor(result):
-        (self.trial_folder(trial_id) / STOP).touch()
+        (trials.folder_of(self.folder, trial_id) / STOP).touch()
     self._status.show(Text(progress.state(self.current(), self.search.count)))
     if time.monotonic() > self._write_at:
       self.write()
@@ -169,5 +165,5 @@ class Sweep:
         result.record.status in trials.ENDED for result in self.current())
 
   def _read(self, trial_id: str) -> TrialResult:
-    self.results[trial_id].read(self.trial_folder(trial_id))
+    self.results[trial_id].read(trials.folder_of(self.folder, trial_id))
     return self.results[trial_id]

@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import os
 import pathlib
-import shlex
 import signal
 import sys
 import time
@@ -39,7 +38,7 @@ class Attempt:
 
   def __init__(self, trial_id: str, folder: pathlib.Path, threads: int | None = None,
                cwd: str | None = None):
-    self._folder = folder / "trials" / trial_id
+    self._folder = trials.folder_of(folder, trial_id)
     self._stop_all, self._stop_this = folder / STOP, self._folder / STOP
     self._cwd = cwd
     self._environment = {name: str(threads) for name in _THREADS} if threads else {}
@@ -105,7 +104,7 @@ class Attempt:
     with (self._folder / trials.LOG).open("ab") as log:
       self._log_begin = log.tell()
       self._child = Child(
-          [sys.executable, *shlex.split(self._record.command)[1:]], self._environment,
+          self._record.words(), self._environment,
           end_signal=signal.SIGTERM, end_status=PREEMPTED_STATUS, cwd=self._cwd, stdout=log,
           pass_fds=[self._lock.fileno()])  # The process holds the lock, even if this one dies.
     self._record.status, self._record.message = RUNNING, ""

@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,17 +25,22 @@ FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
 ENDED = (DONE, PRUNED, FAILED)  # A resumed sweep runs only failed ones again, on request.
 
 
-@dataclasses.dataclass(frozen=True)
-class Trial:
-  """One run of a sweep."""
+@dataclasses.dataclass
+class Record:
+  """One run of a sweep: the contents of `trial.json`."""
 
   id: str  # A readable name, also of its folder; the same for equal bindings in every process.
   bindings: space.Point  # `{name: value}`, by which it differs from the other trials.
-  words: tuple[str, ...]  # The words of its command after `python`, without `--workdir`.
+  status: str = WAITING  # `waiting`, `running`, `done`, `failed`, `stopped` or `pruned`.
+  exit_code: int | None = None  # The exit status of its last process.
+  seconds: float = 0.0  # The time that its processes took together.
+  message: str = ""  # The reason of a failure: the last line of its output.
+  command: str = ""  # Its command, as typed in a shell, which starts it and resumes it.
+  order: int = 0  # Its place in the order in which the sweep's trials began.
 
   @classmethod
-  def make(cls, file: SweepFile, point: space.Point) -> "Trial":
-    """Makes the trial at a point of a sweep's space."""
+  def make(cls, file: SweepFile, point: space.Point, sweep_folder: pathlib.Path) -> "Record":
+    """Makes the trial at a point of a sweep's space; it has not begun."""
     bindings = {name: point[name] for name in sorted(point)}
     flags = [f"--gin_file={path}" for path in
              (*file.gin_files, *space.gin_files_of(bindings.get(space.GIN_FILE, [])))]
@@ -42,11 +48,35 @@ class Trial:
     flags += [f"--gin_param={name} = {space.gin_text(value)}" for name, value in bindings.items()
               if name != space.GIN_FILE]
     program = [file.experiment] if file.experiment.endswith(".py") else ["-m", file.experiment]
-    return cls(_id(file, bindings), bindings, (*program, *flags))
+    trial_id = _id(file, bindings)
+    return cls(trial_id, bindings, command=shlex.join(
+        ["python", *program, *flags, f"--workdir={folder_of(sweep_folder, trial_id)}"]))
 
-  def command(self, workdir: pathlib.Path) -> str:
-    """The command that starts and resumes the trial in `workdir`, as typed in a shell."""
-    return shlex.join(["python", *self.words, f"--workdir={workdir}"])
+  def words(self) -> list[str]:
+    """The words of its command, for this Python."""
+    return [sys.executable, *shlex.split(self.command)[1:]]
+
+  def is_ended(self, retry_failed: bool) -> bool:
+    """Whether the trial does not run any more."""
+    return self.status in ENDED and not (self.status == FAILED and retry_failed)
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Replaces `trial.json`; a crash leaves the old file or the new one."""
+    text = json.dumps(dataclasses.asdict(self), indent=2, default=repr)
+    write_whole(folder / RECORD, f"{text}\n")
+
+
+def read_record(folder: pathlib.Path) -> Record | None:
+  """Reads the record in a trial's folder; None if it is missing or cannot be read."""
+  try:
+    return Record(**json.loads((folder / RECORD).read_text(encoding="utf-8")))
+  except (OSError, ValueError, TypeError):
+    return None
+
+
+def folder_of(sweep_folder: pathlib.Path, trial_id: str) -> pathlib.Path:
+  """The folder of a trial, which is its workdir."""
+  return sweep_folder / "trials" / trial_id
 
 
 def _id(file: SweepFile, bindings: space.Point) -> str:
@@ -76,34 +106,3 @@ def _readable(value: Any) -> str:
   if text.endswith(".gin"):
     text = pathlib.PurePath(text).stem
   return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-")
-
-
-@dataclasses.dataclass
-class Record:
-  """The contents of `trial.json`."""
-
-  id: str
-  bindings: space.Point
-  status: str = WAITING  # `waiting`, `running`, `done`, `failed`, `stopped` or `pruned`.
-  exit_code: int | None = None  # The exit status of its last process.
-  seconds: float = 0.0  # The time that its processes took together.
-  message: str = ""  # The reason of a failure: the last line of its output.
-  command: str = ""  # Its command, as typed in a shell.
-  order: int = 0  # Its place in the order in which the sweep's trials began.
-
-  def is_ended(self, retry_failed: bool) -> bool:
-    """Whether the trial does not run any more."""
-    return self.status in ENDED and not (self.status == FAILED and retry_failed)
-
-  def write(self, folder: pathlib.Path) -> None:
-    """Replaces `trial.json`; a crash leaves the old file or the new one."""
-    text = json.dumps(dataclasses.asdict(self), indent=2, default=repr)
-    write_whole(folder / RECORD, f"{text}\n")
-
-
-def read_record(folder: pathlib.Path) -> Record | None:
-  """Reads the record in a trial's folder; None if it is missing or cannot be read."""
-  try:
-    return Record(**json.loads((folder / RECORD).read_text(encoding="utf-8")))
-  except (OSError, ValueError, TypeError):
-    return None

@@ -40,7 +40,7 @@ def test_a_sweep_file_binds_what_the_experiment_has(path, tmp_path, monkeypatch)
   monkeypatch.chdir(ROOT)
   file = sweep_file.read(str(path))
   found = sweep.Sweep(file, tmp_path, retry_failed=False).search.peek()
-  flags = [word.partition("=") for word in found.words]
+  flags = [word.partition("=") for word in found.words()]
   config.parse([value for flag, _, value in flags if flag == "--gin_file"],
                [value for flag, _, value in flags if flag == "--gin_param"])
   for name in file.space():

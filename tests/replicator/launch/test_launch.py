@@ -25,7 +25,7 @@ def test_workers_get_one_cluster_and_their_own_index():
   assert len(set(configs[0]["cluster"]["worker"])) == 2
 
 
-def test_parameter_servers_add_a_chief():
+def test_parameter_servers_add_a_chief_and_ports_are_free():
   configs = launch.tf_configs(workers=2, ps=1)
   assert [(c["task"]["type"], c["task"]["index"]) for c in configs] == [
     ("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
@@ -33,7 +33,12 @@ def test_parameter_servers_add_a_chief():
   assert {kind: len(addresses) for kind, addresses in cluster.items()} == {
     "chief": 1, "worker": 2, "ps": 1}
   assert all(c["cluster"] == cluster for c in configs)
-  assert len({a for addresses in cluster.values() for a in addresses}) == 4
+  addresses = {address for each in cluster.values() for address in each}
+  assert len(addresses) == 4
+  for host, port in (address.split(":") for address in addresses):
+    assert 12000 <= int(port) < 32768  # Below those of outgoing connections.
+    with socket.socket() as listener:
+      listener.bind((host, int(port)))
 
 
 @pytest.mark.parametrize("variables, direct", [
@@ -46,14 +51,6 @@ def test_a_proxy_does_not_stand_between_the_processes(variables, direct, monkeyp
     monkeypatch.setenv(name, value)
   launch.launch(["sh", "-c", "echo $no_grpc_proxy"], workers=1)
   assert capfd.readouterr().out == f"[worker 0] {direct}\n"
-
-
-def test_ports_are_free():
-  for address in launch.tf_configs(workers=4)[0]["cluster"]["worker"]:
-    host, port = address.split(":")
-    assert 12000 <= int(port) < 32768  # Below those of outgoing connections.
-    with socket.socket() as listener:
-      listener.bind((host, int(port)))
 
 
 # ---- Output -------------------------------------------------------------------------------------

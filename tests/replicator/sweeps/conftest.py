@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -137,7 +138,7 @@ def page_file():
 
 
 @pytest.fixture
-def ranked(tmp_path, page_file):
+def ranked(page_file):
   """Four settings with two seeds, and an old trial; one failed, one has no finite value."""
   records = [Record(f"t{order}", {"a.lr": lr, "net": net, "train.seed": seed}, "done", 0, 61.0,
                     order=order)
@@ -145,15 +146,9 @@ def ranked(tmp_path, page_file):
                  itertools.product((0.1, 0.3), ("<small>", "big"), (1, 2)))]
   records[0].status, records[0].message = "failed", "error: <it> broke"
   records.append(Record("old", {"a.lr": 9.0}, "done", 0, 1.0, order=9))
-  found = []
-  for record in records:
-    folder = tmp_path / "trials" / record.id
-    folder.mkdir(parents=True)
-    if record.id not in ("t0", "old"):
-      lr, seed = record.bindings["a.lr"], record.bindings["train.seed"]
-      values = ['"NaN"'] if record.id == "t7" else [10 * lr, 1.0 + lr + 0.01 * seed, 2.0]
-      (folder / "metrics.jsonl").write_text("".join(
-        f'{{"step": {10 * step}, "eval/loss": {value}}}\n' for step, value in enumerate(values)))
-    found.append(TrialResult(record, page_file, is_current=record.id != "old"))
-    found[-1].read(folder)
+  found = [TrialResult(record, page_file, is_current=record.id != "old") for record in records]
+  for result in found[1:-1]:
+    lr, seed = result.record.bindings["a.lr"], result.record.bindings["train.seed"]
+    result.series, result.step = [(0, 10 * lr), (10, 1.0 + lr + 0.01 * seed), (20, 2.0)], 20
+  found[7].series = [(0, math.nan)]
   return results.ranked(found)

@@ -11,7 +11,7 @@ import pytest
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.search import JOURNAL, Search
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record, Trial
+from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record
 
 FILE = SweepFile("x.py", "loss", optuna={
   "lr": ("log_uniform", 1e-3, 1.0), "n": ("int_uniform", 1, 3), "c": ("choice", ["a", (1, 2)])},
@@ -27,11 +27,11 @@ class Searches:
   """Searches in one folder, without trials: each point has its `loss`."""
 
   def __init__(self, folder):
-    self.journal = folder / JOURNAL
+    self.folder, self.journal = folder, folder / JOURNAL
     self.results = {}
 
   def begin(self, file=FILE, retry_failed=False):
-    return Search(file, self.results, retry_failed, self.journal)
+    return Search(file, self.results, retry_failed, self.folder)
 
   def add(self, file, trial_id, bindings, status=DONE):
     """Records a trial as it is read from a file."""
@@ -82,23 +82,23 @@ def test_the_search_does_better_than_chance(searches):
 
 def test_a_resumed_search_proposes_what_it_would_have_proposed(searches, tmp_path):
   whole = searches.run()
+  (tmp_path / "resumed").mkdir()
   resumed = Searches(tmp_path / "resumed")
-  resumed.journal.parent.mkdir()
   for number, count in enumerate((3, 6, 1, 100)):
     resumed.run(count=count)
     if number == 1:  # The study follows from the records.
       resumed.journal.unlink()
   assert list(resumed.results) == list(whole)
-  other = Searches(tmp_path)
-  other.journal = tmp_path / "other.log"
+  (tmp_path / "other").mkdir()
+  other = Searches(tmp_path / "other")
   assert not set(other.run(dataclasses.replace(FILE, search_seed=1))) & set(whole)
 
 
 def test_a_search_knows_the_recorded_trials_of_its_space(searches):
   first = dict(searches.run(count=12))
   bindings = next(iter(first.values())).bindings
-  narrow = Trial.make(FILE, {"lr": 1.0})
-  far = Trial.make(FILE, {**bindings, "lr": 2.0})
+  narrow, far = (Record.make(FILE, point, searches.folder)
+                 for point in ({"lr": 1.0}, {**bindings, "lr": 2.0}))
   searches.add(FILE, "other", bindings)  # With other common settings.
   searches.add(FILE, narrow.id, narrow.bindings)
   searches.add(FILE, far.id, far.bindings)

@@ -1,11 +1,13 @@
 """The contents of sweep files, and the points of their spaces."""
 
+import sys
+
 import gin
 import pytest
 
 from replicator.errors import UsageError
 from replicator.sweeps import search, sweep_file
-from replicator.sweeps.trials import Trial
+from replicator.sweeps.trials import Record
 
 BEGIN = "sweep.experiment = 'experiments.sngan'\nsweep.metric = 'loss'\n"
 
@@ -85,16 +87,18 @@ def test_gin_files_are_a_dimension(tmp_path):
   x, y, z = (str(tmp_path / f"{name}.gin") for name in "xyz")
   file = read(tmp_path, f"sweep.gin_files = ['{x}']\nsweep.params = ['n = 1']\n"
                         f"sweep.grid = {{'gin_file': ['{y}', ['{y}', '{z}']], 'a': [0.5]}}")
-  words = [Trial.make(file, point).words for point in search.points(file)]
-  assert words == [
-    ("-m", "experiments.sngan", f"--gin_file={x}", *(f"--gin_file={path}" for path in added),
-     "--gin_param=n = 1", "--gin_param=a = 0.5") for added in ([y], [y, z])]
+  trials = [Record.make(file, point, tmp_path) for point in search.points(file)]
+  assert [trial.words() for trial in trials] == [
+    [sys.executable, "-m", "experiments.sngan", f"--gin_file={x}",
+     *(f"--gin_file={path}" for path in added), "--gin_param=n = 1", "--gin_param=a = 0.5",
+     f"--workdir={tmp_path}/trials/{trial.id}"]
+    for added, trial in zip(([y], [y, z]), trials, strict=True)]
 
 
 def test_values_are_written_as_gin_reads_them(tmp_path):
   file = read(tmp_path, "sweep.grid = {'a.b': ['@adam', '%rate', 'text', None, (1, 2), True, "
                         "['@r1()', ['%x', 'y']], ('@z', (3,), ())]}")
-  written = [Trial.make(file, point).words[-1] for point in search.points(file)]
+  written = [Record.make(file, point, tmp_path).words()[-2] for point in search.points(file)]
   assert written == [f"--gin_param=a.b = {text}" for text in (
     "@adam", "%rate", "'text'", "None", "(1, 2)", "True", "[@r1(), [%x, 'y']]", "(@z, (3,), ())")]
 

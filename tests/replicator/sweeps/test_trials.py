@@ -1,18 +1,19 @@
 """Names, records and metrics of trials."""
 
+import pathlib
 import re
 
 import pytest
 
 from replicator.sweeps import trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import Record, Trial
+from replicator.sweeps.trials import Record
 
 FILE = SweepFile("experiments.sngan", "loss", gin_files=["a.gin"])
 
 
 def trial_id(bindings, file=FILE):
-  return Trial.make(file, bindings).id
+  return Record.make(file, bindings, pathlib.Path("sweep")).id
 
 
 def test_a_name_is_the_same_in_any_order_and_any_process():
