@@ -76,7 +76,7 @@ _IN_PACKAGES = {
         "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",
         "sweeps.views.page": "sweeps.page", "sweeps.views.table": "sweeps.table",
         "optimizers.networks": "optimizers.owned_variables", "workdir.owner": "workdir.lock",
-        "workdir.introduction": "workdir.run_summary",
+        "workdir.introduction": "workdir.run_summary", "workdir.live_report": "workdir.writer",
         "divergence.signals": "divergence.diagnostics",
         "checkpoints.copies": "checkpoints.replica_checksums",
         "app.library_names": "app.keras_configurables", "step.nests": "step.nest",

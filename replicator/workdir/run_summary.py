@@ -10,7 +10,6 @@ from typing import Any
 from replicator.console.formatting import labeled
 
 _NVIDIA = pathlib.Path("/proc/driver/nvidia/gpus")  # The driver's list: a folder for each GPU.
-_MOST_NETWORKS = 8
 
 
 def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> Iterator[str]:
@@ -25,10 +24,8 @@ def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> I
   yield labeled("strategy", _strategy(facts))
   yield labeled("data", f"{data}, batches of {facts['global_batch_size']}")
   if networks:
-    counts = [f"{name} {count:,}" for name, count in networks.items()]
-    if len(counts) > _MOST_NETWORKS:
-      counts[_MOST_NETWORKS:] = [f"and {len(counts) - _MOST_NETWORKS} more"]
-    yield labeled("networks", f"{', '.join(counts)} parameters")
+    counts = ", ".join(f"{name} {count:,}" for name, count in networks.items())
+    yield labeled("networks", f"{counts} parameters")
 
 
 def _devices(machine: Mapping[str, Any]) -> str:

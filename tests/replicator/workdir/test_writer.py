@@ -14,8 +14,9 @@ from PIL import Image
 
 from replicator.app import config
 from replicator.configuration.statements import RECORD_HEADER
-from replicator.workdir import provenance, reader
+from replicator.workdir import provenance, reader, writer
 from replicator.workdir.writer import WorkdirWriter
+from tests.replicator.console.test_progress import Clock
 
 FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
 
@@ -81,12 +82,11 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
   assert [v.tag for v in events].count("samples") == 1
 
 
-@pytest.mark.parametrize("part", ['{"step": 3, "lo', "3", "[]", " "])
-def test_a_line_that_a_crash_left_incomplete_is_removed(part, tmp_path):
+def test_a_line_that_a_crash_left_incomplete_is_removed(tmp_path):
   log(WorkdirWriter(tmp_path, FACTS), 1, 2)
   whole = lines(tmp_path)
   with (tmp_path / "metrics.jsonl").open("a") as file:
-    file.write(part)
+    file.write('{"step": 3, "lo')
   log(WorkdirWriter(tmp_path, FACTS, 2), 3)
   assert lines(tmp_path)[:2] == whole
   assert steps(tmp_path) == [1, 2, 3]
@@ -128,6 +128,39 @@ def test_what_came_after_the_restored_step_is_removed_but_not_what_is_the_users(
       f"step-{step:08d}.png" for step in kept}
 
 
+# ---- The report ---------------------------------------------------------------------------------
+
+
+def test_reports_take_a_hundredth_of_the_time(tmp_path, monkeypatch):
+  record, clock, drawn = WorkdirWriter(tmp_path, FACTS), Clock(), []
+
+  def draw(folder):
+    clock.now += 1
+    drawn.append((clock.now, facts(folder).get("ended")))
+    if len(drawn) == 2:
+      raise ZeroDivisionError("again")
+
+  monkeypatch.setattr(writer, "write_report", draw)
+  monkeypatch.setattr(writer.time, "monotonic", clock)
+  begun, said = clock.now, []
+  for _ in range(500):
+    said.append(record.report())
+    clock.now += 1
+  assert drawn[0] == (begun + 1, None)
+  assert len(drawn) == 5 and min(np.diff([time for time, _ in drawn])) >= 100
+  # One that fails is a line, and is not tried again at every call.
+  assert list(filter(None, said)) == [
+      "warning: the report cannot be written (ZeroDivisionError: again)"]
+  assert record.report("interrupted") == ""  # However soon.
+  assert drawn[5][1] == "interrupted"
+
+
+def test_a_workdir_that_takes_no_note_does_not_end_a_run(tmp_path, monkeypatch):
+  record = WorkdirWriter(tmp_path, FACTS)
+  monkeypatch.setattr(record, "note", lambda name, fact: 1 / 0)
+  assert "cannot be written" in record.report("interrupted")
+
+
 # ---- Facts --------------------------------------------------------------------------------------
 
 
@@ -156,7 +189,7 @@ def test_run_json_has_everything_that_a_repeated_run_needs(tmp_path, monkeypatch
 
 def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monkeypatch):
   def record(diff: bytes, first_step: int) -> str:
-    code = provenance.Code("/", "c0ffee+", diff, provenance.DIFF)
+    code = provenance.Code("c0ffee+", diff)
     monkeypatch.setattr(provenance, "code_of", lambda file: code)
     WorkdirWriter(tmp_path, FACTS, first_step)
     return facts(tmp_path)["git_diff"]
@@ -171,17 +204,10 @@ def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monk
   assert (tmp_path / "changes.diff").read_bytes() == b"three"
 
 
-def test_a_note_is_new_once(tmp_path):
-  writer = WorkdirWriter(tmp_path, FACTS)
-  assert writer.note("evaluation", "by eye")
-  assert facts(tmp_path)["evaluation"] == "by eye"
-  assert not writer.note("evaluation", "by eye")
-  assert writer.note("evaluation", "by ear")
-  assert facts(tmp_path)["evaluation"] == "by ear"
-
-
 def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
-  WorkdirWriter(tmp_path, FACTS).note("evaluation", "by eye")
+  record = WorkdirWriter(tmp_path, FACTS)
+  for method, is_new in (("by ear", True), ("by ear", False), ("by eye", True)):
+    assert record.note("evaluation", method) == is_new
   started = facts(tmp_path)["started"]
   WorkdirWriter(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 10)
   WorkdirWriter(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 15)
