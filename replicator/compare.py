@@ -61,20 +61,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def read(folders: Sequence[str]) -> dict[str, Run]:
   """Reads runs, by the name of the folder, or by the path where two names are the same.
 
-  Raises a UsageError if a folder holds no run, or is named twice.
+  Raises a UsageError if a folder holds no run.
   """
   found = [reader.read(folder) for folder in folders]
   for folder, run in zip(folders, found, strict=True):
     if not run.rows and not run.facts:
       raise UsageError(f"'{folder}': holds no run: neither run.json nor metrics.jsonl can be read; "
                        "write the workdir of a run")
-  places = [run.folder.resolve() for run in found]
-  twice = [folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]
-  if twice:
-    raise UsageError(f"'{twice[0]}': is named twice; write each run once")
-  names = [place.name for place in places]
-  return {place.name if names.count(place.name) == 1 else str(run.folder): run
-          for place, run in zip(places, found, strict=True)}
+  names = [run.folder.resolve().name for run in found]
+  return {name if names.count(name) == 1 else str(run.folder): run
+          for name, run in zip(names, found, strict=True)}
 
 
 def facts(found: Mapping[str, Run]) -> Rows:

@@ -18,7 +18,6 @@ command line, or for files that are missing or corrupt.
 """
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import shlex
@@ -32,17 +31,6 @@ from replicator.console.flags import Parser
 from replicator.errors import RunFailed, UsageError
 from replicator.workdir import provenance, reader
 
-_NEEDED = ("program", "program_file", "argv", "working_directory")
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-  """A command that starts a run: its words, its working directory, all its variables."""
-
-  words: list[str]
-  folder: str
-  environment: dict[str, str]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Replaces this process by the new run; returns an exit status only if it does not start."""
@@ -53,8 +41,8 @@ def _rerun(flags: argparse.Namespace) -> int:
   run = pathlib.Path(flags.run).resolve()
   facts = read_facts(run)
   workdir = pathlib.Path(flags.workdir or f"{run}-rerun").resolve()
-  command = make_command(run, facts, workdir)
-  shown = _shown(command)
+  words, variables = make_command(run, facts, workdir), make_environment(facts)
+  shown = _shown(words, facts["working_directory"], variables)
   if not flags.yes and not sys.stdin.isatty():
     raise UsageError(f"{run}/run.json: its command is not started unseen: {shown}; read it, and "
                      "write --yes to start it")
@@ -62,15 +50,14 @@ def _rerun(flags: argparse.Namespace) -> int:
   for line in changed:
     print(f"differs now: {line}")
   if changed and flags.exact:
-    print("error: --exact: not started, because the numbers may differ", file=sys.stderr)
-    return 1
+    raise RunFailed("--exact: not started, because the numbers may differ")
   if not changed:
     print("everything that the run recorded is as it was")
   print(f"running again in {workdir}: {shown}", flush=True)
   if not flags.yes and input("Start this command? [y/N] ").strip().lower() not in ("y", "yes"):
     raise RunFailed("not started, because the answer was not yes")
-  os.chdir(command.folder)
-  os.execve(command.words[0], command.words, command.environment)
+  os.chdir(facts["working_directory"])
+  os.execve(words[0], words, variables)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -94,21 +81,19 @@ def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:
   if not (run / "run.json").is_file():
     raise UsageError(f"{run}/run.json: missing; write the workdir of a run")
   facts = reader.read_facts(run)
-  by_hand = remedy or f"start it by hand with --gin_file={run}/config.gin"
-  if not facts:
-    raise UsageError(f"{run}/run.json: corrupt, so the command of the run is not known; {by_hand}")
-  missing = [name for name in _NEEDED if name not in facts]
-  if missing:
-    raise UsageError(f"{run}/run.json: has no '{missing[0]}', because an earlier version wrote it; "
-                     f"{by_hand}")
+  for name in ("program", "program_file", "argv", "working_directory"):
+    if name not in facts:
+      remedy = remedy or f"start it by hand with --gin_file={run}/config.gin"
+      raise UsageError(f"{run}/run.json: has no '{name}', because it is corrupt or an earlier "
+                       f"version wrote it; {remedy}")
   if not (run / "config.gin").is_file():
     raise UsageError(f"{run}/config.gin: missing; it is written after the first step, which this "
                      "run did not reach")
   return facts
 
 
-def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.Path) -> Command:
-  """The command that repeats a run in `workdir`, under the environment of this process.
+def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.Path) -> list[str]:
+  """The words of the command that repeats a run in `workdir`.
 
   Raises a UsageError if the program or its folder is missing, or `workdir` holds another run.
   """
@@ -129,21 +114,25 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.P
     size = [f"--workers={sizes.get('worker', 0) + chiefs}",
             *([f"--ps={sizes['ps']}"] if "ps" in sizes else [])]
     words = [sys.executable, "-m", "replicator.launch", *size, "--", *words]
-  kept = {name: value for name, value in os.environ.items()
-          if name not in provenance.environment(os.environ) and (sizes or name != "TF_CONFIG")}
-  taken_over = provenance.environment(_variables(facts))
-  return Command(words, facts["working_directory"], {**kept, **taken_over})
+  return words
+
+
+def make_environment(facts: Mapping[str, Any]) -> dict[str, str]:
+  """The variables of this process, but for those that may change numbers: they are the run's."""
+  replaced = {*provenance.environment(os.environ), *([] if _cluster(facts) else ["TF_CONFIG"])}
+  kept = {name: value for name, value in os.environ.items() if name not in replaced}
+  return {**kept, **provenance.environment(_variables(facts))}
 
 
 def _variables(facts: Mapping[str, Any]) -> dict[str, str]:
   return {name: str(value) for name, value in facts.get("environment", {}).items()}
 
 
-def _shown(command: Command) -> str:
+def _shown(words: Sequence[str], folder: str, variables: Mapping[str, str]) -> str:
   """The command as typed in a shell, with the variables that it sets, and nothing hidden."""
-  assigned = [f"{name}={shlex.quote(value)}" for name, value in command.environment.items()
+  assigned = [f"{name}={shlex.quote(value)}" for name, value in variables.items()
               if os.environ.get(name) != value]
-  text = " ".join([f"cd {shlex.quote(command.folder)} &&", *assigned, shlex.join(command.words)])
+  text = " ".join([f"cd {shlex.quote(folder)} &&", *assigned, shlex.join(words)])
   # A terminal would obey control characters, which could hide a part.
   return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 

@@ -97,11 +97,6 @@ def object_in(text: str) -> dict[str, Any]:
   return value if isinstance(value, dict) else {}
 
 
-def tensorboard_tag(name: str) -> str:
-  """A metric's name in TensorBoard, which groups by what stands before the slash."""
-  return name if "/" in name else f"train/{name}"
-
-
 def kind(name: str) -> str:
   """Where a metric comes from: 'evaluation' or 'training'."""
   return "evaluation" if name.startswith("eval/") else "training"

@@ -9,11 +9,10 @@ import numpy as np
 
 from replicator import atomic
 from replicator.console.formatting import format_duration, format_number
-from replicator.workdir import charts, pages, reader
+from replicator.workdir import pages, reader
 from replicator.workdir.charts import Series
 from replicator.workdir.reader import Run, kind
 
-_RATE = "learning_rate/"
 _MOST_PICTURES = 8
 _ELSEWHERE = ("command", "program", "program_file", "argv", "settings")  # Facts shown elsewhere.
 
@@ -100,15 +99,10 @@ def _curves(run: Run) -> dict[str, list[pages.Panel]]:
   bands = {name: _band(name, series) for name in series}
   inside_others = {f"{name}_{end}" for name, band in bands.items() if band
                    for end in ("min", "max")}
-  rates = {name.removeprefix(_RATE): points for name, points in series.items()
-           if name.startswith(_RATE)}
   span = (run.rows[0]["step"], run.rows[-1]["step"]) if run.rows else None
   found = {"step": [pages.panel(name, [points], span, bands[name])
                     for name, points in series.items()
-                    if name not in inside_others and not name.startswith(_RATE)]}
-  if rates:
-    found["step"].append(pages.Panel("learning_rate", charts.curves([*rates.values()], span),
-                                     labels=list(rates)))
+                    if name not in inside_others]}
   for axis in [*run.facts.get("axes", []), "seconds"]:
     place = {row["step"]: row[axis] for row in run.rows if axis in row}
     panels = [pages.panel(name, [(np.array([place[step] for step in steps], float), values)],

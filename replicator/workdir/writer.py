@@ -50,8 +50,8 @@ class WorkdirWriter:
     with self._metrics.open("a") as file:
       file.write(line + "\n")
     with self._events.as_default(step):
-      for name, value in values.items():
-        tf.summary.scalar(reader.tensorboard_tag(name), value)
+      for name, value in values.items():  # TensorBoard groups by what stands before the slash.
+        tf.summary.scalar(name if "/" in name else f"train/{name}", value)
     self._events.flush()
 
   def picture(self, step: int, pixels: np.ndarray) -> None:

@@ -139,7 +139,7 @@ def test_a_fact_that_is_unknown_is_left_out(folders, tmp_path):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["{tmp}/nowhere"], "no such folder"), (["{tmp}"], "holds no run"),
-    (["{tmp}/one", "{tmp}/one/"], "is named twice"), ([], "required: RUN"),
+    ([], "required: RUN"),
     (["{tmp}/one", "--output={tmp}/no/c.html"], "cannot be written (No such file"),
 ])
 def test_bad_input_is_status_2_and_one_line(words, message, folders, tmp_path, capsys):

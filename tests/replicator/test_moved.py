@@ -168,5 +168,5 @@ def test_it_can_be_compared_reported_and_run_again(run):
   assert "Generator.width" in {each.name for each in differences(old, "")}
   assert "Generator.width" in write_report(run).read_text()
   command = rerun.make_command(run, rerun.read_facts(run), run.parent / "again")
-  assert command.words[1:] == ["-m", "experiments.logan", f"--gin_file={run}/config.gin",
-                               f"--workdir={run.parent}/again"]
+  assert command[1:] == ["-m", "experiments.logan", f"--gin_file={run}/config.gin",
+                         f"--workdir={run.parent}/again"]

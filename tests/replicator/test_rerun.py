@@ -39,22 +39,23 @@ def write_facts(folder, **facts) -> dict:
   return content
 
 
-def command(run, workdir="/new", **variables) -> rerun.Command:
-  """The command as a process with only these variables makes it."""
+def command(run, workdir="/new", **variables) -> tuple[list[str], dict[str, str]]:
+  """The words and the variables as a process with only these `variables` makes them."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(os, "environ", variables)
-    return rerun.make_command(run, rerun.read_facts(run), pathlib.Path(workdir))
+    facts = rerun.read_facts(run)
+    return (rerun.make_command(run, facts, pathlib.Path(workdir)), rerun.make_environment(facts))
 
 
 # ---- The command --------------------------------------------------------------------------------
 
 
 def test_the_configuration_of_the_workdir_replaces_files_and_parameters(run):
-  made = command(run, XLA_FLAGS="--now", TF_ENABLE_ONEDNN_OPTS="0", HOME="/home", TF_CONFIG="{}")
-  assert made.words == [sys.executable, "program.py", f"--gin_file={run}/config.gin", "--eager",
-                        "--workdir=/new"]
-  assert made.folder == str(run.parent)
-  assert made.environment == {"HOME": "/home", "XLA_FLAGS": "--then"}  # As it was then.
+  words, variables = command(run, XLA_FLAGS="--now", TF_ENABLE_ONEDNN_OPTS="0", HOME="/home",
+                             TF_CONFIG="{}")
+  assert words == [sys.executable, "program.py", f"--gin_file={run}/config.gin", "--eager",
+                   "--workdir=/new"]
+  assert variables == {"HOME": "/home", "XLA_FLAGS": "--then"}  # As it was then.
 
 
 @pytest.mark.parametrize(("cluster", "sizes"), [
@@ -63,7 +64,7 @@ def test_the_configuration_of_the_workdir_replaces_files_and_parameters(run):
   ({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}, ["--workers=2", "--ps=1"])])
 def test_several_processes_are_launched_again(cluster, sizes, run):
   write_facts(run, tf_config={**CLUSTER, "cluster": cluster})
-  words = command(run).words
+  words, _ = command(run)
   assert words[:-5] == [sys.executable, "-m", "replicator.launch", *sizes, "--"]
   assert words[-5:] == [sys.executable, "program.py", f"--gin_file={run}/config.gin", "--eager",
                         "--workdir=/new"]
@@ -71,14 +72,14 @@ def test_several_processes_are_launched_again(cluster, sizes, run):
 
 def test_a_cluster_manager_starts_the_processes_itself(run):
   write_facts(run, tf_config=CLUSTER)
-  made = command(run, TF_CONFIG="{}")
-  assert made.words[1] == "program.py" and made.environment["TF_CONFIG"] == "{}"
+  words, variables = command(run, TF_CONFIG="{}")
+  assert words[1] == "program.py" and variables["TF_CONFIG"] == "{}"
 
 
 def test_the_same_command_resumes_the_new_run(run, tmp_path):
   first = command(run, tmp_path / "new")
   (tmp_path / "new").mkdir()
-  (tmp_path / "new" / "run.json").write_text(json.dumps({"argv": first.words[2:]}))
+  (tmp_path / "new" / "run.json").write_text(json.dumps({"argv": first[0][2:]}))
   assert command(run, tmp_path / "new") == first
 
 
@@ -207,7 +208,8 @@ def test_the_home_directory_may_be_written_as_a_tilde(run, executed, monkeypatch
 
 def test_only_variables_that_may_change_numbers_are_taken_over(run):
   write_facts(run, environment={"XLA_FLAGS": "--then", "LD_PRELOAD": "evil.so", "PATH": "/evil"})
-  assert command(run, PATH="/bin").environment == {"PATH": "/bin", "XLA_FLAGS": "--then"}
+  _, variables = command(run, PATH="/bin")
+  assert variables == {"PATH": "/bin", "XLA_FLAGS": "--then"}
 
 
 def test_no_part_of_the_command_is_hidden(run, executed, monkeypatch, capsys):
@@ -221,7 +223,7 @@ def test_no_part_of_the_command_is_hidden(run, executed, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("spoil", "message"), [
   (lambda run: (run / "run.json").unlink(), "run.json: missing; write the workdir of a run"),
-  (lambda run: (run / "run.json").write_text('{"program": ["p'), "run.json: corrupt, so the c"),
+  (lambda run: (run / "run.json").write_text('{"program": ["p'), "run.json: has no 'program', be"),
   (lambda run: (run / "run.json").write_text('{"command": "x"}'), "run.json: has no 'program'"),
   (lambda run: (run / "config.gin").unlink(), "config.gin: missing; it is written after the first"),
   (lambda run: (run.parent / "program.py").unlink(), "program.py is missing; put it back"),

@@ -82,16 +82,13 @@ def test_a_spread_is_drawn_around_its_mean_over_all_axes(tmp_path):
 
 
 def test_each_chart_by_step_goes_over_the_whole_run(tmp_path):
-  late = {"eval/x": 1.0, "learning_rate/a": 0.1, "learning_rate/b": 0.1}
-  page = page_of(tmp_path, [
-      {"step": 0, "loss": 1.0}, {"step": 50, "loss": 2.0, **late},
-      {"step": 100, "loss": 3.0, **late, "learning_rate/a": 0.2}])
-  for name, marks in (("eval/x", 2), ("loss", 0), ("learning_rate", 0)):
+  page = page_of(tmp_path, [{"step": 0, "loss": 1.0}, {"step": 50, "loss": 2.0, "eval/x": 1.0},
+                            {"step": 100, "loss": 3.0, "eval/x": 1.0}])
+  for name, marks in (("eval/x", 2), ("loss", 0)):
     (chart,) = re.findall(rf"<figcaption>{name}.*?</figure>", page, re.DOTALL)
     x = [float(place) for place in re.findall(r'cx="([\d.]+)"', chart)]
     assert x[-2:] == pytest.approx([146.4, 251.4], abs=0.1)
     assert len(re.findall(r"<use [^>]*var\(--ink\)", chart)) == marks  # Evaluations have them.
-  assert re.findall(r"</svg>(\w)</span>", page.split("<figcaption>")[-1]) == ["a", "b"]
 
 
 @pytest.mark.parametrize("seconds, rate", [([0, 1, 2, 102, 103], "10"), ([7, 7, 7, 7, 7], "0")])

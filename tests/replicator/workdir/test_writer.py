@@ -72,11 +72,12 @@ def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
 
 
 def test_tensorboard_gets_the_same_scalars(tmp_path):
-  writer = WorkdirWriter(tmp_path, FACTS)
-  log(writer, 1, 2)
-  writer.picture(2, np.zeros([4, 6, 3], np.uint8))
-  log(writer, 3)  # Writes out what is there.
+  record = WorkdirWriter(tmp_path, FACTS)
+  log(record, 1, 2)
+  record.picture(2, np.zeros([4, 6, 3], np.uint8))
+  record.metrics(3, 0.3, {"loss": 0.25, "eval/x": 1.0})  # Writes out what is there.
   events = events_of(tmp_path)
+  assert "eval/x" in {v.tag for v in events}
   scalars = [float(tf.make_ndarray(v.tensor)) for v in events if v.tag == "train/loss"]
   np.testing.assert_allclose(scalars, [1 / 2, 1 / 3, 1 / 4], rtol=1e-6)
   assert [v.tag for v in events].count("samples") == 1
