@@ -98,11 +98,11 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
       workdir = arguments.workdir or _new_workdir()
       if os.path.exists(workdir) and not os.path.isdir(workdir):
         raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-      from replicator.workdir import lock
-      owned = lock.reserved if start.is_chief() else contextlib.nullcontext
+      if start.is_chief():
+        from replicator.workdir import lock
+        lock.check(pathlib.Path(workdir))
       try:
-        with owned(pathlib.Path(workdir)):
-          main(workdir)
+        main(workdir)
       except Preempted as stopped:
         print(f"{first_line(stopped)}; to resume: {_command(argv, workdir)}")
         return PREEMPTED_STATUS

@@ -27,7 +27,6 @@ FILE = ".owner"
 WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _open: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
-_reserved: dict[pathlib.Path, io.FileIO] = {}
 
 
 def _let_go() -> None:
@@ -51,33 +50,6 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
     UsageError: another process owns the folder, it holds a run of another experiment, or it
       cannot be written.
   """
-  with _reserved.pop(workdir.resolve(), None) or _locked(workdir):
-    yield
-
-
-@contextlib.contextmanager
-def reserved(workdir: pathlib.Path) -> Iterator[None]:
-  """Owns `workdir` until an `owned` in the body takes it over, or the body ends.
-
-  A new folder is left to `owned`.
-
-  Raises:
-    UsageError: see `owned`.
-  """
-  if not (workdir / FILE).exists():
-    yield
-    return
-  with _locked(workdir) as file:
-    _reserved[workdir.resolve()] = file
-    try:
-      yield
-    finally:
-      _reserved.pop(workdir.resolve(), None)
-
-
-@contextlib.contextmanager
-def _locked(workdir: pathlib.Path) -> Iterator[io.FileIO]:
-  """The locked file that says that this process owns the folder; to close it ends that."""
   experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
   if experiment != flags.experiment():
     raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
@@ -85,7 +57,7 @@ def _locked(workdir: pathlib.Path) -> Iterator[io.FileIO]:
   with _refused_if_not_writable(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
     file = (workdir / FILE).open("ab+", buffering=0)
-  with file:
+  with file:  # To close it unlocks it.
     _open.add(file)
     _lock(file, workdir)
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -94,7 +66,14 @@ def _locked(workdir: pathlib.Path) -> Iterator[io.FileIO]:
       file.truncate(0)
       file.write(owner.encode())
       os.fsync(file.fileno())  # Other machines read it.
-    yield file
+    yield
+
+
+def check(workdir: pathlib.Path) -> None:
+  """Raises the UsageError of `owned` before any work; a new folder is left to `owned`."""
+  if (workdir / FILE).exists():
+    with owned(workdir):
+      pass
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import replicator
 from replicator import app
+from tests.programs.two_networks import WIDTH, network
 
-WIDTH = 3  # Length of an "image".
 POOL = 20
 
 
@@ -22,12 +22,6 @@ class TwoDomains:
     phase = tf.cast(index, keras.config.floatx())
     phase *= tf.range(1, WIDTH + 1, dtype=phase.dtype)
     return {"a": tf.sin(phase), "b": 2.0 + tf.cos(phase / 3)}
-
-
-def network(outputs: int) -> keras.Sequential:
-  return keras.Sequential([
-      keras.Input([WIDTH]), keras.layers.Dense(4), replicator.GlobalBatchNorm(),
-      keras.layers.Activation("tanh"), keras.layers.Dense(outputs)])
 
 
 class CycleGAN(tf.Module):

@@ -94,12 +94,10 @@ def test_changes_that_git_cannot_list_are_noted(repository, tmp_path_factory, mo
   assert (code.diff, code.note) == (b"", "git cannot list the changes: CalledProcessError")
 
 
-@pytest.mark.parametrize("number, is_change", [(3, True), (4, False)])
-def test_new_python_files_are_changes_up_to_a_number(number, is_change, repository, monkeypatch):
-  monkeypatch.setattr(provenance, "_MAX_NEW", 3)
-  for each in range(number):
-    (repository / f"new{each}.py").write_text("x = 1\n")
-  assert code_in(repository).commit.endswith("+") == is_change
+def test_too_many_new_python_files_are_no_changes(repository, monkeypatch):
+  monkeypatch.setattr(provenance, "_MAX_NEW", 0)
+  (repository / "new.py").write_text("x = 1\n")
+  assert code_in(repository).diff == b""
 
 
 def test_a_program_of_another_repository_is_recorded_beside_this_library(repository, monkeypatch):

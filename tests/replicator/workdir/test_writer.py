@@ -71,10 +71,14 @@ def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
   assert math.isnan(read["a"]) and (read["b"], read["c"]) == (math.inf, -math.inf)
 
 
-def test_tensorboard_gets_the_same_scalars(tmp_path):
+def test_tensorboard_gets_the_same_scalars_and_the_picture(tmp_path):
   record = WorkdirWriter(tmp_path, FACTS)
   log(record, 1, 2)
-  record.picture(2, np.zeros([4, 6, 3], np.uint8))
+  pixels = np.random.default_rng(0).integers(0, 256, [5, 7, 3], np.uint8)
+  record.picture(2, pixels)
+  with Image.open(tmp_path / "samples" / "step-00000002.png") as image:
+    assert image.format == "PNG"
+    np.testing.assert_array_equal(np.asarray(image), pixels)
   record.metrics(3, 0.3, {"loss": 0.25, "eval/x": 1.0})  # Writes out what is there.
   events = events_of(tmp_path)
   assert "eval/x" in {v.tag for v in events}
@@ -83,36 +87,18 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
   assert [v.tag for v in events].count("samples") == 1
 
 
-def test_a_line_that_a_crash_left_incomplete_is_removed(tmp_path):
+@pytest.mark.parametrize("cut", [1, 5])  # The newline, or a part of the line.
+def test_a_line_that_a_crash_left_incomplete_is_removed(cut, tmp_path):
   log(WorkdirWriter(tmp_path, FACTS), 1, 2)
-  whole = lines(tmp_path)
-  with (tmp_path / "metrics.jsonl").open("a") as file:
-    file.write('{"step": 3, "lo')
-  log(WorkdirWriter(tmp_path, FACTS, 2), 3)
-  assert lines(tmp_path)[:2] == whole
-  assert steps(tmp_path) == [1, 2, 3]
+  whole, metrics = lines(tmp_path), tmp_path / "metrics.jsonl"
+  metrics.write_text(metrics.read_text()[:-cut])
+  first_step = 2 if cut == 1 else 1
+  log(WorkdirWriter(tmp_path, FACTS, first_step), 3)
+  assert lines(tmp_path)[:-1] == whole[:first_step]
+  assert steps(tmp_path)[-1] == 3
 
 
-def test_a_complete_line_without_its_newline_is_kept(tmp_path):
-  log(WorkdirWriter(tmp_path, FACTS), 1, 2)
-  metrics = tmp_path / "metrics.jsonl"
-  metrics.write_text(metrics.read_text().removesuffix("\n"))
-  log(WorkdirWriter(tmp_path, FACTS, 2), 3)
-  assert steps(tmp_path) == [1, 2, 3]
-
-
-# ---- Pictures -----------------------------------------------------------------------------------
-
-
-def test_a_picture_is_a_png_of_the_same_pixels(tmp_path):
-  pixels = np.random.default_rng(0).integers(0, 256, [5, 7, 3], np.uint8)
-  WorkdirWriter(tmp_path, FACTS).picture(1234, pixels)
-  with Image.open(tmp_path / "samples" / "step-00001234.png") as image:
-    assert image.format == "PNG"
-    np.testing.assert_array_equal(np.asarray(image), pixels)
-
-
-@pytest.mark.parametrize("first_step, kept", [(0, []), (5, [0, 5]), (7, [0, 5]), (10, [0, 5, 10])])
+@pytest.mark.parametrize("first_step, kept", [(0, []), (5, [0, 5]), (10, [0, 5, 10])])
 def test_what_came_after_the_restored_step_is_removed_but_not_what_is_the_users(
     first_step, kept, tmp_path):
   writer = WorkdirWriter(tmp_path, FACTS)
@@ -154,12 +140,8 @@ def test_reports_take_a_hundredth_of_the_time(tmp_path, monkeypatch):
       "warning: the report cannot be written (ZeroDivisionError: again)"]
   assert record.report("interrupted") == ""  # However soon.
   assert drawn[5][1] == "interrupted"
-
-
-def test_a_workdir_that_takes_no_note_does_not_end_a_run(tmp_path, monkeypatch):
-  record = WorkdirWriter(tmp_path, FACTS)
-  monkeypatch.setattr(record, "note", lambda name, fact: 1 / 0)
-  assert "cannot be written" in record.report("interrupted")
+  monkeypatch.setattr(record, "note", lambda name, fact: 1 / 0)  # A full disk.
+  assert "cannot be written" in record.report("")
 
 
 # ---- Facts --------------------------------------------------------------------------------------
@@ -219,16 +201,15 @@ def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
   assert said["evaluation"] == "by eye"
 
 
-@pytest.mark.parametrize("first_step", [0, 10])
-def test_a_run_that_starts_again_forgets_how_it_ended_and_at_step_0_its_notes(first_step, tmp_path):
-  writer = WorkdirWriter(tmp_path, FACTS)
-  writer.note("ended", "failed: the disk is full")
-  writer.note("evaluation", "by eye")
-  assert facts(tmp_path)["ended"] == "failed: the disk is full"
-  WorkdirWriter(tmp_path, FACTS, first_step)
-  said = facts(tmp_path)
-  assert "ended" not in said and ("evaluation" in said) == bool(first_step)
-  assert [(entry["step"], entry["before"]) for entry in said["resumed"]] == [(first_step, {})]
+def test_a_run_that_starts_again_forgets_how_it_ended_and_at_step_0_its_notes(tmp_path):
+  record = WorkdirWriter(tmp_path, FACTS)
+  record.note("ended", "failed: the disk is full")
+  record.note("evaluation", "by eye")
+  for first_step in (10, 0):
+    WorkdirWriter(tmp_path, FACTS, first_step)
+    said = facts(tmp_path)
+    assert "ended" not in said and ("evaluation" in said) == bool(first_step)
+  assert [(entry["step"], entry["before"]) for entry in said["resumed"]] == [(10, {}), (0, {})]
 
 
 def test_facts_that_a_crash_left_incomplete_are_replaced(tmp_path):
