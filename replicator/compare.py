@@ -10,11 +10,12 @@ import argparse
 import itertools
 import os
 import pathlib
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from rich.console import Console
+from rich.table import Column, Table
 
 from replicator import atomic
 from replicator.configuration import differences
@@ -22,13 +23,12 @@ from replicator.console.command import status_of
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
-from replicator.workdir import charts, pages, reader
+from replicator.workdir import pages, reader
 from replicator.workdir.reader import Run
 
-Table = dict[str, list[str]]  # The name of a row, and its text for each run.
+Rows = dict[str, list[str]]  # By the name of the row: its text for each run.
 
-_MOST = 40   # Rows of a table on the terminal; the page has all rows.
-_WIDTH = 30  # Characters of the widest column on the terminal; longer texts are cut.
+_WIDTH = 20  # Characters that a run has at least on the terminal; longer texts take several lines.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,8 +44,8 @@ def _compare(flags: argparse.Namespace) -> int:
     atomic.write_whole(output, text)
   except OSError as error:
     raise UsageError(f"--output={output}: cannot be written ({error.strerror})") from error
-  print("\n".join(lines(found, shutil.get_terminal_size().columns)))
-  print(f"\nwrote {output}")
+  _print(found)
+  print(f"wrote {output}")
   return 0
 
 
@@ -61,23 +61,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def read(folders: Sequence[str]) -> dict[str, Run]:
   """Reads runs, by the name of the folder, or by the path where two names are the same.
 
-  Raises a UsageError if a folder holds no run, or is named twice.
+  Raises a UsageError if a folder holds no run.
   """
   found = [reader.read(folder) for folder in folders]
   for folder, run in zip(folders, found, strict=True):
     if not run.rows and not run.facts:
       raise UsageError(f"'{folder}': holds no run: neither run.json nor metrics.jsonl can be read; "
                        "write the workdir of a run")
-  places = [run.folder.resolve() for run in found]
-  twice = [folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]
-  if twice:
-    raise UsageError(f"'{twice[0]}': is named twice; write each run once")
-  names = [place.name for place in places]
-  return {place.name if names.count(place.name) == 1 else str(run.folder): run
-          for place, run in zip(places, found, strict=True)}
+  names = [run.folder.resolve().name for run in found]
+  return {name if names.count(name) == 1 else str(run.folder): run
+          for name, run in zip(names, found, strict=True)}
 
 
-def facts(found: Mapping[str, Run]) -> Table:
+def facts(found: Mapping[str, Run]) -> Rows:
   """The kind of each run, and how it went."""
   def of(name: str) -> list[str]:
     values = [run.facts.get(name) for run in found.values()]
@@ -97,7 +93,7 @@ def facts(found: Mapping[str, Run]) -> Table:
   return {name: texts for name, texts in table.items() if any(texts)}
 
 
-def metrics(found: Mapping[str, Run]) -> Table:
+def metrics(found: Mapping[str, Run]) -> Rows:
   """The last value of each metric, with the lowest and the highest."""
   series = [run.series() for run in found.values()]
   return {name: [_summary(each[name][1]) if name in each else "" for each in series]
@@ -116,7 +112,7 @@ def _names(found: Mapping[str, Run]) -> list[str]:
   return sorted(names, key=lambda name: reader.kind(name) != "evaluation")
 
 
-def configuration(found: Mapping[str, Run]) -> Table:
+def configuration(found: Mapping[str, Run]) -> Rows:
   """The values of `config.gin` that differ between the runs that have the file."""
   in_use = set().union(*(differences.names_in(run.config) for run in found.values()))
   values = [_values(run, in_use) for run in found.values()]
@@ -133,40 +129,24 @@ def _values(run: Run, in_use: set[str]) -> dict[str, str]:
     return {"config.gin": "cannot be read"}
 
 
-# ---- On the terminal ----------------------------------------------------------------------------
-
-
-def lines(found: Mapping[str, Run], width: int) -> Iterator[str]:
-  """The lines of the tables; runs that do not fit `width` characters come below the others."""
-  tables: dict[str, Table] = {
-      "": facts(found), "last (lowest to highest)": metrics(found),
-      "configuration that differs": configuration(found)}
-  first = max(len(name) for table in tables.values() for name in ("", *table))
+def _print(found: Mapping[str, Run]) -> None:
+  """Prints the tables; runs that do not fit the terminal come below the others."""
+  console = Console(markup=False, highlight=False, emoji=False)
   labels = list(found)
-  cells = [labels, *itertools.chain(*(table.values() for table in tables.values()))]
-  column = min(_WIDTH, max(map(len, itertools.chain(*cells))))
-  size = max(1, (width - first) // (column + 2))
+  tables = {"": facts(found), "last (lowest to highest)": metrics(found),
+            "configuration that differs": configuration(found)}
+  size = max(1, console.width // _WIDTH - 1)
   for begin in range(0, len(labels), size):
     part = slice(begin, begin + size)
-    if begin:
-      yield ""
-    yield _line(first, column, "", labels[part])
+    columns = [Column(label, overflow="fold") for label in ("", *labels[part])]
+    drawn = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title, table in tables.items():
       if title and table:
-        yield f"\n{title}"
-      rows = [(name, texts[part]) for name, texts in table.items() if any(texts[part])]
-      for name, texts in rows[:_MOST]:
-        yield _line(first, column, name, texts)
-      if len(rows) > _MOST:
-        yield f"and {len(rows) - _MOST} more"
-
-
-def _line(first: int, column: int, name: str, texts: Sequence[str]) -> str:
-  cut = [text if len(text) <= column else text[:column - 1] + "…" for text in texts]
-  return "  ".join([f"{name:{first}}", *(f"{text:{column}}" for text in cut)]).rstrip()
-
-
-# ---- As a page ----------------------------------------------------------------------------------
+        drawn.add_row()
+        drawn.add_row(title, style="bold")
+      for name, texts in table.items():
+        drawn.add_row(name, *texts[part])
+    console.print(drawn, "")
 
 
 def page(found: Mapping[str, Run]) -> str:
@@ -181,14 +161,11 @@ def page(found: Mapping[str, Run]) -> str:
 
 def _panels(found: Mapping[str, Run]) -> Iterator[pages.Panel]:
   steps = [row["step"] for run in found.values() for row in run.rows]
-  by_label = {label: run.series() for label, run in found.items()}
+  of_runs = [run.series() for run in found.values()]
   nothing = np.zeros(0), np.zeros(0)
   for name in _names(found):
-    series = {label: series.get(name, nothing) for label, series in by_label.items()}
-    marker = "o" if reader.kind(name) == "evaluation" else ""
-    lost = sum(int((~np.isfinite(values)).sum()) for _, values in series.values())
-    yield pages.Panel(name, charts.curves(series, (min(steps), max(steps)), marker),
-                      reader.kind(name), warning=f"{lost} not finite" if lost else "")
+    yield pages.panel(name, [series.get(name, nothing) for series in of_runs],
+                      (min(steps), max(steps)))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ _IN_PACKAGES = {
         "sweeps.views.page": "sweeps.page", "sweeps.views.table": "sweeps.progress",
         "sweeps.table": "sweeps.progress", "sweeps.slurm_task": "sweeps.trial_process",
         "optimizers.networks": "optimizers.owned_variables", "workdir.owner": "workdir.lock",
-        "workdir.introduction": "workdir.run_summary",
+        "workdir.introduction": "workdir.run_summary", "workdir.live_report": "workdir.writer",
         "divergence.signals": "divergence.diagnostics",
         "checkpoints.copies": "checkpoints.replica_checksums",
         "app.library_names": "app.keras_configurables", "step.nests": "step.nest",

@@ -18,7 +18,6 @@ command line, or for files that are missing or corrupt.
 """
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import shlex
@@ -32,17 +31,6 @@ from replicator.console.flags import Parser
 from replicator.errors import RunFailed, UsageError
 from replicator.workdir import provenance, reader
 
-_NEEDED = ("program", "program_file", "argv", "working_directory")
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-  """A command that starts a run: its words, its working directory, all its variables."""
-
-  words: list[str]
-  folder: str
-  environment: dict[str, str]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Replaces this process by the new run; returns an exit status only if it does not start."""
@@ -53,8 +41,8 @@ def _rerun(flags: argparse.Namespace) -> int:
   run = pathlib.Path(flags.run).resolve()
   facts = read_facts(run)
   workdir = pathlib.Path(flags.workdir or f"{run}-rerun").resolve()
-  command = make_command(run, facts, workdir, os.environ)
-  shown = _shown(command, os.environ)
+  words, variables = make_command(run, facts, workdir), make_environment(facts)
+  shown = _shown(words, facts["working_directory"], variables)
   if not flags.yes and not sys.stdin.isatty():
     raise UsageError(f"{run}/run.json: its command is not started unseen: {shown}; read it, and "
                      "write --yes to start it")
@@ -62,15 +50,14 @@ def _rerun(flags: argparse.Namespace) -> int:
   for line in changed:
     print(f"differs now: {line}")
   if changed and flags.exact:
-    print("error: --exact: not started, because the numbers may differ", file=sys.stderr)
-    return 1
+    raise RunFailed("--exact: not started, because the numbers may differ")
   if not changed:
     print("everything that the run recorded is as it was")
   print(f"running again in {workdir}: {shown}", flush=True)
   if not flags.yes and input("Start this command? [y/N] ").strip().lower() not in ("y", "yes"):
     raise RunFailed("not started, because the answer was not yes")
-  os.chdir(command.folder)
-  os.execve(command.words[0], command.words, command.environment)
+  os.chdir(facts["working_directory"])
+  os.execve(words[0], words, variables)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -91,63 +78,61 @@ def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:
   Raises a UsageError if it is missing, corrupt or from an earlier version, or `config.gin` is
   missing. `remedy` is what to do with such a run; by default, to start it by hand.
   """
-  if not run.is_dir():
-    raise UsageError(f"{run}: no such folder; write the workdir of a run")
   if not (run / "run.json").is_file():
     raise UsageError(f"{run}/run.json: missing; write the workdir of a run")
   facts = reader.read_facts(run)
-  by_hand = remedy or f"start it by hand with --gin_file={run}/config.gin"
-  if not facts:
-    raise UsageError(f"{run}/run.json: corrupt, so the command of the run is not known; {by_hand}")
-  missing = [name for name in _NEEDED if name not in facts]
-  if missing:
-    raise UsageError(f"{run}/run.json: has no '{missing[0]}', because an earlier version wrote it; "
-                     f"{by_hand}")
+  for name in ("program", "program_file", "argv", "working_directory"):
+    if name not in facts:
+      remedy = remedy or f"start it by hand with --gin_file={run}/config.gin"
+      raise UsageError(f"{run}/run.json: has no '{name}', because it is corrupt or an earlier "
+                       f"version wrote it; {remedy}")
   if not (run / "config.gin").is_file():
     raise UsageError(f"{run}/config.gin: missing; it is written after the first step, which this "
                      "run did not reach")
   return facts
 
 
-def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.Path,
-                 variables: Mapping[str, str]) -> Command:
-  """The command that repeats a run in `workdir`, under the environment `variables`.
+def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.Path) -> list[str]:
+  """The words of the command that repeats a run in `workdir`.
 
-  Raises a UsageError if the program is missing, or `workdir` holds another run.
+  Raises a UsageError if the program or its folder is missing, or `workdir` holds another run.
   """
   config = f"--gin_file={run / 'config.gin'}"
   if workdir == run:
     raise UsageError(f"--workdir={workdir}: is the folder of the run itself; write another")
   if config not in reader.read_facts(workdir).get("argv", [config]):
     raise UsageError(f"--workdir={workdir}: holds another run; write another folder")
-  folder = facts["working_directory"]
-  if not os.path.isdir(folder):
-    folder = os.getcwd()
-  if not os.path.isfile(facts["program_file"]):
-    raise UsageError(f"{run}/run.json: the program {facts['program_file']} is missing; put it back")
+  for kind, name in (("program", "program_file"), ("folder", "working_directory")):
+    if not os.path.exists(facts[name]):
+      raise UsageError(f"{run}/run.json: the {kind} {facts[name]} is missing; put it back")
   words = [sys.executable, *facts["program"], config, *_other_flags(facts["argv"]),
            f"--workdir={workdir}"]
   sizes = {kind: len(tasks) for kind, tasks in _cluster(facts).items()}
-  if sizes and not variables.get("TF_CONFIG"):  # Else a cluster manager starts the processes.
+  if sizes and not os.environ.get("TF_CONFIG"):  # Else a cluster manager starts the processes.
     # Without parameter servers, a chief is one of the workers.
     chiefs = 0 if "ps" in sizes else sizes.get("chief", 0)
     size = [f"--workers={sizes.get('worker', 0) + chiefs}",
             *([f"--ps={sizes['ps']}"] if "ps" in sizes else [])]
     words = [sys.executable, "-m", "replicator.launch", *size, "--", *words]
-  kept = {name: value for name, value in variables.items()
-          if name not in provenance.environment(variables) and (sizes or name != "TF_CONFIG")}
-  return Command(words, folder, {**kept, **provenance.environment(_variables(facts))})
+  return words
+
+
+def make_environment(facts: Mapping[str, Any]) -> dict[str, str]:
+  """The variables of this process, but for those that may change numbers: they are the run's."""
+  replaced = {*provenance.environment(os.environ), *([] if _cluster(facts) else ["TF_CONFIG"])}
+  kept = {name: value for name, value in os.environ.items() if name not in replaced}
+  return {**kept, **provenance.environment(_variables(facts))}
 
 
 def _variables(facts: Mapping[str, Any]) -> dict[str, str]:
   return {name: str(value) for name, value in facts.get("environment", {}).items()}
 
 
-def _shown(command: Command, variables: Mapping[str, str]) -> str:
+def _shown(words: Sequence[str], folder: str, variables: Mapping[str, str]) -> str:
   """The command as typed in a shell, with the variables that it sets, and nothing hidden."""
-  assigned = [f"{name}={shlex.quote(value)}" for name, value in command.environment.items()
-             if variables.get(name) != value]
-  text = " ".join([f"cd {shlex.quote(command.folder)} &&", *assigned, shlex.join(command.words)])
+  assigned = [f"{name}={shlex.quote(value)}" for name, value in variables.items()
+              if os.environ.get(name) != value]
+  text = " ".join([f"cd {shlex.quote(folder)} &&", *assigned, shlex.join(words)])
   # A terminal would obey control characters, which could hide a part.
   return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
@@ -169,19 +154,18 @@ def now(facts: Mapping[str, Any]) -> dict[str, Any]:
   quiet.import_tensorflow()
   code = provenance.code_of_program(facts["program_file"])
   return {"git_commit": code.commit, "diff": code.diff, "versions": provenance.versions(),
-          "machine": {**provenance.machine(), "accelerators": provenance.accelerators()}}
+          "machine": provenance.machine()}
 
 
 def differences(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.Path) -> list[str]:
   """A line for each difference that may change the numbers of the run."""
-  lines = [*_of_code(then, today, run), *_of_values("version of ", then, today, "versions"),
-           *_of_values("", then, today, "machine", ("processor", "cores", "accelerators"))]
+  lines = _of_code(then, today, run)
+  was, is_now = _versions_and_machine(then), _versions_and_machine(today)
+  lines += [f"{name}: {was.get(name) or 'unknown'} then, {is_now.get(name) or 'unknown'} now"
+            for name in sorted({**was, **is_now}) if was.get(name) != is_now.get(name)]
   hosts = {address.rpartition(":")[0] for tasks in _cluster(then).values() for address in tasks}
   if len(hosts) > 1:
     lines.append(f"processes: ran on the hosts {', '.join(sorted(hosts))}")
-  folder = then["working_directory"]
-  if not os.path.isdir(folder):
-    lines.append(f"working directory: {folder} is missing; runs in {os.getcwd()}")
   variables = _variables(then)
   if unknown := sorted(variables.keys() - provenance.environment(variables).keys()):
     lines.append(f"environment: {', '.join(unknown)} of run.json is not taken over")
@@ -193,38 +177,26 @@ def differences(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.
 
 
 def _of_code(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.Path) -> list[str]:
-  was, is_now = then.get("git_commit"), today["git_commit"]
+  was, is_now = then.get("git_commit"), today["git_commit"] or "none"
   if was is None:
     return ["code: the run recorded no commit, so the code may have changed"]
-  commit = was.rstrip("+")
-  diff = run / str(then.get("git_diff"))
-  restore = f"git checkout {commit}" + (f" && git apply {diff}" if diff.is_file() else "")
-  if is_now is None or is_now.rstrip("+") != commit:
-    return [f"code: commit {_short(was)} then, {_short(is_now)} now; `{restore}` restores it"]
-  if was.endswith("+") and not diff.is_file():
-    return [f"code: commit {_short(was)} with changes that were not saved"]
-  if (diff.read_bytes() if was.endswith("+") else b"") != today["diff"]:
-    return [f"code: other changes on top of commit {_short(commit)}; `{restore}` restores them"]
-  return []
+  commit, patch = was.rstrip("+"), run / str(then.get("git_diff"))
+  changes = patch.read_bytes() if patch.is_file() else b""
+  if was.endswith("+") and not changes:
+    return [f"code: commit {commit} with changes that were not saved; {is_now} now"]
+  if (was, changes) == (is_now, today["diff"]):
+    return []
+  restore = f"git checkout {commit}" + (f" && git apply {patch}" if changes else "")
+  others = ", with other changes" if was == is_now else ""
+  return [f"code: commit {was} then, {is_now} now{others}; `{restore}` restores it"]
 
 
-def _short(commit: str | None) -> str:
-  if commit is None:
-    return "none"
-  return commit[:10] + (" with changes" if commit.endswith("+") else "")
-
-
-def _of_values(prefix: str, then: Mapping[str, Any], today: Mapping[str, Any], group: str,
-               names: Sequence[str] | None = None) -> list[str]:
-  was, is_now = then.get(group) or {}, today[group]
-  return [f"{prefix}{name}: {_words(was.get(name))} then, {_words(is_now.get(name))} now"
-          for name in names or sorted({**was, **is_now}) if was.get(name) != is_now.get(name)]
-
-
-def _words(value: Any) -> str:
-  if isinstance(value, list):
-    return ", ".join(map(str, value)) or "none"
-  return "unknown" if value is None else str(value)
+def _versions_and_machine(facts: Mapping[str, Any]) -> dict[str, str]:
+  """The versions and the machine as text, to be compared; the host may have another name."""
+  versions, machine = facts.get("versions") or {}, facts.get("machine") or {}
+  return {**{f"version of {name}": str(value) for name, value in versions.items()},
+          **{name: str(machine[name]) for name in ("processor", "cores", "accelerators")
+             if name in machine}}
 
 
 if __name__ == "__main__":

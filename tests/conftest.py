@@ -42,7 +42,7 @@ def seed_of_the_process():
 @pytest.fixture
 def without_curves(monkeypatch):
   """Reports have no curves. To draw them would take longer than a tiny training."""
-  monkeypatch.setattr(charts, "curve", lambda *series: "<svg></svg>")
+  monkeypatch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
 
 
 @pytest.fixture

@@ -110,10 +110,10 @@ def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str,
     checkpoint.allow_partial_restore(True)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
     raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-  owned = lock.reserved if start.is_chief() else contextlib.nullcontext
+  if start.is_chief():
+    lock.check(pathlib.Path(workdir))
   try:
-    with owned(pathlib.Path(workdir)):
-      main(workdir)
+    main(workdir)
   except Preempted as stopped:
     print(f"{first_line(stopped)}; to resume: {_command(words, workdir)}")
     return PREEMPTED_STATUS

@@ -46,7 +46,7 @@ def _panel(setting: Setting) -> pages.Panel:
   """The curves of a setting, one for each seed."""
   curves = {f"seed {result.record.bindings.get(space.SEED)}":
             tuple(np.reshape(result.series, (-1, 2)).T) for result in setting.results}
-  return pages.Panel(_label(setting.bindings), charts.curves(curves), "evaluation",
+  return pages.Panel(_label(setting.bindings), charts.curves([*curves.values()]), "evaluation",
                      labels=list(curves) if len(curves) > 1 else ())
 
 

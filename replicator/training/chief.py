@@ -13,7 +13,6 @@ from replicator.errors import Preempted, RunFailed, UsageError, first_line
 from replicator.trackers.sync import Followers
 from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, Tracker
 from replicator.workdir import run_summary, writer
-from replicator.workdir.live_report import LiveReport
 
 
 @dataclasses.dataclass
@@ -47,7 +46,6 @@ class Chief:
     self._progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self.note, self.doing, self.show = (
         self._progress.note, self._progress.doing, self._progress.update)
-    self._report = LiveReport(self._record, self.note)
     self._trackers = Followers(trackers, workdir, first_step or -1, self.note)
 
   def __enter__(self) -> "Chief":
@@ -96,19 +94,21 @@ class Chief:
       self.note(line)
     self._trackers.begin()
 
-  def report(self) -> None:
-    """Brings the report up to date, unless the last one was too recent; see `LiveReport`."""
-    self._report.update()
+  def report(self, ended: str | None = None) -> None:
+    """Brings the report up to date, unless the last one was too recent; see `WorkdirWriter`."""
+    if problem := self._record.report(ended):
+      self.note(problem)
 
   def finish(self, error: BaseException | None = None) -> None:
     """Writes the last report, ends the trackers; `error` ended the run before its last step."""
     if error is None:
-      self.note(f"done: {self._report.finish('')}")
+      self.report("")
+      self.note(f"done: {self._record.workdir / 'report.html'}")
     elif isinstance(error, Preempted):
-      self._report.finish("interrupted")
+      self.report("interrupted")
     elif isinstance(error, Exception) and not isinstance(error, UsageError):  # It has begun.
       line = first_line(error) if isinstance(error, RunFailed) else in_one_line(error)
-      self._report.finish(f"failed: {line}")
+      self.report(f"failed: {line}")
     self.end_trackers(error)
 
   def end_trackers(self, error: BaseException | None) -> None:

@@ -14,7 +14,6 @@ import os
 import pathlib
 import platform
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ FILE = ".owner"
 WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _open: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
-_reserved: dict[pathlib.Path, io.FileIO] = {}
 
 
 def _let_go() -> None:
@@ -52,47 +50,39 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
     UsageError: another process owns the folder, it holds a run of another experiment, or it
       cannot be written.
   """
-  with _reserved.pop(workdir.resolve(), None) or _locked(workdir):
+  experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
+  if experiment != flags.experiment():
+    raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
+                     f"'{flags.experiment()}'; write another folder")
+  with _refused_if_not_writable(workdir):
+    workdir.mkdir(parents=True, exist_ok=True)
+    file = (workdir / FILE).open("ab+", buffering=0)
+  with file:  # To close it unlocks it.
+    _open.add(file)
+    _lock(file, workdir)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    owner = f"process {os.getpid()} on {platform.node()} since {now:%Y-%m-%d %H:%M:%S} UTC"
+    with _refused_if_not_writable(workdir):
+      file.truncate(0)
+      file.write(owner.encode())
+      os.fsync(file.fileno())  # Other machines read it.
     yield
+
+
+def check(workdir: pathlib.Path) -> None:
+  """Raises the UsageError of `owned` before any work; a new folder is left to `owned`."""
+  if (workdir / FILE).exists():
+    with owned(workdir):
+      pass
 
 
 @contextlib.contextmanager
-def reserved(workdir: pathlib.Path) -> Iterator[None]:
-  """Owns `workdir` until an `owned` in the body takes it over, or the body ends.
-
-  A new folder is left to `owned`.
-
-  Raises:
-    UsageError: see `owned`.
-  """
-  if not (workdir / FILE).exists():
+def _refused_if_not_writable(workdir: pathlib.Path) -> Iterator[None]:
+  try:
     yield
-    return
-  with _locked(workdir) as file:
-    _reserved[workdir.resolve()] = file
-    try:
-      yield
-    finally:
-      _reserved.pop(workdir.resolve(), None)
-
-
-def _locked(workdir: pathlib.Path) -> io.FileIO:
-  """The locked file that says that this process owns the folder; to close it ends that."""
-  _check_experiment(workdir)
-  with contextlib.ExitStack() as unless_done:
-    with _refused_if_not_writable(workdir):
-      workdir.mkdir(parents=True, exist_ok=True)
-      with tempfile.TemporaryFile(dir=workdir) as probe:
-        probe.write(b"x")
-      file = unless_done.enter_context((workdir / FILE).open("ab+", buffering=0))
-    _open.add(file)
-    _lock(file, workdir)
-    with _refused_if_not_writable(workdir):
-      file.truncate(0)
-      file.write(_this_process().encode())
-      os.fsync(file.fileno())  # Other machines read it.
-    unless_done.pop_all()
-  return file
+  except OSError as error:
+    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another "
+                     "folder") from error
 
 
 def _lock(file: io.FileIO, workdir: pathlib.Path) -> None:
@@ -107,38 +97,14 @@ def _lock(file: io.FileIO, workdir: pathlib.Path) -> None:
       file.seek(0)
       holder = file.read().decode(errors="replace") or "another process"
     except OSError as error:
-      _print(f"note: {workdir}: its file system has no locks ({error.strerror}); see to it that "
-             "no other process trains there")
+      print(f"note: {workdir}: its file system has no locks ({error.strerror}); see to it that no "
+            "other process trains there", file=sys.stderr, flush=True)
       return
     if time.monotonic() >= deadline:
       raise UsageError(f"--workdir={workdir}: is in use by {holder}; let it end or stop it, or "
                        "write another folder")
     if not told:
-      _print(f"waiting up to {WAIT_SECONDS:.0f} s for {workdir}, which is in use by {holder}")
+      print(f"waiting up to {WAIT_SECONDS:.0f} s for {workdir}, which is in use by {holder}",
+            file=sys.stderr, flush=True)
       told = True
     time.sleep(_POLL_SECONDS)
-
-
-def _this_process() -> str:
-  now = datetime.datetime.now(datetime.timezone.utc)
-  return f"process {os.getpid()} on {platform.node()} since {now:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _check_experiment(workdir: pathlib.Path) -> None:
-  experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
-  if experiment != flags.experiment():
-    raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
-                     f"'{flags.experiment()}'; write another folder")
-
-
-@contextlib.contextmanager
-def _refused_if_not_writable(workdir: pathlib.Path) -> Iterator[None]:
-  try:
-    yield
-  except OSError as error:
-    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another "
-                     "folder") from error
-
-
-def _print(line: str) -> None:
-  print(line, file=sys.stderr, flush=True)

@@ -12,9 +12,11 @@ import pathlib
 from collections.abc import Sequence
 
 import jinja2
+import numpy as np
 
 from replicator.console.formatting import format_duration, format_number
-from replicator.workdir import charts
+from replicator.workdir import charts, reader
+from replicator.workdir.charts import Series
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
@@ -33,7 +35,7 @@ class Panel:
 
   caption: str
   chart: str  # Inline SVG of `charts`.
-  kind: str = "training"  # Or 'evaluation'; colors a single curve.
+  kind: str = "training"  # Or 'evaluation': the color of a single curve.
   note: str = ""  # A short text beside the caption.
   warning: str = ""  # The same, in the color of errors.
   labels: Sequence[str] = ()  # The curves' names, for a legend; none for a single curve.
@@ -46,6 +48,15 @@ class Picture:
   caption: str
   url: str
   is_coarse: bool  # So small that its pixels show when it is enlarged.
+
+
+def panel(name: str, series: Sequence[Series], span: tuple[float, float] | None = None,
+          band: Sequence[np.ndarray] = ()) -> Panel:
+  """The chart of a metric, with marks at evaluations; see `charts.curves`."""
+  kind = reader.kind(name)
+  lost = sum(int((~np.isfinite(values)).sum()) for _, values in series)
+  return Panel(name, charts.curves(series, span, "o" if kind == "evaluation" else "", band), kind,
+               "shaded: min to max" if band else "", f"{lost} not finite" if lost else "")
 
 
 def picture(path: pathlib.Path, caption: str) -> Picture:

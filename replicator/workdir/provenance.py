@@ -34,16 +34,15 @@ _LEFT_OUT = ("TF_CONFIG", "TF_CPP_", "TPU_ML_PLATFORM", "CUDA_HOME", "CUDA_PATH"
 class Code:
   """The state of the repository that a file belongs to; outside a repository, all is empty."""
 
-  root: str | None = None  # The folder of the repository.
   commit: str | None = None  # With `+` if files were changed or added since.
   diff: bytes = b""  # The patch from the commit, for `git apply`; empty if it is too large to keep.
-  note: str | None = None  # `DIFF` if there is a diff, or the reason why changed code has none.
+  note: str | None = None  # The reason why changed code has no diff.
 
 
 def of_this_process() -> dict[str, Any]:
   """The facts of `run.json` that any program has. They are JSON-able."""
   file = program_file()
-  code, engine = code_of_program(file), code_of(__file__)
+  code, engine = code_of_program(file), code_of(__file__).commit
   return {
       "experiment": experiment(),
       "command": shlex.join([*program(), *sys.argv[1:]]),
@@ -55,7 +54,7 @@ def of_this_process() -> dict[str, Any]:
       "environment": environment(os.environ),
       "git_commit": code.commit,
       "git_diff": code.note,
-      "replicator_commit": engine.commit if engine.root != code.root else None,
+      "replicator_commit": engine if engine != code.commit else None,
       "versions": versions(),
       "machine": machine(),
   }
@@ -81,23 +80,24 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def versions() -> dict[str, str | None]:
   """The versions of Python and of the numerical packages; None if not installed."""
-  return {"python": platform.python_version(),
-          "tensorflow": _version("tensorflow", "tensorflow-cpu", "tensorflow-macos"),
-          **{name: _version(name) for name in ("keras", "numpy", "gin-config", "replicator")}}
+  names = ("tensorflow", "keras", "numpy", "gin-config", "replicator")
+  return {"python": platform.python_version(), **{name: _version(name) for name in names}}
 
 
-def _version(*names: str) -> str | None:
-  for name in names:
-    try:
-      return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-      continue
-  return None
+def _version(name: str) -> str | None:
+  try:
+    return importlib.metadata.version(name)
+  except importlib.metadata.PackageNotFoundError:
+    return None
 
 
 def machine() -> dict[str, Any]:
-  """The host, the processor, and how many cores this process may use."""
-  return {"host": platform.node(), "processor": _processor(), "cores": usable_cores()}
+  """The host, the processor, how many cores this process may use, the accelerators' models."""
+  import tensorflow as tf
+  accelerators = [tf.config.experimental.get_device_details(d).get("device_name", d.device_type)
+                  for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
+  return {"host": platform.node(), "processor": _processor(), "cores": usable_cores(),
+          "accelerators": accelerators}
 
 
 def usable_cores() -> int:
@@ -113,14 +113,6 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def accelerators() -> list[str]:
-  """The models of the accelerators that TensorFlow sees."""
-  import tensorflow as tf
-  devices = [d for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
-  return [tf.config.experimental.get_device_details(d).get("device_name", d.device_type)
-          for d in devices]
-
-
 @functools.cache
 def code_of(file: str) -> Code:
   """The state of a file's repository at the first call; new Python files count as changes."""
@@ -132,10 +124,10 @@ def code_of(file: str) -> Code:
   try:
     diff = _diff(root)
   except (OSError, subprocess.SubprocessError) as error:
-    return Code(root, f"{commit}+", note=f"git cannot list the changes: {type(error).__name__}")
+    return Code(f"{commit}+", note=f"git cannot list the changes: {type(error).__name__}")
   if len(diff) > MAX_DIFF:
-    return Code(root, f"{commit}+", note=f"{len(diff):,} bytes of changes, too many to keep")
-  return Code(root, f"{commit}+", diff, DIFF) if diff else Code(root, commit)
+    return Code(f"{commit}+", note=f"{len(diff):,} bytes of changes, too many to keep")
+  return Code(f"{commit}+", diff) if diff else Code(commit)
 
 
 def _diff(root: str) -> bytes:

@@ -11,18 +11,15 @@ import numpy as np
 
 from replicator.errors import UsageError
 
-NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
-"""Numbers that JSON cannot express, by what `metrics.jsonl` has instead."""
+_NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 TIMES = ("seconds", "data_wait")
 """The numbers of a log point that a clock measured, so that the same run has others each time."""
 
 
 def as_json(value: float) -> float | str:
-  """A number as it is written to JSON, which has none that are not finite."""
-  if math.isfinite(value):
-    return value
-  return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+  """A number as it is written to JSON: a word if it is not finite, which JSON cannot express."""
+  return value if math.isfinite(value) else json.dumps(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +65,7 @@ def read(workdir: str | os.PathLike) -> Run:
   if not folder.is_dir():
     raise UsageError(f"'{workdir}': no such folder; write the workdir of a run")
   lines = [object_in(line) for line in _text(folder / "metrics.jsonl").splitlines()]
-  rows = [{name: NOT_FINITE.get(value, value) if isinstance(value, str) else value
+  rows = [{name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value
            for name, value in row.items()} for row in lines if isinstance(row.get("step"), int)]
   return Run(folder, rows, len(lines) - len(rows), read_facts(folder),
              _text(folder / "config.gin"), sorted((folder / "samples").glob("step-*.png")))
@@ -98,11 +95,6 @@ def object_in(text: str) -> dict[str, Any]:
   except ValueError:
     return {}
   return value if isinstance(value, dict) else {}
-
-
-def tensorboard_tag(name: str) -> str:
-  """A metric's name in TensorBoard, which groups by what stands before the slash."""
-  return name if "/" in name else f"train/{name}"
 
 
 def kind(name: str) -> str:

@@ -3,19 +3,17 @@
 import math
 import os
 import pathlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from replicator import atomic
 from replicator.console.formatting import format_duration, format_number
-from replicator.workdir import charts, pages, reader
+from replicator.workdir import pages, reader
 from replicator.workdir.charts import Series
 from replicator.workdir.reader import Run, kind
 
-_RATE = "learning_rate/"
-_STRIP = 6  # Pictures between the first one and the last one.
+_MOST_PICTURES = 8
 _ELSEWHERE = ("command", "program", "program_file", "argv", "settings")  # Facts shown elsewhere.
 
 
@@ -23,20 +21,16 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   """Writes `report.html` into the workdir of a run; returns its path.
 
   The page says which files of the workdir are missing or unreadable. Scalars that were logged with
-  their lowest and highest values, `NAME_min` and `NAME_max`, are also drawn against the time and
-  against other axes: the scalars that `run.json` names as "axes" or, if it names none, each
-  evaluated count of steps, such as `eval/environment_steps`. Raises a UsageError if `workdir` is
-  not a folder.
+  their lowest and highest values, `NAME_min` and `NAME_max`, are also drawn against the time, and
+  against the scalars that `run.json` names as "axes", such as `eval/environment_steps`. Raises a
+  UsageError if `workdir` is not a folder.
   """
   run = reader.read(workdir)
-  pictures = run.samples
   page = pages.render(
       "report.html", title=run.folder.resolve().name,
       what=f"Training report of {run.facts.get('experiment') or 'an experiment'}",
       badges=_badges(run), tiles=_tiles(run), metrics=_metrics(run), kind=kind,
-      num_corrupt=run.num_corrupt, curves=_curves(run),
-      ends=[_picture(path) for path in dict.fromkeys([*pictures[:1], *pictures[-1:]])],
-      between=list(map(_picture, _some(pictures[1:-1]))),
+      num_corrupt=run.num_corrupt, curves=_curves(run), pictures=_pictures(run),
       settings=_settings(run), config=run.config, command=str(run.facts.get("command", "")),
       facts=_facts(run))
   path = run.folder / "report.html"
@@ -63,8 +57,6 @@ def _tiles(run: Run) -> dict[str, str]:
     tiles["steps per second"] = f"{rate:.3g}"
     if batch := run.facts.get("global_batch_size"):
       tiles["examples per second"] = format_number(rate * batch)
-    if waits := [row["data_wait"] for row in run.rows if "data_wait" in row]:
-      tiles["of the time waiting for data"] = f"{np.median(waits):.1%}"
   return tiles
 
 
@@ -79,9 +71,7 @@ def _metrics(run: Run) -> dict[str, list[float]]:
 
 def _settings(run: Run) -> list[list[str]]:
   """The values that the user set: name, value and place, the command line first."""
-  found = [list(map(str, row)) for row in run.facts.get("settings") or []
-           if isinstance(row, list) and len(row) == 3]
-  return sorted(found, key=lambda row: not row[2].startswith("--"))
+  return sorted(run.facts.get("settings") or [], key=lambda row: not row[2].startswith("--"))
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -95,59 +85,37 @@ def _text(value: object) -> str:
   return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
-def _some(pictures: list[pathlib.Path]) -> list[pathlib.Path]:
-  chosen = np.linspace(0, len(pictures) - 1, min(_STRIP, len(pictures))).round().astype(int)
-  return [pictures[number] for number in chosen]
-
-
-def _picture(path: pathlib.Path) -> pages.Picture:
-  return pages.picture(path, f"step {path.stem.removeprefix('step-').lstrip('0') or '0'}")
-
-
-# ---- Curves -------------------------------------------------------------------------------------
+def _pictures(run: Run) -> list[pages.Picture]:
+  """The first one, the last one, and some between."""
+  count = len(run.samples)
+  chosen = np.linspace(0, count - 1, min(_MOST_PICTURES, count)).round().astype(int)
+  return [pages.picture(path, f"step {path.stem.removeprefix('step-').lstrip('0') or '0'}")
+          for path in (run.samples[number] for number in chosen)]
 
 
 def _curves(run: Run) -> dict[str, list[pages.Panel]]:
   """The charts by the title of their horizontal axis; steps come first."""
   series = run.series()
-  bands = dict(_bands(series))
-  inside_others = {f"{name}_{end}" for name in bands for end in ("min", "max")}
-  rates = {name.removeprefix(_RATE): points for name, points in series.items()
-           if name.startswith(_RATE) and points[1].min() != points[1].max()}
+  bands = {name: _band(name, series) for name in series}
+  inside_others = {f"{name}_{end}" for name, band in bands.items() if band
+                   for end in ("min", "max")}
   span = (run.rows[0]["step"], run.rows[-1]["step"]) if run.rows else None
-  found = {"step": [_panel(name, points, bands.get(name), span) for name, points in series.items()
-                    if name not in inside_others and not name.startswith(_RATE)]}
-  if rates:  # Those that change, in one chart.
-    found["step"].append(pages.Panel(
-        "learning_rate", charts.curves(rates, span), labels=list(rates)))
-  counts = [name for name in series if re.fullmatch(r"eval/\w*_steps", name)]
-  for axis in [*run.facts.get("axes", counts), "seconds"]:
-    value_at = {row["step"]: row[axis] for row in run.rows if axis in row}
-    if panels := [_panel(name, _moved(series[name], value_at),
-                         (_moved(lowest, value_at), _moved(highest, value_at)))
-                  for name, (lowest, highest) in bands.items()
-                  if value_at.keys() >= set(series[name][0])]:
+  found = {"step": [pages.panel(name, [points], span, bands[name])
+                    for name, points in series.items()
+                    if name not in inside_others]}
+  for axis in [*run.facts.get("axes", []), "seconds"]:
+    place = {row["step"]: row[axis] for row in run.rows if axis in row}
+    panels = [pages.panel(name, [(np.array([place[step] for step in steps], float), values)],
+                          band=bands[name])
+              for name, (steps, values) in series.items()
+              if bands[name] and place.keys() >= set(steps)]
+    if panels:
       found[axis.removeprefix("eval/").replace("_", " ")] = panels
   return found
 
 
-def _panel(name: str, points: Series, band: tuple[Series, Series] | None,
-           span: tuple[float, float] | None = None) -> pages.Panel:
-  lost = (~np.isfinite(points[1])).sum()
-  chart = charts.curve(*points, span, "o" if kind(name) == "evaluation" else "", band)
-  return pages.Panel(name, chart, kind(name), "shaded: min to max" if band else "",
-                     f"{lost} not finite" if lost else "")
-
-
-def _moved(points: Series, value_at: Mapping[int, float]) -> Series:
-  """A curve against another quantity, whose value at each step is in `value_at`."""
-  return np.array([value_at[step] for step in points[0]], float), points[1]
-
-
-def _bands(series: Mapping[str, Series]) -> Iterator[tuple[str, tuple[Series, Series]]]:
-  """`NAME_min` and `NAME_max` by the `NAME` logged at the same steps, if all values are finite."""
-  for name, (steps, _) in series.items():
-    lowest, highest = series.get(f"{name}_min"), series.get(f"{name}_max")
-    if lowest and highest and all(np.array_equal(end[0], steps) and np.isfinite(end[1]).all()
-                                  for end in (lowest, highest)):
-      yield name, (lowest, highest)
+def _band(name: str, series: Mapping[str, Series]) -> list[np.ndarray]:
+  """The values of `NAME_min` and `NAME_max` if both were logged with each of `NAME`, or none."""
+  ends = [series[f"{name}_{end}"] for end in ("min", "max") if f"{name}_{end}" in series]
+  both = len(ends) == 2 and all(np.array_equal(at, series[name][0]) for at, _ in ends)
+  return [values for _, values in ends] if both else []

@@ -10,7 +10,6 @@ from typing import Any
 from replicator.console.formatting import labeled
 
 _NVIDIA = pathlib.Path("/proc/driver/nvidia/gpus")  # The driver's list: a folder for each GPU.
-_MOST_NETWORKS = 8
 
 
 def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> Iterator[str]:
@@ -22,13 +21,14 @@ def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> I
     networks: the number of trained parameters of each network.
   """
   yield labeled("devices", _devices(facts["machine"]))
-  yield labeled("strategy", _strategy(facts))
+  replicas = f"{facts['num_replicas']} replica{'s' if facts['num_replicas'] != 1 else ''}"
+  workers = f", {facts['num_workers']} workers" if facts["num_workers"] > 1 else ""
+  yield labeled("strategy", f"{facts['strategy']}, {replicas}{workers}, {facts['precision']}, "
+                f"seed {facts['seed']}")
   yield labeled("data", f"{data}, batches of {facts['global_batch_size']}")
   if networks:
-    counts = [f"{name} {count:,}" for name, count in networks.items()]
-    if len(counts) > _MOST_NETWORKS:
-      counts[_MOST_NETWORKS:] = [f"and {len(counts) - _MOST_NETWORKS} more"]
-    yield labeled("networks", f"{', '.join(counts)} parameters")
+    counts = ", ".join(f"{name} {count:,}" for name, count in networks.items())
+    yield labeled("networks", f"{counts} parameters")
 
 
 def _devices(machine: Mapping[str, Any]) -> str:
@@ -50,10 +50,3 @@ def gpus(driver: pathlib.Path = _NVIDIA) -> list[str]:
     return []
   texts = [path.read_text() for path in sorted(driver.glob("*/information"))]
   return [model.strip() for text in texts for model in re.findall(r"Model:(.*)", text)]
-
-
-def _strategy(facts: Mapping[str, Any]) -> str:
-  replicas, workers = facts["num_replicas"], facts["num_workers"]
-  parts = [f"{replicas} replica{'s' if replicas != 1 else ''}"]
-  parts += [f"{workers} workers"] if workers > 1 else []
-  return f"{facts['strategy']}, {', '.join([*parts, facts['precision']])}, seed {facts['seed']}"

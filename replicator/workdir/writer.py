@@ -1,4 +1,4 @@
-"""Writes the workdir of a run: metrics, pictures, configuration and provenance."""
+"""Writes the workdir of a run: metrics, pictures, configuration, provenance and the report."""
 
 import datetime
 import io
@@ -18,6 +18,9 @@ from replicator import atomic
 from replicator.configuration import operative, statements
 from replicator.internals.tensorflow_internals import handle
 from replicator.workdir import provenance, reader
+from replicator.workdir.report import write_report
+
+_REPORTS = 0.01  # Share of the run's time that reports may use.
 
 
 class WorkdirWriter:
@@ -33,6 +36,7 @@ class WorkdirWriter:
     (workdir / "samples").mkdir(parents=True, exist_ok=True)
     self._resumed = first_step > 0
     self._metrics = workdir / "metrics.jsonl"
+    self._next_report = 0.0  # The earliest time.
     self._events = tf.summary.create_file_writer(str(workdir))
     self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
     self.facts = self._all_facts(facts, first_step)  # Those of `run.json`.
@@ -46,8 +50,8 @@ class WorkdirWriter:
     with self._metrics.open("a") as file:
       file.write(line + "\n")
     with self._events.as_default(step):
-      for name, value in values.items():
-        tf.summary.scalar(reader.tensorboard_tag(name), value)
+      for name, value in values.items():  # TensorBoard groups by what stands before the slash.
+        tf.summary.scalar(name if "/" in name else f"train/{name}", value)
     self._events.flush()
 
   def picture(self, step: int, pixels: np.ndarray) -> None:
@@ -76,6 +80,25 @@ class WorkdirWriter:
       tf.summary.text("config", "".join(f"    {line}\n" for line in text.splitlines()))
     return lines
 
+  def report(self, ended: str | None = None) -> str:
+    """Writes `report.html` of a run that `ended` so or, unless the last was too recent, goes on.
+
+    A report that fails never ends the run: the result is a line about that, or empty.
+    """
+    begun = time.monotonic()
+    if ended is None and begun < self._next_report:
+      return ""
+    problem = ""
+    try:
+      if ended is not None:
+        self.note("ended", ended)
+      write_report(self.workdir)
+    except Exception as error:
+      problem = f"warning: the report cannot be written ({type(error).__name__}: {error})"
+    now = time.monotonic()
+    self._next_report = now + (now - begun) / _REPORTS
+    return problem
+
   def take_back(self, first_step: int) -> None:
     """Drops the metrics, pictures and events after the step where the run resumes."""
     for picture in (self.workdir / "samples").glob("step-*.png"):
@@ -100,8 +123,7 @@ class WorkdirWriter:
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     now = {**provenance.of_this_process(), **facts}
     now["git_diff"] = self._keep_diff(len(resumed) + 1 if first_step else 0) or now["git_diff"]
-    now["machine"] = {**now["machine"], "accelerators": provenance.accelerators(),
-                      "devices": [d.name for d in tf.config.list_logical_devices()]}
+    now["machine"]["devices"] = [d.name for d in tf.config.list_logical_devices()]
     if not earlier:
       return {"started": started, **now, "resumed": []}
     before = {name: earlier[name] for name in now if earlier.get(name, now[name]) != now[name]}

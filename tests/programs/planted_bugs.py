@@ -11,19 +11,7 @@ import tensorflow as tf
 
 import replicator
 from replicator import app, random
-
-WIDTH = 3  # Length of an example.
-
-
-class Points:
-  """50 examples `{"x": [WIDTH], "y": [1]}`."""
-
-  size = 50
-
-  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    phase = tf.cast(index, keras.config.floatx()) / 10
-    x = tf.sin(phase * tf.range(1, WIDTH + 1, dtype=phase.dtype))
-    return {"x": x, "y": tf.reduce_sum(tf.square(x), keepdims=True)}
+from tests.programs.two_networks import WIDTH, Points
 
 
 def own_variable(shape: list[int]) -> tf.Variable:

@@ -19,13 +19,14 @@ WIDTH = 3  # Length of an example, and of a code.
 
 
 class Points:
-  """50 examples `{"x": [WIDTH]}`."""
+  """50 examples `{"x": [WIDTH], "y": [1]}`."""
 
   size = 50
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     phase = tf.cast(index, keras.config.floatx()) / 10
-    return {"x": tf.sin(phase * tf.range(1, WIDTH + 1, dtype=phase.dtype))}
+    x = tf.sin(phase * tf.range(1, WIDTH + 1, dtype=phase.dtype))
+    return {"x": x, "y": tf.reduce_sum(tf.square(x), keepdims=True)}
 
 
 def network(outputs: int) -> keras.Sequential:

@@ -137,7 +137,8 @@ def run(tmp_path):
   """The workdir of a run of LOGAN, whose networks were called Generator and Discriminator."""
   shutil.copytree(OLD / "logan", tmp_path / "logan")
   facts = tmp_path / "logan" / "run.json"
-  facts.write_text(facts.read_text().replace('"experiments/', f'"{ROOT}/experiments/'))
+  facts.write_text(facts.read_text().replace('"experiments/', f'"{ROOT}/experiments/')
+                   .replace("/home/someone/replicator", str(ROOT)))
   return tmp_path / "logan"
 
 
@@ -166,6 +167,6 @@ def test_it_can_be_compared_reported_and_run_again(run):
   old = (run / "config.gin").read_text()
   assert "Generator.width" in differences(old, "")
   assert "Generator.width" in write_report(run).read_text()
-  command = rerun.make_command(run, rerun.read_facts(run), run.parent / "again", {})
-  assert command.words[1:] == ["-m", "experiments.logan", f"--gin_file={run}/config.gin",
-                               f"--workdir={run.parent}/again"]
+  command = rerun.make_command(run, rerun.read_facts(run), run.parent / "again")
+  assert command[1:] == ["-m", "experiments.logan", f"--gin_file={run}/config.gin",
+                         f"--workdir={run.parent}/again"]

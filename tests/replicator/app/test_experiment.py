@@ -10,11 +10,10 @@ import sys
 
 import pytest
 
-from replicator import UsageError
 from replicator.workdir import lock
 from tests.programs import two_networks
 from tests.programs.logs import rows
-from tests.replicator.app.command_line import fails_with, flags, nothing, small
+from tests.replicator.app.command_line import fails_with, flags, nothing
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -93,21 +92,6 @@ def test_the_chief_is_refused_a_workdir_in_use_before_any_work(is_chief, run, tm
                          fails_with(AssertionError("began")) if is_chief else nothing)
   assert (status, err.count("\n")) == ((2, 1) if is_chief else (0, 0))
   assert ("is in use by process" in err) == is_chief
-
-
-def test_no_other_process_begins_between_the_check_and_the_training(run, tmp_path, monkeypatch):
-  monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
-  with lock.owned(tmp_path):
-    pass
-
-  def main(workdir):
-    with pytest.raises(UsageError, match="is in use by process"), lock.reserved(tmp_path):
-      pass
-    small(workdir)
-
-  assert run([*flags(), f"--workdir={tmp_path}"], main)[0] == 0
-  with lock.reserved(tmp_path):  # It is free again.
-    pass
 
 
 def test_eager_steps_have_the_same_losses_and_may_read_them(run, unbroken_rows, tmp_path,

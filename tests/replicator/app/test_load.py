@@ -238,7 +238,7 @@ def corrupt(run: pathlib.Path, step: int) -> None:
 
 DAMAGES = {  # `test_rerun` has the other damages of `run.json` and `config.gin`.
     "a torn run.json": (lambda run: (run / "run.json").write_text('{"pro'), {},
-                        "run.json: corrupt.*build its step by hand"),
+                        "run.json: .*corrupt.*build its step by hand"),
     "a program that is gone": (lambda run: change_facts(run, program_file="/gone/step.py"), {},
                                "/gone/step.py, cannot be imported: the file is missing"),
     "a module that is gone": (lambda run: change_facts(run, program=["-m", "gone.step"]), {},

@@ -77,7 +77,7 @@ def trained(program: pathlib.Path, folder: pathlib.Path, *bindings: str) -> path
   main = main_of_run(facts_for(program))
   config.parse([], [*BASE, *bindings])
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(charts, "curve", lambda *series: "<svg></svg>")
+    patch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
     main(str(folder))
   facts = json.loads((folder / "run.json").read_text())
   (folder / "run.json").write_text(json.dumps({**facts, **facts_for(program)}))

@@ -143,7 +143,7 @@ def unbroken(source, tmp_path_factory) -> pathlib.Path:
   """Six steps that started from the other run, with frozen layers."""
   workdir = tmp_path_factory.mktemp("unbroken")
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("replicator.workdir.charts.curve", lambda *series: "<svg></svg>")
+    patch.setattr("replicator.workdir.charts.curves", lambda *arguments: "<svg></svg>")
     train(workdir, *started(source, 6))
   return workdir
 

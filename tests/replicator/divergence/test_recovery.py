@@ -99,7 +99,7 @@ def rolled_back(tmp_path_factory) -> pathlib.Path:
   """A run that went back from step 6 to step 4, and on to its end."""
   workdir = tmp_path_factory.mktemp("rolled_back")
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("replicator.workdir.charts.curve", lambda *series: "<svg></svg>")
+    patch.setattr("replicator.workdir.charts.curves", lambda *arguments: "<svg></svg>")
     train(workdir, ROLL_BACK)
   return workdir
 

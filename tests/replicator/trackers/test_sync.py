@@ -119,16 +119,11 @@ def test_a_finished_run_sends_what_is_missing(workdir):
   workdir.log(0, 20)
   (workdir.folder / "trackers.json").write_text("[")  # It cannot be read.
   memory = Memory()
+  Followers([memory], workdir.folder, -1, pytest.fail).end("failed")
+  assert not memory.records  # It ended before its first step.
   # Nothing is left to train, so that nothing calls `begin`.
-  followers = Followers([memory], workdir.folder, 20, lambda line: None)
-  followers.end("finished")
+  Followers([memory], workdir.folder, 20, pytest.fail).end("finished")
   assert list(memory.records.values()) == [workdir.lines]
-
-
-def test_a_run_that_ends_before_its_first_step_has_no_record(workdir):
-  memory = Memory()
-  Followers([memory], workdir.folder, -1, lambda line: None).end("failed")
-  assert not memory.records
 
 
 def test_pictures_come_with_their_steps_and_also_alone(workdir):
@@ -150,12 +145,10 @@ def test_pictures_come_with_their_steps_and_also_alone(workdir):
 @pytest.mark.parametrize("method, stored", [("begin", False), ("log", True)])
 def test_a_failure_is_said_once_and_made_good(method, stored, workdir):
   memory, healthy = Memory(), Memory()
-  called = 0
+  calls = itertools.count(1)
 
   def fail(name):
-    nonlocal called
-    called += name == method
-    if name == method and called in ((2, 4) if stored else (1, 2)):
+    if name == method and next(calls) in ((2, 4) if stored else (1, 2)):
       raise ConnectionError("no route to host\nat 10.0.0.1")
 
   memory.on_call = fail
@@ -206,28 +199,18 @@ def test_a_tracker_that_hangs_keeps_nobody_waiting(workdir):
   until(lambda: healthy.records and 10 in healthy.records[healthy.id])
   followers.end("finished", seconds=1.0)
   assert list(healthy.records.values()) == [workdir.lines]
+  assert set(healthy.records).isdisjoint(memory.records)  # Two of a kind have their own.
   assert followers.said == [
       "warning: Memory-2 is slow, and lacks lines; the same command sends them"]
   wait.set()
 
 
 def test_a_begin_that_returns_nothing_is_explained(workdir):
-  class Forgetful(Memory):
-    def begin(self, run):
-      super().begin(run)
-
-  followers = follow(workdir, Forgetful())
+  memory = Memory()
+  memory.begin = lambda run: None
+  followers = follow(workdir, memory)
   followers.end("finished")
   assert "begin returned None, not the last step" in followers.said[-1]
-
-
-def test_two_trackers_of_a_kind_have_records_of_their_own(workdir):
-  one, two = Memory(), Memory()
-  workdir.log(0, 10)
-  follow(workdir, one, two).end("interrupted")
-  follow(workdir, one, two, first_step=10).end("finished")
-  assert set(one.records).isdisjoint(two.records)
-  assert list(one.records.values()) == list(two.records.values()) == [workdir.lines]
 
 
 # ---- The run ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from replicator import train
 from replicator.app import config
-from replicator.errors import RunFailed, UsageError
+from replicator.errors import UsageError
 from replicator.workdir import lock
 from tests.programs import fragile
 
@@ -83,15 +83,6 @@ def test_a_second_process_is_refused_before_it_touches_a_file(tmp_path):
       str(refused.value).splitlines()[0])  # gin adds a line.
 
 
-@pytest.mark.usefixtures("restored", "without_curves")
-def test_a_training_that_has_failed_owns_nothing(tmp_path):
-  config.parse([], ["train.steps = 6", "train.global_batch_size = 4", "train.eval_every = 0"])
-  with pytest.raises(RunFailed):
-    train(fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
-  with another_owner(tmp_path) as process:
-    process.kill()
-
-
 @pytest.mark.usefixtures("no_patience")
 def test_a_killed_owner_owns_nothing_although_its_fork_lives(tmp_path):
   with another_owner(tmp_path, FORKS) as process:
@@ -141,34 +132,17 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("no_patience")
-def test_a_reserved_folder_is_taken_over_once(tmp_path, monkeypatch):
-  with lock.owned(tmp_path):
-    pass
+def test_a_process_may_own_a_folder_once_and_again_after_a_mistake(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  with lock.reserved(tmp_path):
-    with pytest.raises(UsageError, match="is in use"), lock.reserved(tmp_path):
+  with contextlib.suppress(ZeroDivisionError), lock.owned(tmp_path):
+    with (pytest.raises(UsageError, match="is in use"),
+          lock.owned(pathlib.Path())):  # The same folder by another name.
       pass
-    with (lock.owned(pathlib.Path()),  # The same folder by another name.
-          pytest.raises(UsageError, match="is in use"), lock.owned(tmp_path)):
-      pass
-    with lock.owned(tmp_path):  # A second training after the first.
-      pass
+    with pytest.raises(UsageError, match="is in use"):
+      lock.check(tmp_path)
+    raise ZeroDivisionError
+  lock.check(tmp_path)
   with another_owner(tmp_path):  # All is released.
     pass
-
-
-@pytest.mark.usefixtures("no_patience")
-def test_a_reserved_folder_that_is_not_taken_over_is_free_after_an_error(tmp_path):
-  with lock.owned(tmp_path):
-    pass
-  with contextlib.suppress(ZeroDivisionError), lock.reserved(tmp_path):
-    raise ZeroDivisionError
-  with lock.owned(tmp_path):  # A second training of this process, after a mistake in the first.
-    with pytest.raises(UsageError, match="is in use"), lock.owned(tmp_path):
-      pass
-    assert (tmp_path / lock.FILE).read_text().startswith(f"process {os.getpid()} on ")
-
-
-def test_a_new_folder_is_not_made_before_it_is_owned(tmp_path):
-  with lock.reserved(tmp_path / "new"):
-    assert not list(tmp_path.iterdir())
+  lock.check(tmp_path / "new")  # Only `owned` makes it.
+  assert not (tmp_path / "new").exists()

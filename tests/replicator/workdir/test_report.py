@@ -10,15 +10,29 @@ from PIL import Image
 
 from replicator.errors import UsageError
 from replicator.workdir import report
-from tests.replicator.workdir.finished_run import FACTS, Text, write_metrics, written
+from tests.replicator.workdir.conftest import FACTS, Text, write_metrics
+
+
+def page_of(workdir, rows: list[dict] | None = None, **facts) -> str:
+  """The report of a workdir, with other rows and other facts if there are any."""
+  if rows is not None:
+    write_metrics(workdir, rows)
+  if facts:
+    (workdir / "run.json").write_text(json.dumps({**FACTS, **facts}))
+  path = report.write_report(workdir)
+  assert path == workdir / "report.html"
+  return path.read_text()
+
+
+def words_of(page: str) -> str:
+  return re.sub(r"\s+", " ", Text(page).words)
 
 
 def test_the_page_says_what_was_run_and_how_it_went(page):
   words = Text(page).words
   for expected in ("sngan", "finished at step 300", "mirrored", "2 replicas", "float32", "30s",
-                   "10 steps per second", "640 examples per second",
-                   "1.3% of the time waiting for data",
-                   FACTS["command"], "python 3.11.9, tensorflow 2.21.0", FACTS["started"],
+                   "10 steps per second", "640 examples per second", FACTS["command"],
+                   "python 3.11.9, tensorflow 2.21.0", FACTS["started"],
                    "\ntrain.steps = 300\nSNGAN.note = '<b>&'\n"):
     assert expected in words
   assert "git commit" not in words  # None: unknown.
@@ -26,19 +40,17 @@ def test_the_page_says_what_was_run_and_how_it_went(page):
 
 
 def test_the_table_shows_last_first_lowest_and_highest(page):
-  words = re.sub(r"\s+", " ", Text(page).words)
+  words = words_of(page)
   assert "metric last first lowest highest" in words
   assert "eval/classifier_frechet_distance 1.333 400 1.333 400" in words
-  assert "g 0.5 0.5 0.5 0.5" in words
   d = [1.0 + math.sin(step) for step in range(1, 301)]
   assert "d " + " ".join(f"{each:.4g}" for each in (d[-1], d[0], min(d), max(d))) in words
 
 
 def test_each_metric_has_a_panel_and_evaluations_come_first(page):
   assert re.findall(r'<figure class="(\w+)"><figcaption>([\w/]+)', page) == [
-    ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g"),
-    ("training", "data_wait")]
-  assert page.count("<svg") == 4 + 2  # The legend.
+    ("evaluation", "eval/classifier_frechet_distance"), ("training", "d"), ("training", "g")]
+  assert page.count("<svg") == 3 + 2  # The legend.
 
 
 def test_the_page_needs_nothing_else_and_curves_take_its_colors(page):
@@ -52,60 +64,38 @@ def test_the_page_needs_nothing_else_and_curves_take_its_colors(page):
 
 
 def test_a_spread_is_drawn_around_its_mean_over_all_axes(tmp_path):
-  names = ("eval/return", "eval/return_min", "eval/return_max", "loss_min")
-  write_metrics(tmp_path, [{"step": step, "seconds": step, "eval/environment_steps": 1e6 * step,
-                            **{name: float(step + i) for i, name in enumerate(names)}}
-                           for step in range(5)])
-  page = report.write_report(tmp_path).read_text()
+  names = ("eval/return", "eval/return_min", "eval/return_max", "loss", "loss_min", "loss_max")
+  rows = [{"step": step, "seconds": step, "eval/environment_steps": 1e6 * step,
+           **{name: float(step + i) for i, name in enumerate(names)}} for step in range(5)]
+  del rows[2]["loss_max"]  # No spread.
+  rows[1]["eval/seldom"] = 5.0  # It cannot say where the other points are.
+  axes = ["eval/seldom", "eval/environment_steps", "eval/gone"]
+  page = page_of(tmp_path, rows, axes=axes)
+  assert re.findall("<h2>Curves by (.*)</h2>", page) == ["step", "environment steps", "seconds"]
   by_step, by_frames, by_seconds = re.split("Curves by (?!step)[a-z ]+", page)
   panels = r'<figure class="\w+"><figcaption>([\w/]+)'
-  assert re.findall(panels, by_step) == ["eval/environment_steps", "eval/return", "loss_min"]
+  assert re.findall(panels, by_step) == [
+      "eval/environment_steps", "eval/return", "eval/seldom", "loss", "loss_min", "loss_max"]
   assert re.findall(panels, by_frames) == re.findall(panels, by_seconds) == ["eval/return"]
   assert ">4M<" in by_frames and "shaded: min to max" in page and "fill-opacity: 0.15" in page
   assert "eval/return_max" in page  # In the table.
 
 
-def test_a_run_names_the_axes_of_its_report(tmp_path):
-  names = ("eval/frames", "eval/other_steps", "eval/return", "eval/return_min", "eval/return_max")
-  rows = [{"step": step, **{name: float(step + i) for i, name in enumerate(names)}}
-          for step in range(3)]
-  rows[1]["eval/seldom"] = 5.0  # It cannot say where the other points are.
-  write_metrics(tmp_path, rows)
-  axes = ["eval/seldom", "eval/frames", "eval/gone"]
-  (tmp_path / "run.json").write_text(json.dumps({**FACTS, "axes": axes}))
-  page = report.write_report(tmp_path).read_text()
-  assert re.findall("<h2>Curves by (.*)</h2>", page) == ["step", "frames"]
-
-
 def test_each_chart_by_step_goes_over_the_whole_run(tmp_path):
-  late = {"eval/x": 1.0, "learning_rate/a": 0.1}
-  write_metrics(tmp_path, [{"step": 0, "loss": 1.0}, {"step": 50, "loss": 2.0, **late},
-                           {"step": 100, "loss": 3.0, **late, "learning_rate/a": 0.2}])
-  page = report.write_report(tmp_path).read_text()
-  for name, marks in (("eval/x", 2), ("loss", 0), ("learning_rate", 0)):
+  page = page_of(tmp_path, [{"step": 0, "loss": 1.0}, {"step": 50, "loss": 2.0, "eval/x": 1.0},
+                            {"step": 100, "loss": 3.0, "eval/x": 1.0}])
+  for name, marks in (("eval/x", 2), ("loss", 0)):
     (chart,) = re.findall(rf"<figcaption>{name}.*?</figure>", page, re.DOTALL)
     x = [float(place) for place in re.findall(r'cx="([\d.]+)"', chart)]
     assert x[-2:] == pytest.approx([146.4, 251.4], abs=0.1)
     assert len(re.findall(r"<use [^>]*var\(--ink\)", chart)) == marks  # Evaluations have them.
 
 
-def test_ends_that_are_not_known_everywhere_are_curves_and_no_spread(tmp_path):
-  names = ("eval/return", "eval/return_min", "eval/return_max", "loss", "loss_min", "loss_max")
-  rows = [{"step": step, **dict.fromkeys(names, 1.0)} for step in range(4)]
-  rows[2]["eval/return_min"] = "NaN"
-  del rows[2]["loss_max"]
-  write_metrics(tmp_path, rows)
-  page = report.write_report(tmp_path).read_text()
-  assert re.findall(r"<figcaption>([\w/]+)", page) == list(names) and "shaded" not in page
-
-
 @pytest.mark.parametrize("seconds, rate", [([0, 1, 2, 102, 103], "10"), ([7, 7, 7, 7, 7], "0")])
 def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
-  write_metrics(workdir, [{"step": 10 * i, "seconds": each} for i, each in enumerate(seconds)])
-  facts = {**FACTS, "num_replicas": 1, "argv": ["--eager"], "program": ["-m", "a.b"],
-           "resumed": []}
-  (workdir / "run.json").write_text(json.dumps(facts))
-  words = re.sub(r"\s+", " ", written(workdir).words)
+  words = words_of(page_of(
+      workdir, [{"step": 10 * i, "seconds": each} for i, each in enumerate(seconds)],
+      num_replicas=1, argv=["--eager"], program=["-m", "a.b"], resumed=[]))
   assert f" {rate} steps per second" in words
   assert f" {64 * int(rate)} examples per second" in words
   assert ("1m 43s training time" if rate == "10" else "7s training time") in words
@@ -114,10 +104,10 @@ def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
   assert "resumed" not in words  # It never was.
 
 
-def test_the_first_and_the_last_picture_come_first_and_a_few_of_those_between(workdir):
+def test_the_first_and_the_last_picture_and_a_few_of_those_between_are_shown(workdir):
   for step in range(1, 75):
     Image.new("RGB", (8, 8), (0, step, 0)).save(workdir / f"samples/step-{step:08d}.png")
-  text, shown = written(workdir), (0, 300, 1, 16, 31, 47, 62, 225)
+  text, shown = Text(page_of(workdir)), (0, 11, 22, 33, 45, 56, 67, 300)
   assert [base64.b64decode(source.split(",")[1]) for source in text.images] == [
       (workdir / f"samples/step-{step:08d}.png").read_bytes() for step in shown]
   assert re.findall(r"step (\d+) ", text.words[text.words.index("Samples"):]) == [
@@ -125,7 +115,7 @@ def test_the_first_and_the_last_picture_come_first_and_a_few_of_those_between(wo
 
 
 def test_the_report_of_an_empty_workdir_says_so(tmp_path):
-  words = written(tmp_path).words
+  words = words_of(page_of(tmp_path))
   assert tmp_path.name in words and "nothing logged" in words
   for name in ("metrics.jsonl", "run.json", "config.gin", "samples/"):
     assert f"{name} is missing or cannot be read" in words
@@ -135,31 +125,29 @@ def test_the_report_of_corrupt_files_says_so(workdir):
   with (workdir / "metrics.jsonl").open("a") as file:
     file.write('{"step": 301, "d": 1.')
   (workdir / "run.json").write_text('{"command": ')
-  words = written(workdir).words
+  words = words_of(page_of(workdir))
   assert "Unreadable lines in metrics.jsonl: 1." in words
   assert "run.json is missing or cannot be read" in words
   assert "finished at step 300" in words
 
 
 def test_numbers_that_are_not_finite_are_named(workdir):
-  write_metrics(workdir, [{"step": 1, "seconds": 1.0, "d": 1.0, "g": math.nan},
-                          {"step": 2, "seconds": 2.0, "d": math.inf, "g": math.nan},
-                          {"step": 3, "seconds": 3.0, "d": math.nan, "g": math.nan}])
-  words = written(workdir).words
+  words = words_of(page_of(workdir, [
+      {"step": 1, "seconds": 1.0, "d": 1.0, "g": math.nan},
+      {"step": 2, "seconds": 2.0, "d": math.inf, "g": math.nan},
+      {"step": 3, "seconds": 3.0, "d": math.nan, "g": math.nan}]))
   assert "not finite at step 3: d, g" in words
   assert "2 not finite" in words and "3 not finite" in words
-  words = re.sub(r"\s+", " ", words)
   assert "d nan 1 1 1 " in words and "g nan nan nan nan " in words  # In the table.
 
 
 def test_names_cannot_break_the_page(workdir):
-  write_metrics(workdir, [{"step": 1, "seconds": 1.0, "<script>": 1.0}])
   names = ("experiment", "strategy", "command", "started", "<script>")
-  evil = dict.fromkeys(names, "<script>&")
-  (workdir / "run.json").write_text(json.dumps({**FACTS, **evil}))
-  text = written(workdir)
+  page = page_of(workdir, [{"step": 1, "seconds": 1.0, "<script>": 1.0}],
+                 **dict.fromkeys(names, "<script>&"))
+  text = Text(page)
   assert "script" not in text.tags and text.words.count("<script>") == 11
-  assert "&lt;b&gt;&amp;" in (workdir / "report.html").read_text()  # In the configuration.
+  assert "&lt;b&gt;&amp;" in page  # In the configuration.
 
 
 def test_a_folder_that_does_not_exist_is_an_error_of_one_line(tmp_path):
@@ -167,26 +155,10 @@ def test_a_folder_that_does_not_exist_is_an_error_of_one_line(tmp_path):
     report.write_report(tmp_path / "nowhere")
 
 
-def test_the_report_says_why_a_run_failed(workdir):
-  write_metrics(workdir, [{"step": 120, "seconds": 1.0, "d": 1.0}])
+def test_the_report_says_why_a_run_failed_and_what_was_set_the_command_line_first(workdir):
   ended = "failed: step 121: loss is nan; stop"
-  (workdir / "run.json").write_text(json.dumps({**FACTS, "ended": ended}))
-  words = written(workdir).words
-  assert "failed after step 120" in words and ended in words  # The reason stands in the table.
-
-
-def test_what_was_set_comes_before_the_configuration_the_command_line_first(workdir):
   settings = [["train.steps", "300", "a.gin:3"], ["adam.beta_1", "0.5", "--gin_param"]]
-  (workdir / "run.json").write_text(json.dumps({**FACTS, "settings": settings}))
-  words = written(workdir).words
+  words = words_of(page_of(workdir, [{"step": 120, "seconds": 1.0, "d": 1.0}], ended=ended,
+                           settings=settings))
+  assert "failed after step 120" in words and ended in words  # The reason stands in the table.
   assert words.index("adam.beta_1") < words.index("train.steps") < words.index("Parameters for")
-
-
-def test_learning_rates_are_drawn_if_they_change(tmp_path):
-  write_metrics(tmp_path, [{"step": step, "seconds": step, "learning_rate/a": 0.1 * step,
-                            "learning_rate/b": 0.1} for step in range(1, 4)])
-  page = report.write_report(tmp_path).read_text()
-  drawn = page.split("Curves by step")[1]
-  assert drawn.count("<figcaption>") == 1 and "<figcaption>learning_rate" in drawn
-  assert re.findall(r"</svg>(\w)</span>", drawn) == ["a"]  # The legend.
-  assert "learning_rate/b" in page  # In the table.

@@ -23,14 +23,6 @@ def test_a_line_for_each_subject():
       "networks    generator 1,234,567, critic 89 parameters"]
 
 
-def test_many_networks_are_counted_and_none_have_no_line():
-  *_, line = run_summary.lines(FACTS, "x", {f"n{i}": i for i in range(30)})
-  assert line.endswith("n7 7, and 22 more parameters")
-  *_, line = run_summary.lines(FACTS, "x", {f"n{i}": i for i in range(8)})
-  assert line.endswith("n6 6, n7 7 parameters")
-  assert len(list(run_summary.lines(FACTS, "made by the step", {}))) == 3
-
-
 @pytest.mark.parametrize("machine, text", [
     ({"cores": 1}, "CPU, 1 core"),
     ({"devices": ["CPU:0", "CPU:1"]}, "CPU, 4 cores, as 2 devices"),
@@ -40,11 +32,10 @@ def test_devices(machine, text):
   assert line == f"devices     {text}"
 
 
-def test_workers_are_counted():
-  line = list(run_summary.lines({**FACTS, "num_workers": 2, "num_replicas": 4}, "x", {}))[1]
-  assert line == "strategy    mirrored, 4 replicas, 2 workers, float32, seed 3"
-  line = list(run_summary.lines({**FACTS, "num_replicas": 1}, "x", {}))[1]
-  assert line == "strategy    mirrored, 1 replica, float32, seed 3"
+def test_workers_are_counted_and_no_networks_have_no_line():
+  facts = {**FACTS, "num_workers": 2, "num_replicas": 1}
+  _, line, _ = run_summary.lines(facts, "made by the step", {})
+  assert line == "strategy    mirrored, 1 replica, 2 workers, float32, seed 3"
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_named(monkeypatch):
@@ -53,21 +44,18 @@ def test_a_gpu_that_tensorflow_cannot_use_is_named(monkeypatch):
   assert line == ("devices     CPU, 4 cores. The GPU (NVIDIA H200) is not used: TensorFlow was "
                   "installed without its CUDA libraries; pip install 'tensorflow[and-cuda]'")
   used = {**FACTS["machine"], "accelerators": ["NVIDIA H200"]}
-  line, *_ = run_summary.lines({**FACTS, "machine": used}, "x", {})
-  assert line == "devices     1 x NVIDIA H200"
+  assert "not used" not in next(run_summary.lines({**FACTS, "machine": used}, "x", {}))
 
 
 def test_the_gpus_are_those_of_the_driver(tmp_path, monkeypatch):
   monkeypatch.undo()
   monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-  for number in (5, 0, 3, 1, 7, 4, 6, 2):
+  for number in (1, 0):
     (tmp_path / f"0000:0{number}:00.0").mkdir()
     (tmp_path / f"0000:0{number}:00.0" / "information").write_text(
         f"Model: \t\t NVIDIA H20{number}\nIRQ:   \t\t 255\n")
-  assert run_summary.gpus(tmp_path) == [f"NVIDIA H20{number}" for number in range(8)]
+  assert run_summary.gpus(tmp_path) == ["NVIDIA H200", "NVIDIA H201"]
   assert run_summary.gpus(tmp_path / "none") == []
-  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-  assert run_summary.gpus(tmp_path)
-  for hidden in ("", "-1"):  # By the user.
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    assert run_summary.gpus(tmp_path) == []
+  for visible, count in (("1", 2), ("", 0), ("-1", 0)):  # Hidden by the user.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert len(run_summary.gpus(tmp_path)) == count

@@ -14,8 +14,9 @@ from PIL import Image
 
 from replicator.app import config
 from replicator.configuration.statements import RECORD_HEADER
-from replicator.workdir import provenance, reader
+from replicator.workdir import provenance, reader, writer
 from replicator.workdir.writer import WorkdirWriter
+from tests.replicator.console.test_progress import Clock
 
 FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
 
@@ -70,48 +71,34 @@ def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
   assert math.isnan(read["a"]) and (read["b"], read["c"]) == (math.inf, -math.inf)
 
 
-def test_tensorboard_gets_the_same_scalars(tmp_path):
-  writer = WorkdirWriter(tmp_path, FACTS)
-  log(writer, 1, 2)
-  writer.picture(2, np.zeros([4, 6, 3], np.uint8))
-  log(writer, 3)  # Writes out what is there.
+def test_tensorboard_gets_the_same_scalars_and_the_picture(tmp_path):
+  record = WorkdirWriter(tmp_path, FACTS)
+  log(record, 1, 2)
+  pixels = np.random.default_rng(0).integers(0, 256, [5, 7, 3], np.uint8)
+  record.picture(2, pixels)
+  with Image.open(tmp_path / "samples" / "step-00000002.png") as image:
+    assert image.format == "PNG"
+    np.testing.assert_array_equal(np.asarray(image), pixels)
+  record.metrics(3, 0.3, {"loss": 0.25, "eval/x": 1.0})  # Writes out what is there.
   events = events_of(tmp_path)
+  assert "eval/x" in {v.tag for v in events}
   scalars = [float(tf.make_ndarray(v.tensor)) for v in events if v.tag == "train/loss"]
   np.testing.assert_allclose(scalars, [1 / 2, 1 / 3, 1 / 4], rtol=1e-6)
   assert [v.tag for v in events].count("samples") == 1
 
 
-@pytest.mark.parametrize("part", ['{"step": 3, "lo', "3", "[]", " "])
-def test_a_line_that_a_crash_left_incomplete_is_removed(part, tmp_path):
+@pytest.mark.parametrize("cut", [1, 5])  # The newline, or a part of the line.
+def test_a_line_that_a_crash_left_incomplete_is_removed(cut, tmp_path):
   log(WorkdirWriter(tmp_path, FACTS), 1, 2)
-  whole = lines(tmp_path)
-  with (tmp_path / "metrics.jsonl").open("a") as file:
-    file.write(part)
-  log(WorkdirWriter(tmp_path, FACTS, 2), 3)
-  assert lines(tmp_path)[:2] == whole
-  assert steps(tmp_path) == [1, 2, 3]
+  whole, metrics = lines(tmp_path), tmp_path / "metrics.jsonl"
+  metrics.write_text(metrics.read_text()[:-cut])
+  first_step = 2 if cut == 1 else 1
+  log(WorkdirWriter(tmp_path, FACTS, first_step), 3)
+  assert lines(tmp_path)[:-1] == whole[:first_step]
+  assert steps(tmp_path)[-1] == 3
 
 
-def test_a_complete_line_without_its_newline_is_kept(tmp_path):
-  log(WorkdirWriter(tmp_path, FACTS), 1, 2)
-  metrics = tmp_path / "metrics.jsonl"
-  metrics.write_text(metrics.read_text().removesuffix("\n"))
-  log(WorkdirWriter(tmp_path, FACTS, 2), 3)
-  assert steps(tmp_path) == [1, 2, 3]
-
-
-# ---- Pictures -----------------------------------------------------------------------------------
-
-
-def test_a_picture_is_a_png_of_the_same_pixels(tmp_path):
-  pixels = np.random.default_rng(0).integers(0, 256, [5, 7, 3], np.uint8)
-  WorkdirWriter(tmp_path, FACTS).picture(1234, pixels)
-  with Image.open(tmp_path / "samples" / "step-00001234.png") as image:
-    assert image.format == "PNG"
-    np.testing.assert_array_equal(np.asarray(image), pixels)
-
-
-@pytest.mark.parametrize("first_step, kept", [(0, []), (5, [0, 5]), (7, [0, 5]), (10, [0, 5, 10])])
+@pytest.mark.parametrize("first_step, kept", [(0, []), (5, [0, 5]), (10, [0, 5, 10])])
 def test_what_came_after_the_restored_step_is_removed_but_not_what_is_the_users(
     first_step, kept, tmp_path):
   writer = WorkdirWriter(tmp_path, FACTS)
@@ -126,6 +113,35 @@ def test_what_came_after_the_restored_step_is_removed_but_not_what_is_the_users(
   assert lines(tmp_path) == before[:len(kept)] and steps(tmp_path) == kept
   assert {path.name for path in (tmp_path / "samples").iterdir()} == own | {
       f"step-{step:08d}.png" for step in kept}
+
+
+# ---- The report ---------------------------------------------------------------------------------
+
+
+def test_reports_take_a_hundredth_of_the_time(tmp_path, monkeypatch):
+  record, clock, drawn = WorkdirWriter(tmp_path, FACTS), Clock(), []
+
+  def draw(folder):
+    clock.now += 1
+    drawn.append((clock.now, facts(folder).get("ended")))
+    if len(drawn) == 2:
+      raise ZeroDivisionError("again")
+
+  monkeypatch.setattr(writer, "write_report", draw)
+  monkeypatch.setattr(writer.time, "monotonic", clock)
+  begun, said = clock.now, []
+  for _ in range(500):
+    said.append(record.report())
+    clock.now += 1
+  assert drawn[0] == (begun + 1, None)
+  assert len(drawn) == 5 and min(np.diff([time for time, _ in drawn])) >= 100
+  # One that fails is a line, and is not tried again at every call.
+  assert list(filter(None, said)) == [
+      "warning: the report cannot be written (ZeroDivisionError: again)"]
+  assert record.report("interrupted") == ""  # However soon.
+  assert drawn[5][1] == "interrupted"
+  monkeypatch.setattr(record, "note", lambda name, fact: 1 / 0)  # A full disk.
+  assert "cannot be written" in record.report("")
 
 
 # ---- Facts --------------------------------------------------------------------------------------
@@ -156,7 +172,7 @@ def test_run_json_has_everything_that_a_repeated_run_needs(tmp_path, monkeypatch
 
 def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monkeypatch):
   def record(diff: bytes, first_step: int) -> str:
-    code = provenance.Code("/", "c0ffee+", diff, provenance.DIFF)
+    code = provenance.Code("c0ffee+", diff)
     monkeypatch.setattr(provenance, "code_of", lambda file: code)
     WorkdirWriter(tmp_path, FACTS, first_step)
     return facts(tmp_path)["git_diff"]
@@ -171,17 +187,10 @@ def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monk
   assert (tmp_path / "changes.diff").read_bytes() == b"three"
 
 
-def test_a_note_is_new_once(tmp_path):
-  writer = WorkdirWriter(tmp_path, FACTS)
-  assert writer.note("evaluation", "by eye")
-  assert facts(tmp_path)["evaluation"] == "by eye"
-  assert not writer.note("evaluation", "by eye")
-  assert writer.note("evaluation", "by ear")
-  assert facts(tmp_path)["evaluation"] == "by ear"
-
-
 def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
-  WorkdirWriter(tmp_path, FACTS).note("evaluation", "by eye")
+  record = WorkdirWriter(tmp_path, FACTS)
+  for method, is_new in (("by ear", True), ("by ear", False), ("by eye", True)):
+    assert record.note("evaluation", method) == is_new
   started = facts(tmp_path)["started"]
   WorkdirWriter(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 10)
   WorkdirWriter(tmp_path, {**FACTS, "num_replicas": 4, "steps": 20}, 15)
@@ -192,16 +201,15 @@ def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
   assert said["evaluation"] == "by eye"
 
 
-@pytest.mark.parametrize("first_step", [0, 10])
-def test_a_run_that_starts_again_forgets_how_it_ended_and_at_step_0_its_notes(first_step, tmp_path):
-  writer = WorkdirWriter(tmp_path, FACTS)
-  writer.note("ended", "failed: the disk is full")
-  writer.note("evaluation", "by eye")
-  assert facts(tmp_path)["ended"] == "failed: the disk is full"
-  WorkdirWriter(tmp_path, FACTS, first_step)
-  said = facts(tmp_path)
-  assert "ended" not in said and ("evaluation" in said) == bool(first_step)
-  assert [(entry["step"], entry["before"]) for entry in said["resumed"]] == [(first_step, {})]
+def test_a_run_that_starts_again_forgets_how_it_ended_and_at_step_0_its_notes(tmp_path):
+  record = WorkdirWriter(tmp_path, FACTS)
+  record.note("ended", "failed: the disk is full")
+  record.note("evaluation", "by eye")
+  for first_step in (10, 0):
+    WorkdirWriter(tmp_path, FACTS, first_step)
+    said = facts(tmp_path)
+    assert "ended" not in said and ("evaluation" in said) == bool(first_step)
+  assert [(entry["step"], entry["before"]) for entry in said["resumed"]] == [(10, {}), (0, {})]
 
 
 def test_facts_that_a_crash_left_incomplete_are_replaced(tmp_path):
