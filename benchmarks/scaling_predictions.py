@@ -20,7 +20,7 @@ flags.DEFINE_string("output", "docs/scaling.png", "The picture.")
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """What one replica computes, and what it gives to collectives."""
+  """The cost of one replica's computation, and the collectives that it takes part in."""
 
   seconds: float
   transfers: list[Transfer]

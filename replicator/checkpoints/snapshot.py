@@ -1,7 +1,7 @@
 """Snapshots: the values of variables, copied to the host and put back, under any strategy.
 
-Of a variable whose copies may differ between replicas (`ON_READ`), the snapshot holds every copy.
-When they are put back on another number of replicas, the variable's aggregation combines them. Any
+A snapshot holds every copy of a variable whose copies may differ between replicas (`ON_READ`). When
+they are put back on another number of replicas, the variable's aggregation combines them. Any
 other variable has one value in the snapshot, and its copies must be equal.
 """
 

@@ -54,7 +54,7 @@ def load(path: str | os.PathLike) -> dict[str, np.ndarray]:
       if not isinstance(value, np.ndarray):
         raise _Refused(f"{str(name)[:80]!r} in it is not a tensor: save `model.state_dict()` alone")
     return found
-  except Exception as error:  # Of many types, for damaged files.
+  except Exception as error:  # Damaged files raise many types.
     reason = error if isinstance(error, _Refused) else "it is damaged or incomplete"
     raise UsageError(f"{path} is not read as weights of PyTorch, because {reason}") from error
 
