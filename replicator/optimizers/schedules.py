@@ -48,7 +48,7 @@ def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
 
 
 class _Computed(Schedule):
-  """A schedule whose value at a count, int64 [], is `compute(count)`, float64 []."""
+  """A schedule whose value at a count, int64 [], is `compute(count)`, floating []."""
 
   def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor]):
     self._compute = compute
@@ -192,6 +192,10 @@ class LinearDecay(_Computed):
     if not warmup <= start < updates:
       raise UsageError(f"LinearDecay: warmup = {warmup}, start = {start} and updates = {updates} "
                        "must follow each other in this order")
-    risen = lambda count: tf.minimum(tf.cast(count + 1, tf.float64) / max(warmup, 1), 1.0)
-    super().__init__(
-        lambda count: learning_rate * (1 - _share(count, start, updates)) * risen(count))
+
+    def compute(count: tf.Tensor) -> tf.Tensor:
+      done = tf.cast(count, keras.config.floatx())
+      rate = learning_rate * tf.clip_by_value((updates - done) / (updates - start), 0.0, 1.0)
+      return rate * tf.minimum((done + 1) / warmup, 1.0) if warmup else rate
+
+    super().__init__(compute)
