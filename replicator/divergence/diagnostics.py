@@ -21,8 +21,6 @@ from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
 from replicator.step.variables import held_by
 
-PREFIXES = ("grad_norm/", "sigma/")
-
 
 class Signals:
   """The signals of one step object, which holds networks and optimizers."""

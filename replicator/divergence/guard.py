@@ -10,7 +10,6 @@ import gin
 import numpy as np
 
 from replicator.console.formatting import format_number
-from replicator.divergence.diagnostics import PREFIXES
 from replicator.errors import UsageError, nearest
 
 LIMIT = 1e19  # The largest size of any scalar: in float32, the square of a larger one is infinite.
@@ -91,9 +90,7 @@ class Guard:
       return
     for name in self._limits:
       if name not in names:
-        remedy = (" Set Guard.signals = True." if name.startswith(PREFIXES) and not self.signals
-                  else nearest(name, names))
-        raise UsageError(f"Guard.limits: the step logs no '{name}'.{remedy} It logs: "
+        raise UsageError(f"Guard.limits: the step logs no '{name}'.{nearest(name, names)} It logs: "
                          f"{', '.join(names)}")
 
   def divergence_in(self, first_step: int, values: History) -> Divergence | None:

@@ -48,10 +48,10 @@ class Mismatch:
   words: str  # How it differs.
 
 
-def first_mismatch(one: Trajectory, other: Trajectory, steps: Sequence[int]) -> Mismatch | None:
+def first_mismatch(one: Trajectory, other: Trajectory) -> Mismatch | None:
   """Compares step by step, scalars before variables, which are computed later; None if equal."""
-  for step in steps:
-    a, b = one[step], other[step]
+  for step, a in one.items():
+    b = other[step]
     for kind, name in {**a, **b}:
       words = _difference(kind, a.get((kind, name)), b.get((kind, name)))
       if words:
@@ -166,21 +166,20 @@ class ResumeCheck:
       except UsageError as error:
         yield CheckResult("training", FAILED, str(error))
         return
-      steps = range(1, self._steps + 1)
-      one, other = read(folder / "unbroken", steps), read(folder / "resumed", steps)
-    is_deterministic = bound("train.deterministic", True)
-    for check, steps, cause in (
-        ("in a new process", range(1, self._saved + 1),
-         lambda first: cause_before(first, unbroken, again, is_deterministic)),
-        ("after the resume", range(self._saved + 1, self._steps + 1),
-         lambda first: cause_after(first, self._saved, unbroken, resumed))):
-      first = first_mismatch(one, other, steps)
+      every = range(1, self._steps + 1)
+      one, other = read(folder / "unbroken", every), read(folder / "resumed", every)
+    first = first_mismatch(one, other)
+    for check, steps in (("in a new process", every[:self._saved]),
+                         ("after the resume", every[self._saved:])):
       where = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
-      if first:
+      if first and first.step in steps:
+        cause = (cause_before(first, unbroken, again, bound("train.deterministic", True))
+                 if first.step <= self._saved else
+                 cause_after(first, self._saved, unbroken, resumed))
         label = unbroken.evidence.labels.get(first.name)
         yield CheckResult(check, DIFFERS, where, (
             f"first: {first.kind} '{first.name}'{f' ({label})' if label else ''} at step "
-            f"{first.step}: {first.words}", f"likely cause: {cause(first)}"))
+            f"{first.step}: {first.words}", f"likely cause: {cause}"))
         return
       kinds = [kind for kind, _ in one[steps[-1]]]
       yield CheckResult(check, AGREES, f"{where}: {kinds.count(VARIABLE)} variables and "

@@ -35,17 +35,13 @@ def test_a_size_that_only_a_broken_run_reaches_is_over_the_limit_of_all_others()
     assert guard.is_sound  # It is finite.
 
 
-@pytest.mark.parametrize("kwargs, message", [
-    ({"limits": {"grad_norm/generatr": 1.0}},
-     "Guard.limits: the step logs no 'grad_norm/generatr'. Did you mean 'grad_norm/generator'? "
-     "It logs: d, grad_norm/generator"),
-    ({"limits": {"sigma/d": 1.0}, "signals": False},
-     "Guard.limits: the step logs no 'sigma/d'. Set Guard.signals = True. It logs: d, "
-     "grad_norm/generator")])
-def test_a_limit_of_what_is_not_logged_is_refused(kwargs, message):
+def test_a_limit_of_what_is_not_logged_is_refused():
   with pytest.raises(UsageError) as caught:
-    Guard(**kwargs).divergence_in(1, history(d=[1.0], grad_norm__generator=[1.0]))
-  assert str(caught.value) == message
+    Guard(limits={"grad_norm/generatr": 1.0}).divergence_in(
+        1, history(d=[1.0], grad_norm__generator=[1.0]))
+  assert str(caught.value) == (
+      "Guard.limits: the step logs no 'grad_norm/generatr'. Did you mean 'grad_norm/generator'? "
+      "It logs: d, grad_norm/generator")
 
 
 REFUSED = [

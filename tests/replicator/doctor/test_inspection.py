@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,7 +17,7 @@ from tests.replicator.doctor.checks import cause, quantities
 
 pytestmark = pytest.mark.usefixtures("restored")
 
-SEED, GENERATOR = [1, 2], tf.random.Generator.from_seed(0)
+SEED, SEEDS, GENERATOR = [1, 2], keras.random.SeedGenerator(1), tf.random.Generator.from_seed(0)
 
 
 DRAWS = [  # With the numbers of draws, and of those with a state.
@@ -28,7 +29,7 @@ DRAWS = [  # With the numbers of draws, and of those with a state.
     (lambda: tf.random.stateless_truncated_normal([2], SEED), 1, 0),
     (lambda: tf.random.stateless_categorical([[0.0, 1.0]], 1, SEED), 1, 0),
     (lambda: tf.random.stateless_parameterized_truncated_normal([2], SEED), 1, 0),
-    (lambda: tf.random.split(SEED), 0, 0),
+    (lambda: keras.random.normal([2], seed=SEEDS), 1, 0), (lambda: tf.random.split(SEED), 0, 0),
     (lambda: tf.raw_ops.StatelessRandomGetAlg(), 0, 0)]
 
 
@@ -37,8 +38,15 @@ def test_every_kind_of_draw_is_seen_and_no_key():
     seen = inspection.Evidence(lambda: None)
     seen.look_at_graph(tf.function(draw, autograph=False).get_concrete_function().graph)
     assert [len(seen.draws), len(seen.stateful_draws)] == expected, inspect.getsource(draw)
-    assert all(re.match(r"a tf\.random draw at tests/replicator/doctor/test_inspection\.py:\d+$",
-                        found) for found in seen.draws)
+    assert all(re.match(r"a (tf|keras)\.random draw at tests/.*/test_inspection\.py:\d+$", found)
+               for found in seen.draws)
+
+
+def test_calls_of_python_are_seen():
+  call = tf.function(lambda: tf.numpy_function(np.float32, [1], tf.float32), autograph=False)
+  seen = inspection.Evidence(lambda: None)
+  seen.look_at_graph(call.get_concrete_function().graph)
+  assert [text.partition("tests/")[0] for text in seen.python_code] == ["tf.numpy_function at "]
 
 
 def clips_of(change) -> list[str]:
@@ -85,6 +93,8 @@ def test_a_gradient_that_is_not_one_of_a_tape_is_made_by_hand(monkeypatch):
   assert [bool(clips_of(functools.partial(changed, times=times))) for times in (1, 3, 4)] == [
       True, True, False]
   assert clips_of(lambda _: tf.abs(tf.zeros([2]) + 1.0)) == []
+  accumulated = lambda g: tf.while_loop(lambda i, _: i < 2, lambda i, g: (i + 1, g), [0, g])[1]
+  assert len(clips_of(lambda g: tf.abs(accumulated(g)))) == 1  # In micro-batches.
 
 
 def test_draws_are_for_joined_batches_if_they_have_as_many_rows():

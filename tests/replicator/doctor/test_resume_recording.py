@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator.doctor.inspection import Evidence
 from replicator.doctor.resume_recording import python_state, record
 from replicator.errors import UsageError
 
@@ -101,21 +100,3 @@ def test_what_does_not_save_the_step_cannot_be_resumed(tmp_path):
     record(main, [], ["Guard.action = 'warn'", "train.steps = 1"], str(tmp_path / "short"), 2, 4)
   with pytest.raises(UsageError, match="step 2 was not saved, because its numbers are not finite"):
     record(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2, 4)
-
-
-def test_draws_with_a_state_of_their_own_and_python_code_are_seen():
-  seeds = keras.random.SeedGenerator(1)
-
-  @tf.function(autograph=False)
-  def step():
-    return (tf.random.normal([]) + keras.random.normal([], seed=seeds)
-            + tf.reshape(tf.numpy_function(lambda: np.float32(1), [], tf.float32), []))
-
-  seen = Evidence(lambda: None)
-  seen.look_at_graph(step.get_concrete_function().graph)
-  here = "tests/replicator/doctor/test_resume_recording.py:"
-  assert [text.rpartition(":")[0] + ":" for text in seen.stateful_draws] == [
-      f"a tf.random draw at {here}"]
-  assert len(seen.draws) == 2
-  assert [text.rpartition(":")[0] + ":" for text in seen.python_code] == [
-      f"tf.numpy_function at {here}"]

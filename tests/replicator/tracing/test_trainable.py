@@ -15,10 +15,11 @@ from replicator.step.variables import variables_of
 from replicator.tracing.trainable import Trainable
 from replicator.training.training_function import TrainingFunction
 from tests.programs.logs import rows
+from tests.programs.planted_bugs import WIDTH, Points
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
-BATCH = {"x": np.float32(np.random.default_rng(0).normal(size=[8, 2]))}
+BATCH = {"x": np.float32(np.random.default_rng(0).normal(size=[8, WIDTH]))}
 
 
 class TwoLayers(tf.Module):
@@ -27,7 +28,7 @@ class TwoLayers(tf.Module):
   def __init__(self):
     super().__init__()
     self.network = keras.Sequential([
-        keras.Input([2]), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+        keras.Input([WIDTH]), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
     self.optimizer = wrap_optimizer(
         keras.optimizers.Adam(0.1), self.network.trainable_variables, ema_decay=0.5)
 
@@ -107,13 +108,6 @@ def test_each_combination_is_traced_once():
 
 
 # ---- A training ---------------------------------------------------------------------------------
-
-
-class Points:
-  size = 50
-
-  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"x": tf.sin(tf.cast(index, tf.float32) * [0.1, 0.2])}
 
 
 def freezes_once(step: TwoLayers, number: int) -> None:
