@@ -53,7 +53,8 @@ def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
   for key, value in floating.items():
     step, kind, name = key
     if kind == VARIABLE:
-      change = _norm(value - reference.get((step - 1, kind, name), value))
+      before = reference.get((step - 1, kind, name), value)
+      change = _norm(value - before) if before.shape == value.shape else 0.0
       floors[key] = largest[name] = max(largest.get(name, 0.0), change)
     else:
       largest[_kin(key)] = max(largest.get(_kin(key), 0.0), _norm(value))

@@ -37,10 +37,9 @@ def check_row(row: CheckResult, first: str, cause: str) -> None:
     ("own_pool", "first: variable 'pool' ", "each replica puts only its own examples into "
      "'pool': 4 of 8 come in; keep a pool or a queue in a replicator.ExamplePool, or join the "
      "examples"),
-    pytest.param("joined", LOSS, "a replicator.Dropout layer draws at tests/programs/planted_bugs.",
-                 marks=pytest.mark.slow),
-    pytest.param("weights", "first: variable 'network/003' (sequential/dense_1/bias) before the "
-                 "first step", "initial weights differ", marks=pytest.mark.slow),
+    ("joined", LOSS, "a replicator.Dropout layer draws at tests/programs/planted_bugs."),
+    ("weights", "first: variable 'network/003' (sequential/dense_1/bias) before the first step",
+     "initial weights differ"),
 ])
 def test_a_planted_bug_is_found_on_two_replicas_and_named(bug, first, cause):
   check_row(next(examine_determined(bug).results([])), first, cause)
@@ -90,9 +89,8 @@ def test_a_sound_step_agrees_and_only_its_steps_are_run():
   assert all(np.any(values[2, "variable", path]) for path in ("network/000", "network/006"))
 
 
-@pytest.mark.slow
 def test_batch_statistics_are_compared_in_the_same_micro_batches():
-  row = examine("Regression.norm = 'global'")._microbatch_result()
+  row = examine("Regression.norm = 'global'", steps=1)._microbatch_result()
   assert row.verdict == AGREES
   assert "compared on 2 replicas with 2 micro-batches on 1" in row.notes[0]
 
