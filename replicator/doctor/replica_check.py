@@ -14,23 +14,24 @@ from replicator.errors import UsageError, first_line
 from replicator.strategies import strategy
 
 
+@dataclasses.dataclass
 class ReplicaCheck:
   """Records the variants of an experiment, and compares them with one replica."""
 
-  reference: ReplicaRecording
+  main: Callable[[str], None]
+  files: Sequence[str]
+  params: Sequence[str]
+  steps: int = 5
+  precision: str = "float64"
 
-  def __init__(self, main: Callable[[str], None], files: Sequence[str], params: Sequence[str],
-               steps: int = 5, precision: str = "float64"):
-    self._main = main
-    self._files = files
-    self._params = list(params)
-    self._steps = steps
-    self._precision = precision
-    self.tolerance = diagnosis.TOLERANCES[precision]
+  @property
+  def tolerance(self) -> float:
+    """The largest relative difference that counts as rounding."""
+    return diagnosis.TOLERANCES[self.precision]
 
   def prepare(self) -> None:
     """Splits the CPU, and records one replica."""
-    config.parse(self._files, self._params)
+    config.parse(self.files, self.params)
     self._devices = bound("Replicator.devices_per_replica", 1)
     strategy.make("mirrored", 4 * self._devices, None, self._devices)
     self.reference = self._record(1)
@@ -62,9 +63,9 @@ class ReplicaCheck:
         microbatches=microbatches)
 
   def _record_with(self, *bindings: str, microbatches: int = 1) -> ReplicaRecording:
-    configure(self._files, self._params, self._steps, *bindings, "train.steps_per_call = 1",
-              f"train.precision = '{self._precision}'", f"microbatch.n = {microbatches}")
-    return replica_recording.record(self._main, self._steps, self._precision)
+    configure(self.files, self.params, self.steps, *bindings, "train.steps_per_call = 1",
+              f"train.precision = '{self.precision}'", f"microbatch.n = {microbatches}")
+    return replica_recording.record(self.main, self.steps, self.precision)
 
   def _microbatch_result(self) -> CheckResult:
     name = "2 micro-batches"

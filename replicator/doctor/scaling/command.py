@@ -11,13 +11,14 @@ from replicator.errors import UsageError
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags that only `--scaling` takes."""
   flags = parser.add_argument_group("with --scaling")
-  flags.add_argument("--bandwidth", type=_positive, help="of a replica, in bytes a second")
-  flags.add_argument("--latency", type=_positive, help="of a hop, in seconds")
-  flags.add_argument("--step_seconds", type=_positive, help="what one replica takes elsewhere")
+  flags.add_argument("--bandwidth", type=positive, help="of a replica, in bytes a second")
+  flags.add_argument("--latency", type=positive, help="of a hop, in seconds")
+  flags.add_argument("--step_seconds", type=positive, help="what one replica takes elsewhere")
   flags.add_argument("--strong", action="store_true", help="divide the batch over the replicas")
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
+  """The number that a flag gives; raises an ArgumentTypeError if it is not above 0."""
   value = float(text)
   if not 0 < value < math.inf:
     raise argparse.ArgumentTypeError(f"{text} is not above 0")

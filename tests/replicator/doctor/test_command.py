@@ -43,12 +43,11 @@ def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every
 def test_a_process_of_a_cluster_records_and_prints_nothing(monkeypatch, capsys, tmp_path):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   monkeypatch.setattr(replica_check.ReplicaCheck, "record_process", lambda check:
-                      types.SimpleNamespace(check={**vars(check)}, is_chief=True))
+                      types.SimpleNamespace(check=check, is_chief=True))
   assert doctor.main(["--experiment=x", "--gin_file=f.gin", "--gin_param=a.b = 1", "--steps=3",
                       "--precision=float32", f"--record={tmp_path / 'recording'}"]) == 0
-  assert pickle.loads((tmp_path / "recording").read_bytes()).check == {
-      "_main": None, "_files": ["f.gin"], "_params": ["a.b = 1", "train.precision = 'float32'"],
-      "_steps": 3, "_precision": "float32", "tolerance": 1e-3}
+  assert pickle.loads((tmp_path / "recording").read_bytes()).check == replica_check.ReplicaCheck(
+      None, ["f.gin"], ["a.b = 1", "train.precision = 'float32'"], 3, "float32")
   assert capsys.readouterr().out == ""
 
 
