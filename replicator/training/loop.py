@@ -40,7 +40,6 @@ from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
-from replicator.training.scalars import DataWait
 from replicator.training.training_function import TrainingFunction
 
 
@@ -91,7 +90,8 @@ class Loop:
         Chief(workdir, facts, self._state.step, trackers) if is_chief else SilentChief())
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
-    self._data_wait = DataWait()
+    # The seconds since the last log point: those that steps waited for their batch, and all.
+    self._waited = self._elapsed = 0.0
     self._stream = stream(None, training.input_context)
 
   def run(self, ready: Callable[[], None]) -> None:
@@ -215,7 +215,8 @@ class Loop:
       now = time.monotonic()
       state.seconds = now - started
       if training.inputs is not None:
-        self._data_wait.add(waited, now - begun)
+        self._waited += waited
+        self._elapsed += now - begun
       if not self._was_called:
         self._after_first_call()
       for warning in function.warnings() if all_done else ():
@@ -229,7 +230,9 @@ class Loop:
     s, state, chief = self._schedule, self._state, self._chief
     scalars: dict[str, float] = {}
     if state.step and s.due(s.log_every, state.step):
-      scalars, data_wait = state.means.take(), self._data_wait.take()
+      scalars = state.means.take()
+      data_wait = {"data_wait": self._waited / self._elapsed} if self._elapsed else {}
+      self._waited = self._elapsed = 0.0
       self._checkpoints.retention.check_logged(list(scalars), evaluated=False)
       chief.show(state.step, scalars, data_wait.get("data_wait"))
       for warning in self._guard.at_log_point(
