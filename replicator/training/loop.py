@@ -35,9 +35,10 @@ from replicator.errors import Preempted, RunFailed, chain_of
 from replicator.step import context as step_context
 from replicator.strategies.distributed_evaluation import Dealer
 from replicator.trackers.tracker import Tracker
+from replicator.training import observer
 from replicator.training.chief import Chief, SilentChief
 from replicator.training.inputs import stream
-from replicator.training.observer import Observer, Training
+from replicator.training.observer import Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
 from replicator.training.training_function import TrainingFunction
@@ -70,13 +71,12 @@ class Loop:
   """
 
   def __init__(self, training: Training, schedule: Schedule, guard: Guard, workdir: pathlib.Path,
-               facts: dict, observer: Observer, trackers: Sequence[Tracker] = ()):
+               facts: dict, trackers: Sequence[Tracker] = ()):
     replicator, step = training.replicator, training.step
     self._training = training
     self._schedule = schedule
     self._guard = guard
     self._workdir = workdir
-    self._observer = observer
     self._checkpoints = Checkpoints(workdir / "checkpoints", step, replicator)
     if not (training.evaluate and schedule.eval_every):
       self._checkpoints.retention.check_logged([], evaluated=True)
@@ -165,7 +165,7 @@ class Loop:
     """Makes the function that trains from the present step on, and its batches."""
     training, steps_per_call = self._training, self._schedule.steps_per_call
     self._function = TrainingFunction(training.replicator, training.step, steps_per_call,
-                                      self._guard.signals, self._observer)
+                                      self._guard.signals)
     self._stream.close()
     self._stream = stream(training.inputs, training.input_context,
                           self._state.step + self._recovery.skipped, steps_per_call)
@@ -199,7 +199,7 @@ class Loop:
       begun = time.monotonic()
       batch = next(self._batches)
       waited = time.monotonic() - begun
-      self._observer.batch(state.step, batch)
+      observer.current().batch(state.step, batch)
       if training.before_call:
         training.before_call(training.step, state.step)
       self._doing("compiling the step")
@@ -259,7 +259,7 @@ class Loop:
 
   def _save(self, scalars: dict[str, float]) -> None:
     self._state.save(scalars)
-    self._observer.saved(self._state.step, self._checkpoints)
+    observer.current().saved(self._state.step, self._checkpoints)
 
   def _stop(self) -> NoReturn:
     """Saves, if that is not done, and ends the run."""

@@ -120,7 +120,7 @@ def train(make_step: Callable[[], Callable],
              **({"start_from": origin} if origin else {})}
     schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
     with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
-      loop.Loop(training, schedule, guard, folder, facts, observer.current(), trackers).run(release)
+      loop.Loop(training, schedule, guard, folder, facts, trackers).run(release)
   return step
 
 
