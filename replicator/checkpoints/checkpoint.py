@@ -175,12 +175,8 @@ class Checkpoints:
     values that have a name are read. Raises a UsageError if there is no such checkpoint, or it is
     corrupt.
     """
-    number = self._best() if step == "best" else step
     while True:
-      found = _newest_good(self._folder) if number is None else self._good(number)
-      if found is None:
-        raise UsageError(f"{self._folder}: holds no checkpoint")
-      folder, facts = found
+      folder, facts = self._found(step)
       try:
         return folder, facts, _read_bundle(folder, facts.get("names", ()) if named else None)
       except (OSError, tf.errors.OpError):
@@ -188,34 +184,41 @@ class Checkpoints:
           raise
         # The run has removed it meanwhile, and saved a newer one.
 
-  def _best(self) -> int:
-    found = self.retention.best(steps_of(self._folder), self._scalars_at)
-    if found is None:
-      why = (f"none was saved at a step that logged '{self.retention.keep_best}'"
-             if self.retention.keep_best else "this run has no Checkpoints.keep_best")
-      raise UsageError(f"{self._folder}: the best checkpoint is not known: {why}; "
-                       f"{self._written()}")
-    return found
-
-  def _good(self, step: int) -> tuple[pathlib.Path, dict]:
-    folder = _places(self._folder).get(step)
-    if folder is None:
-      raise UsageError(f"{self._folder}: has no checkpoint of step {step}; {self._written()}")
-    try:
-      return folder, atomic.check(folder)
-    except (atomic.Corrupt, OSError) as error:
-      raise UsageError(f"{folder} is corrupt ({error}); {self._written(step)}") from error
-
-  def _written(self, but: int | None = None) -> str:
-    """The advice for a step that cannot be restored."""
-    steps = [str(step) for step in steps_of(self._folder) if step != but]
-    return f"write one of the steps {', '.join(steps)}" if steps else "there is no other"
+  def _found(self, step: int | Literal["best"] | None) -> tuple[pathlib.Path, dict]:
+    if step is None:
+      if found := _newest_good(self._folder):
+        return found
+      raise UsageError(f"{self._folder}: holds no checkpoint")
+    places = _places(self._folder)
+    number = self.retention.best(sorted(places), self._scalars_at) if step == "best" else step
+    if number in places:
+      try:
+        return places[number], atomic.check(places[number])
+      except (atomic.Corrupt, OSError) as error:
+        problem = f"{places.pop(number).name} is corrupt ({error})"
+    elif step != "best":
+      problem = f"has no checkpoint of step {step}"
+    elif self.retention.keep_best is None:
+      problem = "the best checkpoint is not known: this run has no Checkpoints.keep_best"
+    else:
+      problem = ("the best checkpoint is not known: none was saved at a step that logged "
+                 f"'{self.retention.keep_best}'")
+    others = ", ".join(map(str, sorted(places)))
+    remedy = f"write one of the steps {others}" if others else "there is no other"
+    raise UsageError(f"{self._folder}: {problem}; {remedy}")
 
   def _put(self, folder: pathlib.Path, facts: dict, values: dict[str, np.ndarray], remedy: str
            ) -> None:
     mismatches = self._variables.mismatches(Snapshot(values, facts["by_replica"]))
-    if mismatches:
-      _report(folder, mismatches, remedy)
+    if mismatches and not _partial_allowed:
+      named = [f"'{path}' {what}" for path, what in mismatches.items()]
+      if len(named) > _NAMED:
+        named[_NAMED:] = [f"{len(named) - _NAMED} more"]
+      raise UsageError(f"{folder}: {len(mismatches)} variables do not fit this step: "
+                       f"{', '.join(named)}; {remedy}")
+    for path, what in mismatches.items():
+      print(f"warning: --allow_partial_restore: '{path}' {what}; it is not restored",
+            file=sys.stderr, flush=True)
     fitting = {path: value for path, value in values.items() if path not in mismatches}
     self._variables.put(Snapshot(fitting, facts["by_replica"]))
     self._trainable.restore(facts.get("trainable", {}))
@@ -313,17 +316,3 @@ def _read_bundle(folder: pathlib.Path, paths: Collection[str] | None = None
   return {path: np.asarray(reader.get_tensor(path))
           for path in sorted(reader.get_variable_to_shape_map())
           if paths is None or path in paths}
-
-
-def _report(folder: pathlib.Path, mismatches: dict[str, str], remedy: str) -> None:
-  """Warns about the mismatches if a partial restore is allowed; else raises a UsageError."""
-  if _partial_allowed:
-    for path, what in mismatches.items():
-      print(f"warning: --allow_partial_restore: '{path}' {what}; it is not restored",
-            file=sys.stderr, flush=True)
-    return
-  named = [f"'{path}' {what}" for path, what in list(mismatches.items())[:_NAMED]]
-  more = [f"{len(mismatches) - _NAMED} more"] if len(mismatches) > _NAMED else []
-  raise UsageError(
-      f"{folder}: {len(mismatches)} variables do not fit this step: "
-      f"{', '.join([*named, *more])}; {remedy}")

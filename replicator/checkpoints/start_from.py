@@ -1,6 +1,5 @@
 """The start of a new run from another one: its networks' weights, some of which stay frozen."""
 
-import dataclasses
 import fnmatch
 import hashlib
 import pathlib
@@ -31,12 +30,8 @@ _MOST_LINES = 8  # On what is not taken; `run.json` names everything.
 Layers = Mapping[str, keras.layers.Layer]  # By name.
 
 
-@dataclasses.dataclass(frozen=True)
-class Origin:
-  """Where the weights of a run come from: a fact for `run.json`, and lines for the user."""
-
-  facts: dict[str, Any] | None = None
-  lines: Sequence[str] = ()
+Origin = tuple[dict[str, Any] | None, list[str]]
+"""Where the weights of a run come from: a fact for `run.json`, and lines for the user."""
 
 
 @gin.configurable(module="replicator", denylist=["run"])
@@ -83,7 +78,7 @@ class StartFrom:
     networks = naming.networks_of(step)
     frozen = self._freeze(networks)
     if context.run.is_loaded:  # The step gets a checkpoint of its own run; the other may be gone.
-      return Origin()
+      return None, []
     if steps_of(workdir / "checkpoints"):
       return self._resumed(workdir)
     if not steps_of(self._run / "checkpoints"):
@@ -96,13 +91,16 @@ class StartFrom:
   def _resumed(self, workdir: pathlib.Path) -> Origin:
     facts = reader.read_facts(workdir).get("start_from")
     if facts and facts["run"] == str(self._run.resolve()):
-      return Origin(facts)
+      return facts, []
     began = f"began from {facts['run']}" if facts else "began without it"
-    return Origin(facts, [f"warning: train.start_from = '{self._run}': nothing is taken, because "
-                          f"this run resumes, and {began}; give a new run another --workdir"])
+    return facts, [f"warning: train.start_from = '{self._run}': nothing is taken, because this run "
+                   f"resumes, and {began}; give a new run another --workdir"]
 
   def _freeze(self, networks: Layers) -> Layers:
-    _check_known("frozen", self._frozen, networks)
+    for path in self._frozen:
+      if path not in networks:
+        raise UsageError(f"StartFrom.frozen: the step has no network '{path}'."
+                         f"{nearest(path, networks)} Its networks are {_listed(networks)}")
     frozen = {naming.joined(path, name): layer for path, which in self._frozen.items()
               for name, layer in _chosen(path, networks[path], which).items()}
     for layer in frozen.values():
@@ -110,16 +108,16 @@ class StartFrom:
     return frozen
 
   def _take(self, step: Any, replicator: Replicator, networks: Layers, frozen: Layers) -> Origin:
-    _check_known("networks", self._networks or (), networks)
     folder, facts, values = self._read(step, replicator)
     variables, here = variables_of(step), naming.names_of(step)
     saved = Snapshot(values, facts["by_replica"])
     there = facts.get("names", {})
     others = networks_in(there)
+    both = networks.keys() & others
     for name in self._networks or ():
-      if name not in others:
-        raise UsageError(f"StartFrom.networks: '{name}' is not in {self._run}, which has "
-                         f"{_listed(others)}")
+      if name not in both:
+        raise UsageError(f"StartFrom.networks: '{name}' is no network of both runs."
+                         f"{nearest(name, both)} Both have {_listed(both)}")
     everything = [*networks, *sorted(others - networks.keys())]
     found = match(everything if self._networks is None else self._networks,
                   variables, here, saved, there)
@@ -134,12 +132,12 @@ class StartFrom:
         [path for path, other in found.taken.items() if other in saved.by_replica]))
     counts, left = found.counts(), found.left | dict.fromkeys(
         naming.others_of(step), "is in no network")
-    return Origin(
-        {"run": str(self._run.resolve()), "step": facts["step"],
-         "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
-         "taken": {network: taken for network, (taken, _) in counts.items()},
-         "not_taken": left, "frozen": list(frozen)},
-        _lines(f"{self._run}, step {facts['step']}", counts, left, frozen))
+    return {
+        "run": str(self._run.resolve()), "step": facts["step"],
+        "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
+        "taken": {network: taken for network, (taken, _) in counts.items()},
+        "not_taken": left, "frozen": list(frozen),
+    }, _lines(f"{self._run}, step {facts['step']}", counts, left, frozen)
 
   def _read(self, step: Any, replicator: Replicator
             ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
@@ -193,13 +191,6 @@ def _chosen(path: str, network: keras.layers.Layer, which: int | Sequence[str]) 
   return {name: layer for name, layer in found.items()
           if not any(name != outer and f"{name}/".startswith(f"{outer}/" if outer else "")
                      for outer in found)}
-
-
-def _check_known(setting: str, names: Iterable[str], networks: Iterable[str]) -> None:
-  for name in names:
-    if name not in networks:
-      raise UsageError(f"StartFrom.{setting}: the step has no network '{name}'."
-                       f"{nearest(name, networks)} Its networks are {_listed(networks)}")
 
 
 def _listed(names: Iterable[str]) -> str:

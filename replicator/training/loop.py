@@ -35,12 +35,12 @@ from replicator.errors import Preempted, RunFailed, chain_of
 from replicator.step import context as step_context
 from replicator.strategies.distributed_evaluation import Dealer
 from replicator.trackers.tracker import Tracker
+from replicator.training import observer
 from replicator.training.chief import Chief, SilentChief
 from replicator.training.inputs import stream
-from replicator.training.observer import Observer, Training
+from replicator.training.observer import Training
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
-from replicator.training.scalars import DataWait
 from replicator.training.training_function import TrainingFunction
 
 
@@ -71,13 +71,12 @@ class Loop:
   """
 
   def __init__(self, training: Training, schedule: Schedule, guard: Guard, workdir: pathlib.Path,
-               facts: dict, observer: Observer, trackers: Sequence[Tracker] = ()):
+               facts: dict, trackers: Sequence[Tracker] = ()):
     replicator, step = training.replicator, training.step
     self._training = training
     self._schedule = schedule
     self._guard = guard
     self._workdir = workdir
-    self._observer = observer
     self._checkpoints = Checkpoints(workdir / "checkpoints", step, replicator)
     if not (training.evaluate and schedule.eval_every):
       self._checkpoints.retention.check_logged([], evaluated=True)
@@ -91,7 +90,8 @@ class Loop:
         Chief(workdir, facts, self._state.step, trackers) if is_chief else SilentChief())
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
-    self._data_wait = DataWait()
+    # The seconds since the last log point: those that steps waited for their batch, and all.
+    self._waited = self._elapsed = 0.0
     self._stream = stream(None, training.input_context)
 
   def run(self, ready: Callable[[], None]) -> None:
@@ -165,7 +165,7 @@ class Loop:
     """Makes the function that trains from the present step on, and its batches."""
     training, steps_per_call = self._training, self._schedule.steps_per_call
     self._function = TrainingFunction(training.replicator, training.step, steps_per_call,
-                                      self._guard.signals, self._observer)
+                                      self._guard.signals)
     self._stream.close()
     self._stream = stream(training.inputs, training.input_context,
                           self._state.step + self._recovery.skipped, steps_per_call)
@@ -199,7 +199,7 @@ class Loop:
       begun = time.monotonic()
       batch = next(self._batches)
       waited = time.monotonic() - begun
-      self._observer.batch(state.step, batch)
+      observer.current().batch(state.step, batch)
       if training.before_call:
         training.before_call(training.step, state.step)
       self._doing("compiling the step")
@@ -215,7 +215,8 @@ class Loop:
       now = time.monotonic()
       state.seconds = now - started
       if training.inputs is not None:
-        self._data_wait.add(waited, now - begun)
+        self._waited += waited
+        self._elapsed += now - begun
       if not self._was_called:
         self._after_first_call()
       for warning in function.warnings() if all_done else ():
@@ -229,7 +230,9 @@ class Loop:
     s, state, chief = self._schedule, self._state, self._chief
     scalars: dict[str, float] = {}
     if state.step and s.due(s.log_every, state.step):
-      scalars, data_wait = state.means.take(), self._data_wait.take()
+      scalars = state.means.take()
+      data_wait = {"data_wait": self._waited / self._elapsed} if self._elapsed else {}
+      self._waited = self._elapsed = 0.0
       self._checkpoints.retention.check_logged(list(scalars), evaluated=False)
       chief.show(state.step, scalars, data_wait.get("data_wait"))
       for warning in self._guard.at_log_point(
@@ -256,7 +259,7 @@ class Loop:
 
   def _save(self, scalars: dict[str, float]) -> None:
     self._state.save(scalars)
-    self._observer.saved(self._state.step, self._checkpoints)
+    observer.current().saved(self._state.step, self._checkpoints)
 
   def _stop(self) -> NoReturn:
     """Saves, if that is not done, and ends the run."""

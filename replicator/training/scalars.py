@@ -35,24 +35,6 @@ class RunningMeans:
     return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
 
-class DataWait:
-  """The share of the time of some steps in which they waited for their batch."""
-
-  def __init__(self) -> None:
-    self._waited = self._all = 0.0
-
-  def add(self, waited: float, seconds: float) -> None:
-    """Adds the steps of a call, which took `seconds`, of which they `waited` so many."""
-    self._waited += waited
-    self._all += seconds
-
-  def take(self) -> dict[str, float]:
-    """Returns the share by its name in the log, if there are steps; and starts over."""
-    share = {"data_wait": self._waited / self._all} if self._all else {}
-    self._waited = self._all = 0.0
-    return share
-
-
 def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
   """Returns the outputs of a step; raises a UsageError unless they are scalars to log."""
   if not isinstance(outputs, dict) or not outputs:

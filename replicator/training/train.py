@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from replicator import random
-from replicator.checkpoints.start_from import Origin, StartFrom
+from replicator.checkpoints.start_from import StartFrom
 from replicator.divergence.guard import Guard
 from replicator.errors import UsageError
 from replicator.optimizers.wrap import check_owners
@@ -110,16 +110,17 @@ def train(make_step: Callable[[], Callable],
     _check_arguments(step, inputs is not None)
     check_owners(step)
     folder = pathlib.Path(workdir)
-    origin = StartFrom(start_from).begin(step, replicator, folder) if start_from else Origin()
-    training = Training(replicator, step, inputs, context, evaluate, before_call, origin.lines)
+    origin, lines = (StartFrom(start_from).begin(step, replicator, folder) if start_from
+                     else (None, []))
+    training = Training(replicator, step, inputs, context, evaluate, before_call, lines)
     observer.current().prepared(training)
     facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
              "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
              "seed": seed, "precision": precision, "steps": steps,
-             **({"start_from": origin.facts} if origin.facts else {})}
+             **({"start_from": origin} if origin else {})}
     schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
     with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
-      loop.Loop(training, schedule, guard, folder, facts, observer.current(), trackers).run(release)
+      loop.Loop(training, schedule, guard, folder, facts, trackers).run(release)
   return step
 
 

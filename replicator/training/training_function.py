@@ -14,7 +14,7 @@ from replicator.divergence.diagnostics import Signals
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.tracing import convolutions, graphs
 from replicator.tracing.trainable import ByTrainable
-from replicator.training.observer import Observer
+from replicator.training import observer
 from replicator.training.scalars import checked_scalars
 
 
@@ -57,10 +57,9 @@ class TrainingFunction:
   """
 
   def __init__(self, replicator: Replicator, step_fn: Step, steps_per_call: int,
-               signals: bool = False, observer: Observer | None = None):
+               signals: bool = False):
     self._replicator = replicator
     self._step_fn = step_fn
-    self._observer = observer or Observer()
     self._steps_per_call = steps_per_call
     self._signals = Signals(step_fn) if signals else None
     self._compiled = ByTrainable(step_fn, self._compile)
@@ -150,7 +149,7 @@ class TrainingFunction:
     def scalars(*batch):
       if i is not None:
         batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
-      run = lambda: checked_scalars(self._observer.run_step(self._step_fn, *batch))
+      run = lambda: checked_scalars(observer.current().run_step(self._step_fn, *batch))
       outputs = self._signals.added_to(run) if self._signals else run()
       names[:] = list(outputs)
       # One vector: one tensor to carry, and one collective to average.

@@ -80,7 +80,7 @@ class _Recorder(Observer):
 
   def prepared(self, training: Training) -> None:
     steps = bound("train.steps_per_call", 1)
-    function = TrainingFunction(training.replicator, training.step, steps, observer=self)
+    function = TrainingFunction(training.replicator, training.step, steps)
     with contextlib.closing(stream(training.inputs, training.input_context, 0, steps)) as batches:
       batch = next(batches)
     function.trace(batch)

@@ -43,13 +43,13 @@ class Longer(TwoNetworks):
 
 def test_the_attributes_count_and_not_the_order_and_averages_begin_at_the_weights(tmp_path):
   source = save(Longer(late=False), tmp_path / "source")
-  origin = begin(source, step := Longer())
+  facts, _ = begin(source, step := Longer())
   blocks = {f"generator/blocks/{i}/{name}" for i in (0, 1) for name in ("kernel", "bias")}
   after = held(step)
   assert equal(after, saved(source)) == blocks
   for name in blocks:
     np.testing.assert_array_equal(after[f"average of {name}"], after[name])
-  assert origin.facts["not_taken"] == {
+  assert facts["not_taken"] == {
       **{f"generator/{path}": "is not in the other run" for path in (
           "blocks/2/kernel", "blocks/2/bias", "extra/kernel", "extra/bias")},
       "encoder": "is not in the other run", "critic": "is only in the other run"}
@@ -63,10 +63,10 @@ def test_many_lines_are_shortened_in_the_console_alone(tmp_path):
           keras.layers.Dense(width) for _ in range(6))])
 
   source = save(Wide(2), tmp_path / "source")
-  origin = begin(source, Wide(3))
-  assert len(origin.facts["not_taken"]) == 12
-  assert [line.startswith("not taken") for line in origin.lines] == [False] + [True] * 9
-  assert origin.lines[-1] == "not taken   and 4 more, which run.json names"
+  facts, lines = begin(source, Wide(3))
+  assert len(facts["not_taken"]) == 12
+  assert [line.startswith("not taken") for line in lines] == [False] + [True] * 9
+  assert lines[-1] == "not taken   and 4 more, which run.json names"
 
 
 def test_a_run_of_another_kind_of_step_is_one_line(tmp_path):
@@ -81,7 +81,7 @@ def test_a_run_of_another_kind_of_step_is_one_line(tmp_path):
            "is not in the other run; critic is not in the other run; policy is only in the other "
            "run"),
       ({"networks": ["critic"]},
-       f"StartFrom.networks: 'critic' is not in {source}, which has policy"),
+       "StartFrom.networks: 'critic' is no network of both runs. Both have none"),
       ({"step": "best"}, f"StartFrom.step = 'best': {source}/config.gin, which names the scalar, "
                          "cannot be read ")]:
     with pytest.raises(UsageError) as error:

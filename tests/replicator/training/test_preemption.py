@@ -60,6 +60,7 @@ def test_ctrl_c_once_more_interrupts_from_a_second_later_on():
       stop.hear(signal.SIGINT)
       passed.append(press)
   assert passed == [0, 1]
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
   assert said == ["stopping after this step; Ctrl-C once more to stop at once"]
 
 
