@@ -77,21 +77,15 @@ def _in_memory(move: str, devices: Sequence[str], tensors: Sequence[tf.Tensor]
   """A move between devices that share memory, or copy from each other."""
   if move == "all_to_all":
     parts = [tf.unstack(x) for x in tensors]
-    return [_on(device, _stacked, of_replica)
+    return [_on(device, tf.stack, of_replica)
             for device, *of_replica in zip(devices, *parts, strict=True)]
   # Made once and read by all, so that the work grows with the number of replicas, not its square.
-  result = _on(devices[0], tf.add_n if move == "all_reduce" else _stacked, tensors)
+  result = _on(devices[0], tf.add_n if move == "all_reduce" else tf.stack, tensors)
   return [result] * len(devices)
 
 
-def _stacked(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-  return tf.raw_ops.Pack(values=tensors)  # `tf.stack` looks for constants first, which takes long.
-
-
 def _on(device: str, function: Callable, x: Any) -> tf.Tensor:
-  # In a graph, `tf.device` takes longer than the operations within.
-  with (tf.device(device) if tf.executing_eagerly()
-        else tf.compat.v1.get_default_graph().device(device)):
+  with tf.device(device):
     return function(x)
 
 

@@ -96,12 +96,23 @@ def checked_concat(call: str, values: Nest, axis: int, groups: Groups,
     return values, group, False
   lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
   _record(_in_words(call, values, groups, axis))
-  equal = agree_on(None if None in lengths else lengths)
+  strategy = tf.distribute.get_strategy()
+  all_are_here = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
   # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
-  if not equal or not (all_are_here() or not tf.executing_eagerly()):
+  are_known = None not in lengths and (all_are_here or not tf.executing_eagerly())
+  if not _are_equal_here(lengths) or not are_known:
     return values, group, True
   context.current().collectives[-1] += f", lengths {lengths}"  # What all workers compare.
   return values, group, False
+
+
+def _are_equal_here(lengths: list[int | None]) -> bool:
+  """Whether the replicas of this process have the same lengths."""
+  def compare(strategy: tf.distribute.Strategy, said: Any) -> bool:
+    return all(each() == lengths for each in strategy.experimental_local_results(said))
+
+  # In a function, because tf.distribute would take lists apart.
+  return tf.distribute.get_replica_context().merge_call(compare, args=(lambda: lengths,))
 
 
 def _checked(call: str, values: Nest, check: Callable[[str, tf.Tensor], None] | None) -> Nest:
@@ -147,26 +158,3 @@ def freed(shape: tf.TensorShape, axis: int) -> tf.TensorShape:
   sizes = shape.as_list()
   sizes[axis] = None
   return tf.TensorShape(sizes)
-
-
-# ---- What replicas have in common ---------------------------------------------------------------
-
-
-def agree_on(value: Any) -> bool:
-  """Whether the replicas of this process have an equal value, which is not None."""
-  if context.num_replicas() == 1:
-    return value is not None
-
-  def compare(strategy: tf.distribute.Strategy, said: Any) -> bool:
-    values = [each() for each in strategy.experimental_local_results(said)]
-    return value is not None and all(each == value for each in values)
-
-  # In a function, because tf.distribute would take lists apart.
-  return tf.distribute.get_replica_context().merge_call(compare, args=(lambda: value,))
-
-
-def all_are_here() -> bool:
-  """Whether all replicas are in this process."""
-  strategy = tf.distribute.get_strategy()
-  return (context.num_replicas() == 1
-          or len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync)

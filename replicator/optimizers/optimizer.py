@@ -42,8 +42,9 @@ class Optimizer(tf.Module):
     keras_optimizer: the wrapped optimizer, with its slots and `iterations`.
     layout: a hash of how its variables are laid out in its slots.
     averages: the moving average of each variable, or an empty list.
-    nonfinite_updates: int64 [], the number of updates whose gradients had an infinity or NaN. A
-      step can return it to log it: `{"loss": loss, "nonfinite": optimizer.nonfinite_updates}`.
+    nonfinite_updates: int64 [], the number of updates whose gradients had an infinity or NaN, or a
+      norm that float32 does not hold. A step can return it to log it:
+      `{"loss": loss, "nonfinite": optimizer.nonfinite_updates}`.
     loss_scale: the factor on losses under the precision 'mixed_float16', else None.
   """
 
@@ -170,8 +171,9 @@ class Optimizer(tf.Module):
     if on_update := context.current().on_update:
       averaged = self._reported(on_update, flats, averaged, gradient_of)
     with xla.alike():
-      clipped, finite = clipping.clip(averaged, self._clip_norm)
-    context.signal(self, lambda: {"grad_norm": self._norm(averaged, finite)})
+      clipped, norm = clipping.clip(averaged, self._clip_norm)
+      finite = tf.math.is_finite(norm)
+    context.signal(self, lambda: {"grad_norm": self._logged(norm, finite)})
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
     # Each replica reads these two itself; a cross-replica function would send them from the first.
     iterations = tf.identity(self.keras_optimizer.iterations.value)
@@ -203,9 +205,9 @@ class Optimizer(tf.Module):
     used_of = {id(v): gradient for v, gradient in zip(variables, used, strict=True)}
     return [flat.pack([used_of.get(id(v)) for v in flat.variables]) for flat in flats]
 
-  def _norm(self, gradients: list[tf.Tensor], finite: tf.Tensor) -> tf.Tensor:
-    """The norm [] of the averaged gradients; 0 if the update is skipped."""
-    norm = tf.linalg.global_norm([tf.cast(x, keras.config.floatx()) for x in gradients])
+  def _logged(self, norm: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
+    """The norm [] of the averaged gradients, or 0 if the update is skipped."""
+    norm = tf.cast(norm, keras.config.floatx())
     return tf.where(finite, norm, 0.0) if self.skip_nonfinite else norm
 
   def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate,

@@ -264,11 +264,11 @@ class Replicator:
 
 
 def _check_xla(strategy: str, devices_per_replica: int) -> None:
-  if strategy in ("parameter_server", "tpu"):
-    why = ("it is for synchronous replicas" if strategy == "parameter_server" else
-           "a TPU always compiles the step")
-    raise UsageError(f"Replicator.jit_compile = True: not with '{strategy}': {why}; drop one of "
-                     "the two")
+  reasons = {"parameter_server": "it is for synchronous replicas",
+             "tpu": "a TPU always compiles the step"}
+  if strategy in reasons:
+    raise UsageError(f"Replicator.jit_compile = True: not with '{strategy}': {reasons[strategy]}; "
+                     "drop one of the two")
   if devices_per_replica > 1:
     raise UsageError(f"Replicator.jit_compile = True: XLA compiles for one device, not for "
                      f"devices_per_replica = {devices_per_replica}; drop one of the two")

@@ -1,13 +1,11 @@
 """Schedules against closed forms, wherever a number may be one."""
 
-import gin
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from replicator import Replicator, UsageError, scheduled, schedules, wrap_optimizer
-from replicator.app import config
 from replicator.step import context
 
 pytestmark = pytest.mark.usefixtures("restored")
@@ -166,22 +164,3 @@ def test_an_average_decays_by_the_count_of_updates(float64):
     decay = min(done / 3, 1.0) * 0.9
     average = decay * average + (1 - decay) * (done + 1)
     np.testing.assert_allclose(optimizer.averages[0].numpy(), [average] * 2, rtol=1e-12)
-
-
-def test_gin_binds_schedules_to_any_number_of_an_optimizer(tmp_path):
-  file = tmp_path / "a.gin"
-  file.write_text("""
-adam.learning_rate = @warmup()
-warmup.value = @cosine()
-warmup.steps = 10
-cosine.initial = 1.0
-cosine.final = 0.0
-cosine.end = 100
-adam.beta_2 = @piecewise()
-piecewise.steps = [0, 10]
-piecewise.values = [0.9, 0.99]
-""")
-  config.parse([str(file)], [])
-  adam = gin.get_configurable("adam")()
-  np.testing.assert_allclose(values(adam.beta_2, [0, 5, 10]), [0.9, 0.945, 0.99], rtol=1e-6)
-  np.testing.assert_allclose(values(adam._learning_rate, [0, 50]), [0.1, 0.5], rtol=1e-6)

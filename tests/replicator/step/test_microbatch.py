@@ -71,10 +71,6 @@ def train(on: Replicator, n: int, steps_per_call=2):
           [v.numpy() for v in variables])
 
 
-def assert_equal(actual, expected):
-  nests_close(actual, expected, 1e-12, 1e-12)
-
-
 @pytest.fixture(scope="module")
 def full_batch():
   keras.config.set_floatx("float64")
@@ -90,7 +86,7 @@ def full_batch():
 
 
 def test_micro_batches_train_as_the_full_batch(float64, full_batch):
-  assert_equal(train(Replicator("mirrored", logical_cpus=2), 4), full_batch)
+  nests_close(train(Replicator("mirrored", logical_cpus=2), 4), full_batch, 1e-12, 1e-12)
 
 
 @pytest.mark.parametrize("how", ["eager", "xla"])
@@ -98,7 +94,7 @@ def test_micro_batches_in_any_way_of_running(float64, full_batch, how, request):
   if how == "eager":
     request.getfixturevalue("run_eagerly")()
   on = Replicator("one_device", jit_compile=how == "xla")
-  assert_equal(train(on, 8, steps_per_call=1), full_batch)
+  nests_close(train(on, 8, steps_per_call=1), full_batch, 1e-12, 1e-12)
 
 
 def test_with_batch_norm_micro_batches_are_those_of_one_replica(float64):
@@ -109,7 +105,8 @@ def test_with_batch_norm_micro_batches_are_those_of_one_replica(float64):
     losses = [np.mean(on.run(networks.update_generator, x)) for x in BATCHES]
     return {"generator": losses}, [v.numpy() for v in networks.generator.variables]
 
-  assert_equal(trained(Replicator("mirrored", logical_cpus=2)), trained(Replicator("one_device")))
+  nests_close(trained(Replicator("mirrored", logical_cpus=2)), trained(Replicator("one_device")),
+              1e-12, 1e-12)
 
 
 def test_moving_statistics_move_once_for_each_batch(float64):

@@ -56,9 +56,7 @@ def drawn_alone() -> dict[str, np.ndarray]:
 
 
 def test_the_global_batch_gets_the_same_draws_on_four_replicas():
-  expected, drawn = drawn_alone(), draw(Replicator("mirrored", logical_cpus=4))
-  for name, values in expected.items():
-    np.testing.assert_array_equal(drawn[name], values, err_msg=name)
+  np.testing.assert_equal(draw(Replicator("mirrored", logical_cpus=4)), drawn_alone())
 
 
 def test_xla_draws_the_same():
@@ -75,9 +73,7 @@ def test_xla_draws_the_same():
 def test_eager_steps_draw_the_same(run_eagerly):
   expected = drawn_alone()
   run_eagerly()
-  drawn = draw(Replicator("mirrored", logical_cpus=2))
-  for name, values in expected.items():
-    np.testing.assert_array_equal(drawn[name], values, err_msg=name)
+  np.testing.assert_equal(draw(Replicator("mirrored", logical_cpus=2)), expected)
 
 
 def two_kinds(rows: int) -> dict[str, tf.Tensor]:
@@ -102,8 +98,7 @@ def in_parts(replicator: Replicator, n: int, draws, with_collective: bool = Fals
 
 
 def assert_first_step(drawn: dict[str, np.ndarray]) -> None:
-  for name, values in drawn.items():
-    np.testing.assert_array_equal(values, drawn_alone()[name][0], err_msg=name)
+  np.testing.assert_equal(drawn, {name: drawn_alone()[name][0] for name in drawn})
 
 
 def test_micro_batches_in_a_loop_draw_what_the_batch_does():
@@ -143,8 +138,8 @@ def test_the_precision_of_the_run_does_not_change_choices(set_precision):
       "bernoulli": random.bernoulli("b", [rows, 7], 0.3),
       "categorical": random.categorical("c", logits),
       "permutation": random.permutation("p", [rows, 5])}, steps=1)
-  for name, values in drawn.items():
-    np.testing.assert_array_equal(values[0], expected[name][0], err_msg=name)
+  np.testing.assert_equal({name: values[0] for name, values in drawn.items()},
+                          {name: expected[name][0] for name in drawn})
 
 
 def test_a_resumed_step_draws_what_it_would_have_drawn():

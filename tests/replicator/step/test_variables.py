@@ -162,24 +162,10 @@ def use_global(batch):
   return NET(batch)
 
 
-def use_helper(batch):
-  return {"loss": use_global(batch)}
-
-
-def use_global_in_loop(batch):
-  return [NET(x) for x in batch]
-
-
-def use_default(batch, net=NET):
-  return net(batch)
-
-
-def use_keyword(batch, *, net=NET):
-  return net(batch)
-
-
 def test_globals_and_defaults_of_a_function():
-  for step in (use_global, use_helper, use_global_in_loop, use_default, use_keyword):
+  for step in (use_global, lambda batch: {"loss": use_global(batch)},
+               lambda batch: [NET(x) for x in batch], lambda batch, net=NET: net(batch),
+               lambda batch, *, net=NET: net(batch)):
     assert found(step) == ids(NET.variables), step
 
 
