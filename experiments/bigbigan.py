@@ -2,8 +2,10 @@
 
     python -m experiments.bigbigan --gin_file=configs/bigbigan_digits.gin
 
-Donahue and Simonyan 2019 (arXiv:1907.02544). The evaluation trains linear classifiers on what the
-encoder says of images, and tests them on images that nothing was trained on.
+Donahue and Simonyan 2019 (arXiv:1907.02544), equations 3 and 4: each loss is a sum over three
+scores, of a pair, of its image and of its code. The authors' public notebook takes the mean of the
+three, a third of this. The evaluation trains linear classifiers on what the encoder says of images,
+and tests them on images that nothing was trained on.
 """
 
 import dataclasses
@@ -25,7 +27,6 @@ from models.gan.evaluation import sample_variance
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import normal_latents
 from models.gan.losses import adversarial
-from models.gan.losses import bigbigan as losses
 from models.gan.networks import biggan_deep  # noqa: F401  (for gin)
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder, PairScores
 from models.gan.networks.biggan import BigGANGenerator
@@ -103,19 +104,21 @@ class BigBiGAN(tf.Module):
     # Real and generated pairs in one call, so that both meet the same singular vectors.
     scores = self.discriminator(tf.concat([images, fakes], 0), tf.concat([codes.draw(), z], 0),
                                 training=True)
-    real, generated = (PairScores(*part) for part in zip(
-        *(tf.split(score, 2) for score in scores), strict=True))
-    return (losses.discriminator_loss(real, generated),
-            adversarial.accuracy(real.joint, generated.joint), tf.reduce_mean(codes.scale),
+    pairs = PairScores(*(tf.split(score, 2) for score in scores))  # Real and generated ones.
+    hinge = adversarial.hinge().discriminator
+    return (tf.add_n([hinge(real, generated) for real, generated in pairs]),
+            adversarial.accuracy(*pairs.joint), tf.reduce_mean(codes.scale),
             sample_variance.moments(images, fakes))
 
   def _generator_loss(self, z: tf.Tensor) -> tf.Tensor:
     fakes = self.generator(z, training=True)
-    return losses.generator_loss(self.discriminator(fakes, z, training=True))
+    # The score of the code alone gives the generator no gradient.
+    return -tf.reduce_mean(tf.add_n(self.discriminator(fakes, z, training=True)))
 
   def _encoder_loss(self, images: tf.Tensor) -> tf.Tensor:
     codes = self.encoder(images, training=True).draw()
-    return losses.encoder_loss(self.discriminator(images, codes, training=True))
+    # Real pairs should look generated. The score of the image alone gives no gradient.
+    return tf.reduce_mean(tf.add_n(self.discriminator(images, codes, training=True)))
 
   @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:

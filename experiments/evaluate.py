@@ -45,7 +45,6 @@ from replicator import UsageError, atomic
 from replicator.app import load
 from replicator.console import command
 from replicator.console.flags import Parser
-from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.errors import first_line, nearest
 
@@ -141,7 +140,12 @@ def _fake(flags: argparse.Namespace, size: int, status: Status) -> tuple[ImageSe
 def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extractor:
   name = flags.features
   if name == "inception":
-    return _inception()
+    try:
+      return Inception2015()
+    except UsageError as error:
+      reason = first_line(error)  # gin adds lines of its own.
+    raise UsageError(f"{reason}, or here --features=PATH, or --features=efficientnet, which needs "
+                     "no network")
   if name == "efficientnet":
     return EfficientNetLite0()
   if name == "classifier":
@@ -159,15 +163,6 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
     return Inception2015(str(path))
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
   return KerasFeatures(str(path), f"{path.stem} {digest[:8]}")
-
-
-def _inception() -> Extractor:
-  try:
-    return Inception2015()
-  except UsageError as error:
-    reason = first_line(error)  # gin adds lines of its own.
-  raise UsageError(f"{reason}, or here --features=PATH, or --features=efficientnet, which needs no "
-                   "network")
 
 
 # ---- The run ------------------------------------------------------------------------------------
@@ -199,14 +194,6 @@ def _run(flags: argparse.Namespace) -> int:
 def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
               status: Status) -> dict[str, Any]:
   """The rows, and what they are of, ready for JSON; pictures go to the folder."""
-  def shown(what: str, batches: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
-    done = 0
-    status.doing(format_bar(what, done, count))
-    for images in batches:
-      yield images
-      done += len(images)
-      status.doing(format_bar(what, done, count))
-
   needed = comparison.needs(flags.metrics) | ({"features"} if folder else set())
   status.doing("opening the images")
   real, source = _real(flags)
@@ -221,11 +208,11 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
             else (np.empty(0), np.empty(0)))
   gathered, seen = cache.gather_real(
       real, of_real, extractor, needed, flags.cache,
-      lambda what, batches: shown(what, batches, len(of_real)))
+      lambda what, batches: sample.shown(what, batches, len(of_real), status))
   seen_fake = Seen()
   generated = comparison.gather(
-      seen_fake(shown("features of generated images", fake.batches(of_fake), len(of_fake))),
-      extractor, needed)
+      seen_fake(sample.shown("features of generated images", fake.batches(of_fake), len(of_fake),
+                             status)), extractor, needed)
   gathered.labels, generated.labels = labels
   for line in pair_checks.warnings(real, fake, seen, seen_fake):
     absl_logging.warning("%s", line)
@@ -247,12 +234,8 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
 def _warnings() -> Iterator[list[str]]:
   """Collects what is logged as a warning, in place of writing it."""
   lines: list[str] = []
-
-  class Collector(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-      lines.append(record.getMessage())
-
-  logger, collector = absl_logging.get_absl_logger(), Collector(logging.WARNING)
+  logger, collector = absl_logging.get_absl_logger(), logging.Handler(logging.WARNING)
+  collector.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
   propagate, logger.propagate = logger.propagate, False
   logger.addHandler(collector)
   try:

@@ -14,7 +14,7 @@ import argparse
 import math
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from replicator.console import quiet
@@ -32,9 +32,9 @@ from replicator import UsageError, rerun
 from replicator.app import load
 from replicator.console import command
 from replicator.console.flags import Parser
+from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 
-_LARGEST_PICTURE = 4096  # Images; more make a picture that no program shows.
 _WIDEST_CLASSES = 16     # Classes that have a column each.
 _ROWS = 8
 _KINDS = {"samples": (".png", ".zip", ""), "interpolate": (".png", ".webp"),
@@ -110,9 +110,6 @@ def _check(flags: argparse.Namespace) -> None:
   lowest = 2 if flags.interpolate else 1
   if flags.count is not None and flags.count < lowest:
     raise UsageError(f"--count={flags.count}: must be at least {lowest}")
-  if (flags.count or 0) > _LARGEST_PICTURE and flags.out.suffix in (".png", ".webp"):
-    raise UsageError(f"--count={flags.count}: too many images for one picture; write at most "
-                     f"{_LARGEST_PICTURE}, or --out=FOLDER")
   if flags.seed and max(flags.seed) >= 2 ** 32:
     raise UsageError(f"--seed={max(flags.seed)}: must be below 2 ** 32")
   if flags.reconstruct and (flags.seed or flags.truncation):
@@ -161,11 +158,12 @@ def check_program(run: str, is_read: bool) -> None:
 
 
 def _sample(gan: Any, flags: argparse.Namespace, status: Status) -> str:
-  shown = len(flags.classes) or gan.num_classes
-  columns = shown if 1 < shown <= _WIDEST_CLASSES else _ROWS
+  classes = len(flags.classes) or gan.num_classes
+  columns = classes if 1 < classes <= _WIDEST_CLASSES else _ROWS
   count = flags.count or _ROWS * columns
-  batches = _counted(sampling.sample(gan, count, flags.seed[0], flags.classes, flags.truncation),
-                     count, status)
+  batches = shown("sampling", sampling.sample(
+      gan, count, flags.seed[0], flags.classes, flags.truncation), count, status,
+      lambda batch: len(batch[0]))
   if flags.out.suffix == ".png":
     images = np.concatenate([images for images, _ in batches])
     write.write_picture(flags.out, grid.image_grid(images, columns))
@@ -176,12 +174,15 @@ def _sample(gan: Any, flags: argparse.Namespace, status: Status) -> str:
   return f"{count:,} samples"
 
 
-def _counted(batches: Iterator, count: int, status: Status) -> Iterator:
+def shown(what: str, batches: Iterable, count: int, status: Status,
+          size: Callable[[Any], int] = len) -> Iterator:
+  """Passes batches on; the status shows how many of `count` images there were."""
   done = 0
+  status.doing(format_bar(what, done, count))
   for batch in batches:
-    done += len(batch[0])
-    status.doing(f"sampling: {done:,} of {count:,}")
     yield batch
+    done += size(batch)
+    status.doing(format_bar(what, done, count))
 
 
 def _interpolate(gan: Any, flags: argparse.Namespace, status: Status) -> str:

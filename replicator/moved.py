@@ -45,7 +45,7 @@ _IN_PACKAGES = {
         "actor_process": "actor_pool.actor_process", "ray_actors": "actor_pool.ray_actor",
         "exported_policy": "actor_pool.policy_graph", "supervisor": "actor_pool.pool"},
     "models.gan": {
-        "losses": "losses.adversarial", "bigbigan_losses": "losses.bigbigan",
+        "losses": "losses.adversarial",
         "tfgan": "losses.tfgan", "latents": "latents.distributions",
         "latent_optimization": "latents.optimization", "evaluation": "evaluation.sample_quality",
         "feature_metrics": "evaluation.feature_metrics",
@@ -103,6 +103,7 @@ GONE = {
                                "Guard.limits",
     "models.gan.evaluation.sample_quality.frechet_distance":
         "models.metrics.distances.frechet takes FeatureStatistics.of(features)",
+    "models.gan.losses.bigbigan": "the losses of BigBiGAN are in experiments.bigbigan",
     "experiments.sngan.SNGAN.bigan": "the encoder regresses codes; one that is a player is "
                                      "trained by python -m experiments.bigan",
     "models.gan.losses.adversarial.relativistic": "it is a part of R3GAN; write R3GAN for GAN, "

@@ -28,9 +28,6 @@ _EXAMPLES = 16
 def check_formats(formats: Sequence[str]) -> None:
   """Raises a UsageError if a format is unknown, or needs a package that is not installed."""
   for name in formats:
-    if name == "keras":
-      raise UsageError("--formats=keras: `.keras` files are no longer written; write "
-                       f"{','.join(SUFFIXES)}")
     if name not in SUFFIXES:
       raise UsageError(f"--formats={name}: write some of {','.join(SUFFIXES)}")
   missing = [each for each in _ONNX_PACKAGES if not importlib.util.find_spec(each)]

@@ -1,7 +1,6 @@
 """The graph of a function, with constants for everything that no argument changes."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -25,13 +24,26 @@ class FrozenGraph:
   """
 
   def __init__(self, function: Callable[..., tf.Tensor], inputs: Sequence[tf.TensorSpec]):
-    with _inlined():
+    eagerly = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)  # The graph has no calls of other functions.
+    try:
       wrapped = tf.compat.v1.wrap_function(function, list(inputs))
+    finally:
+      tf.config.run_functions_eagerly(eagerly)
     self.inputs: list[tf.Tensor] = wrapped.inputs[:len(inputs)]
     self.output: tf.Tensor = wrapped.outputs[0]
     self._graph = wrapped.graph
-    depend = _dependent(wrapped.graph, self.inputs)
-    self.operations = _leading_to(self.output, depend)
+    operations = wrapped.graph.get_operations()  # Each comes after those that it needs.
+    depend = {each.op.name for each in self.inputs}
+    for operation in operations:
+      if any(each.op.name in depend for each in operation.inputs):
+        depend.add(operation.name)
+    needed = {self.output.op.name}
+    for operation in reversed(operations):
+      if operation.name in needed:
+        needed.update(each.op.name for each in operation.inputs)
+    self.operations = [operation for operation in operations
+                       if operation.inputs and operation.name in depend & needed]
     fixed = {each.name: each for operation in self.operations for each in operation.inputs
              if each.op.name not in depend}
     values = wrapped.prune([], list(fixed.values()))() if fixed else []
@@ -49,35 +61,3 @@ class FrozenGraph:
     [result] = tf.graph_util.import_graph_def(definition, {**given, **constants},
                                               [self.output.name], name="")
     return result
-
-
-def _dependent(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> set[str]:
-  """The names of the operations that make some tensors, or depend on them."""
-  depend = {each.op.name for each in inputs}
-  for operation in graph.get_operations():  # Each comes after those that it needs.
-    if any(each.op.name in depend for each in operation.inputs):
-      depend.add(operation.name)
-  return depend
-
-
-def _leading_to(output: tf.Tensor, names: set[str]) -> list[tf.Operation]:
-  """The operations that a tensor needs among some names, in their order; none without inputs."""
-  needed, waiting = {output.op.name}, [output.op]
-  while waiting:
-    for each in waiting.pop().inputs:
-      if each.op.name in names and each.op.name not in needed:
-        needed.add(each.op.name)
-        waiting.append(each.op)
-  return [operation for operation in output.graph.get_operations()
-          if operation.name in needed and operation.inputs]
-
-
-@contextmanager
-def _inlined() -> Iterator[None]:
-  """A context in which the graph of a function has no calls of other functions."""
-  before = tf.config.functions_run_eagerly()
-  tf.config.run_functions_eagerly(True)
-  try:
-    yield
-  finally:
-    tf.config.run_functions_eagerly(before)

@@ -156,7 +156,7 @@ def test_the_card_has_the_numbers_of_the_last_evaluation_until_the_step(written,
       "| policy | input | `observation` | [n, 4] | float32 | a |",
       "The evaluation of step 20: 20 episodes.", "| return | -0.25 |",
       r"| command | `python a\|b` |", "| data | `'Pendulum-v1'` |", "D4PG.noise = 0.2",
-      "| strategy | mirrored; replicas: 2, workers: None |",
+      "| strategy | mirrored; replicas: 2, workers: not recorded |",
       "| commit | `c0ffee` with changes, which `changes.diff` of the run has |",
       "[action] = onnxruntime.InferenceSession('policy.onnx').run(None, "
       "{'observation': observation})"):
@@ -170,8 +170,6 @@ def test_the_card_has_the_numbers_of_the_last_evaluation_until_the_step(written,
 @pytest.mark.parametrize("flags, line", [
     (["--formats=savedmodel,tflite"],
      "--formats=tflite: write some of savedmodel,onnx"),
-    (["--formats=keras"],
-     "--formats=keras: `.keras` files are no longer written; write savedmodel,onnx"),
     (["--out=."], "--out=.: exists; write another name, or remove it"),
     (["--step=last"], "command line: argument --step: 'last': write the step of a checkpoint, or "
      "'best'."),

@@ -7,8 +7,6 @@ import tensorflow as tf
 
 import replicator
 from experiments.gan import GAN
-from models.gan.evaluation.sample_evaluator import samples
-from models.gan.latents.distributions import uniform_latents
 from replicator import random
 from replicator.step import context
 from tests.experiments.line import BATCH, Line, descend, line_gan
@@ -103,18 +101,6 @@ def test_an_image_is_reconstructed_from_its_code():
   without = line_gan(GAN)
   with pytest.raises(replicator.UsageError, match=r"GAN\.encoder = None: without an encoder"):
     without.reconstruct(images, labels)
-
-
-def test_samples_have_codes_of_the_distribution_that_is_trained():
-  model = line_gan(GAN, latents=uniform_latents)
-  seen = []
-  model.generate = lambda z, labels: seen.append((z, labels)) or np.zeros([len(z), 2, 2, 1])
-  assert samples(model, 600).shape == (600, 2, 2, 1)
-  codes = np.concatenate([z for z, _ in seen])
-  assert codes.shape == (600, 3) and np.abs(codes).max() <= 1 and np.abs(codes).max() > 0.99
-  assert {int(label) for _, labels in seen for label in labels} == {0}
-  samples(model, 600)
-  np.testing.assert_array_equal(codes, np.concatenate([z for z, _ in seen[3:]]))
 
 
 def test_a_classification_without_a_classifier_is_refused_in_one_line():

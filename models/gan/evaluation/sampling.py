@@ -36,8 +36,8 @@ def check(gan: Any) -> None:
 def check_classes(gan: Any, classes: Sequence[int]) -> None:
   """Raises a UsageError if a GAN does not have these classes."""
   if classes and not gan.num_classes:
-    raise UsageError(f"classes {_listed(classes)}: the GAN was trained without classes; leave them "
-                     "out")
+    raise UsageError(f"classes {', '.join(map(str, classes))}: the GAN was trained without "
+                     "classes; leave them out")
   unknown = [each for each in classes if not 0 <= each < gan.num_classes]
   if unknown:
     raise UsageError(f"class {unknown[0]}: the GAN has the classes 0 to {gan.num_classes - 1}")
@@ -215,7 +215,3 @@ def _arc(start: np.ndarray, end: np.ndarray, t: float) -> np.ndarray:
   if np.sin(angle) < 1e-6:  # The codes are parallel.
     return _chord(start, end, t)
   return (np.sin((1.0 - t) * angle) * start + np.sin(t * angle) * end) / np.sin(angle)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-  return ", ".join(map(str, numbers))

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import evaluate, sample
-from models.metrics.comparison import check_counts
+from experiments import evaluate
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance
 from models.vision.builtin.digits import digit_images
-from replicator.console.flags import Parser
-from replicator.errors import UsageError
 from tests.experiments.evaluate.images import COUNT, Colors, Gan, noise, save
 
 
@@ -34,13 +31,6 @@ def test_a_folder_a_zip_and_an_array_have_the_numbers_of_their_images(run, extra
     assert list(found) == ["fid", "precision", "recall", "density", "coverage"]
   assert "Fréchet distance (colors)" in out and "FID" not in out
   assert "k = 3, closed balls" in out and "features: colors" in out
-
-
-def test_statistics_alone_give_the_same_distance(run, extractor, tmp_path):
-  run(f"--real=real --fake=fake --metrics=fid,prdc --json={tmp_path / 'a.json'}")
-  run(f"--real=real --fake=fake --metrics=fid --json={tmp_path / 'b.json'}")
-  a, b = (numbers(tmp_path / name)["fid"] for name in ("a.json", "b.json"))
-  assert a == pytest.approx(b, rel=1e-12)
 
 
 def test_samples_of_a_run_are_as_many_as_the_real_images(run, extractor, tmp_path):
@@ -137,16 +127,3 @@ def test_neighbors_are_drawn_and_copies_are_on_top(run, extractor, place, tmp_pa
 def test_a_failed_evaluation_leaves_no_folder(run, extractor, tmp_path):
   assert run(f"--real=real --fake=broken --metrics=fid --out={tmp_path}/out")[0] == 2
   assert not (tmp_path / "out").exists()
-
-
-def test_counts_are_checked_before_anything_is_computed():
-  check_counts(["is"], 3, 10)
-  with pytest.raises(UsageError, match="'prdc' of 5 real and 9 generated"):
-    check_counts(["prdc"], 5, 9)
-
-
-def test_the_step_of_a_run_is_a_number_or_the_best():
-  parser = Parser()
-  sample.add_loading_flags(parser)
-  assert [parser.parse_args(words).step for words in ([], ["--step=best"], ["--step=30"])] == [
-      None, "best", 30]

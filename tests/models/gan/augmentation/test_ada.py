@@ -1,7 +1,6 @@
 """Each group of ADA's changes by what it keeps, how often it happens, and its derivatives."""
 
 import gin
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,16 +13,8 @@ from replicator import Replicator, UsageError, random
 from replicator.optimizers.schedules import linear
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, size=[300, 8, 8, 3])
+pytestmark = pytest.mark.usefixtures("float64")
 GROUPS = ("blits", "geometry", "color", "noise", "cutout")
-
-
-@pytest.fixture(autouse=True)
-def float64():
-  keras.config.set_floatx("float64")
-  random.set_seed(0)
-  yield
-  keras.config.set_floatx("float32")
-  gin.clear_config()
 
 
 def only(group: str, p: float = 1.0, images: np.ndarray = IMAGES, strength: float = 1.0):

@@ -7,13 +7,8 @@ import tensorflow as tf
 
 from models.gan.augmentation.diffaugment import DiffAugment
 
+pytestmark = pytest.mark.usefixtures("restored")
 IMAGES = np.random.default_rng(0).uniform(-1, 1, size=[400, 8, 10, 3])
-
-
-@pytest.fixture(autouse=True)
-def clean():
-  yield
-  gin.clear_config()
 
 
 def only(kind: str, images=IMAGES) -> np.ndarray:

@@ -115,12 +115,6 @@ def by_turns(labels):
   return np.stack(of_class, 1).ravel()
 
 
-def test_only_inception_has_fid(tmp_path, monkeypatch):
-  monkeypatch.setattr(Means, "is_inception", True)
-  quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid"], 100)
-  assert list(quality.measure(lambda n, part: IMAGES[:n][part])) == ["fid"]
-
-
 def test_images_that_are_not_finite_have_no_numbers(tmp_path):
   quality = FeatureMetrics(Digits(), tmp_path, Means, ["fid", "prdc"], 50)
   found = quality.measure(lambda n, part: np.full([50, 8, 8, 1], np.nan))

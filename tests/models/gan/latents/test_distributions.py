@@ -6,13 +6,8 @@ import pytest
 
 from models.gan.latents import distributions
 
+pytestmark = pytest.mark.usefixtures("restored")
 SHAPE = [400, 100]
-
-
-@pytest.fixture(autouse=True)
-def clean():
-  yield
-  gin.clear_config()
 
 
 def test_normal_latents_are_normal():

@@ -11,7 +11,6 @@ from models.gan.networks.bigbigan import (
   BigBiGANDiscriminator,
   BigBiGANEncoder,
   CodeDistribution,
-  ResidualPerceptron,
 )
 from models.gan.networks.biggan import BigGANDiscriminator
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator
@@ -138,13 +137,6 @@ def test_shapes(resolution):
   codes = encoder(images, training=True)
   assert codes.mean.shape == codes.scale.shape == (2, 6)
   assert [s.shape for s in discriminator(images, codes.mean, training=True)] == [(2,)] * 3
-
-
-def test_one_layer_has_no_shortcut():
-  perceptron = ResidualPerceptron(3, layers=1, spectral=False)
-  perceptron.build((None, 2))
-  x = np.array([[1.0, -2.0]], np.float32)
-  np.testing.assert_allclose(perceptron(x), relu(x @ perceptron.linear[0].kernel.numpy()))
 
 
 @pytest.mark.parametrize("make, message", [

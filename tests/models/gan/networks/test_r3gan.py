@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.networks import r3gan_blocks
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.r3gan_blocks import grouped_conv2d
 from replicator.errors import UsageError
@@ -111,20 +110,6 @@ def test_discriminator_equals_the_plain_one(networks):
   embedded = discriminator.embedding.kernel.numpy()[LABELS]
   expected = np.sum(linear(features, discriminator.linear) * embedded, 1)
   np.testing.assert_allclose(discriminator(images, LABELS), expected, rtol=1e-11)
-
-
-@pytest.mark.parametrize("size", [(3, 2, 2, 4), (2, 4, 6, 3), (1, 16, 8, 1)])
-def test_resampling_is_the_low_pass_filter(size):
-  x = normal(*size)
-  np.testing.assert_allclose(r3gan_blocks.downsample(x), plain_downsample(x), atol=1e-14)
-  np.testing.assert_allclose(r3gan_blocks.upsample(x), plain_upsample(x), atol=1e-14)
-
-
-@pytest.mark.parametrize("groups", [1, 2, 6])
-def test_grouped_convolution_is_that_of_tensorflow(groups):
-  x, kernel = normal(2, 5, 4, 12), normal(3, 3, 12 // groups, 18)
-  expected = tf.nn.conv2d(x, kernel, 1, "SAME")  # This has no gradient.
-  np.testing.assert_allclose(grouped_conv2d(x, kernel, groups), expected, atol=1e-13)
 
 
 def test_an_accelerator_gets_one_grouped_convolution(monkeypatch):

@@ -1,6 +1,5 @@
 """Folded resampling convolutions against the plain compositions that they replace."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -32,36 +31,11 @@ def layer_and_arrays(layer_class, size, dtype="float64"):
   return layer, x, dy
 
 
-def test_fold_of_a_box_is_the_box_convolved_with_ones():
-  folded = resampling.fold(tf.ones([3, 3, 1, 1], tf.float64))[:, :, 0, 0]
-  np.testing.assert_array_equal(folded, np.outer([1, 2, 2, 1], [1, 2, 2, 1]))
-
-
-def test_fold_sums_the_shifted_kernels():
-  kernel = np.random.default_rng(0).normal(size=[3, 3, 2, 4])
-  expected = np.zeros([4, 4, 2, 4])
-  for i in (0, 1):
-    for j in (0, 1):
-      expected[i:i + 3, j:j + 3] += kernel
-  np.testing.assert_allclose(resampling.fold(tf.constant(kernel)), expected, rtol=1e-14)
-
-
 def test_upsample_repeats_pixels_and_downsample_undoes_it():
   images = tf.reshape(tf.range(2. * 2 * 3 * 2), [2, 2, 3, 2])
   large = resampling.upsample(images)
   np.testing.assert_array_equal(large, np.repeat(np.repeat(images, 2, axis=1), 2, axis=2))
   np.testing.assert_array_equal(resampling.downsample(large), images)
-
-
-def test_upsample_gradient_sums_over_the_copies():
-  images = tf.zeros([1, 2, 2, 1], tf.float64)
-  dy = tf.reshape(tf.range(16, dtype=tf.float64), [1, 4, 4, 1])
-  with tf.GradientTape() as tape:
-    tape.watch(images)
-    large = resampling.upsample(images)
-  gradient = tape.gradient(large, images, output_gradients=dy)[0, :, :, 0]
-  # 0+1+4+5, 2+3+6+7, 8+9+12+13, 10+11+14+15
-  np.testing.assert_array_equal(gradient, [[10, 18], [42, 50]])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -132,17 +106,6 @@ def test_bfloat16_policy(layer_class):
   # sums are rounded too on processors without AVX-512.
   bound = 8 * 2.0 ** -9 * plain(layer_class, *(tf.abs(a) for a in arrays))
   assert np.all(np.abs(tf.cast(y, tf.float32) - plain(layer_class, *arrays)) <= bound)
-
-
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_initial_weights_are_those_of_the_3x3_layer(layer_class):
-  kernels = []
-  for layer in (layer_class(5, kernel_initializer=keras.initializers.GlorotUniform(seed=1)),
-                keras.layers.Conv2D(5, 3, kernel_initializer=keras.initializers.GlorotUniform(1))):
-    layer.build((None, 4, 4, 3))
-    np.testing.assert_array_equal(layer.bias, np.zeros(5))
-    kernels.append(layer.kernel.numpy())
-  np.testing.assert_array_equal(*kernels)
 
 
 @pytest.mark.parametrize("height, width", [(5, 4), (4, 5), (5, 5)])

@@ -71,30 +71,6 @@ def derivatives(loss, variables) -> tuple[float, list[np.ndarray]]:
                                                strict=True)]
 
 
-def test_r1_and_r2_are_those_of_a_loop_over_examples(float64):
-  discriminator = make_discriminator()
-
-  def by_scores():
-    scores = scored(discriminator)
-    return r1(gamma=0.3)(scores) + r2(gamma=0.7)(scores)
-
-  def one_by_one():
-    images = tf.constant(np.concatenate([REAL, FAKE]))
-    with tf.GradientTape(persistent=True) as tape:
-      tape.watch(images)
-      each = tf.unstack(discriminator(images, training=True))
-    squares = [tf.reduce_sum(tape.gradient(score, images)[i] ** 2) for i, score in enumerate(each)]
-    return 0.3 / 8 * sum(squares[:4]) + 0.7 / 8 * sum(squares[4:])
-
-  weights = discriminator.get_weights()
-  value, gradients = derivatives(by_scores, discriminator.trainable_variables)
-  discriminator.set_weights(weights)  # The singular vectors have moved.
-  expected, expected_gradients = derivatives(one_by_one, discriminator.trainable_variables)
-  np.testing.assert_allclose(value, expected, rtol=1e-12)
-  for found, gradient in zip(gradients, expected_gradients, strict=True):
-    np.testing.assert_allclose(found, gradient, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("penalty", [r1, wgan_gp])
 def test_second_derivatives_are_those_of_finite_differences(penalty, float64):
   # Through a folded convolution, layer normalization, attention and spectral normalization, whose
