@@ -1,7 +1,6 @@
 """ZIP archives: layouts, labels, and archives that are broken."""
 
 import io
-import json
 import zipfile
 
 import numpy as np
@@ -37,17 +36,6 @@ def line_of(path, **settings):
   with pytest.raises(UsageError) as error:
     ImageZip(path, 8, **settings)
   return str(error.value).splitlines()[0]
-
-
-def test_the_layout_of_stylegan(tmp_path):
-  labels = [[f"00000/img{i:08d}.png", 2 * (i % 2)] for i in range(5)]
-  files = {name: encoded(image) for (name, _), image in zip(labels, IMAGES, strict=True)}
-  files = dict(reversed(files.items())) | {"dataset.json": json.dumps({"labels": labels})}
-  source = ImageZip(make_zip(tmp_path / "a.zip", files), 8)
-  assert (source.size, source.num_classes, source.image_shape) == (5, 3, (8, 8, 3))
-  images, found = all_of(source)
-  np.testing.assert_array_equal(images, IMAGES)
-  assert found.tolist() == [0, 2, 0, 2, 0]
 
 
 @pytest.mark.parametrize("around", ["", "photos/"])
