@@ -199,14 +199,15 @@ def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
   """
   rows = []
   for metric in metrics:
-    of_pixels = extractor is None or NEEDS[metric] == "images"
-    features, resizing = ("pixels", "none") if of_pixels else (extractor.name, extractor.resizing)
-    is_inception = not of_pixels and extractor.is_inception
+    # Metrics of pixels have one name, whatever the features are.
+    features, resizing, is_inception = "pixels", "none", True
+    if extractor is not None and NEEDS[metric] != "images":
+      features, resizing, is_inception = extractor.name, extractor.resizing, extractor.is_inception
     numbers = _NUMBERS[metric](real, generated)
     for name, number in zip(names(metric, is_inception), numbers, strict=True):
       rows.append(Row(
           metric=name.lower() if metric == "prdc" else metric,
-          name=name if of_pixels or is_inception else f"{name} ({features})",
+          name=name if is_inception else f"{name} ({features})",
           features=features, num_real=0 if metric == "is" else real.count,
           num_generated=generated.count, resizing=resizing, **{"spread": None, **number}))
   return rows

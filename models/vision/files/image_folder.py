@@ -8,7 +8,7 @@ import gin
 import numpy as np
 
 from models.vision.images import labels as labels_lib
-from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
+from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from replicator import UsageError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
@@ -58,7 +58,7 @@ class ImageFolder(DecodedImages):
     super().__init__(list_folder(path, labels), resolution, on_error, memory_limit)
 
 
-class ImageFiles:
+class ImageFiles(EncodedImages):
   """Files of images, as `EncodedImages`."""
 
   def __init__(self, path: str, files: Iterable[Path], labels: np.ndarray,

@@ -25,12 +25,6 @@ def parameters(network: keras.Model) -> int:
   return sum(int(np.prod(v.shape)) for v in network.trainable_variables)
 
 
-def test_the_goldens_name_their_source():
-  assert "resnet_parity" in GOLDENS["source"]["command"]
-  assert {"torch", "torchvision", "numpy"} <= set(GOLDENS["source"])
-  assert set(GOLDENS["networks"]) == {f"resnet{depth}" for depth in resnet_parity.DEPTHS}
-
-
 @pytest.mark.parametrize("depth, count", [
     (50, 25_557_032),
     pytest.param(18, 11_689_512, marks=pytest.mark.slow),

@@ -74,13 +74,6 @@ def test_what_is_no_archive_of_images_is_refused(tmp_path):
   assert "a/0.png is encrypted or compressed by an unusual method" in line_of(bzip2)
 
 
-def test_a_missing_label_is_refused(tmp_path):
-  files = {"1.png": encoded(IMAGES[0]), "2.png": encoded(IMAGES[1])}
-  path = make_zip(tmp_path / "a.zip", {**files, "dataset.json": '{"labels": [["2.png", 0]]}'})
-  assert line_of(path).startswith(
-      f"{path}: dataset.json: has labels for 1 of 2 images; 1.png has none.")
-
-
 def test_an_image_that_changed_is_named_or_skipped(tmp_path):
   path = tmp_path / "a.zip"
   make_zip(path, {f"a/{i}.png": encoded(image) for i, image in enumerate(IMAGES)})
