@@ -89,11 +89,9 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
   Without `needs_classes`, they are all images at any depth; see `labels.of_layout`.
   """
   root, setting = Path(path).expanduser(), f"ImageFolder.path = {str(path)!r}"
-  if root.is_file():
-    raise UsageError(f"{setting}: is a file. Use ImageZip if it is a ZIP archive, or write the "
-                     f"path of a folder with {_LAYOUT}.")
   if not root.is_dir():
-    raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}.")
+    raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}, or "
+                     "use ImageZip for a ZIP archive.")
   files = sorted(file for file in root.rglob("*") if is_image(file) and file.is_file())
   if not files:
     raise UsageError(f"{setting if needs_classes else path}: has no images (file types: "
