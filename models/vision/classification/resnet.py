@@ -22,7 +22,7 @@ from replicator import GlobalBatchNorm, UsageError
 from replicator.errors import nearest
 
 
-class Architecture(NamedTuple):
+class ResNetDescription(NamedTuple):
   """The differences between residual networks.
 
   Attributes:
@@ -40,14 +40,14 @@ class Architecture(NamedTuple):
 
 STEMS = ("large", "small")
 ARCHITECTURES = {
-    18: Architecture((2, 2, 2, 2)),
-    34: Architecture((3, 4, 6, 3)),
-    50: Architecture((3, 4, 6, 3), bottleneck=True),
-    101: Architecture((3, 4, 23, 3), bottleneck=True),
-    152: Architecture((3, 8, 36, 3), bottleneck=True),
-    **{6 * n + 2: Architecture((n, n, n), for_cifar=True) for n in (3, 5, 7, 9, 18)},
+    18: ResNetDescription((2, 2, 2, 2)),
+    34: ResNetDescription((3, 4, 6, 3)),
+    50: ResNetDescription((3, 4, 6, 3), bottleneck=True),
+    101: ResNetDescription((3, 4, 23, 3), bottleneck=True),
+    152: ResNetDescription((3, 8, 36, 3), bottleneck=True),
+    **{6 * n + 2: ResNetDescription((n, n, n), for_cifar=True) for n in (3, 5, 7, 9, 18)},
 }
-"""The architectures by their depth, the number of layers with weights on the longest path."""
+"""The descriptions by their depth, the number of layers with weights on the longest path."""
 
 
 @gin.configurable(denylist=["num_classes", "channels"])
@@ -126,8 +126,8 @@ class Block(keras.layers.Layer):
     channels: those of its 3x3 convolutions.
     stride: 1, or 2 to halve the size.
     bottleneck: whether f has three convolutions, and `filters` is `4 channels`; else `channels`.
-    projected: whether a shortcut to another shape is a 1x1 convolution, see `Architecture`. Then
-      gamma is 0 in the beginning, so that f is, too.
+    projected: whether a shortcut to another shape is a 1x1 convolution, see `ResNetDescription`.
+      Then gamma is 0 in the beginning, so that f is, too.
   """
 
   def __init__(self, channels: int, stride: int, bottleneck: bool, projected: bool):
