@@ -21,7 +21,7 @@ import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
 from models.rl.networks.actor_critic import Critic, Policy
-from models.rl.networks.critic_heads import CategoricalReturns, CriticHead
+from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay, Transitions
 from replicator import app
@@ -45,7 +45,7 @@ class D4PG(tf.Module):
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               returns: Callable[[], CriticHead] = CategoricalReturns,
+               returns: Callable[[], CategoricalReturns | ExpectedReturns] = CategoricalReturns,
                noise: float = 0.3, action_gradient_norm: float = 1.0):
     super().__init__()
     shape, action_size = environments.observation_shape, environments.action_size

@@ -32,9 +32,10 @@ _IN_PACKAGES = {
         "gan.augmentation.shift": "vision.augmentation.flip_and_shift"},
     "models.rl": {
         "environments": "environments.environments", "environment_wrapper": "environments.wrapper",
-        "environment_registry": "environments.registry", "rendering": "environments.rendering",
-        "replay": "replay.replay",
-        "replay_writer": "replay.writer", "sum_tree": "replay.sum_tree",
+        "environment_registry": "environments.environments", "rendering": "environments.rendering",
+        "environments.registry": "environments.environments",
+        "replay": "replay.replay", "replay.writer": "replay.replay",
+        "replay_writer": "replay.replay", "sum_tree": "replay.sum_tree",
         "timesteps": "replay.timesteps", "rate_limiter": "replay.rate_limiter",
         "networks": "networks.actor_critic", "critic_heads": "networks.critic_heads",
         "categorical": "networks.critic_heads", "normalization": "networks.observation_normalizer",

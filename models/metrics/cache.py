@@ -1,11 +1,11 @@
 """Features and statistics of real images, kept on the disk for the next evaluation."""
 
-import dataclasses
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -19,31 +19,14 @@ from replicator import atomic
 Shown = Callable[[str, Iterator[np.ndarray]], Iterator[np.ndarray]]
 """Passes batches of images on, and shows the progress of what is done with them."""
 
-@dataclasses.dataclass(frozen=True)
-class Key:
-  """The facts that features of real images, and their statistics, depend on.
-
-  Attributes:
-    data: the SHA-256 of the images in use: other data under the same name have another key.
-    count: how many images are in use.
-    resolution: height and width of the images, such as `64x64`.
-    resizing: how the extractor resizes them.
-    features: the name of the extractor.
-  """
-
-  data: str
-  count: int
-  resolution: str
-  resizing: str
-  features: str
-
 
 def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None, needed: set[str],
                 folder: str | os.PathLike,
                 shown: Shown = lambda what, batches: batches) -> tuple[Gathered, Seen]:
   """Gathers the numbers about real images, with features from the disk, and facts about the images.
 
-  All of the images are read, even if their features are there: their digest is in the key.
+  All of the images are read, even if their features are there: their digest is in the key, so that
+  other images under the same name have features of their own.
 
   Args:
     real: the images.
@@ -67,7 +50,8 @@ def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None
   if extractor is None:
     return gathered, seen
   height, width = real.resolution
-  key = Key(seen.sha256, seen.count, f"{height}x{width}", extractor.resizing, extractor.name)
+  key = {"data": seen.sha256, "count": seen.count, "resolution": f"{height}x{width}",
+         "resizing": extractor.resizing, "features": extractor.name}
 
   def computed(what: str) -> Gathered:
     return gather(batches("features of real images"), extractor, {what}, "real")
@@ -87,18 +71,17 @@ def _arrays(statistics: FeatureStatistics) -> dict[str, np.ndarray]:
   return {"mean": statistics.mean, "scatter": statistics.scatter}
 
 
-def cached(folder: str | os.PathLike, key: Key,
+def cached(folder: str | os.PathLike, key: dict[str, Any],
            compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   """The arrays that `compute` makes, read from the disk if they were made for this key before.
 
   They are kept in a sub-folder with checksums. If it is damaged, a warning is logged and they are
   made again; and if they cannot be kept, a warning is logged, too.
   """
-  facts = dataclasses.asdict(key)
-  kept = Path(folder) / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+  kept = Path(folder) / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
   if kept.exists():
     try:
-      if atomic.check(kept) == facts:
+      if atomic.check(kept) == key:
         return {file.stem: np.load(file) for file in kept.glob("*.npy")}
       reason = "it has another key"
     except (atomic.Corrupt, OSError) as error:
@@ -106,7 +89,7 @@ def cached(folder: str | os.PathLike, key: Key,
     logging.warning("%s is not what was kept there (%s): it is made again", kept, reason)
   arrays = compute()
   try:
-    atomic.publish(kept, lambda path: _save(path, arrays), facts)
+    atomic.publish(kept, lambda path: _save(path, arrays), key)
   except OSError as error:
     logging.warning("%s cannot be kept (%s): the next evaluation computes it again", kept, error)
   return arrays

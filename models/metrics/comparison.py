@@ -191,76 +191,72 @@ def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
   Args:
     real: what `gather` made of the real images.
     generated: what it made of the generated ones.
-    extractor: the one that both were gathered with.
+    extractor: the one that both were gathered with; None for metrics of pixels alone.
     metrics: some of `NEEDS`.
 
   Raises:
     UsageError: a metric refuses what was gathered.
   """
-  return [row for metric in metrics for row in _ROWS[metric](real, generated, extractor)]
+  rows = []
+  for metric in metrics:
+    # Metrics of pixels have one name, whatever the features are.
+    features, resizing, is_inception = "pixels", "none", True
+    if extractor is not None and NEEDS[metric] != "images":
+      features, resizing, is_inception = extractor.name, extractor.resizing, extractor.is_inception
+    numbers = _NUMBERS[metric](real, generated)
+    for name, number in zip(names(metric, is_inception), numbers, strict=True):
+      rows.append(Row(
+          metric=name.lower() if metric == "prdc" else metric,
+          name=name if is_inception else f"{name} ({features})",
+          features=features, num_real=0 if metric == "is" else real.count,
+          num_generated=generated.count, resizing=resizing, **{"spread": None, **number}))
+  return rows
 
 
-# ---- The rows of each metric --------------------------------------------------------------------
+# ---- The numbers of each metric, as fields of rows ----------------------------------------------
 
 
-def _row(metric: str, name: str, extractor: Extractor, value: float, method: str,
-         real: Gathered | None, generated: Gathered, spread: float | None = None,
-         **more: Any) -> Row:
-  full_name = name if extractor.is_inception else f"{name} ({extractor.name})"
-  return Row(metric, full_name, value, spread, method, extractor.name, real.count if real else 0,
-             generated.count, extractor.resizing, **more)
-
-
-def _fid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+def _fid(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
   distance = frechet_distance(real.statistics, generated.statistics)
-  [name] = names("fid", extractor.is_inception)
-  return [_row("fid", name, extractor, distance, "unbiased covariances", real, generated)]
+  return [{"value": distance, "method": "unbiased covariances"}]
 
 
-def _intra_fid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+def _intra_fid(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
   distance = intra_class_frechet_distance(real.features, real.labels, generated.features,
                                           generated.labels)
-  [name] = names("intra_fid", extractor.is_inception)
   of_value = {value: which for which, value in distance.by_class.items()}
   ends = (f"{format_number(value)} (class {of_value[value]})"
           for value in (min(of_value), max(of_value)))
   method = f"mean over {len(distance.by_class)} classes, {' to '.join(ends)}"
-  return [_row("intra_fid", name, extractor, distance.mean, method, real, generated,
-               by_class=distance.by_class)]
+  return [{"value": distance.mean, "method": method, "by_class": distance.by_class}]
 
 
-def _kid(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+def _kid(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
   distance = kernel_distance(real.features, generated.features, _KID_SUBSETS, _KID_SUBSET_SIZE)
-  [name] = names("kid", extractor.is_inception)
   method = f"{_KID_SUBSETS} subsets of {_KID_SUBSET_SIZE:,}, degree 3"
-  return [_row("kid", name, extractor, distance.mean, method, real, generated, distance.std)]
+  return [{"value": distance.mean, "spread": distance.std, "method": method}]
 
 
-def _prdc(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+def _prdc(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
   improved, prdc = neighbor_scores(real.features, generated.features, [IMPROVED, PRDC])
   values = improved.precision, improved.recall, prdc.density, prdc.coverage
-  return [_row(name.lower(), name, extractor, value,
-               f"k = {k}, {'closed' if closed else 'open'} balls", real, generated)
-          for name, value, (k, closed) in zip(names("prdc", extractor.is_inception), values,
-                                              [IMPROVED, IMPROVED, PRDC, PRDC], strict=True)]
+  return [{"value": value, "method": f"k = {k}, {'closed' if closed else 'open'} balls"}
+          for value, (k, closed) in zip(values, [IMPROVED, IMPROVED, PRDC, PRDC], strict=True)]
 
 
-def _is(real: Gathered, generated: Gathered, extractor: Extractor) -> list[Row]:
+def _is(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
   score = inception_score(generated.logits, _SPLITS)
-  [name] = names("is", extractor.is_inception)
   # Student's t of the splits, whose deviation is the one with division by their count.
   reach = scipy.special.stdtrit(_SPLITS - 1, 0.975) * score.std / np.sqrt(_SPLITS - 1)
-  return [_row("is", name, extractor, score.mean, f"{_SPLITS} splits", None, generated, score.std,
-               interval=(float(score.mean - reach), float(score.mean + reach)))]
+  return [{"value": score.mean, "spread": score.std, "method": f"{_SPLITS} splits",
+           "interval": (float(score.mean - reach), float(score.mean + reach))}]
 
 
-def _swd(real: Gathered, generated: Gathered, extractor: Extractor | None) -> list[Row]:
+def _swd(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
   distance = sliced_wasserstein_distance(real.images, generated.images)
   heights = ", ".join(map(str, distance.by_height))
-  [name] = names("swd", is_inception=False)
-  return [Row("swd", name, distance.mean, None, f"times 1,000; mean over heights {heights}",
-              "pixels", real.count, generated.count, "none")]
+  return [{"value": distance.mean, "method": f"times 1,000; mean over heights {heights}"}]
 
 
-_ROWS: dict[str, Callable[..., list[Row]]] = {
+_NUMBERS: dict[str, Callable[[Gathered, Gathered], list[dict[str, Any]]]] = {
     "fid": _fid, "intra_fid": _intra_fid, "kid": _kid, "prdc": _prdc, "is": _is, "swd": _swd}

@@ -54,11 +54,15 @@ def spread(distances: np.ndarray, count: int = _SAMPLES) -> np.ndarray:
   return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
 
 
-def neighbors_picture(distances: Distances, real: ImageSet, real_indices: np.ndarray,
-                      generated: ImageSet, generated_indices: np.ndarray) -> np.ndarray:
-  """Some samples, the nearest to a real image on top, each beside its neighbors: uint8 [h, w, 3].
+def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.ndarray,
+          generated: ImageSet, generated_indices: np.ndarray) -> None:
+  """Writes two pictures.
+
+  `neighbors.png` has some samples, the nearest to a real image on top, each beside its neighbors.
+  `distances.png` has histograms of both distances.
 
   Args:
+    folder: where to write.
     distances: what `measure` found.
     real: the real images.
     real_indices: the numbers of those that were measured.
@@ -67,16 +71,9 @@ def neighbors_picture(distances: Distances, real: ImageSet, real_indices: np.nda
   """
   chosen = spread(distances.generated)
   rows = distances.rows[chosen]
-  return grid.side_by_side(
+  write_picture(folder / "neighbors.png", grid.side_by_side(
       grid.image_grid(pick(generated, generated_indices[chosen]), 1),
-      grid.image_grid(pick(real, real_indices[rows.ravel()]), rows.shape[1]))
-
-
-def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.ndarray,
-          generated: ImageSet, generated_indices: np.ndarray) -> None:
-  """Writes `neighbors.png`, the picture, and `distances.png`, histograms of both distances."""
-  write_picture(folder / "neighbors.png", neighbors_picture(
-      distances, real, real_indices, generated, generated_indices))
+      grid.image_grid(pick(real, real_indices[rows.ravel()]), rows.shape[1])))
   _draw(folder / "distances.png", distances)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from models.vision.images.decode import Shape, decode
-from models.vision.images.encoded_images import EncodedImages, reason_of
+from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.thread_map import Shown, map_in_threads
 from models.vision.images.write import png
 from models.vision.shards import index as shard_index
@@ -32,6 +32,7 @@ from replicator.console import command
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
+from replicator.errors import first_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,23 +65,22 @@ def _run(flags: argparse.Namespace) -> int:
     config.parse([], flags.gin_param)
   with Status() as status:
     status.doing(f"listing {flags.source}")
-    source, own_shape = open_encoded(flags.source, flags.labels)
+    source = open_encoded(flags.source, flags.labels)
     if flags.gin_param:
       operative.check_all_used()
-    image_shape = flags.resolution and (flags.resolution, flags.resolution,
-                                        own_shape[2] if own_shape else 3)
+    channels = source.image_shape[2] if source.image_shape else 3
+    image_shape = flags.resolution and (flags.resolution, flags.resolution, channels)
 
     def shown(done: int, count: int) -> None:
       status.doing(format_bar("converting", done, count))
 
-    convert(source, flags.out, flags.shards, image_shape, own_shape, shown)
+    convert(source, flags.out, flags.shards, image_shape, shown)
     status.note(f"{len(source.labels):,} images of {len(source.class_names)} classes in {flags.out}"
                 f"; to train on them: TFRecords.path = '{flags.out}'")
   return 0
 
 
 def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | None = None,
-            own_shape: Shape | None = None,
             shown: Shown = lambda done, total: None) -> None:
   """Writes the images of a source to `count` shards in a new folder, or continues to.
 
@@ -90,7 +90,6 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
     count: how many shards.
     image_shape: (height, width, channels) of PNG files that the images become. By default their
       files are copied.
-    own_shape: that of all images, if they have one.
     shown: is called with how many images are done, and how many there are.
 
   Raises:
@@ -100,9 +99,10 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
   root, total = Path(out).expanduser(), len(source.labels)
   if not 1 <= count <= total:
     raise UsageError(f"--shards={count}: write a number from 1 to {total:,}, one image a shard")
-  resized = image_shape if image_shape != own_shape else None
+  resized = image_shape if image_shape != source.image_shape else None
+  written_shape = image_shape or source.image_shape
   names = [sharded_images.shard_name(number, count) for number in range(count)]
-  with _begun(root, _digest(source, count, image_shape or own_shape)):
+  with _begun(root, _digest(source, count, written_shape)):
     for number, name in enumerate(names):
       first, last = total * number // count, total * (number + 1) // count
       if not shard_index.is_whole(root / name):
@@ -110,7 +110,7 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
                                    source.class_names)
       shown(last, total)
     sharded_images.write_facts(root, sharded_images.Facts(
-        source.class_names, total, image_shape or own_shape, tuple(names)))
+        source.class_names, total, written_shape, tuple(names)))
 
 
 @contextlib.contextmanager
@@ -167,7 +167,7 @@ def _content(source: EncodedImages, index: int, image_shape: Shape | None) -> by
   except UsageError:
     raise
   except Exception as error:
-    raise UsageError(f"{source.name(index)} cannot be read as an image ({reason_of(error)}); "
+    raise UsageError(f"{source.name(index)} cannot be read as an image ({first_line(error)}); "
                      "remove it, and convert again") from error
 
 

@@ -12,7 +12,6 @@ from models.vision.files.image_arrays import ImageArrays
 from models.vision.files.image_folder import ImageFolder, list_folder
 from models.vision.files.image_zip import ImageZip, ZippedImages
 from models.vision.files.tfds import TFDS, PreparedImages
-from models.vision.images.decode import Shape
 from models.vision.images.encoded_examples import EncodedExamples
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import ImageSource
@@ -22,7 +21,7 @@ from replicator import UsageError
 from replicator.errors import nearest
 
 __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip",
-           "Shape", "Shapes", "StackedDigits", "TFRecords", "open_encoded"]
+           "Shapes", "StackedDigits", "TFRecords", "open_encoded"]
 
 NAMED: dict[str, Callable[[], ImageSource]] = {
     "digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
@@ -37,8 +36,8 @@ _LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
 
 
 def open_encoded(path: str, labels: str | None = None, needs_classes: bool = True
-                 ) -> tuple[EncodedImages, Shape | None]:
-  """The images of some data, as files or as PNG files; and their shape, if they have one.
+                 ) -> EncodedImages:
+  """The images of some data, as files or as PNG files.
 
   Args:
     path: a folder of images, a ZIP archive, an `.npz` file or a folder of `.npy` files, a folder or
@@ -53,26 +52,25 @@ def open_encoded(path: str, labels: str | None = None, needs_classes: bool = Tru
   """
   place = Path(path).expanduser()
   if labels is not None:
-    return list_folder(path, labels), None
+    return list_folder(path, labels)
   library, _, name = path.partition(":")
   if library in _LIBRARIES:
     name, _, split = name.partition("@")
-    return _LIBRARIES[library](name, split or "train"), None
+    return _LIBRARIES[library](name, split or "train")
   if path in NAMED and not place.exists():
-    return _drawn(NAMED[path](), path, [])
+    return EncodedExamples(NAMED[path](), path)
   if (place / sharded_images.INDEX).exists() or imagenet.shards_at(path):
-    sharded = sharded_images.ShardedImages(path)
-    return sharded, sharded.image_shape
+    return sharded_images.ShardedImages(path)
   if arrays := _arrays_at(place):
-    return _drawn(ImageArrays(path), path, list(map(str, arrays)))
+    return EncodedExamples(ImageArrays(path), path, list(map(str, arrays)))
   if not place.exists():
     raise UsageError(f"{path}: no such folder or file; write {FORMS}."
                      f"{nearest(path, NAMED)}")
   if place.suffix.lower() == ".zip":
-    return ZippedImages(path, needs_classes), None
+    return ZippedImages(path, needs_classes)
   if place.is_file():
     raise UsageError(f"{path}: is a file; write {FORMS}")
-  return list_folder(path, labels, needs_classes), None
+  return list_folder(path, labels, needs_classes)
 
 
 def _arrays_at(place: Path) -> list[Path]:
@@ -81,8 +79,3 @@ def _arrays_at(place: Path) -> list[Path]:
     return [place] if place.suffix == ".npz" else []
   files = [file for file in sorted(place.iterdir()) if not file.name.startswith(".")]
   return files if all(file.suffix == ".npy" for file in files) else []
-
-
-def _drawn(source: ImageSource, path: str, files: list[str]) -> tuple[EncodedImages, Shape | None]:
-  height, width, _ = source.image_shape
-  return (EncodedExamples(source, path, files), source.image_shape if height == width else None)

@@ -8,7 +8,6 @@ import numpy.typing as npt
 import scipy.special
 
 from models.metrics.distances.checks import checked
-from replicator import UsageError
 
 
 class InceptionScore(NamedTuple):
@@ -28,17 +27,14 @@ def inception_score(logits: npt.ArrayLike, splits: int = 10, seed: int = 2020) -
 
   Args:
     logits: numbers [n, classes], of generated images.
-    splits: how many parts.
+    splits: how many parts, at least 1.
     seed: of the permutation.
 
   Reference: Salimans et al. 2016 (arXiv:1606.03498), section 4.
 
   Raises:
-    UsageError: there are fewer samples than splits, no splits, or logits that are not finite.
+    UsageError: there are fewer samples than splits, or logits that are not finite.
   """
-  if splits < 1:
-    raise UsageError(f"An Inception score of {splits} splits: it needs at least 1, and its default "
-                     "is 10")
   logits = checked(logits, "generated", splits, f"an Inception score of {splits} splits")
   order = np.random.RandomState(seed).permutation(len(logits))
   ends = [i * len(logits) // splits for i in range(splits + 1)]

@@ -1,13 +1,11 @@
 """The kernel distance between two sets of features: KID."""
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from models.metrics.distances.checks import checked_pair
-from replicator import UsageError
 
 
 class KernelDistance(NamedTuple):
@@ -21,9 +19,8 @@ class KernelDistance(NamedTuple):
 
 
 def kernel_distance(real: npt.ArrayLike, generated: npt.ArrayLike, subsets: int = 100,
-                    subset_size: int = 1000, degree: int = 3, coefficient: float = 1.0,
-                    seed: int = 2020) -> KernelDistance:
-  """The squared maximum mean discrepancy with the kernel (x . y / d + coefficient)^degree.
+                    subset_size: int = 1000, seed: int = 2020) -> KernelDistance:
+  """The squared maximum mean discrepancy with the kernel (x . y / d + 1)^3.
 
   Each subset of real features and each of generated ones is drawn without replacement. The
   estimator is unbiased, so a distance near 0 may be negative. It is KID when the features are those
@@ -33,21 +30,15 @@ def kernel_distance(real: npt.ArrayLike, generated: npt.ArrayLike, subsets: int 
   Args:
     real: features [n, d].
     generated: features [m, d].
-    subsets: how many pairs of subsets.
-    subset_size: samples in each subset.
-    degree: of the polynomial.
-    coefficient: what the kernel adds to the inner product.
+    subsets: how many pairs of subsets, at least 1.
+    subset_size: samples in each subset, at least 2.
     seed: of the choice of subsets.
 
   Reference: Binkowski et al. 2018 (arXiv:1801.01401), section 3 and equation 4.
 
   Raises:
-    UsageError: there are fewer samples than `subset_size`, no subsets, subsets of fewer than two
-      samples, or features that no metric takes.
+    UsageError: there are fewer samples than `subset_size`, or features that no metric takes.
   """
-  if subsets < 1 or subset_size < 2:
-    raise UsageError(f"KID of {subsets} subsets of {subset_size} samples: it needs at least 1 "
-                     "subset of 2 samples, and its default is 100 of 1000")
   real, generated = checked_pair(
       real, generated, subset_size, f"KID with subset_size = {subset_size}")
   random = np.random.RandomState(seed)  # The generator of torch-fidelity draws the same subsets.
@@ -55,18 +46,18 @@ def kernel_distance(real: npt.ArrayLike, generated: npt.ArrayLike, subsets: int 
   for _ in range(subsets):
     x, y = (features[random.choice(len(features), subset_size, replace=False)].astype(np.float64)
             for features in (generated, real))
-    distances.append(_squared_discrepancy(x, y, degree, coefficient))
+    distances.append(_squared_discrepancy(x, y))
   return KernelDistance(float(np.mean(distances)), float(np.std(distances)))
 
 
-def _squared_discrepancy(x: np.ndarray, y: np.ndarray, degree: int, coefficient: float) -> float:
+def _squared_discrepancy(x: np.ndarray, y: np.ndarray) -> float:
   """The unbiased estimate: [n, d], [n, d] -> the means within both sets, less the one between."""
-  n, d = x.shape
-  xx, yy, xy = (_power(a @ b.T / d + coefficient, degree) for a, b in ((x, x), (y, y), (x, y)))
+  n = len(x)
+  xx, yy, xy = (_kernel(a, b) for a, b in ((x, x), (y, y), (x, y)))
   within = xx.sum() - np.trace(xx) + yy.sum() - np.trace(yy)  # Without a sample and itself.
   return float(within / (n * (n - 1)) - 2 * xy.mean())
 
 
-def _power(base: np.ndarray, exponent: int) -> np.ndarray:
-  """base^exponent by products, in a sixth of the time of NumPy's general power."""
-  return functools.reduce(np.multiply, [base] * exponent)
+def _kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+  base = x @ y.T / x.shape[1] + 1
+  return base * base * base  # In a sixth of the time of NumPy's general power.

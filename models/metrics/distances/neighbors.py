@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from models.metrics.distances.checks import checked_pair
-from replicator import UsageError
 
 _ENTRIES = 2 ** 25  # Distances that are held at a time: 256 MB, and as much again on the way.
 
@@ -16,7 +15,7 @@ class Convention(NamedTuple):
   """A rule for the neighborhood of a sample: a ball that reaches to its k-th nearest other one.
 
   Attributes:
-    k: the sample itself does not count.
+    k: at least 1; the sample itself does not count.
     closed: whether a point at exactly that distance is inside.
   """
 
@@ -24,8 +23,10 @@ class Convention(NamedTuple):
   closed: bool
 
 
-IMPROVED = Convention(k=3, closed=True)  # Kynkäänniemi et al., and torch-fidelity's defaults.
-PRDC = Convention(k=5, closed=False)  # The package `prdc` of Naeem et al., and its example's k.
+# Kynkäänniemi et al. 2019 (arXiv:1904.06991), equations 1 and 2, and torch-fidelity's defaults.
+IMPROVED = Convention(k=3, closed=True)
+# Naeem et al. 2020 (arXiv:2002.09797), equations 4 and 5; their package `prdc`, its example's k.
+PRDC = Convention(k=5, closed=False)
 
 
 class NeighborScores(NamedTuple):
@@ -44,32 +45,6 @@ class NeighborScores(NamedTuple):
   coverage: float
 
 
-def precision_recall(real: npt.ArrayLike, generated: npt.ArrayLike,
-                     k: int = IMPROVED.k) -> tuple[float, float]:
-  """Improved precision and recall of features [n, d] and [m, d], with closed balls.
-
-  Reference: Kynkäänniemi et al. 2019 (arXiv:1904.06991), equations 1 and 2.
-
-  Raises:
-    UsageError: as `neighbor_scores`.
-  """
-  [scores] = neighbor_scores(real, generated, [Convention(k, IMPROVED.closed)])
-  return scores.precision, scores.recall
-
-
-def density_coverage(real: npt.ArrayLike, generated: npt.ArrayLike,
-                     k: int = PRDC.k) -> tuple[float, float]:
-  """Density and coverage of features [n, d] and [m, d], with open balls.
-
-  Reference: Naeem et al. 2020 (arXiv:2002.09797), equations 4 and 5.
-
-  Raises:
-    UsageError: as `neighbor_scores`.
-  """
-  [scores] = neighbor_scores(real, generated, [Convention(k, PRDC.closed)])
-  return scores.density, scores.coverage
-
-
 def neighbor_scores(real: npt.ArrayLike, generated: npt.ArrayLike,
                     conventions: Sequence[Convention] = (IMPROVED, PRDC)) -> list[NeighborScores]:
   """All four numbers under each convention, in one pass over the distances.
@@ -83,12 +58,9 @@ def neighbor_scores(real: npt.ArrayLike, generated: npt.ArrayLike,
     conventions: what the balls are.
 
   Raises:
-    UsageError: a set has no k-th neighbor, k is less than 1, or no metric takes the features.
+    UsageError: a set has no k-th neighbor, or no metric takes the features.
   """
   most = max(convention.k for convention in conventions)
-  if min(convention.k for convention in conventions) < 1:
-    raise UsageError("The 0-th neighbor of a sample is itself: k is at least 1, and 3 or 5 are "
-                     "usual")
   real, generated = checked_pair(real, generated, most + 1, f"a {most}-th neighbor of each")
   tallies = [_Tally(convention, len(real), len(generated)) for convention in conventions]
   radii = list(zip(_radii(real, conventions), _radii(generated, conventions), strict=True))

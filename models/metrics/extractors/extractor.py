@@ -70,12 +70,9 @@ def check(images: np.ndarray) -> None:
   Raises:
     UsageError: the images have another type or shape, or there are none.
   """
-  if images.ndim == 4 and images.shape[-1] == 1:
-    raise UsageError(f"features of images {list(images.shape)}: these are gray, and features are "
-                     "of RGB: repeat the channel, np.repeat(images, 3, axis=-1)")
   if images.ndim != 4 or images.shape[-1] != 3 or not images.size:
     raise UsageError(f"features of images {list(images.shape)}: write an array [n, h, w, 3] of at "
-                     "least one RGB image")
+                     "least one RGB image; of gray ones, np.repeat(images, 3, axis=-1)")
   if images.dtype != np.uint8:
     raise UsageError(f"features of images of type {images.dtype}: write uint8 from 0 to 255, which "
                      "`models.vision.images.image_source.to_uint8` makes of floats from -1 to 1")

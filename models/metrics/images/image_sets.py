@@ -10,11 +10,12 @@ import numpy as np
 from PIL import Image
 
 from models.vision.images.decode import center_square, opened, upright_rgb
-from models.vision.images.encoded_images import EncodedImages, reason_of
+from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import ImageSource, read
 from models.vision.images.thread_map import map_in_threads
 from models.vision.sources import open_encoded
 from replicator import UsageError
+from replicator.errors import first_line
 
 _AT_A_TIME = 256
 
@@ -101,7 +102,7 @@ def open_set(path: str, resolution: int | None = None) -> ImageSet:
   place = Path(path).expanduser()
   if place.suffix == ".npz" and place.is_file():
     return _Array(path, *_array(path, place), resolution)
-  return _Encoded(open_encoded(path, needs_classes=False)[0], resolution)
+  return _Encoded(open_encoded(path, needs_classes=False), resolution)
 
 
 class Source:
@@ -172,7 +173,7 @@ class _Encoded:
         return np.asarray(center_square(whole, self._square) if self._square else whole)
     except Exception as error:  # Pillow raises errors of many types for broken files.
       raise UsageError(f"{self._encoded.name(index)} cannot be read as an image "
-                       f"({reason_of(error)}): save it again, or remove it") from error
+                       f"({first_line(error)}): save it again, or remove it") from error
 
 
 # ---- Arrays -------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def _array(path: str, place: Path) -> tuple[np.ndarray, np.ndarray | None]:
     with np.load(place, allow_pickle=False) as content:
       arrays = {name: content[name] for name in content.files}
   except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
-    reason = reason_of(error)[:80]
+    reason = first_line(error)[:80]
     raise UsageError(f"{path}: cannot be read ({reason}): write it again with np.savez") from error
   found = {name: array for name, array in arrays.items() if array.ndim == 4}
   if len(found) != 1:
@@ -232,12 +233,9 @@ def _check_array(what: str, images: np.ndarray) -> None:
     raise UsageError(f"{what}: the last axis must be the channels, 1 or 3" + (
         "; write images.transpose(0, 2, 3, 1)" if images.shape[1] in (1, 3) else ""))
   if images.dtype != np.uint8:
-    low, high = images.min(), images.max()
-    remedy = ("np.uint8(np.round(255 * images))" if low >= 0 and high <= 1 else
-              "np.uint8(np.round(127.5 * (images + 1)))" if low >= -1 and high <= 1 else
-              "np.uint8(np.clip(np.round(images), 0, 255))")
-    raise UsageError(f"{what}: has numbers from {low:g} to {high:g}, and images are uint8 from 0 "
-                     f"to 255; save {remedy}")
+    raise UsageError(f"{what}: has numbers from {images.min():g} to {images.max():g}, and images "
+                     "are uint8 from 0 to 255; save np.uint8(np.round(255 * images)) of those in "
+                     "[0, 1], or np.uint8(np.round(127.5 * (images + 1))) of those in [-1, 1]")
   if images.max() <= 1:
     raise UsageError(f"{what}: no number is above 1, as if images in [0, 1] had been cast; save "
                      "np.uint8(np.round(255 * images)) of the originals")

@@ -1,5 +1,8 @@
 """An actor in a process of its own: how it starts, takes orders, answers and ends.
 
+An order is to take some steps with the weights that it brings: a list of arrays, pickled once for
+all actors.
+
 Its policy and environments come as data. It reads no gin file and none of the user's code. It has
 its own way to start, because `multiprocessing` would run the experiment's file again.
 """
@@ -32,6 +35,7 @@ class Setup(NamedTuple):
     weights: the policy's first weights.
     seed: determines all random numbers of the actor.
     random_steps: environment steps at the start whose actions are uniformly random.
+    steps_per_order: steps of an order in each of the actor's environments.
   """
 
   environments: Environments
@@ -39,18 +43,7 @@ class Setup(NamedTuple):
   weights: list[np.ndarray]
   seed: int
   random_steps: int
-
-
-class Order(NamedTuple):
-  """Steps to take.
-
-  Attributes:
-    steps: how many, in each of the actor's environments.
-    weights: of the policy: a list of arrays, pickled once for all actors.
-  """
-
-  steps: int
-  weights: bytes
+  steps_per_order: int
 
 
 class Answer(NamedTuple):
@@ -91,7 +84,7 @@ class RemoteActor:
     from models.rl.acting.actor import Actor
     from models.rl.actor_pool.policy_graph import imported
     with rendering.opengl(rendering.NOTHING):  # Unpickling may import MuJoCo.
-      environments, graph, weights, seed, random_steps = pickle.loads(setup)
+      environments, graph, weights, seed, random_steps, self._steps = pickle.loads(setup)
     if environments.vectorization == "sync":
       os.environ["MUJOCO_GL"] = rendering.NOTHING
     self._act, self._load = imported(graph, weights)
@@ -101,12 +94,12 @@ class RemoteActor:
     self._actor = Actor(environments, outbox, None, seed, random_steps,  # type: ignore[arg-type]
                         self._warnings.append)
 
-  def work(self, order: Order) -> Answer:
+  def work(self, weights: bytes) -> Answer:
     """Takes the steps of an order."""
-    self._load(pickle.loads(order.weights))
+    self._load(pickle.loads(weights))
     actor = self._actor
     steps, episodes = int(actor.environment_steps), int(actor.episodes)
-    actor.collect(self._act, steps + order.steps * actor.environments.number)
+    actor.collect(self._act, steps + self._steps * actor.environments.number)
     finished = int(actor.episodes) - episodes
     # Only two fields: the whole state has every action of the current episodes.
     observation, recent = (actor.kept.fields[name].numpy()
@@ -138,10 +131,10 @@ class LocalActor:
       self.started: concurrent.futures.Future = self._executor.submit(_start, setup)
     self._process, = set(multiprocessing.active_children()) - before
 
-  def work(self, order: Order) -> concurrent.futures.Future:
+  def work(self, weights: bytes) -> concurrent.futures.Future:
     """The future of the order's `Answer`. It raises one of `DIED` if the process is gone."""
     try:
-      return self._executor.submit(_work, order)
+      return self._executor.submit(_work, weights)
     except BrokenProcessPool as error:
       failed: concurrent.futures.Future = concurrent.futures.Future()
       failed.set_exception(error)
@@ -167,6 +160,6 @@ def _start(setup: bytes) -> None:
   _remote_actor = RemoteActor(setup)
 
 
-def _work(order: Order) -> Answer:
+def _work(weights: bytes) -> Answer:
   assert _remote_actor is not None
-  return _remote_actor.work(order)
+  return _remote_actor.work(weights)

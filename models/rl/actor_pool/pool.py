@@ -18,7 +18,7 @@ import tensorflow as tf
 from models.rl.acting.actor import Act, warn
 from models.rl.acting.adder import Adder
 from models.rl.acting.saved_state import RECENT, SavedState
-from models.rl.actor_pool.actor_process import Answer, LocalActor, Order, Setup
+from models.rl.actor_pool.actor_process import Answer, LocalActor, Setup
 from models.rl.actor_pool.policy_graph import ExportedPolicy
 from models.rl.actor_pool.ray_actor import RayActor
 from models.rl.environments.environments import Environments
@@ -184,12 +184,12 @@ class ActorPool(tf.Module):
     size = self._environments_each * self._steps_per_order
     ordered = size * sum(member.version is not None for member in self._members)
     limit = until + size * self._processes
-    order: Order | None = None
+    weights = b""
     for member in self._members:
       if member.running or state.environment_steps + ordered + size > limit:
         continue
-      order = order or Order(self._steps_per_order, pickle.dumps(policy.weights()))
-      member.running, member.version = member.process.work(order), step
+      weights = weights or pickle.dumps(policy.weights())
+      member.running, member.version = member.process.work(weights), step
       ordered += size
 
   def _is_any_too_old(self, step: int) -> bool:
@@ -273,7 +273,7 @@ class ActorPool(tf.Module):
     random_steps = max(0, self._random_steps - state.environment_steps) // self._processes
     process = PLACES[self._where](cloudpickle.dumps(
         Setup(self.environments.like(self._environments_each), policy.graph, policy.weights(),
-              int(seed[0]), random_steps)))
+              int(seed[0]), random_steps, self._steps_per_order)))
     return process, process.started
 
   def _end_episodes(self, state: PoolState, streams: np.ndarray) -> None:

@@ -2,7 +2,7 @@
 
 import concurrent.futures
 
-from models.rl.actor_pool.actor_process import Order, RemoteActor
+from models.rl.actor_pool.actor_process import RemoteActor
 from replicator import ray_cluster
 
 _OBJECT_BYTES = 200 * 2 ** 20  # For weights and timesteps. Ray's default is 30 % of the memory.
@@ -31,9 +31,9 @@ class RayActor:
     self._actor = ray.remote(num_cpus=cores)(RemoteActor).remote(setup)
     self.started: concurrent.futures.Future = self._actor.__ray_ready__.remote().future()
 
-  def work(self, order: Order) -> concurrent.futures.Future:
+  def work(self, weights: bytes) -> concurrent.futures.Future:
     """The future of the order's `Answer`. It raises one of `DIED` if the actor is gone."""
-    return self._actor.work.remote(order).future()
+    return self._actor.work.remote(weights).future()
 
   def cause_of_death(self, error: Exception) -> str:
     """Says why the actor is gone, after a future raised one of `DIED`."""

@@ -2,23 +2,27 @@
 
 import contextlib
 import functools
+import importlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import gin
 import numpy as np
 
-from models.rl.environments import registry, rendering
+from models.rl.environments import rendering
 from replicator import UsageError
+from replicator.errors import first_line, nearest
 from replicator.processes import spawning
 
 if TYPE_CHECKING:
+  from gymnasium.envs.registration import EnvSpec
   from gymnasium.vector import VectorEnv
 
-  from models.rl.environments.wrapper import EnvironmentSettings
+  from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
 
+_INSTALL = "pip install -e '.[rl]'"
 _DEFAULT_STEPS = 1000  # All episodes of the DM Control Suite are that long.
 
 
@@ -86,14 +90,13 @@ class Environments:
     self.name, self.number = name, number
     # OpenGL may crash the training process.
     self.vectorization = "async" if pixels else vectorization
-    spec = registry.find(name)
-    self.episode_steps: int = (episode_steps or spec.max_episode_steps
-                               or _DEFAULT_STEPS)
+    spec = _spec_of(name)
+    self.episode_steps: int = episode_steps or spec.max_episode_steps or _DEFAULT_STEPS
     from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
     self.settings = EnvironmentSettings(name, spec, self.episode_steps, pixels)
     self._make = functools.partial(EnvironmentWrapper, self.settings)
     self._vector: VectorEnv | None = None
-    first = registry.make_first(name, self._make)
+    first = _made_first(name, self._make)
     self.observation_shape: tuple[int, ...] = first.seen.shape
     self.observation_dtype = first.seen.dtype.name
     self.action_size = first.action_size
@@ -202,6 +205,56 @@ def _failures(observation: np.ndarray, reward: np.ndarray, info: dict) -> dict[i
 def _check_positive(setting: str, value: int | None) -> None:
   if value is not None and value < 1:
     raise UsageError(f"Environments.{setting} = {value}: must be at least 1")
+
+
+def _spec_of(name: str) -> "EnvSpec":
+  """The specification that Gymnasium, with Shimmy's environments, has for a name.
+
+  Raises:
+    UsageError: there is no such environment, or a package that it needs is not installed.
+  """
+  registry = _import("gymnasium", name).envs.registration.registry
+  module, _, identity = name.rpartition(":")
+  of_dm_control = identity.startswith("dm_control/")
+  for needed in ["dm_control", "shimmy"] if of_dm_control else []:
+    _import(needed, name)
+  if module:
+    _import(module, name)
+  if identity not in registry:
+    known = [known for known in registry if known.startswith("dm_control/") == of_dm_control]
+    raise UsageError(f"Environments.name = '{name}': there is no such environment."
+                     f"{nearest(identity, known) or ' gymnasium.pprint_registry() lists all.'}")
+  return registry[identity]
+
+
+def _import(module: str, name: str) -> Any:
+  try:
+    with rendering.opengl(rendering.NOTHING):
+      return importlib.import_module(module)
+  except ImportError as error:
+    raise UsageError(f"Environments.name = '{name}' needs {error.name or module}, which is not "
+                     f"installed; {_INSTALL}") from error
+
+
+def _made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":
+  """Calls `make` for an environment of a known name.
+
+  Raises:
+    UsageError: the environment cannot be made; the message says why.
+  """
+  try:
+    with rendering.opengl(rendering.NOTHING):  # It may import MuJoCo.
+      return make()
+  except UsageError:
+    raise
+  except Exception as error:
+    missing = [package for package in ("mujoco", "pygame") if package in str(error).lower()]
+    if missing and (isinstance(error, ImportError)
+                    or type(error).__name__ == "DependencyNotInstalled"):  # Gymnasium's.
+      raise UsageError(f"Environments.name = '{name}' needs {missing[0]}, which is not installed; "
+                       f"{_INSTALL}") from error
+    raise UsageError(f"Environments.name = '{name}' cannot be made: {type(error).__name__}: "
+                     f"{first_line(error)}") from error
 
 
 def _opengl_of(settings: "EnvironmentSettings") -> str:

@@ -1,37 +1,15 @@
-"""Critic heads: how a critic's outputs describe returns, and how they are trained."""
+"""Critic heads: how a critic's outputs describe returns, and how they are trained.
 
-from typing import Protocol
+A head says how many `outputs` the critic has for each example. It takes these for its `mean`, the
+expected return; for a `target`, which describes `reward + discount * following return`; and for the
+`losses` of each example.
+"""
 
 import gin
 import keras
 import tensorflow as tf
 
 from replicator import UsageError
-
-
-class CriticHead(Protocol):
-  """Reads and trains the outputs of a critic.
-
-  Attributes:
-    outputs: how many numbers the critic has for each example.
-  """
-
-  outputs: int
-
-  def mean(self, outputs: tf.Tensor) -> tf.Tensor:
-    """The expected return: `[n, outputs] -> [n]`."""
-
-  def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
-    """The training target: a description of `reward + discount * following return`.
-
-    Args:
-      rewards: discounted sums over n steps, `[n]`.
-      discounts: factors on what follows those steps, `[n]`.
-      following: the critic's outputs after those steps, `[n, outputs]`.
-    """
-
-  def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """The loss of each example, for a target and the critic's outputs `[n, outputs]`: `[n]`."""
 
 
 @gin.configurable
@@ -60,7 +38,13 @@ class CategoricalReturns:
     return tf.linalg.matvec(tf.nn.softmax(outputs), self._atoms())
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
-    """The distribution on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`."""
+    """The distribution on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`.
+
+    Args:
+      rewards: discounted sums over n steps.
+      discounts: factors on what follows those steps.
+      following: the critic's outputs after those steps.
+    """
     z = self._atoms()
     returns = rewards[:, tf.newaxis] + discounts[:, tf.newaxis] * z
     return project(returns, tf.nn.softmax(following), z)
@@ -109,7 +93,7 @@ class ExpectedReturns:
     return outputs[:, 0]
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
-    """The expected return: `[n], [n], [n, 1] -> [n]`."""
+    """The expected return: `[n], [n], [n, 1] -> [n]`, of the arguments of `CategoricalReturns`."""
     return rewards + discounts * self.mean(following)
 
   def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:

@@ -5,6 +5,8 @@ stored but assembled when it is sampled: its next observation is in a later time
 is the sum of the rewards in between.
 """
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import gin
@@ -15,7 +17,6 @@ import tensorflow as tf
 import replicator
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
-from models.rl.replay.writer import writer_of
 from replicator import UsageError, replicated
 
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
@@ -96,9 +97,7 @@ class Replay(tf.Module):
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
     self.drawable = _variable([], tf.int64)
-    self._write = writer_of(
-        [self.observation, self.action, self.reward, self.flag], self.written, self.drawable,
-        self.largest_priority, self.priorities)
+    self._write = _writer_of(self)
 
   def size(self) -> int:
     """The number of transitions that can be sampled now."""
@@ -217,6 +216,43 @@ class Replay(tf.Module):
     new = tf.where((old > 0) & tf.math.is_finite(new), new, old)
     largest.assign(tf.maximum(largest, tf.reduce_max(new)))
     sum_tree.assign(levels, index, new)
+
+
+def _writer_of(replay: Replay) -> Callable[..., None]:
+  """A function that writes timesteps into all copies of a replay, in compiled code.
+
+  It takes arrays: the places to write to, int64 [m]; observations, actions, rewards and flags
+  [m, ...]; the places whose transitions become complete, int64 [k]; and the new value of `written`.
+  """
+  contents = [replay.observation, replay.action, replay.reward, replay.flag]
+  variables = [*contents, replay.written, replay.drawable, replay.largest_priority,
+               *replay.priorities.levels]
+
+  @functools.cache
+  def compiled() -> Callable:
+    # A concrete function: tf.function itself needs as long to inspect its arguments as this runs.
+    index = tf.TensorSpec([None], tf.int64)
+    write = lambda *arguments: replicated.update(variables, _write_copies, *arguments)
+    return tf.function(write, autograph=False).get_concrete_function(
+        index, *(tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in contents), index,
+        tf.TensorSpec(replay.written.shape, tf.int64))
+  return lambda *arrays: compiled()(*map(tf.constant, arrays))
+
+
+def _write_copies(copies: list[tf.Variable], index: tf.Tensor, *arguments: tf.Tensor) -> None:
+  *parts, complete, total = arguments
+  *contents, written, drawable, largest = copies[:7]
+  levels = copies[7:]
+  for variable, part in zip(contents, parts, strict=True):
+    variable.scatter_update(tf.IndexedSlices(part, index))
+  written.assign(total)
+  lost = tf.math.count_nonzero(sum_tree.numbers_at(levels, index))
+  is_transition = tf.not_equal(tf.gather(contents[-1], complete), END)
+  drawable.assign_add(tf.math.count_nonzero(is_transition) - lost)
+  # New timesteps get the priority 0, unless they are among the complete ones.
+  numbers = tf.where(is_transition, largest, 0.0)
+  sum_tree.assign(levels, tf.concat([index, complete], 0),
+                  tf.concat([tf.zeros_like(index, tf.float32), numbers], 0))
 
 
 def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:

@@ -60,25 +60,31 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
     UsageError: the timesteps do not fit the other arguments, or a number is not finite.
   """
   m = len(timesteps.stream)
-  stream = _integers("stream", timesteps.stream, m, streams)
-  flag = _integers("flag", timesteps.flag, m, END + 1)
   parts = {}
-  for name, shape, dtype in (("observation", (m, *observation_shape), observation_dtype),
-                             ("action", (m, action_size), "float32"), ("reward", (m,), "float32")):
+  for name, shape, dtype in (
+      ("stream", (m,), "int32"), ("observation", (m, *observation_shape), observation_dtype),
+      ("action", (m, action_size), "float32"), ("reward", (m,), "float32"),
+      ("flag", (m,), "int32")):
     given = np.asarray(getattr(timesteps, name))
     if given.shape != shape or not np.can_cast(given.dtype, dtype, "same_kind"):
-      raise UsageError(f"Replay.insert: {name} is {_described(given)}; the replay stores "
-                       f"{dtype} {list(shape)}")
+      raise UsageError(f"Replay.insert: {name} is {given.dtype.name} {list(given.shape)}; the "
+                       f"replay stores {dtype} {list(shape)}")
     with np.errstate(over="ignore"):  # Numbers that become infinite are refused below.
       parts[name] = given.astype(dtype)
-    if name != "observation":
-      parts[name][flag == END] = 0
-    bad = ~np.isfinite(parts[name]).all(axis=tuple(range(1, given.ndim)))
+  for name, end in (("stream", streams), ("flag", END + 1)):
+    numbers = np.asarray(getattr(timesteps, name))  # Before they were cast.
+    if ((numbers < 0) | (numbers >= end)).any():
+      raise UsageError(f"Replay.insert: {name} holds {numbers.min()} to {numbers.max()}; must be "
+                       f"from 0 to {end - 1}")
+  for name in ("action", "reward"):
+    parts[name][parts["flag"] == END] = 0
+  for name in ("observation", "action", "reward"):
+    bad = ~np.isfinite(parts[name]).all(axis=tuple(range(1, parts[name].ndim)))
     if bad.any():
       raise UsageError(f"Replay.insert: the {name} of timestep {bad.argmax()}, in stream "
-                       f"{stream[bad.argmax()]}, is not finite in float32; end the episode, or "
-                       "restart its environment, before inserting")
-  return Timesteps(stream.astype(np.int32), **parts, flag=flag.astype(np.int32))
+                       f"{parts['stream'][bad.argmax()]}, is not finite in float32; end the "
+                       "episode, or restart its environment, before inserting")
+  return Timesteps(**parts)
 
 
 def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -93,19 +99,3 @@ def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.nd
   number = np.empty(len(stream), np.int64)
   number[order] = np.arange(len(stream)) - np.repeat(np.cumsum(counts) - counts, counts)
   return number + written[stream], written + counts
-
-
-def _integers(name: str, numbers: np.ndarray, count: int, end: int) -> np.ndarray:
-  """The array of `numbers`, which must hold `count` integers from 0 to `end - 1`."""
-  numbers = np.asarray(numbers)
-  if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
-    raise UsageError(f"Replay.insert: {name} is {_described(numbers)}; give a whole number for "
-                     f"each of the {count} timesteps")
-  if ((numbers < 0) | (numbers >= end)).any():
-    raise UsageError(f"Replay.insert: {name} holds {numbers.min()} to {numbers.max()}; must be "
-                     f"from 0 to {end - 1}")
-  return numbers
-
-
-def _described(array: np.ndarray) -> str:
-  return f"{array.dtype.name} {list(array.shape)}"

@@ -12,7 +12,7 @@ with the standard deviation 0.01, and the last normalization of each block with 
 networks of CIFAR-10 it begins with 1.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import gin
 import keras
@@ -22,23 +22,20 @@ from replicator import GlobalBatchNorm, UsageError
 from replicator.errors import nearest
 
 
-@dataclasses.dataclass(frozen=True)
-class ResNetDescription:
+class ResNetDescription(NamedTuple):
   """The differences between residual networks.
 
   Attributes:
     blocks: the number of blocks of each stage; all stages but the first halve the size.
-    channels: those of the first stage; each stage has twice as many as the one before.
     bottleneck: whether a block has three convolutions, with four times the channels at its end.
-    stem: what comes before the stages, 'large' or 'small'; see `ResNet`.
-    projected: whether a shortcut to another shape is a 1x1 convolution. Otherwise it takes every
-      second pixel and adds channels of zeros.
+    for_cifar: whether it is one of those for images of 32 pixels: with 16 channels in the first
+      stage in place of 64, and with shortcuts to another shape that take every second pixel and add
+      channels of zeros, in place of a 1x1 convolution.
   """
+
   blocks: tuple[int, ...]
-  channels: int = 64
   bottleneck: bool = False
-  stem: str = "large"
-  projected: bool = True
+  for_cifar: bool = False
 
 
 STEMS = ("large", "small")
@@ -48,8 +45,7 @@ ARCHITECTURES = {
     50: ResNetDescription((3, 4, 6, 3), bottleneck=True),
     101: ResNetDescription((3, 4, 23, 3), bottleneck=True),
     152: ResNetDescription((3, 8, 36, 3), bottleneck=True),
-    **{6 * n + 2: ResNetDescription((n, n, n), channels=16, stem="small", projected=False)
-       for n in (3, 5, 7, 9, 18)},
+    **{6 * n + 2: ResNetDescription((n, n, n), for_cifar=True) for n in (3, 5, 7, 9, 18)},
 }
 """The descriptions by their depth, the number of layers with weights on the longest path."""
 
@@ -79,17 +75,24 @@ class ResNet(keras.Model):
   def __init__(self, num_classes: int, channels: int = 3, depth: int = 50,
                stem: str | None = None, width: float = 1.0):
     super().__init__(autocast=False)
-    architecture = _architecture(depth, stem)
-    first = round(architecture.channels * width)
+    if depth not in ARCHITECTURES:
+      raise UsageError(f"ResNet.depth = {depth!r}: no such network; write one of "
+                       f"{', '.join(map(str, ARCHITECTURES))}")
+    if stem not in (None, *STEMS):
+      raise UsageError(f"ResNet.stem = {stem!r}: no such stem.{nearest(str(stem), STEMS)} Write "
+                       f"one of: {', '.join(STEMS)}")
+    blocks, bottleneck, for_cifar = ARCHITECTURES[depth]
+    base = 16 if for_cifar else 64
+    first = round(base * width)
     if first < 1:
-      raise UsageError(f"ResNet.width = {width!r} leaves layers of {architecture.channels} "
-                       f"channels with none: write at least {1 / architecture.channels}")
-    self.is_large = architecture.stem == "large"
+      raise UsageError(f"ResNet.width = {width!r} leaves layers of {base} channels with none: "
+                       f"write at least {1 / base}")
+    self.is_large = stem == "large" if stem else not for_cifar
     self.stem = ConvNorm(first, 7, stride=2) if self.is_large else ConvNorm(first, 3)
     self.blocks = [
         Block(first * 2 ** stage, stride=2 if stage and not i else 1,
-              bottleneck=architecture.bottleneck, projected=architecture.projected)
-        for stage, count in enumerate(architecture.blocks) for i in range(count)]
+              bottleneck=bottleneck, projected=not for_cifar)
+        for stage, count in enumerate(blocks) for i in range(count)]
     self.linear = keras.layers.Dense(num_classes, dtype=self.variable_dtype,
                                      kernel_initializer=keras.initializers.RandomNormal(0.0, 0.01))
     trunk: list[ConvNorm | Block] = [self.stem, *self.blocks]
@@ -123,7 +126,8 @@ class Block(keras.layers.Layer):
     channels: those of its 3x3 convolutions.
     stride: 1, or 2 to halve the size.
     bottleneck: whether f has three convolutions, and `filters` is `4 channels`; else `channels`.
-    projected: see `ResNetDescription`. Then gamma is 0 in the beginning, so that f is, too.
+    projected: whether a shortcut to another shape is a 1x1 convolution, see `ResNetDescription`.
+      Then gamma is 0 in the beginning, so that f is, too.
   """
 
   def __init__(self, channels: int, stride: int, bottleneck: bool, projected: bool):
@@ -199,14 +203,3 @@ class ConvNorm(keras.layers.Layer):
 
 def _padded(x: tf.Tensor, margin: int) -> tf.Tensor:
   return tf.pad(x, [[0, 0], [margin, margin], [margin, margin], [0, 0]])
-
-
-def _architecture(depth: int, stem: str | None) -> ResNetDescription:
-  if depth not in ARCHITECTURES:
-    raise UsageError(f"ResNet.depth = {depth!r}: no such network; write one of "
-                     f"{', '.join(map(str, ARCHITECTURES))}")
-  if stem not in (None, *STEMS):
-    raise UsageError(f"ResNet.stem = {stem!r}: no such stem.{nearest(str(stem), STEMS)} Write one "
-                     f"of: {', '.join(STEMS)}")
-  architecture = ARCHITECTURES[depth]
-  return dataclasses.replace(architecture, stem=stem) if stem else architecture

@@ -8,7 +8,7 @@ import gin
 import numpy as np
 
 from models.vision.images import labels as labels_lib
-from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
+from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from replicator import UsageError
 from replicator.errors import first_line
 
@@ -39,7 +39,7 @@ class HuggingFace(DecodedImages):
     super().__init__(ArrowImages(path, split, image, label), resolution, on_error, memory_limit)
 
 
-class ArrowImages:
+class ArrowImages(EncodedImages):
   """The images of a data set, as `EncodedImages`; the arguments are those of `HuggingFace`."""
 
   def __init__(self, path: str, split: str = "train", image: str = "image", label: str = "label"

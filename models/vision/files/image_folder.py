@@ -8,7 +8,7 @@ import gin
 import numpy as np
 
 from models.vision.images import labels as labels_lib
-from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
+from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from replicator import UsageError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
@@ -58,7 +58,7 @@ class ImageFolder(DecodedImages):
     super().__init__(list_folder(path, labels), resolution, on_error, memory_limit)
 
 
-class ImageFiles:
+class ImageFiles(EncodedImages):
   """Files of images, as `EncodedImages`."""
 
   def __init__(self, path: str, files: Iterable[Path], labels: np.ndarray,
@@ -89,11 +89,9 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
   Without `needs_classes`, they are all images at any depth; see `labels.of_layout`.
   """
   root, setting = Path(path).expanduser(), f"ImageFolder.path = {str(path)!r}"
-  if root.is_file():
-    raise UsageError(f"{setting}: is a file. Use ImageZip if it is a ZIP archive, or write the "
-                     f"path of a folder with {_LAYOUT}.")
   if not root.is_dir():
-    raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}.")
+    raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}, or "
+                     "use ImageZip for a ZIP archive.")
   files = sorted(file for file in root.rglob("*") if is_image(file) and file.is_file())
   if not files:
     raise UsageError(f"{setting if needs_classes else path}: has no images (file types: "

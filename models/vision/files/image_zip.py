@@ -11,7 +11,7 @@ import numpy as np
 
 from models.vision.files.image_folder import SUFFIXES, is_image
 from models.vision.images import labels as labels_lib
-from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
+from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from replicator import UsageError
 
 _READABLE = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -39,7 +39,7 @@ class ImageZip(DecodedImages):
     super().__init__(ZippedImages(path), resolution, on_error, memory_limit)
 
 
-class ZippedImages:
+class ZippedImages(EncodedImages):
   """The images of a ZIP archive, as `EncodedImages`; only their names and places are in memory."""
 
   def __init__(self, path: str, needs_classes: bool = True) -> None:

@@ -6,7 +6,7 @@ import gin
 import numpy as np
 
 from models.vision.images import labels as labels_lib
-from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages
+from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from models.vision.images.thread_map import map_in_threads
 from replicator import UsageError
 from replicator.errors import first_line
@@ -44,7 +44,7 @@ class TFDS(DecodedImages):
                      memory_limit)
 
 
-class PreparedImages:
+class PreparedImages(EncodedImages):
   """The images of a data set, as `EncodedImages`; the arguments are those of `TFDS`."""
 
   def __init__(self, name: str, split: str = "train", data_dir: str | None = None,

@@ -19,6 +19,8 @@ class EncodedExamples:
       path: what the user calls them.
       files: the paths of the files that hold them, if there are any.
     """
+    height, width, _ = source.image_shape
+    self.image_shape = source.image_shape if height == width else None
     self.path = path
     self.class_names = tuple(source.class_names)
     self.labels = labels_of(source)

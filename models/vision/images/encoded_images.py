@@ -8,10 +8,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from models.vision.images.decode import Original, View, decode, opened
+from models.vision.images.decode import Original, Shape, View, decode, opened
 from models.vision.images.image_source import InMemoryImages, drawn_by_numpy
 from models.vision.images.thread_map import in_threads, map_in_threads
 from replicator import UsageError
+from replicator.errors import first_line
 
 MEMORY_LIMIT = 2 ** 31
 """Bytes of decoded images that a source keeps at most, unless gin says otherwise."""
@@ -20,17 +21,19 @@ _ON_ERROR = ("raise", "skip")
 
 
 class EncodedImages(Protocol):
-  """Numbered images of any sizes, encoded as JPEG, PNG, ..., with a label each.
+  """Numbered images, encoded as JPEG, PNG, ..., with a label each.
 
   Attributes:
     path: where they are, as the user wrote it.
     labels: int [n], which index `class_names`.
     class_names: one name per label, in label order.
+    image_shape: that of all images, which are squares; None if they have their own sizes.
   """
 
   path: str
   labels: np.ndarray
   class_names: tuple[str, ...]
+  image_shape: Shape | None = None
 
   def name(self, index: int) -> str:
     """The image in words that lead a person to it, such as the path of its file."""
@@ -138,7 +141,7 @@ class DecodedImages:
     except UsageError:
       raise
     except Exception as error:
-      name, reason = self.encoded.name(i), reason_of(error)
+      name, reason = self.encoded.name(i), first_line(error)
       if not self._skips:
         raise UsageError(f"{name} cannot be read as an image ({reason}). To skip such files, set "
                          f"{self._owner}.on_error = 'skip'.") from error
@@ -171,8 +174,3 @@ class DecodedImages:
       self._numbers = np.flatnonzero(is_kept).tolist()
       images, labels = images[is_kept], labels[is_kept]
     return InMemoryImages(images, labels, self.class_names)
-
-
-def reason_of(error: Exception) -> str:
-  """The message of an error in one line."""
-  return " ".join(str(error).split()) or type(error).__name__

@@ -71,7 +71,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
   with Status() as status:
-    def opened(name: str) -> tuple[EncodedImages, sources.Shape | None]:
+    def opened(name: str) -> EncodedImages:
       status.doing(f"listing {name}")
       return sources.open_encoded(name)
 
@@ -79,15 +79,17 @@ def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
       return survey.examine(encoded, most, lambda done, count: status.doing(
           format_bar(f"looking at {encoded.path}", done, count)))
 
-    encoded, shape = opened(flags.data)
+    encoded = opened(flags.data)
+    shape = encoded.image_shape
     if (shape and isinstance(encoded, EncodedExamples)
         and flags.resolution not in (None, shape[0])):
       raise UsageError(f"--resolution={flags.resolution}: the images of {flags.data} have "
                        f"{shape[0]} px; leave it out")
     found = examined(encoded, flags.samples)
-    concerns = survey.concerns(found, examined(opened(flags.test)[0]) if flags.test else None)
+    concerns = survey.concerns(found, examined(opened(flags.test)) if flags.test else None)
     status.doing("drawing the page")
-    resolution = flags.resolution or (shape[0] if shape else _likely_resolution(found.sizes))
+    resolution = flags.resolution or (
+        shape[0] if shape else min(_MOST_RESOLUTION, int(np.median(found.sizes.min(1)))))
     source = DecodedImages(found.encoded, resolution, "skip", 0, shape[2] if shape else 3)
     text = page.render(found, concerns, source, flags.gin_param, shlex.join([*program(), *words]))
     try:
@@ -98,14 +100,6 @@ def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
   for concern in concerns:
     print(f"warning: {concern.text}")
   return 0
-
-
-def _likely_resolution(sizes: np.ndarray) -> int:
-  """Pixels of examples, for images of these sizes, int [n, 2]."""
-  short = sizes.min(1)
-  if short.min() == short.max():
-    return min(_MOST_RESOLUTION, int(short[0]))
-  return min(_MOST_RESOLUTION, 2 ** int(np.log2(np.median(short))))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 import base64
 import collections
-import dataclasses
 import io
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,16 +27,6 @@ _UNREADABLE = 12    # Images that are listed.
 _BATCH = 24         # Examples of the batch.
 _SIDE = 96          # Pixels of a picture.
 _PIXELS_SHOW = 64   # A picture with at most so many pixels a side shows them.
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassPictures:
-  """Some pictures of a class; `share` is its size as a share of the largest class."""
-
-  name: str
-  count: int
-  share: float
-  pictures: Sequence[Picture]
 
 
 def render(survey: Survey, found: Sequence[Concern], source: DecodedImages,
@@ -69,17 +59,21 @@ def render(survey: Survey, found: Sequence[Concern], source: DecodedImages,
                   in list(survey.unreadable.items())[:_UNREADABLE]], command=command)
 
 
-def _classes(survey: Survey, image_shape: tuple[int, int, int]) -> list[ClassPictures]:
-  """The first classes, with images drawn at random, as center squares."""
+def _classes(survey: Survey, image_shape: tuple[int, int, int]) -> list[dict[str, Any]]:
+  """The first classes, with images drawn at random, as center squares.
+
+  `share` is the size of a class as a share of the largest one.
+  """
   generator, counts = np.random.default_rng(_SEED), survey.counts
   labels = survey.encoded.labels[survey.indices]
   side = min(image_shape[0], _SIDE)
   made = []
   for label, name in enumerate(survey.encoded.class_names[:_MOST_CLASSES]):
     of_class = generator.permutation(survey.indices[labels == label])[:_A_CLASS]
-    made.append(ClassPictures(name, int(counts[label]), counts[label] / counts.max(), [
-        _embedded(decode(survey.encoded.read(index), (side, side, image_shape[2])),
-                  survey.title(index)) for index in np.sort(of_class).tolist()]))
+    pictures = [_embedded(decode(survey.encoded.read(index), (side, side, image_shape[2])),
+                          survey.title(index)) for index in np.sort(of_class).tolist()]
+    made.append({"name": name, "count": int(counts[label]), "share": counts[label] / counts.max(),
+                 "pictures": pictures})
   return made
 
 

@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from models.vision.images.decode import Original, opened, upright_rgb
-from models.vision.images.encoded_images import EncodedImages, reason_of
+from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.thread_map import Shown, map_in_threads
 from replicator import UsageError
+from replicator.errors import first_line
 
 _SEED = 5   # Fixed, so that the same data makes the same page.
 _NAMED = 3  # Things that a line names.
@@ -110,7 +111,7 @@ def _look(encoded: EncodedImages, index: int) -> tuple[tuple[int, int], bytes] |
   except UsageError:
     raise
   except Exception as error:  # Pillow raises errors of many types for broken files.
-    return reason_of(error)
+    return first_line(error)
 
 
 def concerns(survey: Survey, test: Survey | None = None) -> list[Concern]:

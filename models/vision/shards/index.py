@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from models.vision.images.encoded_images import reason_of
 from replicator import UsageError
 from replicator.atomic import write_whole
+from replicator.errors import first_line
 
 ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
 BEFORE, AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.
@@ -88,7 +88,7 @@ def _read(index: Path) -> dict[str, np.ndarray]:
       arrays = dict(content)
     return {"images": arrays.pop("images"), "shard": arrays.pop("shard"), **arrays}
   except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
-    raise UsageError(f"{index}: cannot be read ({reason_of(error)}); remove it, and convert or "
+    raise UsageError(f"{index}: cannot be read ({first_line(error)}); remove it, and convert or "
                      "index again") from error
 
 

@@ -77,10 +77,7 @@ def write_facts(root: Path, facts: Facts) -> None:
 
 
 class ShardedImages:
-  """The images of shards, as `EncodedImages`; only the index is in memory, 36 bytes an image.
-
-  Their `image_shape` is None if they have their own sizes.
-  """
+  """The images of shards, as `EncodedImages`; only the index is in memory, 36 bytes an image."""
 
   def __init__(self, path: str, skips: bool = False) -> None:
     """Reads the index, and checks that it is of these shards.

@@ -50,7 +50,6 @@ def place(tmp_path_factory):
       archive.write(file, f"images/{file.name}")
   np.savez(place / "fake.npz", fake)
   np.savez(place / "unit.npz", np.float32(fake / 255))
-  np.savez(place / "signed.npz", np.float32(fake / 127.5 - 1))
   np.savez(place / "cast.npz", np.uint8(fake / 255))
   np.savez(place / "first.npz", fake.transpose(0, 3, 1, 2))
   return place

@@ -21,9 +21,7 @@ ERRORS = {  # The mistake: what was typed, and the only line.
         "--real=real --fake=file.txt", "file.txt: is a file; write a folder or .zip of images"),
     "floats in [0, 1]": (
         "--real=real --fake=unit.npz", "has numbers from 0 to 1, and images are uint8 from 0 to "
-        "255; save np.uint8(np.round(255 * images))"),
-    "floats in [-1, 1]": (
-        "--real=real --fake=signed.npz", "save np.uint8(np.round(127.5 * (images + 1)))"),
+        "255; save np.uint8(np.round(255 * images)) of those in [0, 1], or np.uint8(np.round("),
     "floats in [0, 1] cast to integers": (
         "--real=real --fake=cast.npz", "no number is above 1, as if images in [0, 1] had been"),
     "channels first": (

@@ -1,12 +1,11 @@
 """The cache of what was computed from real images: its keys, and what happens to damaged files."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from models.metrics.cache import Key, cached, gather_real
+from models.metrics.cache import cached, gather_real
 from models.metrics.comparison import gather
 from models.metrics.extractors.extractor import Extracted
 
@@ -26,7 +25,7 @@ class Means:
     return Extracted(images.mean((1, 2)).astype(np.float32), None)
 
 
-KEY = Key("digest", 20, "8x8", "none", "means")
+KEY = {"data": "digest", "count": 20}
 
 
 class Count:
@@ -45,13 +44,6 @@ def assert_made(arrays: dict[str, np.ndarray]) -> None:
   np.testing.assert_array_equal(arrays["mean"], np.arange(3.0))
   np.testing.assert_array_equal(arrays["scatter"], np.eye(3))
   assert arrays["scatter"].dtype == np.float32
-
-
-def test_arrays_are_computed_once(tmp_path):
-  compute = Count()
-  for _ in range(3):
-    assert_made(cached(tmp_path / "cache", KEY, compute))
-  assert compute.calls == 1
 
 
 class Images:
@@ -89,13 +81,6 @@ def test_features_are_computed_again_when_what_they_depend_on_changes(tmp_path):
         np.testing.assert_array_equal(gathered.features, expected.features)
 
 
-def test_another_key_has_other_arrays(tmp_path):
-  cached(tmp_path, KEY, Count())
-  compute = Count()
-  cached(tmp_path, dataclasses.replace(KEY, count=21), compute)
-  assert compute.calls == 1
-
-
 def spoil_numbers(folder):
   file = folder / "mean.npy"
   content = bytearray(file.read_bytes())
@@ -109,16 +94,7 @@ def spoil_key(folder):
   (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-DAMAGE = {
-    "a bit": spoil_numbers,
-    "an end": lambda folder: (folder / "mean.npy").write_bytes(b"\x93NUMPY"),
-    "a missing file": lambda folder: (folder / "scatter.npy").unlink(),
-    "the key": spoil_key,
-    "an empty folder": lambda folder: [file.unlink() for file in folder.iterdir()],
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("damage", [spoil_numbers, spoil_key])
 def test_a_damaged_cache_is_made_again(damage, tmp_path, caplog):
   cached(tmp_path, KEY, Count())
   (folder,) = tmp_path.iterdir()

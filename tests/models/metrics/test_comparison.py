@@ -8,7 +8,7 @@ from models.metrics.comparison import NEEDS, compare, gather, needs
 from models.metrics.distances.frechet import intra_class_frechet_distance
 from models.metrics.distances.inception_score import inception_score
 from models.metrics.distances.kernel import kernel_distance
-from models.metrics.distances.neighbors import density_coverage, precision_recall
+from models.metrics.distances.neighbors import neighbor_scores
 from models.metrics.extractors.extractor import Extracted
 from replicator.errors import UsageError
 
@@ -56,10 +56,9 @@ def test_every_row_has_the_number_of_its_function(monkeypatch):
   intra = intra_class_frechet_distance(real.features, real.labels, generated.features,
                                        generated.labels)
   assert (rows["Intra-class FID"].value, rows["Intra-class FID"].by_class) == intra
-  scores = (*precision_recall(real.features, generated.features),
-            *density_coverage(real.features, generated.features))
+  improved, prdc = neighbor_scores(real.features, generated.features)
   names = ("Precision", "Recall", "Density", "Coverage")
-  assert tuple(rows[name].value for name in names) == scores
+  assert tuple(rows[name].value for name in names) == (*improved[:2], *prdc[2:])
   assert {row.num_real for row in rows.values()} == {0, 40}
   assert rows["KID"].method == "3 subsets of 20, degree 3"
   assert rows["FID"].resizing == "nothing" and rows["FID"].features == "projected"

@@ -14,7 +14,7 @@ from models.rl.replay.timesteps import CONTINUES
 from replicator import Replicator, UsageError
 from replicator.checkpoints import checkpoint
 from replicator.step.replicated import copies_of
-from tests.models.rl.made_timesteps import give_errors, random_timesteps, timesteps_of
+from tests.models.rl.made_timesteps import random_timesteps, timesteps_of
 
 
 class Learner(tf.Module):
@@ -102,15 +102,6 @@ def test_xla_copies_none_of_the_variables():
   big = {",".join(map(str, v.shape)) for v in replay.variables if v.shape.num_elements() > 100}
   assert "parameter(" in compiled and len(big) >= 5
   assert not copied & big
-
-
-def test_outside_a_step_the_copies_of_all_replicas_change():
-  with Replicator("mirrored", logical_cpus=2).scope():
-    replay = Replay((2,), 1, 1, capacity=9, n_step=1, priority_exponent=0.5)
-  replay.insert(timesteps_of(0, [CONTINUES] * 9))
-  give_errors(replay, [1], [9.0])
-  for copy in copies_of(replay.priorities.levels[0]):
-    np.testing.assert_allclose(copy[0, :3], [1, 3, 1], rtol=1e-6)
 
 
 def test_a_restored_replay_continues_on_other_replicas_as_if_never_interrupted(tmp_path):

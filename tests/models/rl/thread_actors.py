@@ -34,25 +34,26 @@ class ThreadActor:
   def __init__(self, setup):
     setup = pickle.loads(setup)
     self.k, self.seed, self.random_steps = setup.environments.number, setup.seed, setup.random_steps
+    self.steps = setup.steps_per_order
     self.moment, self.orders, self.closed, self.alive = 0, 0, False, True
     self.number = len(ThreadActor.made)
     ThreadActor.made.append(self)
     self._executor = concurrent.futures.ThreadPoolExecutor(1)
     self.started = self._executor.submit(lambda: None)
 
-  def work(self, order):
-    return self._executor.submit(self._work, order)
+  def work(self, weights):
+    return self._executor.submit(self._work, weights)
 
-  def _work(self, order):
+  def _work(self, weights):
     if self.number in ThreadActor.slow:
       assert ThreadActor.slow[self.number].wait(HANG_SECONDS)
       ThreadActor.slow[self.number].clear()
     if self.orders == ThreadActor.dies_after.get(self.number) or not self.alive:
       raise Dead
     self.orders += 1
-    version = pickle.loads(order.weights)[0]
+    version = pickle.loads(weights)[0]
     rows, episodes = [], 0
-    for _ in range(order.steps):
+    for _ in range(self.steps):
       rows += [(s, self._observation(), version, CONTINUES) for s in range(self.k)]
       self.moment += 1
       if self.moment % EPISODE == 0:
@@ -65,7 +66,7 @@ class ThreadActor:
         Timesteps(np.array(stream, np.int32), np.array(observation, np.float32),
                   np.array(action, np.float32).reshape(m, 1), np.zeros(m, np.float32),
                   np.array(flag, np.uint8)),
-        order.steps * self.k, np.array([self._observation()] * self.k, np.float32), episodes,
+        self.steps * self.k, np.array([self._observation()] * self.k, np.float32), episodes,
         np.full([min(episodes, 10)], 3.0), ["the wind blows"] if self.moment < 10 else [])
 
   def _observation(self):

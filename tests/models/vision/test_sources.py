@@ -1,16 +1,15 @@
 """A contract of all sources of images: the same ones in order, drawn or kept, and converted."""
 
-import io
 import json
 import zipfile
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from models.vision import convert, sources
 from models.vision.images.image_source import read
+from models.vision.images.write import png
 from models.vision.sources import (
   TFDS,
   HuggingFace,
@@ -26,12 +25,6 @@ LABELS = np.array([0, 0, 1, 2, 2])
 NAMES = ("bird", "cat", "dog")
 FILES = [f"{NAMES[label]}/{number}.png" for number, label in enumerate(LABELS)]
 ORDER = np.array([4, 0, 0, 3])
-
-
-def png(image):
-  file = io.BytesIO()
-  Image.fromarray(image).save(file, "png")
-  return file.getvalue()
 
 
 def folder(root):
@@ -72,7 +65,7 @@ def folder_of_arrays(root):
 def shards(root):
   (root / "in").mkdir()
   folder(root / "in")
-  convert.convert(open_encoded(str(root / "in"))[0], str(root / "out"), 2)
+  convert.convert(open_encoded(str(root / "in")), str(root / "out"), 2)
   return str(root / "out"), lambda limit: TFRecords(str(root / "out"), 8, memory_limit=limit)
 
 

@@ -9,7 +9,7 @@ from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance
 from models.metrics.distances.inception_score import inception_score
 from models.metrics.distances.kernel import kernel_distance
-from models.metrics.distances.neighbors import density_coverage, precision_recall
+from models.metrics.distances.neighbors import neighbor_scores
 from replicator.errors import UsageError
 
 RANDOM = np.random.default_rng(0)
@@ -17,8 +17,7 @@ GOOD = RANDOM.normal(size=[20, 4]).astype(np.float32)
 NARROW = GOOD[:, :3]
 PAIRS = {
     "kernel": lambda real, generated: kernel_distance(real, generated, 2, 10),
-    "precision": precision_recall,
-    "density": density_coverage,
+    "neighbors": neighbor_scores,
     "frechet": lambda real, generated: frechet_distance(
         FeatureStatistics.of(real, "real"), FeatureStatistics.of(generated, "generated")),
 }
@@ -60,23 +59,11 @@ def test_another_shape(metric):
 @pytest.mark.parametrize("metric, words", [
     (lambda few: kernel_distance(GOOD, few, 2, 10), "4 generated samples, and KID with subset_size "
                                                     "= 10 needs 10"),
-    (lambda few: precision_recall(few, GOOD, 4), "4 real samples, and a 4-th neighbor .*needs 5"),
-    (lambda few: density_coverage(GOOD, few), "4 generated samples, and a 5-th neighbor"),
+    (lambda few: neighbor_scores(few, GOOD), "4 real samples, and a 5-th neighbor .*needs 6"),
+    (lambda few: inception_score(broken(np.nan)), "NaN"),
     (lambda few: inception_score(few, 5), "4 generated samples, and .* of 5 splits needs 5"),
     (lambda few: FeatureStatistics.of(few[:1]).covariance, "covariance of 1 samples"),
 ])
 def test_too_few_samples(metric, words):
   with refused(words):
     metric(GOOD[:4])
-
-
-@pytest.mark.parametrize("call, words", [
-    (lambda: kernel_distance(GOOD, GOOD, 0, 10), "0 subsets of 10"),
-    (lambda: kernel_distance(GOOD, GOOD, 2, 1), "2 subsets of 1"),
-    (lambda: inception_score(GOOD, 0), "0 splits"),
-    (lambda: inception_score(broken(np.nan)), "NaN"),
-    (lambda: precision_recall(GOOD, GOOD, 0), "k is at least 1"),
-])
-def test_settings_without_a_meaning(call, words):
-  with refused(words):
-    call()

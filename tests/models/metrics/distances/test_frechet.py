@@ -60,14 +60,10 @@ def test_a_set_is_at_distance_0_from_itself(count):
 
 
 def test_fewer_samples_than_dimensions_warn_with_both_numbers(warnings):
+  distance(RANDOM.normal(size=[40, 40]), RANDOM.normal(size=[41, 40]))
   distance(RANDOM.normal(size=[30, 40]), RANDOM.normal(size=[1100, 40]))
   [line] = warnings
   assert "30 real and 1,100 generated samples in 40 dimensions" in line and "\n" not in line
-
-
-def test_enough_samples_do_not_warn(warnings):
-  distance(RANDOM.normal(size=[40, 40]), RANDOM.normal(size=[41, 40]))
-  assert not warnings
 
 
 # ---- Within classes -----------------------------------------------------------------------------
@@ -81,13 +77,6 @@ def test_it_is_the_mean_of_the_distances_of_each_class(dimensions):
   expected = {c: distance(real[labels == c], generated[others == c]) for c in (7, 8, 9)}
   assert found.by_class == pytest.approx(expected, rel=1e-10)
   assert found.mean == pytest.approx(np.mean(list(expected.values())), rel=1e-10)
-
-
-def test_it_sees_a_class_without_variety():
-  real = RANDOM.normal(size=[200, 3]) + 10 * (np.arange(200) % 2)[:, None]
-  generated = np.repeat([[0.0], [10.0]], 100, axis=0) + np.zeros([1, 3])
-  found = intra_class_frechet_distance(real, np.arange(200) % 2, generated, np.arange(200) // 100)
-  assert found.mean == pytest.approx(3, abs=0.5)  # All of the variance, which is 1 a dimension.
 
 
 def test_few_samples_of_a_class_warn_once(warnings):

@@ -41,12 +41,6 @@ def test_patches_are_those_of_the_image_and_normalized_by_channel():
   assert channels[:, 1].std() == pytest.approx(1, abs=1e-6)
 
 
-def test_brightness_and_contrast_of_a_channel_do_not_count():
-  brighter = (REAL // 2 + 100).astype(np.uint8)
-  found = sliced_wasserstein_distance(REAL & 254, brighter, seed=1)
-  assert found.mean == pytest.approx(sliced_wasserstein_distance(REAL, REAL, seed=1).mean, rel=0.05)
-
-
 def test_blurred_images_are_far_at_the_fine_scale():
   blurred = scipy.ndimage.gaussian_filter(OTHERS.astype(float), (0, 2, 2, 0)).astype(np.uint8)
   close = sliced_wasserstein_distance(REAL, OTHERS)
@@ -56,17 +50,8 @@ def test_blurred_images_are_far_at_the_fine_scale():
   assert far.by_height[32] > 2 * close.by_height[32]
 
 
-def test_batches_of_images_and_of_directions_are_invisible(monkeypatch):
-  monkeypatch.setattr(sliced_wasserstein, "_DIRECTIONS", 7)
-  split = sliced_wasserstein_distance(REAL, OTHERS, patches=8, directions=64)
-  monkeypatch.setattr(sliced_wasserstein, "_DIRECTIONS", 64)
-  assert split.mean == pytest.approx(
-      sliced_wasserstein_distance(REAL, OTHERS, patches=8, directions=64).mean, rel=1e-6)
-
-
 @pytest.mark.parametrize("shape, words", [
-    ([4, 8, 8, 3], "8 x 8 pixels"), ([4, 66, 66, 1], "66 x 66"), ([4, 32], r"\[4, 32\]"),
-    ([0, 32, 32, 3], r"\[0, 32, 32, 3\]")])
+    ([4, 8, 8, 3], "8 x 8 pixels"), ([4, 66, 66, 1], "66 x 66"), ([4, 32], r"\[4, 32\]")])
 def test_images_that_have_no_scales_are_refused(shape, words):
   with pytest.raises(UsageError, match=words):
     sliced_wasserstein_distance(np.zeros(shape, np.uint8), np.zeros(shape, np.uint8))

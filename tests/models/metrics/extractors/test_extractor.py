@@ -16,8 +16,7 @@ def noise(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("images, message", [
     (np.zeros([2, 8, 8, 3]), "type float64: write uint8 from 0 to 255"),
     (np.zeros([2, 8, 8, 3], np.int32), "type int32"),
-    (noise(2, 8, 8, 1), r"\[2, 8, 8, 1\]: these are gray"),
-    (noise(2, 8, 8, 4), r"\[2, 8, 8, 4\]: write an array"),
+    (noise(2, 8, 8, 1), r"\[2, 8, 8, 1\]: write an array .* of gray ones, np.repeat"),
     (noise(2, 3, 8, 8), r"\[2, 3, 8, 8\]: write an array"),
     (noise(8, 8, 3), r"\[8, 8, 3\]: write an array"),
     (noise(0, 8, 8, 3), r"\[0, 8, 8, 3\]: .*at least one"),

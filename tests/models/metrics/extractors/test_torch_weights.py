@@ -1,4 +1,7 @@
-"""Weights of PyTorch in Keras layers: what is computed, and which files are refused."""
+"""Weights of PyTorch in Keras layers: which are taken, and which are refused.
+
+The tests of the networks compare what is computed with PyTorch's numbers.
+"""
 
 import keras
 import numpy as np
@@ -30,32 +33,6 @@ def network():
 @pytest.fixture
 def tensors(network):
   return random_tensors(shapes(network, norm_of))
-
-
-def correlated(image: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-  """[h, w], [kh, kw] -> [h - kh + 1, w - kw + 1], as PyTorch's convolution."""
-  windows = np.lib.stride_tricks.sliding_window_view(image, kernel.shape)
-  return np.einsum("hwij,ij->hw", windows, kernel)
-
-
-def normalized(x: np.ndarray, tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
-  gain, bias, mean, variance = (tensors[f"{name}_bn.{part}"].astype(np.float64) for part in
-                                ("weight", "bias", "running_mean", "running_var"))
-  return (x - mean) / np.sqrt(variance + 1e-3) * gain + bias
-
-
-def test_outputs_are_those_of_the_layers_in_pytorch(network, tensors):
-  fill(network, tensors, norm_of, "file")
-  image = np.random.default_rng(0).normal(size=[5, 5, 3])
-  kernels = tensors["conv.weight"].astype(np.float64)
-  x = np.stack([sum(correlated(image[..., i], kernel[i]) for i in range(3))
-                for kernel in kernels], -1)
-  x = normalized(x, tensors, "conv")
-  kernels = tensors["depthwise.weight"].astype(np.float64)
-  x = np.stack([correlated(x[..., i], kernels[i, 0]) for i in range(4)], -1)
-  x = normalized(x, tensors, "depthwise")
-  y = tensors["fc.weight"].astype(np.float64) @ x.reshape(-1) + tensors["fc.bias"]
-  np.testing.assert_allclose(network(image[None].astype(np.float32))[0], y, rtol=1e-5)
 
 
 def test_any_strides_and_float_types_are_taken(network, tensors):

@@ -45,14 +45,6 @@ def test_there_are_never_fewer_steps_than_due_and_never_many_more():
   assert int(learner.pool.episodes) == sum((rows.flag == END).sum() for rows in learner.rows)
 
 
-def test_every_stream_has_the_timesteps_of_its_environment_in_the_order_of_time():
-  learner = Learner(max_policy_age=3 * STRIDE)
-  learner.collect_until_streams_have(100, step=0)
-  for number in range(4):
-    (life,) = moments(learner.stream(number))
-    assert life == list(range(len(life)))
-
-
 def test_actors_act_while_the_learner_trains():
   learner = Learner()
   learner.collect(until(0), 0)

@@ -113,8 +113,7 @@ def test_some_environments_can_be_reset_or_stepped_without_the_others(scripted):
 
 
 @pytest.mark.parametrize("failure, words", [
-    ((np.nan, 0.0), "its observation is not finite"), ((1e300, 0.0), "its observation is not"),
-    ((0.0, np.nan), "its reward is nan"), ((0.0, 1e300), "its reward is 1e+300"),
+    ((1e300, 0.0), "its observation is not finite"), ((0.0, 1e300), "its reward is 1e+300"),
     (ValueError("on\nfire"), "ValueError: on fire"), (KeyError(), "KeyError"),
     (OSError("of the environment"), "OSError: of the environment"),
 ])
@@ -168,8 +167,8 @@ def test_the_setting_of_opengl_holds_only_inside(monkeypatch):
   for before in ("egl", None):
     monkeypatch.setenv("MUJOCO_GL", before) if before else monkeypatch.delenv("MUJOCO_GL")
     with rendering.opengl("disable"):
-      assert rendering.os.environ["MUJOCO_GL"] == "disable"
-    assert rendering.os.environ.get("MUJOCO_GL") == before
+      assert os.environ["MUJOCO_GL"] == "disable"
+    assert os.environ.get("MUJOCO_GL") == before
 
 
 @pytest.mark.slow

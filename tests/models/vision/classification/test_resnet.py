@@ -25,12 +25,6 @@ def parameters(network: keras.Model) -> int:
   return sum(int(np.prod(v.shape)) for v in network.trainable_variables)
 
 
-def test_the_goldens_name_their_source():
-  assert "resnet_parity" in GOLDENS["source"]["command"]
-  assert {"torch", "torchvision", "numpy"} <= set(GOLDENS["source"])
-  assert set(GOLDENS["networks"]) == {f"resnet{depth}" for depth in resnet_parity.DEPTHS}
-
-
 @pytest.mark.parametrize("depth, count", [
     (50, 25_557_032),
     pytest.param(18, 11_689_512, marks=pytest.mark.slow),
@@ -78,19 +72,6 @@ def test_gradients_of_a_projected_shortcut_of_few_channels_are_those_in_float64(
         loss = tf.reduce_sum(unit(x) ** 3)
       gradients[precision] = tape.gradient(loss, unit.conv.kernel.value)
   np.testing.assert_allclose(gradients["float32"], gradients["float64"], rtol=1e-3)
-
-
-def test_a_convolution_with_a_stride_pads_both_sides_alike():
-  keras.config.set_floatx("float64")
-  keras.config.set_dtype_policy("float64")
-  unit = ConvNorm(1, 3, stride=2)
-  unit.build((None, None, None, 1))
-  unit.conv.kernel.assign(np.arange(9.0).reshape([3, 3, 1, 1]))
-  x = np.random.default_rng(0).normal(size=[1, 6, 6, 1])
-  padded = np.pad(x[0, :, :, 0], 1)
-  expected = [[np.sum(padded[i:i + 3, j:j + 3] * np.arange(9.0).reshape([3, 3]))
-               for j in (0, 2, 4)] for i in (0, 2, 4)]
-  np.testing.assert_allclose(unit(tf.constant(x))[0, :, :, 0], expected / np.sqrt(1 + 1e-5))
 
 
 def test_blocks_begin_as_the_identity_and_kernels_with_the_variance_2_over_fan_out():

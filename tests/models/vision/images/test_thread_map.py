@@ -1,4 +1,4 @@
-"""Functions of one example for those of a batch: the same results, in order, on several threads."""
+"""Functions of one example for those of a batch: the same results, in order."""
 
 import threading
 
@@ -17,23 +17,6 @@ def test_results_are_those_of_one_call_for_each_example():
   np.testing.assert_array_equal(sums, 3 * NUMBERS)
   assert sums.dtype == np.int32
   np.testing.assert_array_equal(in_threads(np.square)(NUMBERS), NUMBERS ** 2)
-
-
-def test_one_example_stays_one():
-  filled, total = in_threads(lambda index: (np.full([2], index), index + 1))(np.array(3))
-  assert filled.tolist() == [3, 3] and total == 4
-
-
-def test_several_threads_share_the_examples(monkeypatch):
-  monkeypatch.setattr("os.cpu_count", lambda: 2)
-  both = threading.Barrier(2, timeout=60)
-
-  def draw(index):
-    if index < 2:
-      both.wait()  # For the thread that has the other one.
-    return index
-
-  np.testing.assert_array_equal(in_threads(draw)(NUMBERS), NUMBERS)
 
 
 def test_the_error_of_the_first_example_is_raised():

@@ -62,18 +62,3 @@ def test_what_fails_midway_leaves_nothing(write, tmp_path):
   with pytest.raises(RuntimeError):
     write(tmp_path / "out", failing())
   assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("write", [write.write_folder, write.write_zip])
-def test_nothing_is_overwritten(write, tmp_path):
-  def meanwhile():
-    yield IMAGES, None
-    (tmp_path / "out").write_text("of another process")
-
-  (tmp_path / "before").mkdir()
-  with pytest.raises(FileExistsError):
-    write(tmp_path / "before", [(IMAGES, None)])
-  with pytest.raises(FileExistsError):
-    write(tmp_path / "out", meanwhile())
-  assert (tmp_path / "out").read_text() == "of another process"
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "out"]
