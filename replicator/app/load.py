@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import random
-import tempfile
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -24,7 +23,7 @@ from replicator.configuration.gin_internals import current_bindings, registry, u
 from replicator.configuration.statements import CONSTANT
 from replicator.errors import UsageError
 from replicator.step import context
-from replicator.training.observer import Observer, Training, observed_by
+from replicator.training.observer import Observer, Training, run_until_prepared
 
 # One replica on whatever this machine has, and nothing that lasts longer than the load.
 _HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
@@ -97,11 +96,8 @@ def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = N
 def _restored(main: Callable[[str], None], folder: pathlib.Path,
               step: int | Literal["best"] | None) -> tuple[Any, int]:
   builder = _Builder()
-  with (missing_values_reported(), observed_by(builder),
-        tempfile.TemporaryDirectory(prefix="replicator-") as scratch):
-    main(scratch)
-  if builder.step is None:
-    raise UsageError(f"{folder}: its program did not call replicator.train")
+  with missing_values_reported():
+    run_until_prepared(main, builder)
   return builder.step, Checkpoints(folder / "checkpoints", builder.step).restore_step(step)
 
 

@@ -12,14 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gin
 
 from replicator.errors import UsageError
-
-if TYPE_CHECKING:
-  from replicator.training.observer import Observer
 
 
 def load(experiment: str) -> Callable[[str], None]:
@@ -65,18 +62,6 @@ def configure(files: Sequence[str], params: Sequence[str], steps: int, *bindings
   config.parse(files, params)
   total = [] if bound("train.steps", None) else [f"train.steps = {steps}"]
   config.parse(files, [*params, *total, *bindings])
-
-
-def run_until_prepared(main: Callable[[str], None], observer: "Observer") -> None:
-  """Runs an experiment, already configured, for an observer that stops it when it is prepared.
-
-  The experiment is not evaluated, and leaves nothing on the disk. Raises a UsageError if it does
-  not call `replicator.train`, and what it raises.
-  """
-  from replicator.training.observer import observed_by  # It loads TensorFlow.
-  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(observer):
-    main(workdir)
-    raise UsageError("the experiment did not call replicator.train, so there is no step to examine")
 
 
 def recorded_by(words: Sequence[str], workers: int = 1) -> Any:

@@ -18,13 +18,12 @@ import tensorflow as tf
 from replicator.collectives import collectives
 from replicator.configuration.gin_internals import operative_config
 from replicator.doctor import inspection
-from replicator.doctor.experiment import run_until_prepared
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
 from replicator.step.variables import variables_of
 from replicator.training.inputs import stream
-from replicator.training.observer import Observer, Training
+from replicator.training.observer import Observer, Training, run_until_prepared
 from replicator.training.scalars import checked_scalars
 
 Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the kinds are those below.

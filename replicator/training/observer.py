@@ -7,12 +7,14 @@ the program instead: `with observed_by(observer): main(workdir)`.
 import contextlib
 import dataclasses
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import keras
 
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.errors import UsageError
 from replicator.step.variables import held_by
 from replicator.strategies.replicator import Replicator
 from replicator.training.chief import Evaluation
@@ -91,6 +93,17 @@ def observed_by(observer: Observer) -> Iterator[None]:
       yield
   finally:
     _observer = previous
+
+
+def run_until_prepared(main: Callable[[str], None], observer: Observer) -> None:
+  """Runs a program, already configured, for an observer that stops it when it is prepared.
+
+  Nothing is trained or evaluated, and nothing is left on the disk. Raises a UsageError if the
+  program does not call `replicator.train`, and what it raises.
+  """
+  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(observer):
+    main(workdir)
+    raise UsageError("the program did not call replicator.train, so there is no step")
 
 
 def current() -> Observer:

@@ -163,6 +163,7 @@ def test_it_can_be_compared_reported_and_run_again(run):
   found = compare.read([str(run), str(run.parent / "today")])
   table = compare.configuration(found)
   assert table["SNGANGenerator.width"] == ["0.125", "0.5"] and "Generator.width" not in table
+  assert "LOGAN.generator" not in table  # Both refer to @SNGANGenerator.
   # Beside a configuration without the new name, the old one may be that of a user's class.
   old = (run / "config.gin").read_text()
   assert "Generator.width" in differences(old, "")

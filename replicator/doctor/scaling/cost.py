@@ -14,13 +14,13 @@ quiet.import_tensorflow()
 import keras
 
 from replicator.app import config
-from replicator.doctor.experiment import bound, configure, run_until_prepared
+from replicator.doctor.experiment import bound, configure
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.step.context import Transfer
 from replicator.strategies import strategy
 from replicator.training.inputs import stream
-from replicator.training.observer import Observer, Training
+from replicator.training.observer import Observer, Training, run_until_prepared
 from replicator.training.training_function import TrainingFunction
 
 _WARM_UP = 3  # Calls that are not timed: they trace, compile, and fill memory and caches.

@@ -144,6 +144,13 @@ def test_a_mistake_is_reported_with_file_and_line():
         assert alone.startswith("--gin_param: ") and message.split("; ")[0] in alone, name
 
 
+def test_an_imported_module_that_is_no_python_is_an_error(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  write("no_python.py", "x = = 1\n")
+  assert error([write("a.gin", "\nimport no_python\n")]) == (
+      "a.gin:2: invalid syntax (no_python.py, line 1)")
+
+
 def test_an_ambiguous_name_is_an_error():
   @gin.configurable("planted", module="another.module")
   def planted_too(rate: float = 0.1) -> float:

@@ -17,9 +17,10 @@ from replicator.app import config
 from replicator.app.load import load_numbered
 from replicator.app.program import main_of_run
 from replicator.step import context
+from replicator.workdir import charts
 from replicator.workdir.lock import owned
 from tests.programs.logs import rows
-from tests.replicator.app.trained_runs import PROGRAM, facts_for, trained
+from tests.replicator.app import counting_program
 
 pytestmark = pytest.mark.usefixtures("restored")
 
@@ -30,36 +31,54 @@ def without_configuration():
   gin.clear_config()
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("program")
-  file = folder / "counting_program.py"
-  file.write_text(PROGRAM)
-  yield file
-  sys.modules.pop(file.stem, None)
-  sys.path.remove(str(folder))
+BASE = ["train.steps = 4", "train.checkpoint_every = 1", "train.log_every = 1",
+        "train.global_batch_size = 2", "Checkpoints.keep_last = 3"]
 
 
-@pytest.fixture(scope="module")
-def run(program, tmp_path_factory):
+def facts_for(file: pathlib.Path) -> dict:
+  """The facts of `run.json` on a program that was started as a file."""
+  return {"program": [file.name], "program_file": str(file), "argv": [],
+          "working_directory": str(file.parent)}
+
+
+def trained(folder: pathlib.Path, *bindings: str) -> pathlib.Path:
+  """A run of the program, trained here; `run.json` says what a process of its own would."""
   gin.clear_config()
-  return trained(program, tmp_path_factory.mktemp("run"), "scaled.factor = 3.0", "train.seed = 5",
+  config.parse([], [*BASE, *bindings])
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
+    counting_program.counting(str(folder))
+  facts = facts_for(pathlib.Path(counting_program.__file__))
+  change_facts(folder, **{**facts, "program": ["-m", counting_program.__name__]})
+  gin.clear_config()
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")
+  return folder
+
+
+def change_facts(run: pathlib.Path, **changes) -> None:
+  facts = json.loads((run / "run.json").read_text())
+  (run / "run.json").write_text(json.dumps({**facts, **changes}))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  return trained(tmp_path_factory.mktemp("run"), "scaled.factor = 3.0", "train.seed = 5",
                  "Checkpoints.keep_best = 'count'", "Checkpoints.best_is = 'min'")
 
 
 @pytest.fixture(scope="module")
-def spanning(program, tmp_path_factory):
+def spanning(tmp_path_factory):
   """A run of two replicas of two devices each, with another size."""
-  gin.clear_config()
-  return trained(program, tmp_path_factory.mktemp("spanning"), "Replicator.strategy = 'mirrored'",
+  return trained(tmp_path_factory.mktemp("spanning"), "Replicator.strategy = 'mirrored'",
                  "Replicator.logical_cpus = 4", "Replicator.devices_per_replica = 2",
-                 "Counter.device = 1", "Counter.size = 5", "scaled.factor = 3.0", "train.seed = 6")
+                 "CountingStep.device = 1", "CountingStep.size = 5", "scaled.factor = 3.0",
+                 "train.seed = 6")
 
 
 @pytest.fixture(scope="module")
-def double(program, tmp_path_factory):
-  gin.clear_config()
-  return trained(program, tmp_path_factory.mktemp("double"), "scaled.factor = 3.0",
+def double(tmp_path_factory):
+  return trained(tmp_path_factory.mktemp("double"), "scaled.factor = 3.0",
                  "train.precision = 'float64'")
 
 
@@ -79,9 +98,9 @@ def test_the_step_has_the_values_of_a_checkpoint(step, number, run):
   assert loaded.count.numpy().tolist() == [number, number]
 
 
-def test_its_class_is_the_one_that_an_import_gives(run, program):
+def test_its_class_is_the_one_that_an_import_gives(run):
   first, second = replicator.load(str(run)), replicator.load(run)
-  assert type(first) is type(second) is sys.modules[program.stem].Counter
+  assert type(first) is type(second) is counting_program.CountingStep
   assert first is not second
 
 
@@ -93,14 +112,14 @@ def test_a_run_of_replicas_that_span_devices_loads_on_one(spanning):
   assert step.apply(1.0) == 3.0
 
 
-def test_bindings_override_those_of_the_run(program, copied, tmp_path):
+def test_bindings_override_those_of_the_run(copied, tmp_path):
   with (copied / "config.gin").open("a") as file:
-    file.write(f"\nmain.needs = '{tmp_path / 'moved'}'\n")
+    file.write(f"\ncounting.needs = '{tmp_path / 'moved'}'\n")
   text = (copied / "config.gin").read_text()
-  (copied / "config.gin").write_text(text.replace("main.needs = ''\n", "", 1))
+  (copied / "config.gin").write_text(text.replace("counting.needs = ''\n", "", 1))
   with pytest.raises(FileNotFoundError):
     replicator.load(copied)
-  assert replicator.load(copied, bindings=["main.needs = ''"]).count[0] == 4
+  assert replicator.load(copied, bindings=["counting.needs = ''"]).count[0] == 4
 
 
 def test_its_trackers_are_not_made(copied):
@@ -176,13 +195,13 @@ def test_the_precision_is_that_of_the_run(double):
 
 
 def test_a_configuration_that_was_there_stays(run):
-  config.parse([], ["scaled.factor = 3.0", "Counter.size = 7"])
+  config.parse([], ["scaled.factor = 3.0", "CountingStep.size = 7"])
   replicator.random.set_seed(11)
   numbers, state = np.random.get_state()[1].copy(), python_random.getstate()
   draw = replicator.random.uniform("a", [1]).numpy()
   step = replicator.load(run)
   assert step.count.shape == [2]
-  assert gin.query_parameter("Counter.size") == 7 and gin.config_is_locked()
+  assert gin.query_parameter("CountingStep.size") == 7 and gin.config_is_locked()
   assert context.run.seed == 11
   assert replicator.random.uniform("a", [1]).numpy() != draw  # The stream continues.
   assert (np.random.get_state()[1] == numbers).all() and python_random.getstate() == state
@@ -226,11 +245,6 @@ def test_a_step_in_training_may_load_another(run, tmp_path, without_curves):
 # ---- What is refused ----------------------------------------------------------------------------
 
 
-def change_facts(run: pathlib.Path, **changes) -> None:
-  facts = json.loads((run / "run.json").read_text())
-  (run / "run.json").write_text(json.dumps({**facts, **changes}))
-
-
 def corrupt(run: pathlib.Path, step: int) -> None:
   path = next((run / "checkpoints" / f"step-{step:08d}").glob("variables.data*"))
   path.write_bytes(bytes(path.stat().st_size))
@@ -239,13 +253,14 @@ def corrupt(run: pathlib.Path, step: int) -> None:
 DAMAGES = {  # `test_rerun` has the other damages of `run.json` and `config.gin`.
     "a torn run.json": (lambda run: (run / "run.json").write_text('{"pro'), {},
                         "run.json: .*corrupt.*build its step by hand"),
-    "a program that is gone": (lambda run: change_facts(run, program_file="/gone/step.py"), {},
+    "a program that is gone": (lambda run: change_facts(
+        run, **facts_for(pathlib.Path("/gone/step.py"))), {},
                                "/gone/step.py, cannot be imported: the file is missing"),
     "a module that is gone": (lambda run: change_facts(run, program=["-m", "gone.step"]), {},
                               "gone.step, cannot be imported: No module named 'gone'"),
     "another name in the code": (
-        lambda run: (run / "config.gin").write_text("Conuter.size = 2\n"), {},
-        r"config.gin:1: nothing configurable is called 'Conuter'. Did you mean 'Counter'"),
+        lambda run: (run / "config.gin").write_text("CountingStpe.size = 2\n"), {},
+        r"config.gin:1: nothing configurable is called 'CountingStpe'. Did you mean 'CountingS"),
     "no checkpoint": (lambda run: shutil.rmtree(run / "checkpoints"), {}, "holds no checkpoint"),
     "a step that is not there": (lambda run: None, {"step": 7},
                                  "has no checkpoint of step 7; write one of the steps 1, 2, 3, 4"),
@@ -258,7 +273,7 @@ DAMAGES = {  # `test_rerun` has the other damages of `run.json` and `config.gin`
     "a best one by another scalar": (
         lambda run: None, {"step": "best", "bindings": ["Checkpoints.keep_best = 'eval/fid'"]},
         "none was saved at a step that logged 'eval/fid'; write one of the steps"),
-    "another shape": (lambda run: None, {"bindings": ["Counter.size = 3"]},
+    "another shape": (lambda run: None, {"bindings": ["CountingStep.size = 3"]},
                       r"'count' was float32 \[2\] and is float32 \[3\]; the code has changed"),
 }
 
