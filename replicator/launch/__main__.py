@@ -17,7 +17,6 @@ is not 0, or 128 + n for a process that signal n ended; 2 for a bad command line
 or SIGTERM, which is passed on, made the processes save and end. A second signal ends the rest.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -29,18 +28,10 @@ from replicator.launch.supervisor import launch
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  def run(words: list[str]) -> int:
-    flags = parse(words)
-    return launch(flags.command, flags.workers, flags.ps, flags.max_restarts)
-  return status_of(run, argv, describe=None, prefix="launch")
+  return status_of(_launch, argv, describe=None, prefix="launch")
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-  """The flags, and everything after `--` as `command`.
-
-  Raises:
-    UsageError: an option is unknown, a number is out of range, or the command is missing.
-  """
+def _launch(words: list[str]) -> int:
   parser = Parser(prog="python -m replicator.launch",
                   usage="%(prog)s --workers=N [--ps=P] [--max_restarts=R] -- COMMAND ...",
                   description="Starts all processes of a cluster on this machine.")
@@ -51,11 +42,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--max_restarts", type=int, default=0,
                       help="how often to start everything again, from the last checkpoint")
   parser.add_argument("command", nargs="+", help="the command, as typed in a shell")
-  flags = parser.parse_args(argv)
+  flags = parser.parse_args(words)
   for name, least in (("workers", 1), ("ps", 0), ("max_restarts", 0)):
     if getattr(flags, name) < least:
       raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {least}")
-  return flags
+  return launch(flags.command, flags.workers, flags.ps, flags.max_restarts)
 
 
 if __name__ == "__main__":

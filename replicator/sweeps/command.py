@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from replicator.console import command
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, UsageError
-from replicator.sweeps import page, results, sweep_file, trials
+from replicator.sweeps import page, results, sweep_file
 from replicator.sweeps.progress import summary
 from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep
-from replicator.sweeps.trials import FAILED
+from replicator.sweeps.trials import FAILED, WAITING
 from replicator.workdir import lock
 
 RUNNERS = {"local": local.run, "slurm": slurm.run, "ray": ray_tasks.run}
@@ -74,11 +74,10 @@ def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
   yield (f"{sweep.folder}: {search.count} trials of {file.experiment}; the best has the "
          f"{file.best()} {file.metric}")
   for number, trial in enumerate(search.trials.values(), 1):
-    record = sweep.results[trial.id].record if trial.id in sweep.results else None
-    if not record or record.status == trials.WAITING:
-      status = "to run"
-    else:
-      status = record.status + ", to resume" * (not record.is_ended(retry_failed))
+    record = sweep.results[trial.id].record if trial.id in sweep.results else trial
+    status = "to run" if record.status == WAITING else record.status
+    if record.status != WAITING and not record.is_ended(retry_failed):
+      status += ", to resume"
     yield f"\n{number}. {trial.id}: {status}\n   {trial.command}"
   left = search.count - len(search.trials)
   if left and (example := search.proposed()):

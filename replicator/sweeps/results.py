@@ -27,7 +27,6 @@ class TrialResult:
   is_current: bool = True  # Whether the trial is still in the sweep file.
   series: Sequence[tuple[int, float]] = ()  # The values of the metric, `[(step, value)]`.
   step: int | None = None  # The last step that was logged; None before the first.
-  names: Sequence[str] = ()  # The names of all metrics that were logged.
   _seen: tuple[int, int] | None = None  # The time and size of `metrics.jsonl` when it was read.
 
   def read(self, folder: pathlib.Path) -> None:
@@ -43,7 +42,6 @@ class TrialResult:
       self.series = [(row["step"], float(row[self.file.metric])) for row in rows
                      if isinstance(row.get(self.file.metric), int | float)]
       self.step = rows[-1]["step"] if rows else None
-      self.names = sorted({name for row in rows for name in row} - {"step", "seconds"})
 
   def finite(self) -> dict[int, float]:
     """The finite values of the metric, `{step: value}`."""

@@ -15,6 +15,7 @@ from replicator.sweeps.results import TrialResult, ranked, write_csv
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trial_process import AT_ONCE, STOP
 from replicator.sweeps.trials import DONE, RUNNING, STOPPED, WAITING
+from replicator.workdir import reader
 
 POLL_SECONDS = 1.0     # Between two looks at the running trials.
 _WRITE_SECONDS = 30.0  # At least this long between two times that the page is written.
@@ -130,9 +131,10 @@ class Sweep:
       self.search.ended(result)
     self._status.note(progress.ended(result))
     if result.record.status == DONE and not result.series:
+      names = sorted(reader.read(trials.folder_of(self.folder, trial_id)).series())
       raise UsageError(f"sweep.metric = '{self.file.metric}': the trials do not log it."
-                       f"{nearest(self.file.metric, result.names)} They log: "
-                       f"{', '.join(result.names) or 'nothing'}")
+                       f"{nearest(self.file.metric, names)} They log: "
+                       f"{', '.join(names) or 'nothing'}")
 
   # ---- Looking ----------------------------------------------------------------------------------
 

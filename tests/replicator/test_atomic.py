@@ -27,27 +27,27 @@ def publish(folder: pathlib.Path, value: str) -> None:
   atomic.publish(folder, write, {"value": value})
 
 
-def is_killed(monkeypatch, moment: int, action: Callable[..., None], *arguments) -> bool:
-  """Whether an action comes to its change number `moment`, and is stopped before it."""
-  left = moment
+def is_stopped(monkeypatch, moment: int, error: BaseException, action: Callable[..., None],
+               *arguments) -> bool:
+  """Whether an action comes to its change number `moment`, which raises the error."""
+  numbers = itertools.count(1)
 
-  def killing(change: Callable) -> Callable:
+  def failing(change: Callable) -> Callable:
     def instead(*arguments, **options):
-      nonlocal left
-      left -= 1
-      if left <= 0:
-        raise Killed
+      number = next(numbers)
+      if number == moment or (number > moment and isinstance(error, Killed)):
+        raise error
       return change(*arguments, **options)
     return instead
 
   with monkeypatch.context() as patched:
     for owner, name in CHANGES:
-      patched.setattr(owner, name, killing(getattr(owner, name)))
+      patched.setattr(owner, name, failing(getattr(owner, name)))
     try:
       action(*arguments)
-    except Killed:
-      return True
-  return False
+    except (Killed, OSError) as raised:
+      assert raised is error
+  return next(numbers) > moment
 
 
 def found(parent: pathlib.Path) -> dict[str, str]:
@@ -67,7 +67,7 @@ def interrupted(tmp_path: pathlib.Path, monkeypatch, action: Callable[..., None]
   """The files after a kill at each moment of an action on "the same"; the last is unharmed."""
   for moment in range(1, 40):
     parent = two_folders(tmp_path / str(moment))
-    killed = is_killed(monkeypatch, moment, action, parent / "the same", *arguments)
+    killed = is_stopped(monkeypatch, moment, Killed(), action, parent / "the same", *arguments)
     yield parent
     if not killed:
       return
@@ -144,7 +144,7 @@ def test_a_kill_of_the_repair_loses_nothing(tmp_path, monkeypatch):
     expected = found(pathlib.Path(shutil.copytree(parent, f"{parent}-repaired")))
     for moment in range(1, 20):
       copy = pathlib.Path(shutil.copytree(parent, f"{parent}-{moment}"))
-      killed = is_killed(monkeypatch, moment, atomic.clean, copy)
+      killed = is_stopped(monkeypatch, moment, Killed(), atomic.clean, copy)
       assert found(copy) == expected
       if not killed:
         break
@@ -181,29 +181,15 @@ def test_a_reader_finds_a_folder_that_was_set_aside_until_the_new_one_is_there(t
   assert atomic.published(parent) == places
 
 
-@pytest.mark.parametrize("failing", [change for change in CHANGES if change[1] != "mkdir"],
-                         ids=lambda change: change[1])
-def test_an_error_at_any_moment_leaves_a_whole_folder(failing, tmp_path, monkeypatch):
-  works = getattr(*failing)
-  for moment in range(1, 20):
+def test_an_error_at_any_moment_leaves_a_whole_folder(tmp_path, monkeypatch):
+  for moment in range(1, 40):
     folder = two_folders(tmp_path / str(moment)) / "the same"
-    calls = itertools.count(1)
-
-    def fail(*arguments, calls=calls, moment=moment, **options):
-      if next(calls) == moment:
-        raise OSError("disk fault")
-      return works(*arguments, **options)
-
-    with monkeypatch.context() as patched:
-      patched.setattr(*failing, fail)
-      try:
-        publish(folder, "new")
-        break
-      except OSError as error:
-        assert str(error) == "disk fault"
+    failed = is_stopped(monkeypatch, moment, OSError("disk fault"), publish, folder, "new")
     assert atomic.check(folder)["value"] in ("old", "new")  # Without any repair.
     assert set(found(folder.parent)) == {"earlier", "the same"}
-  assert moment > 1
+    if not failed:
+      break
+  assert moment > 8 and not failed
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

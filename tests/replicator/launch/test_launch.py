@@ -100,7 +100,6 @@ def test_a_file_that_cannot_run_is_one_line_of_error(tmp_path):
     launch.launch([str(broken)], workers=2)
 
 
-def test_everything_after_the_dashes_is_the_command():
-  flags = __main__.parse(["--workers=2", "--", "sh", "--", "--ps=3"])
-  assert (flags.workers, flags.ps, flags.max_restarts) == (2, 0, 0)
-  assert flags.command == ["sh", "--", "--ps=3"]
+def test_everything_after_the_dashes_is_the_command(capfd):
+  assert __main__.main(["--workers=1", "--", "printf", "%s ", "--", "--ps=3"]) == 0
+  assert capfd.readouterr().out == "[worker 0] -- --ps=3\n"
