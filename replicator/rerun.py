@@ -121,11 +121,7 @@ def make_environment(facts: Mapping[str, Any]) -> dict[str, str]:
   """The variables of this process, but for those that may change numbers: they are the run's."""
   replaced = {*provenance.environment(os.environ), *([] if _cluster(facts) else ["TF_CONFIG"])}
   kept = {name: value for name, value in os.environ.items() if name not in replaced}
-  return {**kept, **provenance.environment(_variables(facts))}
-
-
-def _variables(facts: Mapping[str, Any]) -> dict[str, str]:
-  return {name: str(value) for name, value in facts.get("environment", {}).items()}
+  return {**kept, **provenance.environment(facts.get("environment", {}))}
 
 
 def _shown(words: Sequence[str], folder: str, variables: Mapping[str, str]) -> str:
@@ -166,7 +162,7 @@ def differences(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.
   hosts = {address.rpartition(":")[0] for tasks in _cluster(then).values() for address in tasks}
   if len(hosts) > 1:
     lines.append(f"processes: ran on the hosts {', '.join(sorted(hosts))}")
-  variables = _variables(then)
+  variables = then.get("environment", {})
   if unknown := sorted(variables.keys() - provenance.environment(variables).keys()):
     lines.append(f"environment: {', '.join(unknown)} of run.json is not taken over")
   for entry in then.get("resumed", []):

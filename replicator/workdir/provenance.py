@@ -41,7 +41,8 @@ class Code:
 
 def of_this_process() -> dict[str, Any]:
   """The facts of `run.json` that any program has. They are JSON-able."""
-  file = program_file()
+  file = getattr(sys.modules["__main__"], "__file__", None)
+  file = file and os.path.abspath(file)
   code, engine = code_of_program(file), code_of(__file__).commit
   return {
       "experiment": experiment(),
@@ -58,12 +59,6 @@ def of_this_process() -> dict[str, Any]:
       "versions": versions(),
       "machine": machine(),
   }
-
-
-def program_file() -> str | None:
-  """The absolute path of the running program."""
-  file = getattr(sys.modules["__main__"], "__file__", None)
-  return file and os.path.abspath(file)
 
 
 def code_of_program(file: str | None) -> Code:

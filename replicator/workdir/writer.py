@@ -122,7 +122,8 @@ class WorkdirWriter:
     resumed = earlier.pop("resumed", [])
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     now = {**provenance.of_this_process(), **facts}
-    now["git_diff"] = self._keep_diff(len(resumed) + 1 if first_step else 0) or now["git_diff"]
+    diff = provenance.code_of_program(now["program_file"]).diff
+    now["git_diff"] = self._keep(diff, len(resumed) + 1 if first_step else 0) or now["git_diff"]
     now["machine"]["devices"] = [d.name for d in tf.config.list_logical_devices()]
     if not earlier:
       return {"started": started, **now, "resumed": []}
@@ -131,12 +132,11 @@ class WorkdirWriter:
     notes = earlier if first_step else {"started": started}
     return {**notes, **now, "resumed": resumed}
 
-  def _keep_diff(self, resumed: int) -> str | None:
+  def _keep(self, diff: bytes, resumed: int) -> str | None:
     """Writes the uncommitted changes of the code, if any; returns the name of the file.
 
     The `resumed`-th start keeps other changes of an earlier one.
     """
-    diff = provenance.code_of_program(provenance.program_file()).diff
     if not diff:
       return None
     path = self.workdir / provenance.DIFF
