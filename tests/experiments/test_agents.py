@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from experiments import d4pg, sac
 from models.rl.environments.environments import Environments
-from replicator import UsageError
+from models.rl.replay.replay import Transitions
+from replicator import Replicator, UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
+from replicator.step import context
 from tests.programs import logs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -95,6 +97,25 @@ def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one
   train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
   plainly = [binding for binding in more if binding not in XLA]
   assert_same_training(tmp_path, one_device(agent, *FLOAT64, *plainly))
+
+
+@pytest.mark.parametrize("kind, critics", [(d4pg.D4PG, "critic"), (sac.SAC, "critics")])
+def test_transitions_teach_the_critics_by_their_weights(kind, critics, monkeypatch):
+  config.parse([str(ROOT / "configs" / f"{kind.__name__.lower()}_pendulum.gin")], SMALL)
+  agent = kind(Environments())
+  draw = np.random.default_rng(0).normal
+  rows = [draw(size=shape).astype(np.float32)
+          for shape in ([16, 3], [16, 1], [16], [16], [16, 3], [16])]
+  monkeypatch.setattr(agent.replay, "update_priorities", lambda *args: None)
+  monkeypatch.setattr(context.run, "global_batch_size", 16)
+  owned = agent.optimizers[critics].variables_updated
+  for weight in (0.0, 1.0):
+    batch = Transitions(*map(tf.constant, rows[:-1]), weight * tf.ones([16]), None)
+    monkeypatch.setattr(agent.replay, "sample", lambda n, batch=batch: batch)
+    before = [v.numpy() for v in owned]
+    logged = Replicator().run(agent)[0]
+    assert any((v.numpy() != old).any() for v, old in zip(owned, before, strict=True)) == weight
+    assert (float(logged[critics]) != 0.0) == weight
 
 
 @pytest.mark.slow

@@ -90,5 +90,6 @@ def assert_same_training(workdir: pathlib.Path, reference: pathlib.Path) -> None
   np.testing.assert_allclose(logged(workdir), expected, rtol=1e-9)
   found = variables(workdir)
   assert {"generator", "discriminator", "optimizers"} <= {path.split("/")[0] for path in found}
-  for name, value in variables(reference).items():
-    np.testing.assert_allclose(found[name], value, rtol=1e-7, atol=1e-8, err_msg=name)
+  for name, value in variables(reference).items():  # Some have a value for each replica.
+    np.testing.assert_allclose(found[name], np.broadcast_to(value, found[name].shape), rtol=1e-7,
+                               atol=1e-8, err_msg=name)

@@ -40,6 +40,7 @@ def test_what_has_moved_is_found_under_its_new_name_only():
   assert [old for old, new in moved.MODULES.items()
           if files[old].exists() or not importlib.util.find_spec(new)] == []
   assert [new for new in moved.NAMES.values() if not exists(new)] == []
+  assert moved.new_name("sngan.Generator") and not moved.new_name("n.Generator")
 
 
 @pytest.mark.parametrize("statement, line", [

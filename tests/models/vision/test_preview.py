@@ -52,7 +52,8 @@ def photos(tmp_path):
     picture(0).save(tmp_path / f"{copy}.png")
   picture(7).save(root / "dog" / "first.png")
   picture(8, 96, 64).save(root / "dog" / "large.jpg", quality=60)
-  (root / "dog" / "torn.png").write_bytes((root / "cat" / "1.png").read_bytes()[:200])
+  for torn in ("photos/dog/torn", "test/cat/a_torn"):  # Before the leaked one.
+    (tmp_path / f"{torn}.png").write_bytes((root / "cat" / "1.png").read_bytes()[:200])
   picture(9).save(tmp_path / "test" / "dog" / "new.png")
   return root
 

@@ -78,6 +78,8 @@ def test_what_was_seen_of_batches():
   assert seen.count == 300 and not seen.is_gray and seen.sha256 == whole.sha256
   list(gray(iter([np.repeat(IMAGES[..., :1], 3, -1)])))
   assert gray.is_gray and gray.sha256 != seen.sha256
+  list(whole(iter([np.repeat(IMAGES[..., :1], 3, -1)])))
+  assert not whole.is_gray
 
 
 def test_an_archive_is_read_in_the_order_of_whole_names(tmp_path):
