@@ -78,7 +78,7 @@ def test_a_run_continues_on_other_numbers_of_replicas(tmp_path):
 
   run(tmp_path / "whole", 10, [])
   run(tmp_path / "parts", 5, CENTRAL_2)
-  run(tmp_path / "parts", 10, MIRRORED_2)
+  run(tmp_path / "parts", 10, [*MIRRORED_2, "train.steps_per_call = 5"])
   for found, expected in zip(rows(tmp_path / "parts"), rows(tmp_path / "whole"), strict=True):
     assert found == pytest.approx(expected, rel=1e-9)
 
