@@ -97,7 +97,7 @@ def _restored(main: Callable[[str], None], folder: pathlib.Path,
               step: int | Literal["best"] | None) -> tuple[Any, int]:
   builder = _Builder()
   with missing_values_reported():
-    run_until_prepared(main, builder)
+    run_until_prepared(main, builder, f"{folder}: its program")
   return builder.step, Checkpoints(folder / "checkpoints", builder.step).restore_step(step)
 
 

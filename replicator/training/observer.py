@@ -95,15 +95,16 @@ def observed_by(observer: Observer) -> Iterator[None]:
     _observer = previous
 
 
-def run_until_prepared(main: Callable[[str], None], observer: Observer) -> None:
+def run_until_prepared(main: Callable[[str], None], observer: Observer,
+                       name: str = "the experiment") -> None:
   """Runs a program, already configured, for an observer that stops it when it is prepared.
 
   Nothing is trained or evaluated, and nothing is left on the disk. Raises a UsageError if the
-  program does not call `replicator.train`, and what it raises.
+  program, which errors call by its `name`, does not call `replicator.train`; and what it raises.
   """
   with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(observer):
     main(workdir)
-    raise UsageError("the program did not call replicator.train, so there is no step")
+    raise UsageError(f"{name} did not call replicator.train, so there is no step")
 
 
 def current() -> Observer:

@@ -292,6 +292,8 @@ def test_an_error_is_one_line(damage, copied):
     ("load_test_early", "from replicator import app\napp.run(print)\n",
      "calls app.run.main. when it is imported"),
     ("load_test_other", "x = 1\n", "does not call replicator.app.run"),
+    ("load_test_idle", "from replicator import app\nif __name__ == '__main__':\n  app.run(id)\n",
+     "/run: its program did not call replicator.train"),
     ("load_test_bad", "import no_such_module_at_all\n",
      "cannot be imported: No module named 'no_such_module"),
     ("json", "", "another module is called 'json'")])
