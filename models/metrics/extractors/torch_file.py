@@ -25,6 +25,7 @@ _DTYPES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2",
            "ByteStorage": "u1", "BoolStorage": "?"}
 _MAGIC = 0x1950A86A20F9469CFC6C  # The first pickle of the older format.
 _VERSION = 1001  # The second.
+_MOST_BYTES = 4 * 2 ** 20  # Of the description in an archive, which may be compressed.
 
 
 class _Refused(Exception):
@@ -69,7 +70,10 @@ def _of_archive(content: bytes) -> Any:
     byte_order = f"{folders[0]}byteorder"
     if byte_order in names and archive.read(byte_order) != b"little":
       raise _Refused("it comes from a machine with the other order of bytes")
-    pickles = _Machine(archive.read(f"{folders[0]}data.pkl"), len(content))
+    described = archive.getinfo(f"{folders[0]}data.pkl")
+    if described.file_size > _MOST_BYTES:
+      raise _Refused(f"the description of its tensors has {described.file_size:,} bytes")
+    pickles = _Machine(archive.read(described), len(content))
     found = pickles.load()
     for key, numbers in pickles.storages.items():
       record = archive.getinfo(f"{folders[0]}data/{key}")

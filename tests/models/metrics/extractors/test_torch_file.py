@@ -194,6 +194,10 @@ def test_the_other_order_of_bytes_is_refused(tmp_path):
   assert_refused(tmp_path, stream(GOOD, little=False), "order of bytes")
 
 
+def test_a_huge_description_is_not_unpacked(tmp_path):
+  assert_refused(tmp_path, archive(GOOD + bytes(2 ** 22)), "description of its tensors has 4,19")
+
+
 # ---- The stream ---------------------------------------------------------------------------------
 
 
