@@ -173,7 +173,7 @@ def test_the_card_has_the_numbers_of_the_last_evaluation_until_the_step(written,
     (["--out=."], "--out=.: exists; write another name, or remove it"),
     (["--step=last"], "command line: argument --step: 'last': write the step of a checkpoint, or "
      "'best'."),
-    (["--run=nowhere"], "nowhere: no such folder; write the workdir of a run")])
+    (["--run=nowhere"], "nowhere/run.json: missing; write the workdir of a run")])
 def test_a_mistake_is_one_line(flags, line, tmp_path, capsys, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert export.main(["--run=run", "--out=out", *flags]) == 2
