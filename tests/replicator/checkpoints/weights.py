@@ -12,12 +12,13 @@ from tests.replicator.checkpoints import runs
 
 
 def saved(workdir: pathlib.Path, step: int | None = None) -> dict[str, np.ndarray]:
-  """The weights and averages of a checkpoint, by name."""
+  """The weights and averages of a checkpoint, by name; those of the first replica."""
   folder = workdir / "checkpoints"
   number = step or checkpoint.steps_of(folder)[-1]
-  named = atomic.facts_of(folder / f"step-{number:08d}")["names"]
+  facts = atomic.facts_of(folder / f"step-{number:08d}")
   values = checkpoint.read(folder, number)
-  return {name: values[path] for path, name in named.items()}
+  return {name: values[path][0] if path in facts["by_replica"] else values[path]
+          for path, name in facts["names"].items()}
 
 
 def held(step) -> dict[str, np.ndarray]:
