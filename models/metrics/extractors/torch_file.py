@@ -25,7 +25,7 @@ _DTYPES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2",
            "ByteStorage": "u1", "BoolStorage": "?"}
 _MAGIC = 0x1950A86A20F9469CFC6C  # The first pickle of the older format.
 _VERSION = 1001  # The second.
-_MOST_BYTES = 4 * 2 ** 20  # Of the description in an archive, which may be compressed.
+_MOST_BYTES = 4 * 2 ** 20  # The description in an archive may be compressed.
 
 
 class _Refused(Exception):
