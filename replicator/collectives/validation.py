@@ -96,18 +96,22 @@ def checked_concat(call: str, values: Nest, axis: int, groups: Groups,
     return values, group, False
   lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
   _record(_in_words(call, values, groups, axis))
-  strategy = tf.distribute.get_strategy()
-  all_are_here = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
   # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
-  are_known = None not in lengths and (all_are_here or not tf.executing_eagerly())
-  if not _are_equal_here(lengths) or not are_known:
+  are_known = None not in lengths and (all_are_here() or not tf.executing_eagerly())
+  if not are_equal_here(lengths) or not are_known:
     return values, group, True
   context.current().collectives[-1] += f", lengths {lengths}"  # What all workers compare.
   return values, group, False
 
 
-def _are_equal_here(lengths: list[int | None]) -> bool:
-  """Whether the replicas of this process have the same lengths."""
+def all_are_here() -> bool:
+  """Whether all replicas are in this process."""
+  strategy = tf.distribute.get_strategy()
+  return len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
+
+
+def are_equal_here(lengths: list[int | None]) -> bool:
+  """Whether the replicas of this process have the same lengths; all must ask."""
   def compare(strategy: tf.distribute.Strategy, said: Any) -> bool:
     return all(each() == lengths for each in strategy.experimental_local_results(said))
 

@@ -5,6 +5,7 @@ is collected, and shown only if the import fails.
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import sys
@@ -23,7 +24,7 @@ def import_tensorflow() -> None:
     return
   # Errors (level 2) stay visible. A user who wants to see more sets the variable.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  with _stderr_kept_for_errors(), _hidden(_OPTIONAL):
+  with _stderr_kept_for_errors(), _hidden(_OPTIONAL), _no_garbage():
     import tensorflow as tf
     tf.config.list_physical_devices()  # Probing for a GPU that is not there logs an error.
   tf.get_logger().setLevel("ERROR")
@@ -42,6 +43,19 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
   finally:
     for name in hidden:
       del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+  """Exempts all that the body makes from garbage collection."""
+  was_enabled = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    gc.freeze()
+    if was_enabled:
+      gc.enable()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,8 @@
 """Batch normalization over the examples of all replicas."""
 
+import functools
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
@@ -156,18 +159,38 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
-  packed = collectives.all_gather(tf.concat([count, mean, variance], 0))
+  combine: Callable[[tf.Tensor], tuple[_Moments, tf.Tensor]] = _combine
+  if _have_as_many(x):
+    packed = collectives.all_gather(tf.stack([mean, variance]))
+    combine = functools.partial(_combine_equal, count)
+  else:
+    packed = collectives.all_gather(tf.concat([count, mean, variance], 0))
   with xla.alike():  # For the moving statistics.
-    everywhere, total = _combine(packed)
+    everywhere, total = combine(packed)
   if groups is None:
     return everywhere, everywhere, total
-  of_group, count = _combine(validation.Group(groups).own(packed))
+  of_group, count = combine(validation.Group(groups).own(packed))
   return of_group, everywhere, count
+
+
+def _have_as_many(x: tf.Tensor) -> bool:
+  """Whether all replicas are known to have as many values, when the step is traced."""
+  is_known = validation.all_are_here() and context.num_replicas() > 1
+  size = x.shape.num_elements()
+  return is_known and validation.are_equal_here([size]) and bool(size)
 
 
 def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   """The number of values of each channel: `[1]`."""
   return tf.cast(tf.size(x) / x.shape[-1], dtype)[tf.newaxis]
+
+
+def _combine_equal(count: tf.Tensor, packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
+  """The moments and the count of replicas that have `count` each, given `[replicas, 2, c]`."""
+  means, variances = tf.unstack(packed, axis=1)
+  mean = tf.reduce_mean(means, axis=0)
+  variance = tf.reduce_mean(variances + tf.math.squared_difference(means, mean), axis=0)
+  return (mean, variance), count * packed.shape[0]
 
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
