@@ -52,7 +52,9 @@ _IN_PACKAGES = {
         "feature_metrics": "evaluation.feature_metrics",
         "mode_coverage": "evaluation.mode_coverage",
         "sample_evaluator": "evaluation.sample_evaluator", "sampling": "evaluation.sampling",
-        "sample_variance": "evaluation.sample_variance"},
+        "sample_variance": "evaluation.sample_variance",
+        "networks.biggan_blocks": "networks.biggan_layers",
+        "networks.sngan_blocks": "networks.residual_blocks"},
     "models.metrics": {
         "frechet": "distances.frechet", "kernel": "distances.kernel",
         "neighbors": "distances.neighbors", "inception_score": "distances.inception_score",
@@ -104,6 +106,7 @@ GONE = {
                                "Guard.limits",
     "models.gan.evaluation.sample_quality.frechet_distance":
         "models.metrics.distances.frechet takes FeatureStatistics.of(features)",
+    "models.gan.bigbigan_losses": "the losses of BigBiGAN are in experiments.bigbigan",
     "models.gan.losses.bigbigan": "the losses of BigBiGAN are in experiments.bigbigan",
     "experiments.sngan.SNGAN.bigan": "the encoder regresses codes; one that is a player is "
                                      "trained by python -m experiments.bigan",
