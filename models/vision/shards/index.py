@@ -1,6 +1,7 @@
 """The index of a shard, `SHARD.npz`: where each image lies in the TFRecord file `SHARD`."""
 
 import io
+import threading
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,9 +83,13 @@ def read_image(shard: Path, image: np.void) -> bytes:
   return content
 
 
+# NumPy reads the header of an array with `ast`, which threads may not share in Python 3.11.
+_loading = threading.Lock()
+
+
 def _read(index: Path) -> dict[str, np.ndarray]:
   try:
-    with np.load(index, allow_pickle=False) as content:
+    with _loading, np.load(index, allow_pickle=False) as content:
       arrays = dict(content)
     return {"images": arrays.pop("images"), "shard": arrays.pop("shard"), **arrays}
   except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.

@@ -4,6 +4,8 @@ import io
 import os
 import pathlib
 import shutil
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from absl import logging
 from PIL import Image
 
 from models.vision.images.image_source import read
-from models.vision.shards import imagenet
+from models.vision.images.thread_map import map_in_threads
+from models.vision.shards import imagenet, index
 from models.vision.shards.tfrecords import TFRecords
 from replicator.errors import UsageError
 
@@ -168,3 +171,17 @@ def test_a_fault_before_the_index_is_named_or_skipped(fault, left, tmp_path, cap
     assert caplog.messages == [f"TFRecords skips {where}: it {what}{end}"]
   shard.write_bytes(whole)
   assert TFRecords(str(tmp_path), 10).size == 4
+
+
+def test_one_thread_at_a_time_reads_an_index(tmp_path, monkeypatch):
+  inside = threading.Lock()  # Python 3.11 parses the header of an array in one thread alone.
+
+  def load(path, **options):
+    assert inside.acquire(blocking=False)
+    time.sleep(0.01)
+    inside.release()
+    raise OSError("of the test")
+
+  monkeypatch.setattr(index.np, "load", load)
+  for why in map_in_threads(lambda i: pytest.raises(UsageError, index._read, tmp_path), range(20)):
+    assert "of the test" in str(why.value)
