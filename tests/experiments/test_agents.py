@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,8 +15,8 @@ from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.step import context
 from tests.programs import logs
+from tests.programs.processes import ROOT, launched
 
-ROOT = pathlib.Path(__file__).parents[2]
 SMALL = [
     "Replicator.jit_compile = False", "train.steps_per_call = 1", "train.log_every = 1",
     "train.eval_every = 0", "train.checkpoint_every = 10", "train.steps = 10",
@@ -47,12 +45,8 @@ def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
 
 def launch(workdir: pathlib.Path, cluster: list[str], *bindings: str) -> None:
   """Trains D4PG in the processes of a cluster."""
-  done = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", *cluster, "--", sys.executable, "-m",
-       "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin", f"--workdir={workdir}",
-       *(f"--gin_param={binding}" for binding in [*SMALL, *bindings])],
-      cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-  assert done.returncode == 0, done.stdout + done.stderr
+  launched(cluster, "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin",
+           f"--workdir={workdir}", bindings=[*SMALL, *bindings])
 
 
 def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:

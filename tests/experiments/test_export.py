@@ -4,8 +4,6 @@ import importlib.util
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import gin
 import numpy as np
@@ -18,7 +16,8 @@ from models.export import card, formats, loading
 from models.export.networks import ExportedNetwork, Values, chosen, networks_of
 from replicator.errors import RunFailed, UsageError
 from replicator.workdir import reader
-from tests.experiments.test_sample import ROOT, STEP, saved
+from tests.experiments.test_sample import STEP, saved
+from tests.programs.processes import python
 
 pytestmark = pytest.mark.usefixtures("restored")
 FORMATS = list(formats.SUFFIXES)
@@ -197,10 +196,7 @@ def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
 def test_a_run_is_exported_by_command(name, names, tmp_path):
   gin.clear_config()
   run = saved(name, tmp_path / "run")
-  done = subprocess.run([sys.executable, "-m", "experiments.export", f"--run={run}",
-                         f"--out={tmp_path / 'out'}"], cwd=ROOT, capture_output=True, text=True,
-                        timeout=600, check=False)
-  assert done.returncode == 0, done.stdout + done.stderr
+  done = python("-m", "experiments.export", f"--run={run}", f"--out={tmp_path / 'out'}")
   assert done.stderr == ""
   assert f"{', '.join(names)} of {run}, step {STEP}, as savedmodel, onnx; greatest diff" in (
       done.stdout.splitlines()[-1])

@@ -1,8 +1,6 @@
 """Every GAN: no strategy changes its training, and its samples are of the averaged generator."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,13 +11,13 @@ from replicator.step import context
 from tests.experiments.tiny_gans import (
   GANS,
   MIRRORED,
-  ROOT,
   assert_same_training,
   build,
   logged,
   settings,
   train,
 )
+from tests.programs.processes import launched
 
 ONE = ["Replicator.strategy = 'one_device'"]
 CENTRAL = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
@@ -66,12 +64,8 @@ def test_micro_batches_with_batch_norm_are_the_same_on_two_replicas(one, tmp_pat
 
 def launch(workdir, name: str, *bindings: str, processes: tuple[str, ...] = ("--workers=2",)):
   """Trains a tiny GAN in several processes."""
-  done = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", *processes, "--", sys.executable, "-m",
-       f"experiments.{name}", f"--gin_file=configs/{GANS[name].file}.gin",
-       *(f"--gin_param={binding}" for binding in settings(name, *bindings)),
-       f"--workdir={workdir}"], cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-  assert done.returncode == 0, done.stdout + done.stderr
+  launched(processes, f"experiments.{name}", f"--gin_file=configs/{GANS[name].file}.gin",
+           f"--workdir={workdir}", bindings=settings(name, *bindings))
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """ResNet: the strategy does not change its training, and what its losses and accuracies are."""
 
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -18,8 +16,8 @@ from replicator.errors import UsageError
 from replicator.step import context
 from replicator.strategies.distributed_evaluation import Dealer
 from tests.programs.logs import rows
+from tests.programs.processes import ROOT, launched
 
-ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
          "train.eval_every = 4", "train.steps = 4", "train.checkpoint_every = 4"]
 EVERYTHING = ["ImageClassifier.mix = @CutMix", "ImageClassifier.augment = @FlipAndShift",
@@ -76,12 +74,8 @@ def test_two_replicas_do_not_change_the_training_nor_its_evaluation(one_device, 
 @pytest.mark.slow
 def test_two_processes_do_not_change_the_training_nor_its_evaluation(one_device, tmp_path):
   bindings = [*SMALL, *EVERYTHING, "Replicator.strategy = 'multi_worker_mirrored'"]
-  done = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", "--workers=2", "--", sys.executable, "-m",
-       "experiments.resnet", "--gin_file=configs/resnet_digits.gin",
-       *(f"--gin_param={binding}" for binding in bindings), f"--workdir={tmp_path}"],
-      cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-  assert done.returncode == 0, done.stdout + done.stderr
+  launched(["--workers=2"], "experiments.resnet", "--gin_file=configs/resnet_digits.gin",
+           f"--workdir={tmp_path}", bindings=bindings)
   assert_same_training(tmp_path, one_device)
 
 

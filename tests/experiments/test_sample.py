@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 import zipfile
 
 import gin
@@ -21,9 +19,9 @@ from replicator.app import config, load
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import operative
 from replicator.training.observer import Observer, Training, observed_by
+from tests.programs.processes import ROOT, python
 from tests.test_docs import params
 
-ROOT = pathlib.Path(__file__).parents[2]
 STEP = 2
 NARROW_LOGAN = {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625}
 NARROW_SNGAN = {**NARROW_LOGAN, "Encoder.width": 0.0625, "SNGAN.conditional": True}
@@ -241,9 +239,7 @@ def test_a_run_is_trained_and_sampled_by_command(tmp_path):
   for words in (["experiments.sngan", "--gin_file=configs/sngan_digits.gin", *params(few),
                  f"--workdir={tmp_path / 'run'}"],
                 ["experiments.sample", f"--run={tmp_path / 'run'}", f"--out={tmp_path / 'a.png'}"]):
-    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True,
-                          timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = python("-m", *words)
     assert done.stderr == ""
   assert done.stdout.splitlines()[-1].endswith("step 2")
   assert pixels(tmp_path / "a.png").shape == (8 * 33 + 1, 10 * 33 + 1, 3)

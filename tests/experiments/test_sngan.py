@@ -1,15 +1,13 @@
 """SN-GAN with an encoder: its metrics, its variants, and the default job, which learns."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from replicator import UsageError
 from tests.experiments.test_gans import launch
-from tests.experiments.tiny_gans import MIRRORED, ROOT, SCALARS, train
+from tests.experiments.tiny_gans import MIRRORED, SCALARS, train
 from tests.programs.logs import rows
+from tests.programs.processes import python
 from tests.replicator.checkpoints import weights
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
@@ -63,11 +61,8 @@ def test_the_adversarial_encoder_is_another_experiment(tmp_path):
 @pytest.mark.slow
 def test_default_job_learns_the_digits(tmp_path):
   # Its first steps: all take minutes.
-  done = subprocess.run(
-      [sys.executable, "-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
-       "--gin_param=train.steps = 600", f"--workdir={tmp_path}"], cwd=ROOT, capture_output=True,
-      text=True, timeout=900, check=False)
-  assert done.returncode == 0, done.stderr
+  done = python("-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
+                "--gin_param=train.steps = 600", f"--workdir={tmp_path}")
   assert done.stderr == ""
   logged = rows(tmp_path)
   evaluations = [row for row in logged if "eval/classes_covered" in row]

@@ -1,9 +1,5 @@
 """Sweeps of real runs, by `python -m experiments.sweep` and by the files in `configs/sweeps/`."""
 
-import pathlib
-import subprocess
-import sys
-
 import gin
 import pytest
 
@@ -15,8 +11,8 @@ import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
 from replicator.sweeps import space, sweep, sweep_file
 from tests.programs import logs
+from tests.programs.processes import ROOT, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
 
 # The digits run, made so small that to start it takes longer than to train.
@@ -52,10 +48,9 @@ def test_a_sweep_of_real_runs_is_the_same_under_ray(tmp_path):
   path.write_text(SMALL)
   for runner in ("local", "ray"):
     folder = tmp_path / runner
-    process = subprocess.run(
-      [sys.executable, "-m", "experiments.sweep", f"--sweep_file={path}", f"--workdir={folder}",
-       "--jobs=2", f"--runner={runner}"], cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert process.returncode == 0 and "2 of 2 done" in process.stdout, process.stderr
+    done = python("-m", "experiments.sweep", f"--sweep_file={path}", f"--workdir={folder}",
+                  "--jobs=2", f"--runner={runner}")
+    assert "2 of 2 done" in done.stdout
     found[runner] = {each.parent.name: logs.rows(each.parent)
                      for each in folder.glob("trials/*/metrics.jsonl")}
     for rows in found[runner].values():

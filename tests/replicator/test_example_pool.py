@@ -78,11 +78,8 @@ def test_an_exchange_is_that_of_the_global_batch(synchronous):
   check_exchange(synchronous)
 
 
-def test_an_exchange_under_xla():
+def test_an_exchange_under_xla_and_line_by_line(run_eagerly):
   check_exchange(Replicator("default", jit_compile=True))
-
-
-def test_an_exchange_line_by_line(run_eagerly):
   run_eagerly()
   check_exchange(Replicator("mirrored", logical_cpus=2))
 

@@ -1,13 +1,11 @@
 """The shape of the house: which way imports run, what the facade is, that all is documented."""
 
 import ast
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import replicator
-from tests.python_files import PACKAGES, ROOT, TREES, check_none, imports
+from tests.programs.processes import python
+from tests.python_files import PACKAGES, TREES, check_none, imports
 
 # The whole interface of the engine. A new name is a decision: write it here too.
 FACADE = [
@@ -81,10 +79,8 @@ def test_what_the_engine_loads_and_when_and_that_it_prints_nothing():
       "import replicator.app.config, replicator.training.loop, replicator.doctor.__main__", look,
       "import replicator.compare, replicator.rerun, replicator.sweeps.command",
       "import replicator.configuration.operative, replicator.workdir.writer"])
-  environment = {name: value for name, value in os.environ.items()
-                 if not name.startswith("TF_")}  # The tests have set the log level.
-  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True,
-                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  done = python("-c", code)
+  assert done.stderr == ""
   light, before, after = (set(line.split()) for line in done.stdout.splitlines())
   assert not light & {"tensorflow", "keras", "numpy"}
   # Keras loads some of these by itself where they are installed.

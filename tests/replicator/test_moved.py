@@ -6,8 +6,6 @@ import pathlib
 import pkgutil
 import re
 import shutil
-import subprocess
-import sys
 
 import gin
 import pytest
@@ -17,8 +15,8 @@ from replicator.app import config
 from replicator.configuration import configurables, operative, statements
 from replicator.configuration.differences import differences
 from replicator.workdir.report import write_report
+from tests.programs.processes import ROOT, python
 
-ROOT = pathlib.Path(__file__).parents[2]
 OLD = pathlib.Path(__file__).parent / "old_runs"  # Made before the first names moved.
 pytestmark = pytest.mark.usefixtures("restored")
 
@@ -85,8 +83,7 @@ def test_other_names_are_found_or_not_as_ever(statement, error):
 
 
 def test_a_new_process_knows_of_them_whatever_it_imports_first():
-  done = subprocess.run([sys.executable, "-c", "import models.rl.rendering"], cwd=ROOT,
-                        capture_output=True, text=True, check=False)
+  done = python("-c", "import models.rl.rendering", status=1)
   assert done.stderr.splitlines()[-1] == (
       "ModuleNotFoundError: models.rl.rendering has moved: write models.rl.environments.rendering")
 

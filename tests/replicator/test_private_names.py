@@ -7,15 +7,13 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterator
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from packaging.requirements import Requirement
 from tensorflow.python.distribute.coordinator import values as remote
 
-from replicator import Replicator
-from replicator.internals import keras_internals, tensorflow_internals
+from replicator.internals import tensorflow_internals
 from tests.python_files import ROOT, TREES, check_none, imports
 
 # The names that each module uses. Those without a class are attributes that only objects have: the
@@ -72,29 +70,6 @@ def exists(name: str) -> bool:
   except (ImportError, AttributeError):
     return False
   return True
-
-
-def test_the_iterations_of_an_optimizer_are_replaced():
-  optimizer = keras.optimizers.SGD()
-  with keras_internals.iterations_read(optimizer, tf.constant(7)):
-    assert int(optimizer.iterations) == 7
-  assert int(optimizer.iterations) == 0
-
-
-def test_what_is_trainable_is_set_alone():
-  layer = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
-  for owner in (layer, layer.trainable_variables[0]):
-    keras_internals.set_trainable(owner, False)
-    assert not owner.trainable
-  assert [owner.trainable for owner in (*layer.layers, *layer.variables)] == [True, False, True]
-
-
-def test_the_variable_of_a_wrapper_is_found():
-  strategy = Replicator("central_storage", logical_cpus=2)
-  with strategy.scope():
-    wrapper = tf.Variable(1.0)
-  assert hasattr(wrapper, "_v")
-  assert tensorflow_internals.wrapped_variable(wrapper) is wrapper._v
 
 
 def test_the_state_of_a_remote_value_is_seen():

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -12,8 +11,8 @@ from replicator import rerun
 from replicator.errors import UsageError
 from replicator.workdir import provenance
 from tests.programs.logs import rows
+from tests.programs.processes import python
 
-ROOT = pathlib.Path(__file__).parents[2]
 CLUSTER = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
            "task": {"type": "worker", "index": 0}}
 
@@ -234,13 +233,6 @@ def test_another_run_is_not_overwritten(run, tmp_path):
 # ---- For real -----------------------------------------------------------------------------------
 
 
-def started(words: list[str], cwd: pathlib.Path) -> str:
-  done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True,
-                        env={**os.environ, "PYTHONPATH": str(ROOT)})
-  assert done.returncode == 0, done.stdout + done.stderr
-  return done.stdout
-
-
 @pytest.mark.slow
 def test_a_repeated_run_of_two_processes_has_the_same_numbers(tmp_path):
   (tmp_path / "my_step.py").write_text(
@@ -249,12 +241,12 @@ def test_a_repeated_run_of_two_processes_has_the_same_numbers(tmp_path):
   (tmp_path / "base.gin").write_text(
       "train.steps = 4\ntrain.log_every = 1\ntrain.global_batch_size = 8\n"
       "Regression.norm = 'global'\n")
-  started(["-m", "replicator.launch", "--workers=2", "--", sys.executable, "my_step.py",
-           "--gin_file=base.gin", "--gin_param=Replicator.strategy = 'multi_worker_mirrored'",
-           "--gin_param=train.seed = 7", "--workdir=run"], tmp_path)
+  python("-m", "replicator.launch", "--workers=2", "--", sys.executable, "my_step.py",
+         "--gin_file=base.gin", "--gin_param=Replicator.strategy = 'multi_worker_mirrored'",
+         "--gin_param=train.seed = 7", "--workdir=run", cwd=tmp_path)
   (tmp_path / "base.gin").write_text("train.steps = 99\n")  # Since then.
-  printed = started(["-m", "replicator.rerun", "run", "--workdir=again", "--yes"], tmp_path)
-  assert "running again in" in printed
+  done = python("-m", "replicator.rerun", "run", "--workdir=again", "--yes", cwd=tmp_path)
+  assert "running again in" in done.stdout
   assert rows(tmp_path / "again") == rows(tmp_path / "run")
   assert len(rows(tmp_path / "again")) == 4
   facts = json.loads((tmp_path / "again" / "run.json").read_text())

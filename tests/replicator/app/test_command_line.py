@@ -127,18 +127,12 @@ def test_each_ending_has_its_status(run):
   assert err.splitlines()[-1].endswith("ArithmeticError: of the user")
 
 
-def test_the_command_to_resume_is_the_one_that_was_typed(run, monkeypatch):
+def test_the_command_to_resume_is_the_one_that_was_typed_with_its_workdir(run, monkeypatch):
   monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
   monkeypatch.setattr(sys, "argv", ["my experiments/sngan.py"])
-  argv = ["--gin_param=TwoNetworks.fault = 'b c'", "--workdir", "w"]
-  _, out, _ = run(argv, fails_with(Preempted(7)))
-  assert shlex.split(out.partition("to resume: ")[2]) == [
-      "python", "my experiments/sngan.py", *argv]
-
-
-def test_the_command_to_resume_names_a_new_workdir(run):
-  argv = ["--gin_param=train.precision = 'float64'"]
-  _, out, _ = run(argv, fails_with(Preempted(7)))
-  *_, binding, workdir = shlex.split(out.partition("to resume: ")[2])
-  assert binding == argv[0]
-  assert re.fullmatch(r"--workdir=runs/.*-\d{8}-\d{6}", workdir)
+  for workdir, named in ((["--workdir", "w"], "w"), ([], r"runs/sngan-\d{8}-\d{6}")):
+    argv = ["--gin_param=TwoNetworks.fault = 'b c'", *workdir]
+    _, out, _ = run(argv, fails_with(Preempted(7)))
+    words = shlex.split(out.partition("to resume: ")[2])
+    assert words[:2 + len(argv)] == ["python", "my experiments/sngan.py", *argv]
+    assert re.fullmatch(f"(--workdir=)?{named}", words[-1])

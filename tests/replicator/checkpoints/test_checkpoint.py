@@ -1,5 +1,7 @@
 """Checkpoints: all that was saved comes back, and the right ones stay."""
 
+import math
+
 import keras
 import pytest
 import tensorflow as tf
@@ -107,13 +109,22 @@ def test_steps_are_in_the_order_of_numbers_and_not_of_names(tmp_path):
 
 
 @pytest.mark.parametrize("settings, kept", [
-    ({}, [8, 9, 10]), ({"keep_last": 1, "keep_every": 4, "keep_best": "loss"}, [3, 4, 8, 10])])
+    ({}, [8, 9, 10]), ({"keep_last": 20}, list(range(1, 11))),
+    ({"keep_last": 1, "keep_best": "unknown"}, [10]),
+    ({"keep_last": 1, "keep_best": "loss", "best_is": "max"}, [2, 10]),
+    ({"keep_last": 1, "keep_every": 4, "keep_best": "loss"}, [3, 4, 8, 10])])
 def test_what_is_kept_does_not_depend_on_a_restart(settings, kept, tmp_path):
-  losses = {1: 5.0, 3: 1.0, 7: 2.0, 10: 9.0}
+  losses = {1: math.nan, 2: 3.0, 3: 1.0, 6: math.nan, 7: 1.0}  # Of equals the earliest is kept.
   scalars = lambda step: {"loss": losses[step]} if step in losses else {}
   for numbers in (range(1, 6), range(6, 11)):
     save(tmp_path, Counter(), *numbers, scalars=scalars, **settings)
   assert checkpoint.steps_of(tmp_path) == kept
+
+
+def test_a_setting_that_cannot_work_is_an_error(tmp_path):
+  for name, value, least in (("keep_last", 0, 1), ("keep_every", -1, 0)):
+    with pytest.raises(UsageError, match=f"^Checkpoints.{name} = {value}: .* at least {least}$"):
+      Checkpoints(tmp_path, Counter(), **{name: value})
 
 
 @pytest.mark.parametrize("name, message", [

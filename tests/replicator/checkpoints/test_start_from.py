@@ -3,8 +3,6 @@
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,15 +17,14 @@ from replicator.step import context
 from replicator.step.variables import variables_of
 from tests.programs import two_networks
 from tests.programs.logs import rows
+from tests.programs.processes import launched
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.checkpoints.weights import begin, equal, held, save, saved, within
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
-ROOT = pathlib.Path(__file__).parents[3]
 SMALL = ["train.global_batch_size = 8", "train.log_every = 2", "train.eval_every = 2",
          "train.checkpoint_every = 2"]
-HANG_SECONDS = 600
 
 
 def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks):
@@ -233,12 +230,8 @@ def test_a_mistake_is_one_line(settings, line, source):
     ("multi_worker_mirrored", ["--workers=2"]), ("parameter_server", ["--workers=2", "--ps=1"])])
 def test_every_process_of_a_cluster_takes_the_weights(strategy, flags, source, tmp_path):
   bindings = [*SMALL, *started(source, 4), f"Replicator.strategy = '{strategy}'"]
-  done = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", *flags, "--", sys.executable, "-m",
-       "tests.programs.two_networks", *(f"--gin_param={binding}" for binding in bindings),
-       f"--workdir={tmp_path / 'run'}"],
-      cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
-  assert done.returncode == 0, done.stdout + done.stderr
+  done = launched(flags, "tests.programs.two_networks", f"--workdir={tmp_path / 'run'}",
+                  bindings=bindings)
   assert done.stdout.count("start from") == 1
   before, after = saved(source), saved(tmp_path / "run")
   frozen = within(after, "critic/layers/0", "critic/layers/1", "generator/layers/0")

@@ -1,8 +1,5 @@
 """Collectives against the RFC's example, NumPy, and the same program on one replica."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,6 +22,7 @@ from replicator import (
 )
 from tests.programs import every_collective
 from tests.programs.closeness import nests_close
+from tests.programs.processes import launched
 from tests.replicator.collectives.replicas import to_numpy
 
 # The two-replica example of the Replicator RFC (tensorflow/community, commit 6a4e31d,
@@ -67,12 +65,8 @@ def test_values_and_gradients_by_the_sums_of_a_tpu(monkeypatch):
 @pytest.mark.slow
 def test_values_and_gradients_in_several_processes():
   processes = 3
-  outcome = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", f"--workers={processes}", "--",
-       sys.executable, "-m", "tests.programs.every_collective"],
-      capture_output=True, text=True, timeout=300)
-  assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-  assert outcome.stdout.count(f"checked {processes} replicas") == processes
+  done = launched([f"--workers={processes}"], "tests.programs.every_collective")
+  assert done.stdout.count(f"checked {processes} replicas") == processes
 
 
 def test_in_plain_code_every_collective_acts_on_one_replica():

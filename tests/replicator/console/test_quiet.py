@@ -1,24 +1,17 @@
 """The import of TensorFlow. In the programs here, another module takes its place."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.programs.processes import python
+
 IMPORTS = "import os, sys\nfrom replicator.console import quiet\n"
 
 
-def run(code: str, **environment: str) -> tuple[int, str]:
-  """The exit status of a program and what it wrote to the standard error."""
-  # The import of TensorFlow has set the log level of this process.
-  inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-  done = subprocess.run([sys.executable, "-c", IMPORTS + code], cwd=ROOT, capture_output=True,
-                        env={**inherited, **environment}, text=True)
+def run(code: str, status: int = 0, **environment: str) -> str:
+  """What a program wrote to the standard error."""
+  done = python("-c", IMPORTS + code, status=status, **environment)
   assert done.stdout == ""
-  return done.returncode, done.stderr
+  return done.stderr
 
 
 # A module that replaces TensorFlow.
@@ -40,13 +33,12 @@ assert sys.modules["tensorflow"]
 import logging
 logging.getLogger("tensorflow").warning("of Python")
 os.write(2, os.environ["TF_CPP_MIN_LOG_LEVEL"].encode())
-""", PYTHONPATH=str(tmp_path), **level) == (0, level.get("TF_CPP_MIN_LOG_LEVEL", "2"))
+""", PYTHONPATH=str(tmp_path), **level) == level.get("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def test_an_import_that_fails_shows_all_that_was_written(tmp_path):
   (tmp_path / "tensorflow.py").write_text(LOUD + "raise ImportError('no libcuda')\n")
-  status, err = run("quiet.import_tensorflow()", PYTHONPATH=str(tmp_path))
-  assert status == 1
+  err = run("quiet.import_tensorflow()", status=1, PYTHONPATH=str(tmp_path))
   assert err.startswith("I0000 00:00:1.5 1 a.cc:1] noise\nTraceback")
   assert err.endswith("ImportError: no libcuda\n")
 
@@ -68,7 +60,7 @@ quiet.import_tensorflow()
 assert sys.modules["tensorflow"].sklearn is None and "matplotlib" not in sys.modules
 import sklearn
 assert sklearn.loaded
-""", PYTHONPATH=str(tmp_path)) == (0, "")
+""", PYTHONPATH=str(tmp_path)) == ""
   assert run("import sklearn\nquiet.import_tensorflow()\n"  # The user needs it.
              "assert sys.modules['tensorflow'].sklearn is sklearn",
-             PYTHONPATH=str(tmp_path)) == (0, "")
+             PYTHONPATH=str(tmp_path)) == ""

@@ -3,8 +3,6 @@
 import gc
 import json
 import pathlib
-import subprocess
-import sys
 import types
 
 import numpy as np
@@ -19,6 +17,7 @@ from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed
 from tests.programs.fragile import BAD, Fragile, numbers
 from tests.programs.logs import rows
+from tests.programs.processes import launched
 from tests.replicator.divergence.runs import (
   BATCH,
   MIRRORED_2,
@@ -168,25 +167,13 @@ def test_steps_that_overtake_each_other_are_not_rolled_back():
 # ---- Several processes --------------------------------------------------------------------------
 
 
-def launch(workdir: pathlib.Path, arguments: list[str], *bindings: str) -> tuple[int, str]:
-  done = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", *arguments, "--", sys.executable, "-m",
-       "tests.programs.fragile", f"--workdir={workdir}",
-       *(f"--gin_param={binding}" for binding in [*SETTINGS, *bindings])],
-      cwd=pathlib.Path(__file__).parents[3], capture_output=True, text=True, timeout=300,
-      check=False)
-  return done.returncode, done.stdout + done.stderr
-
-
-MULTI_WORKER = "Replicator.strategy = 'multi_worker_mirrored'"
-
-
 @pytest.mark.slow
 def test_all_workers_stop_at_the_same_step_and_leave_their_part_of_the_batch(tmp_path):
-  status, printed = launch(tmp_path, ["--workers=2"], MULTI_WORKER)
-  assert status == 1
+  done = launched(["--workers=2"], "tests.programs.fragile", f"--workdir={tmp_path}", status=1,
+                  bindings=[*SETTINGS, "Replicator.strategy = 'multi_worker_mirrored'"])
   for worker in (0, 1):
-    assert f"[worker {worker}] error: step 6: loss is nan; its batch and numbers are in" in printed
+    assert (f"[worker {worker}] error: step 6: loss is nan; its batch and numbers are in"
+            in done.stdout + done.stderr)
     with np.load(tmp_path / "failures" / "step-00000006" / f"batch-worker-{worker}.npz") as batch:
       assert batch["x"].tolist() == [20 + 2 * worker, 21 + 2 * worker]
   assert saved_steps(tmp_path) == [4]
@@ -194,9 +181,9 @@ def test_all_workers_stop_at_the_same_step_and_leave_their_part_of_the_batch(tmp
 
 @pytest.mark.slow
 def test_asynchronous_steps_are_looked_at(tmp_path):
-  status, printed = launch(tmp_path, ["--workers=2", "--ps=1"],
-                           "Replicator.strategy = 'parameter_server'")
-  assert status == 1
-  assert "error: step 6: loss is nan; its batch and numbers are in" in printed
+  done = launched(["--workers=2", "--ps=1"], "tests.programs.fragile", f"--workdir={tmp_path}",
+                  status=1, bindings=[*SETTINGS, "Replicator.strategy = 'parameter_server'"])
+  assert ("error: step 6: loss is nan; its batch and numbers are in"
+          in done.stdout + done.stderr)
   with np.load(tmp_path / "failures" / "step-00000006" / "batch.npz") as batch:
     assert batch["x"].tolist() == [20, 21, 22, 23]

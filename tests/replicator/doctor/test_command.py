@@ -3,7 +3,6 @@
 import os
 import pathlib
 import pickle
-import subprocess
 import sys
 import types
 
@@ -15,21 +14,18 @@ from replicator.doctor import __main__ as doctor
 from replicator.doctor import replica_check
 from replicator.doctor.verdict import AGREES
 from tests.programs import planted_bugs
+from tests.programs.processes import python
 from tests.replicator.doctor.checks import SMALL, planted
 
 pytestmark = pytest.mark.usefixtures("restored")
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.mark.slow
 def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every_variant(tmp_path):
   source = pathlib.Path(planted_bugs.__file__).read_text()
   (tmp_path / "my_step.py").write_text(source)
-  done = subprocess.run(
-      [sys.executable, "-m", "replicator.doctor", f"--experiment={tmp_path / 'my_step.py'}",
-       "--steps=2", f"--gin_param={SMALL[0]}"], cwd=ROOT, capture_output=True, text=True)
-  assert done.returncode == 0, done.stdout + done.stderr
+  done = python("-m", "replicator.doctor", f"--experiment={tmp_path / 'my_step.py'}", "--steps=2",
+                f"--gin_param={SMALL[0]}")
   title, _, *rows, conclusion = done.stdout.splitlines()
   assert "my_step.py: 2 steps of 8 examples in float64" in title
   assert [(row[2:20].strip(), row.split()[2]) for row in rows] == [

@@ -1,11 +1,8 @@
 """The proof of exact resume: the first mismatch of two runs, its cause, and real processes."""
 
 import os
-import pathlib
 import pickle
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,9 +16,7 @@ from replicator.doctor.resume_check import Mismatch, Trajectory, cause_after, ca
 from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from tests.programs import planted_bugs
-
-ROOT = pathlib.Path(__file__).parents[3]
-
+from tests.programs.processes import python
 
 # ---- The first mismatch -------------------------------------------------------------------------
 
@@ -249,20 +244,18 @@ def test_a_process_of_the_proof_trains_as_the_command_line_says(monkeypatch, cap
   assert capsys.readouterr().out == ""
 
 
-def check(*params: str) -> tuple[int, str]:
-  done = subprocess.run(
-      [sys.executable, "-m", "replicator.doctor", "--experiment=tests.programs.planted_bugs",
-       "--check_resume", "--steps=4", "--gin_param=train.global_batch_size = 8",
-       *(f"--gin_param={param}" for param in params)], cwd=ROOT, capture_output=True, text=True)
+def check(*params: str, status: int = 0) -> str:
+  done = python("-m", "replicator.doctor", "--experiment=tests.programs.planted_bugs",
+                "--check_resume", "--steps=4", "--gin_param=train.global_batch_size = 8",
+                *(f"--gin_param={param}" for param in params), status=status)
   assert done.stderr == ""
-  return done.returncode, re.sub(r"\s+", " ", done.stdout)
+  return re.sub(r"\s+", " ", done.stdout)
 
 
 @pytest.mark.slow
 def test_two_processes_resume_exactly_with_what_each_replica_has_on_purpose():
-  status, printed = check("Replicator.strategy = 'multi_worker_mirrored'",
-                          "Regression.bug = 'unaveraged_variable'")
-  assert status == 0, printed
+  printed = check("Replicator.strategy = 'multi_worker_mirrored'",
+                  "Regression.bug = 'unaveraged_variable'")
   assert re.search(r"in a new process agrees steps 1 to 2: \d+ variables", printed)
   assert re.search(r"after the resume agrees steps 3 to 4: \d+ variables", printed)
   assert printed.endswith("This step resumes exactly. ")
@@ -270,8 +263,7 @@ def test_two_processes_resume_exactly_with_what_each_replica_has_on_purpose():
 
 @pytest.mark.slow
 def test_a_bug_of_a_new_process_is_found_and_named():
-  status, printed = check("Regression.bug = 'unseeded'")
-  assert status == 1
+  printed = check("Regression.bug = 'unseeded'", status=1)
   assert "in a new process DIFFERS steps 1 to 2" in printed
   assert "likely cause: two processes with the same seed differ" in printed
   assert printed.endswith("This step does not resume exactly. ")

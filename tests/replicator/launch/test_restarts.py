@@ -5,13 +5,13 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from replicator import launch
 from replicator.checkpoints import checkpoint
 from tests.programs.logs import rows
+from tests.programs.processes import wait_until
 from tests.replicator.launch.clusters import (
   HANG_SECONDS,
   PRELUDE,
@@ -123,10 +123,7 @@ def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
   _, err = unbroken.communicate(timeout=HANG_SECONDS)
   assert unbroken.returncode == 0, err
   broken = train(tmp_path / "broken", "--max_restarts=2")
-  deadline = time.monotonic() + HANG_SECONDS
-  while not list((tmp_path / "broken").glob("checkpoints/step-*")):
-    assert time.monotonic() < deadline and broken.poll() is None
-    time.sleep(0.01)
+  wait_until(lambda: list((tmp_path / "broken").glob("checkpoints/step-*")))
   os.kill(pid_of_worker(broken.pid, 1), signal.SIGKILL)
   out, err = broken.communicate(timeout=HANG_SECONDS)
   assert broken.returncode == 0, err

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 from replicator.strategies import parameter_server
+from tests.programs.processes import ROOT, SECONDS, python, wait_until
 
-ROOT = pathlib.Path(__file__).parents[3]
-HANG_SECONDS = 300
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
 
 # A cluster inside one process.
@@ -74,10 +73,7 @@ print(json.dumps(found))
 
 
 def test_variables_are_spread_by_size_and_staleness_is_counted():
-  done = subprocess.run([sys.executable, "-c", CLUSTER], cwd=ROOT, capture_output=True, text=True,
-                        timeout=HANG_SECONDS)
-  assert done.returncode == 0, done.stderr
-  found = json.loads(done.stdout.splitlines()[-1])
+  found = json.loads(python("-c", CLUSTER).stdout.splitlines()[-1])
   assert found["devices"] == [SERVER.format(i) for i in (0, 1, 1, 1, 0, 1)]
   # One for the float32 variables of each server, and one for the float64 variable.
   assert found["moments"] == [[SERVER.format(i) for i in (0, 1, 1)]] * 2
@@ -106,9 +102,8 @@ class Run:
     """Waits until the log has so many rows more than it has now."""
     rows = lambda: self.metrics.read_text().count("\n") if self.metrics.exists() else 0
     wanted = rows() + count
-    while rows() < wanted:
-      assert self.process.poll() is None, self.process.communicate()
-      time.sleep(0.02)
+    wait_until(lambda: rows() >= wanted or self.process.poll() is not None)
+    assert self.process.poll() is None, self.process.communicate()
 
   def read_process_numbers(self) -> dict[str, int]:
     """`{"worker 0": 4711, ...}` of all five processes."""
@@ -161,7 +156,7 @@ def test_workers_die_and_join_again(tmp_path):
   kill_in_the_middle_of_a_step(processes["worker 0"])
   run.wait_for_rows(1)  # The other goes on.
   kill_in_the_middle_of_a_step(processes["worker 1"])
-  out, err = run.process.communicate(timeout=HANG_SECONDS)  # Which needs one that has joined again.
+  out, err = run.process.communicate(timeout=SECONDS)  # Which needs one that has joined again.
 
   assert run.process.returncode == 0, out + err
   assert err.splitlines() == [

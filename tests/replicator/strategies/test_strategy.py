@@ -3,19 +3,14 @@
 import ctypes
 import json
 import os
-import pathlib
 import signal
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
 from replicator.strategies import strategy
+from tests.programs.processes import python
 from tests.programs.refusals import refusal
-
-ROOT = pathlib.Path(__file__).parents[3]
-
 
 # ---- Names and devices --------------------------------------------------------------------------
 
@@ -61,9 +56,7 @@ try:
 except replicator.UsageError as error:
   print(error)
 """
-  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True,
-                        text=True)
-  assert done.stdout.splitlines() == [
+  assert python("-c", code).stdout.splitlines() == [
       "3", "2", "Replicator.logical_cpus = 4: this process already runs with 3 logical CPUs; "
       "start a new one"]
 

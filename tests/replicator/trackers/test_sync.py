@@ -7,6 +7,7 @@ import time
 import pytest
 
 from replicator.trackers.sync import Followers
+from tests.programs.processes import wait_until
 from tests.replicator.trackers.conftest import Memory, Workdir
 
 
@@ -19,23 +20,16 @@ def follow(workdir: Workdir, *trackers, first_step: int = -1) -> Followers:
   return followers
 
 
-def until(condition) -> None:
-  deadline = time.monotonic() + 10
-  while not condition():
-    assert time.monotonic() < deadline
-    time.sleep(0.001)
-
-
 def test_a_line_is_sent_once_it_is_settled(workdir):
   memory = Memory()
   followers = follow(workdir, memory)
   workdir.log(0, 20)
   followers.settle(None)  # There is no checkpoint.
   followers.settle(10)
-  until(lambda: memory.records and max(*memory.records.values(), default=0) == 10)
+  wait_until(lambda: memory.records and max(*memory.records.values(), default=0) == 10)
   workdir.log(22, 30)
   followers.settle(20)
-  until(lambda: max(*memory.records.values()) == 20)
+  wait_until(lambda: max(*memory.records.values()) == 20)
   (lines,) = memory.records.values()
   assert lines == {step: line for step, line in workdir.lines.items() if step <= 20}
   assert followers.said == []
@@ -79,8 +73,8 @@ def test_a_kill_at_any_call_loses_no_line_and_repeats_none(tmp_path):
       for saved in (0, 10, 20):
         workdir.log(0 if saved == 0 else saved - 8, saved)
         first.settle(saved)
-        until(lambda saved=saved, memory=memory, dead=dead: dead.is_set() or saved in
-              memory.records.get(getattr(memory, "id", ""), {}))
+        wait_until(lambda saved=saved, memory=memory, dead=dead: dead.is_set() or saved in
+                   memory.records.get(getattr(memory, "id", ""), {}))
       workdir.log(22, 26)  # They are lost: the last checkpoint is that of step 20.
       if not dead.is_set():
         first.end("interrupted")
@@ -105,7 +99,7 @@ def test_a_rollback_to_an_older_checkpoint_begins_another_record(workdir):
   followers = follow(workdir, memory)
   workdir.log(0, 20)
   followers.settle(20)
-  until(lambda: memory.records and 20 in memory.records[memory.id])
+  wait_until(lambda: memory.records and 20 in memory.records[memory.id])
   workdir.take_back(10)  # The checkpoint of step 20 is corrupt.
   followers.settle(10)
   workdir.log(12, 30, loss=0.25)
@@ -156,7 +150,7 @@ def test_a_failure_is_said_once_and_made_good(method, stored, workdir):
   for saved in (10, 20, 30):
     workdir.log(saved - 8, saved)
     followers.settle(saved)
-    until(lambda saved=saved: healthy.records and saved in healthy.records[healthy.id])
+    wait_until(lambda saved=saved: healthy.records and saved in healthy.records[healthy.id])
     time.sleep(0.02)  # The other tracker has tried by then.
   followers.end("finished")
   assert list(memory.records.values()) == list(healthy.records.values()) == [workdir.lines]
@@ -170,7 +164,7 @@ def test_what_a_tracker_lacks_is_said_at_the_end_and_sent_by_the_same_command(wo
   followers = follow(workdir, memory)
   workdir.log(0, 10)
   followers.settle(10)
-  until(lambda: memory.records and 10 in memory.records[memory.id])
+  wait_until(lambda: memory.records and 10 in memory.records[memory.id])
 
   def fail(name):
     if name == "log":
@@ -196,7 +190,7 @@ def test_a_tracker_that_hangs_keeps_nobody_waiting(workdir):
   for step in range(11):
     followers.settle(step)
   assert time.monotonic() - begun < 0.5
-  until(lambda: healthy.records and 10 in healthy.records[healthy.id])
+  wait_until(lambda: healthy.records and 10 in healthy.records[healthy.id])
   followers.end("finished", seconds=1.0)
   assert list(healthy.records.values()) == [workdir.lines]
   assert set(healthy.records).isdisjoint(memory.records)  # Two of a kind have their own.
