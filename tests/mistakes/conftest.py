@@ -1,28 +1,23 @@
 """Parts of the tables of mistakes: a newcomer's folder, and a command line in one process."""
 
-import pathlib
 import re
 import shutil
 import sys
 
 import pytest
-from PIL import Image
 
 from replicator import app
+from tests.programs.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = "--gin_file=configs/sngan_digits.gin"
 USAGE, FAILED = 2, 1  # Exit statuses.
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """A working directory with the configs, and data of the wrong kinds."""
+  """A working directory with the configs, and a file."""
   folder = tmp_path_factory.mktemp("newcomer")
   shutil.copytree(ROOT / "configs", folder / "configs")
-  (folder / "flat").mkdir()
-  for name in ("a.png", "b.png"):
-    Image.new("RGB", (32, 32)).save(folder / "flat" / name)
   (folder / "a_file").write_text("")
   return folder
 

@@ -64,8 +64,6 @@ CODE = [  # What stands in the program in place of what, the exit status, and th
     ("    return x\n", "    return tf.concat([x, x], 1)\n", FAILED,
      "mine.py:30: ValueError: Input 0 ... incompatible with the layer: expected axis -1 of input "
      "shape to have value 3, but received input with shape (8, 6) (in the layer network/dense)"),
-    ("    return x\n", "    return replicator.all_sum(tf.constant('a'))\n", USAGE,
-     "mine.py:18: all_sum: tensors of string cannot travel ... (in the layer blocks/1)"),
     ('batch["x"]', 'batch["image"]', FAILED,
      "mine.py:30: KeyError: 'image'. 'batch' has: x, label"),
     ("self.network(", "self.netwrok(", FAILED,
@@ -106,36 +104,18 @@ CODE = [  # What stands in the program in place of what, the exit status, and th
      "train: make_step returned the class Step; it must return the step, a function or a tf.Module "
      "that is called with a batch"),
     # Gradients and optimizers.
-    ('self.network(self.blocks[1](batch["x"]))', 'batch["x"]', USAGE,
-     "mine.py:33: adam.apply: all 2 gradients are None; the loss does not depend on "
-     "sequential/dense/kernel or the others, or it (or its scale_loss) was computed outside the "
-     "tape"),
     (RETURN, f"{TAPE}{VARIABLES}    first = tape.gradient(loss, variables)\n{APPLY}", FAILED,
      "mine.py:37: RuntimeError: A non-persistent GradientTape can only be used to compute one set "
      "of gradients (or jacobians)"),
     (RETURN, f"{TAPE}{VARIABLES}    self.optimizer.apply_gradients(zip(variables, variables))\n",
      FAILED, "mine.py:36: AttributeError: 'Optimizer' object has no attribute 'apply_gradients'; "
              "write apply(gradients, variables), which takes their mean over the replicas first"),
-    ("tf.reduce_mean(self", "tf.identity(self", USAGE,
-     "mine.py:33: adam: the loss is float32 (8, 4); return its mean over the replica's examples, a "
-     "floating scalar, or a tuple that begins with it"),
     ("    self.blocks = [Block(), Block()]\n",
      "    self.blocks = [0, keras.layers.Dense(3)]\n", USAGE,
      "the step makes variables in its first call, such as 'blocks/1/000' (...): a restart would "
      "lose them; make them in its constructor: begin a network with keras.Input(shape) or build "
      "it there, and give an optimizer to wrap_optimizer"),
-    ("keras.optimizers.Adam()", "keras.optimizers.Adam(clipnorm=1.0)", USAGE,
-     "adam: the Keras option 'clipnorm' does not go with replication; set wrap_optimizer's "
-     "clip_norm, which clips after the mean over replicas"),
-    ("    self.blocks = [Block(), Block()]\n",
-     "    self.second = wrap_optimizer(keras.optimizers.Adam(), self.network.weights)\n",
-     USAGE, "the variable 'sequential/dense/kernel' belongs to two optimizers of the step, "
-            "'optimizer' and 'second'; give it to one of their wrap_optimizer calls"),
     # Data and numbers.
-    ("context.batch_size, drop_remainder=True", "context.batch_size", USAGE,
-     "the input function yields a tensor of shape (None,); its first axis must be the "
-     "pipeline's part of the global batch, context.batch_size = 8 (batch with "
-     "drop_remainder=True, so that shapes are static)"),
     ("** 2)", "/ 0.0)", FAILED,
      "step 1: loss is nan (and 1 more); its batch and numbers are in w/failures/step-00000001; no "
      "checkpoint was saved before"),

@@ -8,10 +8,7 @@ With `--strategy=mirrored` it trains under that one only, and prints the losses 
 import argparse
 import contextlib
 import json
-import pathlib
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -31,13 +28,13 @@ from replicator.training.observer import Observer, Training, observed_by
 from replicator.training.training_function import TrainingFunction
 from tests.programs.features import FEATURES, Feature
 from tests.programs.planted_bugs import Points
+from tests.programs.processes import launched
 
 BATCH, STEPS = 16, 4
 REPLICAS = {"one_device": 1, "mirrored": 2, "central_storage": 2, "multi_worker_mirrored": 2,
             "parameter_server": 1}
 CLUSTERS = {"multi_worker_mirrored": ["--workers=2"],
             "parameter_server": ["--workers=2", "--ps=1"]}
-ROOT = pathlib.Path(__file__).parents[2]
 
 Outcome = dict[str, Any]
 """`{"losses": [...]}`, or `{"refused": the message}`."""
@@ -114,13 +111,7 @@ def outcomes(strategy: str) -> dict[str, Outcome]:
 
 def cluster_outcomes(strategy: str) -> dict[str, Outcome]:
   """The outcomes of every feature under a strategy, in the processes of a cluster."""
-  done = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", *CLUSTERS[strategy], "--",
-       sys.executable, "-m", "tests.programs.capabilities", f"--strategy={strategy}"],
-      cwd=ROOT, capture_output=True, text=True, timeout=600)
-  if done.returncode:
-    raise RuntimeError(f"{strategy} ended with status {done.returncode}:\n{done.stdout[-4000:]}"
-                       f"{done.stderr[-4000:]}")
+  done = launched(CLUSTERS[strategy], "tests.programs.capabilities", f"--strategy={strategy}")
   first = re.search(r"^\[(?:worker|chief) 0\] (\{.*\})$", done.stdout, re.MULTILINE)
   assert first, done.stdout
   return json.loads(first[1])

@@ -108,16 +108,13 @@ def on_the_disk(tmp_path, monkeypatch) -> list[str]:
   return events
 
 
-def test_a_folder_is_on_the_disk_before_it_gets_its_name_and_its_name_is_too(tmp_path, on_the_disk):
+def test_what_gets_a_name_is_on_the_disk_before(tmp_path, on_the_disk, monkeypatch):
   publish(tmp_path / "new", "content")
   size = (tmp_path / "new" / "manifest.json").stat().st_size
   assert on_the_disk == [
       ".tmp-new/a, 7 bytes", ".tmp-new/b, 7 bytes", f".tmp-new/manifest.json, {size} bytes",
       ".tmp-new", ".tmp-new -> new", "."]
-
-
-def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path, on_the_disk,
-                                                               monkeypatch):
+  on_the_disk.clear()
   monkeypatch.setattr(secrets, "token_hex", lambda size: "random")
   atomic.write_whole(tmp_path / "file", "content")
   assert on_the_disk == [".file.random, 7 bytes", ".file.random -> file"]

@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import (
-  Replicator,
-  all_concat,
-  all_gather,
-  all_max,
-  all_mean,
-  all_sum,
-  reduce_scatter,
-  replica_id,
-)
+import replicator
+from replicator import Replicator
 from replicator.step import context
 from tests.replicator.collectives.replicas import own_number, static_id
 
@@ -26,7 +18,8 @@ def own_rows(is_known: bool) -> tf.Tensor:
   if is_known:
     return tf.constant(UNEQUAL[static_id()])
   owners = np.repeat(range(len(LENGTHS)), LENGTHS)
-  return tf.boolean_mask(np.concatenate(UNEQUAL), tf.equal(owners, tf.cast(replica_id(), "int64")))
+  is_own = tf.equal(owners, tf.cast(replicator.replica_id(), "int64"))
+  return tf.boolean_mask(np.concatenate(UNEQUAL), is_own)
 
 
 @pytest.mark.parametrize("is_known, eager, groups", [
@@ -39,10 +32,11 @@ def test_tensors_of_other_lengths_are_joined_with_their_gradients(is_known, eage
     x = own_rows(is_known)
     with tf.GradientTape() as tape:
       tape.watch(x)
-      joined = all_concat(x, groups=groups)
+      joined = replicator.all_concat(x, groups=groups)
       places = tf.cast(tf.range(tf.size(joined)), x.dtype)
       loss = own_number(x.dtype) * tf.reduce_sum(places * tf.reshape(joined ** 2, [-1]))
-    columns, _, signs = all_concat([tf.transpose(x), None, tf.transpose(x) > 0], -1, groups)
+    transposed = tf.transpose(x)
+    columns, _, signs = replicator.all_concat([transposed, None, transposed > 0], -1, groups)
     assert joined.shape[1:] == [2] and columns.shape[:1] == [2]  # Known where they can be.
     return joined, columns, signs, tape.gradient(loss, x)
 
@@ -66,7 +60,8 @@ def test_tensors_of_unknown_shapes_travel_together(one_or_two):
   def step(own):
     first = tf.boolean_mask(x, x < 3)  # [3], but unknown to the graph, as is the next.
     second = tf.boolean_mask(tf.stack([x, -x], 1), x < 2)
-    return all_sum([first, second]), all_mean((first, own)), all_max([first, second])
+    return (replicator.all_sum([first, second]), replicator.all_mean((first, own)),
+            replicator.all_max([first, second]))
 
   n = one_or_two.num_replicas
   for sums, (mean, _), largest in one_or_two.run(step, np.ones([4])):
@@ -87,13 +82,15 @@ def transfers(step) -> list[context.Transfer]:
 
 
 def test_equal_lengths_make_no_collective_of_their_own():
-  assert transfers(lambda: all_concat(tf.ones([2, 3]))) == [context.Transfer("all_gather", 24)]
+  assert transfers(lambda: replicator.all_concat(tf.ones([2, 3]))) == [
+      context.Transfer("all_gather", 24)]
 
 
 def test_leaves_of_one_dtype_travel_together():
   floats = [np.zeros(shape, np.float32) for shape in ([2], [3, 4], [])]
-  assert transfers(lambda: all_sum([*floats, tf.zeros([3], tf.int32), tf.zeros([2], tf.float64)])
-                   ) == [context.Transfer("all_reduce", size) for size in (15 * 4, 16, 12)]
+  others = [tf.zeros([3], tf.int32), tf.zeros([2], tf.float64)]
+  assert transfers(lambda: replicator.all_sum([*floats, *others])) == [
+      context.Transfer("all_reduce", size) for size in (15 * 4, 16, 12)]
 
 
 def test_the_transfers_of_gradients_count_too():
@@ -103,7 +100,8 @@ def test_the_transfers_of_gradients_count_too():
       tape.watch(x)
       y = collective(x)
     tape.gradient(y, x)
-  assert transfers(lambda: step(all_mean)) == [context.Transfer("all_reduce", 32)] * 2
-  assert transfers(lambda: step(all_gather)) == [
+  assert transfers(lambda: step(replicator.all_mean)) == [context.Transfer("all_reduce", 32)] * 2
+  assert transfers(lambda: step(replicator.all_gather)) == [
       context.Transfer("all_gather", 32), context.Transfer("all_to_all", 64)]
-  assert transfers(lambda: step(reduce_scatter)) == [context.Transfer("all_to_all", 32)] * 2
+  assert transfers(lambda: step(replicator.reduce_scatter)) == [
+      context.Transfer("all_to_all", 32)] * 2

@@ -6,24 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import (
-  Replicator,
-  all_gather,
-  all_max,
-  all_mean,
-  all_min,
-  all_sum,
-  broadcast,
-  map_reduce,
-  reduce_scatter,
-  replica_id,
-)
+import replicator
+from replicator import Replicator
 from tests.replicator.collectives.replicas import own_number, to_numpy
 
 
 def test_nests_keep_their_structure_and_their_nones():
   Pair = collections.namedtuple("Pair", "x y")
-  expected = {all_sum: [3, 6], all_mean: [1.5, 3], all_gather: [[1, 2], [2, 4]]}
+  expected = {replicator.all_sum: [3, 6], replicator.all_mean: [1.5, 3],
+              replicator.all_gather: [[1, 2], [2, 4]]}
 
   def step():
     one, results = own_number(), []
@@ -46,7 +37,7 @@ def test_dtypes_and_shapes_are_kept():
   def step():
     values = {f"{dtype} {name}": tf.fill(shape, own_number(dtype))
               for dtype in dtypes for name, shape in shapes.items()}
-    return all_sum(values), all_gather(values)
+    return replicator.all_sum(values), replicator.all_gather(values)
   for summed, gathered in Replicator("mirrored", logical_cpus=2).run(step):
     for key, value in summed.items():
       dtype, name = key.split()
@@ -69,7 +60,7 @@ def test_sums_of_every_integer_dtype_fit_theirs():
   def step():
     largest = {dtype: tf.constant(np.iinfo(dtype).max // (1 if dtype != wide else 8), dtype,
                                   [replicas]) for dtype, wide in SUMS.items()}
-    return all_sum(largest), reduce_scatter(largest)
+    return replicator.all_sum(largest), replicator.reduce_scatter(largest)
   for result in Replicator("mirrored", logical_cpus=replicas).run(step):
     for dtype, wide in SUMS.items():
       value = np.iinfo(dtype).max // (1 if dtype != wide else 8)
@@ -79,7 +70,7 @@ def test_sums_of_every_integer_dtype_fit_theirs():
 
 
 def test_the_sum_of_small_integers_of_items_does_not_wrap():
-  step = lambda: [map_reduce([tf.constant(100, "int8")] * 4, tf.identity, op)
+  step = lambda: [replicator.map_reduce([tf.constant(100, "int8")] * 4, tf.identity, op)
                   for op in ("sum", "mean", "max")]
   for total, mean, largest in Replicator("mirrored", logical_cpus=2).run(step):
     assert (total.dtype, int(total), float(mean)) == (tf.int32, 400, 100)
@@ -88,10 +79,11 @@ def test_the_sum_of_small_integers_of_items_does_not_wrap():
 
 def test_small_and_boolean_dtypes_are_kept_where_nothing_is_added_up():
   def step():
-    first = replica_id() == 0
+    first = replicator.replica_id() == 0
     numbers = {dtype: tf.fill([2], own_number(dtype)) for dtype in SUMS}
-    return {"max": all_max(numbers), "any": all_max(first), "all": all_min(first),
-            "gather": all_gather(first), "source": broadcast(first, 1)}
+    return {"max": replicator.all_max(numbers), "any": replicator.all_max(first),
+            "all": replicator.all_min(first), "gather": replicator.all_gather(first),
+            "source": replicator.broadcast(first, 1)}
   for result in Replicator("mirrored", logical_cpus=4).run(step):
     for dtype, value in result["max"].items():
       np.testing.assert_array_equal(value, np.array([4, 4], dtype), strict=True)
@@ -103,8 +95,8 @@ def test_small_and_boolean_dtypes_are_kept_where_nothing_is_added_up():
 def test_sums_of_small_floats_are_rounded_once(dtype, spacing):
   # 256 + 7 x spacing / 2: adding them up in the dtype itself would drop each small one.
   def step():
-    value = tf.where(replica_id() == 0, 256.0, spacing / 2)
-    return all_sum(tf.cast(value, dtype)), 8 * all_mean(tf.cast(value, dtype))
+    value = tf.where(replicator.replica_id() == 0, 256.0, spacing / 2)
+    return replicator.all_sum(tf.cast(value, dtype)), 8 * replicator.all_mean(tf.cast(value, dtype))
   for total, mean in Replicator("mirrored", logical_cpus=8).run(step):
     assert total.dtype == mean.dtype == dtype
     np.testing.assert_equal([float(total), float(mean)], [256 + 4 * spacing] * 2)
@@ -112,11 +104,12 @@ def test_sums_of_small_floats_are_rounded_once(dtype, spacing):
 
 def test_the_mean_of_large_values_does_not_overflow():
   large = np.full([2], 3e38, np.float32)  # Their sum is no float32.
-  for mean in Replicator("mirrored", logical_cpus=2).run(all_mean, large):
+  for mean in Replicator("mirrored", logical_cpus=2).run(replicator.all_mean, large):
     np.testing.assert_allclose(mean, [3e38], rtol=1e-6)
 
 
 def test_all_gather_keeps_nan_and_infinity_in_their_slots():
   values = np.array([[np.nan, 1.0], [-np.inf, 2.0]])
-  for gathered in Replicator("mirrored", logical_cpus=2).run(lambda x: all_gather(x[0]), values):
+  step = lambda x: replicator.all_gather(x[0])
+  for gathered in Replicator("mirrored", logical_cpus=2).run(step, values):
     np.testing.assert_array_equal(gathered, values)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -11,8 +10,8 @@ import sys
 import pytest
 
 from replicator.console import start, status
+from tests.programs.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[3]
 IN_CLUSTER = {"worker": ["a:1", "b:1"], "chief": ["c:1"]}
 
 

@@ -4,13 +4,11 @@ The commands wait for each other by files, so that no test depends on the speed 
 """
 
 import pathlib
+import signal
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parents[3]
-
-HANG_SECONDS = 300
-"""A test that takes longer hangs. No test that passes takes nearly as long."""
+from tests.programs.processes import ROOT, SECONDS
 
 # What a command may use: `me` is its name, such as "worker0". `work` never returns. `wait_for`
 # waits until another process has called `touch`. The alarm ends what a failed test leaves behind.
@@ -43,10 +41,14 @@ def start(options: str, code: str) -> subprocess.Popen:
                           text=True)
 
 
-def run(options: str, code: str) -> tuple[int, list[str], str]:
-  """Status, lines of stdout, stderr."""
+def run(options: str, code: str, *ready: str, stop: int = signal.SIGTERM
+        ) -> tuple[int, list[str], str]:
+  """Status, lines of stdout, stderr; once the lines `ready` came, the cluster gets a signal."""
   process = start(options, code)
-  out, err = process.communicate(timeout=HANG_SECONDS)
+  if ready:
+    read_until(process, {*ready})
+    process.send_signal(stop)
+  out, err = process.communicate(timeout=SECONDS)
   return process.returncode, out.splitlines(), err
 
 

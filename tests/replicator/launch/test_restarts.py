@@ -11,17 +11,8 @@ import pytest
 from replicator import launch
 from replicator.checkpoints import checkpoint
 from tests.programs.logs import rows
-from tests.programs.processes import wait_until
-from tests.replicator.launch.clusters import (
-  HANG_SECONDS,
-  PRELUDE,
-  ROOT,
-  SAVES,
-  counts_starts,
-  read_until,
-  run,
-  start,
-)
+from tests.programs.processes import ROOT, SECONDS, wait_until
+from tests.replicator.launch import clusters
 
 
 @pytest.mark.parametrize("options, culprit, end, status", [
@@ -30,7 +21,7 @@ from tests.replicator.launch.clusters import (
 ])
 def test_a_run_whose_process_died_is_started_again_as_a_whole(options, culprit, end, status,
                                                               tmp_path):
-  code, _, err = run(f"{options} --max_restarts=3", counts_starts(tmp_path) + f"""
+  code, _, err = clusters.run(f"{options} --max_restarts=3", clusters.counts_starts(tmp_path) + f"""
 if me == {culprit!r} and start < 2:
   {end}
 decides = me == "chief0" or "chief" not in config["cluster"]
@@ -45,8 +36,8 @@ else: work()
 
 
 def test_restarts_end():
-  status, lines, err = run("--workers=2 --max_restarts=2",
-                           "if me == 'worker1': print(me); sys.exit(7)\nwork()")
+  status, lines, err = clusters.run("--workers=2 --max_restarts=2",
+                                    "if me == 'worker1': print(me); sys.exit(7)\nwork()")
   assert status == 7
   assert lines == ["[worker 1] worker1"] * 3
   line = "launch: worker 1 ended with status 7"
@@ -55,24 +46,21 @@ def test_restarts_end():
 
 @pytest.mark.parametrize("status", [2, 42])
 def test_a_bad_command_line_and_a_preempted_run_are_not_started_again(status):
-  code, _, err = run("--workers=1 --max_restarts=3", f"sys.exit({status})")
+  code, _, err = clusters.run("--workers=1 --max_restarts=3", f"sys.exit({status})")
   assert code == status and "restart" not in err
 
 
 def test_a_signal_ends_a_run_that_was_started_again(tmp_path):
-  process = start("--workers=1 --max_restarts=2", counts_starts(tmp_path) + SAVES + """
+  code = clusters.counts_starts(tmp_path) + clusters.SAVES + """
 if start == 1: sys.exit(1)
 print('ready'); work()
-""")
-  read_until(process, {"[worker 0] ready"})
-  process.terminate()
-  _, err = process.communicate(timeout=HANG_SECONDS)
-  assert process.returncode == 42
-  assert err == "launch: worker 0 ended with status 1; restart 1 of 2\n"
+"""
+  status, _, err = clusters.run("--workers=1 --max_restarts=2", code, "[worker 0] ready")
+  assert (status, err) == (42, "launch: worker 0 ended with status 1; restart 1 of 2\n")
 
 
 def test_a_signal_between_two_starts_prevents_the_second(capfd, tmp_path):
-  assert launch.launch([sys.executable, "-c", PRELUDE + f"""
+  assert launch.launch([sys.executable, "-c", clusters.PRELUDE + f"""
 ready = {str(tmp_path / "ready")!r}
 def pass_on(number, frame):
   os.kill(os.getppid(), number)
@@ -88,15 +76,11 @@ work()
 
 
 def test_a_process_that_fails_to_save_is_not_started_again():
-  process = start("--workers=1 --max_restarts=3", """
+  status, _, err = clusters.run("--workers=1 --max_restarts=3", """
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
 print("ready"); work()
-""")
-  read_until(process, {"[worker 0] ready"})
-  process.terminate()
-  _, err = process.communicate(timeout=HANG_SECONDS)
-  assert process.returncode == 9
-  assert err == "launch: worker 0 ended with status 9\n"
+""", "[worker 0] ready")
+  assert (status, err) == (9, "launch: worker 0 ended with status 9\n")
 
 
 def pid_of_worker(launcher: int, index: int) -> int:
@@ -120,12 +104,12 @@ def train(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
 @pytest.mark.slow
 def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
   unbroken = train(tmp_path / "unbroken")
-  _, err = unbroken.communicate(timeout=HANG_SECONDS)
+  _, err = unbroken.communicate(timeout=SECONDS)
   assert unbroken.returncode == 0, err
   broken = train(tmp_path / "broken", "--max_restarts=2")
   wait_until(lambda: list((tmp_path / "broken").glob("checkpoints/step-*")))
   os.kill(pid_of_worker(broken.pid, 1), signal.SIGKILL)
-  out, err = broken.communicate(timeout=HANG_SECONDS)
+  out, err = broken.communicate(timeout=SECONDS)
   assert broken.returncode == 0, err
   assert "launch: worker 1 ended with status 137; restart 1 of 2" in err
   assert "resumed at step" in out

@@ -6,17 +6,15 @@ import sys
 
 from replicator import launch
 from replicator.launch import supervisor
-from tests.replicator.launch.clusters import HANG_SECONDS, PRELUDE, SAVES, read_until, run, start
+from tests.programs.processes import SECONDS
+from tests.replicator.launch.clusters import PRELUDE, SAVES, read_until, run, start
 
 
 def test_a_signal_is_passed_on_and_all_save():
-  process = start("--workers=2", SAVES + "print('ready'); work()")
-  read_until(process, {"[worker 0] ready", "[worker 1] ready"})
-  process.send_signal(signal.SIGINT)
-  out, err = process.communicate(timeout=HANG_SECONDS)
-  assert process.returncode == 42
-  assert sorted(out.splitlines()) == [f"[worker {i}] saved {int(signal.SIGINT)}" for i in range(2)]
-  assert err == ""
+  status, lines, err = run("--workers=2", SAVES + "print('ready'); work()", "[worker 0] ready",
+                           "[worker 1] ready", stop=signal.SIGINT)
+  assert (status, err) == (42, "")
+  assert sorted(lines) == [f"[worker {i}] saved {int(signal.SIGINT)}" for i in range(2)]
 
 
 def test_a_second_signal_ends_what_the_first_did_not(monkeypatch, capfdbinary):
@@ -64,6 +62,6 @@ def test_a_reader_that_leaves_ends_the_cluster():
   read_until(process, {"[worker 0] line"})
   assert process.stdout is not None
   process.stdout.close()
-  assert process.wait(timeout=HANG_SECONDS) == 42
+  assert process.wait(timeout=SECONDS) == 42
   assert process.stderr is not None
   process.stderr.close()

@@ -85,9 +85,6 @@ def test_a_mask_of_keras_reaches_the_layers_behind():
   np.testing.assert_allclose(network(words), [vectors[0, :2].mean(0), vectors[1, 0]], rtol=1e-6)
 
 
-# ---- The same for the global batch everywhere ---------------------------------------------------
-
-
 def test_replicas_drop_what_one_device_does(float64):
   expected = run(Replicator("one_device"))
   nests_close(run(Replicator("mirrored", logical_cpus=2)), expected, 1e-14)

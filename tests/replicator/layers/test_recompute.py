@@ -7,18 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import (
-  Dropout,
-  ExamplePool,
-  GlobalBatchNorm,
-  Replicator,
-  SpectralNorm,
-  UsageError,
-  all_mean,
-  microbatch,
-  random,
-  recompute_grad,
-)
+import replicator
+from replicator import Dropout, Replicator, SpectralNorm, UsageError, random, recompute_grad
 from tests.programs.closeness import close, nests_close
 
 X = np.random.default_rng(0).normal(size=[8, 5])
@@ -33,7 +23,7 @@ class Network:
   def __init__(self, wrap):
     keras.utils.set_random_seed(0)
     block = keras.Sequential([
-        keras.Input([5]), SpectralNorm(L.Dense(5)), GlobalBatchNorm(), L.Activation("tanh"),
+        keras.Input([5]), SpectralNorm(L.Dense(5)), replicator.GlobalBatchNorm(), L.Activation("tanh"),
         Dropout(0.3), L.Dropout(0.2)])
     self.block, self.weights = wrap(block), block.trainable_variables
     self.state = block.non_trainable_variables
@@ -56,19 +46,19 @@ class Network:
 def trained(wrap, make_replicator, method="loss_and_gradients", n=1):
   """The results of two steps on the first replica, the states after them, and a later draw."""
   random.set_seed(0)
-  replicator = make_replicator()
-  with replicator.scope():
+  on = make_replicator()
+  with on.scope():
     network = Network(wrap)
 
   def step(x):
     if method == "loss_and_gradients":
-      loss, (_, *gradients) = microbatch(network.loss_and_gradients, x, n=n)
+      loss, (_, *gradients) = replicator.microbatch(network.loss_and_gradients, x, n=n)
     else:
       loss, gradients = network.penalized(x)
-    return all_mean([loss, *gradients]), random.normal("dropout", [1])
-  compiled = replicator.compile(
-      lambda x: replicator.on_replicas(step, tf.constant(0, tf.int64), (x,)))
-  results = [replicator.local_results(compiled(replicator.distribute(X)))[0] for _ in range(2)]
+    return replicator.all_mean([loss, *gradients]), random.normal("dropout", [1])
+  compiled = on.compile(
+      lambda x: on.on_replicas(step, tf.constant(0, tf.int64), (x,)))
+  results = [on.local_results(compiled(on.distribute(X)))[0] for _ in range(2)]
   return results, [v.numpy() for v in network.state]
 
 
@@ -214,12 +204,12 @@ def test_what_would_be_wrong_in_a_compiled_step_is_refused(function, message):
 # ---- TensorFlow's and Keras' own ----------------------------------------------------------------
 
 LAYERS = {"draw": lambda: Dropout(0.5), "iterate": lambda: SpectralNorm(L.Dense(3)),
-          "move its statistics": GlobalBatchNorm}
+          "move its statistics": replicator.GlobalBatchNorm}
 
 
 def pool_called(call: str):
   """A function that gives examples to a pool, and the message that refuses it."""
-  pool = ExamplePool(4, [5], "float64")
+  pool = replicator.ExamplePool(4, [5], "float64")
 
   def passed_in(x):
     getattr(pool, call)(x)

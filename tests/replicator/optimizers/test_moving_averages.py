@@ -5,33 +5,27 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import wrap_optimizer
-from tests.replicator.optimizers.small_network import (
-  OPTIMIZERS,
-  RNG,
-  WEIGHTS,
-  K,
-  assert_close,
-  averages_of,
-  moving_average,
-  train,
-)
+from tests.replicator.optimizers import small_network as small
+from tests.replicator.optimizers.small_network import K
 
 
 def test_averages_are_the_closed_form(float64, one_or_two):
-  trajectory, wrapped = train(one_or_two, OPTIMIZERS["momentum"], 5, ema_decay=0.9, ema_start=2)
-  assert_close([averages_of(wrapped)], [moving_average(trajectory, 0.9, 2)])
+  trajectory, wrapped = small.train(one_or_two, small.OPTIMIZERS["momentum"], 5, ema_decay=0.9,
+                                    ema_start=2)
+  small.assert_close([small.averages_of(wrapped)], [small.moving_average(trajectory, 0.9, 2)])
   assert not any(average.trainable for average in wrapped.averages)
 
 
 def test_an_average_can_move_once_in_so_many_updates(float64, one_or_two):
-  trajectory, wrapped = train(one_or_two, OPTIMIZERS["momentum"], 5, ema_decay=0.9, ema_every=2)
-  points = [WEIGHTS, trajectory[1], trajectory[3]]
+  trajectory, wrapped = small.train(one_or_two, small.OPTIMIZERS["momentum"], 5, ema_decay=0.9,
+                                    ema_every=2)
+  points = [small.WEIGHTS, trajectory[1], trajectory[3]]
   expected = [0.81 * a + 0.09 * b + 0.1 * c for a, b, c in zip(*points, strict=True)]
-  assert_close([averages_of(wrapped)], [expected])
+  small.assert_close([small.averages_of(wrapped)], [expected])
 
 
 def test_networks_compute_with_averaged_weights_only_inside(float64, synchronous):
-  kernel, x = np.array([[1.0], [2.0]]), RNG.normal(size=[4, 2])
+  kernel, x = np.array([[1.0], [2.0]]), small.RNG.normal(size=[4, 2])
   with synchronous.scope():
     layer = keras.layers.Dense(1, use_bias=False)
     layer.build((None, 2))

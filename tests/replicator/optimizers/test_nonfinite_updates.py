@@ -7,30 +7,22 @@ import tensorflow as tf
 
 from replicator import Replicator, step_number, wrap_optimizer
 from replicator.training.training_function import TrainingFunction
-from tests.replicator.optimizers.small_network import (
-  BATCH,
-  OPTIMIZERS,
-  K,
-  assert_close,
-  averages_of,
-  gradients_of,
-  make_variables,
-  moving_average,
-  train_plainly,
-)
+from tests.replicator.optimizers import small_network as small
+from tests.replicator.optimizers.small_network import K
 
 
 def train_with_bad_examples(replicator: Replicator, **options):
   """4 steps in one call, the first and the last with an infinite example on one replica."""
   with replicator.scope():
-    variables = make_variables(keras.constraints.MaxNorm(3.0))
-    wrapped = wrap_optimizer(OPTIMIZERS["Adam"](), variables, ema_decay=0.5, ema_start=1, **options)
+    variables = small.make_variables(keras.constraints.MaxNorm(3.0))
+    wrapped = wrap_optimizer(small.OPTIMIZERS["Adam"](), variables, ema_decay=0.5, ema_start=1,
+                             **options)
 
   def step(batch):
-    wrapped.apply(gradients_of(variables, batch, step_number()))
+    wrapped.apply(small.gradients_of(variables, batch, step_number()))
     return {"nonfinite": wrapped.nonfinite_updates}
 
-  inputs = {name: np.stack([value] * 4) for name, value in BATCH.items()}
+  inputs = {name: np.stack([value] * 4) for name, value in small.BATCH.items()}
   inputs["x"][[0, 3], 0, 0] = np.inf
   logged, _ = TrainingFunction(replicator, step, 4)(0, inputs).fetch()
   return variables, wrapped, logged["nonfinite"]
@@ -39,12 +31,13 @@ def train_with_bad_examples(replicator: Replicator, **options):
 def check_that_the_update_is_skipped(replicator: Replicator, **options) -> None:
   variables, wrapped, nonfinite = train_with_bad_examples(
       replicator, skip_nonfinite=True, **options)
-  expected = train_plainly(OPTIMIZERS["Adam"](), 3, keras.constraints.MaxNorm(3.0), first_step=1)
+  expected = small.train_plainly(small.OPTIMIZERS["Adam"](), 3, keras.constraints.MaxNorm(3.0),
+                                 first_step=1)
   np.testing.assert_array_equal(nonfinite, [1, 1, 1, 2])
   for i in range(replicator.num_replicas):  # Each replica's own copy.
     copies = [replicator.local_results(v.value)[i].numpy() for v in variables]
-    assert_close([copies], expected[-1:])
-  assert_close([averages_of(wrapped)], [moving_average(expected, 0.5, start=1)])
+    small.assert_close([copies], expected[-1:])
+  small.assert_close([small.averages_of(wrapped)], [small.moving_average(expected, 0.5, start=1)])
   assert wrapped.keras_optimizer.iterations.numpy() == 2
 
 
@@ -52,11 +45,8 @@ def test_an_update_that_is_not_finite_is_skipped_on_all_replicas(float64, synchr
   check_that_the_update_is_skipped(synchronous)
 
 
-def test_an_update_whose_norm_is_not_finite_is_skipped_under_xla(float64):
+def test_it_is_skipped_in_any_way_of_running_and_if_its_norm_is_not_finite(float64, run_eagerly):
   check_that_the_update_is_skipped(Replicator("one_device", jit_compile=True), clip_norm=1e3)
-
-
-def test_an_update_that_is_not_finite_is_skipped_in_eager_steps(float64, run_eagerly):
   run_eagerly()
   check_that_the_update_is_skipped(Replicator("mirrored", logical_cpus=2))
 

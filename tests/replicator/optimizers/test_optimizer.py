@@ -11,44 +11,33 @@ import tensorflow as tf
 from replicator import Replicator, step_number, wrap_optimizer
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import UsageError
-from tests.replicator.optimizers.small_network import (
-  BATCH,
-  OPTIMIZERS,
-  WEIGHTS,
-  K,
-  assert_close,
-  clipped,
-  gradients_of,
-  make_variables,
-  numpy_gradients,
-  train,
-  train_plainly,
-)
+from tests.replicator.optimizers import small_network as small
+from tests.replicator.optimizers.small_network import K
 
 # ---- As Keras on one replica --------------------------------------------------------------------
 
 
 def test_updates_are_those_of_keras_on_the_global_batch(float64, synchronous):
-  trajectory, wrapped = train(synchronous, OPTIMIZERS["Adam"], 4)
-  assert_close(trajectory, train_plainly(OPTIMIZERS["Adam"](), 4))
+  trajectory, wrapped = small.train(synchronous, small.OPTIMIZERS["Adam"], 4)
+  small.assert_close(trajectory, small.train_plainly(small.OPTIMIZERS["Adam"](), 4))
   assert wrapped.keras_optimizer.iterations.numpy() == 4
 
 
 OTHERS = sorted({
     name for name, value in vars(K).items()
     if isinstance(value, type) and "learning_rate" in inspect.signature(value).parameters
-} - {"Optimizer", *OPTIMIZERS})
+} - {"Optimizer", *small.OPTIMIZERS})
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_keras_optimizer_trains_as_it_does_alone_or_is_refused(float64, name):
   make = lambda: getattr(K, name)(0.125, name="the_optimizer")
   try:
-    trajectory, _ = train(Replicator("central_storage", logical_cpus=2), make, 3)
+    trajectory, _ = small.train(Replicator("central_storage", logical_cpus=2), make, 3)
   except UsageError as refusal:
     assert str(refusal).startswith("the_optimizer: ")
   else:  # Keras rounds a weight decay to float32.
-    assert_close(trajectory, train_plainly(make(), 3), rtol=1e-8)
+    small.assert_close(trajectory, small.train_plainly(make(), 3), rtol=1e-8)
 
 
 def test_variables_can_be_left_out_of_the_weight_decay(float64):
@@ -56,8 +45,8 @@ def test_variables_can_be_left_out_of_the_weight_decay(float64):
     optimizer = K.SGD(0.125, weight_decay=0.25)
     optimizer.exclude_from_weight_decay(var_names=["offset"])
     return optimizer
-  trajectory, _ = train(Replicator("mirrored", logical_cpus=2), make, 3)
-  assert_close(trajectory, train_plainly(make(), 3))
+  trajectory, _ = small.train(Replicator("mirrored", logical_cpus=2), make, 3)
+  small.assert_close(trajectory, small.train_plainly(make(), 3))
 
 
 def test_gradients_of_an_embedding(one_or_two):
@@ -81,9 +70,9 @@ def test_gradients_of_an_embedding(one_or_two):
 @pytest.mark.parametrize("clip_norm", [0.5, 1e3])
 def test_the_mean_over_replicas_is_clipped(float64, clip_norm):
   replicator = Replicator("mirrored", logical_cpus=2)
-  trajectory, _ = train(replicator, lambda: K.SGD(1.0), 1, clip_norm=clip_norm)
-  gradients = clipped(numpy_gradients(), clip_norm)
-  assert_close(trajectory, [[w - g for w, g in zip(WEIGHTS, gradients, strict=True)]])
+  trajectory, _ = small.train(replicator, lambda: K.SGD(1.0), 1, clip_norm=clip_norm)
+  gradients = small.clipped(small.numpy_gradients(), clip_norm)
+  small.assert_close(trajectory, [[w - g for w, g in zip(small.WEIGHTS, gradients, strict=True)]])
 
 
 # ---- None gradients -----------------------------------------------------------------------------
@@ -92,31 +81,31 @@ def test_the_mean_over_replicas_is_clipped(float64, clip_norm):
 @pytest.mark.parametrize("name", ["AdamW", "RMSprop"])
 def test_none_leaves_its_variable_and_the_slots_of_it_alone(float64, name):
   # Not even a weight decay or a constraint may touch it.
-  make, replicator = OPTIMIZERS[name], Replicator("mirrored", logical_cpus=2)
+  make, replicator = small.OPTIMIZERS[name], Replicator("mirrored", logical_cpus=2)
   constraint = keras.constraints.UnitNorm() if name == "AdamW" else None
   with replicator.scope():
-    variables = make_variables(constraint)
+    variables = small.make_variables(constraint)
     wrapped = wrap_optimizer(make(), variables)
-  plain, optimizer = make_variables(constraint), make()
+  plain, optimizer = small.make_variables(constraint), make()
   optimizer.build(plain)
 
   def step(batch, without):
-    gradients = gradients_of(variables, batch, step_number())
+    gradients = small.gradients_of(variables, batch, step_number())
     wrapped.apply([None if i == without else g for i, g in enumerate(gradients)])
     return tf.constant(0)
 
   steps = {without: functools.partial(step, without=without) for without in (None, 1)}
-  whole = {k: tf.constant(v) for k, v in BATCH.items()}
+  whole = {k: tf.constant(v) for k, v in small.BATCH.items()}
   for number, without in enumerate([None, 1, None, 1, None]):  # A slot that moved would show.
-    replicator.run(steps[without], BATCH)
-    gradients = gradients_of(plain, whole, number)
+    replicator.run(steps[without], small.BATCH)
+    gradients = small.gradients_of(plain, whole, number)
     optimizer.apply(*zip(*[(g, v) for i, (g, v) in enumerate(zip(gradients, plain, strict=True))
                            if i != without], strict=True))
-  assert_close([[v.numpy() for v in variables]], [[v.numpy() for v in plain]])
+  small.assert_close([[v.numpy() for v in variables]], [[v.numpy() for v in plain]])
 
 
 def test_slots_of_variables_in_another_order_are_not_restored(tmp_path):
-  variables = make_variables()
+  variables = small.make_variables()
   saved = Checkpoints(tmp_path, wrap_optimizer(K.Adam(), variables))
   saved.save(1, {})
   saved.wait()
@@ -128,26 +117,26 @@ def test_a_variable_that_is_frozen_later_stays(float64):
   make = lambda: K.AdamW(0.125, weight_decay=0.25)
   replicator = Replicator("mirrored", logical_cpus=2)
   with replicator.scope():
-    variables = make_variables()
+    variables = small.make_variables()
     wrapped = wrap_optimizer(make(), variables, clip_norm=0.5)
   variables[1].trainable = False
   given = [variables, [v for v in variables if v.trainable]]
 
   def step(batch):
-    gradients = gradients_of(variables, batch, 0)
+    gradients = small.gradients_of(variables, batch, 0)
     wrapped.apply(gradients, given[0])  # A tape does not know of it.
     wrapped.apply(gradients[::2], given[1])
     wrapped.apply([gradients[0], None, gradients[2]], given[1])  # As of `loss_and_gradients`.
     return tf.constant(0)
 
-  plain, optimizer = [make_variables()[i] for i in (0, 2)], make()
+  plain, optimizer = [small.make_variables()[i] for i in (0, 2)], make()
   optimizer.build(plain)
-  replicator.run(step, BATCH)
-  gradients = numpy_gradients()[::2]
+  replicator.run(step, small.BATCH)
+  gradients = small.numpy_gradients()[::2]
   for _ in range(3):
-    optimizer.apply([tf.constant(g) for g in clipped(gradients, 0.5)], plain)
-  assert_close([[v.numpy() for v in variables[::2]]], [[v.numpy() for v in plain]])
-  np.testing.assert_array_equal(variables[1].numpy(), WEIGHTS[1])
+    optimizer.apply([tf.constant(g) for g in small.clipped(gradients, 0.5)], plain)
+  small.assert_close([[v.numpy() for v in variables[::2]]], [[v.numpy() for v in plain]])
+  np.testing.assert_array_equal(variables[1].numpy(), small.WEIGHTS[1])
   for variable in variables:
     variable.trainable = False
   replicator.run(lambda: wrapped.apply([None] * 3) or wrapped.apply([], []) or tf.constant(0))
@@ -166,17 +155,17 @@ def test_keras_options_that_break_replication_are_refused():
       ("use_ema", True, "set wrap_optimizer's ema_decay"),
       ("loss_scale_factor", 2.0, "part of wrap_optimizer, under 'mixed_float16'")):
     with pytest.raises(UsageError) as refusal:
-      wrap_optimizer(K.Adam(0.1, name="adam", **{option: value}), make_variables())
+      wrap_optimizer(K.Adam(0.1, name="adam", **{option: value}), small.make_variables())
     assert f"adam: the Keras option '{option}'" in str(refusal.value)
     assert remedy in str(refusal.value)
 
 
 @pytest.mark.parametrize("variables, message", [
     (lambda: [], "no variables; pass the trainable_variables of a network that is already built"),
-    (lambda: {"encoder": make_variables(), "generator": []},
+    (lambda: {"encoder": small.make_variables(), "generator": []},
      r"a dict of the networks 'encoder', 'generator'; write wrap_optimizers\(make, generator="),
     (lambda: [tf.Variable(1.0, name="w")], "'w:0' is a ResourceVariable; make it a keras.Variable"),
-    (lambda: make_variables()[:1] * 2, "the variable 'kernel' is given twice; list it once")])
+    (lambda: small.make_variables()[:1] * 2, "the variable 'kernel' is given twice; list it once")])
 def test_an_optimizer_owns_keras_variables_once(variables, message):
   with pytest.raises(UsageError, match=message) as refusal:
     wrap_optimizer(K.SGD(0.1, name="sgd"), variables())
@@ -184,22 +173,22 @@ def test_an_optimizer_owns_keras_variables_once(variables, message):
 
 
 def test_an_optimizer_owns_its_variables():
-  variables = make_variables()
+  variables = small.make_variables()
   wrapped = wrap_optimizer(K.SGD(0.1), variables)
   gradients = [tf.zeros_like(v.value) for v in variables]
-  for others in (make_variables(), variables[::-1], variables[:2]):
+  for others in (small.make_variables(), variables[::-1], variables[:2]):
     with pytest.raises(UsageError, match="given other variables than the 3 it was wrapped with"):
       wrapped.apply(gradients, others)
   with pytest.raises(UsageError, match="2 gradients for 3 variables"):
     wrapped.apply(gradients[:2])
-  with pytest.raises(UsageError, match="all 3 gradients are None; the loss does not depend on ker"):
+  with pytest.raises(UsageError, match=r"all 3 gradients are None; .* on kernel or the others"):
     wrapped.apply([None] * 3, variables)
 
 
 def test_an_optimizer_that_scales_losses_or_has_variables_is_refused():
   with pytest.raises(UsageError, match="loss scaling"):
-    wrap_optimizer(K.LossScaleOptimizer(K.SGD(0.1)), make_variables())
+    wrap_optimizer(K.LossScaleOptimizer(K.SGD(0.1)), small.make_variables())
   optimizer = K.Adam(0.1, name="adam")
-  wrap_optimizer(optimizer, make_variables())
+  wrap_optimizer(optimizer, small.make_variables())
   with pytest.raises(UsageError, match="adam: has variables already; make an optimizer for each"):
-    wrap_optimizer(optimizer, make_variables())
+    wrap_optimizer(optimizer, small.make_variables())

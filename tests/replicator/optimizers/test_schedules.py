@@ -15,29 +15,16 @@ def values(schedule: schedules.Schedule, steps) -> np.ndarray:
   return np.array([schedule(tf.constant(step, tf.int64)) for step in steps])
 
 
-@pytest.fixture
-def float64():
-  keras.config.set_floatx("float64")
-
-
-def test_a_line_is_constant_before_and_after(float64):
+def test_a_line_and_half_a_wave_between_constants_and_lines_between_points(float64):
   steps = np.arange(12)
-  np.testing.assert_allclose(values(schedules.linear(3.0, -1.0, start=2, end=10), steps),
-                             np.interp(steps, [2, 10], [3.0, -1.0]), rtol=1e-15)
-
-
-def test_a_cosine_is_half_a_wave(float64):
-  steps = np.arange(12)
-  share = np.clip((steps - 2) / 8, 0, 1)
-  np.testing.assert_allclose(values(schedules.cosine(3.0, -1.0, start=2, end=10), steps),
-                             -1 + 4 * (1 + np.cos(np.pi * share)) / 2, rtol=1e-14)
-
-
-def test_a_piecewise_schedule_joins_its_points_with_lines(float64):
-  steps = np.arange(12)
-  for points, heights in (([1, 4, 9], [0.5, 2.0, -1.0]), ([5], [2.0])):
-    np.testing.assert_allclose(values(schedules.piecewise(points, heights), steps),
-                               np.interp(steps, points, heights), rtol=1e-15)
+  wave = np.cos(np.pi * np.clip((steps - 2) / 8, 0, 1))
+  for schedule, expected in (
+      (schedules.linear(3.0, -1.0, start=2, end=10), np.interp(steps, [2, 10], [3.0, -1.0])),
+      (schedules.cosine(3.0, -1.0, start=2, end=10), -1 + 4 * (1 + wave) / 2),
+      (schedules.piecewise([1, 4, 9], [0.5, 2.0, -1.0]),
+       np.interp(steps, [1, 4, 9], [0.5, 2.0, -1.0])),
+      (schedules.piecewise([5], [2.0]), np.full(12, 2.0))):
+    np.testing.assert_allclose(values(schedule, steps), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("curve", [schedules.linear, schedules.cosine])

@@ -27,12 +27,8 @@ def test_an_eager_step_is_a_step(run_eagerly, one_or_two):
         [i, one_or_two.num_replicas, step] for i in range(one_or_two.num_replicas)]
 
 
-def test_outside_a_step_code_is_replica_0_of_1_at_step_0():
-  assert list(where().numpy()) == [0, 1, 0]
-  assert list(tf.function(where)().numpy()) == [0, 1, 0]
-
-
-def test_a_scope_is_outside_of_all_replicas(one_or_two):
+def test_outside_a_step_and_in_a_scope_code_is_replica_0_of_1_at_step_0(one_or_two):
+  assert list(where().numpy()) == list(tf.function(where)().numpy()) == [0, 1, 0]
   with one_or_two.scope():
     assert list(where().numpy()) == [0, 1, 0]
 

@@ -55,14 +55,11 @@ def test_truncated_normal_has_its_distribution(dtype):
   assert abs(np.std(standard) - 0.880) < 0.005
 
 
-def test_bernoulli_has_its_probability():
+def test_bernoulli_has_its_probability_or_that_of_each_example():
   for p in (0.0, 0.01, 0.7, 1.0):
     drawn = random.bernoulli("b", [COUNT], p)
     assert drawn.dtype == tf.bool
     assert scipy.stats.binomtest(np.count_nonzero(drawn), COUNT, p).pvalue > SMALLEST_P
-
-
-def test_bernoulli_takes_a_probability_of_each_example():
   p = tf.constant([[0.0], [0.5], [1.0]], tf.bfloat16)
   drawn = random.bernoulli("b", [3, 1000], p, "bfloat16")
   assert drawn.dtype == tf.bfloat16
@@ -144,13 +141,10 @@ INSIDE = [
 ]
 
 
-def test_a_draw_in_a_branch_or_loop_of_the_step_is_refused():
+def test_a_draw_in_a_branch_or_loop_of_the_step_or_a_compiled_function_is_refused():
   for step in INSIDE:
     with pytest.raises(UsageError, match="random stream 'z': drawn inside a "):
       Replicator("mirrored", logical_cpus=2).run(step)
-
-
-def test_a_draw_in_a_compiled_function_outside_of_steps_is_refused():
   with pytest.raises(UsageError, match="draw before it and pass the tensor in"):
     INSIDE[0]()
 

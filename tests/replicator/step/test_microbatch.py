@@ -1,5 +1,7 @@
 """Micro-batches against the full batch, in float64."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -71,30 +73,23 @@ def train(on: Replicator, n: int, steps_per_call=2):
           [v.numpy() for v in variables])
 
 
-@pytest.fixture(scope="module")
+@functools.cache
 def full_batch():
-  keras.config.set_floatx("float64")
-  keras.config.set_dtype_policy("float64")
-  try:
-    return train(Replicator("one_device"), 1)
-  finally:
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy("float32")
+  """The same in float64 on one device."""
+  return train(Replicator("one_device"), 1)
 
 
 # ---- What the full batch would have -------------------------------------------------------------
 
 
-def test_micro_batches_train_as_the_full_batch(float64, full_batch):
-  nests_close(train(Replicator("mirrored", logical_cpus=2), 4), full_batch, 1e-12, 1e-12)
-
-
-@pytest.mark.parametrize("how", ["eager", "xla"])
-def test_micro_batches_in_any_way_of_running(float64, full_batch, how, request):
+@pytest.mark.parametrize("how", ["replicas", "xla", "eager"])
+def test_micro_batches_train_as_the_full_batch(float64, run_eagerly, how):
+  expected = full_batch()
   if how == "eager":
-    request.getfixturevalue("run_eagerly")()
-  on = Replicator("one_device", jit_compile=how == "xla")
-  nests_close(train(on, 8, steps_per_call=1), full_batch, 1e-12, 1e-12)
+    run_eagerly()
+  found = (train(Replicator("mirrored", logical_cpus=2), 4) if how == "replicas" else
+           train(Replicator("one_device", jit_compile=how == "xla"), 8, steps_per_call=1))
+  nests_close(found, expected, 1e-12, 1e-12)
 
 
 def test_with_batch_norm_micro_batches_are_those_of_one_replica(float64):

@@ -70,10 +70,11 @@ def test_xla_draws_the_same():
                                err_msg=name)
 
 
-def test_eager_steps_draw_the_same(run_eagerly):
+def test_eager_steps_and_their_micro_batches_draw_the_same(run_eagerly):
   expected = drawn_alone()
   run_eagerly()
   np.testing.assert_equal(draw(Replicator("mirrored", logical_cpus=2)), expected)
+  assert_first_step(in_parts(one(), 2, all_kinds))
 
 
 def two_kinds(rows: int) -> dict[str, tf.Tensor]:
@@ -114,12 +115,6 @@ def test_micro_batches_on_two_replicas_draw_what_the_batch_does(
   assert_first_step(in_parts(mirrored, 2, two_kinds, with_collective))
 
 
-def test_micro_batches_draw_the_same_eagerly(run_eagerly):
-  drawn_alone()  # Before, as it is of a compiled step.
-  run_eagerly()
-  assert_first_step(in_parts(one(), 2, all_kinds))
-
-
 def test_a_replica_makes_the_bits_of_its_own_rows_only(monkeypatch):
   made = []
   make = tf.raw_ops.StatelessRandomUniformFullIntV2
@@ -149,15 +144,11 @@ def test_a_resumed_step_draws_what_it_would_have_drawn():
   np.testing.assert_array_equal(compiled(tf.constant(1, tf.int64)), drawn_alone()["normal"][1])
 
 
-def test_outside_of_steps_seeding_starts_the_streams_again():
+def test_seeding_starts_the_streams_outside_of_steps_again_which_do_not_move_those_inside():
   first = [random.normal("z", [3]).numpy() for _ in range(2)]
   assert not np.array_equal(*first)
   random.set_seed(0)
   np.testing.assert_array_equal(random.normal("z", [3]), first[0])
-
-
-def test_draws_outside_of_a_step_do_not_move_those_inside():
-  random.normal("z", [3])
   np.testing.assert_array_equal(draw(one())["normal"], drawn_alone()["normal"])
 
 

@@ -12,11 +12,7 @@ from replicator.optimizers.wrap import check_owners
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import TwoNetworks, network
 
-
-@pytest.fixture(autouse=True)
-def restored():
-  yield
-  keras.config.set_floatx("float32")
+pytestmark = pytest.mark.usefixtures("restored")
 
 
 def ids(variables) -> set[int]:
@@ -49,7 +45,7 @@ class Holder(tf.Module):
 # ---- What is found ------------------------------------------------------------------------------
 
 
-def test_networks_optimizers_slots_and_averages():
+def test_networks_optimizers_slots_and_averages_have_the_paths_of_attributes():
   step = TwoNetworks()
   generator, critic = step.optimizers["generator"], step.optimizers["critic"]
   # Adam has two slots for all variables, SGD with momentum one; both count and have a rate.
@@ -59,13 +55,8 @@ def test_networks_optimizers_slots_and_averages():
       *step.generator.variables, *step.critic.variables, *generator.averages,
       generator.nonfinite_updates, critic.nonfinite_updates,
       *generator.keras_optimizer.variables, *critic.keras_optimizer.variables])
-
-
-def test_paths_are_attributes():
-  step = TwoNetworks()
   paths = {id(v): path for path, v in variables_of(step).items()}
-  average = step.optimizers["generator"].averages[4]
-  assert paths[id(average.value)] == "optimizers/generator/averages/4"
+  assert paths[id(generator.averages[4].value)] == "optimizers/generator/averages/4"
   assert paths[id(step.critic.weights[0].value)].startswith("critic/")
 
 
@@ -91,7 +82,8 @@ def test_layers_that_a_keras_model_keeps_in_lists_and_dicts():
 def test_lists_tuples_dicts_and_modules_in_modules():
   v = [tf.Variable(float(i)) for i in range(6)]
   step = Holder(list=[v[0], (v[1], {"name": v[2]})], inner=Holder(inner=Holder(variable=v[3])),
-                dict={"a": {"b": v[4]}, 7: v[5]})
+                dict={"a": {"b": v[4]}, 7: v[5]},
+                a=1, b="b", c=None, d=[1.0], e=len, f=lambda x: x)  # These are nothing.
   assert {path: float(value) for path, value in variables_of(step).items()} == {
       "list/0": 0, "list/1/0": 1, "list/1/1/name": 2, "inner/inner/variable": 3, "dict/a/b": 4,
       "dict/7": 5}
@@ -104,20 +96,13 @@ def test_variables_and_generators_of_the_users_own():
   assert variables_of(Holder(generator=generator)) == {"generator": generator}
 
 
-def test_plain_python_values_are_nothing():
-  assert variables_of(Holder(a=1, b="b", c=None, d=[1.0], e=len, f=lambda x: x)) == {}
-
-
-def test_a_shared_variable_comes_once():
+def test_a_shared_variable_comes_once_and_a_module_that_refers_back_ends():
   net, v = network(1), tf.Variable(1.0)
   optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(), net.trainable_variables)
   step = Holder(a=net, b=[net, {"c": net.layers[0]}], v=v, w=v, optimizer=optimizer)
   assert found(step) == ids([
       *net.variables, v, *optimizer.keras_optimizer.variables, optimizer.nonfinite_updates])
-
-
-def test_a_module_that_refers_back_ends():
-  parent, v = Holder(), tf.Variable(1.0)
+  parent = Holder()
   parent.child = Holder(parent=parent, v=v)
   assert found(parent) == ids([v])
 

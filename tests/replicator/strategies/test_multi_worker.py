@@ -13,8 +13,8 @@ from replicator import launch, train
 from replicator.app import config
 from tests.programs import fragile
 from tests.programs.logs import rows
+from tests.programs.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[3]
 SETTINGS = ["train.steps = 4", "train.global_batch_size = 4", "train.log_every = 1",
             "train.eval_every = 0", "train.checkpoint_every = 4"]
 

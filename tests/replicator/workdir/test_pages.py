@@ -2,8 +2,6 @@
 
 import pathlib
 import re
-import subprocess
-import sys
 
 import jinja2
 import numpy as np
@@ -11,8 +9,7 @@ import pytest
 from PIL import Image
 
 from replicator.workdir import charts, pages
-
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.programs.processes import ROOT, python
 
 
 @pytest.fixture
@@ -69,9 +66,8 @@ def test_the_style_sheet_has_the_colors_of_charts_for_light_and_dark_screens():
 
 
 def test_an_installed_package_has_all_files_that_are_not_modules(tmp_path):
-  build = ["egg_info", f"--egg-base={tmp_path}", "build_py", f"--build-lib={tmp_path}/built"]
-  subprocess.run([sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", *build],
-                 cwd=ROOT, check=True, capture_output=True)
+  python("-c", "import setuptools; setuptools.setup()", "-q", "egg_info", f"--egg-base={tmp_path}",
+         "build_py", f"--build-lib={tmp_path}/built")
 
   def files(root: pathlib.Path) -> set[str]:
     return {str(path.relative_to(root)) for path in (root / "replicator").rglob("*")

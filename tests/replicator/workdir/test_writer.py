@@ -21,10 +21,7 @@ from tests.replicator.console.test_progress import Clock
 FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
 
 
-@pytest.fixture(autouse=True)
-def restored():
-  yield
-  gin.clear_config()
+pytestmark = pytest.mark.usefixtures("restored")
 
 
 def lines(workdir) -> list[str]:
