@@ -17,19 +17,8 @@ import replicator
 from replicator import app
 from replicator.app import config
 from replicator.sweeps import sweep_file
-from tests.pages import (
-  BLOCKS,
-  COMMANDS,
-  FILES,
-  LANGUAGES,
-  PAGES,
-  PROGRAMS,
-  README,
-  ROOT,
-  STEP,
-  Block,
-  values_of,
-)
+from tests import pages
+from tests.pages import BLOCKS, COMMANDS, PAGES, ROOT, STEP, Block
 from tests.programs import logs
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard",
@@ -48,15 +37,15 @@ pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 def test_every_block_runs_or_is_marked_as_a_fragment():
   assert len(BLOCKS) > 40
   for block in BLOCKS:
-    assert block.language in LANGUAGES, f"{block.where}: write one of {sorted(LANGUAGES)}"
+    assert block.language in pages.LANGUAGES, f"{block.where}: not of {sorted(pages.LANGUAGES)}"
     if block.language == "python":
       compile(block.text, block.where, "exec")
       assert block.is_fragment or block.title or block is STEP, f"{block.where}: give it a title"
-  assert len(FILES) == len(PROGRAMS), "two programs have the same name"
+  assert len(pages.FILES) == len(pages.PROGRAMS), "two programs have the same name"
 
 
 def test_readme_takes_three_minutes():
-  assert len(README.read_text().splitlines()) <= 200
+  assert len(pages.README.read_text().splitlines()) <= 200
   assert len(STEP.text.strip().splitlines()) <= 30
 
 
@@ -89,7 +78,7 @@ def test_custom_step_trains_on_two_replicas(tmp_path, monkeypatch):
   assert np.isfinite([[row["d"], row["ge"]] for row in rows]).all()
 
 
-@pytest.mark.parametrize("block", [block for block in PROGRAMS if block is not STEP],
+@pytest.mark.parametrize("block", [block for block in pages.PROGRAMS if block is not STEP],
                          ids=lambda block: block.title)
 def test_program_runs(block, tmp_path, monkeypatch, capsys):
   if "app.run(" in block.text:
@@ -142,18 +131,18 @@ def test_command_is_one_that_works(words, monkeypatch):
     assert words[0] in OTHER_PROGRAMS
     return
   for option in ("--gin_file", "--sweep_file"):
-    for file in values_of(words, option):
+    for file in pages.values_of(words, option):
       assert (ROOT / file).is_file(), file
-  for experiment in values_of(words, "--experiment"):
-    assert experiment in FILES or importlib.util.find_spec(experiment)
+  for experiment in pages.values_of(words, "--experiment"):
+    assert experiment in pages.FILES or importlib.util.find_spec(experiment)
   if words[1] != "-m":
-    assert words[1] in FILES, f"no page has {words[1]}"
+    assert words[1] in pages.FILES, f"no page has {words[1]}"
   elif words[2] != "pytest":
     assert importlib.util.find_spec(words[2]), f"no module {words[2]}"
     check_flags(words[3:], words[2])
-  for file in values_of(words, "--sweep_file"):
-    sweep_file.read(file, values_of(words, "--sweep_param"))
-  config.parse(values_of(words, "--gin_file"), values_of(words, "--gin_param"))
+  for file in pages.values_of(words, "--sweep_file"):
+    sweep_file.read(file, pages.values_of(words, "--sweep_param"))
+  config.parse(pages.values_of(words, "--gin_file"), pages.values_of(words, "--gin_param"))
 
 
 def test_flags_in_the_tables_of_programs_exist():
@@ -210,10 +199,10 @@ def test_bindings_in_the_text_are_valid(tmp_path, monkeypatch):
 
 
 def test_every_public_name_is_in_the_reference():
-  pages = "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
-  listed = re.findall(r"^::: replicator\.(\w+)$", pages, re.MULTILINE)
+  text = "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
+  listed = re.findall(r"^::: replicator\.(\w+)$", text, re.MULTILINE)
   assert sorted(listed) == sorted(replicator.__all__)
-  for name in re.findall(r"^::: replicator\.(\w+\.\w+)$", pages, re.MULTILINE):
+  for name in re.findall(r"^::: replicator\.(\w+\.\w+)$", text, re.MULTILINE):
     module, attribute = name.split(".")
     assert hasattr(getattr(replicator, module), attribute)
   assert app.run.__doc__ and app.main_of.__doc__

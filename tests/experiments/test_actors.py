@@ -8,14 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests.programs.processes import SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
 ENDLESS = 1_000_000
-HANG_SECONDS = 300
 SETTINGS = [
     "make_actor.processes = 2", "Environments.number = 2", "train.log_every = 100",
     "train.eval_every = 0", "train.checkpoint_every = 100", "Policy.sizes = (16, 16)",
@@ -39,10 +39,8 @@ def started(workdir, *bindings):
 
 def wait_for(process, workdir, condition):
   """Waits until the condition holds; the process must still be running then."""
-  deadline = time.monotonic() + HANG_SECONDS
-  while not condition():
-    assert process.poll() is None and time.monotonic() < deadline, log_of(workdir)
-    time.sleep(0.05)
+  wait_until(lambda: process.poll() is not None or condition())
+  assert process.poll() is None, log_of(workdir)
 
 
 def log_of(workdir):
@@ -73,13 +71,6 @@ def are_gone(processes):
   return not any("spawn_main" in command_of(number) for number in processes)
 
 
-def assert_gone(processes):
-  deadline = time.monotonic() + HANG_SECONDS
-  while not are_gone(processes):
-    assert time.monotonic() < deadline
-    time.sleep(0.1)
-
-
 def test_actors_are_replaced_when_killed_and_end_with_the_learner(tmp_path):
   workdir = tmp_path / "run"
   with started(workdir, f"train.steps = {ENDLESS}") as process:
@@ -93,8 +84,8 @@ def test_actors_are_replaced_when_killed_and_end_with_the_learner(tmp_path):
     after = actors(process)
     assert len(after) == 2 and len(after & before) == 1
     os.killpg(process.pid, signal.SIGINT)  # Like Ctrl-C, which reaches the actors, too.
-    assert process.wait(HANG_SECONDS) == 42
-    assert_gone(before | after)
+    assert process.wait(SECONDS) == 42
+    wait_until(lambda: are_gone(before | after))
   assert re.search(r"stopped at step \d+, which is saved", log_of(workdir))
   assert len(re.findall(r"actor \d died", log_of(workdir))) == 1
   assert "Traceback" not in log_of(workdir) and "Warning" not in log_of(workdir)
@@ -105,7 +96,7 @@ def test_actors_are_replaced_when_killed_and_end_with_the_learner(tmp_path):
     assert "resumed at step" in log_of(workdir)
     after = actors(process)
     process.kill()  # It has no time to end its actors.
-    assert_gone(after)
+    wait_until(lambda: are_gone(after))
 
 
 def test_a_run_with_actors_on_ray_continues_when_one_is_killed(tmp_path):
@@ -117,7 +108,7 @@ def test_a_run_with_actors_on_ray_continues_when_one_is_killed(tmp_path):
     now = step(workdir)
     wait_for(process, workdir, lambda: step(workdir) >= now + 300)
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(HANG_SECONDS) == 42
+    assert process.wait(SECONDS) == 42
   assert "Traceback" not in log_of(workdir)
 
 

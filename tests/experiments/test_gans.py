@@ -8,15 +8,8 @@ import tensorflow as tf
 
 import replicator
 from replicator.step import context
-from tests.experiments.tiny_gans import (
-  GANS,
-  MIRRORED,
-  assert_same_training,
-  build,
-  logged,
-  settings,
-  train,
-)
+from tests.experiments import tiny_gans
+from tests.experiments.tiny_gans import GANS, MIRRORED, assert_same_training, build, logged, train
 from tests.programs.processes import launched
 
 ONE = ["Replicator.strategy = 'one_device'"]
@@ -65,7 +58,7 @@ def test_micro_batches_with_batch_norm_are_the_same_on_two_replicas(one, tmp_pat
 def launch(workdir, name: str, *bindings: str, processes: tuple[str, ...] = ("--workers=2",)):
   """Trains a tiny GAN in several processes."""
   launched(processes, f"experiments.{name}", f"--gin_file=configs/{GANS[name].file}.gin",
-           f"--workdir={workdir}", bindings=settings(name, *bindings))
+           f"--workdir={workdir}", bindings=tiny_gans.settings(name, *bindings))
 
 
 @pytest.mark.slow

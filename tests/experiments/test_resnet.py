@@ -17,6 +17,7 @@ from replicator.step import context
 from replicator.strategies.distributed_evaluation import Dealer
 from tests.programs.logs import rows
 from tests.programs.processes import ROOT, launched
+from tests.programs.refusals import refusal
 
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
          "train.eval_every = 4", "train.steps = 4", "train.checkpoint_every = 4"]
@@ -143,9 +144,7 @@ def test_an_evaluation_is_of_averaged_weights():
      "one of the two"),
 ])
 def test_settings_that_do_not_go_together_are_refused(bindings, line):
-  with pytest.raises(UsageError) as error:
-    classifier(*bindings)
-  assert str(error.value).splitlines()[0] == line
+  assert refusal(classifier, *bindings) == line
 
 
 class Counting:

@@ -16,6 +16,7 @@ from replicator.configuration import configurables, operative, statements
 from replicator.configuration.differences import differences
 from replicator.workdir.report import write_report
 from tests.programs.processes import ROOT, python
+from tests.programs.refusals import refusal
 
 OLD = pathlib.Path(__file__).parent / "old_runs"  # Made before the first names moved.
 pytestmark = pytest.mark.usefixtures("restored")
@@ -104,9 +105,7 @@ def test_a_gin_file_with_an_old_name_gets_one_line_with_the_new_one(tmp_path, mo
       ("import models.vision.digits",
        "models.vision.digits has moved: write models.vision.builtin.digits")]:
     (tmp_path / "a.gin").write_text(f"\n{binding}\n")
-    with pytest.raises(UsageError) as raised:
-      config.parse([str(tmp_path / "a.gin")], [])
-    assert str(raised.value).splitlines()[0] == f"{tmp_path}/a.gin:2: {line}"
+    assert refusal(config.parse, [str(tmp_path / "a.gin")], []) == f"{tmp_path}/a.gin:2: {line}"
 
 
 def test_a_program_that_runs_has_its_old_names_too(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from tensorflow.python.distribute.coordinator import values as remote
 from replicator.internals import tensorflow_internals
 from tests.python_files import ROOT, TREES, check_none, imports
 
+LAUNCHER = "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher"
 # The names that each module uses. Those without a class are attributes that only objects have: the
 # tests of the objects are below.
 MODULES = {
@@ -37,11 +38,8 @@ MODULES = {
         "tensorflow.python.pywrap_tfe:TF_SetXlaEnableLazyCompilation",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         "tensorflow.python.distribute.distribute_utils:regroup",
-        "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher._all_gather",
-        "tensorflow.python.distribute.cross_device_utils:"
-        "CollectiveReplicaLauncher._get_ordering_token",
-        "tensorflow.python.distribute.cross_device_utils:"
-        "CollectiveReplicaLauncher._next_instance_key",
+        f"{LAUNCHER}._all_gather", f"{LAUNCHER}._get_ordering_token",
+        f"{LAUNCHER}._next_instance_key",
         "tensorflow.python.eager.context:Context.function_call_options",
         "tensorflow.python.eager.context:FunctionCallOptions.config_proto_serialized",
         "tensorflow.python.eager.record:VariableWatcher",

@@ -10,7 +10,7 @@ from models.export.graph import FrozenGraph
 from models.export.networks import ExportedNetwork, Values
 from models.gan.networks import bigbigan, biggan, biggan_deep, dcgan, r3gan, sngan
 from models.rl.networks.actor_critic import Policy
-from replicator import UsageError
+from tests.programs.refusals import refusal
 
 CODE, IMAGE = Values("z", (8,), "float32", "codes"), Values("image", (8, 8, 3), "float32", "images")
 LABEL = Values("label", (), "int32", "classes", 0, 2)
@@ -116,9 +116,7 @@ def test_what_onnx_does_not_have_is_named(function, words, tmp_path, capfd):
   whole = exported(function, [CODE])
   assert formats.write(whole, ["savedmodel"], tmp_path) == [tmp_path / "network"]
   capfd.readouterr()
-  with pytest.raises(UsageError) as error:
-    formats.write(whole, ["onnx"], tmp_path)
-  line = str(error.value)
+  line = refusal(formats.write, whole, ["onnx"], tmp_path)
   assert line.startswith(f"network: ONNX cannot hold it ({words}")
   assert line.endswith("; write --formats=savedmodel, which holds any network")
   assert capfd.readouterr().err == ""

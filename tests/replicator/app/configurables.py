@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import gin
-import pytest
 
-from replicator import UsageError
 from replicator.app import config
 from tests.programs import two_networks  # noqa: F401  (for gin)
+from tests.programs.refusals import refusal
 
 
 @gin.configurable(denylist=["given"])
@@ -60,6 +59,4 @@ def value(name: str):
 
 def error(files: list[str], *bindings: str) -> str:
   """The one-line error for a mistake in some files and bindings."""
-  with pytest.raises(UsageError) as raised:
-    config.parse(files, bindings)
-  return str(raised.value).splitlines()[0]  # The command line shows it; gin appends others.
+  return refusal(config.parse, files, bindings)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError
+from tests.programs.refusals import refusal
 from tests.programs.two_networks import TwoNetworks, network
 from tests.replicator.checkpoints.weights import begin, equal, held, save, saved
 
@@ -84,6 +84,4 @@ def test_a_run_of_another_kind_of_step_is_one_line(tmp_path):
        "StartFrom.networks: 'critic' is no network of both runs. Both have none"),
       ({"step": "best"}, f"StartFrom.step = 'best': {source}/config.gin, which names the scalar, "
                          "cannot be read ")]:
-    with pytest.raises(UsageError) as error:
-      begin(source, TwoNetworks(), **settings)
-    assert str(error.value).startswith(line)
+    assert refusal(begin, source, TwoNetworks(), **settings).startswith(line)

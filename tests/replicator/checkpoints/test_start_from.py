@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import Replicator, UsageError
+from replicator import Replicator
 from replicator.app import config
 from replicator.checkpoints import names
 from replicator.checkpoints.checkpoint import Checkpoints
@@ -18,6 +18,7 @@ from replicator.step.variables import variables_of
 from tests.programs import two_networks
 from tests.programs.logs import rows
 from tests.programs.processes import launched
+from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.checkpoints.weights import begin, equal, held, save, saved, within
 
@@ -217,9 +218,7 @@ def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
                        "StartFrom.networks names none")])
 def test_a_mistake_is_one_line(settings, line, source):
   given = {"run": source, **settings}
-  with pytest.raises(UsageError) as error:
-    begin(given.pop("run"), TwoNetworks(), **given)
-  assert str(error.value) == line.format(run=source)
+  assert refusal(begin, given.pop("run"), TwoNetworks(), **given) == line.format(run=source)
 
 
 # ---- Clusters -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from replicator.doctor import experiment
 from replicator.doctor.verdict import CheckResult, listed
-from replicator.errors import UsageError
+from tests.programs.refusals import refusal
 
 
 def recorded_by(monkeypatch, workers=1, status=0, out="", err=""):
@@ -42,9 +42,7 @@ def test_several_processes_are_launched_and_the_chief_hands_over(workers, launch
     ("step 1\nstep 2\n", "gone\n", "step 1"), ("", "error: of Python\n", "of Python"),
     ("", "", "no output")])
 def test_a_process_that_fails_is_its_first_error(out, err, message, monkeypatch):
-  with pytest.raises(UsageError) as failed:
-    recorded_by(monkeypatch, 1, 1, out, err)
-  assert str(failed.value) == message
+  assert refusal(recorded_by, monkeypatch, 1, 1, out, err) == message
 
 
 def test_the_first_three_of_many_are_listed():

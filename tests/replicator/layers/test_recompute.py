@@ -23,8 +23,8 @@ class Network:
   def __init__(self, wrap):
     keras.utils.set_random_seed(0)
     block = keras.Sequential([
-        keras.Input([5]), SpectralNorm(L.Dense(5)), replicator.GlobalBatchNorm(), L.Activation("tanh"),
-        Dropout(0.3), L.Dropout(0.2)])
+        keras.Input([5]), SpectralNorm(L.Dense(5)), replicator.GlobalBatchNorm(),
+        L.Activation("tanh"), Dropout(0.3), L.Dropout(0.2)])
     self.block, self.weights = wrap(block), block.trainable_variables
     self.state = block.non_trainable_variables
 
@@ -56,8 +56,7 @@ def trained(wrap, make_replicator, method="loss_and_gradients", n=1):
     else:
       loss, gradients = network.penalized(x)
     return replicator.all_mean([loss, *gradients]), random.normal("dropout", [1])
-  compiled = on.compile(
-      lambda x: on.on_replicas(step, tf.constant(0, tf.int64), (x,)))
+  compiled = on.compile(lambda x: on.on_replicas(step, tf.constant(0, tf.int64), (x,)))
   results = [on.local_results(compiled(on.distribute(X)))[0] for _ in range(2)]
   return results, [v.numpy() for v in network.state]
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from replicator import InputContext, split
 from replicator.errors import UsageError
 from replicator.training.inputs import batches, shuffled
+from tests.programs.refusals import refusal
 
 
 class Numbers:
@@ -110,9 +111,7 @@ def test_a_source_that_is_not_batched_but_says_so_is_refused():
     def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
       return {"number": index, "constant": tf.zeros([2, 2])}
 
-  with pytest.raises(UsageError) as caught:
-    batches(One(10), InputContext(4))
-  assert str(caught.value) == (
+  assert refusal(batches, One(10), InputContext(4)) == (
       "One.batched = True, but it makes a tensor of shape (2, 2); its first axis must be the "
       "number of indices that it is called with, 4 here; remove the attribute if its methods take "
       "one index")
@@ -212,10 +211,10 @@ def test_batches_of_another_size_are_refused():
 def test_a_global_batch_that_does_not_divide():
   for inputs in (Numbers(100), counting):
     for size, replicas, remedy in [(10, 4, "8 or 12"), (3, 4, "4 or 8"), (-4, 2, "2 or 4")]:
-      with pytest.raises(UsageError) as caught:
-        batches(inputs, InputContext(size, num_replicas_in_sync=replicas))
-      assert str(caught.value) == (f"train.global_batch_size = {size}: does not divide by the "
-                                   f"{replicas} replicas; write {remedy}")
+      context = InputContext(size, num_replicas_in_sync=replicas)
+      assert refusal(batches, inputs, context) == (
+          f"train.global_batch_size = {size}: does not divide by the {replicas} replicas; write "
+          f"{remedy}")
 
 
 def test_per_replica_batch_size():
@@ -243,9 +242,7 @@ def test_the_parts_of_all_replicas_are_those_of_the_global_batch():
 
 
 def test_a_batch_that_does_not_split():
-  with pytest.raises(UsageError) as caught:
-    split({"x": tf.range(8)}, 3)
-  assert str(caught.value) == (
+  assert refusal(split, {"x": tf.range(8)}, 3) == (
       "a replica's batch of 8 examples does not divide into 3 parts; write a "
       "train.global_batch_size that is a multiple of replicas x 3")
 

@@ -1,5 +1,7 @@
 """Settings of `train`, and those that cannot work."""
 
+import re
+
 import gin
 import pytest
 import tensorflow as tf
@@ -7,6 +9,7 @@ import tensorflow as tf
 import replicator
 from replicator import Evaluation, UsageError
 from tests.programs.logs import rows
+from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, network
 from tests.replicator.training.runs import MIRRORED_2, column, train
 
@@ -29,11 +32,8 @@ IMPOSSIBLE = [
 
 def test_a_setting_that_cannot_work_is_an_error_of_one_line(tmp_path):
   for binding, message in IMPOSSIBLE:
-    with pytest.raises(UsageError, match=message) as raised:
-      train(tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
-    # gin adds lines of its own, which the command line does not show.
-    assert "\n" not in str(raised.value).partition("\n  In call to configurable")[0]
-    assert not (tmp_path / "run").exists()
+    said = refusal(train, tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
+    assert re.search(message, said) and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("bindings, step, message", [

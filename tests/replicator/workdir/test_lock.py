@@ -18,6 +18,7 @@ from replicator.app import config
 from replicator.errors import UsageError
 from replicator.workdir import lock
 from tests.programs import fragile
+from tests.programs.refusals import refusal
 
 # Owns a folder until its standard input ends, after some more code.
 OWNER = """
@@ -74,13 +75,12 @@ def test_a_second_process_is_refused_before_it_touches_a_file(tmp_path):
   config.parse([], ["train.steps = 1"])
   with another_owner(tmp_path) as process:
     before = content(tmp_path)
-    with pytest.raises(UsageError) as refused:
-      train(fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
+    refused = refusal(train, fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
     assert content(tmp_path) == before
   assert re.fullmatch(
       rf"--workdir={tmp_path}: is in use by process {process.pid} on {platform.node()} since "
       r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; let it end or stop it, or write another folder",
-      str(refused.value).splitlines()[0])  # gin adds a line.
+      refused)
 
 
 @pytest.mark.usefixtures("no_patience")

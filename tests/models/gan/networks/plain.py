@@ -1,8 +1,29 @@
-"""Parts of networks in elementary operations, with exact singular values."""
+"""Inputs, parts of networks in elementary operations with exact singular values, and a check."""
+
+from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+
+def normal(*shape: int, dtype: str = "float64") -> tf.Tensor:
+  """The same numbers at every call."""
+  return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
+
+
+def check_statistics(networks: Iterable[keras.Model], call: Callable[[bool], object]) -> None:
+  """A call moves every statistic of the networks in training, and else none."""
+  random = np.random.default_rng(5)
+  statistics = [v for network in networks for v in network.non_trainable_variables
+                if v.name != "u" or v.shape[-1] > 1]  # One output has no vector to follow.
+  for v in statistics:
+    v.assign(1 + random.uniform(size=v.shape))
+  for training in (False, True):
+    before = [v.numpy() for v in statistics]
+    call(training)
+    for v, value in zip(statistics, before, strict=True):
+      assert np.array_equal(v, value) != training, v.path
 
 
 def normalized(layer: keras.layers.Layer) -> np.ndarray:

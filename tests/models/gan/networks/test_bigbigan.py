@@ -17,6 +17,7 @@ from models.gan.networks.biggan_deep import BigGANDeepDiscriminator
 from replicator import random
 from replicator.errors import UsageError
 from replicator.step import context
+from tests.models.gan.networks.plain import check_statistics, normal
 
 F = functools.partial(BigGANDiscriminator, width=2)
 
@@ -33,10 +34,6 @@ def networks():
     v.assign(v + 0.1 * numbers.normal(size=v.shape))
   keras.config.set_dtype_policy("float32")
   return discriminator, encoder
-
-
-def normal(*shape):
-  return tf.constant(np.random.default_rng(0).normal(size=shape))
 
 
 def linear(x, layer):
@@ -111,20 +108,8 @@ def test_gradients_reach_every_variable(networks):
 def test_a_training_call_moves_every_statistic_and_another_none(networks):
   discriminator, encoder = networks
   images, codes = tf.tanh(normal(3, 8, 8, 1)), normal(3, 4)
-  numbers = np.random.default_rng(5)
-  statistics = [v for network in (discriminator, encoder) for v in network.non_trainable_variables
-                if v.name != "u" or v.shape[-1] > 1]  # One output has no vector to follow.
-  for v in statistics:
-    v.assign(1 + numbers.uniform(size=v.shape))
-
-  def moved(training):
-    before = [v.numpy() for v in statistics]
-    discriminator(images, codes, training=training)
-    encoder(images, training=training)
-    return [not np.array_equal(v, b) for v, b in zip(statistics, before, strict=True)]
-
-  assert not any(moved(False))
-  assert all(moved(True))
+  check_statistics(networks, lambda training: (
+      discriminator(images, codes, training=training), encoder(images, training=training)))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
 from replicator.errors import UsageError
-from tests.models.gan.networks.plain import normalized, pooled, upsampled
+from tests.models.gan.networks.plain import normal, normalized, pooled, upsampled
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +22,6 @@ def networks():
     v.assign(v + 0.1 * random.normal(size=v.shape))
   keras.config.set_dtype_policy("float32")
   return generator, discriminator
-
-
-def normal(*shape):
-  return tf.constant(np.random.default_rng(0).normal(size=shape))
 
 
 LABELS = tf.constant([2, 0, 1])

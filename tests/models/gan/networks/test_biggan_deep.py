@@ -5,13 +5,9 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator, DeepDownBlock, DeepUpBlock
-from tests.models.gan.networks.plain import normalized, pooled
+from tests.models.gan.networks.plain import normal, normalized, pooled
 
 LABELS = tf.constant([2, 0, 1])
-
-
-def normal(*shape):
-  return tf.constant(np.random.default_rng(0).normal(size=shape))
 
 
 def conv(x, layer):

@@ -13,6 +13,7 @@ from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.sngan import SNGANDiscriminator, SNGANGenerator
 from replicator import UsageError
+from tests.models.gan.networks.plain import check_statistics, normal
 
 LABELS = tf.constant([2, 0, 1])
 PAIRS = {
@@ -46,10 +47,6 @@ def moved(networks, scale: float):
   for v in [v for network in networks for v in network.trainable_variables]:
     v.assign(v + scale * random.normal(size=v.shape))
   return networks
-
-
-def normal(*shape: int) -> tf.Tensor:
-  return tf.constant(np.random.default_rng(0).normal(size=shape))
 
 
 @pytest.fixture(scope="module", params=PAIRS)
@@ -167,21 +164,9 @@ def test_a_generator_mixes_classes(networks):
 
 def test_a_training_call_moves_every_statistic_and_another_none(networks):
   generator, discriminator = networks
-  random = np.random.default_rng(5)
-  # A kernel of one output has no singular vector to follow.
-  statistics = [v for network in networks for v in network.non_trainable_variables
-                if v.name != "u" or v.shape[-1] > 1]
-  for v in statistics:
-    v.assign(1 + random.uniform(size=v.shape))
-
-  def which_move(training: bool) -> list[bool]:
-    before = [v.numpy() for v in statistics]
-    generator(normal(3, 6), LABELS, training=training)
-    discriminator(tf.tanh(normal(3, 16, 16, 3)), LABELS, training=training)
-    return [not np.array_equal(v, b) for v, b in zip(statistics, before, strict=True)]
-
-  assert not any(which_move(False))
-  assert all(which_move(True))
+  check_statistics(networks, lambda training: (
+      generator(normal(3, 6), LABELS, training=training),
+      discriminator(tf.tanh(normal(3, 16, 16, 3)), LABELS, training=training)))
 
 
 def test_calls_without_labels_and_of_other_images_are_refused(networks):

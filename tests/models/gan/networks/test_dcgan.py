@@ -7,12 +7,9 @@ import tensorflow as tf
 
 from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
 from replicator.errors import UsageError
+from tests.models.gan.networks.plain import normal
 
 LABELS = tf.constant([2, 0, 1])
-
-
-def normal(*shape, dtype="float64"):
-  return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
 
 
 def batch_norm(x, layer):

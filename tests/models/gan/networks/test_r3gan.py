@@ -8,6 +8,7 @@ import tensorflow as tf
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.r3gan_blocks import grouped_conv2d
 from replicator.errors import UsageError
+from tests.models.gan.networks.plain import normal
 
 SMALL = {"widths": (12, 8, 4), "groups": (4, 2, 1)}
 LABELS = tf.constant([2, 0, 1])
@@ -24,10 +25,6 @@ def networks():
   for v in [v for network in pair for v in network.trainable_variables]:
     v.assign(v + 0.2 * random.normal(size=v.shape))
   return pair
-
-
-def normal(*shape, dtype="float64"):
-  return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
 
 
 # The networks as in the paper, in elementary operations.

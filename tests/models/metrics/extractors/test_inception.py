@@ -16,6 +16,7 @@ from models.metrics.extractors import inception
 from models.metrics.extractors.inception import Inception2015
 from replicator.errors import UsageError
 from tests.models.metrics.torch_writer import write_weights
+from tests.programs.refusals import refusal
 
 # Four numbers and the norm, for each of `seed_images`.
 FEATURES = [[0.49535677, 67.822067, 19.631874, 0.81093729, 971.99022],
@@ -132,8 +133,6 @@ def test_the_file_is_downloaded_once_and_checked(cache, built_once, monkeypatch,
 
 def test_without_a_network_one_line_says_what_to_do(cache, monkeypatch):
   monkeypatch.setattr(inception, "URL", "http://127.0.0.1:9/weights.pth")
-  with pytest.raises(UsageError) as caught:
-    Inception2015()
-  message = str(caught.value).splitlines()[0]
+  message = refusal(Inception2015)
   assert "http://127.0.0.1:9/weights.pth cannot be downloaded" in message
   assert message.endswith("write Inception2015.weights = 'PATH'")

@@ -12,6 +12,7 @@ import pytest
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
 from replicator import UsageError
+from tests.programs.refusals import refusal
 
 SUITE = "dm_control/cartpole-swingup-v0"
 
@@ -30,9 +31,7 @@ def column(*numbers: float) -> np.ndarray:
 def test_a_name_that_cannot_be_used_is_an_error_of_one_line(name, words):
   if name.startswith("dm_control"):
     pytest.importorskip("dm_control")
-  with pytest.raises(UsageError) as raised:
-    Environments(name)
-  line = str(raised.value).splitlines()[0]
+  line = refusal(Environments, name)
   assert line.startswith(f"Environments.name = '{name}'") and words in line
 
 

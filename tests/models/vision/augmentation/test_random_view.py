@@ -18,6 +18,7 @@ from models.vision.images.subset import hold_out
 from replicator import InputContext
 from replicator.errors import UsageError, chain_of
 from replicator.training.inputs import batches
+from tests.programs.refusals import refusal
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 COLORS = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
@@ -256,9 +257,7 @@ def test_a_corrupt_file_ends_the_run_or_gives_way_to_the_next(folder, tmp_path):
     ({"hue": 0.6}, "Augmentation.hue = 0.6: must be in [0, 0.5]"),
     ({"contrast": -1.0}, "Augmentation.contrast = -1.0: must be at least 0")])
 def test_wrong_settings_are_refused(settings, line):
-  with pytest.raises(UsageError) as error:
-    Augmentation(**settings)
-  assert str(error.value).splitlines()[0] == line
+  assert refusal(Augmentation, **settings) == line
 
 
 def test_a_center_that_is_no_share_is_refused(folder):

@@ -14,7 +14,7 @@ import tensorflow as tf
 from benchmarks import resnet_parity
 from benchmarks.feature_parity import digest, random_tensors
 from models.vision.classification.resnet import Block, ConvNorm, ResNet
-from replicator.errors import UsageError
+from tests.programs.refusals import refusal
 
 GOLDENS = json.loads(pathlib.Path(__file__).with_name("resnet_goldens.json").read_text())
 
@@ -104,6 +104,4 @@ def test_in_half_precision_the_logits_are_float32():
                        "least 0.015625"),
 ])
 def test_what_is_no_network_is_refused_in_one_line(arguments, line):
-  with pytest.raises(UsageError) as error:
-    ResNet(10, **arguments)
-  assert str(error.value).splitlines()[0] == line  # gin adds where the network is made.
+  assert refusal(ResNet, 10, **arguments) == line

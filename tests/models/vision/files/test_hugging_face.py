@@ -1,5 +1,6 @@
 """A data set of Hugging Face that the test writes: the same images, and one-line errors."""
 
+import functools
 import sys
 
 import numpy as np
@@ -7,16 +8,11 @@ import pytest
 
 from models.vision.files.hugging_face import HuggingFace
 from models.vision.images.write import png
-from replicator.errors import UsageError
+from tests.programs.refusals import refusal
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
 LABELS = [1, 0, 2, 1, 2]
-
-
-def line_of(*arguments, **settings):
-  with pytest.raises(UsageError) as error:
-    HuggingFace(*arguments, **settings)
-  return str(error.value).splitlines()[0]
+line_of = functools.partial(refusal, HuggingFace)
 
 
 @pytest.fixture(scope="module")

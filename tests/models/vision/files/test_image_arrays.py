@@ -5,11 +5,12 @@ import pytest
 
 from models.vision.files.image_arrays import ImageArrays
 from models.vision.images.image_source import read
-from replicator.errors import UsageError
+from tests.programs.refusals import refusal
 
 NOISE = np.random.default_rng(0)
 IMAGES = NOISE.integers(0, 256, [6, 8, 10, 3], np.uint8)
 LABELS = np.array([3, 0, 0, 1, 3, 2], np.int64)
+line_of = lambda path, **settings: refusal(ImageArrays, str(path), **settings)
 
 
 def save(path, **arrays):
@@ -21,12 +22,6 @@ def save(path, **arrays):
     for name, array in arrays.items():
       np.save(path / f"{name}.npy", array)
   return str(path)
-
-
-def line_of(path, **settings):
-  with pytest.raises(UsageError) as error:
-    ImageArrays(str(path), **settings)
-  return str(error.value).splitlines()[0]
 
 
 @pytest.mark.parametrize("name", ["a.npz", "folder"])

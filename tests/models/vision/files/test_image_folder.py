@@ -1,5 +1,6 @@
 """Folders of images: classes, decoding, and errors that name the file."""
 
+import functools
 import pathlib
 
 import numpy as np
@@ -14,6 +15,7 @@ from models.vision.images import write
 from models.vision.images.decode import center_square
 from models.vision.images.image_source import read
 from replicator.errors import UsageError, chain_of
+from tests.programs.refusals import refusal
 
 
 def paint(file, color, size=(12, 12), mode="RGB", **options):
@@ -21,15 +23,8 @@ def paint(file, color, size=(12, 12), mode="RGB", **options):
   Image.new(mode, size, color).save(file, **options)
 
 
-def message_of(*args, **kwargs):
-  """The first line of the error. Gin appends lines about the call."""
-  with pytest.raises(UsageError) as error:
-    ImageFolder(*args, **kwargs)
-  return str(error.value).splitlines()[0]
-
-
-def all_of(source):
-  return read(source, np.arange(source.size))
+message_of = functools.partial(refusal, ImageFolder)
+all_of = lambda source: read(source, np.arange(source.size))
 
 
 def test_folders_are_classes_in_sorted_order(tmp_path):

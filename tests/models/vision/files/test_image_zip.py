@@ -10,9 +10,11 @@ from PIL import Image
 from models.vision.files.image_folder import ImageFolder
 from models.vision.files.image_zip import ImageZip
 from models.vision.images.image_source import read
-from replicator.errors import UsageError
+from tests.programs.refusals import refusal
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
+line_of = lambda path: refusal(ImageZip, path, 8)
+all_of = lambda source: read(source, np.arange(source.size))
 
 
 def encoded(image, kind="png"):
@@ -26,16 +28,6 @@ def make_zip(path, files, compression=zipfile.ZIP_STORED):
     for name, content in files.items():
       archive.writestr(name, content)
   return str(path)
-
-
-def all_of(source):
-  return read(source, np.arange(source.size))
-
-
-def line_of(path, **settings):
-  with pytest.raises(UsageError) as error:
-    ImageZip(path, 8, **settings)
-  return str(error.value).splitlines()[0]
 
 
 @pytest.mark.parametrize("around", ["", "photos/"])
@@ -80,9 +72,7 @@ def test_an_image_that_changed_is_named_or_skipped(tmp_path):
   content = bytearray(path.read_bytes())
   content[content.index(encoded(IMAGES[1])) + 50] ^= 1
   path.write_bytes(content)
-  with pytest.raises(UsageError) as error:
-    all_of(ImageZip(str(path), 8))
-  assert str(error.value).startswith(
+  assert refusal(all_of, ImageZip(str(path), 8)).startswith(
       f"{path}: a/1.png cannot be read as an image (its checksum is wrong: the archive is torn, or "
       "it has changed). To skip such files, set ImageZip.on_error = 'skip'.")
   images, _ = all_of(ImageZip(str(path), 8, on_error="skip"))

@@ -1,18 +1,15 @@
 """A data set of TensorFlow Datasets that the test writes: the same images, and one-line errors."""
 
+import functools
 import sys
 
 import pytest
 
 from models.vision.files.tfds import TFDS
-from replicator.errors import UsageError
 from tests.models.vision.test_sources import data_set_of_tfds
+from tests.programs.refusals import refusal
 
-
-def line_of(*arguments, **settings):
-  with pytest.raises(UsageError) as error:
-    TFDS(*arguments, **settings)
-  return str(error.value).splitlines()[0]
+line_of = functools.partial(refusal, TFDS)
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,12 @@ from models.vision.images.thread_map import map_in_threads
 from models.vision.shards import imagenet, index
 from models.vision.shards.tfrecords import TFRecords
 from replicator.errors import UsageError
+from tests.programs.refusals import refusal
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [7, 12, 10, 3], np.uint8)
 LABELS = [2, 1, 3, 1, 1, 2, 3]
 SYNSETS = [b"n01440764", b"n01443537", b"n01484850"]
+line_of = lambda path, **settings: refusal(TFRecords, str(path), 8, **settings)
 
 
 def record(image, **features):
@@ -62,12 +64,6 @@ def root(published, tmp_path):
   """A copy without an index."""
   return shutil.copytree(published, tmp_path / "imagenet",
                          ignore=shutil.ignore_patterns("*.npz"))
-
-
-def line_of(path, **settings):
-  with pytest.raises(UsageError) as error:
-    TFRecords(str(path), 8, **settings)
-  return str(error.value).splitlines()[0]
 
 
 def test_shards_are_read_where_they_lie(root):

@@ -13,9 +13,10 @@ from models.vision.files.image_folder import list_folder
 from models.vision.images.image_source import read
 from models.vision.shards import index as shard_index
 from models.vision.shards.tfrecords import TFRecords
-from replicator.errors import UsageError
+from tests.programs.refusals import refusal
 
 COLORS = np.arange(10, 70, 10, np.uint8)
+line_of = lambda path, **settings: refusal(TFRecords, str(path), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +35,6 @@ def made(tmp_path_factory):
 def out(made, tmp_path):
   """A copy of the shards, to break."""
   return shutil.copytree(made / "out", tmp_path / "out")
-
-
-def line_of(path, **settings):
-  with pytest.raises(UsageError) as error:
-    TFRecords(str(path), **settings)
-  return str(error.value).splitlines()[0]
 
 
 def test_gray_shards_are_gray(made):
