@@ -10,6 +10,7 @@ from replicator import Evaluation, Replicator, UsageError, atomic
 from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from tests.programs.counter import Counter
+from tests.programs.refusals import refusal
 from tests.replicator.checkpoints.runs import assert_equal, save, train, values
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
@@ -123,8 +124,8 @@ def test_what_is_kept_does_not_depend_on_a_restart(settings, kept, tmp_path):
 
 def test_a_setting_that_cannot_work_is_an_error(tmp_path):
   for name, value, least in (("keep_last", 0, 1), ("keep_every", -1, 0)):
-    with pytest.raises(UsageError, match=f"^Checkpoints.{name} = {value}: .* at least {least}$"):
-      Checkpoints(tmp_path, Counter(), **{name: value})
+    assert refusal(Checkpoints, tmp_path, Counter(), **{name: value}) == (
+        f"Checkpoints.{name} = {value}: must be at least {least}")
 
 
 @pytest.mark.parametrize("name, message", [

@@ -24,7 +24,7 @@ def test_a_line_and_half_a_wave_between_constants_and_lines_between_points(float
       (schedules.piecewise([1, 4, 9], [0.5, 2.0, -1.0]),
        np.interp(steps, [1, 4, 9], [0.5, 2.0, -1.0])),
       (schedules.piecewise([5], [2.0]), np.full(12, 2.0))):
-    np.testing.assert_allclose(values(schedule, steps), expected, rtol=1e-14)
+    np.testing.assert_allclose(values(schedule, steps), expected, rtol=1e-15)
 
 
 @pytest.mark.parametrize("curve", [schedules.linear, schedules.cosine])
