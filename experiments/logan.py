@@ -20,7 +20,7 @@ import replicator
 from models.gan import gans
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
-from models.gan.latents.distributions import draw, uniform_latents
+from models.gan.latents.distributions import draw, is_normal, uniform_latents
 from models.gan.latents.optimization import LatentOptimization
 from models.gan.losses import adversarial
 from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
@@ -45,14 +45,14 @@ class LOGAN(tf.Module):
       latent_dim and num_classes.
     discriminator: makes the discriminator from resolution, channels and num_classes.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
-    latents: draws codes in [-1, 1], one of `models.gan.latents.distributions`.
+    latents: draws codes in [-1, 1], where those that moved are clipped: `uniform_latents`.
     latent_dim: length of a code.
     optimization: makes what optimizes codes.
     conditional: whether generator and discriminator receive labels.
     discriminator_updates: how many for each generator update; each takes its own part of the batch.
 
   Raises:
-    UsageError: a number is below 1.
+    UsageError: a number is below 1, or codes are normal.
   """
 
   generate = gans.generate
@@ -69,6 +69,10 @@ class LOGAN(tf.Module):
                conditional: bool = False, discriminator_updates: int = 2):
     super().__init__()
     at_least_one("LOGAN", latent_dim=latent_dim, discriminator_updates=discriminator_updates)
+    if is_normal(latents):
+      raise replicator.UsageError(
+          f"LOGAN.latents = @{latents.__name__}: codes that move are clipped to [-1, 1], so they "
+          "must be uniform there; write LOGAN.latents = @uniform_latents")
     self.loss = loss()
     shape = {"resolution": image_shape[0], "channels": image_shape[2],
              "num_classes": num_classes if conditional else 0}

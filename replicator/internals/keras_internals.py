@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
+from keras.src import backend
 from keras.src.backend.common import global_state, stateless_scope
 
 
@@ -104,6 +105,24 @@ def errors_unchanged() -> Iterator[None]:
   finally:
     if changes:
       keras.config.enable_traceback_filtering()
+
+
+_cast = backend.core.cast
+
+
+def _exact_cast(x, dtype):
+  is_rounded = isinstance(x, float) and dtype == "float64"
+  return tf.constant(x, tf.float64) if is_rounded else _cast(x, dtype)
+
+
+@contextlib.contextmanager
+def exact_casts() -> Iterator[None]:
+  """A context in which Keras casts a Python float to float64 itself, and not a float32 of it."""
+  backend.core.cast = _exact_cast
+  try:
+    yield
+  finally:
+    backend.core.cast = _cast
 
 
 @contextlib.contextmanager

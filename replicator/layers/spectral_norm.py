@@ -1,25 +1,19 @@
 """Spectral normalization of a layer's kernel."""
 
-import math
-
 import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
 from replicator.internals import keras_internals
 from replicator.layers import layer_state
+from replicator.layers.inspection import kernel_matrix, num_outputs
 from replicator.step import context, xla
-
-# Keras keeps the outputs of these layers on other axes of the kernel than the last.
-_TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
-               keras.layers.Conv3DTranspose)
-_DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 
 
 class SpectralNorm(keras.layers.Wrapper):
   """Divides a layer's kernel by its largest singular value (Miyato et al. 2018).
 
-      W_normalized = W / sigma(W),  sigma(W) = v^T W u
+      W_normalized = W / sigma(W),  sigma(W) = v^T W u,  v = W u / |W u|
 
   The kernel is seen as the matrix `[rows, columns]` of the paper and of PyTorch, with a column for
   each output:
@@ -33,12 +27,13 @@ class SpectralNorm(keras.layers.Wrapper):
   | `Embedding` | `[num, dim]` | `[num, dim]` |
   | any other with a `kernel`, such as your own | `[..., o]` | `[..., o]` |
 
-  A power iteration in each training call follows the leading singular vectors u and v; with
-  micro-batches, one per batch. As in the paper, the vectors are constants for the gradient. All
-  replicas hold the same kernel and compute the same vectors, so no collective is needed. The kernel
-  variable itself is never overwritten. The scale of the kernel does not matter, and a kernel of
-  zeros stays zero: u waits until it is not. What the wrapped layer assigns in its call, and the
-  losses that it adds, are kept. A layer that is not `trainable` keeps its u.
+  A power iteration in each training call follows the leading singular vector u; with micro-batches,
+  one per batch. A call without training takes the same sigma of the u that is there. As in the
+  paper, the vectors are constants for the gradient. All replicas hold the same kernel and compute
+  the same vectors, so no collective is needed. The kernel variable itself is never overwritten. The
+  scale of the kernel does not matter, and a kernel of zeros stays zero: u waits until it is not.
+  What the wrapped layer assigns in its call, and the losses that it adds, are kept. A layer that is
+  not `trainable` keeps its u.
 
   Args:
     layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
@@ -61,8 +56,7 @@ class SpectralNorm(keras.layers.Wrapper):
   def build(self, input_shape=None):
     super().build(input_shape)
     self.kernel = _kernel_of(self.layer)
-    self._output_axes = _output_axes(self.layer)
-    columns = math.prod(self.kernel.shape[axis] for axis in self._output_axes)
+    columns = num_outputs(self.layer, self.kernel.shape)
     self.u = layer_state.variable("u", (1, columns), "random_normal", self.variable_dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -77,36 +71,27 @@ class SpectralNorm(keras.layers.Wrapper):
     return outputs
 
   def _spectral_norm(self, training: bool) -> tf.Tensor:
-    matrix = self._matrix()
-    constant = tf.stop_gradient(matrix)
+    matrix = kernel_matrix(self.layer, tf.convert_to_tensor(self.kernel.value))
     if training and self.power_iterations:
       context.check_not_recomputed(f"SpectralNorm '{self.name}' would iterate")
-      u, v = context.once(lambda: self._iterate(constant))
+      u = context.once(lambda: self._iterate(tf.stop_gradient(matrix)))
     else:
       u = _unit(self.u.value)
-      v = _unit(tf.matmul(u, constant, transpose_b=True))
-    norm = tf.reduce_sum(tf.matmul(tf.stop_gradient(v), matrix) * tf.stop_gradient(u))
+    left = tf.matmul(tf.stop_gradient(u), matrix, transpose_b=True)
+    norm = tf.reduce_sum(left * tf.stop_gradient(_unit(left)))
     if training:
       context.signal(self, lambda: {"sigma": norm})
     return norm
 
-  def _matrix(self) -> tf.Tensor:
-    """The kernel as a matrix `[rows, columns]`, with a column for each output."""
-    kernel, outputs = tf.convert_to_tensor(self.kernel.value), self._output_axes
-    others = [axis for axis in range(kernel.shape.rank) if axis - kernel.shape.rank not in outputs]
-    if outputs != (-1,):
-      kernel = tf.transpose(kernel, [*others, *(kernel.shape.rank + axis for axis in outputs)])
-    return tf.reshape(kernel, [-1, self.u.shape[-1]])
-
-  def _iterate(self, matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Moves u toward the leading right singular vector; returns it and the left one as rows."""
+  def _iterate(self, matrix: tf.Tensor) -> tf.Tensor:
+    """Moves u toward the leading right singular vector, and returns it as a row."""
     with xla.alike():
       u = self.u.value
       for _ in range(self.power_iterations):
         v = _unit(tf.matmul(u, matrix, transpose_b=True))
         u = _unit(tf.matmul(v, matrix), otherwise=u)
       self.u.assign(u)
-    return u, v
+    return u
 
   def compute_output_shape(self, input_shape):
     return self.layer.compute_output_shape(input_shape)
@@ -120,18 +105,6 @@ def _kernel_of(layer: keras.layers.Layer) -> keras.Variable:
     raise UsageError(f"SpectralNorm: {type(layer).__name__} '{layer.name}' {has}; wrap layers with "
                      "one 'kernel' or 'embeddings' each, such as Dense and convolutions")
   return kernel
-
-
-def _output_axes(layer: keras.layers.Layer) -> tuple[int, ...]:
-  """The axes of the kernel that count its outputs, from the last."""
-  if isinstance(layer, _TRANSPOSED):
-    return (-2,)
-  if isinstance(layer, _DEPTHWISE):
-    return (-2, -1)
-  if isinstance(layer, keras.layers.EinsumDense):
-    raise UsageError(f"SpectralNorm: the kernel of EinsumDense '{layer.name}' is a matrix only "
-                     "with its equation; use keras.layers.Dense")
-  return (-1,)
 
 
 # A factor for vectors whose squares a float32 may not hold. A power of 2 rounds nothing.

@@ -8,7 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from replicator.internals.keras_internals import decays_weights_of, iterations_read, slot_key
+from replicator.internals.keras_internals import (
+  decays_weights_of,
+  exact_casts,
+  iterations_read,
+  slot_key,
+)
 from replicator.optimizers.keras_options import options_at
 from replicator.step.replicated import copies_of
 
@@ -143,7 +148,7 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
   """Updates one device's copies of the variables, as one Keras update per variable would.
 
   `first` is the first copy, and `gradient` has the shape of `flat`. `iterations` is the number of
-  updates before this one, int64 []; `learning_rate` is float32 []. The optimizer is built with
+  updates before this one, int64 []; `learning_rate` is floating []. The optimizer is built with
   `flat.seen_by_optimizer()`.
   """
   with contextlib.ExitStack() as stack:
@@ -151,6 +156,7 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
     for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
       if changes and _decays(optimizer) and decays_weights_of(optimizer, variable):
         copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
+    stack.enter_context(exact_casts())
     stack.enter_context(iterations_read(optimizer, iterations))
     target: tf.Variable | FlatCopies = first
     if len(copies) > 1:

@@ -15,7 +15,8 @@ class MovingAverages(tf.Module):
   """Exponential moving averages: `average = decay average + (1 - decay) variable`.
 
   See Polyak and Juditsky (1992), and for GANs Yazici et al. (2019). They are copies for `start`
-  updates of the variables, and then move once per `every` updates. `values` are the averages.
+  updates of the variables, and then move once per `every` updates. That of a variable that is not
+  `trainable` stays: what is frozen goes on as it was. `values` are the averages.
   """
 
   def __init__(self, variables: Sequence[keras.Variable], decay: Number, start: int, every: int):
@@ -44,7 +45,10 @@ class MovingAverages(tf.Module):
           moved = tf.where(due, moved, average)
         average.assign(moved)
 
-    for pairs in self._groups.values():
+    for group in self._groups.values():
+      pairs = [pair for pair in group if pair[1].trainable]
+      if not pairs:
+        continue
       averages, variables = ([v.value for v in column] for column in zip(*pairs, strict=True))
       strategy.extended.update(averages[0], made(move), args=(averages, variables, keep, due),
                                group=False)

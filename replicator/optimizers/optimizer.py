@@ -14,6 +14,7 @@ import tree
 
 from replicator.collectives import collectives
 from replicator.errors import UsageError
+from replicator.internals.keras_internals import exact_casts
 from replicator.optimizers import clipping, owned_variables
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
 from replicator.optimizers.loss_scale import LossScale
@@ -61,7 +62,8 @@ class Optimizer(tf.Module):
     # Slots are made before the first step, because a replica cannot make variables.
     self._flats = flatten(optimizer, variables)
     self.layout = layout(self._flats)
-    optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
+    with exact_casts():
+      optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
     self._averages = averages
     self.averages = averages.values if averages else []
 

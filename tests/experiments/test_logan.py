@@ -6,7 +6,11 @@ import tensorflow as tf
 
 import replicator
 from experiments.logan import LOGAN
-from models.gan.latents.distributions import uniform_latents
+from models.gan.latents.distributions import (
+  normal_latents,
+  truncated_normal_latents,
+  uniform_latents,
+)
 from models.gan.latents.optimization import LatentOptimization
 from replicator import random
 from replicator.step import context
@@ -16,6 +20,13 @@ from tests.experiments.line import BATCH, IMAGES, descend, line_gan
 def optimized_gan(steps: int) -> LOGAN:
   return line_gan(LOGAN, optimization=lambda: LatentOptimization(steps, weight=2.0),
                   discriminator_updates=1)
+
+
+@pytest.mark.parametrize("latents", [normal_latents, truncated_normal_latents])
+def test_codes_that_would_be_clipped_where_they_do_not_move_are_refused(latents):
+  with pytest.raises(replicator.UsageError, match=(
+      rf"LOGAN.latents = @{latents.__name__}: .* must be uniform there; write LOGAN.lat")):
+    line_gan(LOGAN, latents=latents)
 
 
 @pytest.mark.parametrize("steps", [0, 3])

@@ -29,6 +29,7 @@ MODULES = {
     "keras": ("replicator/internals/keras_internals.py", [
         "keras:Layer._flatten_layers", "keras:Optimizer._backend_update_step",
         "keras:Optimizer._use_weight_decay", "keras:Optimizer._var_key",
+        "keras.src.backend:core.cast",
         "keras.src.backend.common.global_state:get_global_attribute",
         "keras.src.backend.common.stateless_scope:get_stateless_scope",
         "keras.src.backend.common.stateless_scope:in_stateless_scope"]),

@@ -46,7 +46,8 @@ class AdaptiveProbability(tf.Module):
     p, signs, count = tf.unstack(tf.convert_to_tensor(self.state))
     size = real_scores.shape[0] * replicator.num_replicas()
     sign = tf.reduce_mean(tf.sign(tf.stop_gradient(real_scores)))
-    sign = tf.cast(replicator.all_mean(tf.where(tf.math.is_nan(sign), 0.0, sign)), p.dtype)
+    sign = tf.where(tf.math.is_nan(sign), tf.zeros_like(sign), sign)
+    sign = tf.cast(replicator.all_mean(sign), p.dtype)
     signs, count = signs + sign * size, count + size
     is_due = count >= self.every * size * replicated.num_microbatches()
     step = tf.sign(signs / count - self.target) * count / self.images

@@ -51,6 +51,12 @@ def is_uniform(latents: Latents) -> bool:
   return inspect.unwrap(latents) is inspect.unwrap(uniform_latents)
 
 
+def is_normal(latents: Latents) -> bool:
+  """Whether codes are those of `normal_latents` or `truncated_normal_latents`."""
+  normal = [inspect.unwrap(each) for each in (normal_latents, truncated_normal_latents)]
+  return inspect.unwrap(latents) in normal
+
+
 def truncated(latents: Latents, truncation: float) -> Latents:
   """A narrower distribution of codes: fewer different samples, and better ones, the lower it is.
 
@@ -68,8 +74,7 @@ def truncated(latents: Latents, truncation: float) -> Latents:
       raise UsageError(f"truncation = {truncation}: the codes are uniform in [-1, 1], and the "
                        "generator has seen no others; write at most 1")
     return lambda name, shape: random.uniform(name, shape, -truncation, truncation)
-  normal = [inspect.unwrap(each) for each in (normal_latents, truncated_normal_latents)]
-  if inspect.unwrap(latents) not in normal:
+  if not is_normal(latents):
     raise UsageError(f"truncation = {truncation}: is for normal and uniform codes, and these are "
                      f"of '{getattr(latents, '__name__', latents)}'; leave it out")
   return lambda name, shape: truncated_normal_latents(name, shape, truncation=truncation)

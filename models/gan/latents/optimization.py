@@ -75,8 +75,15 @@ class LatentOptimization:
     Returns:
       The codes after all steps, [n, d], and what the move costs: the weighted mean of its squared
       length, [].
+
+    Raises:
+      UsageError: the share is no element of these codes.
     """
     moving = round(self.share * z.shape[1])
+    if self.steps and not moving:
+      raise UsageError(f"LatentOptimization.share = {self.share}: is no element of a code of "
+                       f"length {z.shape[1]}, so nothing would move; write {1 / z.shape[1]:.2g} or "
+                       "more")
     does_move = tf.cast(tf.range(z.shape[1]) < moving, z.dtype)
     start = z
     for _ in range(self.steps):

@@ -22,6 +22,8 @@ def consistency(weight: Number = 10.0, of_fakes: float = 0.0, every: int = 1,
       2), and 1 is bCR (Zhao et al. 2021, arXiv:2002.04724, equations 2 and 3).
     every: the steps from one penalty to the next; see `Penalty`.
     augment: makes the augmentation T.
+
+  Both looks at an image meet the same discriminator, so one with batch normalization is refused.
   """
   transform = augment()
 

@@ -5,6 +5,7 @@ import keras
 import tensorflow as tf
 
 from models.gan.penalties.penalty import Penalty
+from replicator.layers.inspection import kernel_matrix, layers_of
 from replicator.optimizers.schedules import Number
 
 
@@ -23,16 +24,22 @@ def orthogonality(weight: Number = 1e-4, every: int = 1) -> Penalty:
 def products_of_filters(network: keras.layers.Layer) -> tf.Tensor:
   """Half the sum of the squared products of all pairs of different filters, over all kernels: [].
 
-  A kernel is a matrix W with a row for each output. This is |W W^T (1 - I)|^2 / 2, elementwise,
-  whose gradient is 2 (W W^T (1 - I)) W, as in the authors' code. Equation 3 of the paper has no
-  half, and the gradient of it has a 4. Embeddings, biases and gains do not count.
+  A kernel is a matrix W with a row for each output, as for `SpectralNorm`. This is
+  |W W^T (1 - I)|^2 / 2, elementwise, whose gradient is 2 (W W^T (1 - I)) W, as in the authors'
+  code. Equation 3 of the paper has no half, and the gradient of it has a 4. Embeddings, biases and
+  gains do not count.
+
+  Raises:
+    UsageError: the network has an EinsumDense, as those of Keras' attention are.
   """
-  kernels = [v for v in network.trainable_variables if v.name == "kernel"]
-  return tf.add_n([_of_kernel(tf.convert_to_tensor(kernel.value)) for kernel in kernels])
+  # Layers come before those inside them, so this ends with the layer that made the kernel.
+  owners = {id(kernel): (layer, kernel) for layer in layers_of(network, (keras.layers.Layer,))
+            for kernel in layer.trainable_variables if kernel.name == "kernel"}
+  return tf.add_n([_of_matrix(kernel_matrix(layer, tf.convert_to_tensor(kernel.value)))
+                   for layer, kernel in owners.values()])
 
 
-def _of_kernel(kernel: tf.Tensor) -> tf.Tensor:
-  columns = tf.reshape(kernel, [-1, kernel.shape[-1]])
+def _of_matrix(columns: tf.Tensor) -> tf.Tensor:
   products = tf.matmul(columns, columns, transpose_a=True)
   different = tf.linalg.set_diag(products, tf.zeros_like(products[0]))
   return tf.reduce_sum(tf.square(different)) / 2

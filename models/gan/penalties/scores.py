@@ -99,7 +99,12 @@ class Scores:
     """Scores `[n]` of other images. The call has `training=False`, so that it moves no state.
 
     A branch may hold it, and micro-batches and replicas need not agree on it.
+
+    Raises:
+      UsageError: the discriminator has batch normalization, which has other statistics without
+        training.
     """
+    _refuse_mixing(self.discriminator)
     return scores_and_logits(self.discriminator(images, labels, training=False))[0]
 
   def gradient_at(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
@@ -136,9 +141,7 @@ def _judge(discriminator: Callable[..., tf.Tensor], images: Sequence[tf.Tensor],
 @contextlib.contextmanager
 def _second_derivatives_checked(network: Callable) -> Iterator[None]:
   """A context for gradients of a network's scores by its images, to be differentiated again."""
-  _refuse(network, _MIXING, "makes the score of an image depend on the others in the batch, so "
-          "that a penalty on its gradient is wrong; use a discriminator without it, or no such "
-          "penalty")
+  _refuse_mixing(network)
   _refuse(network, _WRONG_TWICE, "has wrong second derivatives in TensorFlow, which a penalty on "
           "gradients needs; use models.gan.networks.normalization.LayerNorm")
   with operations_without_gradient() as without:
@@ -147,6 +150,12 @@ def _second_derivatives_checked(network: Callable) -> Iterator[None]:
     raise UsageError(f"{_name(network)}: a penalty takes its second derivatives, but TensorFlow "
                      f"has none of {', '.join(sorted(without))}; replace the layer that uses it, "
                      "or drop the penalty")
+
+
+def _refuse_mixing(discriminator: Any) -> None:
+  _refuse(discriminator, _MIXING, "makes the score of an image depend on the others in the batch, "
+          "so that a penalty on its gradient or its change is wrong; use a discriminator without "
+          "it, or no such penalty")
 
 
 def _refuse(discriminator: Any, kinds: tuple[type, ...], why: str) -> None:

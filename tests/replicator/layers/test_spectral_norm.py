@@ -170,12 +170,11 @@ def dense(replicator: Replicator, **kwargs) -> SpectralNorm:
 
 
 def power_iteration(w: np.ndarray, u: np.ndarray, iterations: int):
-  """Miyato et al. 2018, Algorithm 1: u and v as rows, and sigma."""
+  """Miyato et al. 2018, Algorithm 1: u as a row, then v of this u, and sigma."""
   unit = lambda a: a / np.linalg.norm(a)
-  v = unit(u @ w.T)
   for _ in range(iterations):
-    v = unit(u @ w.T)
-    u = unit(v @ w)
+    u = unit(unit(u @ w.T) @ w)
+  v = unit(u @ w.T)
   return u, v, (v @ w @ u.T).item()
 
 
@@ -216,6 +215,14 @@ def test_inference_does_not_move_the_vector(float64, one_or_two):
     outputs = np.concatenate(one_or_two.run(layer, x))
     close(outputs, expected + layer.layer.bias.numpy(), 1e-12)
   np.testing.assert_array_equal(layer.u.numpy(), before)
+
+
+def test_a_call_without_training_is_that_of_the_training_before(float64, one_or_two):
+  layer, x = dense(one_or_two), RNG.normal(size=[4, 6])
+  for _ in range(2):
+    trained = one_or_two.run(lambda x: [layer(x, training=True), layer(x)], x)
+    for of_training, alone in trained:
+      close(alone, of_training, 1e-15)
 
 
 def test_a_call_made_twice_in_a_step_iterates_twice(float64):

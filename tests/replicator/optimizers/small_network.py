@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import Replicator, step_number, wrap_optimizer
+from replicator.internals.keras_internals import exact_casts
 from replicator.optimizers.schedules import LinearDecay
 from tests.programs.closeness import nests_close
 
@@ -39,14 +40,15 @@ def gradients_of(variables, batch, step) -> list[tf.Tensor]:
 
 def train_plainly(optimizer: keras.optimizers.Optimizer, steps: int, constraint=None,
                   first_step: int = 0) -> list[list[np.ndarray]]:
-  """The variables after each step of Keras alone on the full batch."""
+  """The variables after each step of Keras alone on the full batch, its settings not rounded."""
   variables = make_variables(constraint)
-  optimizer.build(variables)
   trajectory = []
-  for step in range(first_step, steps):
-    batch = {name: tf.constant(value, variables[0].dtype) for name, value in BATCH.items()}
-    optimizer.apply(gradients_of(variables, batch, step), variables)
-    trajectory.append([v.numpy() for v in variables])
+  with exact_casts():
+    optimizer.build(variables)
+    for step in range(first_step, steps):
+      batch = {name: tf.constant(value, variables[0].dtype) for name, value in BATCH.items()}
+      optimizer.apply(gradients_of(variables, batch, step), variables)
+      trajectory.append([v.numpy() for v in variables])
   return trajectory
 
 
@@ -79,8 +81,8 @@ OPTIMIZERS = {
     "SGD": lambda: K.SGD(0.1),
     "momentum": lambda: K.SGD(0.05, momentum=0.9, nesterov=True),
     "Adam": lambda: K.Adam(LinearDecay(0.1, 5), beta_1=0.0, beta_2=0.9),
-    # Binary fractions, which survive Keras' conversion to float32.
-    "AdamW": lambda: K.AdamW(0.125, weight_decay=0.25),
+    # A binary fraction, since Keras alone rounds a weight decay to float32.
+    "AdamW": lambda: K.AdamW(0.1, weight_decay=0.25),
     "RMSprop": lambda: K.RMSprop(0.1, momentum=0.5, centered=True),
 }
 

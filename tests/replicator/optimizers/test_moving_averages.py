@@ -24,6 +24,26 @@ def test_an_average_can_move_once_in_so_many_updates(float64, one_or_two):
   small.assert_close([small.averages_of(wrapped)], [expected])
 
 
+def test_the_average_of_a_frozen_variable_stays(float64, one_or_two):
+  with one_or_two.scope():
+    variables = small.make_variables()
+    wrapped = wrap_optimizer(K.SGD(0.1), variables, ema_decay=0.9)
+  before = [weight + 1 for weight in small.WEIGHTS]  # As those of another run, which differ.
+  for average, value in zip(wrapped.averages, before, strict=True):
+    average.assign(value)
+  variables[1].trainable = False
+
+  def step(batch):
+    wrapped.apply(small.gradients_of(variables, batch, 0))
+    return tf.constant(0)
+
+  one_or_two.run(step, small.BATCH)
+  after = small.averages_of(wrapped)
+  np.testing.assert_array_equal(after[1], before[1])
+  for i in (0, 2):
+    np.testing.assert_allclose(after[i], 0.9 * before[i] + 0.1 * variables[i].numpy(), rtol=1e-13)
+
+
 def test_networks_compute_with_averaged_weights_only_inside(float64, synchronous):
   kernel, x = np.array([[1.0], [2.0]]), small.RNG.normal(size=[4, 2])
   with synchronous.scope():

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
+from models.gan.augmentation.ada import ADA
 from models.gan.augmentation.adaptive import AdaptiveProbability
 from replicator import Replicator, UsageError, replicated
 from replicator.step.variables import variables_of
@@ -46,6 +47,27 @@ def test_p_follows_the_signs_of_real_scores(strategy, replicas, n):
   np.testing.assert_allclose(used, np.repeat(expected, replicas).reshape(8, -1), atol=1e-6)
   (state,) = variables_of(step).values()  # What a checkpoint saves.
   np.testing.assert_allclose(replicated.read(state), [p, 0, 0], atol=1e-6)
+
+
+def test_ada_in_float64_is_the_same_on_any_number_of_replicas(float64):
+  images = np.random.default_rng(1).uniform(-1, 1, [8, 8, 8, 3])
+  seen, used = [], []
+  for engine in (Replicator(), Replicator("mirrored", logical_cpus=2)):
+    with engine.scope():
+      augment = ADA(AdaptiveProbability(images=16, every=1), blits=0.0, geometry=0.0, cutout=1.0)
+
+    def step(batch, augment=augment):
+      changed, p = augment(batch["image"]), augment.probability()
+      augment.observe(batch["score"])
+      return changed, p
+
+    results = [engine.run(step, {"image": images, "score": np.ones([8])}) for _ in range(3)]
+    seen.append([np.concatenate([changed for changed, _ in parts]) for parts in results])
+    used.append([p for parts in results for p in {float(p) for _, p in parts}])
+  assert used == [[0.0, 0.5, 1.0]] * 2
+  np.testing.assert_allclose(seen[0], seen[1], rtol=0, atol=1e-12)
+  np.testing.assert_allclose(seen[0][0], images, atol=1e-11)  # p is 0.
+  assert np.abs(seen[0][2] - images).max() > 0.1
 
 
 def test_p_stays_a_probability_and_ignores_nan():

@@ -46,6 +46,13 @@ def test_half_of_the_elements_move_and_none_leaves_the_range():
   np.testing.assert_array_equal(moved[:, :2], np.sign(TARGET - Z)[:, :2])
 
 
+def test_a_share_of_no_element_is_refused():
+  with pytest.raises(UsageError, match=r"share = 0\.05: is no element of a code of length 4"):
+    LatentOptimization(share=0.05)(quadratic, tf.constant(Z))
+  moved, _ = LatentOptimization(steps=0, share=0.05)(quadratic, tf.constant(Z))
+  np.testing.assert_array_equal(moved, Z)
+
+
 def test_it_is_differentiated_through():
   target = tf.constant(TARGET)
   with tf.GradientTape() as tape:

@@ -68,6 +68,15 @@ def test_the_scores_are_those_of_the_paper(networks):
   np.testing.assert_allclose(scores.image, discriminator.of_image(images), rtol=1e-10)
 
 
+def test_means_over_positions_are_not_taken_in_half_precision():
+  keras.config.set_dtype_policy("mixed_bfloat16")
+  encoder = BigBiGANEncoder(16, 1, 4, width=2, units=6, layers=1)
+  keras.config.set_dtype_policy("float32")
+  features = encoder.features(tf.cast(tf.tanh(normal(3, 16, 16, 1)), tf.float32))
+  # A mean of rounded numbers has more digits than they have.
+  assert np.any(features != tf.cast(tf.cast(features, tf.bfloat16), tf.float32))
+
+
 def test_the_encoder_gives_means_and_positive_scales_of_its_features(networks):
   _, encoder = networks
   images = tf.tanh(normal(3, 8, 8, 1))

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.networks.biggan_deep import BigGANDeepDiscriminator, DeepDownBlock, DeepUpBlock
+from models.gan.networks.attention import SelfAttention
+from models.gan.networks.biggan_deep import (
+  BigGANDeepDiscriminator,
+  BigGANDeepGenerator,
+  DeepDownBlock,
+  DeepUpBlock,
+)
 from tests.models.gan.networks.plain import normal, normalized, pooled
 
 LABELS = tf.constant([2, 0, 1])
@@ -58,6 +64,14 @@ def test_down_block_equals_the_plain_one(float64, halve, filters):
   else:
     assert block.added is None
   np.testing.assert_allclose(block(x), h + shortcut, rtol=1e-9)
+
+
+def test_attention_is_after_the_first_map_of_its_size_and_in_the_discriminator_after_the_last():
+  # Of maps of 4, 8, 8 and 16 pixels, and after the first convolution 8, 8, 4 and 4.
+  for make, place in ((BigGANDeepGenerator, 2), (BigGANDeepDiscriminator, 3)):
+    network = make(16, 1, width=2, attention=8)
+    places = [i for i, layer in enumerate(network.trunk) if isinstance(layer, SelfAttention)]
+    assert places == [place]
 
 
 def test_the_discriminator_projects_its_features_on_the_class(float64):

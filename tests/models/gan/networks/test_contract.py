@@ -94,6 +94,14 @@ def test_half_precision_changes_results_by_rounding(name):
     np.testing.assert_allclose(found, expected, atol=0.2 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("name", ["sngan", "biggan", "biggan_deep"])
+def test_sums_over_positions_are_not_taken_in_half_precision(name):
+  _, discriminator = made(name, 16, policy="mixed_bfloat16")
+  features = discriminator.features(tf.cast(tf.tanh(normal(8, 16, 16, 3)), tf.float32))
+  # A sum of rounded numbers has more digits than they have.
+  assert np.any(features != tf.cast(tf.cast(features, tf.bfloat16), tf.float32))
+
+
 def test_gradients_reach_every_variable(networks):
   generator, discriminator = networks
   with tf.GradientTape() as tape:

@@ -156,6 +156,9 @@ def test_initial_weights():
       assert np.std(block.mix.kernel) == pytest.approx(gain / np.sqrt(9 * 16), rel=0.06)
       assert not np.any(block.reduce.kernel)
       assert not np.any(block.expand.bias) and not np.any(block.mix.bias)
+    # Between 64 and 32 channels, in one direction or the other.
+    [change] = [layer.conv.kernel for layer in network.trunk if getattr(layer, "conv", None)]
+    assert np.std(change) == pytest.approx(change.shape[0] ** -0.5, rel=0.06)
   assert np.std(generator.base) == pytest.approx(1, rel=0.1)
   assert np.std(generator.linear.kernel) == pytest.approx(100 ** -0.5, rel=0.1)
   assert np.std(generator.embedding.kernel) == pytest.approx(40 ** -0.5, rel=0.1)

@@ -2,10 +2,12 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from models.gan.penalties.orthogonality import orthogonality
+from models.gan.penalties.orthogonality import orthogonality, products_of_filters
 from models.gan.penalties.scores import Scores
+from replicator import SpectralNorm, UsageError
 from tests.models.gan.penalties.conftest import Judge
 
 
@@ -30,3 +32,28 @@ def test_orthogonal_filters_have_no_penalty(float64):
                    keras.layers.Dense(8, kernel_initializer=keras.initializers.Orthogonal(2.0))])
   images = tf.zeros([1, 6, 6, 2], tf.float64)
   np.testing.assert_allclose(orthogonality()(Scores(network, images, images)), 0, atol=1e-12)
+
+
+L = keras.layers
+
+
+@pytest.mark.parametrize("make, outputs", [
+    (lambda: L.Conv2DTranspose(4, 3), [2]),
+    (lambda: SpectralNorm(L.Conv2DTranspose(4, 3)), [2]),
+    (lambda: L.DepthwiseConv2D(3, depth_multiplier=2), [2, 3]),
+    (lambda: L.Conv2D(4, 3, groups=2), [3])],
+    ids=["transposed", "normalized", "depthwise", "grouped"])
+def test_outputs_are_where_the_layer_of_a_kernel_keeps_them(float64, make, outputs):
+  network = keras.Sequential([keras.Input([6, 6, 2]), make()])
+  kernel = network.trainable_variables[0].numpy()
+  rows = np.moveaxis(kernel, outputs, range(len(outputs))).reshape(
+      np.prod([kernel.shape[axis] for axis in outputs]), -1)
+  products = rows @ rows.T
+  expected = (np.sum(products ** 2) - np.sum(np.diag(products) ** 2)) / 2
+  np.testing.assert_allclose(products_of_filters(network), expected, rtol=1e-12)
+
+
+def test_a_kernel_that_is_no_matrix_is_refused():
+  network = keras.Sequential([keras.Input([4]), L.EinsumDense("ab,bc->ac", 3)])
+  with pytest.raises(UsageError, match=r"EinsumDense.*only with its equation; use keras\.layer"):
+    products_of_filters(network)
