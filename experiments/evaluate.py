@@ -63,8 +63,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--fake", required=True, metavar="RUN",
                       help="the workdir of a run, or a folder, .zip or .npz of generated images")
   parser.add_argument("--features", default="inception", metavar="NAME",
-                      help=f"{', '.join(_FEATURES)} (of the named data), a file .pth of weights of "
-                           "Inception, or a .keras model; by default inception")
+                      help=f"{', '.join(_FEATURES)} (of the named data, or of the run), a file "
+                           ".pth of weights of Inception, or a .keras model; by default inception")
   parser.add_argument("--metrics", default="fid,kid,prdc", metavar="fid,kid",
                       type=lambda text: text.split(","),
                       help=f"some of {','.join(comparison.NEEDS)}; by default fid,kid,prdc")
@@ -134,6 +134,8 @@ def _fake(flags: argparse.Namespace, size: int, status: Status) -> tuple[ImageSe
   status.doing("loading the run")
   gan, number = load.load_numbered(flags.fake, flags.step, flags.gin_param)
   sampling.check(gan)
+  if flags.standing_statistics:
+    sampling.set_standing_statistics(gan, flags.standing_statistics)
   return sampling.SampleSet(flags.fake, gan, size, flags.seed), number
 
 
@@ -149,10 +151,14 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
   if name == "efficientnet":
     return EfficientNetLite0()
   if name == "classifier":
-    if source is None:
-      raise UsageError(f"--features=classifier: is trained on data with classes, such as "
-                       f"--real=digits, and not on {flags.real}; write --features=efficientnet")
-    return SmallClassifier(source, flags.cache / f"classifier-{flags.real}")
+    if source is not None:
+      return SmallClassifier(source, flags.cache / f"classifier-{flags.real}")
+    of_run = pathlib.Path(flags.fake).expanduser() / "classifier"
+    if not (_is_run(flags.fake) and of_run.exists()):
+      raise UsageError(f"--features=classifier: is trained on data with a name, such as "
+                       f"--real=digits, or is that of a run in --fake, which trained one on its "
+                       f"own data; for {flags.real} write --features=efficientnet")
+    return SmallClassifier(None, of_run)
   path = pathlib.Path(name).expanduser()
   if path.suffix not in (".pth", ".keras"):
     raise UsageError(f"--features={name}: write {', '.join(_FEATURES)}, or a file .pth or .keras."

@@ -4,7 +4,8 @@
         [--formats=savedmodel,onnx] [--step=N|best]
 
 The folder gets a model card, `README.md`, and each network in each format: the generator and the
-encoder of a GAN, with averaged weights if the run has them, or the greedy policy of an agent.
+encoder of a GAN, the greedy policy of an agent, or the Keras networks that are attributes of any
+other step; with averaged weights if the run has them. `--networks` takes any such attribute.
 Another process loads each file, and its results are compared with those of the run.
 """
 
@@ -21,7 +22,9 @@ quiet.import_tensorflow()
 import tensorflow as tf
 
 from experiments import sample
-from models.export import card, formats, networks
+from models.export import card, formats, layers
+from models.export.networks import ExportedNetwork
+from models.gan.evaluation import sampling
 from replicator import atomic
 from replicator.app import load
 from replicator.console import command
@@ -41,7 +44,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--out", required=True, type=pathlib.Path, metavar="FOLDER",
                       help="a new folder")
   parser.add_argument("--networks", type=_words, default=[], metavar="generator,encoder",
-                      help="some of the run's networks; by default all")
+                      help="the networks, also others that are attributes of the step")
   parser.add_argument("--formats", type=_words, default=list(formats.SUFFIXES),
                       metavar="savedmodel,onnx", help="by default both")
   sample.add_loading_flags(parser)
@@ -61,8 +64,10 @@ def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()
   with Status() as status:
     status.doing("loading the run")
-    step, number = load.load_numbered(flags.run, flags.step, flags.gin_param)
-    wanted = networks.chosen(networks.networks_of(step), flags.networks)
+    training, number = load.load_training(flags.run, flags.step, flags.gin_param)
+    if flags.standing_statistics:
+      sampling.set_standing_statistics(training.step, flags.standing_statistics)
+    wanted = layers.chosen(training, flags.networks)
     with atomic.created(flags.out) as folder:
       folder.mkdir()
       files = _write(wanted, flags.formats, folder, status)
@@ -75,7 +80,7 @@ def _run(flags: argparse.Namespace) -> int:
   return 0
 
 
-def _write(wanted: Sequence[networks.ExportedNetwork], names: Sequence[str],
+def _write(wanted: Sequence[ExportedNetwork], names: Sequence[str],
            folder: pathlib.Path, status: Status) -> list[card.File]:
   written = []
   for network in wanted:

@@ -76,6 +76,8 @@ def add_loading_flags(parser: Parser) -> None:
                       help="the step of a checkpoint, or 'best'; by default the newest")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a gin binding that overrides the run's, such as where the data is")
+  parser.add_argument("--standing_statistics", type=_passes, metavar="N",
+                      help="generate with batch statistics of N passes, not with moving ones")
   parser.add_argument("--yes", action="store_true",
                       help="load a run of a program that is no experiment of this project")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -86,6 +88,13 @@ def _checkpoint_step(text: str) -> int | str:
   if text != "best" and not text.isdigit():
     raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint, or 'best'")
   return text if text == "best" else int(text)
+
+
+def _passes(text: str) -> int:
+  """The value of `--standing_statistics`."""
+  if not text.isdigit() or not int(text):
+    raise argparse.ArgumentTypeError(f"'{text}': write how many passes, such as 16")
+  return int(text)
 
 
 def _numbers(text: str) -> list[int]:
@@ -136,6 +145,8 @@ def _run(flags: argparse.Namespace) -> int:
     status.doing("loading the run")
     gan, number = load.load_numbered(flags.run, flags.step, flags.gin_param)
     sampling.check(gan)
+    if flags.standing_statistics:
+      sampling.set_standing_statistics(gan, flags.standing_statistics)
     status.doing("sampling")
     write = (_interpolate if flags.interpolate else _reconstruct if flags.reconstruct
              else _sample)

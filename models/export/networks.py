@@ -13,7 +13,6 @@ import tensorflow as tf
 from models.gan.evaluation import sampling
 from models.gan.latents.distributions import is_uniform
 from models.gan.networks.bigbigan import CodeDistribution
-from replicator import UsageError
 
 _SEED = 0
 
@@ -43,12 +42,13 @@ class Values:
     return tf.TensorSpec([None, *self.shape], self.dtype, self.name)
 
   def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
-    """Random arrays `[count, *shape]`: uniform between bounds, else normal."""
+    """Random arrays `[count, *shape]`: uniform between bounds; else normal, or integers 0 and 1."""
     size = [count, *self.shape]
+    if np.issubdtype(self.dtype, np.integer):
+      low, high = (0, 1) if self.low is None or self.high is None else (self.low, self.high)
+      return generator.integers(int(low), int(high), size, self.dtype, endpoint=True)
     if self.low is None or self.high is None:
       return generator.standard_normal(size).astype(self.dtype)
-    if np.issubdtype(self.dtype, np.integer):
-      return generator.integers(int(self.low), int(self.high), size, self.dtype, endpoint=True)
     return generator.uniform(self.low, self.high, size).astype(self.dtype)
 
 
@@ -57,7 +57,7 @@ class ExportedNetwork:
   """A network of a trained step.
 
   Attributes:
-    name: `generator`, `encoder` or `policy`.
+    name: `generator`, `encoder` or `policy`, or that of an attribute of the step.
     meaning: its purpose, in one sentence.
     inputs: its arguments.
     output: its result.
@@ -77,33 +77,20 @@ class ExportedNetwork:
 
 
 def networks_of(step: Any) -> dict[str, ExportedNetwork]:
-  """The networks of a trained step, by name: those of a GAN, or the policy of an agent.
+  """The networks of a trained step, by name, whose arguments are known from what the step is.
 
-  Raises:
-    UsageError: the step is neither a GAN that `sampling.check` accepts, nor an agent as
-      `models.rl.agents.Agent` describes it.
+  They are those of a GAN that `sampling.check` accepts, or the policy of an agent as
+  `models.rl.agents.Agent` describes it. Any other step has none.
   """
   if hasattr(step, "act") and hasattr(step, "actor"):
     return {"policy": _policy(step)}
-  sampling.check(step)
+  if not sampling.is_gan(step):
+    return {}
   image_shape = sampling.image_shape(step)
   made = {"generator": _generator(step, image_shape)}
   if getattr(step, "encoder", None) is not None:
     made["encoder"] = _encoder(step, image_shape)
   return made
-
-
-def chosen(available: dict[str, ExportedNetwork], names: list[str]) -> list[ExportedNetwork]:
-  """The networks of these names; all if there are none.
-
-  Raises:
-    UsageError: there is no network of some name.
-  """
-  for name in names:
-    if name not in available:
-      raise UsageError(f"--networks={name}: the run has no {name}; it has "
-                       f"{' and '.join(available)}")
-  return [available[name] for name in names or available]
 
 
 def _generator(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:

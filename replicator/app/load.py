@@ -72,6 +72,13 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
 def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = None,
                   bindings: Sequence[str] = ()) -> tuple[Any, int]:
   """As `load`, with the number of training steps after which the step was saved."""
+  training, number = load_training(run, step, bindings)
+  return training.step, number
+
+
+def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = None,
+                  bindings: Sequence[str] = ()) -> tuple[Training, int]:
+  """As `load_numbered`, with the training of the step, which has its data, too."""
   if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
     raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
   folder = pathlib.Path(run).expanduser()
@@ -94,18 +101,19 @@ def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = N
 
 
 def _restored(main: Callable[[str], None], folder: pathlib.Path,
-              step: int | Literal["best"] | None) -> tuple[Any, int]:
+              step: int | Literal["best"] | None) -> tuple[Training, int]:
   builder = _Builder()
   with missing_values_reported():
     run_until_prepared(main, builder, f"{folder}: its program")
-  return builder.step, Checkpoints(folder / "checkpoints", builder.step).restore_step(step)
+  number = Checkpoints(folder / "checkpoints", builder.training.step).restore_step(step)
+  return builder.training, number
 
 
 class _Builder(Observer):
-  step: Any = None
+  training: Training
 
   def prepared(self, training: Training) -> None:
-    self.step = training.step
+    self.training = training
     self.stop()
 
 

@@ -30,7 +30,8 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
     variables: the trainable variables that it owns, of networks that are built.
     clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
     ema_decay: keeps an exponential moving average of the variables with this decay, a number or a
-      schedule that counts the optimizer's updates.
+      schedule that counts the optimizer's updates. The moving statistics of normalizations are
+      those of the variables themselves; see `use_standing_statistics`.
     ema_start: the number of updates during which the average is a copy.
     ema_every: moves the average once per this many updates. With `ema_decay` 0 the average is a
       target network, which is copied from the online network that often.

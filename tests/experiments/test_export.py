@@ -1,5 +1,6 @@
 """`experiments.export`: files of a run's networks that load without this project, by command."""
 
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -13,8 +14,8 @@ import tensorflow as tf
 import replicator
 from experiments import export
 from models.export import card, formats, loading
-from models.export.networks import ExportedNetwork, Values, chosen, networks_of
-from replicator.errors import RunFailed, UsageError
+from models.export.networks import ExportedNetwork, Values, networks_of
+from replicator.errors import RunFailed
 from replicator.workdir import reader
 from tests.experiments.test_sample import STEP, saved
 from tests.programs.processes import python
@@ -124,13 +125,6 @@ def test_a_gan_without_classes_or_encoder_has_a_generator_of_codes(attributes):
   [z] = found["generator"].example(3)
   images = found["generator"].function(tf.constant(z))
   np.testing.assert_allclose(images[:, 0, 0], np.tanh(z[:, :1]), rtol=1e-5)
-  with pytest.raises(UsageError, match="--networks=encoder: the run has no encoder; it has gener"):
-    chosen(found, ["generator", "encoder"])
-
-
-def test_a_step_that_is_no_gan_or_agent_is_refused():
-  with pytest.raises(UsageError, match="Module has no 'latents', so it is no GAN"):
-    networks_of(tf.Module())
 
 
 # ---- The card -----------------------------------------------------------------------------------
@@ -160,7 +154,17 @@ def test_the_card_has_the_numbers_of_the_last_evaluation_until_the_step(written,
       "[action] = onnxruntime.InferenceSession('policy.onnx').run(None, "
       "{'observation': observation})"):
     assert line in text.splitlines(), line
-  assert "9.0" not in text
+  assert "9.0" not in text and "label" not in text
+
+
+def test_the_card_says_that_no_file_checks_a_label(written, tmp_path):
+  label = Values("label", (), "int32", "classes", 0, 9)
+  network = dataclasses.replace(POLICY, inputs=(INPUT, label))
+  (tmp_path / "run.json").write_text("{}")
+  (tmp_path / "config.gin").write_text("")
+  text = card.text(reader.read(tmp_path), 25, [card.File(network, "onnx", written[1][1], 1e-7)])
+  assert "int32 | classes, in [0, 9] |" in text
+  assert "\nn is any number of examples.\nNo file checks a `label`. One out of its bounds" in text
 
 
 # ---- Mistakes -----------------------------------------------------------------------------------

@@ -191,6 +191,7 @@ REFUSED = {
     "--out=x --seed=4294967296": "--seed=4294967296: must be below 2 ** 32",
     "--out=x --seed=1,2": "--seed: several are for --interpolate; write one",
     "--out=x --step=7": "has no checkpoint of step 7; write one of the steps 2",
+    "--out=x --standing_statistics=0": "'0': write how many passes, such as 16",
     "--out=x --step=newest": "'newest': write the step of a checkpoint, or 'best'",
     "--out=x --step=best": "is not known: this run has no Checkpoints.keep_best",
     "--out=x.png --interpolate": "--interpolate: write between what: --seed=1,2 or --classes=3,7",

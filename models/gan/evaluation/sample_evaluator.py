@@ -44,14 +44,14 @@ class SampleEvaluator:
   def __call__(self, gan: Any) -> replicator.Evaluation:
     """A picture of `rows` x `rows` samples, and the metrics of `quality`.
 
-    With an encoder, images and their reconstructions beside these, and `reconstruction_error`, the
-    mean squared error of a pixel in [-1, 1].
+    With an encoder and `reconstruct`, images and their reconstructions beside these, and
+    `reconstruction_error`, the mean squared error of a pixel in [-1, 1].
     """
     # Not in the constructor, because nothing may be computed before the strategy is made.
     self._quality = self._quality or self._make_quality(self._data, self._folder)
     picture = grid.image_grid(samples(gan, self._rows ** 2), self._rows)
     scalars = self._quality.measure(functools.partial(samples, gan), gan.num_classes)
-    if getattr(gan, "encoder", None):
+    if getattr(gan, "encoder", None) and hasattr(gan, "reconstruct"):
       pairs, error = reconstructions(gan, self._reconstructed, self._rows)
       picture = grid.side_by_side(picture, pairs)
       scalars = {**scalars, "reconstruction_error": error}

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.metrics.distances.feature_statistics import FeatureStatistics
-from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train
+from models.vision.classification.small_classifier import NUM_FEATURES, Classifier, load_or_train
 from models.vision.images.image_source import ImageSource, read, to_uint8
 from replicator import UsageError
 
@@ -39,7 +39,8 @@ class SampleQuality:
 
   The features come from a small classifier trained on the same source, so the numbers compare runs
   on one source with each other. They are **not** Inception FID, and cannot be compared with
-  published numbers.
+  published numbers. From a source of one class no classifier learns anything: there are no numbers,
+  and the description says what to write.
 
   Attributes:
     num_samples: number of real images and of generated ones in each measurement.
@@ -63,6 +64,13 @@ class SampleQuality:
       raise UsageError(f"SampleQuality.num_samples = {num_samples} with {source.size} images of "
                        "data: at least 2 of each are compared, and 2000 are a good number.")
     self.num_samples = min(num_samples, source.size)
+    self._classifier: Classifier | None = None
+    if source.num_classes < 2:
+      self.description = (
+          "no distances, because no classifier learns from data of one class; for distances write "
+          "SampleEvaluator.quality = @FeatureMetrics and FeatureMetrics.extractor = "
+          "@EfficientNetLite0, or @Inception2015")
+      return
     self._classifier = load_or_train(source, folder)
     chosen = np.random.default_rng(_SEED).permutation(source.size)[:self.num_samples]
     images, labels = read(source, chosen)
@@ -94,7 +102,10 @@ class SampleQuality:
       classifier_confidence: the mean probability of the class that it finds in a generated image.
         Blurred images lower it. NaN when an image is not finite.
       label_accuracy, lowest_label_accuracy: see `label_accuracies`; for a conditional generator.
+      On a source of one class nothing is measured.
     """
+    if self._classifier is None:
+      return {}
     from models.metrics.distances.frechet import frechet_distance  # SciPy starts slowly.
     images = np.asarray(generate(self.num_samples))
     if not np.isfinite(np.asarray(images, np.float64)).all():

@@ -4,6 +4,7 @@ Image i of a seed is the same image whatever the number of images, on any number
 codes of each batch are drawn from a stream of their own, and all batches have the same size.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,11 +14,16 @@ import tensorflow as tf
 from models.gan.latents.distributions import Latents, is_uniform, truncated
 from models.metrics.images.image_sets import rgb
 from models.vision.images.image_source import to_uint8
-from replicator import UsageError, random
+from replicator import UsageError, any_batch_size, random, use_standing_statistics
 from replicator.step import context
 
 BATCH = 32
 _NEEDED = ("latents", "latent_dim", "num_classes", "generate")
+
+
+def is_gan(step: Any) -> bool:
+  """Whether a step has what is called here; see `check`."""
+  return all(hasattr(step, name) for name in _NEEDED)
 
 
 def check(gan: Any) -> None:
@@ -31,6 +37,36 @@ def check(gan: Any) -> None:
   if missing:
     raise UsageError(f"{type(gan).__name__} has no '{missing[0]}', so it is no GAN that can be "
                      f"sampled; a step needs {', '.join(_NEEDED)}")
+
+
+def set_standing_statistics(gan: Any, passes: int) -> None:
+  """Makes a GAN generate with batch statistics of as many passes, see `use_standing_statistics`.
+
+  A pass has the codes of a batch, and all classes in turn. Moving statistics are those of the
+  weights in training, which the averaged weights do not have.
+
+  Raises:
+    UsageError: the GAN has no `generator` with an optimizer in `optimizers`, or this has no
+      `GlobalBatchNorm`.
+  """
+  generator, optimizers = getattr(gan, "generator", None), getattr(gan, "optimizers", {})
+  if generator is None or "generator" not in optimizers:
+    raise UsageError(f"standing statistics: {type(gan).__name__} has no 'generator' with an "
+                     "optimizer of this name in 'optimizers'; leave them out")
+  labels = np.arange(BATCH * passes, dtype=np.int32).reshape(passes, BATCH) % max(
+      gan.num_classes, 1)
+
+  def forward(i: int) -> None:
+    generator(_codes(gan.latents, gan.latent_dim, 0, i), tf.constant(labels[i]), training=True)
+
+  def generate(z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    with contextlib.ExitStack() as stack:
+      with tf.init_scope():  # They are computed once, and not in each call.
+        stack.enter_context(optimizers["generator"].averaged_weights())
+        stack.enter_context(use_standing_statistics(generator, forward, passes))
+      return generator(z, labels, training=False)
+
+  gan.generate = any_batch_size(generate)
 
 
 def check_classes(gan: Any, classes: Sequence[int]) -> None:
@@ -111,8 +147,12 @@ def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np
     UsageError: the GAN has no encoder, or has classes, and none are given.
   """
   if not hasattr(gan, "reconstruct"):
-    raise UsageError(f"{type(gan).__name__} has no encoder, so it cannot reconstruct images; "
-                     "SNGAN, BiGAN and BigBiGAN have one, and GAN if GAN.encoder names it")
+    name = type(gan).__name__
+    if getattr(gan, "encoder", None) is None:
+      raise UsageError(f"{name} has no encoder, so it cannot reconstruct images; SNGAN, BiGAN and "
+                       "BigBiGAN have one, and GAN if GAN.encoder names it")
+    raise UsageError(f"{name} has an encoder, and no method that decodes its codes; write "
+                     f"`reconstruct = models.gan.gans.reconstruct` in the class")
   check_classes(gan, classes)
   if gan.num_classes and not classes:
     raise UsageError("the generator needs the classes of the images: write one class of all, or "

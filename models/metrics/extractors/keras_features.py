@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.metrics.extractors.extractor import IMAGES, Extracted, bicubic, check, in_batches
-from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train
+from models.vision.classification.small_classifier import NUM_FEATURES, load, load_or_train
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import UsageError
 from replicator.errors import nearest
@@ -24,7 +24,7 @@ class SmallClassifier:
   `models.vision.classification.small_classifier`.
 
   Attributes:
-    name: with the source, and the first digits of the SHA-256 of the weights.
+    name: with the source, if it is known, and the first digits of the SHA-256 of the weights.
     num_features: 64.
     resizing: `none`: images have the resolution of the source.
     is_inception: false.
@@ -34,13 +34,19 @@ class SmallClassifier:
   resizing = "none"
   is_inception = False
 
-  def __init__(self, source: ImageSource, folder: str | os.PathLike) -> None:
-    """Loads the classifier of `source` from `folder`, or trains it and saves it there."""
-    self._classifier = load_or_train(source, folder)
-    self._shape = source.image_shape
+  def __init__(self, source: ImageSource | None, folder: str | os.PathLike) -> None:
+    """Loads the classifier of `source` from `folder`, or trains it and saves it there.
+
+    Without a source it is the one in the folder.
+
+    Raises:
+      UsageError: there is none, or the source has one class.
+    """
+    self._classifier = load_or_train(source, folder) if source else load(folder)
+    self._shape = self._classifier.model.input_shape[1:]
     weights = b"".join(weight.tobytes() for weight in self._classifier.model.get_weights())
-    self.name = (f"classifier of {type(source).__name__} with weights "
-                 f"{hashlib.sha256(weights).hexdigest()[:8]}")
+    of_source = f"of {type(source).__name__} " if source else ""
+    self.name = f"classifier {of_source}with weights {hashlib.sha256(weights).hexdigest()[:8]}"
 
   def __call__(self, images: np.ndarray) -> Extracted:
     """Features [n, 64] and logits [n, classes] of RGB images uint8 [n, h, w, 3].

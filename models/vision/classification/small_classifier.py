@@ -8,6 +8,7 @@ trains that of the digits again, which comes with this package.
 import io
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from absl import logging
 
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, read, to_unit_range
-from replicator import atomic
+from replicator import UsageError, atomic
 
 NUM_FEATURES = 64
 
+_FILE = "classifier.npz"
 _OF_DIGITS = Path(__file__).with_name("digits_classifier.npz")
 _SEED = 0
 _MAX_EXAMPLES = 10_000  # A fifth of them is held out. Limits memory and time on big sources.
@@ -66,15 +68,29 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
   classes, size) is replaced.
 
   Raises:
+    UsageError: see `train`.
     ValueError: the source has fewer than two images.
   """
-  file = Path(folder) / "classifier.npz"
+  file = Path(folder) / _FILE
   classifier = _load(file, source)
   if classifier is None:
     comes_with_us = type(source) is Digits
     classifier = (_load(_OF_DIGITS, source) if comes_with_us else None) or train(source)
     _save(file, source, classifier)
   return classifier
+
+
+def load(folder: str | os.PathLike) -> Classifier:
+  """Loads the classifier that `load_or_train` saved in `folder`, without its source.
+
+  Raises:
+    UsageError: there is none.
+  """
+  file = Path(folder) / _FILE
+  if not file.exists():
+    raise UsageError(f"{file}: no such file, so there is no classifier")
+  with np.load(file) as saved:
+    return _loaded(saved)
 
 
 def train(source: ImageSource) -> Classifier:
@@ -86,6 +102,8 @@ def train(source: ImageSource) -> Classifier:
   scope, because the classifier is not part of the training.
 
   Raises:
+    UsageError: the source has one class: there is nothing to learn, and features of initial weights
+      would measure nothing.
     ValueError: the source has fewer than two images.
   """
   if source.size < 2:
@@ -108,6 +126,9 @@ def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
   Every layer and initializer has an explicit name, dtype and seed. Keras takes missing ones from
   global state, which would change the training around this.
   """
+  if num_classes < 2:
+    raise UsageError("data of one class: a classifier learns no features from it; write "
+                     "FeatureMetrics.extractor = @EfficientNetLite0, or @Inception2015")
   def layer(kind: type, *args: Any, name: str, **kwargs: Any) -> keras.layers.Layer:
     if kind in (keras.layers.Conv2D, keras.layers.Dense):
       kwargs["kernel_initializer"] = keras.initializers.HeNormal(seed=_SEED)
@@ -169,11 +190,15 @@ def _load(file: Path, source: ImageSource) -> Classifier | None:
   if not file.exists():
     return None
   with np.load(file) as saved:
-    description = json.loads(str(saved["description"]))
-    if description["source"] != _kind(source):
-      return None
-    model = _build(source.image_shape, source.num_classes)
-    model.set_weights([saved[f"weight{i}"] for i in range(len(model.weights))])
+    kind = json.loads(str(saved["description"]))["source"]
+    return _loaded(saved) if kind == _kind(source) else None
+
+
+def _loaded(saved: Mapping[str, np.ndarray]) -> Classifier:
+  description = json.loads(str(saved["description"]))
+  kind = description["source"]
+  model = _build(tuple(kind["image_shape"]), kind["num_classes"])
+  model.set_weights([saved[f"weight{i}"] for i in range(len(model.weights))])
   return Classifier(model, **description["classifier"])
 
 

@@ -3,10 +3,11 @@
 import pathlib
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image
 
+from models.gan.latents.distributions import uniform_latents
 from models.metrics.extractors.extractor import Extracted
-from replicator.app import load
 
 COUNT = 24
 
@@ -35,11 +36,10 @@ class Gan:
   latent_dim = 8 * 8 * 3
   num_classes = 0
 
-  def latents(self, name, shape):
-    return load.tf.random.stateless_uniform(shape, [3, 4], -1.0, 1.0)
+  latents = staticmethod(uniform_latents)
 
   def generate(self, z, labels):
-    return load.tf.reshape(z, [-1, 8, 8, 3])
+    return tf.reshape(z, [-1, 8, 8, 3])
 
 
 def noise(seed: int, count: int = COUNT, size: int = 8) -> np.ndarray:

@@ -13,6 +13,9 @@ from experiments import evaluate
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance
 from models.vision.builtin.digits import digit_images
+from models.vision.classification.small_classifier import load_or_train
+from models.vision.images.image_source import InMemoryImages
+from replicator.app import load
 from tests.experiments.evaluate.images import COUNT, Colors, Gan, noise, save
 
 
@@ -49,6 +52,24 @@ def test_what_a_run_makes_is_what_its_data_set_of_samples_holds(run, extractor, 
   assert numbers(tmp_path / "a.json") == numbers(tmp_path / "b.json")
 
 
+def test_the_seed_chooses_the_samples_of_a_run(run, extractor, tmp_path):
+  features = extractor(noise(0)).features
+  for seed in (0, 1):
+    [(images, _)] = evaluate.sampling.sample(Gan(), COUNT, seed)
+    run(f"--real=real --fake=run --metrics=fid --seed={seed} --json={tmp_path}/{seed}.json")
+    assert numbers(tmp_path / f"{seed}.json")["fid"] == pytest.approx(frechet_distance(
+        *map(FeatureStatistics.of, (features, extractor(images).features))), rel=1e-6)
+  assert numbers(tmp_path / "0.json") != numbers(tmp_path / "1.json")
+
+
+def test_fewer_samples_are_drawn_at_random(run, extractor, tmp_path):
+  run(f"--real=real --fake=fake --metrics=fid --samples=10 --json={tmp_path}/a.json")
+  chosen = np.sort(np.random.default_rng(1).permutation(COUNT)[:10])
+  expected = frechet_distance(*(FeatureStatistics.of(extractor(noise(seed)[chosen]).features)
+                                for seed in (0, 1)))
+  assert numbers(tmp_path / "a.json")["fid"] == pytest.approx(expected, rel=1e-6)
+
+
 def test_features_of_real_images_are_computed_once_for_each_data(run, extractor, place, tmp_path):
   shutil.copytree(place / "real", tmp_path / "data")
   words = f"--real={tmp_path}/data --fake=fake --metrics=fid --json={tmp_path}"
@@ -71,6 +92,21 @@ def test_the_data_sets_of_the_project_have_names(run, tmp_path):
   status, out, _ = run(f"--real=digits --fake={tmp_path}/digits.npz --metrics=fid "
                        "--features=classifier --samples=120")
   assert status == 0 and "Fréchet distance (classifier of Digits" in out
+
+
+def test_the_classifier_of_a_run_compares_its_samples_with_data_of_no_name(
+    run, tmp_path, place, monkeypatch):
+  shutil.copytree(place / "run", tmp_path / "trained")
+  classifier = load_or_train(InMemoryImages(noise(6), np.arange(COUNT) % 2, ("a", "b")),
+                             tmp_path / "trained" / "classifier")
+  monkeypatch.setattr(load, "load_numbered", lambda *arguments: (Gan(), 20))
+  status, out, _ = run(f"--real=real --fake={tmp_path}/trained --features=classifier "
+                       f"--metrics=fid --json={tmp_path}/a.json")
+  assert status == 0 and "Fréchet distance (classifier with weights " in out
+  [(images, _)] = evaluate.sampling.sample(Gan(), COUNT, 0)
+  expected = frechet_distance(*(FeatureStatistics.of(classifier(images)[0])
+                                for images in (noise(0), images)))
+  assert numbers(tmp_path / "a.json")["fid"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_any_keras_model_has_features(run, tmp_path):

@@ -119,7 +119,8 @@ FEATURES = {
     "inceptoin": "write inception, efficientnet, classifier, or a file .pth or .keras. Did you "
                  "mean 'inception'?",
     "gone.pth": "--features=gone.pth: no such file",
-    "classifier": "is trained on data with classes, such as --real=digits, and not on real",
+    "classifier": "is trained on data with a name, such as --real=digits, or is that of a run in "
+                  "--fake, which trained one on its own data; for real write --features=efficient",
     "inception": "cannot be downloaded (no network): download it elsewhere, and write "
                  "Inception2015.weights = 'PATH', or here --features=PATH",
 }

@@ -40,7 +40,7 @@ def test_every_row_has_the_number_of_its_function(monkeypatch):
   monkeypatch.setattr(comparison, "_KID_SUBSET_SIZE", 20)
   extractor, metrics = Projected(is_inception=True), list(NEEDS)
   real, generated = (gather(batches, extractor, needs(metrics)) for batches in sets(40))
-  real.labels = generated.labels = np.arange(40) % 2
+  real.labels, generated.labels = np.arange(40) % 2, np.minimum(np.arange(40) % 3, 1)
   rows = {row.name: row for row in compare(real, generated, extractor, metrics)}
   assert list(rows) == ["FID", "KID", "Precision", "Recall", "Density", "Coverage",
                         "Inception score", "Sliced Wasserstein distance", "Intra-class FID"]
@@ -62,6 +62,19 @@ def test_every_row_has_the_number_of_its_function(monkeypatch):
   assert {row.num_real for row in rows.values()} == {0, 40}
   assert rows["KID"].method == "3 subsets of 20, degree 3"
   assert rows["FID"].resizing == "nothing" and rows["FID"].features == "projected"
+
+
+def test_real_and_generated_images_of_other_counts_keep_their_own():
+  extractor, metrics = Projected(), ["fid", "intra_fid", "prdc", "is"]
+  real = gather(sets(40)[0], extractor, needs(metrics))
+  generated = gather(sets(28)[1], extractor, needs(metrics))
+  real.labels, generated.labels = np.arange(40) % 2, np.minimum(np.arange(28) % 3, 1)
+  rows = compare(real, generated, extractor, metrics)
+  assert {(row.num_real, row.num_generated) for row in rows} == {(40, 28), (0, 28)}
+  assert (rows[1].value, rows[1].by_class) == intra_class_frechet_distance(
+      real.features, real.labels, generated.features, generated.labels)
+  improved, prdc = neighbor_scores(real.features, generated.features)
+  assert [row.value for row in rows[2:6]] == [*improved[:2], *prdc[2:]]
 
 
 def test_only_inception_has_the_published_names():

@@ -1,10 +1,13 @@
 """Nearest neighbors of samples, and the distances to them."""
 
 import numpy as np
+from PIL import Image
 
 from models.metrics.comparison import Gathered
 from models.metrics.distances.feature_statistics import FeatureStatistics
-from models.metrics.memorization import measure, spread
+from models.metrics.images.image_sets import Source
+from models.metrics.memorization import measure, spread, write
+from models.vision.images.image_source import InMemoryImages
 
 
 def gathered(features):
@@ -35,3 +38,20 @@ def test_samples_are_spread_by_rank():
   distances = np.array([5.0, 0.0, 4.0, 1.0, 3.0, 2.0])
   np.testing.assert_array_equal(spread(distances, 3), [1, 5, 0])
   np.testing.assert_array_equal(spread(distances, 10), np.argsort(distances))
+
+
+def test_the_picture_has_the_images_of_the_numbers_that_were_measured(tmp_path):
+  def plain(first):
+    pixels = np.broadcast_to(np.arange(first, first + 30, dtype=np.uint8)[:, None, None, None],
+                             [30, 8, 8, 3])
+    return Source("plain", InMemoryImages(pixels, np.zeros(30, int), ("a",)))
+
+  of_real, of_generated = np.arange(4, 30, 3), np.arange(11, 29, 2)  # 9 of each.
+  features = np.random.default_rng(0).normal(size=[2, 9, 3])
+  found = measure(gathered(features[0]), gathered(features[1]))
+  write(tmp_path, found, plain(50), of_real, plain(150), of_generated)
+  with Image.open(tmp_path / "neighbors.png") as file:
+    picture = np.asarray(file)[16::33]  # The middles of enlarged images, which have a border.
+  order = np.argsort(found.generated)
+  assert picture[:, 16, 0].tolist() == (150 + of_generated[order]).tolist()
+  assert picture[:, 50 + 16::33, 0][:, :6].tolist() == (50 + of_real[found.rows[order]]).tolist()

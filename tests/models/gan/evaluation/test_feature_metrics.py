@@ -11,10 +11,10 @@ from models.gan.evaluation import feature_metrics
 from models.gan.evaluation.feature_metrics import FeatureMetrics
 from models.gan.evaluation.sample_evaluator import SampleEvaluator, samples
 from models.metrics.distances.feature_statistics import FeatureStatistics
-from models.metrics.distances.frechet import frechet_distance
+from models.metrics.distances.frechet import frechet_distance, intra_class_frechet_distance
 from models.metrics.extractors.extractor import Extracted
 from models.vision.builtin.digits import Digits, digit_images
-from models.vision.images.image_source import to_unit_range
+from models.vision.images.image_source import InMemoryImages, to_unit_range
 from replicator import Replicator
 from replicator.errors import UsageError
 from replicator.step import context
@@ -109,6 +109,19 @@ def test_the_distance_within_classes_needs_a_conditional_generator(tmp_path):
     quality.measure(lambda n, part: IMAGES[:n][part])
 
 
+def test_classes_that_are_not_equal_in_batches_that_they_do_not_divide(tmp_path, monkeypatch):
+  monkeypatch.setattr(feature_metrics, "_AT_A_TIME", 32)
+  images, labels = digit_images()[0][:100], np.minimum(digit_images()[1][:100], 2)
+  source = InMemoryImages(images, labels, tuple("012"))
+  found = FeatureMetrics(source, tmp_path, Means, ["intra_fid"], 40).measure(
+      lambda n, part: IMAGES[:n][part], num_classes=3)
+  chosen = np.sort(np.random.default_rng(1).permutation(100)[:40])
+  features = Means()(np.repeat(digit_images()[0], 3, -1)).features
+  expected = intra_class_frechet_distance(features[chosen], labels[chosen], features[:40],
+                                          np.arange(40) % 3).mean
+  assert found["intra_class_frechet_distance"] == pytest.approx(expected, rel=1e-9)
+
+
 def by_turns(labels):
   """Indices of images whose labels are 0, 1, ..., 9, 0, 1, ..."""
   of_class = [np.resize(np.flatnonzero(labels == which), 180) for which in range(10)]
@@ -138,7 +151,17 @@ def test_gin_chooses_them_for_an_evaluator(tmp_path):
   assert evaluation.method.startswith("300 real and 300 generated images; features: classifier of")
 
 
-def test_parts_of_samples_are_parts_of_all():
-  whole = samples(Gan(), 10)
-  parts = [samples(Gan(), 10, slice(i, i + 4), batch_size=3) for i in (0, 4, 8)]
+class Labeled(Gan):
+  """Adds the labels to the images."""
+
+  num_classes = 3
+
+  def generate(self, z, labels):
+    return super().generate(z, labels) + np.reshape(labels, [-1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("gan", [Gan(), Labeled()])
+def test_parts_of_samples_are_parts_of_all(gan):
+  whole = samples(gan, 10)
+  parts = [samples(gan, 10, slice(i, i + 4), batch_size=3) for i in (0, 4, 8)]
   np.testing.assert_array_equal(np.concatenate(parts), whole)

@@ -75,6 +75,12 @@ def test_a_step_with_an_encoder_reconstructs_images_of_the_source():
   assert found.picture.shape[1] > 1.5 * without.picture.shape[1]
 
 
+def test_an_encoder_without_reconstruct_is_no_fault_of_the_evaluation():
+  gan = Gan(num_classes=4)
+  gan.encoder = True
+  assert "reconstruction_error" not in SampleEvaluator("data", "folder", Quality)(gan).scalars
+
+
 def test_samples_have_all_classes_in_turn_and_come_in_batches():
   gan = Gan(num_classes=3)
   found = samples(gan, 7, batch_size=3)

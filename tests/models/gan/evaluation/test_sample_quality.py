@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 
 from models.gan.evaluation import sample_quality
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.evaluation.sample_quality import SampleQuality
+from models.gan.latents.distributions import normal_latents
 from models.vision.builtin.shapes import Shapes
 from models.vision.images.image_source import InMemoryImages, read, to_unit_range
 from replicator.errors import UsageError
@@ -101,8 +103,26 @@ def test_a_label_counts_if_the_classifier_finds_it(classes, accuracy, lowest, of
 
 
 def test_two_images_of_each_are_enough(of_pixels, tmp_path):
-  source = InMemoryImages(images_of([2]), np.array([0, 0]), ("a",))
+  source = InMemoryImages(images_of([2]), np.array([0, 0]), ("a", "b"))
   assert SampleQuality(source, tmp_path).num_samples == 2
+
+
+def test_data_of_one_class_is_drawn_and_not_measured(tmp_path):
+  source = InMemoryImages(images_of([9]), np.zeros(9, int), ("all",))
+  found = SampleEvaluator(source, str(tmp_path), rows=2)(Colors())
+  assert found.scalars == {} and found.picture is not None
+  assert "data of one class; for distances write SampleEvaluator.quality = @Fea" in found.method
+  assert not list(tmp_path.iterdir())  # No classifier.
+
+
+class Colors:
+  """A GAN of plain images."""
+
+  latents = staticmethod(normal_latents)
+  latent_dim, num_classes = 1, 0
+
+  def generate(self, z, labels):
+    return tf.reshape(tf.repeat(tf.tanh(z), 2, 1), [-1, 1, 2, 1])
 
 
 def test_no_label_counts_in_images_that_are_not_finite(quality):

@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,6 +14,7 @@ from models.gan.latents.distributions import (
   truncated_normal_latents,
   uniform_latents,
 )
+from replicator import GlobalBatchNorm, wrap_optimizer
 from replicator.errors import UsageError
 from replicator.step import context
 
@@ -191,6 +193,10 @@ class Mirror(Painter):
     return 1.0 - tf.cast(images, tf.float32) / 127.5
 
 
+class Encoding(Painter):
+  encoder = True
+
+
 def test_reconstructions_come_in_batches_with_their_classes():
   gan = Mirror(num_classes=3)
   images = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
@@ -217,6 +223,8 @@ def test_a_gan_of_no_classes_needs_none_to_reconstruct():
      "classes 0, 1: the GAN was trained without classes"),
     (Painter(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
      "Painter has no encoder"),
+    (Encoding(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
+     "Encoding has an encoder, and no method that decodes its codes; write `reconstruct = "),
     (Mirror(num_classes=2), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
      "the generator needs the classes of the images"),
     (Painter(lambda name, shape: tf.fill(shape, math.nan)), lambda gan: drawn(gan, 1),
@@ -237,3 +245,54 @@ def test_a_set_of_samples_has_those_of_the_seed():
   chosen = np.array([0, 31, 32, 69])
   np.testing.assert_array_equal(np.concatenate(list(found.batches(chosen))),
                                 np.repeat(images[chosen], 3, -1))
+
+
+def test_the_classes_of_a_set_of_samples_are_those_that_were_drawn():
+  images, labels = drawn(Painter(num_classes=3), 40)
+  found = sampling.SampleSet("run", Painter(num_classes=3), 40, seed=0)
+  chosen = np.array([1, 30, 31, 33, 38])  # A batch has 32 images, which 3 does not divide.
+  assert found.labels(chosen).tolist() == labels[chosen].tolist() == [1, 0, 1, 0, 2]
+  np.testing.assert_array_equal(np.concatenate(list(found.batches(chosen))),
+                                np.repeat(images[chosen], 3, -1))
+  assert images[:, 0, -1, 0].tolist() == [[128, 140, 153][i % 3] for i in range(40)]
+  assert sampling.SampleSet("run", Painter(), 40, seed=0).labels(chosen) is None
+
+
+class Normalizing(keras.Model):
+  """A generator of a linear layer and batch normalization: [n, DIM] -> [n, 1, DIM, 1]."""
+
+  def __init__(self):
+    super().__init__()
+    self.linear, self.norm = keras.layers.Dense(DIM), GlobalBatchNorm(epsilon=1e-3)
+    self.linear.build([None, DIM])
+    self.norm.build([None, DIM])
+    self.seen: list[np.ndarray] = []
+    self.built = True
+
+  def call(self, z, labels, training=False):
+    if training:
+      self.seen.append(labels.numpy())
+    return 0.1 * self.norm(self.linear(z), training=training)[:, None, :, None]
+
+
+def test_standing_statistics_are_those_of_the_averaged_weights_over_passes():
+  gan = Painter(num_classes=3)
+  codes = drawn(gan, 96) and gan.codes().astype(np.float64)
+  gan.generator = Normalizing()
+  gan.optimizers = {"generator": wrap_optimizer(
+      keras.optimizers.SGD(), gan.generator.trainable_variables, ema_decay=0.9)}
+  kernel = np.random.default_rng(0).normal(size=[DIM, DIM])
+  gan.optimizers["generator"].averages[0].assign(kernel)
+  sampling.set_standing_statistics(gan, 3)
+  x = (codes @ kernel).reshape(3, sampling.BATCH, DIM)
+  expected = (x[0] - x.mean((0, 1))) / np.sqrt(x.var(1).mean(0) + 1e-3)
+  for _ in range(2):
+    found = gan.generate(tf.constant(codes[:32], tf.float32), tf.zeros([32], tf.int32))
+    np.testing.assert_allclose(found[:, 0, :, 0], 0.1 * expected, rtol=1e-4, atol=1e-5)
+  assert np.concatenate(gan.generator.seen).tolist() == [i % 3 for i in range(96)]  # Seen once.
+  assert not gan.generator.norm.moving_mean.numpy().any()
+
+
+def test_standing_statistics_need_a_generator_with_an_optimizer():
+  with pytest.raises(UsageError, match="standing statistics: Painter has no 'generator' with an"):
+    sampling.set_standing_statistics(Painter(), 3)

@@ -10,6 +10,7 @@ from models.metrics.images import pair_checks
 from models.metrics.images.image_sets import Seen, Source, open_set, pick
 from models.vision.builtin.digits import Digits
 from models.vision.images import write
+from models.vision.images.image_source import InMemoryImages
 from replicator.errors import UsageError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [300, 6, 4, 3], np.uint8)
@@ -30,6 +31,16 @@ def test_files_of_a_folder_are_read_in_order_at_any_depth(tmp_path):
   np.testing.assert_array_equal(read(images), IMAGES)
   assert images.formats == {"PNG"}
   np.testing.assert_array_equal(pick(images, np.array([290, 3, 290])), IMAGES[[290, 3, 290]])
+
+
+def test_arrays_and_sources_are_read_in_batches_at_any_indices(tmp_path):
+  np.savez(tmp_path / "a.npz", IMAGES)
+  source = Source("images", InMemoryImages(IMAGES, np.zeros(300, int), ("a",)))
+  chosen = np.arange(7, 299)  # More than a batch, and no multiple of it.
+  for images in (open_set(str(tmp_path / "a.npz")), source):
+    batches = list(images.batches(chosen))
+    assert len(batches) == 2
+    np.testing.assert_array_equal(np.concatenate(batches), IMAGES[chosen])
 
 
 def test_the_format_is_that_of_the_content(tmp_path):

@@ -11,8 +11,14 @@ import tensorflow as tf
 from models.vision.builtin.digits import Digits
 from models.vision.builtin.shapes import Shapes
 from models.vision.classification import small_classifier as classifier_module
-from models.vision.classification.small_classifier import NUM_FEATURES, load_or_train, train
+from models.vision.classification.small_classifier import (
+  NUM_FEATURES,
+  load,
+  load_or_train,
+  train,
+)
 from models.vision.images.image_source import InMemoryImages, read
+from replicator.errors import UsageError
 
 
 @pytest.fixture
@@ -113,3 +119,22 @@ def test_training_depends_on_no_global_state_and_changes_none(brief):
 def test_one_image_is_refused():
   with pytest.raises(ValueError, match="at least 2 images, the source has 1"):
     train(Shapes(8, size=1))
+
+
+def test_data_of_one_class_is_refused_in_one_line(tmp_path):
+  source = InMemoryImages(np.zeros([8, 8, 8, 1], np.uint8), np.zeros(8, int), ("all",))
+  with pytest.raises(UsageError, match=r"^data of one class: .* write FeatureMetrics\.extractor = "
+                                       "@EfficientNetLite0, or @Inception2015$"):
+    load_or_train(source, tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_classifier_in_a_folder_needs_no_source(digits_folder, tmp_path):
+  folder, classifier = digits_folder
+  images, _ = read(Digits(), np.arange(20))
+  loaded = load(folder)
+  assert loaded.accuracy == classifier.accuracy
+  for found, expected in zip(loaded(images), classifier(images), strict=True):
+    np.testing.assert_array_equal(found, expected)
+  with pytest.raises(UsageError, match=r"classifier\.npz: no such file"):
+    load(tmp_path)

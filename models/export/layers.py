@@ -1,0 +1,99 @@
+"""The networks of a trained step by their names: those of `networks`, and any Keras network."""
+
+import contextlib
+import inspect
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from models.export.networks import ExportedNetwork, Values, networks_of
+from models.gan.networks.bigbigan import CodeDistribution
+from replicator import UsageError
+from replicator.optimizers.optimizer import Optimizer
+from replicator.step.variables import held_by
+from replicator.training.inputs import stream
+from replicator.training.observer import Training
+from replicator.training.training_function import TrainingFunction
+
+
+def chosen(training: Training, names: list[str]) -> list[ExportedNetwork]:
+  """The networks of a trained step that have these names, or are attributes of these names.
+
+  Without names they are those of `networks_of`; a step that has none of these gives all Keras
+  networks that are attributes of it. What such a network takes is known from Keras, or else from a
+  trace of the step.
+
+  Raises:
+    UsageError: there is no such network, the step does not call it with tensors alone, or its
+      result is not one tensor.
+  """
+  step = training.step
+  made = networks_of(step)
+  layers = {name: value for name, value in vars(step).items()
+            if isinstance(value, keras.Layer) and value.variables and name not in made}
+  for name in names:
+    if name not in made and name not in layers:
+      raise UsageError(f"--networks={name}: the run has no {name}; it has "
+                       f"{' and '.join([*made, *layers])}")
+  if not (made or layers):
+    raise UsageError(f"{type(step).__name__} is no GAN and no agent, and has no Keras network as "
+                     "an attribute, so there is nothing to export")
+  return [made[name] if name in made else _of_layer(training, name, layers[name])
+          for name in names or made or layers]
+
+
+def _of_layer(training: Training, name: str, layer: keras.Layer) -> ExportedNetwork:
+  specs = _known_inputs(layer) or _traced_inputs(training, layer)
+  if not specs:
+    raise UsageError(f"--networks={name}: the step does not call it, so that its arguments are not "
+                     "known; make it a keras.Sequential that begins with keras.Input")
+  inputs = tuple(Values(each, tuple(spec.shape[1:]), spec.dtype.name, "as in the training")
+                 for each, spec in specs.items())
+  owned = {id(variable) for variable in layer.variables}
+  optimizers = [each for _, each in held_by(training.step, (Optimizer,))
+                if each.averages and owned & set(map(id, each.variables_updated))]
+
+  def function(*arguments: tf.Tensor) -> Any:
+    with contextlib.ExitStack() as stack:
+      for optimizer in optimizers:
+        stack.enter_context(optimizer.averaged_weights())
+      result = layer(*arguments, training=False)
+    return result.mean if isinstance(result, CodeDistribution) else result
+
+  result = function(*(tf.zeros([1, *each.shape], each.dtype) for each in inputs))
+  if not tf.is_tensor(result):
+    raise UsageError(f"--networks={name}: its result is a {type(result).__name__}, and a file has "
+                     "one tensor; give the step an attribute with a network of one result")
+  averaged = ", with averaged weights," if optimizers else ""
+  return ExportedNetwork(
+      name, f"The {name}{averaged} is called as in the training, without training.", inputs,
+      Values("result", tuple(result.shape[1:]), result.dtype.name, "its result"), function)
+
+
+def _known_inputs(layer: keras.Layer) -> dict[str, tf.TensorSpec]:
+  """The shapes and dtypes of what a functional network takes, by name; empty for others."""
+  return {each.name: tf.TensorSpec(each.shape, each.dtype)
+          for each in getattr(layer, "inputs", None) or ()}
+
+
+def _traced_inputs(training: Training, layer: keras.Layer) -> dict[str, tf.TensorSpec]:
+  """Those of the last call of a network in a step, which is traced for that."""
+  found: dict[str, tf.TensorSpec] = {}
+  call, signature = layer.call, inspect.signature(layer.call)
+
+  def recorded(*arguments: Any, **options: Any) -> Any:
+    given = signature.bind(*arguments, **options).arguments
+    found.clear()
+    found.update({name: tf.TensorSpec(value.shape, value.dtype)
+                  for name, value in given.items() if tf.is_tensor(value)})
+    return call(*arguments, **options)
+
+  batches = stream(training.inputs, training.input_context)
+  with contextlib.closing(batches):
+    layer.call = recorded
+    try:
+      TrainingFunction(training.replicator, training.step, 1).trace(next(batches))
+    finally:
+      del layer.call
+  return found

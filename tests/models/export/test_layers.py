@@ -1,0 +1,107 @@
+"""`models.export.layers`: any Keras network of a step is exported by the name of its attribute."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from models.export import formats, layers, loading
+from models.gan.latents.distributions import normal_latents
+from replicator import UsageError
+from replicator.training.inputs import InputContext
+from replicator.training.observer import Training
+from tests.programs.two_networks import Points, TwoNetworks
+
+
+class Scores(keras.Model):
+  """A network of which Keras does not know the inputs."""
+
+  def __init__(self, results: int = 1):
+    super().__init__()
+    self.dense = keras.layers.Dense(2)
+    self.dense.build([None, 3])
+    self.results = results
+    self.built = True
+
+  def call(self, points, weight=None, training=False):
+    scores = self.dense(points) * (weight or 1.0)
+    return scores if self.results == 1 else (scores,) * self.results
+
+
+class Step(tf.Module):
+  """Calls one network twice, and another not at all."""
+
+  def __init__(self):
+    super().__init__()
+    self.scores, self.pair, self.unused = Scores(), Scores(2), Scores()
+
+  def __call__(self, batch):
+    loss = tf.reduce_mean(self.scores(batch["x"], weight=None, training=True))
+    return {"loss": loss + tf.reduce_mean(self.pair(batch["x"], training=True)[0])}
+
+
+class GAN(tf.Module):
+  """A GAN with a discriminator."""
+
+  latents = staticmethod(normal_latents)
+  latent_dim, num_classes = 3, 0
+
+  def __init__(self):
+    super().__init__()
+    self.discriminator = keras.Sequential([keras.Input([1, 1, 3]), keras.layers.Conv2D(4, 1)])
+
+  def generate(self, z, labels):
+    return z[:, tf.newaxis, tf.newaxis]
+
+
+def training_of(step):
+  return Training(replicator.Replicator("default"), step, Points(), InputContext(4))
+
+
+def test_a_network_has_the_inputs_that_keras_knows_and_the_averages_of_its_optimizer():
+  step = TwoNetworks()
+  for average in step.optimizers["generator"].averages:
+    average.assign(tf.random.stateless_normal(average.shape, [0, 1]))
+  generator, critic = layers.chosen(training_of(step), [])
+  assert (generator.name, critic.name) == ("generator", "critic")
+  assert [each.shape for each in (*generator.inputs, generator.output)] == [(3,), (3,)]
+  assert [each.shape for each in (*critic.inputs, critic.output)] == [(3,), (1,)]
+  assert "with averaged weights" in generator.meaning and "averaged" not in critic.meaning
+  [x] = generator.example(5)
+  with step.optimizers["generator"].averaged_weights():
+    expected = step.generator(x, training=False)
+  np.testing.assert_allclose(generator.function(tf.constant(x)), expected, rtol=1e-6)
+  assert np.abs(expected - step.generator(x, training=False)).max() > 0.1
+  np.testing.assert_allclose(critic.function(tf.constant(x)), step.critic(x), rtol=1e-6)
+
+
+def test_the_inputs_of_other_networks_are_those_of_the_step_and_files_compute_the_same(tmp_path):
+  step = Step()
+  [network] = layers.chosen(training_of(step), ["scores"])
+  [points] = network.inputs
+  assert (points.name, points.shape, points.dtype) == ("points", (3,), "float32")
+  assert "call" not in vars(step.scores)
+  given = dict(zip(["points"], network.example(7), strict=True))
+  for path in formats.write(network, list(formats.SUFFIXES), tmp_path):
+    found = loading.LOADERS[path.suffix](str(path), given)
+    np.testing.assert_allclose(found, step.scores(given["points"]), rtol=0, atol=1e-6)
+
+
+def test_a_gan_has_its_generator_by_default_and_others_by_name():
+  training = training_of(GAN())
+  [generator] = layers.chosen(training, [])
+  discriminator, again = layers.chosen(training, ["discriminator", "generator"])
+  assert generator.name == again.name == "generator"
+  assert (discriminator.inputs[0].shape, discriminator.output.shape) == ((1, 1, 3), (1, 1, 4))
+
+
+@pytest.mark.parametrize("step, names, line", [
+    (tf.Module, [], "Module is no GAN and no agent, and has no Keras network as an attribute"),
+    (Step, ["encoder"], "--networks=encoder: the run has no encoder; it has scores and pair and "),
+    (Step, ["unused"], "--networks=unused: the step does not call it"),
+    (Step, ["pair"], "--networks=pair: its result is a tuple, and a file has one tensor"),
+    (GAN, ["encoder"], "the run has no encoder; it has generator and discriminator$")])
+def test_what_cannot_be_exported_is_refused_in_one_line(step, names, line):
+  with pytest.raises(UsageError, match=line):
+    layers.chosen(training_of(step()), names)
