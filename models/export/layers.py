@@ -78,7 +78,7 @@ def _of_layer(training: Training, name: str, layer: keras.Layer) -> ExportedNetw
 
   averaged = ", with averaged weights," if optimizers else ""
   return ExportedNetwork(
-      name, f"The {name}{averaged} is a network of the run, called without training.", inputs,
+      name, f"The network '{name}'{averaged} is called without training.", inputs,
       Values("result", tuple(result.shape[1:]), result.dtype.name, "its result"), function)
 
 
