@@ -81,6 +81,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                       default="~/.cache/replicator", help="where features of real images are kept")
   parser.add_argument("--seed", type=int, default=0, metavar="S",
                       help="of a run: chooses the codes; by default 0")
+  sample.add_generating_flags(parser)
   sample.add_loading_flags(parser)
   flags = parser.parse_args(words)
   _check(flags)
@@ -227,6 +228,7 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
   report = {"real": flags.real, "fake": flags.fake, "step": number,
             "resizing_of_files": {"real": real.resizing, "fake": fake.resizing},
             "resolution": list(map(int, real.resolution)), "seed": flags.seed,
+            "standing_statistics": flags.standing_statistics,
             "rows": [dataclasses.asdict(row) for row in rows]}
   if folder:
     status.doing("drawing nearest neighbors")

@@ -24,7 +24,6 @@ import tensorflow as tf
 from experiments import sample
 from models.export import card, formats, layers
 from models.export.networks import ExportedNetwork
-from models.gan.evaluation import sampling
 from replicator import atomic
 from replicator.app import load
 from replicator.console import command
@@ -65,8 +64,6 @@ def _run(flags: argparse.Namespace) -> int:
   with Status() as status:
     status.doing("loading the run")
     training, number = load.load_training(flags.run, flags.step, flags.gin_param)
-    if flags.standing_statistics:
-      sampling.set_standing_statistics(training.step, flags.standing_statistics)
     wanted = layers.chosen(training, flags.networks)
     with atomic.created(flags.out) as folder:
       folder.mkdir()

@@ -64,10 +64,17 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                      help="walk between the seeds, or between the classes")
   modes.add_argument("--reconstruct", metavar="DATA",
                      help="pairs of images and their reconstructions, from a folder, a .zip, ...")
+  add_generating_flags(parser)
   add_loading_flags(parser)
   flags = parser.parse_args(words)
   _check(flags)
   return flags
+
+
+def add_generating_flags(parser: Parser) -> None:
+  """Adds the flags of a command that generates images, beside the codes."""
+  parser.add_argument("--standing_statistics", type=_passes, metavar="N",
+                      help="generate with batch statistics of N passes, not with moving ones")
 
 
 def add_loading_flags(parser: Parser) -> None:
@@ -76,8 +83,6 @@ def add_loading_flags(parser: Parser) -> None:
                       help="the step of a checkpoint, or 'best'; by default the newest")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a gin binding that overrides the run's, such as where the data is")
-  parser.add_argument("--standing_statistics", type=_passes, metavar="N",
-                      help="generate with batch statistics of N passes, not with moving ones")
   parser.add_argument("--yes", action="store_true",
                       help="load a run of a program that is no experiment of this project")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")

@@ -19,6 +19,7 @@ class FrozenGraph:
   Attributes:
     inputs: the symbolic arguments.
     output: the symbolic result.
+    uses: for each argument whether the result depends on it.
     operations: the operations between the two, each after those that it needs.
     constants: the values of the other tensors that these operations take, by name.
   """
@@ -44,6 +45,8 @@ class FrozenGraph:
         needed.update(each.op.name for each in operation.inputs)
     self.operations = [operation for operation in operations
                        if operation.inputs and operation.name in depend & needed]
+    taken = {each.name for operation in self.operations for each in operation.inputs}
+    self.uses: list[bool] = [each.name in taken for each in self.inputs]
     fixed = {each.name: each for operation in self.operations for each in operation.inputs
              if each.op.name not in depend}
     values = wrapped.prune([], list(fixed.values()))() if fixed else []

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from models.export.graph import FrozenGraph
 from models.export.networks import ExportedNetwork, Values, networks_of
 from models.gan.networks.bigbigan import CodeDistribution
 from replicator import UsageError
@@ -48,26 +49,36 @@ def _of_layer(training: Training, name: str, layer: keras.Layer) -> ExportedNetw
   if not specs:
     raise UsageError(f"--networks={name}: the step does not call it, so that its arguments are not "
                      "known; make it a keras.Sequential that begins with keras.Input")
-  inputs = tuple(Values(each, tuple(spec.shape[1:]), spec.dtype.name, "as in the training")
-                 for each, spec in specs.items())
+  called_with = [Values(each, tuple(spec.shape[1:]), spec.dtype.name, "as in the training")
+                 for each, spec in specs.items()]
   owned = {id(variable) for variable in layer.variables}
   optimizers = [each for _, each in held_by(training.step, (Optimizer,))
                 if each.averages and owned & set(map(id, each.variables_updated))]
 
-  def function(*arguments: tf.Tensor) -> Any:
+  def call(*arguments: tf.Tensor) -> Any:
     with contextlib.ExitStack() as stack:
       for optimizer in optimizers:
         stack.enter_context(optimizer.averaged_weights())
       result = layer(*arguments, training=False)
     return result.mean if isinstance(result, CodeDistribution) else result
 
-  result = function(*(tf.zeros([1, *each.shape], each.dtype) for each in inputs))
+  result = call(*(tf.zeros([1, *each.shape], each.dtype) for each in called_with))
   if not tf.is_tensor(result):
     raise UsageError(f"--networks={name}: its result is a {type(result).__name__}, and a file has "
                      "one tensor; give the step an attribute with a network of one result")
+  uses = FrozenGraph(call, [each.spec for each in called_with]).uses
+  inputs = tuple(each for each, is_used in zip(called_with, uses, strict=True) if is_used)
+
+  def function(*arguments: tf.Tensor) -> tf.Tensor:
+    """Of no arguments that change nothing: labels, in a network of a GAN without classes."""
+    given = iter(arguments)
+    return call(*(next(given) if is_used else
+                  tf.zeros([tf.shape(arguments[0])[0], *each.shape], each.dtype)
+                  for each, is_used in zip(called_with, uses, strict=True)))
+
   averaged = ", with averaged weights," if optimizers else ""
   return ExportedNetwork(
-      name, f"The {name}{averaged} is called as in the training, without training.", inputs,
+      name, f"The network '{name}'{averaged} is called without training.", inputs,
       Values("result", tuple(result.shape[1:]), result.dtype.name, "its result"), function)
 
 

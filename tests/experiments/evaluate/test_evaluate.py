@@ -62,6 +62,16 @@ def test_the_seed_chooses_the_samples_of_a_run(run, extractor, tmp_path):
   assert numbers(tmp_path / "0.json") != numbers(tmp_path / "1.json")
 
 
+def test_standing_statistics_are_in_the_report(run, extractor, monkeypatch, tmp_path):
+  asked = []
+  monkeypatch.setattr(evaluate.sampling, "set_standing_statistics",
+                      lambda gan, passes: asked.append(passes))
+  _, out, _ = run("--real=real --fake=run --metrics=fid --standing_statistics=4 "
+                  f"--json={tmp_path}/a.json")
+  assert asked == [4] and "seed 0, with standing statistics of 4 passes" in out
+  assert json.loads((tmp_path / "a.json").read_text())["standing_statistics"] == 4
+
+
 def test_fewer_samples_are_drawn_at_random(run, extractor, tmp_path):
   run(f"--real=real --fake=fake --metrics=fid --samples=10 --json={tmp_path}/a.json")
   chosen = np.sort(np.random.default_rng(1).permutation(COUNT)[:10])

@@ -24,8 +24,8 @@ class Scores(keras.Model):
     self.results = results
     self.built = True
 
-  def call(self, points, weight=None, training=False):
-    scores = self.dense(points) * (weight or 1.0)
+  def call(self, points, labels=None, training=False):
+    scores = self.dense(points)
     return scores if self.results == 1 else (scores,) * self.results
 
 
@@ -37,7 +37,7 @@ class Step(tf.Module):
     self.scores, self.pair, self.unused = Scores(), Scores(2), Scores()
 
   def __call__(self, batch):
-    loss = tf.reduce_mean(self.scores(batch["x"], weight=None, training=True))
+    loss = tf.reduce_mean(self.scores(batch["x"], batch["y"], training=True))
     return {"loss": loss + tf.reduce_mean(self.pair(batch["x"], training=True)[0])}
 
 
@@ -79,7 +79,7 @@ def test_a_network_has_the_inputs_that_keras_knows_and_the_averages_of_its_optim
 def test_the_inputs_of_other_networks_are_those_of_the_step_and_files_compute_the_same(tmp_path):
   step = Step()
   [network] = layers.chosen(training_of(step), ["scores"])
-  [points] = network.inputs
+  [points] = network.inputs  # The labels change nothing.
   assert (points.name, points.shape, points.dtype) == ("points", (3,), "float32")
   assert "call" not in vars(step.scores)
   given = dict(zip(["points"], network.example(7), strict=True))
