@@ -115,7 +115,7 @@ def test_steps_are_in_the_order_of_numbers_and_not_of_names(tmp_path):
     ({"keep_last": 1, "keep_best": "loss", "best_is": "max"}, [2, 10]),
     ({"keep_last": 1, "keep_every": 4, "keep_best": "loss"}, [3, 4, 8, 10])])
 def test_what_is_kept_does_not_depend_on_a_restart(settings, kept, tmp_path):
-  losses = {1: math.nan, 2: 3.0, 3: 1.0, 6: math.nan, 7: 1.0}  # Of equals the earliest is kept.
+  losses = {1: math.nan, 2: 3.0, 3: 1.0, 6: math.nan, 7: 1.0}  # The earliest of equals is kept.
   scalars = lambda step: {"loss": losses[step]} if step in losses else {}
   for numbers in (range(1, 6), range(6, 11)):
     save(tmp_path, Counter(), *numbers, scalars=scalars, **settings)

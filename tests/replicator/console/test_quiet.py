@@ -8,7 +8,7 @@ IMPORTS = "import os, sys\nfrom replicator.console import quiet\n"
 
 
 def run(code: str, status: int = 0, **environment: str) -> str:
-  """What a program wrote to the standard error."""
+  """Runs a program, and returns what it wrote to the standard error."""
   done = python("-c", IMPORTS + code, status=status, **environment)
   assert done.stdout == ""
   return done.stderr

@@ -67,7 +67,7 @@ def test_down_block_equals_the_plain_one(float64, halve, filters):
 
 
 def test_attention_is_after_the_first_map_of_its_size_and_in_the_discriminator_after_the_last():
-  # Of maps of 4, 8, 8 and 16 pixels, and after the first convolution 8, 8, 4 and 4.
+  # Maps have 4, 8, 8 and 16 pixels, and after the first convolution 8, 8, 4 and 4.
   for make, place in ((BigGANDeepGenerator, 2), (BigGANDeepDiscriminator, 3)):
     network = make(16, 1, width=2, attention=8)
     places = [i for i, layer in enumerate(network.trunk) if isinstance(layer, SelfAttention)]
