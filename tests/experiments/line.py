@@ -1,5 +1,7 @@
 """Networks of one linear layer, whose updates can be written out by hand."""
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -23,6 +25,20 @@ class Line(keras.Model):
     self.calls += 1
     x = self.dense(tf.reshape(inputs, [-1, np.prod(inputs.shape[1:])]))
     return tf.reshape(tf.tanh(x), [-1, *self.outputs_shape])
+
+
+class Whole(Line):
+  """A line of everything that it gets, side by side: images or codes, labels, codes of images."""
+
+  def __init__(self, inputs: int, outputs: tuple[int, ...], result: Callable = lambda x: x):
+    super().__init__(inputs, outputs)
+    self.result = result
+    self.untrained = 0
+
+  def call(self, *inputs, training=False):
+    self.untrained += not training
+    parts = [tf.reshape(tf.cast(x, tf.float64), [-1, int(np.prod(x.shape[1:]))]) for x in inputs]
+    return self.result(super().call(tf.concat(parts, 1)))
 
 
 def line_gan(step, discriminator=lambda: Line(4, ()), rate: float = 0.5, **options):

@@ -18,6 +18,7 @@ from models.export.networks import ExportedNetwork, Values, networks_of
 from replicator.errors import RunFailed
 from replicator.workdir import reader
 from tests.experiments.test_sample import STEP, saved
+from tests.experiments.tiny_gans import build
 from tests.programs.processes import python
 
 pytestmark = pytest.mark.usefixtures("restored")
@@ -125,6 +126,21 @@ def test_a_gan_without_classes_or_encoder_has_a_generator_of_codes(attributes):
   [z] = found["generator"].example(3)
   images = found["generator"].function(tf.constant(z))
   np.testing.assert_allclose(images[:, 0, 0], np.tanh(z[:, :1]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sngan", "bigbigan"])
+def test_exported_networks_have_averaged_weights(name):
+  gan = build(name, "wrap_optimizer.ema_decay = 0.9")
+  networks = networks_of(gan)
+  results = lambda: [network.function(*map(tf.constant, network.example(2))).numpy()
+                     for network in networks.values()]
+  before = results()
+  for optimizer in gan.optimizers.values():
+    for variable in optimizer.variables_updated:
+      variable.assign_add(tf.random.normal(variable.shape))
+  assert list(networks) == ["generator", "encoder"]
+  for found, wanted in zip(results(), before, strict=True):
+    np.testing.assert_array_equal(found, wanted)
 
 
 # ---- The card -----------------------------------------------------------------------------------

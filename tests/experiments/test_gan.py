@@ -48,34 +48,6 @@ def test_the_classes_of_samples_are_part_of_the_generators_loss(float64):
   assert outputs[0.0]["penalty"] > 0
 
 
-def test_the_generator_has_as_many_codes_as_are_set():
-  model = line_gan(GAN, discriminator_updates=3, generator_batch_ratio=2)
-  sizes = []
-  model.generator.call = lambda z, labels, training: sizes.append(z.shape[0]) or Line.call(
-      model.generator, z)
-  step_of(model, 12)
-  assert sizes == [4, 4, 4, 8]
-
-
-class Blank:
-  """An augmentation after which nothing of an image is left."""
-
-  def __call__(self, images):
-    return 0.0 * images
-
-  def observe(self, scores):
-    pass
-
-
-def test_the_discriminator_sees_samples_and_images_through_the_augmentation():
-  model = line_gan(GAN, augment=Blank)
-  weights = model.generator.get_weights()
-  outputs = step_of(model)
-  for found, before in zip(model.generator.get_weights(), weights, strict=True):
-    np.testing.assert_array_equal(found, before)  # Its score does not depend on it.
-  assert outputs["d_accuracy"] == 0.0  # All scores are 0, on neither side.
-
-
 def test_an_encoder_regresses_the_codes_of_samples(float64):
   runner = replicator.Replicator("mirrored", logical_cpus=2)
   with runner.scope():

@@ -114,6 +114,20 @@ def test_the_loss_is_that_of_smoothed_labels_and_only_kernels_decay():
       assert variable.name in ("gamma", "beta", "bias") and gradient is None
 
 
+def test_a_step_is_of_mixtures_of_augmented_images():
+  step = classifier("ImageClassifier.label_smoothing = 0.2")
+  step.augment = lambda images: 0.5 * images
+  step.mix = lambda images, classes: (images[::-1], 0.75 * classes[::-1] + 0.25 * classes)
+  logits = step.network((BATCH["image"] / 127.5 - 1)[::-1] / 2, training=True).numpy()
+  classes = np.eye(10)[BATCH["label"]]
+  targets = 0.8 * (0.75 * classes[::-1] + 0.25 * classes) + 0.02
+  with context.entered(tf.constant(0, tf.int64)):
+    scalars = step(BATCH)
+  log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+  np.testing.assert_allclose(scalars["loss"], -(targets * log_softmax).sum(1).mean(), rtol=1e-5)
+  assert scalars["accuracy"] == np.mean(logits.argmax(1) == BATCH["label"][::-1])
+
+
 def test_accuracies_are_those_of_the_ranks_of_logits(monkeypatch):
   step = classifier()
   logits = np.random.default_rng(1).normal(size=[8, 10]).astype(np.float32)

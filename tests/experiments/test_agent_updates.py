@@ -1,0 +1,148 @@
+"""SAC and D4PG: a step makes the updates of the formulas, written out once more.
+
+The target networks, the actions of two steps, the weights and the discounts all differ, so that a
+wrong one changes a loss.
+"""
+
+import math
+import types
+from typing import Any
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import d4pg, sac
+from models.rl import agents
+from models.rl.networks.critic_heads import ExpectedReturns
+from models.rl.replay.replay import Transitions
+from replicator import random
+from replicator.step import context
+from tests.experiments.line import descend
+
+SIZE, SHAPE, ACTIONS = 6, (3,), 2
+SEEN = np.random.default_rng(1).normal(1.0, 2.0, [50, *SHAPE])
+_draw = np.random.default_rng(0)
+BATCH = Transitions(*map(tf.constant, (
+    _draw.normal(1.0, 2.0, [SIZE, *SHAPE]), _draw.uniform(-1, 1, [SIZE, ACTIONS]),
+    _draw.normal(size=SIZE), _draw.uniform(0, 1, SIZE), _draw.normal(1.0, 2.0, [SIZE, *SHAPE]),
+    _draw.uniform(0.1, 1, SIZE), _draw.permutation(SIZE))))
+
+mean = tf.reduce_mean
+
+
+@pytest.fixture
+def made(float64, monkeypatch):
+  """Makes an agent with random weights and other target networks, which samples `BATCH`."""
+  gin.parse_config(["Policy.sizes = (4,)", "Critic.sizes = (4,)", "Replay.capacity = 20",
+                    "wrap_optimizer.ema_decay = 0.9"])
+  monkeypatch.setattr(agents, "make_actor", lambda *parts: types.SimpleNamespace(scalars=dict))
+  monkeypatch.setattr(context.run, "global_batch_size", SIZE)
+  environments = types.SimpleNamespace(observation_shape=SHAPE, action_size=ACTIONS, number=1,
+                                       observation_dtype="float32")
+
+  def make(kind: type, **options: Any) -> Any:
+    agent = kind(environments, optimizer=lambda: keras.optimizers.SGD(0.5), **options)
+    agent.normalizer.update(SEEN)
+    draw = np.random.default_rng(2).normal
+    for optimizer in agent.optimizers.values():
+      for variable in (*optimizer.variables_updated, *optimizer.averages):
+        if len(variable.shape):  # Not the temperature.
+          variable.assign(draw(size=variable.shape, scale=0.5))
+    updated: list[tuple] = []
+    agent.replay = types.SimpleNamespace(
+        sample=lambda n: BATCH, scalars=dict, updated=updated,
+        update_priorities=lambda *of: updated.append(of))
+    return agent
+
+  return make
+
+
+def normalized(observations: tf.Tensor) -> tf.Tensor:
+  return (observations - SEEN.mean(0)) / SEEN.std(0)
+
+
+STATES, NEXT = normalized(BATCH.observation), normalized(BATCH.next_observation)
+
+
+def owned(agent: Any, name: str) -> list:
+  return agent.optimizers[name].variables_updated
+
+
+def assert_step(agent: Any, other: Any, expected: dict, errors: tf.Tensor) -> None:
+  """A step logs the expected scalars, makes the updates of `other`, and sets priorities."""
+  with context.entered(tf.constant(0, tf.int64)):
+    scalars = agent()
+  assert scalars.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_allclose(scalars[name], value, rtol=1e-9, err_msg=name)
+  for name in agent.optimizers:
+    for found, wanted in zip(owned(agent, name), owned(other, name), strict=True):
+      np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12, err_msg=name)
+  [(batch, found)] = agent.replay.updated
+  assert batch is BATCH
+  np.testing.assert_allclose(found, errors, rtol=1e-9)
+
+
+def test_a_step_of_sac_is_that_of_the_formulas(made):
+  agent, other = (made(sac.SAC, temperature=0.3) for _ in range(2))
+  values = lambda states, actions: [critic(states, actions)[:, 0] for critic in other.critics]
+
+  def act(states, noise):
+    average, x = tf.split(other.policy(states), 2, 1)
+    deviation = tf.exp(-5 + 3.5 * (tf.tanh(x) + 1))
+    actions = tf.tanh(average + deviation * noise)
+    density = tf.exp(-noise ** 2 / 2) / math.sqrt(2 * math.pi) / deviation / (1 - actions ** 2)
+    return actions, tf.math.log(density[:, 0] * density[:, 1])
+
+  with context.entered(tf.constant(0, tf.int64)):
+    noise = [random.normal("policy", [SIZE, ACTIONS]) for _ in range(2)]
+  following, density = act(NEXT, noise[0])
+  with other.optimizers["critics"].averaged_weights():
+    value = tf.minimum(*values(NEXT, following))
+  target = BATCH.reward + BATCH.discount * (value - 0.3 * density)
+  errors = sum(abs(target - value) for value in values(STATES, BATCH.action)) / 2
+  descend(owned(other, "critics"), lambda: mean(BATCH.weight * sum(
+      (target - value) ** 2 for value in values(STATES, BATCH.action))) / 2)
+  actions, density = act(STATES, noise[1])
+  expected = {"critics": mean(BATCH.weight * errors), "entropy": -mean(density),
+              "value": mean(tf.minimum(*values(STATES, actions)))}
+
+  def policy_loss():
+    actions, density = act(STATES, noise[1])
+    return mean(0.3 * density - tf.minimum(*values(STATES, actions)))
+
+  descend(owned(other, "policy"), policy_loss)
+  descend(owned(other, "temperature"),  # The target is minus the length of an action.
+          lambda: other.log_temperature.value * (expected["entropy"] + ACTIONS))
+  expected["temperature"] = tf.exp(other.log_temperature.value)
+  assert_step(agent, other, expected, errors)
+  np.testing.assert_allclose(agent.act(BATCH.observation, noise[0]), act(STATES, noise[0])[0],
+                             rtol=1e-9)
+
+
+def test_a_step_of_d4pg_is_that_of_the_formulas(made):
+  agent, other = (made(d4pg.D4PG, returns=ExpectedReturns, action_gradient_norm=0.1)
+                  for _ in range(2))
+  act = lambda states: tf.tanh(other.policy(states))
+  value = lambda states, actions: other.critic(states, actions)[:, 0]
+  with other.optimizers["policy"].averaged_weights():
+    following = act(NEXT)
+  with other.optimizers["critic"].averaged_weights():
+    target = BATCH.reward + BATCH.discount * value(NEXT, following)
+  losses = (value(STATES, BATCH.action) - target) ** 2 / 2
+  actions = act(STATES)
+  with tf.GradientTape() as tape:
+    tape.watch(actions)
+    values = value(STATES, actions)
+  slope = tape.gradient(values, actions)
+  slope *= np.minimum(1, 0.1 / np.linalg.norm(slope, axis=1, keepdims=True))
+  descend(owned(other, "policy"), lambda: -mean(tf.reduce_sum(slope * act(STATES), 1)))
+  descend(owned(other, "critic"),
+          lambda: mean(BATCH.weight * (value(STATES, BATCH.action) - target) ** 2) / 2)
+  assert_step(agent, other, {"critic": mean(BATCH.weight * losses), "value": mean(values)}, losses)
+  noise = np.random.default_rng(3).normal(size=[SIZE, ACTIONS])
+  np.testing.assert_allclose(agent.act(BATCH.observation, noise),
+                             np.clip(act(STATES) + 0.3 * noise, -1, 1), rtol=1e-9)
