@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 import replicator
+from models.gan import gans
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
@@ -191,6 +192,7 @@ def bigbigan(workdir: str, data: Callable[[], ImageSource] = Digits,
     held_out: the share of images that nothing is trained on, which test the encoder.
   """
   source = data()
+  gans.check_square(source)
   train_on, others = hold_out(source, held_out)
   # Samples are compared with all images, as other experiments compare theirs.
   evaluate_samples = SampleEvaluator(source, os.path.join(workdir, "classifier"),

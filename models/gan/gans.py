@@ -20,8 +20,19 @@ def train(make_gan: Callable[[tuple[int, int, int], int], Any], data: Callable[[
   `make_gan` makes the step from the shape of an image and the number of classes.
   """
   source = data()
+  check_square(source)
   replicator.train(lambda: make_gan(source.image_shape, source.num_classes), source,
                    SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
+
+
+def check_square(source: ImageSource) -> None:
+  """Raises a UsageError if the images of a source are no squares, which all networks are for."""
+  height, width, _ = source.image_shape
+  if height != width:
+    raise replicator.UsageError(
+        f"{type(source).__name__}: has images of {height} x {width} pixels, and a GAN needs "
+        f"squares; cut them out: python -m models.vision.convert DATA OUT --shards=1 "
+        f"--resolution={min(height, width)}, and set TFRecords.path = 'OUT'")
 
 
 @replicator.any_batch_size

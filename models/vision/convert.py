@@ -1,23 +1,27 @@
 """Converts images to TFRecord shards, which `TFRecords` draws from.
 
     python -m models.vision.convert SOURCE OUT --shards=N [--resolution=R] [--labels=FILE]
+        [--skip_unreadable]
 
 SOURCE is any data that `models.vision.sources.open_encoded` opens. Images keep their order. Their
 files are copied as they are; what is in no files, or resized by `--resolution` as an `ImageFolder`
-does it, becomes PNG files. The same images make the same files, byte for byte. A conversion that
-was killed continues when the command is run again.
+does it, becomes PNG files. With `--skip_unreadable`, those that cannot be decoded are left out, and
+named. The same images make the same files, byte for byte. A conversion that was killed continues
+when the command is run again.
 """
 
 import argparse
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from models.vision.images.decode import Shape, decode
 from models.vision.images.encoded_images import EncodedImages
@@ -33,6 +37,8 @@ from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.errors import first_line
+
+_TRIAL = (64, 64, 3)  # To see whether an image can be decoded; large JPEG files are at a fraction.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,6 +56,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--labels", metavar="FILE",
                       help="the CSV or JSON file of labels in a folder of images; by default its "
                            "dataset.json or, without one, its sub-folders")
+  parser.add_argument("--skip_unreadable", action="store_true",
+                      help="leave out images that cannot be decoded, and name them")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a setting of SOURCE, such as Shapes.resolution = 64")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -74,15 +82,19 @@ def _run(flags: argparse.Namespace) -> int:
     def shown(done: int, count: int) -> None:
       status.doing(format_bar("converting", done, count))
 
-    convert(source, flags.out, flags.shards, image_shape, shown)
-    status.note(f"{len(source.labels):,} images of {len(source.class_names)} classes in {flags.out}"
+    written = convert(source, flags.out, flags.shards, image_shape, shown, flags.skip_unreadable)
+    skipped = len(source.labels) - written
+    status.note(f"{written:,} images of {len(source.class_names)} classes in {flags.out}"
+                + f", without {skipped:,} that cannot be read" * bool(skipped) +
                 f"; to train on them: TFRecords.path = '{flags.out}'")
   return 0
 
 
 def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | None = None,
-            shown: Shown = lambda done, total: None) -> None:
+            shown: Shown = lambda done, total: None, skips: bool = False) -> int:
   """Writes the images of a source to `count` shards in a new folder, or continues to.
+
+  Returns how many images the shards have.
 
   Args:
     source: the images.
@@ -91,10 +103,11 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
     image_shape: (height, width, channels) of PNG files that the images become. By default their
       files are copied.
     shown: is called with how many images are done, and how many there are.
+    skips: whether to leave out images that cannot be decoded, and to log them.
 
   Raises:
     UsageError: `count` has a wrong value, `out` holds something else, another process converts to
-      it, the source changed since the conversion began, or an image cannot be read.
+      it, the source changed since the conversion began, or an image cannot be read (or none can).
   """
   root, total = Path(out).expanduser(), len(source.labels)
   if not 1 <= count <= total:
@@ -102,15 +115,21 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
   resized = image_shape if image_shape != source.image_shape else None
   written_shape = image_shape or source.image_shape
   names = [sharded_images.shard_name(number, count) for number in range(count)]
-  with _begun(root, _digest(source, count, written_shape)):
+  read = functools.partial(_content, source, image_shape=resized, skips=skips)
+  with _begun(root, _digest(source, count, written_shape, skips and not resized)):
     for number, name in enumerate(names):
       first, last = total * number // count, total * (number + 1) // count
       if not shard_index.is_whole(root / name):
-        sharded_images.write_shard(root / name, _examples(source, first, last, resized, shown),
+        sharded_images.write_shard(root / name, _examples(source, first, last, read, shown),
                                    source.class_names)
       shown(last, total)
+    written = sum(shard_index.count(root / name) for name in names)
+    if not written:
+      raise UsageError(f"{source.path}: none of its {total:,} images can be read, such as "
+                       f"{source.name(0)}")
     sharded_images.write_facts(root, sharded_images.Facts(
-        source.class_names, total, written_shape, tuple(names)))
+        source.class_names, written, written_shape, tuple(names)))
+  return written
 
 
 @contextlib.contextmanager
@@ -142,9 +161,11 @@ def _begun(root: Path, digest: str) -> Iterator[None]:
     unfinished.unlink()
 
 
-def _digest(source: EncodedImages, count: int, image_shape: Shape | None) -> str:
+def _digest(source: EncodedImages, count: int, image_shape: Shape | None, tries: bool) -> str:
   """The SHA-256 of all that the shards depend on; of files, their sizes and times."""
   digest = hashlib.sha256(repr((count, image_shape, source.class_names)).encode())
+  if tries:  # To decode what it copies, which earlier shards may not have had.
+    digest.update(b"tries")
   digest.update(np.asarray(source.labels, np.int32).tobytes())
   for file in source.files():
     found = os.stat(file)
@@ -152,23 +173,35 @@ def _digest(source: EncodedImages, count: int, image_shape: Shape | None) -> str
   return digest.hexdigest()
 
 
-def _examples(source: EncodedImages, first: int, last: int, image_shape: Shape | None,
+def _examples(source: EncodedImages, first: int, last: int, read: Callable[[int], bytes | None],
               shown: Shown) -> Iterator[tuple[bytes, int]]:
-  """The contents and labels of the images from `first` on."""
-  contents = map_in_threads(lambda index: _content(source, index, image_shape), range(first, last),
+  """The contents and labels of the images from `first` on, without those that are skipped."""
+  contents = map_in_threads(read, range(first, last),
                             lambda done, _: shown(first + done, len(source.labels)))
-  return zip(contents, source.labels[first:last].tolist(), strict=True)
+  labels = source.labels[first:last].tolist()
+  return ((content, label) for content, label in zip(contents, labels, strict=True)
+          if content is not None)
 
 
-def _content(source: EncodedImages, index: int, image_shape: Shape | None) -> bytes:
+def _content(source: EncodedImages, index: int, image_shape: Shape | None, skips: bool
+             ) -> bytes | None:
+  """An image as the shards have it; None if it is to be skipped."""
   try:
     content = source.read(index)
-    return png(decode(content, image_shape)) if image_shape else content
+    if image_shape:
+      return png(decode(content, image_shape))
+    if skips:
+      decode(content, _TRIAL)
+    return content
   except UsageError:
     raise
   except Exception as error:
-    raise UsageError(f"{source.name(index)} cannot be read as an image ({first_line(error)}); "
-                     "remove it, and convert again") from error
+    name, reason = source.name(index), first_line(error)
+    if not skips:
+      raise UsageError(f"{name} cannot be read as an image ({reason}); remove it, and convert "
+                       "again; to leave out such images, write --skip_unreadable") from error
+    logging.warning("convert skips %s, which cannot be read (%s)", name, reason)
+    return None
 
 
 if __name__ == "__main__":

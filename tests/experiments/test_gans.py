@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
+from models.gan.networks.building import check_images
+from models.vision.images.image_source import InMemoryImages
 from replicator.step import context
 from tests.experiments import tiny_gans
 from tests.experiments.tiny_gans import GANS, MIRRORED, assert_same_training, build, logged, train
@@ -137,3 +139,19 @@ def test_a_number_below_one_is_refused(name):
   for parameter in names:
     with pytest.raises(replicator.UsageError, match=f"{step}.{parameter} = 0: must be at least 1"):
       build(name, f"{step}.{parameter} = 0")
+
+
+@pytest.mark.parametrize("height, width", [(16, 8), (8, 16)])
+def test_images_that_are_no_squares_are_refused_with_what_to_do(height, width, tmp_path):
+  images = np.zeros([3, height, width, 3], np.uint8)
+  for gan in GANS.values():
+    with pytest.raises(replicator.UsageError) as error:
+      gan.main(str(tmp_path), data=lambda: InMemoryImages(images, np.zeros(3), ("all",)))
+    assert str(error.value).splitlines()[0] == (
+        f"InMemoryImages: has images of {height} x {width} pixels, and a GAN needs squares; cut "
+        "them out: python -m models.vision.convert DATA OUT --shards=1 --resolution=8, and set "
+        "TFRecords.path = 'OUT'")
+  with pytest.raises(replicator.UsageError) as error:
+    check_images("Net", (8, 8, 3), images)
+  assert str(error.value) == (f"Net is built for images of 8 x 8 x 3 but was given {height} x "
+                              f"{width} x 3: cut squares out of them")

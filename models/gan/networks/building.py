@@ -37,8 +37,10 @@ def check_images(network: str, expected: tuple[int, int, int], images: tf.Tensor
   """Raises a `UsageError` if images `[n, h, w, c]` are not of the size that a network is for."""
   if tuple(images.shape[1:]) != expected:
     found = " x ".join(map(str, images.shape[1:]))
+    advice = (f"set {network}.resolution and {network}.channels to those"
+              if images.shape[1] == images.shape[2] else "cut squares out of them")
     raise UsageError(f"{network} is built for images of {' x '.join(map(str, expected))} but was "
-                     f"given {found}: set {network}.resolution and {network}.channels to those")
+                     f"given {found}: {advice}")
 
 
 def check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> None:

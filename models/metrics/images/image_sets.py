@@ -166,8 +166,6 @@ class _Encoded:
   def _decode(self, index: int) -> np.ndarray:
     try:
       with opened(self._encoded.read(index)) as image:
-        if image.mode[0] in "IF":
-          raise ValueError("it has more than 8 bits for each channel")
         self.formats.add(image.format or "")
         whole = upright_rgb(image)
         return np.asarray(center_square(whole, self._square) if self._square else whole)

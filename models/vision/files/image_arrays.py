@@ -1,5 +1,6 @@
 """Arrays of images in NumPy files, read where they lie."""
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -35,21 +36,29 @@ class ImageArrays:
 
     Raises:
       UsageError: there is no such file or array, it is compressed or truncated, or it does not have
-        the shape or the type of images or labels.
+        the shape or the type of images or labels. `load` raises one if the file changed since.
     """
     self._path = str(path)
+    self._file = Path(path).expanduser()
+    if self._file.is_dir():
+      self._file /= f"{images}.npy"
     self._images = self._checked_images(images)
+    self._written = _written(self._file)
     self.size, *shape = self._images.shape
     self.image_shape = tuple(shape)
     self._labels, self.class_names = (labels_lib.of_one(self.size) if labels is None
                                       else self._checked_labels(labels))
     self.num_classes = len(self.class_names)
+    labels_lib.report_empty(self._labels, self.class_names, f"ImageArrays: {self._path}")
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": ...}`."""
     return drawn_by_numpy(self._draw, [index], self.image_shape)
 
   def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if _written(self._file) != self._written:  # To read what a file lacks would end the process.
+      raise UsageError(f"{self._file}: changed since it was opened, so its images may no longer be "
+                       "those of the labels; start again, and leave it as it is meanwhile")
     return np.ascontiguousarray(self._images[index]), self._labels[index]
 
   def _checked_images(self, name: str) -> np.ndarray:
@@ -87,6 +96,15 @@ class ImageArrays:
       where = file / f"{name}.npy" if file.is_dir() else f"{file}: {name}.npy"
       raise UsageError(f"{where}: is not a whole array of numbers ({error}); write it again"
                        ) from error
+
+
+def _written(file: Path) -> tuple[int, int] | None:
+  """The size of a file, and when it was written; None if it is gone."""
+  try:
+    found = os.stat(file)
+  except OSError:
+    return None
+  return found.st_size, found.st_mtime_ns
 
 
 def _names_in(file: Path, setting: str) -> list[str]:

@@ -1,11 +1,12 @@
 """A folder of image files, with one sub-folder per class or a file of labels."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 import gin
 import numpy as np
+from absl import logging
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
@@ -23,8 +24,9 @@ class ImageFolder(DecodedImages):
 
   Classes are the sub-folders that hold at least one .jpg, .jpeg, .png, .bmp or .gif file, at any
   depth, in sorted order. Files are sorted too, so example `i` is always the same one. Other files,
-  and names that begin with a dot, are skipped. Images are rotated by their EXIF orientation, gray
-  becomes RGB, transparency becomes white, and an animation gives its first frame.
+  and names that begin with a dot, are skipped. Links are followed, to folders too. Images are
+  rotated by their EXIF orientation, gray becomes RGB, transparency becomes white, and an animation
+  gives its first frame.
 
   With a file of `labels`, its classes are those of the images, and sub-folders mean nothing. It is
   a JSON file in the layout of StyleGAN's data sets, as an `ImageZip` has, or a CSV file of two
@@ -92,7 +94,12 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
   if not root.is_dir():
     raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}, or "
                      "use ImageZip for a ZIP archive.")
-  files = sorted(file for file in root.rglob("*") if is_image(file) and file.is_file())
+  files: list[Path] = []
+  others: list[Path] = []
+  for file in sorted(_files_in(str(root))):
+    (files if is_image(file) and file.is_file() else others).append(file)
+  report_left_out(str(path), [file.relative_to(root) for file in others],
+                  "files that are no images")
   if not files:
     raise UsageError(f"{setting if needs_classes else path}: has no images (file types: "
                      f"{' '.join(SUFFIXES)})")
@@ -106,7 +113,34 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
     raise UsageError(f"{setting}: no image in any sub-folder, but {len(files):,} in the folder "
                      f"itself. Expected {_LAYOUT}; images without classes may all be in one "
                      f"sub-folder, such as {root.name}/all.")
+  left = np.setdiff1d(np.arange(len(names)), kept)
+  report_left_out(str(path), [PurePath(names[i]) for i in left], "images in no class")
   return ImageFiles(str(path), [files[i] for i in kept], *found)
+
+
+def _files_in(folder: str, above: tuple[str, ...] = ()) -> Iterator[Path]:
+  """All files in a folder, at any depth and through links.
+
+  A folder that cannot be read, and a link back to a folder around it, count as files.
+  """
+  place = os.path.realpath(folder)
+  if place in above or not os.access(folder, os.R_OK | os.X_OK):
+    yield Path(folder)
+    return
+  with os.scandir(folder) as entries:
+    for entry in entries:
+      if entry.is_dir():
+        yield from _files_in(entry.path, (*above, place))
+      else:
+        yield Path(entry.path)
+
+
+def report_left_out(path: str, left: Sequence[PurePath], what: str) -> None:
+  """Logs how many files are left out; hidden ones, and lists of labels, are not worth a word."""
+  shown = [file for file in left if file.suffix not in (".csv", ".json")
+           and not any(part.startswith(".") for part in file.parts)]
+  if shown:
+    logging.warning("%s: %s: %s left out, such as %s", path, what, f"{len(shown):,}", shown[0])
 
 
 def _labels_in(root: Path, labels: str, names: list[str]) -> labels_lib.Labels:

@@ -9,7 +9,7 @@ from typing import IO
 import gin
 import numpy as np
 
-from models.vision.files.image_folder import SUFFIXES, is_image
+from models.vision.files.image_folder import SUFFIXES, is_image, report_left_out
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from replicator import UsageError
@@ -50,7 +50,8 @@ class ZippedImages(EncodedImages):
     """
     self.path = str(path)
     self._file = os.path.expanduser(self.path)
-    found, listed = _directory(self.path)
+    found, others, listed = _directory(self.path)
+    report_left_out(self.path, others, "files that are no images")
     found.sort(key=lambda info: info.filename.split("/") if needs_classes else info.filename)
     names = [info.filename for info in found]
     if listed is None and len({name.partition("/")[0] for name in names}) == 1 and all(
@@ -62,6 +63,8 @@ class ZippedImages(EncodedImages):
       raise UsageError(f"ImageZip.path = {self.path!r}: has neither {labels_lib.JSON} nor a folder "
                        "for each class, such as cats/001.jpg and dogs/001.jpg; images without "
                        "classes may all be in one folder, such as all/")
+    left = np.setdiff1d(np.arange(len(names)), kept)
+    report_left_out(self.path, [PurePosixPath(names[i]) for i in left], "images in no class")
     found = [found[i] for i in kept]
     self._names = np.array([info.filename.encode() for info in found], np.bytes_)
     self._entries = np.array([(info.header_offset, info.compress_size, info.CRC,
@@ -96,8 +99,9 @@ def content_offset(file: IO[bytes], header_offset: int) -> int:
   return header_offset + _HEADER_BYTES + int(sum(lengths))
 
 
-def _directory(path: str) -> tuple[list[zipfile.ZipInfo], bytes | None]:
-  """The images in an archive, and the content of its `dataset.json`."""
+def _directory(path: str
+               ) -> tuple[list[zipfile.ZipInfo], list[PurePosixPath], bytes | None]:
+  """The images in an archive, the names of its other files, and the content of `dataset.json`."""
   setting, file = f"ImageZip.path = {path!r}", Path(path).expanduser()
   if file.is_dir():
     raise UsageError(f"{setting}: is a folder; use ImageFolder, or write the path of a ZIP archive")
@@ -105,8 +109,9 @@ def _directory(path: str) -> tuple[list[zipfile.ZipInfo], bytes | None]:
     raise UsageError(f"{setting}: no such file; write the path of a ZIP archive of images")
   try:
     with zipfile.ZipFile(file) as archive:
-      found = [info for info in archive.infolist()
-               if is_image(PurePosixPath(info.filename)) and not info.is_dir()]
+      names = {info: PurePosixPath(info.filename) for info in archive.infolist()
+               if not info.is_dir()}
+      found = [info for info, name in names.items() if is_image(name)]
       listed = archive.read(labels_lib.JSON) if labels_lib.JSON in archive.namelist() else None
   except (zipfile.BadZipFile, OSError, EOFError) as error:
     with file.open("rb") as opened:
@@ -119,4 +124,4 @@ def _directory(path: str) -> tuple[list[zipfile.ZipInfo], bytes | None]:
     if info.compress_type not in _READABLE or info.flag_bits & 1:
       raise UsageError(f"{setting}: {info.filename} is encrypted or compressed by an unusual "
                        "method; make the archive again, best with `zip -0`")
-  return found, listed
+  return found, [name for name in names.values() if not is_image(name)], listed

@@ -109,8 +109,8 @@ def decode(content: bytes, image_shape: Shape) -> np.ndarray:
   """The center square of an encoded image, resized: uint8 `image_shape`, which is [r, r, 1 or 3].
 
   Images are rotated by their EXIF orientation, transparency becomes white, and an animation gives
-  its first frame. Gray becomes RGB, or colors become their luminance (ITU-R 601). Pillow raises
-  errors of many types for a broken image.
+  its first frame. Gray becomes RGB, or colors become their luminance (ITU-R 601). Of 16 bits, the
+  upper 8 are kept. Pillow raises errors of many types for a broken image.
   """
   resolution, _, channels = image_shape
   with opened(content) as image:
@@ -123,14 +123,27 @@ def decode(content: bytes, image_shape: Shape) -> np.ndarray:
 def upright_rgb(image: Image.Image) -> Image.Image:
   """An image rotated by its EXIF orientation, in RGB, on white where it is transparent.
 
-  It is the same object, if nothing is to change.
+  It is the same object, if nothing is to change. Raises a ValueError for pixels of 32 bits.
   """
   image.load()  # The head of a file may not say all.
   upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
+  if upright.mode == "F" or (upright.mode == "I" and image.format != "PNG"):
+    raise ValueError("its pixels have 32 bits, and their range is unknown; save it with 8 or 16")
+  if upright.mode[0] == "I":
+    upright = _upper_bits(upright)
   if upright.has_transparency_data:
     upright = upright.convert("RGBA")
     upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
   return upright if upright.mode == "RGB" else upright.convert("RGB")
+
+
+def _upper_bits(image: Image.Image) -> Image.Image:
+  """The upper 8 of the 16 bits of a gray image, as Pillow itself reads them of one with colors."""
+  levels = np.asarray(image)
+  gray = Image.fromarray((levels >> 8).astype(np.uint8))
+  if "transparency" in image.info:
+    gray.putalpha(Image.fromarray(np.uint8(255 * (levels != image.info["transparency"]))))
+  return gray
 
 
 def center_square(image: Image.Image, resolution: int) -> Image.Image:

@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from models.vision.images.image_source import ImageSource, labels_of
 from models.vision.images.write import png
+from replicator import UsageError
+from replicator.errors import chain_of
 
 
 class EncodedExamples:
@@ -37,7 +39,12 @@ class EncodedExamples:
 
   def read(self, index: int) -> bytes:
     """The content of a PNG file of the example."""
-    return png(self._load(tf.constant(index, tf.int64))["image"].numpy())
+    try:
+      return png(self._load(tf.constant(index, tf.int64))["image"].numpy())
+    except tf.errors.OpError as error:
+      if isinstance(cause := chain_of(error)[-1], UsageError):
+        raise cause from error
+      raise
 
   def files(self) -> Sequence[str]:
     """The paths of the files that hold all images."""

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from models.vision.images import labels as labels_lib
 from models.vision.images.decode import Original, Shape, View, decode, opened
 from models.vision.images.image_source import InMemoryImages, drawn_by_numpy
 from models.vision.images.thread_map import in_threads, map_in_threads
@@ -102,6 +103,7 @@ class DecodedImages:
       self.size = self._kept.size
     logging.info("%s found %d images of %d classes in %s", self._owner, self.size,
                  self.num_classes, encoded.path)
+    labels_lib.report_empty(encoded.labels, self.class_names, f"{self._owner}: {encoded.path}")
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The examples at int64 `index` [] or [n].

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
+from absl import logging
 
 from replicator import UsageError
 
@@ -124,6 +125,14 @@ def from_numbers(numbers: np.ndarray, what: str) -> Labels:
       raise UsageError(f"{what}: has the label {number}; labels are numbers of classes, from 0 to "
                        f"{_MOST - 1:,}")
   return numbers.astype(np.int32), tuple(map(str, range(numbers.max() + 1)))
+
+
+def report_empty(labels: np.ndarray, class_names: tuple[str, ...], what: str) -> None:
+  """Logs how many of the classes of `what` are those of no label, int [n], if there are some."""
+  empty = np.flatnonzero(np.bincount(labels, minlength=len(class_names)) == 0)
+  if len(empty):
+    logging.warning("%s: classes without images: %s of %s, such as %s", what, f"{len(empty):,}",
+                    f"{len(class_names):,}", class_names[empty[0]])
 
 
 def from_folders(names: Sequence[str]) -> Labels:

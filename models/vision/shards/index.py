@@ -46,6 +46,11 @@ def is_whole(shard: Path) -> bool:
           and np.array_equal(_read(index)["shard"], _identity(shard)))
 
 
+def count(shard: Path) -> int:
+  """How many images a shard has, by its index."""
+  return len(_read(index_of(shard))["images"])
+
+
 def checked_index(shard: Path, index: Path, remedy: str, skips: bool = False
                   ) -> Mapping[str, np.ndarray]:
   """The arrays of an index: `images`, of `ENTRY`, and more.

@@ -30,7 +30,7 @@ def place(tmp_path_factory):
   broken = save(place / "broken", fake)
   (broken / "005.png").write_bytes(b"no image")
   deep = save(place / "deep", fake)
-  Image.fromarray(np.full([8, 8], 40_000, np.uint16)).save(deep / "003.png")
+  Image.fromarray(np.full([8, 8], 40_000, np.int32)).save(deep / "003.png", "TIFF")
   save(place / "black", np.zeros_like(fake))
   for name, other in (("classes", "dog"), ("others", "eel")):
     (place / name).mkdir()

@@ -28,7 +28,7 @@ ERRORS = {  # The mistake: what was typed, and the only line.
         "--real=real --fake=first.npz", "must be the channels, 1 or 3; write images.transpose(0"),
     "a broken image": (
         "--real=real --fake=broken", "005.png cannot be read as an image (its content is not that"),
-    "16 bits": ("--real=real --fake=deep", "003.png cannot be read as an image (it has more than"),
+    "32 bits": ("--real=real --fake=deep", "003.png cannot be read as an image (its pixels have"),
     "images of two sizes": (
         "--real=real --fake=unequal", "010.png is 16x16 and the first image 8x8; write --resol"),
     "another resolution": (

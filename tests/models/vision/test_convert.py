@@ -1,10 +1,12 @@
 """Conversion to shards: the same files whatever happens on the way."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 from PIL import Image
 
 from models.vision import convert as convert_lib
@@ -181,8 +183,46 @@ def test_a_corrupt_file_and_then_a_change_of_the_source_are_refused(tmp_path, ca
   words = [tmp_path / "in", tmp_path / "out", "--shards=1", "--resolution=8"]
   assert run(capsys, *words)[::2] == (
       2, f"error: {bad} cannot be read as an image (its content is not that of an image); remove "
-         "it, and convert again")
+         "it, and convert again; to leave out such images, write --skip_unreadable")
   bad.unlink()
   assert run(capsys, *words)[::2] == (
       2, f"error: {tmp_path / 'out'}: holds a part of another conversion, or the images changed "
          "since it began; remove the folder, or write the name of a new one")
+
+
+@pytest.mark.parametrize("flags", [[], ["--resolution=8"]], ids=["copied", "resized"])
+def test_unreadable_images_are_left_out_and_named_if_asked(flags, tmp_path, capsys, caplog):
+  logging.use_absl_handler()
+  folder, out = tmp_path / "in" / "a", tmp_path / "out"
+  folder.mkdir(parents=True)
+  for number in range(5):
+    Image.new("RGB", (9, 9), (number, 0, 0)).save(folder / f"{number}.png")
+  (folder / "1.png").write_text("no image")
+  torn = folder / "3.png"
+  torn.write_bytes(torn.read_bytes()[:-30])
+  words = [tmp_path / "in", out, "--shards=3", *flags]
+  if flags:  # It goes on where it stopped.
+    assert "to leave out such images, write --skip_unreadable" in run(capsys, *words)[2]
+  else:  # What was copied was not decoded.
+    source = list_folder(str(tmp_path / "in"))
+    source.read = lambda index: (folder / ("gone" if index == 4 else "1.png")).read_bytes()
+    with pytest.raises(UsageError, match=r"4.png cannot be read as an image \(.*No such file"):
+      convert_lib.convert(source, str(out), 3)
+    assert "holds a part of another conversion" in run(capsys, *words, "--skip_unreadable")[2]
+    shutil.rmtree(out)
+  with caplog.at_level("WARNING"):
+    status, [line], _ = run(capsys, *words, "--skip_unreadable")
+  assert status == 0 and f"3 images of 1 classes in {out}, without 2 that cannot be read;" in line
+  assert [text.partition(", which cannot be read (")[0] for text in caplog.messages] == [
+      f"convert skips {folder / name}" for name in ("1.png", "3.png")]
+  assert all_of(TFRecords(str(out), 8))[0][:, 0, 0, 0].tolist() == [0, 2, 4]
+
+
+def test_a_source_of_unreadable_images_alone_is_refused(tmp_path, capsys):
+  (tmp_path / "in" / "a").mkdir(parents=True)
+  (tmp_path / "in" / "a" / "1.png").write_text("no image")
+  status, _, error = run(capsys, tmp_path / "in", tmp_path / "out", "--shards=1",
+                         "--skip_unreadable")
+  assert status == 2 and error.splitlines()[-1] == (
+      f"error: {tmp_path / 'in'}: none of its 1 images can be read, such as "
+      f"{tmp_path / 'in' / 'a' / '1.png'}")

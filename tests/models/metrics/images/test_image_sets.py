@@ -53,6 +53,8 @@ def test_gray_images_have_equal_channels(tmp_path):
   np.savez(tmp_path / "a.npz", images=IMAGES[:1, ..., :1])
   for images in (open_set(str(tmp_path)), open_set(str(tmp_path / "a.npz"))):
     np.testing.assert_array_equal(read(images), np.repeat(IMAGES[:1, ..., :1], 3, -1))
+  Image.fromarray(IMAGES[0, ..., 0] * np.uint16(257)).save(tmp_path / "a.png")
+  np.testing.assert_array_equal(read(open_set(str(tmp_path)))[0, ..., 1], IMAGES[0, ..., 0])
   digits = Source("digits", Digits())
   assert pick(digits, np.array([5, 2])).shape == (2, 8, 8, 3)
 

@@ -195,6 +195,19 @@ def test_factors_multiply_distances_from_what_torchvision_takes(name, reference)
   assert min(factors) < 0.8 and max(factors) > 1.2
 
 
+def test_changes_of_the_color_come_in_an_order_of_each_position():
+  pixels, shape, orders = photo(12, 12), (12, 12, 3), set()
+  singles = [Augmentation(scale=None, flip=0.0, **{name: value}) for name, value in COLORS.items()]
+  whole = Augmentation(scale=None, flip=0.0, **COLORS)
+  for position in range(8):
+    expected, order = pixels, np.argsort(random_view.uniform(0, position)[-4:])
+    for number in order:
+      expected = singles[number](Original.of_array(expected), shape, 0, position)
+    np.testing.assert_array_equal(whole(Original.of_array(pixels), shape, 0, position), expected)
+    orders.add(tuple(order))
+  assert len(orders) > 5
+
+
 def test_the_hue_is_turned():
   red = np.full([4, 4, 3], [200, 20, 20], np.uint8)
   turned = random_view._turned(Image.fromarray(red), 1 / 3)
@@ -225,6 +238,14 @@ def test_of_a_source_in_two_parts_only_the_one_that_is_trained_on_is_augmented(f
   assert not (stream(train_on, 1) == stream(train_on, 1, 1)).all()
   plain = hold_out(ImageFolder(folder, 16), 0.25)[1]
   np.testing.assert_array_equal(read(held_out, np.arange(3))[0], read(plain, np.arange(3))[0])
+
+
+def test_the_part_that_is_trained_on_has_no_image_of_the_other(folder):
+  images = np.broadcast_to(np.arange(12, dtype=np.uint8)[:, None, None, None], [12, 4, 4, 3])
+  source = Augmented(lambda: InMemoryImages(images, np.arange(12), tuple("abcdefghijkl")))
+  for part in hold_out(source, 0.25):
+    own = set(read(part, np.arange(part.size))[0].ravel())
+    assert set(stream(part, 6).ravel()) == own and len(own) == part.size
 
 
 def test_a_corrupt_file_ends_the_run_or_gives_way_to_the_next(folder, tmp_path):

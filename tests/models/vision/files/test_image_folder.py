@@ -43,19 +43,51 @@ def test_folders_are_classes_in_sorted_order(tmp_path):
   assert (images[2] == [0, 0, 255]).all()
 
 
-def test_files_that_are_not_images_of_a_class_are_skipped(tmp_path):
+def test_files_that_are_not_images_of_a_class_are_skipped_and_counted(tmp_path, caplog):
+  logging.use_absl_handler()
   paint(tmp_path / "a" / "1.png", "red")
   paint(tmp_path / "a" / "deeper" / "2.png", "green")
   paint(tmp_path / "a" / "._1.png", "green")
   paint(tmp_path / ".cache" / "1.png", "red")
   paint(tmp_path / "loose.png", "red")
   (tmp_path / "a" / "notes.txt").write_text("no image")
+  (tmp_path / "a" / "photo.webp").write_text("an image of another type")
+  (tmp_path / "labels.csv").write_text("a list")
   (tmp_path / "a" / "folder.png").mkdir()
   (tmp_path / "empty").mkdir()
-  source = ImageFolder(str(tmp_path), 8)
+  with caplog.at_level("WARNING"):
+    source = ImageFolder(str(tmp_path), 8)
   assert source.class_names == ("a",)
   images, _ = all_of(source)
   assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0]]
+  assert caplog.messages == [
+      f"{tmp_path}: files that are no images: 2 left out, such as a/notes.txt",
+      f"{tmp_path}: images in no class: 1 left out, such as loose.png"]
+
+
+def test_links_are_followed_and_not_in_circles(tmp_path, caplog):
+  logging.use_absl_handler()
+  paint(tmp_path / "data" / "a" / "1.png", "red")
+  paint(tmp_path / "far" / "deep" / "2.png", "green")
+  for link, place in (("a/linked", "far"), ("b", "far/deep"), ("a/back", "data"),
+                      ("a/gone.png", "nowhere.png")):
+    (tmp_path / "data" / link).symlink_to(tmp_path / place)
+  (tmp_path / "far" / "up").symlink_to(tmp_path / "data" / "a")
+  with caplog.at_level("WARNING"):
+    images, labels = all_of(ImageFolder(str(tmp_path / "data"), 8))
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0], [0, 128, 0]]
+  assert labels.tolist() == [0, 0, 1]
+  assert caplog.messages == [
+      f"{tmp_path / 'data'}: files that are no images: 3 left out, such as a/back"]
+
+
+def test_a_class_without_images_is_noted(tmp_path, caplog):
+  logging.use_absl_handler()
+  paint(tmp_path / "1.png", "red")
+  (tmp_path / "dataset.json").write_text('{"labels": [["1.png", 1]]}')
+  with caplog.at_level("WARNING"):
+    ImageFolder(str(tmp_path), 8)
+  assert caplog.messages == [f"ImageFolder: {tmp_path}: classes without images: 1 of 2, such as 0"]
 
 
 def test_a_data_set_of_stylegan_gives_the_same_examples_as_its_archive(tmp_path):
@@ -160,6 +192,19 @@ def test_a_corrupt_image_is_named_or_skipped(tmp_path, limit, caplog):
   assert "1 of 3 images so far" in caplog.text
   assert images[:, 0, 0].tolist() == [[255, 0, 0], [255, 0, 0], [0, 0, 255], [255, 0, 0]]
   assert labels.tolist() == [0, 0, 1, 0]
+
+
+def test_the_image_in_place_of_a_corrupt_one_has_its_own_label(tmp_path):
+  paint(tmp_path / "a" / "1.png", "red")
+  paint(tmp_path / "b" / "3.png", "blue")
+  (tmp_path / "a" / "2.png").write_text("no image")
+  source = ImageFolder(str(tmp_path), 8, on_error="skip", memory_limit=0)
+  for view in (source.load, lambda index: source.load_view(
+      index, tf.zeros([3, 2], tf.int64), lambda picture, *_: np.asarray(picture.part(
+          (0, 0, 12, 12), (8, 8))))):
+    found = view(tf.range(3, dtype=tf.int64))
+    assert found["label"].numpy().tolist() == [0, 1, 1]
+    assert found["image"].numpy()[:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255], [0, 0, 255]]
 
 
 def test_the_first_corrupt_image_is_the_one_named(tmp_path):

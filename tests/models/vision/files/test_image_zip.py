@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from absl import logging
 from PIL import Image
 
 from models.vision.files.image_folder import ImageFolder
@@ -31,16 +32,21 @@ def make_zip(path, files, compression=zipfile.ZIP_STORED):
 
 
 @pytest.mark.parametrize("around", ["", "photos/"])
-def test_folders_of_classes_give_the_examples_of_the_same_folder(around, tmp_path):
-  names = ["a-b/1.png", "a/2.jpg", "a/x/1.png", "c/1.gif", "._c/1.png"]
+def test_folders_of_classes_give_the_examples_of_the_same_folder(around, tmp_path, caplog):
+  logging.use_absl_handler()
+  names = ["c/1.gif", "a-b/1.png", "a/x/1.png", "a/2.jpg", "._c/1.png"]  # Not in order.
   files = {around + name: encoded(image, {"jpg": "jpeg"}.get(name[-3:], name[-3:]))
            for name, image in zip(names, IMAGES, strict=True)}
   files |= {around + "a/notes.txt": b"", "__MACOSX/a/._2.jpg": b""}
   path = make_zip(tmp_path / "a.zip", files)
   with zipfile.ZipFile(path) as archive:
     archive.extractall(tmp_path / "unpacked")
-  folder = ImageFolder(str(tmp_path / "unpacked" / around), 4)
-  source = ImageZip(path, 4, memory_limit=0)
+  with caplog.at_level("WARNING"):
+    folder = ImageFolder(str(tmp_path / "unpacked" / around), 4)
+    source = ImageZip(path, 4, memory_limit=0)
+  assert caplog.messages == [f"{place}: files that are no images: 1 left out, such as {name}"
+                             for place, name in ((tmp_path / "unpacked" / around, "a/notes.txt"),
+                                                 (path, f"{around}a/notes.txt"))]
   assert source.class_names == folder.class_names == ("a", "a-b", "c")
   for found, expected in zip(all_of(source), all_of(folder), strict=True):
     np.testing.assert_array_equal(found, expected)

@@ -164,7 +164,9 @@ def test_a_fault_before_the_index_is_named_or_skipped(fault, left, tmp_path, cap
     np.testing.assert_array_equal(images, IMAGES[left, 1:11])
     assert labels.tolist() == left
     end = "" if 2 in left else ", and ends there"
-    assert caplog.messages == [f"TFRecords skips {where}: it {what}{end}"]
+    assert caplog.messages == [
+        f"TFRecords skips {where}: it {what}{end}",
+        f"TFRecords: {tmp_path}: classes without images: {4 - len(left)} of 4, such as 1"]
   shard.write_bytes(whole)
   assert TFRecords(str(tmp_path), 10).size == 4
 

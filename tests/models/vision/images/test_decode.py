@@ -1,0 +1,40 @@
+"""One image decoded: of any number of bits."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.vision.images.decode import Original, as_array, decode, opened
+
+LEVELS = np.random.default_rng(0).integers(0, 2 ** 16, [8, 8], np.uint16)
+
+
+def encoded(pixels, kind="PNG", **options):
+  file = io.BytesIO()
+  Image.fromarray(pixels).save(file, kind, **options)
+  return file.getvalue()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_of_16_bits_the_upper_8_are_kept(channels):
+  gray = np.repeat((LEVELS >> 8)[..., None], channels, -1)
+  for content in (encoded(LEVELS), encoded(LEVELS, "TIFF"), encoded(LEVELS.astype(">u2"), "TIFF")):
+    np.testing.assert_array_equal(decode(content, (8, 8, channels)), gray)
+    part = Original(opened(content), content).part((0, 0, 8, 8), (8, 8))
+    np.testing.assert_array_equal(as_array(part.convert("L")), gray[..., :1])
+  orientation = Image.Exif()
+  orientation[0x0112] = 3  # Upside down.
+  np.testing.assert_array_equal(
+      decode(encoded(LEVELS, exif=orientation), (8, 8, channels)), gray[::-1, ::-1])
+  seen = gray.copy()
+  seen[2, 3] = 255
+  np.testing.assert_array_equal(
+      decode(encoded(LEVELS, transparency=int(LEVELS[2, 3])), (8, 8, channels)), seen)
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_pixels_of_32_bits_are_refused(kind):
+  with pytest.raises(ValueError, match="its pixels have 32 bits, and their range is unknown; save"):
+    decode(encoded(LEVELS.astype(kind), "TIFF"), (8, 8, 3))
