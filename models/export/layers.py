@@ -70,7 +70,7 @@ def _of_layer(training: Training, name: str, layer: keras.Layer) -> ExportedNetw
   inputs = tuple(each for each, is_used in zip(called_with, uses, strict=True) if is_used)
 
   def function(*arguments: tf.Tensor) -> tf.Tensor:
-    """Of no arguments that change nothing: labels, in a network of a GAN without classes."""
+    """Adds arguments that change nothing, such as labels in a GAN without classes."""
     given = iter(arguments)
     return call(*(next(given) if is_used else
                   tf.zeros([tf.shape(arguments[0])[0], *each.shape], each.dtype)
