@@ -212,7 +212,8 @@ def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, names", [("sngan", ["generator", "encoder"]), ("d4pg", ["policy"])])
+@pytest.mark.parametrize("name, names", [("sngan", ["generator", "encoder"]), ("d4pg", ["policy"]),
+                                         ("resnet", ["network"])])
 def test_a_run_is_exported_by_command(name, names, tmp_path):
   gin.clear_config()
   run = saved(name, tmp_path / "run")

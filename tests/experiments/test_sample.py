@@ -14,6 +14,7 @@ from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.resnet import resnet
 from experiments.sngan import sngan
 from replicator.app import config, load
 from replicator.checkpoints.checkpoint import Checkpoints
@@ -34,7 +35,8 @@ EXPERIMENTS = {  # The main function, the configuration, and what makes networks
     "gan": (gan, "dcgan_digits", NARROW_DCGAN),
     "bigbigan": (bigbigan, "bigbigan_digits", NARROW_BIGBIGAN),
     "logan": (logan, "logan_digits", NARROW_LOGAN),
-    "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT)}
+    "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT),
+    "resnet": (resnet, "resnet_digits", {"ResNet.width": 0.25})}
 
 pytestmark = pytest.mark.usefixtures("restored")
 
