@@ -61,7 +61,7 @@ def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()
   with Status() as status:
     status.doing("loading the run")
-    step, number = load.load_numbered(flags.run, flags.step, flags.gin_param)
+    step, number = load.load_numbered(flags.run, flags.step, flags.gin_param, flags.yes)
     wanted = networks.chosen(networks.networks_of(step), flags.networks)
     with atomic.created(flags.out) as folder:
       folder.mkdir()
