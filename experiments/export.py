@@ -63,7 +63,7 @@ def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()
   with Status() as status:
     status.doing("loading the run")
-    training, number = load.load_training(flags.run, flags.step, flags.gin_param)
+    training, number = load.load_training(flags.run, flags.step, flags.gin_param, flags.yes)
     wanted = layers.chosen(training, flags.networks)
     with atomic.created(flags.out) as folder:
       folder.mkdir()

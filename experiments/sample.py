@@ -84,7 +84,8 @@ def add_loading_flags(parser: Parser) -> None:
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a gin binding that overrides the run's, such as where the data is")
   parser.add_argument("--yes", action="store_true",
-                      help="load a run of a program that is no experiment of this project")
+                      help="load a run of a program that is no experiment of this project, or "
+                           "with modules of the folder in which it was started")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
@@ -148,7 +149,7 @@ def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()  # The same image each time.
   with Status() as status:
     status.doing("loading the run")
-    gan, number = load.load_numbered(flags.run, flags.step, flags.gin_param)
+    gan, number = load.load_numbered(flags.run, flags.step, flags.gin_param, flags.yes)
     sampling.check(gan)
     if flags.standing_statistics:
       sampling.set_standing_statistics(gan, flags.standing_statistics)

@@ -36,10 +36,13 @@ class Preempted(Exception):
     self.step = step
 
 
-def nearest(word: str, candidates: Iterable[str]) -> str:
-  """A hint such as ` Did you mean 'mirrored'?`, or the empty string if no candidate is similar."""
+def nearest(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> str:
+  """A hint such as ` Did you mean 'mirrored'?`, or the empty string if no candidate is similar.
+
+  Names that are alike by their nature need a higher `cutoff`, of at most 1.
+  """
   names = list(candidates)
-  near = difflib.get_close_matches(word.lower(), {name.lower() for name in names}, 1, cutoff=0.5)
+  near = difflib.get_close_matches(word.lower(), {name.lower() for name in names}, 1, cutoff)
   # Among names that differ only in their capitals, the one whose capitals are most alike.
   alike = difflib.get_close_matches(word, [name for name in names if name.lower() in near], 1, 0.0)
   # `lr` means `learning_rate`.

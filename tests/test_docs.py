@@ -25,6 +25,7 @@ OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "te
                   "optuna-dashboard"}
 for name in ("bigan", "bigbigan", "d4pg", "gan", "logan", "r3gan", "resnet", "sac", "sngan"):
   importlib.import_module(f"experiments.{name}")  # So that gin knows its names.
+GUARDED = '\nif __name__ == "__main__":\n  app.run('  # So `replicator.load` can import a program.
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}
 
@@ -41,6 +42,7 @@ def test_every_block_runs_or_is_marked_as_a_fragment():
     if block.language == "python":
       compile(block.text, block.where, "exec")
       assert block.is_fragment or block.title or block is STEP, f"{block.where}: give it a title"
+      assert "app.run(" not in block.text or GUARDED in block.text, f"{block.where}: {GUARDED}"
   assert len(pages.FILES) == len(pages.PROGRAMS), "two programs have the same name"
 
 

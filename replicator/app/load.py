@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import random
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -47,8 +48,9 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
   The run may be of any experiment and strategy, and still under way: nothing is written to its
   workdir. The step is built on one device, by the program in `run.json` with the configuration in
   `config.gin`, and gets the values of a checkpoint. The data of the run must be there, because its
-  shape belongs to the step; but nothing is trained or evaluated. Both files are programs: load only
-  runs that you trust.
+  shape belongs to the step; but nothing is trained or evaluated. Modules that Python does not find
+  elsewhere are looked for in the folder in which the run was started. Both files are programs: load
+  only runs that you trust.
 
   Afterwards the process is as after the training: the configuration of gin, the precision of Keras
   and the seed of the random streams are those of the run, since parts of the step read them when
@@ -70,24 +72,29 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
 
 
 def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-                  bindings: Sequence[str] = ()) -> tuple[Any, int]:
-  """As `load`, with the number of training steps after which the step was saved."""
-  training, number = load_training(run, step, bindings)
+                  bindings: Sequence[str] = (), is_trusted: bool = True) -> tuple[Any, int]:
+  """As `load`, with the number of training steps after which the step was saved.
+
+  In the folder in which the run was started, modules are looked for only if it `is_trusted`.
+  """
+  training, number = load_training(run, step, bindings, is_trusted)
   return training.step, number
 
 
 def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-                  bindings: Sequence[str] = ()) -> tuple[Training, int]:
+                  bindings: Sequence[str] = (), is_trusted: bool = True) -> tuple[Training, int]:
   """As `load_numbered`, with the training of the step, which has its data, too."""
   if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
     raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
   folder = pathlib.Path(run).expanduser()
   facts = rerun.read_facts(folder, REMEDY)
+  if is_trusted and facts["working_directory"] not in sys.path:
+    sys.path.append(facts["working_directory"])  # `python -m` puts it there, but before others.
   before = _calls()
   with _process_remembered() as stack:
     unlock()  # The program may not be imported yet, and defines what is configurable.
     main = main_of_run(facts)
-    config.parse([str(folder / "config.gin")], [*bindings, *_HERE])
+    _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
     context.run.is_loaded = True
     loaded = _restored(main, folder, step)
     if not before:
@@ -98,6 +105,17 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
     of_run = _values(calls)
   _check_alike(folder, of_run, _values(calls))
   return loaded
+
+
+def _parse(folder: pathlib.Path, bindings: Sequence[str], started_in: str, is_trusted: bool
+           ) -> None:
+  try:
+    config.parse([str(folder / "config.gin")], bindings)
+  except UsageError as error:
+    if not isinstance(error.__cause__, ModuleNotFoundError):
+      raise
+    where = "it is not there either" if is_trusted else "--yes looks for it there, too"
+    raise UsageError(f"{error}; the run was started in {started_in}: {where}") from error
 
 
 def _restored(main: Callable[[str], None], folder: pathlib.Path,

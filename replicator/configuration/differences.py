@@ -1,7 +1,9 @@
 """Configurations as texts, read without their programs, and the differences between two."""
 
+import os
+import pathlib
 import tokenize
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from gin import config_parser
@@ -60,6 +62,9 @@ Renamed = Callable[[str, str], tuple[str, str] | None]
 """
 
 
+_NOT_GIN = SyntaxError, tokenize.TokenError, RecursionError  # What gin's parser raises.
+
+
 class Reference(str):
   """A reference `@name`, `@name()` or `%NAME`, as it is written."""
 
@@ -84,6 +89,34 @@ class _Delegate(config_parser.ParserDelegate):
     return Reference(f"%{macro_name}")
 
 
+def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
+  """The statements of a gin file and of those that it includes, in order, without comments.
+
+  A file that is not gin has its text instead, one that cannot be read has none: who parses it for a
+  run reports the mistake. `inside` are the files that include it.
+  """
+  try:
+    text = pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
+  except OSError:
+    return []
+  found = []
+  try:
+    for statement in config_parser.ConfigParser(text, _Delegate(lambda *names: names)):
+      if not isinstance(statement, config_parser.IncludeStatement):
+        found.append(repr(statement[:-1]))  # The last is its place.
+      elif path not in inside:
+        found += written_in(included(statement.filename, path), [*inside, path])
+  except _NOT_GIN:
+    return [text]
+  return found
+
+
+def included(name: str, by: str | None) -> str:
+  """The path of a file that another one includes: beside it, or else in the working directory."""
+  beside = os.path.normpath(os.path.join(os.path.dirname(by), name)) if by else name
+  return beside if os.path.isfile(beside) else name
+
+
 def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (selector, parameter)
                 ) -> list[tuple[str, str, str, Any]]:
   """The bindings as (scope, selector, parameter, value), with names that need not be registered.
@@ -100,7 +133,7 @@ def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (se
         scope, selector, parameter, value, _ = statement
         if names := renamed(selector, parameter) if parameter else (selector, parameter):
           found.append((scope, *names, value))
-  except (SyntaxError, tokenize.TokenError, RecursionError) as error:
+  except _NOT_GIN as error:
     raise ValueError(f"not valid gin: {first_line(error)}") from error
   return found
 

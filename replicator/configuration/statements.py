@@ -14,6 +14,7 @@ from gin import config_parser
 
 from replicator import moved
 from replicator.configuration.configurables import binding_name, find, renamed
+from replicator.configuration.differences import included
 from replicator.configuration.gin_internals import (
   LocatedParser,
   add_imports,
@@ -173,9 +174,7 @@ class _Reader:
       self._find(statement.selector)
 
   def _include(self, name: str) -> None:
-    beside = os.path.normpath(os.path.join(os.path.dirname(self._open[-1]), name)
-                              ) if self._open else name
-    path = beside if os.path.isfile(beside) else name
+    path = included(name, self._open[-1] if self._open else None)
     if not os.path.isfile(path):
       raise UsageError(f"includes '{name}', and there is no such file, neither beside this one nor "
                        "in the working directory")

@@ -1,10 +1,12 @@
 """The lines that a sweep prints: one for each trial that ends, and the state of all."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from replicator.console.formatting import format_duration, format_number
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED
+
+_NAMED = 3  # The most trials that a line names.
 
 
 def ended(result: TrialResult) -> str:
@@ -18,6 +20,14 @@ def state(results: Sequence[TrialResult], count: int) -> str:
   """The state of a sweep of `count` trials with the current `results`, the best first."""
   best = f"; the best: {_with_metric(results[0])}" if results and results[0].series else ""
   return f"{summary(results, count)}{best}"
+
+
+def apart(results: Iterable[TrialResult]) -> list[str]:
+  """A line about the trials that are not current, or none."""
+  ids = [result.record.id for result in results if not result.is_current]
+  more = f" and {len(ids) - _NAMED} more" * (len(ids) > _NAMED)
+  return [f"shown apart, because the sweep or the contents of its gin files have changed since: "
+          f"{', '.join(ids[:_NAMED])}{more}"] if ids else []
 
 
 def summary(results: Sequence[TrialResult], count: int) -> str:

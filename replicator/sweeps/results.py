@@ -24,7 +24,7 @@ class TrialResult:
 
   record: Record
   file: SweepFile
-  is_current: bool = True  # Whether the trial is still in the sweep file.
+  is_current: bool = True  # Whether the sweep file and its gin files still make this trial.
   series: Sequence[tuple[int, float]] = ()  # The values of the metric, `[(step, value)]`.
   step: int | None = None  # The last step that was logged; None before the first.
   _seen: tuple[int, int] | None = None  # The time and size of `metrics.jsonl` when it was read.
@@ -89,7 +89,7 @@ class Setting:
 
 
 def by_setting(results: Iterable[TrialResult], goal: str) -> list[Setting]:
-  """The settings of the current trials, the best mean first."""
+  """The settings of the current trials, the best mean first, then those where a seed has none."""
   groups: dict[str, Setting] = {}
   for result in results:
     if result.is_current:
@@ -98,7 +98,8 @@ def by_setting(results: Iterable[TrialResult], goal: str) -> list[Setting]:
       groups.setdefault(space.text_of(bindings), Setting(bindings, [])).results.append(result)
   for group in groups.values():
     group.results.sort(key=lambda result: result.record.order)
-  return sorted(groups.values(), key=lambda group: _rank(group.mean(), goal))
+  return sorted(groups.values(), key=lambda group: (
+      len(group.values()) < len(group.results), _rank(group.mean(), goal)))
 
 
 def write_csv(folder: pathlib.Path, results: Sequence[TrialResult], metric: str) -> None:

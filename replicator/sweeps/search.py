@@ -104,8 +104,10 @@ class Search:
         file.startup_trials, n_warmup_steps=file.prune_after)
     self._direction: Literal["minimize", "maximize"] = (
         "minimize" if file.goal == "min" else "maximize")
-    self._study = optuna.create_study(  # A study has one space and one metric.
-        study_name=f"{file.metric} {trials.digest(file, file.goal, self._space)}",
+    choices = self._space[space.GIN_FILE].choices if space.GIN_FILE in self._space else []
+    contents = [file.content(path) for each in choices for path in space.gin_files_of(each)]
+    self._study = optuna.create_study(  # A study has one space, one configuration, one metric.
+        study_name=f"{file.metric} {trials.digest(file, file.goal, self._space, *contents)}",
         storage=None if in_memory else _storage(folder / JOURNAL), direction=self._direction,
         load_if_exists=True)
     self._held = {trial.user_attrs.get("id"): trial.state

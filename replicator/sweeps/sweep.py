@@ -66,7 +66,9 @@ class Sweep:
     # A stopped sweep leaves the file, for trials that a cluster starts later.
     (self.folder / STOP).unlink(missing_ok=True)
     with stop_signals(self._receive_signal), self._status:
-      self._status.note(f"{self.folder}: {progress.state(self.current(), self.search.count)}")
+      for line in [f"{self.folder}: {progress.state(self.current(), self.search.count)}",
+                   *progress.apart(self.results.values())]:
+        self._status.note(line)
       try:
         while True:
           while len(running) < slots() and (trial_id := self._next()):

@@ -6,15 +6,17 @@ the common ones. A string that begins with @ or % is a gin reference, as in `'@a
 """
 
 import dataclasses
+import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import gin
 
 from replicator.configuration import annotations, checks, statements
 from replicator.configuration.configurables import find
+from replicator.configuration.differences import written_in
 from replicator.errors import UsageError
 from replicator.sweeps.space import SEED, Distribution
 
@@ -70,6 +72,11 @@ class SweepFile:
         make = Distribution.parse if key in ("random", "optuna") else Distribution.listed
         made[name] = make(where, name, values)
     return dict(sorted(made.items()))
+
+  @functools.cached_property
+  def content(self) -> Callable[[str], list[str]]:
+    """Returns the statements of a gin file, those that it had when they were asked for first."""
+    return functools.cache(written_in)
 
   def best(self) -> str:
     """Which value of the metric is best: 'lowest' or 'highest'."""

@@ -29,7 +29,7 @@ ENDED = (DONE, PRUNED, FAILED)  # A resumed sweep runs only failed ones again, o
 class Record:
   """One run of a sweep: the contents of `trial.json`."""
 
-  id: str  # A readable name, also of its folder; the same for equal bindings in every process.
+  id: str  # A readable name, also of its folder; the same for equal values in every process.
   bindings: space.Point  # `{name: value}`, by which it differs from the other trials.
   status: str = WAITING  # `waiting`, `running`, `done`, `failed`, `stopped` or `pruned`.
   exit_code: int | None = None  # The exit status of its last process.
@@ -83,12 +83,13 @@ def _id(file: SweepFile, bindings: space.Point) -> str:
   """A readable text and a digest of all that makes the run: several sweeps may share a folder."""
   names = short_names(list(bindings))
   text = "_".join(f"{names[name]}={_readable(value)}" for name, value in bindings.items())
-  return f"{text[:_NAME_LENGTH]}_{digest(file, bindings)}"
+  contents = map(file.content, space.gin_files_of(bindings.get(space.GIN_FILE, [])))
+  return f"{text[:_NAME_LENGTH]}_{digest(file, bindings, *contents)}"
 
 
 def digest(file: SweepFile, *others: Any) -> str:
   """Eight letters that depend on what all trials of a sweep share, and on `others`."""
-  facts = [file.experiment, list(file.gin_files), list(file.params), *others]
+  facts = [file.experiment, list(map(file.content, file.gin_files)), list(file.params), *others]
   return hashlib.sha256(space.text_of(facts).encode()).hexdigest()[:8]
 
 

@@ -217,3 +217,16 @@ def test_a_classifier_takes_a_step_of_everything():
     scalars = step(BATCH)
   assert np.isfinite(scalars["loss"]) and 0 <= scalars["accuracy"] <= 1
   assert (step.network.linear.kernel.numpy() != before).any()
+
+
+def test_a_classifier_trains_on_what_augmentation_and_then_mixing_make():
+  step = classifier()
+  plain = tf.cast(BATCH["image"], tf.float32) / 127.5 - 1
+  labels = tf.one_hot(BATCH["label"], 10)
+  expected = step._losses(-plain + 0.25, labels[::-1])
+  step.augment = lambda images: -images
+  step.mix = lambda images, classes: (images + 0.25, classes[::-1])
+  with context.entered(tf.constant(0, tf.int64)):
+    scalars = step(BATCH)
+  np.testing.assert_allclose([scalars["loss"], scalars["accuracy"]], expected[1:], rtol=1e-5)
+  assert abs(scalars["loss"] - step._losses(plain, labels)[1]) > 1e-3

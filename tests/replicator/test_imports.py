@@ -76,7 +76,8 @@ def test_what_the_engine_loads_and_when_and_that_it_prints_nothing():
       "import sys, replicator, replicator.launch.__main__; replicator.UsageError", look,
       "from replicator.console import quiet; quiet.import_tensorflow()", look,
       "for name in replicator.__all__: getattr(replicator, name)",
-      "import replicator.app.config, replicator.training.loop, replicator.doctor.__main__", look,
+      "replicator.app.config.parse([], [])",  # As a notebook does.
+      "import replicator.training.loop, replicator.doctor.__main__", look,
       "import replicator.compare, replicator.rerun, replicator.sweeps.command",
       "import replicator.configuration.operative, replicator.workdir.writer"])
   done = python("-c", code)

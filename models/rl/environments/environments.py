@@ -222,8 +222,11 @@ def _spec_of(name: str) -> "EnvSpec":
     _import(module, name)
   if identity not in registry:
     known = [known for known in registry if known.startswith("dm_control/") == of_dm_control]
-    raise UsageError(f"Environments.name = '{name}': there is no such environment."
-                     f"{nearest(identity, known) or ' gymnasium.pprint_registry() lists all.'}")
+    hint = nearest(identity, known, cutoff=0.65) or " gymnasium.pprint_registry() lists all."
+    of_package = "" if module or of_dm_control else (
+        " One that a module registers is written 'module:Name-v0'.")
+    raise UsageError(f"Environments.name = '{name}': there is no such environment.{hint}"
+                     f"{of_package}")
   return registry[identity]
 
 

@@ -172,6 +172,22 @@ def test_a_package_is_run_by_its_main_module(tmp_path, programs_forgotten):
   assert main is sys.modules["load_test_package.__main__"].main
 
 
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_modules_of_the_configuration_are_found_where_the_run_was_started(
+    is_trusted, copied, tmp_path, programs_forgotten):
+  (tmp_path / "load_test_mine.py").write_text("")
+  change_facts(copied, working_directory=str(tmp_path))
+  text = (copied / "config.gin").read_text()
+  (copied / "config.gin").write_text(f"{text}\nimport load_test_mine\n")
+  if is_trusted:
+    assert load_numbered(copied)[1] == 4 and sys.path[-1] == str(tmp_path)
+    return
+  with pytest.raises(replicator.UsageError, match=(
+      f"config.gin:.*No module named 'load_test_mine'; .*{tmp_path}: --yes looks for it there")):
+    load_numbered(copied, is_trusted=False)
+  assert str(tmp_path) not in sys.path
+
+
 # ---- What is left behind ------------------------------------------------------------------------
 
 
@@ -258,6 +274,9 @@ DAMAGES = {  # `test_rerun` has the other damages of `run.json` and `config.gin`
                                "/gone/step.py, cannot be imported: the file is missing"),
     "a module that is gone": (lambda run: change_facts(run, program=["-m", "gone.step"]), {},
                               "gone.step, cannot be imported: No module named 'gone'"),
+    "a module that gin imports and that is gone": (
+        lambda run: (run / "config.gin").write_text("import gone\n"), {},
+        r"config.gin:1: No module named 'gone'; the run was started in /.*: it is not there"),
     "another name in the code": (
         lambda run: (run / "config.gin").write_text("CountingStpe.size = 2\n"), {},
         r"config.gin:1: nothing configurable is called 'CountingStpe'. Did you mean 'CountingS"),

@@ -1,8 +1,12 @@
 """The command line of a sweep."""
 
+import csv
+import os
+
 import pytest
 
-from replicator.sweeps import command, trials
+from replicator.sweeps import command, results, trials
+from tests.replicator.sweeps.conftest import TINY
 
 
 def test_a_name_that_the_experiment_rejects_is_reported_before_any_trial_runs(sweep):
@@ -20,6 +24,25 @@ def test_an_experiment_that_is_not_there_is_reported(sweep):
   assert sweep.err.endswith("No module named experiments.sngna\n")
 
 
+FINDER = f"""
+import importlib.abc, importlib.util, sys
+
+class Finder(importlib.abc.MetaPathFinder):
+  def find_spec(self, name, path=None, target=None):
+    return importlib.util.spec_from_file_location(name, {str(TINY)!r}) if name == "tiny" else None
+
+sys.meta_path.append(Finder())
+"""
+
+
+def test_an_experiment_is_where_python_finds_it(sweep, tmp_path, monkeypatch):
+  (tmp_path / "sitecustomize.py").write_text(FINDER)  # As that of an editable installation.
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+  monkeypatch.chdir(tmp_path)
+  assert sweep.write(experiment="tiny", grid={"lr": [0.1]}, seeds=[1]).run() == 0
+  assert "1 of 1 done" in sweep.out
+
+
 @pytest.mark.parametrize("flags, message", [
   (["--runner=rai"], "argument --runner: invalid choice: 'rai' (choose from "),
   (["--jobs=0"], "--jobs=0: must be at least 1"),
@@ -29,6 +52,24 @@ def test_an_experiment_that_is_not_there_is_reported(sweep):
 def test_a_bad_command_line_is_reported_in_one_line(flags, message, sweep):
   assert sweep.run(*(flag.format(file=sweep.file) for flag in flags)) == 2
   assert message in sweep.err and sweep.err.count("\n") == 1
+
+
+def test_trials_of_gin_files_that_have_changed_are_shown_apart(sweep, tmp_path):
+  gin = tmp_path / "base.gin"
+  gin.write_text("train.batch_size = 8\n")
+  sweep.write(gin_files=[str(gin)], seeds=[1])
+  assert sweep.run() == 0 and "shown apart" not in sweep.out + sweep.err
+  earlier = set(sweep.logs())
+  gin.write_text("train.batch_size = 64\n")
+  sweep.write(gin_files=[str(gin)], seeds=[1], grid={"lr": [0.1, 0.2, 0.3]})
+  assert sweep.run("--explain") == 0 and sweep.out.count(": to run\n") == 3
+  assert sweep.run() == 0
+  (line,) = [line for line in (sweep.out + sweep.err).splitlines() if "shown apart" in line]
+  assert all(name in line for name in earlier)
+  with (sweep.folder / results.CSV).open() as file:
+    found = [(row["id"] in earlier, row["in_sweep_file"]) for row in csv.DictReader(file)]
+  assert found == [(False, "yes")] * 3 + [(True, "no")] * 2
+  assert list(sweep.logs().values()) == [[0]] * 5
 
 
 # ---- --explain ----------------------------------------------------------------------------------

@@ -52,6 +52,9 @@ def test_settings_are_the_mean_and_spread_over_seeds(ranked):
   assert best.spread() == pytest.approx(0.01 / math.sqrt(2))
   assert math.isnan(found[0.1, "<small>"].spread())  # One seed of it failed.
   assert results.by_setting(ranked, "max")[0].bindings["a.lr"] == 0.3
+  # Where a seed failed or has no finite value, the others are no better than settings that hold.
+  assert [[len(setting.values()) for setting in results.by_setting(ranked, goal)]
+          for goal in ("min", "max")] == [[2, 2, 1, 1]] * 2
 
 
 def test_csv_has_a_row_for_each_trial(ranked, tmp_path):

@@ -9,7 +9,7 @@ from replicator.sweeps import trials
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Record
 
-FILE = SweepFile("experiments.sngan", "loss", gin_files=["a.gin"])
+FILE = SweepFile("experiments.sngan", "loss")
 
 
 def trial_id(bindings, file=FILE):
@@ -19,7 +19,7 @@ def trial_id(bindings, file=FILE):
 def test_a_name_is_the_same_in_any_order_and_any_process():
   bindings = {"train.seed": 1, "LinearDecay.learning_rate": 2e-4}
   # Written down because it must never change: stopped sweeps would start from the beginning.
-  assert trial_id(bindings) == "learning_rate=0.0002_seed=1_b7911e59"
+  assert trial_id(bindings) == "learning_rate=0.0002_seed=1_43ab6f20"
   assert trial_id(dict(reversed(bindings.items()))) == trial_id(bindings)
 
 
@@ -40,15 +40,35 @@ def test_a_name_shows_the_values(bindings, begin):
   assert trial_id(bindings).startswith(begin)
 
 
+def test_a_name_changes_with_what_gin_files_and_those_that_they_include_say(tmp_path):
+  first, second, third = (str(tmp_path / f"{name}.gin") for name in "abc")
+  pathlib.Path(first).write_text("include 'b.gin'\ntrain.steps = 8\n")
+
+  def names(included: str) -> list[str]:
+    pathlib.Path(second).write_text(included)
+    return [trial_id({"a": 1}, SweepFile("experiments.sngan", "loss", gin_files=[first])),
+            trial_id({"gin_file": [first]}, SweepFile("experiments.sngan", "loss"))]
+
+  before = names("net.width = 8\n")
+  assert before[0] == "a=1_4caea64f"
+  assert names("# As in the paper.\nnet.width =   8  # Channels.\n") == before
+  texts = ["net.width = 9", "NET = 8\nnet.width = %NET", "import net\nnet.width = 8", "net.width",
+           "include 'a.gin'\ninclude 'a.gin'", f"include '{third}'"]
+  others = [before, *map(names, texts)]
+  assert len({name for pair in others for name in pair}) == 2 * len(others)
+  pathlib.Path(third).write_text("net.width = 10")
+  assert set(names(texts[-1])).isdisjoint(others[-1])
+
+
 def test_different_runs_have_different_names():
-  file = SweepFile("experiments.sngan", "loss", gin_files=["a.gin"], params=["train.steps = 3"])
+  file = SweepFile("experiments.sngan", "loss", params=["train.steps = 3"])
   assert len({trial_id({"a": 1}), trial_id({"a": "1"}), trial_id({"a": 1.0}), trial_id({"b": 1}),
               trial_id({"x.a": 1}), trial_id({"a": 1}, file), trial_id({"a": True})}) == 7
 
 
 def test_the_metric_and_the_number_of_trials_are_no_part_of_a_name():
   assert trial_id({"a": 1}) == trial_id({"a": 1}, SweepFile(
-    "experiments.sngan", "other", goal="max", gin_files=["a.gin"], grid={"a": [1, 2]}))
+    "experiments.sngan", "other", goal="max", grid={"a": [1, 2]}))
 
 
 def test_short_names_are_full_where_two_would_be_equal():

@@ -43,6 +43,10 @@ def test_everything_but_charts_is_escaped(folder):
   assert "<svg></svg>" in page
 
 
+def test_a_narrow_page_breaks_a_title_behind_its_underscores(folder):
+  assert "<h1>gan_<wbr>digits_<wbr>&lt;b&gt;</h1>" in render(folder, title="gan_digits_<b>")
+
+
 def test_a_missing_value_is_an_error(folder):
   with pytest.raises(jinja2.UndefinedError, match="'title' is undefined"):
     pages.render("page.html", folder, what="w", badges=[], charts=[], value=0.5)

@@ -184,6 +184,17 @@ def test_an_environment_that_does_not_repeat_itself_is_reported_and_its_episode_
   np.testing.assert_array_equal(rows.observation[:, 1], [5, 5, 0, 0])
 
 
+def test_an_episode_whose_replay_has_another_return_ends_too(scripted):
+  scripted()
+  warnings: list[str] = []
+  actor, recorder = actor_in("Scripted-v0", 2, warnings.append)
+  actor.collect(policy, 10)
+  actor.kept.fields["episode_return"].assign_add([0.0, 1e-9])
+  actor.collect(policy, 12)
+  assert len(warnings) == 1 and "environment 1 is not deterministic" in warnings[0]
+  assert recorder.rows[1].flag.tolist() == [END, CONTINUES, CONTINUES]
+
+
 @pytest.mark.parametrize("failure", [(np.nan, 0.0), ValueError("boom")], ids=str)
 def test_a_failure_ends_one_episode_and_the_run_continues(scripted, failure):
   scripted(failures={(2, 3): failure})

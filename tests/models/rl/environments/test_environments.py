@@ -24,6 +24,7 @@ def column(*numbers: float) -> np.ndarray:
 @pytest.mark.parametrize("name, words", [
     ("Pendulum-v0", "no such environment. Did you mean 'Pendulum-v1'?"),
     ("Zork", "no such environment. gymnasium.pprint_registry() lists all."),
+    ("Point-v0", "pprint_registry() lists all. One that a module registers is written 'module:N"),
     ("CartPole-v1", "its actions are Discrete(2), and this agent's are continuous"),
     ("nowhere:Pendulum-v1", "needs nowhere, which is not installed"),
     ("dm_control/cartpol-swingup-v0", f"Did you mean '{SUITE}'?"),
