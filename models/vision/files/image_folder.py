@@ -1,7 +1,7 @@
 """A folder of image files, with one sub-folder per class or a file of labels."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 import gin
@@ -81,6 +81,12 @@ class ImageFiles(EncodedImages):
   def files(self) -> Iterable[str]:
     """The paths of all."""
     return map(os.fsdecode, self._names)
+
+  def facts(self) -> Sequence[np.ndarray]:
+    """The paths within the folder, and the sizes of the files."""
+    files, folder = self._names.tolist(), os.fsencode(Path(self.path).expanduser() / "_")[:-1]
+    return (np.array([file.removeprefix(folder) for file in files]),
+            np.array([os.stat(file).st_size for file in files], np.int64))
 
 
 def list_folder(path: str, labels: str | None = None, needs_classes: bool = True) -> ImageFiles:
