@@ -127,7 +127,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                       help="where the run leaves its files, and where it resumes")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
   parser.add_argument("--allow_partial_restore", action="store_true",
-                      help="restore what fits of a checkpoint, and report what does not")
+                      help="restore what fits of a checkpoint, or go on with other data, and "
+                      "report what does not fit")
   parser.add_argument("--explain", action="store_true",
                       help="print every value that the run would use and its source, and exit")
   parser.add_argument("--diff", metavar="RUN", type=_folder,

@@ -5,6 +5,7 @@ file. A run makes the same calls; those of an evaluation are not known in advanc
 """
 
 import argparse
+import contextlib
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from replicator.configuration.gin_internals import (
 )
 from replicator.configuration.statements import MACRO, Binding
 from replicator.errors import UsageError, first_line
-from replicator.training import inputs
+from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training, observed_by
 
 _REPLICATOR = "replicator.Replicator"
@@ -78,8 +79,8 @@ class _Tracer(Observer):
     arguments: tuple = ()
     try:
       if training.inputs is not None:
-        batch = next(iter(inputs.batches(training.inputs, training.input_context)))
-        arguments = (replicator.distribute(batch),)
+        with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
+          arguments = (replicator.distribute(next(batches)),)
       compiled = replicator.compile(lambda number, arguments: replicator.on_replicas(
           training.step, number, arguments))
       compiled.get_concrete_function(tf.constant(0, tf.int64), arguments)

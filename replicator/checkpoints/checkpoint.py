@@ -223,6 +223,12 @@ class Checkpoints:
     self._variables.put(Snapshot(fitting, facts["by_replica"]))
     self._trainable.restore(facts.get("trainable", {}))
 
+  def refuse(self, problem: str, remedy: str) -> None:
+    """Raises a UsageError about what was restored, or warns if a partial restore is allowed."""
+    if not _partial_allowed:
+      raise UsageError(f"{problem}; {remedy}")
+    print(f"warning: --allow_partial_restore: {problem}", file=sys.stderr, flush=True)
+
   def check_complete(self, used: list) -> None:
     """Raises a UsageError if a restart would lose some of the variables that a step uses."""
     lost = [v.name for v in used if not self._variables.covers(v)]

@@ -43,7 +43,7 @@ class Guard:
 
   A step can also name scalars that may collapse: an attribute `may_collapse`, such as
   `{"mode collapse": ("sample_variance", "data_variance")}`. The guard warns when the first of the
-  two falls far below the second.
+  two, after it was not, is far below the second: a new generator's samples hardly vary.
 
   Args:
     action: 'stop' ends the run with status 1; 'warn' logs a warning, once for each log point;
@@ -54,7 +54,7 @@ class Guard:
       The size of any other scalar may be up to 1e19, which only a broken run exceeds.
     max_rollbacks: how many times a run is rolled back before it is stopped.
     collapse: warns when the mean of a scalar that may collapse, since the last log point, falls
-      below this fraction of the mean of the other one; 0 for never.
+      below this fraction of the mean of the other one, not before it was above; 0 for never.
     signals: whether the gradient norms and singular values of `divergence.diagnostics` are logged.
 
   Raises:
@@ -76,7 +76,7 @@ class Guard:
     self._limits = dict(limits or {})
     self._recent: collections.deque[History] = collections.deque(maxlen=RECENT)
     self._warned = False
-    self._collapsed: set[str] = set()
+    self._above: set[str] = set()  # What has not collapsed.
 
   def check_supported(self, strategy: str) -> None:
     """Raises a UsageError if a strategy of that name cannot return to a checkpoint."""
@@ -139,13 +139,13 @@ class Guard:
           raise UsageError(f"the step's may_collapse[{what!r}]: the step logs no '{name}'."
                            f"{nearest(name, means)} It logs: {', '.join(means)}")
       value, reference = (means[name] for name in names)
-      if not value < self.collapse * reference:
-        self._collapsed.discard(what)
-      elif what not in self._collapsed:
-        self._collapsed.add(what)
+      if value >= self.collapse * reference:
+        self._above.add(what)
+      elif what in self._above and value < self.collapse * reference:
+        self._above.remove(what)
         lines.append(
-            f"warning: step {step}: {what}? {names[0]} is {format_number(value)}, and {names[1]} "
-            f"{format_number(reference)}: less than Guard.collapse = {self.collapse} of it")
+            f"warning: step {step}: {what}? {names[0]} fell below Guard.collapse = {self.collapse} "
+            f"of {names[1]}: {format_number(value)} of {format_number(reference)}")
     return lines
 
   def forget(self) -> None:

@@ -7,16 +7,25 @@ import importlib.util
 import os
 import pathlib
 import pickle
+import re
 import runpy
-import subprocess
+import shlex
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
 
 from replicator.errors import UsageError
+from replicator.processes import Child
+
+LIMIT = 3600.0
+"""Seconds that a new process of an experiment may take: a deadlock must not hold the doctor."""
+
+_ERROR = re.compile(r"(?:\[\w+ \d+\] )?error: (.*)")  # Of a process, or of one of a cluster.
 
 
 def load(experiment: str) -> Callable[[str], None]:
@@ -67,19 +76,42 @@ def configure(files: Sequence[str], params: Sequence[str], steps: int, *bindings
 def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
   """The recording of the doctor's command line `words` in a new process, or a cluster of `workers`.
 
-  Raises a UsageError with the first error that it printed, if it failed.
+  Raises a UsageError if it failed, with the first error that it printed, or did not end in an hour.
   """
   with tempfile.TemporaryDirectory(prefix="replicator-") as folder:
-    path = pathlib.Path(folder, "recording")
+    path, output = pathlib.Path(folder, "recording"), pathlib.Path(folder, "output")
     command = [sys.executable, "-m", "replicator.doctor", *words, f"--record={path}"]
     if workers > 1:
       command = [sys.executable, "-m", "replicator.launch", f"--workers={workers}", "--", *command]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-      lines = (done.stdout + done.stderr).splitlines()
-      errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
-      raise UsageError((errors or lines or ["no output"])[0])
+    deadline = time.monotonic() + LIMIT
+    with output.open("w") as printed:
+      child = Child(command, {}, stdout=printed)
+    try:
+      child.end(deadline)
+    finally:
+      child.send_signal(signal.SIGKILL)  # This process may be interrupted; or it left others.
+    is_late = time.monotonic() >= deadline
+    if is_late or child.process.returncode:
+      lines = output.read_text(errors="replace").splitlines()
+      errors = [found[1] for line in lines if (found := _ERROR.fullmatch(line))]
+      raise UsageError(_lateness(words, lines) if is_late else errors[0] if errors else
+                       _end(child.process.returncode, lines))
     return pickle.loads(path.read_bytes())
+
+
+def _lateness(words: Sequence[str], lines: list[str]) -> str:
+  command = shlex.join(["python", "-m", "replicator.doctor", *words])
+  return (f"{command} did not end within {LIMIT / 60:g} minutes{_last_of(lines)}; if it only needs "
+          "more time, write fewer --steps or a smaller train.global_batch_size")
+
+
+def _end(status: int, lines: list[str]) -> str:
+  how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
+  return f"the process {how}{_last_of(lines)}"
+
+
+def _last_of(lines: list[str]) -> str:
+  return f"; its last line is '{lines[-1].strip()}'" if lines else ", and printed nothing"
 
 
 def hand_over(path: str, recording: Any) -> None:

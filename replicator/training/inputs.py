@@ -6,7 +6,8 @@ of (seed, p), and step s takes positions `[s * B, (s + 1) * B)` for a global bat
 resumed run continues at its step, on any number of replicas, and nothing else is saved. A source
 may also have `augmented(index, seed)`, which makes variants of an example: the seed is (seed of the
 run, p), so that the variant, too, is a pure function of them. A source that is `batched` is called
-once for each batch.
+once for each batch. One that has `digest()` says what its examples are, for instance a hash of the
+names and sizes of files and of their labels: a run that was saved with others is not resumed.
 
 *An input function* is called with an `InputContext` and returns a `tf.data.Dataset` of batches,
 each the pipeline's part of a global batch, from step 0 on. A resumed run skips to its step, which
@@ -116,11 +117,7 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
 
 def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
            steps_per_call: int = 1) -> Generator[Nest, None, None]:
-  """Yields the batches of `batches`; close it where they are taken.
-
-  Whoever drops the iterator of a data set waits for the examples in the making. Python's collector
-  may run in a thread that makes one, which would then wait for itself: so no iterator is left to
-  the collector, not even in the traceback of an error.
+  """Yields the batches of `batches`, as `elements` do; close it where they are taken.
 
   Args:
     inputs: see `batches`; or None, for batches that are None.
@@ -137,11 +134,22 @@ def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
   dataset = batches(inputs, context, first_step)
   if steps_per_call > 1:
     dataset = dataset.batch(steps_per_call, drop_remainder=True).prefetch(1)
+  yield from elements(dataset)
+  raise UsageError("the data set of the input function ended before train.steps; make it repeat()")
+
+
+def elements(dataset: tf.data.Dataset) -> Generator[Nest, None, None]:
+  """Yields the elements of a data set; close it where they are taken, unless it ends.
+
+  Whoever drops the iterator of a data set waits for the examples in the making. Python's collector
+  may run in a thread that makes one, which would then wait for itself: so no iterator is left to
+  the collector, not even in the traceback of an error.
+  """
   try:
     yield from dataset
-  except Exception as error:
+  except BaseException as error:
+    error.__context__ = None  # TensorFlow's own error, whose frames hold the iterator, too.
     raise error.with_traceback(None) from error.__cause__
-  raise UsageError("the data set of the input function ended before train.steps; make it repeat()")
 
 
 def _examples(source: ExampleSource, context: InputContext, first_step: int) -> tf.data.Dataset:
@@ -175,6 +183,11 @@ def _examples(source: ExampleSource, context: InputContext, first_step: int) -> 
 def is_batched(source: ExampleSource) -> bool:
   """Whether a source makes the examples at many indices in one call."""
   return getattr(source, "batched", False)
+
+
+def digest_of(inputs: Any) -> str | None:
+  """What tells the examples of some inputs from others; None if they do not say."""
+  return inputs.digest() if hasattr(inputs, "digest") else None
 
 
 def variant(source: ExampleSource, index: tf.Tensor, seed: tf.Tensor) -> Nest:

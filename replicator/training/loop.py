@@ -81,7 +81,8 @@ class Loop:
     if not (training.evaluate and schedule.eval_every):
       self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
-    self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples())
+    self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples(),
+                           training.digest())
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)
     is_chief = replicator.worker_id == 0

@@ -16,16 +16,17 @@ class RunState:
   """The position of a run, which begins at its newest checkpoint, if there is one.
 
   Raises a UsageError if the checkpoints do not fit the step, workers restored different steps or
-  have different numbers of `examples`, or the data had another number of them when the checkpoints
-  were saved: each step would get others.
+  have different numbers of `examples`, or the data had another number of them, or another `digest`
+  (see `inputs.digest_of`), when the checkpoints were saved: each step would get others.
   """
 
   def __init__(self, replicator: Replicator, checkpoints: Checkpoints, recovery: Recovery,
-               examples: int | None = None):
+               examples: int | None = None, digest: str | None = None):
     self._replicator = replicator
     self._checkpoints = checkpoints
     self._recovery = recovery
     self._examples = examples
+    self._digest = digest
     self.step = 0
     self.seconds = 0.0
     self.means = RunningMeans()  # Since the last log point.
@@ -36,7 +37,8 @@ class RunState:
     """Saves a checkpoint; `scalars` are those logged at this step."""
     self._checkpoints.save(
         self.step, {"seconds": self.seconds, "window": self.means.state(),
-                    "examples": self._examples, **self._recovery.state()}, scalars)
+                    "examples": self._examples, "digest": self._digest,
+                    **self._recovery.state()}, scalars)
     self.saved_step = self.step
 
   def roll_back(self, diverged: Diverged) -> str:
@@ -60,18 +62,25 @@ class RunState:
     if state is not None:
       self.step, self.seconds = state["step"], state["seconds"]
       self.means = RunningMeans(state["window"])
-      self._check_examples(state.get("examples"))
+      self._check_data(state.get("examples"), state.get("digest"))
       self._recovery.restore(state)
     if self._replicator.num_pipelines > 1:
       mine = tf.constant([self.step, self._examples or 0], tf.int64)
       by_replica = self._replicator.run(lambda: collectives.all_gather(mine))[0].numpy()
       check_agreement(*by_replica[::self._replicator.num_local_replicas].T.tolist())
 
-  def _check_examples(self, saved: int | None) -> None:
-    if saved is not None and self._examples not in (None, saved):
-      raise UsageError(f"--workdir: the run was saved with {saved:,} examples, and the data has "
-                       f"{self._examples:,}, so its steps would get others; put the data back as "
-                       "it was, or write another --workdir")
+  def _check_data(self, examples: int | None, digest: str | None) -> None:
+    if examples is not None and self._examples not in (None, examples):
+      what = f"with {examples:,} examples, and the data has {self._examples:,}"
+    elif digest is not None and self._digest not in (None, digest):
+      what = ("with other data: as many examples, but not the same names, sizes and labels, or not "
+              "in the same order")
+    else:
+      return
+    self._checkpoints.refuse(
+        f"--workdir: the run was saved {what}, so its steps would get others",
+        "put the data back as it was, write another --workdir, or go on with this data by "
+        "--allow_partial_restore")
 
 
 def check_agreement(steps: list[int], examples: list[int]) -> None:

@@ -20,7 +20,7 @@ from models.vision.images.decode import Box, Original, Shape, View, as_array
 from models.vision.images.image_source import ImageSource, drawn_by_numpy
 from models.vision.images.thread_map import in_threads
 from replicator import UsageError
-from replicator.training.inputs import is_batched
+from replicator.training.inputs import digest_of, is_batched
 
 _ATTEMPTS = 10  # At a crop that fits into the image, as torchvision makes them.
 _FLIP, _COLOR = 2 * _ATTEMPTS + 2, 2 * _ATTEMPTS + 3  # The crop uses the numbers before these.
@@ -139,6 +139,10 @@ class Augmented:
     It has the form of `load`'s. For indices [n], seeds are [n, 2].
     """
     return self._viewed(index, seed, self.augmentation, crops=self.augmentation.scale is not None)
+
+  def digest(self) -> str | None:
+    """That of the other source, if it has one; see `training.inputs`."""
+    return digest_of(self._source)
 
   def _viewed(self, index: tf.Tensor, seed: tf.Tensor, view: View, crops: bool
               ) -> dict[str, tf.Tensor]:

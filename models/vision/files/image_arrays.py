@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from models.vision.files.image_zip import content_offset
 from models.vision.images import labels as labels_lib
-from models.vision.images.image_source import drawn_by_numpy
+from models.vision.images.image_source import drawn_by_numpy, hashed
 from replicator import UsageError
 
 
@@ -54,6 +54,10 @@ class ImageArrays:
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": ...}`."""
     return drawn_by_numpy(self._draw, [index], self.image_shape)
+
+  def digest(self) -> str:
+    """What tells the images from others: their labels and their shape."""
+    return hashed(np.asarray(self._labels, np.int32), np.array(self._images.shape, np.int64))
 
   def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if _written(self._file) != self._written:  # To read what a file lacks would end the process.

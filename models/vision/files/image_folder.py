@@ -84,6 +84,12 @@ class ImageFiles(EncodedImages):
     """The paths of all."""
     return map(os.fsdecode, self._names)
 
+  def facts(self) -> Sequence[np.ndarray]:
+    """The paths within the folder, and the sizes of the files."""
+    files, folder = self._names.tolist(), os.fsencode(Path(self.path).expanduser() / "_")[:-1]
+    return (np.array([file.removeprefix(folder) for file in files]),
+            np.array([os.stat(file).st_size for file in files], np.int64))
+
 
 def list_folder(path: str, labels: str | None = None, needs_classes: bool = True) -> ImageFiles:
   """The image files of an `ImageFolder`, in order; raises a UsageError if there are none.

@@ -3,6 +3,7 @@
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -89,6 +90,10 @@ class ZippedImages(EncodedImages):
   def files(self) -> list[str]:
     """The archive."""
     return [self._file]
+
+  def facts(self) -> Sequence[np.ndarray]:
+    """The names within the archive, and the checksums of the files."""
+    return self._names, self._entries[:, 2]
 
 
 def content_offset(file: IO[bytes], header_offset: int) -> int:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import ImageSource, labels_of
 from models.vision.images.write import png
 from replicator import UsageError
 from replicator.errors import chain_of
 
 
-class EncodedExamples:
+class EncodedExamples(EncodedImages):
   """The examples of an `ImageSource` as `EncodedImages`: PNG files, made as they are read."""
 
   def __init__(self, source: ImageSource, path: str, files: Sequence[str] = ()) -> None:

@@ -10,7 +10,7 @@ from absl import logging
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.decode import Original, Shape, View, decode, opened
-from models.vision.images.image_source import InMemoryImages, drawn_by_numpy
+from models.vision.images.image_source import InMemoryImages, drawn_by_numpy, hashed
 from models.vision.images.thread_map import in_threads, map_in_threads
 from replicator import UsageError
 from replicator.errors import first_line
@@ -52,6 +52,10 @@ class EncodedImages(Protocol):
   def files(self) -> Iterable[str]:
     """The paths of the files that hold all images."""
     ...
+
+  def facts(self) -> Sequence[np.ndarray]:
+    """Arrays [n] that tell the images from others, wherever they lie, without reading them."""
+    return ()
 
 
 class DecodedImages:
@@ -115,6 +119,10 @@ class DecodedImages:
     return drawn_by_numpy(in_threads(
         lambda index: self._draw(index, lambda file: decode(file, self.image_shape))), [index],
         self.image_shape)
+
+  def digest(self) -> str:
+    """What tells the images from others: their labels, and the `facts` that are known of them."""
+    return hashed(np.asarray(self.encoded.labels, np.int32), *self.encoded.facts())
 
   def load_view(self, index: tf.Tensor, seed: tf.Tensor, view: View) -> dict[str, tf.Tensor]:
     """The examples at `index`, as a view shows the whole images; in the form of `load`'s.

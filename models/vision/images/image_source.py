@@ -1,12 +1,13 @@
 """Image data sets, and conversions between their bytes and network inputs."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from replicator.training.inputs import is_batched
+from replicator.training.inputs import elements, is_batched
 
 _BATCH = 256
 
@@ -78,6 +79,14 @@ def drawn_by_numpy(draw: Callable, arguments: Sequence[tf.Tensor], image_shape: 
           "label": tf.ensure_shape(label, shape)}
 
 
+def hashed(*arrays: np.ndarray) -> str:
+  """A `digest` of a source: that of arrays, their shapes and their types."""
+  digest = hashlib.sha256()
+  for array in arrays:
+    digest.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+  return digest.hexdigest()[:32]
+
+
 def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Images uint8 [n, h, w, c] and labels int32 [n] of the examples at `indices` [n]."""
   batches = list(_batches(source, np.asarray(indices, np.int64), source.load))
@@ -101,7 +110,8 @@ def _batches(source: ImageSource, indices: np.ndarray, load: Callable) -> Iterat
     examples = examples.batch(_BATCH)
   options = tf.data.Options()
   options.autotune.enabled = False  # As in `replicator.training.inputs`: it may stall the end.
-  return examples.with_options(options).as_numpy_iterator()
+  for batch in elements(examples.with_options(options)):
+    yield tf.nest.map_structure(lambda x: x.numpy(), batch)
 
 
 def to_unit_range(images: tf.Tensor, dtype: tf.DType | str = tf.float32) -> tf.Tensor:

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from models.vision.images.image_source import ImageSource
+from models.vision.images.image_source import ImageSource, hashed
 from replicator import UsageError
-from replicator.training.inputs import is_batched, variant
+from replicator.training.inputs import digest_of, is_batched, variant
 
 _SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same images.
 
@@ -33,6 +33,11 @@ class Subset:
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example as it is trained on, if the other source augments; see `Augmented`."""
     return variant(self._source, tf.gather(self._indices, index), seed)
+
+  def digest(self) -> str | None:
+    """What tells its examples from others, if the other source says; see `training.inputs`."""
+    of_all = digest_of(self._source)
+    return of_all and hashed(np.array(of_all), self._indices)
 
 
 def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:

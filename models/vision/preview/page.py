@@ -2,6 +2,7 @@
 
 import base64
 import collections
+import contextlib
 import io
 import pathlib
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from models.vision.images.decode import as_image, decode
 from models.vision.images.encoded_images import DecodedImages
 from models.vision.images.image_source import ImageSource
 from models.vision.preview.survey import Concern, Survey
-from replicator.training.inputs import InputContext, batches
+from replicator.training.inputs import InputContext, stream
 from replicator.workdir import pages
 from replicator.workdir.pages import Badge, Picture
 
@@ -79,9 +80,10 @@ def _classes(survey: Survey, image_shape: tuple[int, int, int]) -> list[dict[str
 
 def _batch(source: ImageSource) -> list[Picture]:
   """The first examples of a run, as its input pipeline makes them."""
-  batch = next(batches(source, InputContext(_BATCH)).as_numpy_iterator())
-  return [_embedded(image, source.class_names[label])
-          for image, label in zip(batch["image"], batch["label"], strict=True)]
+  with contextlib.closing(stream(source, InputContext(_BATCH))) as batches:
+    batch = next(batches)
+  return [_embedded(image, source.class_names[label]) for image, label in zip(
+      batch["image"].numpy(), batch["label"].numpy(), strict=True)]
 
 
 def _embedded(pixels: np.ndarray, caption: str) -> Picture:

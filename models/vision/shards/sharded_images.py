@@ -12,7 +12,7 @@ index, an image is read alone, without what comes before it and without parsing 
 import dataclasses
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +124,10 @@ class ShardedImages:
   def files(self) -> list[str]:
     """The paths of the shards."""
     return list(map(str, self._shards))
+
+  def facts(self) -> Sequence[np.ndarray]:
+    """The checksums of the images."""
+    return (self._entries["crc32"],)
 
   def _shard_of(self, index: int) -> Path:
     return self._shards[int(np.searchsorted(self._starts, index, "right")) - 1]

@@ -120,6 +120,24 @@ def test_examples_are_those_of_the_data_in_order(made, limit):
   assert limit or not [each.type for each in graph.get_operations() if each.op_def.is_stateful]
 
 
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_a_source_tells_its_examples_from_others(make, tmp_path, monkeypatch):
+  def digest(name):
+    (tmp_path / name).mkdir()
+    return make(tmp_path / name)[1](0).digest()
+
+  first = digest("one")
+  assert digest("copy") == first
+  with monkeypatch.context() as patch:  # Arrays are not read, and have no sizes.
+    patch.setitem(globals(), "IMAGES", np.concatenate([np.zeros_like(IMAGES[:1]), IMAGES[1:]]))
+    is_seen = make in (folder, labeled_folder, archive, deflated_archive, shards)
+    assert (digest("another image") != first) == is_seen
+  labels = np.array([0, 1, 1, 2, 2])
+  monkeypatch.setitem(globals(), "LABELS", labels)
+  monkeypatch.setitem(globals(), "FILES", [f"{NAMES[k]}/{i}.png" for i, k in enumerate(labels)])
+  assert digest("another label") != first
+
+
 def test_what_a_command_names_is_converted(made, tmp_path):
   assert convert.main([made[0], str(tmp_path / "out"), "--shards=2", "--resolution=8"]) == 0
   source = TFRecords(str(tmp_path / "out"))

@@ -12,7 +12,8 @@ from tensorboard.backend.event_processing import plugin_event_accumulator
 
 import replicator
 from replicator import Evaluation, random
-from replicator.errors import Preempted
+from replicator.checkpoints import checkpoint
+from replicator.errors import Preempted, UsageError
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.refusals import refusal
@@ -84,19 +85,37 @@ def test_a_run_continues_on_other_numbers_of_replicas(tmp_path):
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_run_is_not_resumed_with_another_number_of_examples(tmp_path):
-  def run(size, steps):
+def test_a_run_is_not_resumed_with_other_examples(tmp_path, capfd):
+  def run(size, steps, digest=None):
     points = Points()
     points.size = size
+    if digest:
+      points.digest = lambda: digest
     train(tmp_path, f"train.steps = {steps}", inputs=points,
           step=lambda: lambda batch: {"mean": tf.reduce_mean(batch["x"])})
 
+  remedy = ("put the data back as it was, write another --workdir, or go on with this data by "
+            "--allow_partial_restore")
   run(50, 5)
   assert refusal(run, 49, 10) == (
       "--workdir: the run was saved with 50 examples, and the data has 49, so its steps would get "
-      "others; put the data back as it was, or write another --workdir")
-  run(50, 10)
-  assert [row["step"] for row in rows(tmp_path)] == [5, 10]
+      f"others; {remedy}")
+  run(50, 10, "one")  # The checkpoint has no digest, as those of earlier versions.
+  run(50, 15, "one")
+  with pytest.raises(UsageError) as error:
+    run(50, 20, "other")
+  line = ("--workdir: the run was saved with other data: as many examples, but not the same names, "
+          "sizes and labels, or not in the same order, so its steps would get others")
+  assert str(error.value).splitlines()[0] == f"{line}; {remedy}"
+  capfd.readouterr()
+  checkpoint.allow_partial_restore(True)
+  try:
+    run(50, 20, "other")
+  finally:
+    checkpoint.allow_partial_restore(False)
+  assert f"warning: --allow_partial_restore: {line}\n" in capfd.readouterr().err
+  run(50, 25, "other")
+  assert [row["step"] for row in rows(tmp_path)] == [5, 10, 15, 20, 25]
 
 
 def test_pictures_after_the_last_checkpoint_are_removed(tmp_path):

@@ -60,13 +60,21 @@ def test_settings_that_cannot_work_are_refused(tmp_path):
   Guard(limits={"d": np.inf, "g": 1}, max_rollbacks=0, collapse=0)  # The lowest and the highest.
 
 
-def test_the_guard_warns_of_samples_that_hardly_vary():
+def test_the_guard_warns_of_samples_that_hardly_vary_any_more():
+  for above, is_fall in [(1.0, True), (0.05, True), (0.049, False), (np.nan, False)]:
+    guard = Guard()
+    warnings = [guard.at_log_point(
+        step, {"sample_variance": sample, "data_variance": 1.0}, MAY_COLLAPSE)
+                for step, sample in enumerate([0.01, above, np.nan, 0.01, 0.01])]
+    assert list(map(len, warnings)) == [0, 0, 0, is_fall, 0]
   for sample, data, collapse in [(0.01, 1.0, 0.05), (0.05, 1.0, 0.05), (0.06, 1.0, 0.05),
                                  (0.0, 1.0, 0.0), (0.0, 0.0, 0.05), (np.nan, 1.0, 0.05)]:
     means = {"sample_variance": sample, "data_variance": data}
-    assert Guard(collapse=collapse).at_log_point(50, means, MAY_COLLAPSE) == [
-        "warning: step 50: mode collapse? sample_variance is 0.01, and data_variance 1: less than "
-        "Guard.collapse = 0.05 of it"] * (sample == 0.01)
+    guard = Guard(collapse=collapse)
+    guard.at_log_point(40, {"sample_variance": 1.0, "data_variance": 1.0}, MAY_COLLAPSE)
+    assert guard.at_log_point(50, means, MAY_COLLAPSE) == [
+        "warning: step 50: mode collapse? sample_variance fell below Guard.collapse = 0.05 of "
+        "data_variance: 0.01 of 1"] * (sample == 0.01)
 
 
 def test_a_scalar_that_may_collapse_must_be_logged():
@@ -78,9 +86,9 @@ def test_a_scalar_that_may_collapse_must_be_logged():
 
 def test_a_collapse_is_logged_once_until_the_samples_recover(tmp_path, capsys):
   def step():
-    recovered = tf.cast(replicator.step_number() // 3 == 1, tf.float32)  # Steps 4 to 6.
-    return {"sample_variance": 1e-3 + recovered, "data_variance": 0.5}
+    varies = tf.cast(replicator.step_number() // 3 % 2, tf.float32)  # Steps 4 to 6, 10 to 12.
+    return {"sample_variance": 1e-3 + varies, "data_variance": 0.5}
   step.may_collapse = MAY_COLLAPSE
-  train(tmp_path, inputs=None, step=lambda: step)
+  train(tmp_path, "train.steps = 15", inputs=None, step=lambda: step)
   lines = [line for line in capsys.readouterr().out.splitlines() if "mode collapse" in line]
-  assert [line.split(":")[1] for line in lines] == [" step 1", " step 7"]
+  assert [line.split(":")[1] for line in lines] == [" step 7", " step 13"]

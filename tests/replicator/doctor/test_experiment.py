@@ -1,6 +1,5 @@
 """New processes of the doctor, and the first error that they print."""
 
-import subprocess
 import sys
 import types
 
@@ -8,22 +7,23 @@ import pytest
 
 from replicator.doctor import experiment
 from replicator.doctor.verdict import CheckResult, listed
-from tests.programs.refusals import refusal
+from replicator.errors import UsageError
+from replicator.processes import Child
 
 
-def recorded_by(monkeypatch, workers=1, status=0, out="", err=""):
-  """The recording of processes that end so, and the command that started them."""
+def recorded_by(monkeypatch, workers=1, program="pass"):
+  """The recording of processes that run a program, and the command that started them."""
   started = []
 
-  def run(command, **options):
+  def child(command, environment, **options):
     *words, record = command
     started.extend(words)
     for is_chief in (True, False):
       experiment.hand_over(record.removeprefix("--record="),
                            types.SimpleNamespace(is_chief=is_chief))
-    return subprocess.CompletedProcess(command, status, out, err)
+    return Child([sys.executable, "-c", program], environment, **options)
 
-  monkeypatch.setattr(experiment.subprocess, "run", run)
+  monkeypatch.setattr(experiment, "Child", child)
   return experiment.recorded_by(["--steps=3"], workers), started
 
 
@@ -33,16 +33,30 @@ DOCTOR = [sys.executable, "-m", "replicator.doctor", "--steps=3"]
 @pytest.mark.parametrize("workers, launcher", [
     (1, []), (2, [sys.executable, "-m", "replicator.launch", "--workers=2", "--"])])
 def test_several_processes_are_launched_and_the_chief_hands_over(workers, launcher, monkeypatch):
-  found, started = recorded_by(monkeypatch, workers, out="error: of a process that ended well")
+  found, started = recorded_by(monkeypatch, workers, "print('error: of one that ended well')")
   assert found.is_chief and started == [*launcher, *DOCTOR]
 
 
-@pytest.mark.parametrize("out, err, message", [
-    ("step 1\n[worker 0] error: of one\n[worker 1] error: of two\n", "error: last\n", "of one"),
-    ("step 1\nstep 2\n", "gone\n", "step 1"), ("", "error: of Python\n", "of Python"),
-    ("", "", "no output")])
-def test_a_process_that_fails_is_its_first_error(out, err, message, monkeypatch):
-  assert refusal(recorded_by, monkeypatch, 1, 1, out, err) == message
+@pytest.mark.parametrize("program, message", [
+    ("print('no error: here'); print('[worker 0] error: of one'); exit('error: of two')", "of one"),
+    ("exit('error: of Python')", "of Python"),
+    ("print('an error: of a log'); print('step 2'); exit(3)",
+     "the process ended with status 3; its last line is 'step 2'"),
+    ("import os; os.abort()", "the process was ended by signal 6, and printed nothing")])
+def test_a_process_that_fails_is_its_first_error_or_its_end(program, message, monkeypatch):
+  with pytest.raises(UsageError) as failed:
+    recorded_by(monkeypatch, program=program)
+  assert str(failed.value) == message
+
+
+def test_a_process_that_does_not_end_is_ended(monkeypatch):
+  monkeypatch.setattr(experiment, "LIMIT", 0.6)
+  with pytest.raises(UsageError) as failed:
+    recorded_by(monkeypatch, program="import time; print('step 1'); time.sleep(100)")
+  assert str(failed.value) == (
+      "python -m replicator.doctor --steps=3 did not end within 0.01 minutes; its last line is "
+      "'step 1'; if it only needs more time, write fewer --steps or a smaller "
+      "train.global_batch_size")
 
 
 def test_the_first_three_of_many_are_listed():

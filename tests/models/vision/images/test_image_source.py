@@ -69,11 +69,11 @@ def test_read_keeps_the_order_of_the_indices():
 
 
 def test_read_waits_for_no_thread_that_tunes_its_pipeline(monkeypatch):
-  tuned, iterate = [], tf.data.Dataset.as_numpy_iterator
+  tuned, iterate = [], tf.data.Dataset.__iter__
 
   def record(dataset):
     tuned.append(dataset.options().autotune.enabled)
     return iterate(dataset)
-  monkeypatch.setattr(tf.data.Dataset, "as_numpy_iterator", record)
+  monkeypatch.setattr(tf.data.Dataset, "__iter__", record)
   read(small_source()[0], np.arange(3))
   assert tuned == [False]

@@ -27,6 +27,15 @@ def test_every_image_is_in_one_part_and_the_parts_are_always_the_same():
   assert read(again, np.arange(6))[0][:, 0, 0, 0].tolist() == numbers[1]
 
 
+def test_a_part_tells_its_examples_from_others():
+  digested = InMemoryImages(IMAGES, np.zeros(20), ("one",))
+  digested.digest = lambda: "of all"
+  part, rest = hold_out(digested, 0.3)
+  parts = [part.digest(), rest.digest(), hold_out(digested, 0.4)[0].digest()]
+  assert len({*parts, "of all"}) == 4 and hold_out(digested, 0.3)[0].digest() == parts[0]
+  assert hold_out(SOURCE, 0.3)[0].digest() is None  # Arrays of a program are not known by a name.
+
+
 @pytest.mark.parametrize("share", [0.0, 0.01, 1.0, -0.2, 1.5])
 def test_a_share_that_leaves_a_part_empty_is_refused(share):
   with pytest.raises(UsageError, match=f"held_out = {share}: holds out .* write a share such as"):
