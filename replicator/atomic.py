@@ -46,8 +46,8 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
     manifest = {"facts": facts, "files": files}
     sealed = {**manifest, "sha256": _digest(manifest)}
     (temporary / MANIFEST).write_text(json.dumps(sealed, indent=1) + "\n")
-    _to_disk(temporary / MANIFEST)
-    _to_disk(temporary)
+    to_disk(temporary / MANIFEST)
+    to_disk(temporary)
     if folder.exists():
       folder.rename(replaced)
     temporary.rename(folder)
@@ -56,7 +56,7 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
     with contextlib.suppress(OSError):
       _put_back(replaced)
     raise
-  _to_disk(folder.parent)
+  to_disk(folder.parent)
   _discard(replaced)
 
 
@@ -193,7 +193,7 @@ def _digest(manifest: dict) -> str:
 
 
 def _seal(path: pathlib.Path) -> dict:
-  _to_disk(path)
+  to_disk(path)
   return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
 
 
@@ -205,7 +205,8 @@ def _sha256(path: pathlib.Path) -> str:
   return digest.hexdigest()
 
 
-def _to_disk(path: pathlib.Path) -> None:
+def to_disk(path: pathlib.Path) -> None:
+  """Forces a file, or the names in a folder, to the disk; raises an OSError if that fails."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)

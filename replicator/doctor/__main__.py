@@ -81,7 +81,7 @@ def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, word
         f"{precision}, against 1 replica\n(the largest relative difference of a loss, a gradient "
         f"or a variable; up to {check.tolerance:g} is rounding)", flush=True)
   return _conclude(check.results(words), "trains the same however it is divided",
-                   "does not train the same however it is divided")
+                   "does not train and log the same however it is divided")
 
 
 def _check_resume(main: Callable[[str], None], flags: argparse.Namespace, words: list[str]) -> int:

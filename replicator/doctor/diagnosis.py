@@ -8,6 +8,7 @@ import numpy as np
 
 from replicator.doctor.replica_recording import GRADIENT, LOSS, VARIABLE, Key, ReplicaRecording
 from replicator.doctor.verdict import listed
+from replicator.tracing import python_draws
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 """The largest relative difference that counts as rounding. In float32 the first 5 steps of a GAN
@@ -43,6 +44,17 @@ def compare(reference: Quantities, other: Quantities, tolerance: float
                    for key in {**reference, **other}]
   first = next((d for d in differences if d.relative > tolerance), None)
   return max(differences, key=lambda d: d.relative), first
+
+
+def agreeing(reference: Quantities, other: Quantities, tolerance: float) -> list[str]:
+  """The kinds of quantities that agree, in the plural."""
+  found = []
+  for kind in (LOSS, GRADIENT, VARIABLE):
+    one, two = ({key: value for key, value in quantities.items() if key[1] == kind}
+                for quantities in (reference, other))
+    if (one or two) and compare(one, two, tolerance)[1] is None:
+      found.append("losses" if kind == LOSS else f"{kind}s")
+  return found
 
 
 def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
@@ -159,6 +171,7 @@ class Case:
     causes += [f"{draw} on batches that are joined at {place}: on each {self._part} their rows are "
                "in another order; draw, or call the network, once for each batch"
                for draw, place in evidence.draws_for_joined_batches()]
+    causes += map(python_draws.remark, evidence.constant_draws)
     if evidence.draws:
       causes.append(f"{listed(evidence.draws)}: what an example draws depends on how the "
                     "batch is divided; draw with replicator.random or replicator.Dropout")

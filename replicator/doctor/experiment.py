@@ -25,7 +25,7 @@ from replicator.processes import Child
 LIMIT = 3600.0
 """Seconds that a new process of an experiment may take: a deadlock must not hold the doctor."""
 
-_ERROR = re.compile(r"(?:\[\w+ \d+\] )?error: (.*)")  # Of a process, or of one of a cluster.
+_ERROR = re.compile(r"(?:\[\w+ \d+\] )?error: (.*)")  # Also that of a worker.
 
 
 def load(experiment: str) -> Callable[[str], None]:

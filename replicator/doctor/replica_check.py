@@ -97,7 +97,10 @@ class ReplicaCheck:
     cause = case.cause() if first.key[0] == 0 or self._is_deterministic else (
         "the step is not deterministic: two runs on one replica differ as well; draw random "
         "numbers with replicator.random, and weights with Keras initializers")
-    return CheckResult(name, DIFFERS, detail, (f"first: {case.place()}", f"likely cause: {cause}"))
+    agreeing = diagnosis.agreeing(reference.quantities, other, self.tolerance)
+    return CheckResult(name, DIFFERS, detail, (
+        f"first: {case.place()}", f"likely cause: {cause}",
+        *([f"nevertheless agree: all {' and all '.join(agreeing)}"] if agreeing else [])))
 
   def _failure(self, name: str, error: Exception) -> CheckResult:
     if "does not divide" in str(error):

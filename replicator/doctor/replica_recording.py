@@ -22,6 +22,7 @@ from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
 from replicator.step.variables import variables_of
+from replicator.tracing import python_draws
 from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training, run_until_prepared
 from replicator.training.scalars import checked_scalars
@@ -104,7 +105,8 @@ class _ReplicaRecorder(Observer):
     gradients: list[tuple[str, str, tf.Tensor]] = []  # (kind, name, value)
     context.current().on_update = functools.partial(self._record_update, gradients, Counter())
     context.current().on_draw = self._evidence.look_at_draw
-    losses = checked_scalars(step(*batch))
+    with python_draws.noted_in(self._evidence.constant_draws, step):
+      losses = checked_scalars(step(*batch))
     self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
     found = [*((LOSS, name, loss) for name, loss in losses.items()), *gradients]
     return collectives.all_mean({(place, kind, name): tf.cast(value, tf.float64)

@@ -33,9 +33,18 @@ def python_calls(graph: Any) -> list[str]:
 
 def assigned_at(graph: Any, variable: Any) -> str:
   """The `place` where a graph writes a variable, or nothing if that cannot be had."""
+  return next(_writes_of(graph, variable), "")
+
+
+def assigns(graph: Any, variable: Any) -> bool:
+  """Whether a graph writes a variable."""
+  return any(True for _ in _writes_of(graph, variable))
+
+
+def _writes_of(graph: Any, variable: Any) -> Iterator[str]:
   handles = {id(copy.handle) for copy in copies_of(variable)}
-  return next(_writes(graph, {inside.name for outside, inside in graph.captures
-                              if id(outside) in handles}), "")
+  return _writes(graph, {inside.name for outside, inside in graph.captures
+                         if id(outside) in handles})
 
 
 def _writes(graph: Any, names: set[str]) -> Iterator[str]:

@@ -78,6 +78,10 @@ class Chief:
     if scalars:
       self._record.metrics(step, seconds, scalars)
 
+  def sync(self) -> None:
+    """Forces what was logged to the disk."""
+    self._record.sync()
+
   def settle(self, step: int | None) -> None:
     """Lets the trackers have what was logged up to a step, which a checkpoint covers."""
     self._trackers.settle(step)

@@ -186,7 +186,7 @@ def is_batched(source: ExampleSource) -> bool:
 
 
 def digest_of(inputs: Any) -> str | None:
-  """What tells the examples of some inputs from others; None if they do not say."""
+  """The digest of the examples of some inputs; None if they have none."""
   return inputs.digest() if hasattr(inputs, "digest") else None
 
 

@@ -20,7 +20,7 @@ import itertools
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -94,6 +94,7 @@ class Loop:
     # The seconds since the last log point: those that steps waited for their batch, and all.
     self._waited = self._elapsed = 0.0
     self._stream = stream(None, training.input_context)
+    self._batches: Iterator = self._stream
 
   def run(self, ready: Callable[[], None]) -> None:
     """Trains up to the last step; calls `ready` when signals may come.
@@ -139,13 +140,18 @@ class Loop:
     for line in self._training.notes:
       self._chief.note(line)
     if state.step:
-      self._chief.note(f"resumed at step {state.step}")
+      self._chief.note(f"resumed at step {state.step}" + (
+          f": nothing is left to train, since train.steps = {self._schedule.steps} is not above it"
+          if state.step >= self._schedule.steps else ""))
     if replicator.servers:
       self._chief.note(replicator.servers.describe())
     self._begin_here()
     if state.step == 0:
       if self._is_traced_early():
-        self._trace()
+        self._doing("preparing the first batch")
+        first = next(self._batches)
+        self._batches = itertools.chain([first], self._batches)
+        self._trace(first)
       self._doing("evaluating")
       self._at_boundary()
       # Several workers agree in the first call.
@@ -170,27 +176,29 @@ class Loop:
     self._stream.close()
     self._stream = stream(training.inputs, training.input_context,
                           self._state.step + self._recovery.skipped, steps_per_call)
-    self._batches: Iterator = self._stream
+    self._batches = self._stream
 
   def _is_traced_early(self) -> bool:
     """Whether an evaluation comes before the step is traced, and the trace can come before it."""
     training = self._training
-    return bool(training.evaluate and self._schedule.eval_every) and not (
-        training.before_call or training.replicator.is_async or tf.config.functions_run_eagerly())
+    return bool(training.evaluate and self._schedule.eval_every and not training.before_call
+                and self._can_trace)
 
-  def _trace(self) -> None:
-    """Refuses what cannot train, before an evaluation takes minutes."""
-    self._doing("preparing the first batch")
-    first = next(self._batches)
-    self._batches = itertools.chain([first], self._batches)
+  def _trace(self, batch: Any) -> None:
+    """Refuses what cannot train, and warns, before an evaluation or a first call takes minutes."""
     self._doing("compiling the step")
-    names = self._function.trace(first)
+    names = self._function.trace(batch)
     for warning in self._function.warnings():
       self._chief.note(warning)
     self._checkpoints.check_complete(self._function.variables())
     self._checkpoints.retention.check_logged(names, evaluated=False)
     self._guard.check_limits(names)
     operative.check_scopes()
+
+  @property
+  def _can_trace(self) -> bool:
+    """Whether the step can be traced before it is called."""
+    return not (self._training.replicator.is_async or tf.config.functions_run_eagerly())
 
   def _train(self, stop: StopSignal, started: float) -> None:
     state, training, function = self._state, self._training, self._function
@@ -203,6 +211,8 @@ class Loop:
       observer.current().batch(state.step, batch)
       if training.before_call:
         training.before_call(training.step, state.step)
+      if not self._was_called and self._can_trace:
+        self._trace(batch)
       self._doing("compiling the step")
       running.append((state.step, batch, function(state.step, batch, stop.received)))
       state.step += self._schedule.steps_per_call
@@ -259,6 +269,7 @@ class Loop:
       chief.report()
 
   def _save(self, scalars: dict[str, float]) -> None:
+    self._chief.sync()  # A crash of the machine must not leave a checkpoint ahead of the log.
     self._state.save(scalars)
     observer.current().saved(self._state.step, self._checkpoints)
 

@@ -46,7 +46,7 @@ class Training:
     return self.inputs.size if isinstance(self.inputs, ExampleSource) else None
 
   def digest(self) -> str | None:
-    """What tells its examples from others, if they say; see `inputs.digest_of`."""
+    """The digest of its examples; see `inputs.digest_of`."""
     return digest_of(self.inputs)
 
   def parameters(self) -> dict[str, int]:

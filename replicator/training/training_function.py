@@ -11,8 +11,10 @@ import tree
 
 from replicator.collectives import collectives
 from replicator.divergence.diagnostics import Signals
+from replicator.optimizers.optimizer import Optimizer
+from replicator.step.variables import held_by
 from replicator.strategies.replicator import Nest, Replicator, Step
-from replicator.tracing import convolutions, graphs
+from replicator.tracing import convolutions, graphs, python_draws
 from replicator.tracing.trainable import ByTrainable
 from replicator.training import observer
 from replicator.training.scalars import checked_scalars
@@ -23,7 +25,9 @@ class _Compiled:
   """The steps, compiled for what is `trainable` in the step."""
 
   function: Any  # A tf.function.
-  names: list[str]  # The step's scalars; known when the function is traced.
+  names: list[str]  # The step's scalars; known when the function is traced, as the next.
+  draws: list[str]  # The generators of Python and NumPy that the step draws from.
+  optimizers: dict[str, Optimizer]  # Those of the step, by path.
   arguments: tuple  # What it was first called with.
   jit_compile: bool
 
@@ -41,6 +45,11 @@ class _Compiled:
     lines = [f"warning: {call}: what its Python code keeps is in no checkpoint; compute with "
              "TensorFlow, and keep it in a tf.Variable that is an attribute of the step"
              for call in graphs.python_calls(self.graph)]
+    lines += [f"warning: {python_draws.remark(name)}" for name in self.draws]
+    lines += [f"warning: the step does not apply its optimizer '{path}', so the "
+              f"{len(optimizer.variables_updated)} variables that it owns do not train; call its "
+              "minimize or apply, or leave it out" for path, optimizer in self.optimizers.items()
+              if not graphs.assigns(self.graph, optimizer.keras_optimizer.iterations.value)]
     if not self.jit_compile:
       lines += [f"warning: {name}: on CPUs its gradient may be wrong or end the process, a fault "
                 "of oneDNN's with a stride and fewer than 16 input channels; pass it every second "
@@ -62,6 +71,7 @@ class TrainingFunction:
     self._step_fn = step_fn
     self._steps_per_call = steps_per_call
     self._signals = Signals(step_fn) if signals else None
+    self._optimizers = dict(held_by(step_fn, (Optimizer,)))
     self._compiled = ByTrainable(step_fn, self._compile)
     self._warned: set[str] = set()
 
@@ -111,12 +121,14 @@ class TrainingFunction:
   def _compile(self, arguments: tuple) -> _Compiled:
     """Compiles the steps for arguments like these, and for what is `trainable` now."""
     names: list[str] = []
+    draws: list[str] = []
     # TensorFlow does not find the lines of a lambda for its errors.
     def steps(*arguments) -> tf.Tensor:
-      return self._steps(names, *arguments)
+      with python_draws.noted_in(draws, self._step_fn):
+        return self._steps(names, *arguments)
 
-    compiled = _Compiled(
-        self._replicator.compile(steps), names, arguments, self._replicator.jit_compile)
+    compiled = _Compiled(self._replicator.compile(steps), names, draws, self._optimizers, arguments,
+                         self._replicator.jit_compile)
     if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
       compiled.trace()
       self._replicator.check_workers_agree()

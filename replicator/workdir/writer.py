@@ -1,5 +1,6 @@
 """Writes the workdir of a run: metrics, pictures, configuration, provenance and the report."""
 
+import contextlib
 import datetime
 import io
 import json
@@ -53,6 +54,11 @@ class WorkdirWriter:
       for name, value in values.items():  # TensorBoard groups by what stands before the slash.
         tf.summary.scalar(name if "/" in name else f"train/{name}", value)
     self._events.flush()
+
+  def sync(self) -> None:
+    """Forces `metrics.jsonl` to the disk; raises an OSError if that fails."""
+    with contextlib.suppress(FileNotFoundError):  # Nothing may be logged yet.
+      atomic.to_disk(self._metrics)
 
   def picture(self, step: int, pixels: np.ndarray) -> None:
     """Writes `samples/step-NNNNNNNN.png` from uint8 `[h, w, 3]`, and the same to TensorBoard."""
@@ -116,10 +122,15 @@ class WorkdirWriter:
     atomic.write_whole(self._metrics, "".join(line + "\n" for line in kept))
 
   def _all_facts(self, facts: dict, first_step: int) -> dict:
-    """The facts as they are now; those that a resumed run changes stay under "resumed"."""
+    """The facts as they are now; those that a resumed run changes stay under "resumed".
+
+    A run that has no step left keeps its facts, as it keeps its `config.gin`.
+    """
     earlier = reader.read_facts(self.workdir)
     earlier.pop("ended", None)
     resumed = earlier.pop("resumed", [])
+    if earlier and first_step >= facts.get("steps", math.inf):  # Nothing will change.
+      return {**earlier, "resumed": resumed}
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     now = {**provenance.of_this_process(), **facts}
     diff = provenance.code_of_program(now["program_file"]).diff

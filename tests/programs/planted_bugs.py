@@ -76,6 +76,8 @@ class Regression(tf.Module):
     x = batch["x"] + 0.1 * random.normal("noise", batch["x"].shape)
     if self.bug == "global_generator":
       x += 0.1 * keras.random.normal(x.shape)
+    if self.bug == "numpy":
+      x += 0.1 * np.random.normal()
     if self.bug == "unseeded":
       x += 0.1 * np.random.default_rng().standard_normal()
     with tf.GradientTape() as tape:

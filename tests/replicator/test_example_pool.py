@@ -109,6 +109,25 @@ def test_micro_batches_exchange_what_the_full_batch_does(replicas, parts):
     model.check(pool)
 
 
+@pytest.mark.parametrize("replicas, parts", [(1, 1), (1, 4), (2, 2)])
+def test_more_examples_than_a_batch_has_are_exchanged(replicas, parts):
+  replicator = Replicator("mirrored", logical_cpus=replicas)
+  pool, model = pool_in(replicator), Model()
+  both = lambda x: tf.concat([x, 2 * x], 0)
+  exchange = lambda x: tf.reduce_mean(pool.exchange(both(x)))
+  step = lambda: (random.uniform("pool", [2 * BATCH], 0, SIZE, "int64"),
+                  random.bernoulli("pool", [2 * BATCH], 0.5))
+  one = Replicator("default")
+  for batch in EXAMPLES:
+    drawn = [x.numpy() for x in one.run(step)[0]]
+    # Each replica passes in its own examples, and then their doubles.
+    given = np.concatenate([both(own) for own in np.split(batch, replicas)])
+    mean = model.exchange(given, *drawn, dict(model.held)).mean()
+    found = replicator.run(lambda x: all_mean(microbatch(exchange, x, n=parts)), batch)
+    np.testing.assert_allclose(found, mean, rtol=1e-12)
+    model.check(pool)
+
+
 def test_the_probability_and_the_precision_of_an_exchange():
   replicator = Replicator("mirrored", logical_cpus=2)
   with replicator.scope():

@@ -8,7 +8,7 @@ Moments = list[tf.Tensor]
 """Means `[2, h, w, c]` and mean squares `[2]` of images and of samples."""
 
 COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
-"""A step's `may_collapse`: the guard warns when samples come to vary far less than images."""
+"""A step's `may_collapse`: the guard warns when samples begin to vary far less than images."""
 
 
 def moments(images: tf.Tensor, samples: tf.Tensor) -> Moments:

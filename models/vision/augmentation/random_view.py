@@ -141,7 +141,7 @@ class Augmented:
     return self._viewed(index, seed, self.augmentation, crops=self.augmentation.scale is not None)
 
   def digest(self) -> str | None:
-    """That of the other source, if it has one; see `training.inputs`."""
+    """The digest of the other source, if it has one; see `training.inputs`."""
     return digest_of(self._source)
 
   def _viewed(self, index: tf.Tensor, seed: tf.Tensor, view: View, crops: bool

@@ -121,7 +121,7 @@ class DecodedImages:
         self.image_shape)
 
   def digest(self) -> str:
-    """What tells the images from others: their labels, and the `facts` that are known of them."""
+    """A digest of the labels, and of the `facts` that are known of the images."""
     return hashed(np.asarray(self.encoded.labels, np.int32), *self.encoded.facts())
 
   def load_view(self, index: tf.Tensor, seed: tf.Tensor, view: View) -> dict[str, tf.Tensor]:

@@ -35,7 +35,7 @@ class Subset:
     return variant(self._source, tf.gather(self._indices, index), seed)
 
   def digest(self) -> str | None:
-    """What tells its examples from others, if the other source says; see `training.inputs`."""
+    """A digest of its examples, if the other source has one; see `training.inputs`."""
     of_all = digest_of(self._source)
     return of_all and hashed(np.array(of_all), self._indices)
 

@@ -6,8 +6,13 @@ import pytest
 import tensorflow as tf
 
 import replicator
+from replicator import UsageError
+from replicator.checkpoints import matching
+from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.checkpoints.snapshot import Snapshot
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import TwoNetworks, network
+from tests.replicator.checkpoints import runs
 from tests.replicator.checkpoints.weights import begin, equal, held, save, saved
 
 pytestmark = pytest.mark.usefixtures("restored", "without_curves")
@@ -53,6 +58,34 @@ def test_the_attributes_count_and_not_the_order_and_averages_begin_at_the_weight
       **{f"generator/{path}": "is not in the other run" for path in (
           "blocks/2/kernel", "blocks/2/bias", "extra/kernel", "extra/bias")},
       "encoder": "is not in the other run", "critic": "is only in the other run"}
+
+
+class Small(tf.Module):
+  """A network of one layer."""
+
+  def __init__(self):
+    super().__init__()
+    self.net = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+
+
+def test_a_variable_with_a_value_for_each_replica_is_matched_by_one_value():
+  values = {"net/000": np.zeros([2, 3], np.float32), "net/001": np.zeros([2, 3], np.float32)}
+  names = {"net/000": "net/scale", "net/001": "net/bias"}
+  found = matching.match(["net"], {path: tf.Variable(tf.zeros([3])) for path in names}, names,
+                         Snapshot(values, ["net/000"]), names)
+  assert found.taken == {"net/000": "net/000"}
+  assert found.left == {"net/bias": "was float32 [2, 3] and is float32 [3]"}
+
+
+def test_a_checkpoint_without_names_is_refused_by_name(tmp_path, monkeypatch):
+  more = Small()
+  more.extra = tf.Variable(1.0)
+  monkeypatch.setattr("replicator.checkpoints.checkpoint.names_of", lambda step: {})
+  runs.save(tmp_path / "checkpoints", more, 1)
+  with pytest.raises(UsageError, match="1 variables do not fit this step: 'extra' is only in the"):
+    Checkpoints(tmp_path / "checkpoints", Small()).restore()
+  with pytest.raises(UsageError, match=r"nothing of it fits .*: net is not in the other run"):
+    begin(tmp_path, Small())
 
 
 def test_many_lines_are_shortened_in_the_console_alone(tmp_path):

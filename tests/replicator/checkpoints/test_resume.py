@@ -118,6 +118,51 @@ def test_a_run_is_not_resumed_with_other_examples(tmp_path, capfd):
   assert [row["step"] for row in rows(tmp_path)] == [5, 10, 15, 20, 25]
 
 
+def test_a_run_that_has_no_step_left_says_so(tmp_path, capsys):
+  train(tmp_path, "train.steps = 10", *MIRRORED_2, step=Counter)
+  facts = json.loads((tmp_path / "run.json").read_text())
+  capsys.readouterr()
+  train(tmp_path, "train.steps = 5", step=Counter)
+  assert ("resumed at step 10: nothing is left to train, since train.steps = 5 is not above it\n"
+          in capsys.readouterr().out)
+  assert json.loads((tmp_path / "run.json").read_text()) == facts  # As config.gin.
+
+
+def test_a_checkpoint_is_never_ahead_of_the_log_on_the_disk(tmp_path, monkeypatch):
+  forced, sync = [], os.fsync
+
+  def fsync(descriptor):
+    forced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+    sync(descriptor)
+
+  monkeypatch.setattr(os, "fsync", fsync)
+  train(tmp_path, "train.steps = 10", "train.log_every = 1", step=Counter)
+  order = [name for name in forced if name == "metrics.jsonl" or name.endswith("step-00000005")
+           or name.endswith("step-00000010")]
+  assert [name.split("-")[-1] for name in order if name == "metrics.jsonl" or "tmp" in name] == [
+      "metrics.jsonl", "00000005", "metrics.jsonl", "00000010"]
+
+
+def test_a_resumed_run_with_a_pool_is_bitwise_the_unbroken_one(tmp_path):
+  class Pooled(tf.Module):
+    def __init__(self):
+      super().__init__()
+      self.pool = replicator.ExamplePool(5, [2])
+
+    def __call__(self):
+      examples = random.normal("examples", [replicator.batch_size(), 2])
+      return {"mean": tf.reduce_mean(self.pool.exchange(examples) * [1.0, 3.0])}
+
+  def run(folder, steps):
+    return train(tmp_path / folder, f"train.steps = {steps}", "train.log_every = 1", *MIRRORED_2,
+                 step=Pooled)
+
+  expected = values(run("whole", 6))
+  run("parts", 3)
+  assert_equal(run("parts", 6), expected)
+  assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+
+
 def test_pictures_after_the_last_checkpoint_are_removed(tmp_path):
   def draw(counter):
     if (step := counter.count.numpy()) == 8 and not (tmp_path / "again").exists():
@@ -148,6 +193,7 @@ def test_a_finished_run_stays_as_it_is(tmp_path, capsys):
   again = train(tmp_path, "train.steps = 5", step=Counter, evaluate=pytest.fail)
   assert {name: (tmp_path / name).read_text() for name in before} == before
   assert capsys.readouterr().out.splitlines() == [
-      "resumed at step 5", f"done: {tmp_path / 'report.html'}"]
+      "resumed at step 5: nothing is left to train, since train.steps = 5 is not above it",
+      f"done: {tmp_path / 'report.html'}"]
   assert_equal(again, values(step))
   assert json.loads((tmp_path / "run.json").read_text())["evaluation"] == "mean of 8 samples"

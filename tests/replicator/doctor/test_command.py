@@ -84,7 +84,7 @@ def test_the_status_says_whether_a_step_trains_the_same(examine_planted, monkeyp
   status, printed = examine_planted(f"--gin_param={planted('sum')}")
   assert status == 1
   assert "likely cause: a loss summed instead of averaged" in printed
-  assert printed.endswith("This step does not train the same however it is divided.\n")
+  assert printed.endswith("This step does not train and log the same however it is divided.\n")
 
 
 def test_the_status_is_1_where_nothing_could_be_compared(examine_planted):

@@ -58,6 +58,15 @@ def test_each_row_has_its_own_replicas():
   assert "exactly 1/4" in rows({(4, 1): 0.25})[1].notes[1]
 
 
+def test_what_agrees_is_named_where_only_a_logged_scalar_differs():
+  trained = quantities("gradient", u__w=1.0) | quantities("variable", w=[1.0, 2.0])
+  one, other = (trained | quantities("loss", loss=1.0, deviation=value) for value in (0.5, 0.7))
+  assert rows({(1, 1): one, (2, 1): other})[0].notes[2:] == (
+      "nevertheless agree: all gradients and all variables",)
+  other |= quantities("variable", w=[1.0, 3.0]) | quantities("gradient", u__w=1.1)
+  assert rows({(1, 1): one, (2, 1): other})[0].notes[2:] == ()
+
+
 def test_weights_that_differ_are_no_proof_that_the_step_draws():
   weights = lambda: (quantities("variable", 0, w=value) for value in itertools.count())
   cause = rows({(1, 1): weights(), (2, 1): quantities("variable", 0, w=9.0)})[0].notes[1]

@@ -49,6 +49,11 @@ def test_others_are_not(monkeypatch):
   assert found([1, 1, 4, 8], 2) == []
 
 
+def computed() -> np.float32:
+  print("step 0")  # As an evaluation before it begins.
+  return np.float32(1)
+
+
 class Strided(tf.Module):
   """A step with Python code, and an unsafe convolution, whose gradient it does not compute."""
 
@@ -57,10 +62,11 @@ class Strided(tf.Module):
     self.kernel = tf.Variable(np.ones([1, 1, 1, 2], np.float32))
 
   def __call__(self) -> dict[str, tf.Tensor]:
+    print("traced")
     with tf.GradientTape(persistent=True) as tape:
       y = tf.nn.conv2d(tf.ones([1, 4, 4, 1]), self.kernel, 2, "VALID")  # Strided.
       loss = tf.reduce_mean(y)
-      loss *= tf.reshape(tf.numpy_function(lambda: np.float32(1), [], tf.float32), [])  # Python.
+      loss *= tf.reshape(tf.numpy_function(computed, [], tf.float32), [])  # Python.
       unsafe = tf.cond(loss > 2, lambda: tape.gradient(loss, self.kernel),
                        lambda: tf.zeros_like(self.kernel))
     self.kernel.assign_sub(unsafe)
@@ -68,9 +74,10 @@ class Strided(tf.Module):
 
 
 @pytest.mark.usefixtures("restored", "without_curves")
-def test_a_training_warns_once_and_before_an_evaluation(capsys, tmp_path):
-  config.parse([], ["train.steps = 4", "train.log_every = 2", "train.eval_every = 2",
-                    "train.checkpoint_every = 0"])
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_a_training_warns_once_and_before_an_evaluation_or_a_step(evaluates, capsys, tmp_path):
+  config.parse([], ["train.steps = 4", "train.log_every = 2", "train.checkpoint_every = 0",
+                    f"train.eval_every = {2 if evaluates else 0}"])
   evaluate = lambda step: replicator.Evaluation({"one": 1.0})
   replicator.train(Strided, evaluate=evaluate, workdir=str(tmp_path))
   lines = capsys.readouterr().out.splitlines()
@@ -83,4 +90,5 @@ def test_a_training_warns_once_and_before_an_evaluation(capsys, tmp_path):
       "gradient may be wrong or end the process, a fault of oneDNN's with a stride and fewer than "
       "16 input channels; pass it every second pixel, x[:, ::2, ::2] for strides=2, and use "
       "strides=1"]
+  assert lines.count("traced") == 1
   assert warned[-1] < min(i for i, line in enumerate(lines) if line.startswith("step 0"))

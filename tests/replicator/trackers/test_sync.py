@@ -45,6 +45,7 @@ def test_the_end_sends_all_that_belongs_to_the_run(status, last, workdir):
   followers.end(status)
   (lines,) = memory.records.values()
   assert lines == {step: line for step, line in workdir.lines.items() if step <= last}
+  assert sorted(memory.pictures) == list(range(0, last + 1, 10))
   assert list(memory.status.values()) == [status]
 
 

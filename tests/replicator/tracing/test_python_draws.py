@@ -1,0 +1,62 @@
+"""Draws of Python and NumPy in a step, and optimizers that it leaves out, are named."""
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from replicator.tracing import python_draws
+from tests.replicator.training.runs import train
+
+pytestmark = pytest.mark.usefixtures("restored", "without_curves")
+
+
+class Drawing(tf.Module):
+  """A step that draws outside of TensorFlow, and applies one of its two optimizers."""
+
+  def __init__(self):
+    super().__init__()
+    self.rng, self.unused = np.random.default_rng(0), np.random.default_rng(1)
+    self.networks = [keras.Sequential([keras.Input([1]), keras.layers.Dense(1),
+                                       keras.layers.Dropout(0.5)]) for _ in range(2)]
+    self.optimizers = [replicator.wrap_optimizer(keras.optimizers.SGD(0.1), net.trainable_variables)
+                       for net in self.networks]
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    x = tf.fill([2, 1], float(self.rng.normal()))
+    if self.draws:
+      x += np.random.normal() + random.random()
+    loss = lambda: tf.reduce_mean(self.networks[0](x) ** 2)
+    return {"loss": self.apply(lambda: self.optimizers[0].minimize(loss))}
+
+  draws = True
+  apply = staticmethod(lambda update: update())
+
+
+class Branching(Drawing):
+  """A step that makes its update in some steps only."""
+
+  draws = False
+  apply = staticmethod(lambda update: tf.cond(replicator.step_number() > 1, update, lambda: 0.0))
+
+
+@pytest.mark.parametrize("step, bindings, draws", [
+    (Drawing, ["train.steps_per_call = 2"], ["np.random", "Python's random"]), (Branching, [], [])])
+def test_a_training_names_what_is_constant_or_left_out(step, bindings, draws, tmp_path, capsys):
+  train(tmp_path, "train.steps = 2", "train.log_every = 2", *bindings, step=step)
+  assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == [
+      *(f"warning: {name} was called while the step was traced: its numbers are constants; draw "
+        "with replicator.random" for name in [*draws, "the generator 'rng'"]),
+      "warning: the step does not apply its optimizer 'optimizers/1', so the 2 variables that it "
+      "owns do not train; call its minimize or apply, or leave it out"]
+
+
+def test_what_a_step_does_not_draw_from_is_not_named():
+  found: list[str] = []
+  with python_draws.noted_in(found, Drawing()):
+    keras.random.normal([2], seed=1)
+    np.random.default_rng(3).normal()
+  assert found == []
