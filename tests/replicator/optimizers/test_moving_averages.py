@@ -46,10 +46,10 @@ def test_the_average_of_a_frozen_variable_stays(float64, one_or_two):
 
 def test_an_average_that_moves_seldom_is_a_copy_until_its_start(float64, one_or_two):
   for start in (2, 3):
-    trajectory, wrapped = train(one_or_two, OPTIMIZERS["momentum"], 5, ema_decay=0.9,
-                                ema_start=start, ema_every=2)
+    trajectory, wrapped = small.train(one_or_two, small.OPTIMIZERS["momentum"], 5, ema_decay=0.9,
+                                      ema_start=start, ema_every=2)
     expected = [0.9 * a + 0.1 * b for a, b in zip(trajectory[1], trajectory[3], strict=True)]
-    assert_close([averages_of(wrapped)], [expected])
+    small.assert_close([small.averages_of(wrapped)], [expected])
 
 
 def test_networks_compute_with_averaged_weights_only_inside(float64, synchronous):
