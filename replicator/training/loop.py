@@ -152,6 +152,7 @@ class Loop:
         first = next(self._batches)
         self._batches = itertools.chain([first], self._batches)
         self._trace(first)
+        operative.check_scopes()
       self._doing("evaluating")
       self._at_boundary()
       # Several workers agree in the first call.
@@ -193,7 +194,6 @@ class Loop:
     self._checkpoints.check_complete(self._function.variables())
     self._checkpoints.retention.check_logged(names, evaluated=False)
     self._guard.check_limits(names)
-    operative.check_scopes()
 
   @property
   def _can_trace(self) -> bool:
