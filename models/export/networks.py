@@ -1,9 +1,8 @@
 """The networks of a trained step that can be exported: functions of named tensors."""
 
-import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,7 +11,6 @@ import tensorflow as tf
 
 from models.gan.evaluation import sampling
 from models.gan.latents.distributions import is_uniform
-from models.gan.networks.bigbigan import CodeDistribution
 
 _SEED = 0
 
@@ -111,9 +109,8 @@ def _generator(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
 
 def _with_averages(gan: Any, network: str) -> str:
   """Words that follow the name of a network; empty if the run is not known to average weights."""
-  optimizers = getattr(gan, "optimizers", None)
-  optimizer = optimizers.get(network) if isinstance(optimizers, Mapping) else None
-  return ", with averaged weights," if getattr(optimizer, "averages", None) else ""
+  averages = getattr(sampling.optimizer_of(gan, network), "averages", None)
+  return ", with averaged weights," if averages else ""
 
 
 def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
@@ -127,15 +124,10 @@ def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
 def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
   dtype = keras.config.floatx()
   averaged = _with_averages(gan, "encoder")
-
-  def encode(images: tf.Tensor) -> tf.Tensor:
-    with gan.optimizers["encoder"].averaged_weights() if averaged else contextlib.nullcontext():
-      codes = gan.encoder(images, training=False)
-    return codes.mean if isinstance(codes, CodeDistribution) else codes
-
   images = Values("image", image_shape, dtype, "images, bytes / 127.5 - 1", -1, 1)
   return ExportedNetwork("encoder", f"The encoder{averaged} infers the codes of images.", (images,),
-                         Values("z", (gan.latent_dim,), dtype, "codes"), encode)
+                         Values("z", (gan.latent_dim,), dtype, "codes"),
+                         lambda images: sampling.encode(gan, images))
 
 
 def _policy(agent: Any) -> ExportedNetwork:

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 import replicator
+from models.gan.evaluation import sampling
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.images.image_source import ImageSource, to_unit_range
@@ -56,4 +57,4 @@ def reconstruct(gan: Any, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     raise replicator.UsageError(f"{type(gan).__name__}.encoder = None: without an encoder nothing "
                                 "is reconstructed")
   images = to_unit_range(images, keras.config.floatx())
-  return gan.generate(gan.encoder(images, training=False), labels)
+  return gan.generate(sampling.encode(gan, images), labels)

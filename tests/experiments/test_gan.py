@@ -71,6 +71,10 @@ def test_an_image_is_reconstructed_from_its_code():
   expected = model.generate(model.encoder(tf.cast(images, tf.float32) / 127.5 - 1), labels)
   np.testing.assert_allclose(model.reconstruct(images, labels), expected, rtol=1e-5)
   without = line_gan(GAN)
+  gin.bind_parameter("encoder/wrap_optimizer.ema_decay", 0.0)  # Averages of one, the initial ones.
+  averaging = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
+  averaging.encoder.set_weights([1 - weight for weight in averaging.encoder.get_weights()])
+  np.testing.assert_allclose(averaging.reconstruct(images, labels), expected, rtol=1e-5)
   with pytest.raises(replicator.UsageError, match=r"GAN\.encoder = None: without an encoder"):
     without.reconstruct(images, labels)
 

@@ -5,16 +5,17 @@ codes of each batch are drawn from a stream of their own, and all batches have t
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from models.gan.latents.distributions import Latents, is_uniform, truncated
+from models.gan.networks.bigbigan import CodeDistribution
 from models.metrics.images.image_sets import rgb
 from models.vision.images.image_source import to_uint8
-from replicator import UsageError, any_batch_size, random, use_standing_statistics
+from replicator import Optimizer, UsageError, any_batch_size, random, use_standing_statistics
 from replicator.step import context
 
 BATCH = 32
@@ -161,6 +162,20 @@ def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np
   return np.concatenate([
       _checked(gan.reconstruct(tf.constant(images[i:i + BATCH]), tf.constant(labels[i:i + BATCH])))
       for i in range(0, len(images), BATCH)])
+
+
+def optimizer_of(gan: Any, network: str) -> Optimizer | None:
+  """The optimizer of the network's name in `optimizers`; None if the step has none of this name."""
+  optimizers = getattr(gan, "optimizers", None)
+  return optimizers.get(network) if isinstance(optimizers, Mapping) else None
+
+
+def encode(gan: Any, images: tf.Tensor) -> tf.Tensor:
+  """Codes of the averaged encoder, or their means: `[n, h, w, c] -> [n, latent_dim]`."""
+  optimizer = optimizer_of(gan, "encoder")
+  with optimizer.averaged_weights() if optimizer else contextlib.nullcontext():
+    codes = gan.encoder(images, training=False)
+  return codes.mean if isinstance(codes, CodeDistribution) else codes
 
 
 def image_shape(gan: Any) -> tuple[int, int, int]:
