@@ -1,4 +1,4 @@
-"""Compares generated images with real ones: FID, KID, precision, recall, density, coverage, ...
+"""Compares generated images with real ones: FID, KID, precision, recall, inception score, and more.
 
     python -m experiments.evaluate --real=DATA --fake=RUN|FOLDER|FILE.zip|FILE.npz
         [--features=inception|efficientnet|classifier|FILE.pth|FILE.keras]

@@ -1,11 +1,13 @@
 """Where public names went: modules, what they hold, and what gin files name.
 
 A program or a gin file that uses an old name gets one line with the new one. The `config.gin` of an
-earlier run is read as if it had the new names.
+earlier run is read as if it had the new names. A package of the user's that hides a module of this
+project gets a line, too.
 """
 
 import importlib.abc
 import importlib.util
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -169,13 +171,29 @@ def _line(name: str) -> str | None:
   return f"{name} is gone: {GONE[name]}" if name in GONE else None
 
 
+def _hidden(name: str) -> str | None:
+  """One line on a module of this project that a package of the user's hides; None for any other.
+
+  `models` and `experiments` are namespace packages: with folders of these names elsewhere on the
+  path they make one package, but an `__init__.py` ends that.
+  """
+  top = name.partition(".")[0]
+  init = getattr(sys.modules.get(top), "__file__", None)
+  ours = pathlib.Path(__file__).parents[1] / name.replace(".", "/")
+  if top not in ("models", "experiments") or not init or not (
+      ours.is_dir() or ours.with_suffix(".py").is_file()):
+    return None
+  return (f"{name} is hidden by {init}; remove that file, or write this in it: import pkgutil; "
+          "__path__ = pkgutil.extend_path(__path__, __name__)")
+
+
 class _Finder(importlib.abc.MetaPathFinder):
   """Is asked for a module after all who find modules."""
 
   def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-    """Raises an error for a module that has moved, or for a name in one that is a package now."""
+    """Raises an error for a module that is hidden or has moved, or for a name that was in one."""
     package, _, last = name.rpartition(".")
-    line = _line(name)
+    line = _hidden(name) or _line(name)
     if package in MODULES and not last.startswith("_"):
       new = MODULES[package]
       if hasattr(importlib.import_module(new), last):

@@ -14,7 +14,7 @@ from replicator.configuration import annotations
 from replicator.configuration.configurables import parameters, short_name
 from replicator.configuration.gin_internals import Values, current_bindings, registry
 from replicator.configuration.statements import MACRO, Binding, last_read
-from replicator.console import flags
+from replicator.console import flags, gin_files
 from replicator.errors import UsageError, nearest
 
 _MISSPELLED = 0.8  # The similarity of two scopes from which on one is taken for the other.
@@ -205,7 +205,7 @@ def missing_value(error: Exception) -> str | None:
 
 
 def _configs_of(experiment: str) -> list[str]:
-  """The files in `configs/` that show a command of an experiment."""
+  """The files right in `configs/` that show a command of an experiment."""
   command = re.compile(rf"\b{re.escape(experiment)}(\.py)? --gin_file")
-  return [str(file) for file in sorted(pathlib.Path("configs").glob("*.gin"))
-          if command.search(file.read_text(errors="ignore"))]
+  return [name for name in gin_files.named() if name.count("/") == 1
+          and command.search(pathlib.Path(gin_files.found(name)).read_text(errors="ignore"))]

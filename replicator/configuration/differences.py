@@ -9,6 +9,7 @@ from typing import Any
 from gin import config_parser
 
 from replicator import moved
+from replicator.console import gin_files
 from replicator.errors import first_line
 
 
@@ -96,7 +97,7 @@ def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
   run reports the mistake. `inside` are the files that include it.
   """
   try:
-    text = pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
+    text = pathlib.Path(gin_files.found(path)).read_text(encoding="utf-8", errors="replace")
   except OSError:
     return []
   found = []
@@ -112,9 +113,9 @@ def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
 
 
 def included(name: str, by: str | None) -> str:
-  """The path of a file that another one includes: beside it, or else in the working directory."""
+  """The path of a file that another one includes: beside it, or else where `--gin_file` looks."""
   beside = os.path.normpath(os.path.join(os.path.dirname(by), name)) if by else name
-  return beside if os.path.isfile(beside) else name
+  return beside if os.path.isfile(beside) else gin_files.found(name)
 
 
 def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (selector, parameter)

@@ -1,7 +1,6 @@
 """The statements of gin files and of the command line, each with the place where it was written."""
 
 import dataclasses
-import glob
 import os
 import re
 import sys
@@ -21,7 +20,8 @@ from replicator.configuration.gin_internals import (
   parse_scope,
   remember,
 )
-from replicator.errors import UsageError, first_line, nearest
+from replicator.console import gin_files
+from replicator.errors import UsageError, first_line
 
 Find = Callable[..., gin.config.Configurable]  # Has the parameters of `configurables.find`.
 MACRO = "gin.macro"  # The selector of `NAME = value`, whose scope is the name.
@@ -69,9 +69,9 @@ class Binding:
 def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list[Binding]:
   """Binds the values of gin files, in order, and then those of the command line.
 
-  A file includes another one by a path relative to itself or to the working directory. `find` looks
-  up the names that statements bind and refer to. Returns all statements, also overridden ones. The
-  names in the `config.gin` of an earlier run may have moved since.
+  A file includes another one by a path relative to itself, or as `--gin_file` names it. `find`
+  looks up the names that statements bind and refer to. Returns all statements, also overridden
+  ones. The names in the `config.gin` of an earlier run may have moved since.
 
   Raises:
     UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.
@@ -80,9 +80,10 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list
   _last_read = []  # A configuration with a mistake leaves none.
   reader = _Reader(find)
   for file in files:
-    if not os.path.isfile(file):
-      raise UsageError(f"--gin_file={file}: no such file{_similar_file(file)}")
-    reader.read_file(file)
+    path = gin_files.found(file)
+    if not os.path.isfile(path):
+      raise UsageError(f"--gin_file={file}: no such file{gin_files.named_like(file)}")
+    reader.read_file(path)
   for param in params:
     reader.read(param, None)
   _last_read = reader.bindings
@@ -177,7 +178,7 @@ class _Reader:
     path = included(name, self._open[-1] if self._open else None)
     if not os.path.isfile(path):
       raise UsageError(f"includes '{name}', and there is no such file, neither beside this one nor "
-                       "in the working directory")
+                       f"in the working directory{gin_files.named_like(name)}")
     if path in self._open:
       raise UsageError(f"includes '{name}', which includes itself: {' -> '.join(self._open)}")
     self.read_file(path)
@@ -236,14 +237,6 @@ def _not_gin(error: Exception, file: str | None, text: str, begin: int) -> Usage
   elif line > begin:
     hint = f" (in the value that begins in line {begin})"
   return _PlacedError(f"{_place(file, line)}: not valid gin: {written}{hint}")
-
-
-def _similar_file(path: str) -> str:
-  """`. Did you mean 'configs/sngan.gin'?`, or nothing; looks beside the file and in `configs/`."""
-  beside = glob.glob(f"{glob.escape(os.path.dirname(path) or '.')}/*.gin")
-  found = [*beside, *glob.glob("configs/**/*.gin", recursive=True)]
-  hint = nearest(path, map(os.path.normpath, found))
-  return f".{hint}" if hint else ""
 
 
 def _place(file: str | None, line: int) -> str:

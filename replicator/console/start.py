@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from replicator.console import quiet
+from replicator.console import gin_files, quiet
 from replicator.console.command import INTERRUPTED_STATUS
 from replicator.console.flags import experiment
 from replicator.console.formatting import labeled
@@ -51,7 +51,8 @@ def begin(argv: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, lambda number, frame: _end_at_once(stderr))
   _status = Status().__enter__()
   flags = _parsed(argv)
-  _status.note(labeled("experiment", ", ".join(filter(None, [experiment(), *flags.gin_file]))))
+  files = [gin_files.found(name) for name in flags.gin_file if name]
+  _status.note(labeled("experiment", ", ".join([experiment(), *files])))
   if not flags.workdir and not os.environ.get("TF_CONFIG"):
     _workdir = new_workdir()
   if where := flags.workdir or _workdir:

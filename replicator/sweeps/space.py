@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from replicator.console import gin_files
 from replicator.errors import UsageError, nearest
 
 if TYPE_CHECKING:  # Only a process that makes trials needs Optuna.
@@ -48,7 +49,7 @@ class Distribution:
       if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"{where}: {value!r}: gin has no such number")
       for path in gin_files_of(value) if name == GIN_FILE else []:
-        if not isinstance(path, str) or not os.path.isfile(path):
+        if not isinstance(path, str) or not os.path.isfile(gin_files.found(path)):
           raise UsageError(f"{where}: {path!r}: no such file")
       if text_of(value) in seen:
         raise UsageError(f"{where}: {value!r} is there twice")

@@ -17,6 +17,7 @@ import gin
 from replicator.configuration import annotations, checks, statements
 from replicator.configuration.configurables import find
 from replicator.configuration.differences import written_in
+from replicator.console import gin_files
 from replicator.errors import UsageError
 from replicator.sweeps.space import SEED, Distribution
 
@@ -93,8 +94,8 @@ def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
   Raises:
     UsageError: the file is missing or not gin, or a name or a value is not valid.
   """
-  if not os.path.isfile(path):
-    raise UsageError(f"--sweep_file={path}: no such file")
+  if not os.path.isfile(gin_files.found(path)):
+    raise UsageError(f"--sweep_file={path}: no such file{gin_files.named_like(path)}")
   gin.clear_config()
   try:
     values = _values(statements.read([path], bindings, _find))
@@ -139,8 +140,9 @@ def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
 def _check(file: SweepFile) -> None:
   """Raises a UsageError if the settings of a sweep do not fit each other or the disk."""
   for path in file.gin_files:
-    if not os.path.isfile(path):
-      raise UsageError(f"sweep.gin_files: '{path}': no such file in {os.getcwd()}")
+    if not os.path.isfile(gin_files.found(path)):
+      raise UsageError(f"sweep.gin_files: '{path}': no such file in {os.getcwd()}"
+                       f"{gin_files.named_like(path)}")
   for binding in file.params:
     if "=" not in binding:
       raise UsageError(f"sweep.params: '{binding}': must be a binding, as 'train.steps = 300'")

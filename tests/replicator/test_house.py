@@ -15,7 +15,7 @@ FLOORS = [
     {"step"},
     {"collectives"},
     {"optimizers", "layers", "example_pool", "tracing", "workdir"},
-    {"strategies", "sweeps", "compare", "rerun"},
+    {"strategies", "sweeps", "compare", "rerun", "__main__"},
     {"checkpoints", "trackers"},
     {"divergence"},
     {"training"},
@@ -25,7 +25,8 @@ FLOORS = [
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 # These load no TensorFlow, so that commands and pages start fast.
 WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "console", "configuration",
-                      "launch", "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers"}
+                      "launch", "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers",
+                      "__main__"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"replicator/console/quiet.py",
                                 "replicator/workdir/writer.py"}
 
@@ -36,6 +37,7 @@ def module_of(file: str) -> str:
   return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+NOTHING = ast.parse("")
 HOUSE = {file: tree for file, tree in TREES.items() if file.startswith("replicator/")}
 FILES = {module_of(file): file for file in HOUSE}
 LENGTHS = {file: len((ROOT / file).read_text().splitlines()) for file in TREES}
@@ -100,7 +102,7 @@ def test_what_needs_no_tensorflow_loads_none():
 def test_tensorflow_is_quiet_whatever_is_imported_first():
   check_none(f"{file}:{node.lineno}" for file, tree in TREES.items()
              if file.startswith(("replicator/", "experiments/")) and not quiet_is_first(tree)
-             and not quiet_is_first(TREES[f"{file.rpartition('/')[0]}/__init__.py"])
+             and not quiet_is_first(TREES.get(f"{file.rpartition('/')[0]}/__init__.py", NOTHING))
              for node in tree.body if loads_tensorflow(node))
 
 

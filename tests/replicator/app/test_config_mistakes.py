@@ -189,16 +189,16 @@ def test_a_missing_value_is_to_be_written_into_the_last_file():
 
 
 def test_without_a_file_the_ones_of_the_experiment_are_listed(monkeypatch):
-  monkeypatch.setattr(checks.flags, "experiment", lambda: "gan")
+  monkeypatch.setattr(checks.flags, "experiment", lambda: "own_gan")
   written = write("config.gin", f"{statements.RECORD_HEADER}\nplanted.rate = 1.0\n")
   for files in ([], [written]):  # A run's own record is no file to write into.
     config.parse(files, [])
     assert missing("count", "pair") == (
         "the configuration must set: planted.count, planted.pair; write planted.count = ... with "
         "--gin_param")
-  write("configs/other.gin", "# python -m experiments.gan --gin_file=configs/other.gin\n")
-  write("configs/small.gin", "# python gan.py --gin_file=configs/small.gin\n")
-  write("configs/third.gin", "# python -m experiments.began --gin_file=configs/third.gin\n")
+  write("configs/other.gin", "# python -m experiments.own_gan --gin_file=configs/other.gin\n")
+  write("configs/small.gin", "# python own_gan.py --gin_file=configs/small.gin\n")
+  write("configs/third.gin", "# python -m experiments.ungown_gan --gin_file=configs/third.gin\n")
   assert missing("count") == (
       "the configuration must set: planted.count; write --gin_file=F, where F is one of "
       "configs/other.gin, configs/small.gin")

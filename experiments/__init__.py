@@ -1,1 +1,0 @@
-"""Runnable experiments, one file each: `python -m experiments.NAME --gin_file=...`."""

@@ -1,0 +1,73 @@
+"""What `python -m` can run: the experiments of this project and of the user's, and the commands."""
+
+import ast
+import importlib.util
+import pathlib
+
+from replicator.errors import ENGINE, UsageError, nearest
+
+OURS = pathlib.Path(ENGINE).parent
+"""The folder that holds `replicator`, `models`, `experiments` and `configs`."""
+COMMANDS = {
+    "doctor": "replicator.doctor", "sweep": "experiments.sweep", "sample": "experiments.sample",
+    "evaluate": "experiments.evaluate", "export": "experiments.export",
+    "launch": "replicator.launch", "compare": "replicator.compare", "rerun": "replicator.rerun",
+    "convert": "models.vision.convert", "preview": "models.vision.preview"}
+"""The modules that are commands of their own, by the word after `replicator`."""
+
+
+def experiments() -> dict[str, pathlib.Path]:
+  """The files in all folders `experiments/` on the path, by name; none of them is imported."""
+  spec = importlib.util.find_spec("experiments")
+  places = map(pathlib.Path, (spec and spec.submodule_search_locations) or [])
+  commands = {module.rpartition(".")[2] for module in COMMANDS.values()}
+  # Python takes the first of two files of one name.
+  return {file.stem: file for place in reversed([*places, OURS / "experiments"])
+          for file in sorted(place.glob("*.py"))
+          if not file.stem.startswith("_") and file.stem not in commands}
+
+
+def summary(file: pathlib.Path) -> str:
+  """The first line of the docstring of a Python file; empty if it has none."""
+  try:
+    docstring = ast.get_docstring(ast.parse(file.read_bytes()))
+  except (OSError, SyntaxError, ValueError):
+    docstring = None
+  return (docstring or "").partition("\n")[0]
+
+
+def file_of(module: str) -> pathlib.Path:
+  """The file of one of `COMMANDS`."""
+  path = OURS / module.replace(".", "/")
+  return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def python_words(words: list[str]) -> list[str]:
+  """What Python runs for `replicator WORDS`: `["run", "sngan"] -> ["-m", "experiments.sngan"]`.
+
+  Raises:
+    UsageError: there is no such command or experiment.
+  """
+  command, *rest = words
+  if command in COMMANDS:
+    return ["-m", COMMANDS[command], *rest]
+  if command != "run":
+    raise UsageError(f"replicator {command}: no such command."
+                     f"{nearest(command, [*COMMANDS, 'run'])} replicator --help lists them")
+  if not rest or rest[0].startswith("-"):
+    raise UsageError("replicator run: write the name of an experiment, as in replicator run sngan "
+                     "--gin_file=sngan_digits.gin; python -m experiments lists them")
+  name, *rest = rest
+  if name.endswith(".py"):
+    return [name, *rest]
+  if "." in name:
+    return ["-m", name, *rest]
+  if name not in experiments():
+    raise UsageError(f"replicator run {name}: no such experiment.{nearest(name, experiments())} "
+                     "python -m experiments lists them")
+  module = f"experiments.{name}"
+  try:
+    importlib.util.find_spec(module)
+  except ModuleNotFoundError as error:  # A package of the user's hides it.
+    raise UsageError(f"replicator run {name}: {error}") from error
+  return ["-m", module, *rest]
