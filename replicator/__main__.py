@@ -36,7 +36,7 @@ def _help() -> str:
   for command, module in programs.COMMANDS.items():
     line = programs.summary(programs.file_of(module)).rstrip(".:")
     lines.append(f"  {command:<11} {line[0].lower()}{line[1:]}")
-  return "\n".join([*lines, "", "replicator COMMAND --help explains one of them."])
+  return "\n".join([*lines, "", "replicator COMMAND --help explains a command."])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import tensorflow as tf
 from replicator.app import config
 from replicator.app.explain import explain
 from replicator.checkpoints import checkpoint
+from replicator.configuration import reference
 from replicator.configuration.checks import missing_values_reported
 from replicator.console import start
 from replicator.console.command import status_of
@@ -121,7 +122,11 @@ def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str,
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-  parser = Parser(description="Trains; the same command with the same workdir resumes.")
+  is_read = {"--help", "-h"} & set(argv)
+  parser = Parser(description="Trains; the same command with the same workdir resumes.",
+                  formatter_class=argparse.RawDescriptionHelpFormatter,
+                  epilog=f"its gin parameters, beside those of the parts that it is made of:\n\n"
+                         f"{reference.parameters_of('__main__')}" if is_read else None)
   parser.add_configuration()
   parser.add_argument("--workdir", type=_folder,
                       help="where the run leaves its files, and where it resumes")

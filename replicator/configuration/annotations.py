@@ -34,7 +34,7 @@ def mistake(binding: Binding) -> str | None:
   written = repr(binding.value)
   shown = written if len(written) <= 60 else f"{written[:57]}..."
   kind = "" if typing.get_origin(hint) is typing.Literal else f", not {_kind(value, hint)}"
-  return f"{binding.name} = {shown}: must be {_words(hint)}{kind}{'.' * bool(remedy)}{remedy}"
+  return f"{binding.name} = {shown}: must be {in_words(hint)}{kind}{'.' * bool(remedy)}{remedy}"
 
 
 def resolved(value: Any) -> Any:
@@ -113,12 +113,13 @@ def _reference_fits(reference: gin.config.ConfigurableReference, wanted: type) -
   return _admits(issubclass, made, wanted) or (wanted is float and issubclass(made, int))
 
 
-def _words(hint: Any) -> str:
+def in_words(hint: Any) -> str:
+  """The values that an annotation admits, in a few words: `int or None`, `a function (@name)`."""
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if hint is type(None):
     return "None"
   if origin in (typing.Union, types.UnionType):
-    return " or ".join(_words(argument) for argument in arguments)
+    return " or ".join(in_words(argument) for argument in arguments)
   if origin is typing.Literal:
     return f"one of {', '.join(map(repr, arguments))}"
   if (origin or hint) is Callable:
@@ -149,7 +150,7 @@ def _remedy(value: Any, hint: Any) -> str:
   with contextlib.suppress(ValueError, SyntaxError):
     if fits(ast.literal_eval(value), hint):
       return f" Write {value} without quotes"
-  if "a function" in _words(hint):
+  if "a function" in in_words(hint):
     return f" Write @{value}" if value in configurable_names() else nearest(
         value, configurable_names())
   return ""

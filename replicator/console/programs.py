@@ -1,4 +1,4 @@
-"""What `python -m` can run: the experiments of this project and of the user's, and the commands."""
+"""The programs of `python -m`: experiments, those of the user too, and `replicator` commands."""
 
 import ast
 import importlib.util
@@ -17,7 +17,7 @@ COMMANDS = {
 
 
 def experiments() -> dict[str, pathlib.Path]:
-  """The files in all folders `experiments/` on the path, by name; none of them is imported."""
+  """The files in all folders `experiments/` on the path, by name, without importing any."""
   spec = importlib.util.find_spec("experiments")
   places = map(pathlib.Path, (spec and spec.submodule_search_locations) or [])
   commands = {module.rpartition(".")[2] for module in COMMANDS.values()}
@@ -43,7 +43,7 @@ def file_of(module: str) -> pathlib.Path:
 
 
 def python_words(words: list[str]) -> list[str]:
-  """What Python runs for `replicator WORDS`: `["run", "sngan"] -> ["-m", "experiments.sngan"]`.
+  """Python's words for those of `replicator`: `["run", "sngan"] -> ["-m", "experiments.sngan"]`.
 
   Raises:
     UsageError: there is no such command or experiment.
