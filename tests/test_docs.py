@@ -1,4 +1,4 @@
-"""README and docs: what they show runs, and every public name has its place."""
+"""README, docs, heads of gin files: what they show runs, and every public name has its place."""
 
 import configparser
 import contextlib
