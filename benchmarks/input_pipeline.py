@@ -1,6 +1,6 @@
 """Decoded and augmented images per second, and memory, of the image sources and of peers.
 
-  pip install 'replicator[tfds,huggingface]' grain torch torchvision
+  pip install -e '.[tfds,huggingface]' grain torch torchvision
   python -m benchmarks.input_pipeline [--images=1000,100000]
 
 JPEG files of 500 x 375 pixels become random-resized crops of 224 pixels, half of them mirrored:

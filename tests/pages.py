@@ -1,4 +1,4 @@
-"""The contents of README and the pages of `docs/`: blocks of code, and the commands among them."""
+"""README, the pages of `docs` and the heads of gin files: their blocks of code and commands."""
 
 import dataclasses
 import pathlib
@@ -68,9 +68,18 @@ def commands_of(block: Block) -> list[list[str]]:
   return [words for words in commands if words]
 
 
+def commands_of_head(file: pathlib.Path) -> list[list[str]]:
+  """The words of each command in the comments of a gin file."""
+  found = re.findall(r"^# +(python -m (?:.*\\\n# )*.*)$", file.read_text(), re.MULTILINE)
+  return [shlex.split(command.replace("\\\n# ", "")) for command in found]
+
+
 COMMANDS = {f"{block.where}: {shlex.join(words)}": words
             for block in BLOCKS if block.language == "bash" and not block.is_fragment
             for words in commands_of(block)}
+COMMANDS |= {f"{file.name}: {shlex.join(words)}": words
+             for file in sorted((ROOT / "configs").rglob("*.gin"))
+             for words in commands_of_head(file)}
 
 
 def values_of(words: list[str], flag: str) -> list[str]:

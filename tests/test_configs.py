@@ -6,8 +6,10 @@ import gin
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
+import replicator
 from experiments.bigan import bigan
 from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
@@ -50,14 +52,21 @@ def clean(without_curves):
 
 def test_there_is_a_file_for_every_strategy():
   assert {path.stem for path in STRATEGIES} == set(strategy.NAMES) - {"default"} | {
-      "model_parallel"}
+      "mirrored_cpus", "model_parallel"}
 
 
 @pytest.mark.parametrize("path", STRATEGIES, ids=lambda path: path.stem)
 def test_strategy_file_names_its_strategy(path):
   config.parse([str(CONFIGS / "sngan_digits.gin"), str(path)], [])
-  name = "mirrored" if path.stem == "model_parallel" else path.stem
+  name = {"mirrored_cpus": "mirrored", "model_parallel": "mirrored"}.get(path.stem, path.stem)
   assert gin.query_parameter("Replicator.strategy") == name
+
+
+@pytest.mark.parametrize("name, replicas", [("mirrored", 1), ("mirrored_cpus", 4)])
+def test_mirrored_takes_all_gpus_or_so_many_cpus(name, replicas):
+  config.parse([str(CONFIGS / "strategies" / f"{name}.gin")], [])
+  devices = tf.config.list_logical_devices("GPU") if name == "mirrored" else []
+  assert replicator.Replicator().num_replicas == (len(devices) or replicas)
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)

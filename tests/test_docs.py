@@ -1,10 +1,12 @@
-"""README and docs: what they show runs, and every public name has its place."""
+"""README, docs, heads of gin files: what they show runs, and every public name has its place."""
 
+import configparser
 import contextlib
 import functools
 import importlib
 import importlib.util
 import io
+import itertools
 import pathlib
 import re
 import runpy
@@ -181,10 +183,28 @@ def parse(text: str, file: pathlib.Path) -> None:
     config.parse([str(file)], [])
 
 
+def test_the_page_of_the_configuration_has_every_setting_of_a_training():
+  setting = r"(train|Replicator|microbatch)\.(\w+)"
+  page = (ROOT / "docs/guide/configuration.md").read_text()
+  rows = re.findall(rf"^\| `{setting}` \| `?(.+?)`? \| ", page, re.MULTILINE)
+  defaults = (ROOT / "tests/defaults.txt").read_text().replace("REQUIRED", "required")
+  assert sorted(rows) == sorted(
+      re.findall(rf"^replicator\.{setting} = (.+)$", defaults, re.MULTILINE))
+
+
 @pytest.mark.parametrize("where", GIN)
 def test_gin_block_is_valid(where, tmp_path, monkeypatch):
   monkeypatch.chdir(ROOT)
   parse(GIN[where], tmp_path / "shown.gin")
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "gin"
+                                   and block.title], ids=lambda block: block.title)
+def test_a_file_with_a_title_is_shown_as_it_is(block):
+  (file,) = (ROOT / "configs").rglob(block.title)
+  lines = file.read_text().splitlines(keepends=True)
+  is_head = lambda line: line.startswith("#") or not line.strip()
+  assert block.text == "".join(itertools.dropwhile(is_head, lines))
 
 
 def test_bindings_in_the_text_are_valid(tmp_path, monkeypatch):
@@ -208,6 +228,24 @@ def test_every_public_name_is_in_the_reference():
     module, attribute = name.split(".")
     assert hasattr(getattr(replicator, module), attribute)
   assert app.run.__doc__ and app.main_of.__doc__
+
+
+def test_the_index_of_the_reference_has_the_names_of_each_page():
+  index = (ROOT / "docs/reference/index.md").read_text()
+  for page in (ROOT / "docs/reference").glob("*.md"):
+    names = re.findall(r"^::: replicator\.(?:trackers\.\w+\.)?([\w.]+)$", page.read_text(),
+                       re.MULTILINE)
+    row = re.search(rf"\]\({page.name}\) \| (.*) \|$", index, re.MULTILINE)
+    assert page.name == "index.md" or re.findall("`(.+?)`", row[1]) == names, page.name
+
+
+def test_extras_are_installed_from_the_clone():
+  setup = configparser.ConfigParser()
+  setup.read(ROOT / "setup.cfg")
+  for page in PAGES:
+    assert "install 'replicator" not in page.read_text(), f"{page.name}: no index has the package"
+    for named in re.findall(r"install -e '\.\[([\w,]+)\]'", page.read_text()):
+      assert set(named.split(",")) <= set(setup["options.extras_require"]), page.name
 
 
 def test_every_page_is_in_the_navigation():

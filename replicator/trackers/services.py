@@ -18,7 +18,7 @@ _allowed = functools.partial(re.sub, r"[^\w\-. :/]", "_")  # Names as MLflow tak
 
 @gin.configurable(module="replicator")
 class MLflow:
-  """Logs to MLflow: `pip install 'replicator[mlflow]'`, and `train.trackers = [@MLflow()]`.
+  """Logs to MLflow: `pip install -e '.[mlflow]'`, and `train.trackers = [@MLflow()]`.
 
   A run has the workdir's name, and the tag `group` if it belongs to a sweep. MLflow cannot change a
   parameter: a tag of its name has the value of a resumed run. In names, letters that MLflow does
@@ -72,7 +72,7 @@ class MLflow:
 
 @gin.configurable(module="replicator")
 class WandB:
-  """Logs to Weights & Biases: `pip install 'replicator[wandb]'`, and `train.trackers = [@WandB()]`.
+  """Logs to Weights & Biases: `pip install -e '.[wandb]'`, and `train.trackers = [@WandB()]`.
 
   Offline, the run is in the workdir's folder `wandb/`, and `wandb sync` sends it. W&B cannot resume
   a run there, so a resumed run writes all of its lines again, in place of the earlier ones.
@@ -121,7 +121,7 @@ class WandB:
 
 @gin.configurable(module="replicator")
 class Trackio:
-  """Logs to Trackio: `pip install 'replicator[trackio]'`, and `train.trackers = [@Trackio()]`.
+  """Logs to Trackio: `pip install -e '.[trackio]'`, and `train.trackers = [@Trackio()]`.
 
   The runs are on this machine, in the folder that TRACKIO_DIR names; `trackio show` shows them. A
   run is named after its workdir and its id. A run that does not finish has an alert.

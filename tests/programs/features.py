@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 import replicator
-from replicator import random
+from replicator import random, schedules
 from tests.programs.planted_bugs import WIDTH
 from tests.programs.two_networks import TwoNetworks
 
@@ -21,17 +21,19 @@ class Regression(tf.Module):
 
   Args:
     layers: layers of the network, between its first and its last.
+    rate: the learning rate.
     keras_options: options of the Keras optimizer.
     options: options of `wrap_optimizer`.
   """
 
-  def __init__(self, *layers: keras.layers.Layer, keras_options: dict | None = None, **options):
+  def __init__(self, *layers: keras.layers.Layer, rate: schedules.Number = 0.1,
+               keras_options: dict | None = None, **options):
     super().__init__()
     self.network = keras.Sequential([
         keras.Input([WIDTH]), keras.layers.Dense(UNITS, activation="tanh"), *layers,
         keras.layers.Dense(1)])
     self.optimizer = replicator.wrap_optimizer(
-        keras.optimizers.SGD(0.1, 0.5, name="sgd", **keras_options or {}),
+        keras.optimizers.SGD(rate, 0.5, name="sgd", **keras_options or {}),
         self.network.trainable_variables, **options)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -120,6 +122,39 @@ class Remembering(Regression):
     return tf.reduce_mean(tf.square(outputs - y)) + 0.1 * tf.reduce_mean(tf.square(differences))
 
 
+@gin.configurable
+class Recomputed(Regression):
+  """Computes layers with draws and states again for the gradient, if `recomputes`."""
+
+  def __init__(self, recomputes: bool = False):
+    super().__init__(replicator.GlobalBatchNorm(), replicator.Dropout(0.5),
+                     replicator.SpectralNorm(keras.layers.Dense(UNITS)))
+    self.block = replicator.recompute_grad(self.network) if recomputes else self.network
+
+  def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.square(self.block(x, training=True) - y))
+
+
+class Scheduled(Averaged):
+  """Has a learning rate, an average and a weight of the loss that change at every step."""
+
+  def __init__(self):
+    self.weight = schedules.linear(0.01, 0.1, end=4)
+    super().__init__(rate=self.weight, ema_decay=self.weight)
+
+  def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return replicator.scheduled(self.weight) * super().loss(x, y)
+
+
+class Frozen(Regression):
+  """Trains its last layer only: the others are frozen, one with states among them."""
+
+  def __init__(self):
+    super().__init__(replicator.GlobalBatchNorm())
+    for layer in self.network.layers[:-1]:
+      layer.trainable = False
+
+
 class Placed(keras.layers.Dense):
   """A dense layer on the logical device `device`."""
 
@@ -191,6 +226,9 @@ FEATURES = {
     "`wrap_optimizer(skip_nonfinite)`": Feature(lambda _: Overflowing(skip_nonfinite=True)),
     "several networks and optimizers": Feature(lambda _: TwoNetworks()),
     "`microbatch`": Feature(lambda _: Regression(), ("microbatch.n = 2",)),
+    "`recompute_grad`": Feature(lambda _: Recomputed(), ("Recomputed.recomputes = True",)),
+    "schedules": Feature(lambda _: Scheduled()),
+    "frozen layers": Feature(lambda _: Frozen()),
     "random streams": Feature(lambda _: Noisy()),
     "collectives": Feature(lambda _: Collective()),
     "`ExamplePool`": Feature(

@@ -49,7 +49,7 @@ class ArrowImages(EncodedImages):
       import datasets  # It takes seconds.
     except ImportError as error:
       raise UsageError("HuggingFace needs the package datasets: pip install "
-                       "'replicator[huggingface]'") from error
+                       "-e '.[huggingface]'") from error
     self.path = str(path)
     self._split, self._image = split, image
     data = _opened(datasets, self.path, split)

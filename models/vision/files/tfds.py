@@ -53,7 +53,7 @@ class PreparedImages(EncodedImages):
     try:
       import tensorflow_datasets as tfds  # It takes seconds.
     except ImportError as error:
-      raise UsageError("TFDS needs TensorFlow Datasets: pip install 'replicator[tfds]'") from error
+      raise UsageError("TFDS needs TensorFlow Datasets: pip install -e '.[tfds]'") from error
     self.path = name
     self._split, self._image = split, image
     try:

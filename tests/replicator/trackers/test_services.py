@@ -18,7 +18,7 @@ STATUS = {"mlflow": "FINISHED", "wandb": 0, "trackio": []}
 @pytest.mark.parametrize("service", STATUS)
 def test_a_run_that_is_killed_and_resumed_equals_its_metrics(service, tmp_path):
   if importlib.util.find_spec(service) is None:
-    pytest.skip(f"pip install 'replicator[{service}]'")
+    pytest.skip(f"pip install -e '.[{service}]'")
   workdir = Workdir(tmp_path / "sweep" / "trials" / "digits")
   process = functools.partial(
       python, services.__file__, service, workdir.folder, cwd=tmp_path, HOME=str(tmp_path),

@@ -26,7 +26,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch):
   for kind in (services.MLflow, services.WandB, services.Trackio):
     name = kind.__name__
     with pytest.raises(UsageError, match=rf"@{name}\(\) needs its package: pip install "
-                                         rf"'replicator\[{name.lower()}\]'"):
+                                         rf"-e '\.\[{name.lower()}\]'"):
       kind()
 
 

@@ -58,4 +58,4 @@ def test_what_is_not_there_is_refused(folder, monkeypatch):
 def test_a_missing_package_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, "datasets", None)
   assert line_of("cifar10", 32) == (
-      "HuggingFace needs the package datasets: pip install 'replicator[huggingface]'")
+      "HuggingFace needs the package datasets: pip install -e '.[huggingface]'")

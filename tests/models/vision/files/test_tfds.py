@@ -36,4 +36,4 @@ def test_what_is_not_there_is_refused(folder):
 def test_a_missing_package_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
   assert line_of("cifar10", 32) == (
-      "TFDS needs TensorFlow Datasets: pip install 'replicator[tfds]'")
+      "TFDS needs TensorFlow Datasets: pip install -e '.[tfds]'")
