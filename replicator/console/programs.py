@@ -12,7 +12,7 @@ COMMANDS = {
     "doctor": "replicator.doctor", "sweep": "experiments.sweep", "sample": "experiments.sample",
     "evaluate": "experiments.evaluate", "export": "experiments.export",
     "launch": "replicator.launch", "compare": "replicator.compare", "rerun": "replicator.rerun",
-    "convert": "models.vision.convert", "preview": "models.vision.preview"}
+    "new": "replicator.new", "convert": "models.vision.convert", "preview": "models.vision.preview"}
 """The modules that are commands of their own, by the word after `replicator`."""
 
 

@@ -61,6 +61,9 @@ class Replicator:
                tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1):
     if jit_compile:
       _check_xla(strategy, devices_per_replica)
+    # This optimization of TensorFlow's graphs (2.21) loses the order of an update and a loop behind
+    # it, which reads old weights at random: those of the micro-batches of the next update.
+    tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
     self.name = strategy
     self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica)
     context.run.strategy = self.strategy

@@ -2,6 +2,7 @@
 
 import functools
 
+import gin
 import keras
 import numpy as np
 import pytest
@@ -112,6 +113,37 @@ def test_moving_statistics_move_once_for_each_batch(float64):
   np.testing.assert_allclose(layer.moving_mean, 0.1 * np.mean([p.mean(0) for p in parts], 0))
   np.testing.assert_allclose(layer.moving_variance,
                              0.9 + 0.1 * np.mean([p.var(0) for p in parts], 0))
+
+
+class Race:
+  """Two updates, of which the second reads in its loop what the first has written."""
+
+  def __init__(self):
+    keras.utils.set_random_seed(0)
+    self.encoder = keras.Sequential([
+        keras.Input([64]), keras.layers.Dense(256), GlobalBatchNorm(), keras.layers.Dense(8)])
+    self.critic = keras.Sequential([keras.Input([8]), keras.layers.Dense(64), keras.layers.Dense(1)])
+    self.optimizers = replicator.wrap_optimizers(
+        keras.optimizers.Adam, encoder=self.encoder, critic=self.critic)
+
+  def __call__(self, x):
+    score = lambda x: tf.reduce_mean(tf.square(self.critic(self.encoder(x, training=True)) - 1))
+    return [self.optimizers[name].minimize(score, x) for name in ("encoder", "critic")]
+
+
+def test_a_loop_reads_what_was_written_before_it(restored):
+  gin.bind_parameter("microbatch.n", 2)
+  batch = np.random.default_rng(0).normal(size=[32, 64]).astype(np.float32)
+
+  def losses(on):
+    with on.scope():
+      step = Race()
+    call = on.compile(lambda i, x: on.on_replicas(step, i, (x,)))
+    results = [call(tf.constant(i, tf.int64), on.distribute(batch)) for i in range(100)]
+    return [[np.mean(on.local_results(loss)) for loss in result] for result in results]
+
+  np.testing.assert_allclose(losses(Replicator("one_device")),
+                             losses(Replicator("mirrored", logical_cpus=2)), rtol=1e-4)
 
 
 # ---- What it costs ------------------------------------------------------------------------------

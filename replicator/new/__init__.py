@@ -1,0 +1,1 @@
+"""New projects: the files that `replicator new` writes."""
