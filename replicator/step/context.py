@@ -27,6 +27,8 @@ class Microbatch:
   is_first: bool = True
   first_values: list[Any] = dataclasses.field(default_factory=list)  # Those of `once` in part 0.
   replayed: int = 0  # How many of `first_values` this part has used.
+  # How often the first part moved each average; see `replicated.average_change`.
+  moves: Counter[int] = dataclasses.field(default_factory=Counter)
 
 
 @dataclasses.dataclass(frozen=True)
