@@ -154,7 +154,8 @@ def _bookmark() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 
 def _copy(part: context.Microbatch | None) -> context.Microbatch | None:
-  return part and dataclasses.replace(part, first_values=list(part.first_values))
+  return part and dataclasses.replace(part, first_values=list(part.first_values),
+                                      moves=part.moves.copy())
 
 
 def _is_input(x: Any) -> bool:

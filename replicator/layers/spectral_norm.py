@@ -28,12 +28,12 @@ class SpectralNorm(keras.layers.Wrapper):
   | any other with a `kernel`, such as your own | `[..., o]` | `[..., o]` |
 
   A power iteration in each training call follows the leading singular vector u; with micro-batches,
-  one per batch. A call without training takes the same sigma of the u that is there. As in the
-  paper, the vectors are constants for the gradient. All replicas hold the same kernel and compute
-  the same vectors, so no collective is needed. The kernel variable itself is never overwritten. The
-  scale of the kernel does not matter, and a kernel of zeros stays zero: u waits until it is not.
-  What the wrapped layer assigns in its call, and the losses that it adds, are kept. A layer that is
-  not `trainable` keeps its u.
+  one per batch. A call without training takes the same sigma of the u that is there; with
+  micro-batches, of the u that the first of them finds. As in the paper, the vectors are constants
+  for the gradient. All replicas hold the same kernel and compute the same vectors, so no collective
+  is needed. The kernel variable itself is never overwritten. The scale of the kernel does not
+  matter, and a kernel of zeros stays zero: u waits until it is not. What the wrapped layer assigns
+  in its call, and the losses that it adds, are kept. A layer that is not `trainable` keeps its u.
 
   Args:
     layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
@@ -75,8 +75,10 @@ class SpectralNorm(keras.layers.Wrapper):
     if training and self.power_iterations:
       context.check_not_recomputed(f"SpectralNorm '{self.name}' would iterate")
       u = context.once(lambda: self._iterate(tf.stop_gradient(matrix)))
-    else:
+    elif context.in_inner_graph():  # A branch cannot keep it for later micro-batches.
       u = _unit(self.u.value)
+    else:
+      u = context.once(lambda: _unit(self.u.value))
     left = tf.matmul(tf.stop_gradient(u), matrix, transpose_b=True)
     norm = tf.reduce_sum(left * tf.stop_gradient(_unit(left)))
     if training:

@@ -17,6 +17,10 @@ class LossScale(tf.Module):
   by it again, without rounding. As in section 3.2 of arXiv:1710.03740, the factor doubles after
   2,000 updates in a row with finite gradients, up to 2^24. It halves, down to 1, at an update
   whose gradients are not finite; that update must then be skipped.
+
+  A batch in `parts`, those of the replicas and micro-batches together, skips the updates that it
+  skips in one piece: the share of an example in the scaled loss is the same, and so is the size
+  at which the gradient of a variable counts as infinite.
   """
 
   def __init__(self):
@@ -24,13 +28,22 @@ class LossScale(tf.Module):
     self.factor = replicated.variable(_INITIAL, tf.float32, "factor")
     self.finite_updates = replicated.variable(0, tf.int64, "finite_updates")  # In a row.
 
-  def scale(self, loss: tf.Tensor) -> tf.Tensor:
-    """The loss [] times the factor, as float32, because a float16 loss would overflow."""
-    return tf.cast(loss, tf.float32) * self.factor
+  def scale(self, loss: tf.Tensor, parts: int) -> tf.Tensor:
+    """The loss [] of one part, scaled; float32, because a float16 loss would overflow."""
+    return tf.cast(loss, tf.float32) * (self.factor / parts)
 
-  def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+  def unscale(self, gradients: list[tf.Tensor], parts: int) -> list[tf.Tensor]:
     """The gradients of the loss, given those of the scaled loss."""
-    return [gradient / tf.cast(self.factor, gradient.dtype) for gradient in gradients]
+    return [gradient / tf.cast(self.factor / parts, gradient.dtype) for gradient in gradients]
+
+  def holds(self, gradients: list[tf.Tensor]) -> tf.Tensor:
+    """Whether float16 holds the scaled gradients of the whole batch, given its gradients: bool [].
+
+    Each part alone may be finite where their sum is not. With a factor of 1, float16 need not hold
+    them, because layers of other precisions may have such gradients.
+    """
+    largest = tf.reduce_max([tf.cast(tf.reduce_max(tf.abs(x)), tf.float32) for x in gradients])
+    return tf.logical_or(largest * self.factor <= tf.float16.max, self.factor <= 1.0)
 
   def adapt(self, finite: tf.Tensor) -> None:
     """Adapts the factor after an update with `finite` gradients, bool []; cross-replica."""

@@ -145,8 +145,9 @@ class Optimizer(tf.Module):
     """
     if self.loss_scale is None:
       return loss
-    context.current().scaled_for.add(self)
-    return self.loss_scale.scale(loss)
+    parts = context.num_replicas() * replicated.num_microbatches()
+    context.current().scaled_for[self] = parts
+    return self.loss_scale.scale(loss, parts)
 
   def apply(self, gradients: Sequence[tf.Tensor | None],
             variables: Sequence[keras.Variable] | None = None) -> None:
@@ -167,6 +168,7 @@ class Optimizer(tf.Module):
     if not gradient_of:
       return
     flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
+    parts = context.current().scaled_for.get(self, 1)
     own = self._unscaled([flat.pack([gradient_of.get(id(v)) for v in flat.variables])
                           for flat in flats])
     averaged = collectives.all_mean(own)
@@ -175,6 +177,8 @@ class Optimizer(tf.Module):
     with xla.alike():
       clipped, norm = clipping.clip(averaged, self._clip_norm)
       finite = tf.math.is_finite(norm)
+      if self.loss_scale is not None and parts > 1:  # One part overflows by itself.
+        finite = tf.logical_and(finite, self.loss_scale.holds(averaged))
     context.signal(self, lambda: {"grad_norm": self._logged(norm, finite)})
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
     # Each replica reads these two itself; a cross-replica function would send them from the first.
@@ -193,8 +197,8 @@ class Optimizer(tf.Module):
                        "gradients vanish unless the loss is scaled; before each apply write, "
                        "inside the tape, scaled = optimizer.scale_loss(loss), and take "
                        "tape.gradient(scaled, variables)")
-    scaled_for.remove(self)  # The next update may have another scale.
-    return self.loss_scale.unscale(gradients)
+    # The next update may have another scale.
+    return self.loss_scale.unscale(gradients, scaled_for.pop(self))
 
   def _reported(self, on_update: Callable, flats: list[FlatVariable], averaged: list[tf.Tensor],
                 gradient_of: dict[int, tf.Tensor]) -> list[tf.Tensor]:

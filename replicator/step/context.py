@@ -27,6 +27,8 @@ class Microbatch:
   is_first: bool = True
   first_values: list[Any] = dataclasses.field(default_factory=list)  # Those of `once` in part 0.
   replayed: int = 0  # How many of `first_values` this part has used.
+  # How often the first part moved each average; see `replicated.average_change`.
+  moves: Counter[int] = dataclasses.field(default_factory=Counter)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,8 @@ class StepContext:
     self.collectives: list[str] = []  # A description of each that the step has called so far.
     self.has_ended = False  # Whether the step has returned on this replica.
     self.transfers: list[Transfer] = []  # What they, and their gradients, have moved so far.
-    self.scaled_for: set[Any] = set()  # Optimizers that scaled a loss since their last update.
+    # Optimizers that scaled a loss since their last update, and the parts of its batch.
+    self.scaled_for: dict[Any, int] = {}
     self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
     self.dealer: Any = None  # In an evaluation, a `strategies.distributed_evaluation.Dealer`.
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.

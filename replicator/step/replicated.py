@@ -89,17 +89,28 @@ def num_microbatches() -> int:
   return part.count if part else 1
 
 
-def average_change(old: tf.Tensor, new: tf.Tensor, share: float) -> tf.Tensor:
+def average_change(old: tf.Tensor, new: tf.Tensor, share: float, moving: Any = None) -> tf.Tensor:
   """The change of a moving average by this batch, `share (new - old)`, or by this micro-batch.
 
   `old` is the average before the batch or micro-batch, and `new` the mean over its examples. The
-  changes of all micro-batches add up to that of the whole batch.
+  changes of all micro-batches add up to that of the whole batch. An average that a batch may move
+  several times, one after another, is `moving`, and `old` is what it is before each.
   """
   part, count = context.current().microbatch, num_microbatches()
   if part is None:
     return share * (new - old)
+  place = context.once(lambda: _count_move(part, moving))
   # The first micro-batch subtracts the share of the old value for all.
-  return share / count * (new - count * old if part.is_first else new)
+  if part.is_first:
+    return share / count * (new - count * old)
+  # What moves the average later in the batch did so in the first micro-batch already.
+  later = 0 if moving is None else part.moves[id(moving)] - place
+  return share / count * (1 - share) ** later * new
+
+
+def _count_move(part: context.Microbatch, moving: Any) -> int:
+  part.moves[id(moving)] += 1
+  return part.moves[id(moving)]
 
 
 def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: tf.Tensor

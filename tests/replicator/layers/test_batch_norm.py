@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm, Replicator, all_mean
+from replicator import GlobalBatchNorm, Replicator, all_mean, microbatch
 from replicator.layers.batch_norm import batch_normalized
 from replicator.step import context
 from tests.programs.closeness import close, nests_close
@@ -109,6 +109,24 @@ def test_a_batch_that_is_not_finite_does_not_spoil_the_moving_statistics(shape):
   assert np.isnan(layer(x, training=True).numpy()).all()
   np.testing.assert_array_equal(layer.moving_mean, np.zeros(3))
   np.testing.assert_array_equal(layer.moving_variance, np.ones(3))
+
+
+def test_micro_batches_move_the_statistics_of_a_layer_that_is_called_twice(float64, one_or_two):
+  batch = batch_of([8, 3])["x"]
+  layer = build(one_or_two)
+
+  def step(x):
+    return microbatch(lambda part: [tf.reduce_mean(layer(k * part, training=True))
+                                    for k in (1.0, 2.0)], x, n=4)
+
+  one_or_two.run(step, batch)
+  mean, variance = 0.0, 1.0
+  for k in (1.0, 2.0):
+    parts = [k * batch[j::4] for j in range(4)]
+    mean = MOMENTUM * mean + (1 - MOMENTUM) * np.mean([x.mean(0) for x in parts], 0)
+    variance = MOMENTUM * variance + (1 - MOMENTUM) * np.mean([x.var(0) for x in parts], 0)
+  close(layer.moving_mean.numpy(), mean, 1e-13)
+  close(layer.moving_variance.numpy(), variance, 1e-13)
 
 
 def test_inference_uses_the_moving_statistics(float64, one_or_two):

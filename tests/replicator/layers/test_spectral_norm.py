@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, SpectralNorm, UsageError, all_mean
+from replicator import Replicator, SpectralNorm, UsageError, all_mean, microbatch
 from tests.programs.closeness import close
 
 RNG = np.random.default_rng(0)
@@ -223,6 +223,19 @@ def test_a_call_without_training_is_that_of_the_training_before(float64, one_or_
     trained = one_or_two.run(lambda x: [layer(x, training=True), layer(x)], x)
     for of_training, alone in trained:
       close(alone, of_training, 1e-15)
+
+
+@pytest.mark.parametrize("trainings", [[False, True], [True, False, True]], ids=str)
+def test_micro_batches_meet_the_vectors_of_one_piece(float64, one_or_two, trainings):
+  x = RNG.normal(size=[4, 6])
+
+  def outputs(n: int) -> list[np.ndarray]:
+    layer = dense(one_or_two)
+    return one_or_two.run(lambda x: all_mean(microbatch(
+        lambda part: [tf.reduce_mean(layer(part, training=t), 0) for t in trainings], x, n)), x)[0]
+
+  for divided, whole in zip(outputs(2), outputs(1), strict=True):
+    close(divided, whole, 1e-13)
 
 
 def test_a_call_made_twice_in_a_step_iterates_twice(float64):

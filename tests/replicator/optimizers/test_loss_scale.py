@@ -68,6 +68,30 @@ def test_float16_layers_train_with_small_gradients_and_after_large_ones(
   np.testing.assert_allclose(weight.numpy(), -1e-8, rtol=1e-3)
 
 
+@pytest.mark.parametrize("slope, x, skipped", [
+    (4.0, [1, -1, 1, -1], 0),  # Each part of 1 example would pass 4 x 2^15 through float16.
+    (3.0, [1, 1, 1, 1], 1),    # No part has 2^16, but their sum does.
+])
+@pytest.mark.parametrize("devices, parts", [(1, 1), (2, 2)])
+def test_replicas_and_micro_batches_skip_what_one_piece_skips(
+    mixed_float16, devices, parts, slope, x, skipped):
+  replicator = Replicator("mirrored", logical_cpus=devices)
+  with replicator.scope():
+    weight = keras.Variable([1.0], dtype="float32")
+    wrapped = wrap_optimizer(K.SGD(1.0), [weight])
+
+  def step(x):
+    _, gradients = microbatch(lambda part: wrapped.loss_and_gradients(lambda part: slope * (
+        tf.reduce_mean(tf.cast(tf.cast(weight.value, tf.float16) * part, tf.float32))), part), x,
+                              n=parts)
+    wrapped.apply(gradients)
+    return tf.constant(0)
+
+  replicator.run(step, np.array(x, np.float16))
+  assert wrapped.nonfinite_updates.numpy() == skipped
+  np.testing.assert_array_equal(weight.numpy(), [1.0])  # Skipped, or a mean of 0.
+
+
 def test_a_loss_that_float16_could_not_hold_is_scaled_in_float32(mixed_float16):
   wrapped = wrap_optimizer(K.SGD(1.0), make_variables())
   assert {"loss_scale/factor", "loss_scale/finite_updates", "nonfinite_updates"} <= set(
