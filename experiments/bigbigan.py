@@ -162,11 +162,13 @@ class BigBiGANEvaluator:
     """The picture and numbers of `evaluate_samples`, and two accuracies on held-out images.
 
     `probe_accuracy` is that of a linear classifier of codes, and `feature_probe_accuracy` of one of
-    the encoder's features.
+    the encoder's features. Images of one class have none.
     """
     of_samples = self._evaluate_samples(gan)
     (train_labels, *train_inputs), (labels, *inputs) = (
         self._encoded(gan, part) for part in self._parts)
+    if len(np.unique(train_labels)) < 2:
+      return of_samples
     code_accuracy, feature_accuracy = (
         linear_probe(train_input, train_labels, held_out_input, labels)
         for train_input, held_out_input in zip(train_inputs, inputs, strict=True))

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 MANIFEST = "manifest.json"
-_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _TEMPORARY = ".tmp-"  # Prefix of a folder that is being written or removed.
 _REPLACED = ".old-"   # Prefix of a whole folder while another one takes its place.
 

@@ -131,7 +131,7 @@ def _write_onnx(served: _Served, network: ExportedNetwork, path: pathlib.Path) -
   try:
     made, _ = tf2onnx.convert.from_function(
         served.serve, [each.spec for each in network.inputs],
-        custom_op_handlers={"AvgPoolGrad": (_convert_upsampling, [])})
+        custom_op_handlers={"AvgPoolGrad": (_convert_upsampling, []), "Erfc": (_convert_erfc, [])})
     onnx.checker.check_model(made)  # An operation that ONNX does not have was copied.
   except Exception as error:
     raise UsageError(f"{network.name}: ONNX cannot hold it ({first_line(error)}); write "
@@ -167,3 +167,13 @@ def _convert_upsampling(context: Any, node: Any, *_: Any) -> None:
   shape = add("Cast", shape, attr={"to": utils.map_numpy_to_onnx_dtype(np.int64)})
   context.remove_node(node.name)
   add("Reshape", pixels, shape, name=node.name, outputs=node.output)
+
+
+def _convert_erfc(context: Any, node: Any, *_: Any) -> None:
+  """Makes 1 - erf(x), as in Keras' `gelu`, nodes of ONNX."""
+  from tf2onnx import utils
+  dtype = utils.map_onnx_to_numpy_type(context.get_dtype(node.input[0]))
+  one = context.make_const(utils.make_name("constant"), np.array(1, dtype)).output[0]
+  erf = context.make_node("Erf", [node.input[0]]).output[0]
+  context.remove_node(node.name)
+  context.make_node("Sub", [one, erf], name=node.name, outputs=node.output)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from replicator import UsageError
+
 
 class FrozenGraph:
   """The operations of a function that depend on its arguments, and constants for all others.
@@ -22,6 +24,9 @@ class FrozenGraph:
     uses: for each argument whether the result depends on it.
     operations: the operations between the two, each after those that it needs.
     constants: the values of the other tensors that these operations take, by name.
+
+  Raises:
+    UsageError: the function has a loop.
   """
 
   def __init__(self, function: Callable[..., tf.Tensor], inputs: Sequence[tf.TensorSpec]):
@@ -49,6 +54,9 @@ class FrozenGraph:
     self.uses: list[bool] = [each.name in taken for each in self.inputs]
     fixed = {each.name: each for operation in self.operations for each in operation.inputs
              if each.op.name not in depend}
+    if any(each.dtype in (tf.variant, tf.resource) for each in fixed.values()):
+      raise UsageError("a network with a loop, such as that of a recurrent layer, cannot be "
+                       "exported; give the layer unroll=True")
     values = wrapped.prune([], list(fixed.values()))() if fixed else []
     self.constants: dict[str, np.ndarray] = {
         name: value.numpy() for name, value in zip(fixed, values, strict=True)}

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import itertools
 from typing import Any
 
 import keras
@@ -45,21 +46,27 @@ def chosen(training: Training, names: list[str]) -> list[ExportedNetwork]:
 
 
 def _of_layer(training: Training, name: str, layer: keras.Layer) -> ExportedNetwork:
-  specs = _known_inputs(layer) or _traced_inputs(training, layer)
+  taken = _known_call(layer) or _traced_call(training, layer)
+  names, values = list(taken), list(taken.values())  # `tf.nest` would sort a dict.
+  specs = [each for each in tf.nest.flatten(values) if isinstance(each, tf.TensorSpec)]
   if not specs:
-    raise UsageError(f"--networks={name}: the step does not call it, so that its arguments are not "
-                     "known; make it a keras.Sequential that begins with keras.Input")
-  called_with = [Values(each, tuple(spec.shape[1:]), spec.dtype.name, "as in the training")
-                 for each, spec in specs.items()]
+    raise UsageError(f"--networks={name}: the step does not call it with tensors, so that its "
+                     "arguments are not known; make it a keras.Sequential that begins with "
+                     "keras.Input")
+  called_with = [Values(each.name, tuple(each.shape[1:]), each.dtype.name, "as in the training")
+                 for each in specs]
   owned = {id(variable) for variable in layer.variables}
   optimizers = [each for _, each in held_by(training.step, (Optimizer,))
                 if each.averages and owned & set(map(id, each.variables_updated))]
 
   def call(*arguments: tf.Tensor) -> Any:
+    left = iter(arguments)
+    given = tf.nest.map_structure(
+        lambda each: next(left) if isinstance(each, tf.TensorSpec) else each, values)
     with contextlib.ExitStack() as stack:
       for optimizer in optimizers:
         stack.enter_context(optimizer.averaged_weights())
-      result = layer(*arguments, training=False)
+      result = layer(**dict(zip(names, given, strict=True)), training=False)
     return result.mean if isinstance(result, CodeDistribution) else result
 
   result = call(*(tf.zeros([1, *each.shape], each.dtype) for each in called_with))
@@ -82,22 +89,29 @@ def _of_layer(training: Training, name: str, layer: keras.Layer) -> ExportedNetw
       Values("result", tuple(result.shape[1:]), result.dtype.name, "its result"), function)
 
 
-def _known_inputs(layer: keras.Layer) -> dict[str, tf.TensorSpec]:
-  """The shapes and dtypes of what a functional network takes, by name; empty for others."""
-  return {each.name: tf.TensorSpec(each.shape, each.dtype)
-          for each in getattr(layer, "inputs", None) or ()}
+def _known_call(layer: keras.Layer) -> dict[str, Any]:
+  """The argument of a functional network, with named specs for tensors; empty for others."""
+  inputs = getattr(layer, "inputs", None)
+  if not inputs:
+    return {}
+  return {"inputs": tf.nest.map_structure(
+      lambda each: tf.TensorSpec(each.shape, each.dtype, each.name),
+      layer.input if len(inputs) > 1 else inputs[0])}
 
 
-def _traced_inputs(training: Training, layer: keras.Layer) -> dict[str, tf.TensorSpec]:
-  """Those of the last call of a network in a step, which is traced for that."""
-  found: dict[str, tf.TensorSpec] = {}
+def _traced_call(training: Training, layer: keras.Layer) -> dict[str, Any]:
+  """The arguments of the last call of a network in a step, which is traced for that.
+
+  They are by name, with named specs for tensors, and without `training`.
+  """
+  found: dict[str, Any] = {}
   call, signature = layer.call, inspect.signature(layer.call)
 
   def recorded(*arguments: Any, **options: Any) -> Any:
     given = signature.bind(*arguments, **options).arguments
     found.clear()
-    found.update({name: tf.TensorSpec(value.shape, value.dtype)
-                  for name, value in given.items() if tf.is_tensor(value)})
+    found.update({name: _with_specs(name, value) for name, value in given.items()
+                  if name != "training"})
     return call(*arguments, **options)
 
   batches = stream(training.inputs, training.input_context)
@@ -108,3 +122,15 @@ def _traced_inputs(training: Training, layer: keras.Layer) -> dict[str, tf.Tenso
     finally:
       del layer.call
   return found
+
+
+def _with_specs(name: str, value: Any) -> Any:
+  """An argument with specs for its tensors; those of a nest are numbered."""
+  numbers = itertools.count()
+
+  def with_spec(each: Any) -> Any:
+    if not tf.is_tensor(each):
+      return each
+    return tf.TensorSpec(each.shape, each.dtype,
+                         name if value is each else f"{name}_{next(numbers)}")
+  return tf.nest.map_structure(with_spec, value)

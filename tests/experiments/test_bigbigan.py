@@ -7,7 +7,7 @@ import tensorflow as tf
 import replicator
 from experiments import bigbigan
 from models.gan.networks.bigbigan import PairScores
-from models.vision.images.image_source import read
+from models.vision.images.image_source import InMemoryImages, read
 from replicator.app import config
 from replicator.step import context
 from tests.experiments.tiny_gans import ROOT, build, configure
@@ -52,6 +52,21 @@ def test_no_held_out_image_is_trained_on(monkeypatch, tmp_path):
   assert train_on is also_train_on
   assert (train_on.size, held_out.size) == (1348, 449)
   assert not set(train_on._indices) & set(held_out._indices)
+
+
+def test_images_of_one_class_have_no_probe():
+  class Sampled:
+    on_all_workers = False
+
+    def __call__(self, gan):
+      return replicator.Evaluation({"distance": 1.0})
+
+  class Encoder:
+    def encode(self, images):
+      return images[:, 0, :, 0], images[:, 1, :, 0]
+  part = InMemoryImages(np.zeros([4, 8, 8, 1], np.uint8), np.zeros(4, int), ("all",))
+  evaluation = bigbigan.BigBiGANEvaluator(Sampled(), part, part)(Encoder())
+  assert evaluation.scalars == {"distance": 1.0}
 
 
 @pytest.mark.slow

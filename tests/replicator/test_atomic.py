@@ -189,7 +189,7 @@ def test_an_error_at_any_moment_leaves_a_whole_folder(tmp_path, monkeypatch):
   assert moment > 8 and not failed
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
 def test_a_fault_of_the_disk_is_named(number):
   words = os.strerror(number)
   assert atomic.disk_fault(OSError(number, words)) == words

@@ -96,7 +96,9 @@ class ImageArrays:
                        + "; write None if images have no classes" * (parameter == "labels"))
     try:
       return (np.load(file / f"{name}.npy", "r") if file.is_dir() else _map_in_zip(file, name))
-    except (ValueError, OSError, EOFError) as error:
+    except UsageError:
+      raise
+    except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
       where = file / f"{name}.npy" if file.is_dir() else f"{file}: {name}.npy"
       raise UsageError(f"{where}: is not a whole array of numbers ({error}); write it again"
                        ) from error

@@ -30,8 +30,9 @@ class EncodedExamples(EncodedImages):
     self._files = files
     # By tf.data, as in a training: TensorFlow would optimize a graph of its own in another way,
     # and round a few pixels to another level.
+    load = tf.autograph.experimental.do_not_convert(source.load)
     self._load = tf.function(
-        lambda index: tf.data.Dataset.from_tensors(index).map(source.load).get_single_element(),
+        lambda index: tf.data.Dataset.from_tensors(index).map(load).get_single_element(),
         [tf.TensorSpec([], tf.int64)], autograph=False)
 
   def name(self, index: int) -> str:

@@ -105,6 +105,9 @@ def _batches(source: ImageSource, indices: np.ndarray, load: Callable) -> Iterat
   examples = tf.data.Dataset.from_tensor_slices(indices)
   if is_batched(source):
     examples = examples.batch(_BATCH)
+  # As a training calls `load`. AutoGraph would convert functions of NumPy in it too, and each image
+  # would take twenty times as long.
+  load = tf.autograph.experimental.do_not_convert(load)
   examples = examples.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
   if not is_batched(source):
     examples = examples.batch(_BATCH)

@@ -96,6 +96,14 @@ def test_values_of_each_example_fit_any_number_of_examples(tmp_path):
       np.testing.assert_allclose(loading.LOADERS[path.suffix](str(path), {"z": z}), z + 1)
 
 
+def test_onnx_computes_the_gelu_of_keras(tmp_path):
+  whole = exported(keras.activations.gelu, [CODE])
+  [path] = formats.write(whole, ["onnx"], tmp_path)
+  [z] = whole.example(3)
+  np.testing.assert_allclose(loading.of_onnx(str(path), {"z": z}), keras.activations.gelu(z),
+                             rtol=0, atol=1e-6)
+
+
 def test_blocks_of_any_size_are_repeated_and_divided(tmp_path):
   def spread(z):
     return tf.raw_ops.AvgPoolGrad(

@@ -41,6 +41,40 @@ class Step(tf.Module):
     return {"loss": loss + tf.reduce_mean(self.pair(batch["x"], training=True)[0])}
 
 
+class Scaled(keras.Model):
+  """A network whose result depends on more than tensors."""
+
+  def __init__(self):
+    super().__init__()
+    self.dense = keras.layers.Dense(2)
+    self.dense.build([None, 3])
+    self.built = True
+
+  def call(self, points, training=False, scale=1.0, shift=(0.0, 0.0), *, more=0.0):
+    return scale * self.dense(points) * (2.0 if training else 1.0) + shift[0] - shift[1] + more
+
+
+def of_several(as_dict):
+  """A functional network of two arguments, in a list or by names."""
+  inputs = {"b": keras.Input([3], name="b"), "a": keras.Input([1], name="a")}
+  given = inputs if as_dict else list(inputs.values())
+  return keras.Model(given, keras.layers.Dense(2)(inputs["b"]) + inputs["a"])
+
+
+class Callers(tf.Module):
+  """Calls networks in all ways that Keras has."""
+
+  def __init__(self):
+    super().__init__()
+    self.scaled, self.listed, self.named = Scaled(), of_several(False), of_several(True)
+    self.recurrent = keras.Sequential([keras.Input([3, 2]), keras.layers.GRU(2)])
+
+  def __call__(self, batch):
+    x, y = batch["x"], batch["y"]
+    return {"loss": tf.reduce_mean(
+        self.scaled(x, training=True, shift=[y, 2 * y], scale=3.0, more=y))}
+
+
 class GAN(tf.Module):
   """A GAN with a discriminator."""
 
@@ -88,6 +122,26 @@ def test_the_inputs_of_other_networks_are_those_of_the_step_and_files_compute_th
     np.testing.assert_allclose(found, step.scores(given["points"]), rtol=0, atol=1e-6)
 
 
+def test_a_network_is_called_with_what_the_step_gives_it_besides_tensors():
+  step = Callers()
+  [network] = layers.chosen(training_of(step), ["scaled"])
+  assert [each.name for each in network.inputs] == ["points", "shift_0", "shift_1", "more"]
+  x, first, second, more = given = network.example(4)
+  np.testing.assert_allclose(network.function(*given), 3 * step.scaled(x) + first - second + more,
+                             rtol=1e-5)
+
+
+@pytest.mark.parametrize("name, order", [("listed", ["b", "a"]), ("named", ["a", "b"])])
+def test_a_functional_network_of_several_arguments_is_exported(name, order, tmp_path):
+  step = Callers()
+  [network] = layers.chosen(training_of(step), [name])
+  given = dict(zip([each.name for each in network.inputs], network.example(5), strict=True))
+  assert list(given) == order
+  expected = getattr(step, name)(given if name == "named" else [given["b"], given["a"]])
+  [path] = formats.write(network, ["savedmodel"], tmp_path)
+  np.testing.assert_allclose(loading.of_saved_model(str(path), given), expected, atol=1e-6)
+
+
 def test_a_gan_has_its_generator_by_default_and_others_by_name():
   training = training_of(GAN())
   [generator] = layers.chosen(training, [])
@@ -101,6 +155,7 @@ def test_a_gan_has_its_generator_by_default_and_others_by_name():
     (Step, ["encoder"], "--networks=encoder: the run has no encoder; it has scores and pair and "),
     (Step, ["unused"], "--networks=unused: the step does not call it"),
     (Step, ["pair"], "--networks=pair: its result is a tuple, and a file has one tensor"),
+    (Callers, ["recurrent"], "a network with a loop, .* give the layer unroll=True"),
     (GAN, ["encoder"], "the run has no encoder; it has generator and discriminator$")])
 def test_what_cannot_be_exported_is_refused_in_one_line(step, names, line):
   with pytest.raises(UsageError, match=line):

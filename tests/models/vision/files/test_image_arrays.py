@@ -86,6 +86,9 @@ def test_files_that_cannot_be_mapped_are_refused(tmp_path):
                           "arrays, and ImageArrays.images = 'images'")
   one.write_bytes(one.read_bytes()[:-1])
   assert line_of(folder).startswith(f"{one}: is not a whole array of numbers (")
+  whole = one.read_bytes()
+  one.write_bytes(whole[:10] + b"(" + whole[11:])  # NumPy says TokenError.
+  assert line_of(folder).startswith(f"{one}: is not a whole array of numbers (")
   assert line_of("nowhere.npz") == ("ImageArrays.path = 'nowhere.npz': no such file; write an .npz "
                                     "file, or a folder of .npy files")
 

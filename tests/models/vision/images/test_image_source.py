@@ -1,9 +1,12 @@
 """Image sources in memory, and conversions between bytes and network inputs."""
 
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from models.vision.images.encoded_examples import EncodedExamples
 from models.vision.images.image_source import InMemoryImages, read, to_uint8, to_unit_range
 
 LEVELS = np.arange(256, dtype=np.uint8)
@@ -77,3 +80,19 @@ def test_read_waits_for_no_thread_that_tunes_its_pipeline(monkeypatch):
   monkeypatch.setattr(tf.data.Dataset, "__iter__", record)
   read(small_source()[0], np.arange(3))
   assert tuned == [False]
+
+
+class Recorded(InMemoryImages):
+  """Keeps the files whose code draws its examples."""
+
+  def load(self, index):
+    self.files.append(sys._getframe().f_code.co_filename)
+    return super().load(index)
+
+
+def test_no_source_is_converted_by_autograph_where_it_is_read():
+  source = Recorded(small_source()[1], np.array([0, 1, 0, 2, 1]), ("a", "b", "c"))
+  source.files = []
+  read(source, np.arange(5))  # Functions of NumPy that a source calls would be converted, too.
+  EncodedExamples(source, "images").read(0)
+  assert len(source.files) >= 3 and set(source.files) == {__file__}
