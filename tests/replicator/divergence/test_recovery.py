@@ -15,6 +15,7 @@ from replicator.app import config
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed
+from replicator.training.inputs import elements
 from tests.programs.fragile import BAD, Fragile, numbers
 from tests.programs.logs import rows
 from tests.programs.processes import launched
@@ -59,6 +60,14 @@ def test_no_iterator_is_left_to_the_collector(tmp_path):
   finally:
     gc.enable()
   assert len(alive) > 12 and max(alive) == 1  # It was rolled back.
+
+
+def test_no_iterator_is_left_in_an_error_of_the_data():
+  torn = tf.data.Dataset.range(1, -1, -1).map(lambda x: 1 // x)
+  gc.collect()
+  with pytest.raises(tf.errors.InvalidArgumentError, match="zero") as kept:
+    list(elements(torn))
+  assert kept.tb and iterators() == 0
 
 
 # ---- What a failure leaves ----------------------------------------------------------------------
