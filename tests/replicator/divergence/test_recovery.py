@@ -138,6 +138,8 @@ def test_the_data_of_every_rollback_stay_behind(tmp_path):
   train(tmp_path, ROLL_BACK, inputs=lambda context: numbers(context).map(
       lambda batch: {"x": tf.where(batch["x"] == 38.0, BAD, batch["x"])}))
   assert column(tmp_path, "x") == [BATCH * batch + 1.5 for batch in (*range(4), *range(10, 18))]
+  facts = json.loads((tmp_path / "failures/step-00000008-rollback-1/failure.json").read_text())
+  assert facts["recent"]["x"][:-1] == [25.5, 29.5, 33.5]  # None of what was undone.
 
 
 @pytest.mark.parametrize("steps", [8, 5])
