@@ -17,9 +17,9 @@ SETTINGS = [f"train.global_batch_size = {BATCH}", "train.steps = 12", "train.log
             "train.eval_every = 0", "train.checkpoint_every = 4"]
 
 
-def train(workdir: pathlib.Path, *bindings: str, step=Fragile, inputs=numbers, evaluate=None):
+def train(workdir: pathlib.Path, *bindings: str, step=Fragile, inputs=numbers):
   config.parse([], [*SETTINGS, *bindings])
-  return replicator.train(step, inputs, evaluate, workdir=str(workdir))
+  return replicator.train(step, inputs, workdir=str(workdir))
 
 
 def column(workdir: pathlib.Path, name: str) -> list[float]:

@@ -43,12 +43,6 @@ def test_a_limit_of_what_is_not_logged_is_refused():
       "It logs: d, grad_norm/generator")
 
 
-@pytest.mark.parametrize("binding", ["Guard.limits = {'d': 1}", "Checkpoints.keep_best = 'd'"])
-def test_a_scalar_that_is_not_logged_is_refused_before_an_evaluation(binding, tmp_path):
-  with pytest.raises(UsageError, match=r"logs no 'd'|'d': nothing of that name is logged"):
-    train(tmp_path, "train.eval_every = 4", binding, evaluate=pytest.fail)
-
-
 REFUSED = [
     ("Guard.action = 'stopp'", "must be one of 'stop', 'warn', .* Did you mean 'stop'?"),
     ("Guard.limits = ['d']", "must be Mapping"),
