@@ -81,7 +81,7 @@ def loaded_as(results, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [
-    lambda expected: expected + 2e-6, lambda expected: expected[:, :2],
+    lambda expected: expected + np.array([2e-6, 0, 0]), lambda expected: expected[:, :2],
     lambda expected: np.full_like(expected, np.nan)])
 def test_other_results_are_refused(change, written, monkeypatch):
   _, [path, _] = written
@@ -126,6 +126,13 @@ def test_a_gan_without_classes_or_encoder_has_a_generator_of_codes(attributes):
   [z] = found["generator"].example(3)
   images = found["generator"].function(tf.constant(z))
   np.testing.assert_allclose(images[:, 0, 0], np.tanh(z[:, :1]), rtol=1e-5)
+
+
+def test_the_generator_of_a_gan_with_classes_takes_each_of_them():
+  step = GAN()
+  step.num_classes = 3
+  _, label = networks_of(step)["generator"].inputs
+  assert (label.name, label.shape, label.low, label.high) == ("label", (), 0, 2)
 
 
 @pytest.mark.parametrize("name", ["sngan", "bigbigan"])

@@ -115,7 +115,8 @@ def test_a_run_is_not_resumed_with_other_examples(tmp_path, capfd):
     checkpoint.allow_partial_restore(False)
   assert f"warning: --allow_partial_restore: {line}\n" in capfd.readouterr().err
   run(50, 25, "other")
-  assert [row["step"] for row in rows(tmp_path)] == [5, 10, 15, 20, 25]
+  run(50, 30)  # The source says nothing any more.
+  assert [row["step"] for row in rows(tmp_path)] == [5, 10, 15, 20, 25, 30]
 
 
 def test_a_run_that_has_no_step_left_says_so(tmp_path, capsys):

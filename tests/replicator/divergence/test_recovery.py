@@ -15,6 +15,7 @@ from replicator.app import config
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed
+from replicator.training.inputs import elements
 from tests.programs.fragile import BAD, Fragile, numbers
 from tests.programs.logs import rows
 from tests.programs.processes import launched
@@ -59,6 +60,14 @@ def test_no_iterator_is_left_to_the_collector(tmp_path):
   finally:
     gc.enable()
   assert len(alive) > 12 and max(alive) == 1  # It was rolled back.
+
+
+def test_no_iterator_is_left_in_an_error_of_the_data():
+  torn = tf.data.Dataset.range(1, -1, -1).map(lambda x: 1 // x)
+  gc.collect()
+  with pytest.raises(tf.errors.InvalidArgumentError, match="zero") as kept:
+    list(elements(torn))
+  assert kept.tb and iterators() == 0
 
 
 # ---- What a failure leaves ----------------------------------------------------------------------
@@ -129,6 +138,8 @@ def test_the_data_of_every_rollback_stay_behind(tmp_path):
   train(tmp_path, ROLL_BACK, inputs=lambda context: numbers(context).map(
       lambda batch: {"x": tf.where(batch["x"] == 38.0, BAD, batch["x"])}))
   assert column(tmp_path, "x") == [BATCH * batch + 1.5 for batch in (*range(4), *range(10, 18))]
+  facts = json.loads((tmp_path / "failures/step-00000008-rollback-1/failure.json").read_text())
+  assert facts["recent"]["x"][:-1] == [25.5, 29.5, 33.5]  # None of what was undone.
 
 
 @pytest.mark.parametrize("steps", [8, 5])

@@ -1,6 +1,8 @@
 """New processes of the doctor, and the first error that they print."""
 
+import fcntl
 import sys
+import time
 import types
 
 import pytest
@@ -57,6 +59,20 @@ def test_a_process_that_does_not_end_is_ended(monkeypatch):
       "python -m replicator.doctor --steps=3 did not end within 0.01 minutes; its last line is "
       "'step 1'; if it only needs more time, write fewer --steps or a smaller "
       "train.global_batch_size")
+
+
+def test_what_a_process_leaves_behind_is_ended(tmp_path, monkeypatch):
+  lock = tmp_path / "lock"
+  recorded_by(monkeypatch, program=f"""
+import fcntl, subprocess
+file = open({str(lock)!r}, "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+subprocess.Popen(["sleep", "60"], pass_fds=[file.fileno()])
+""")
+  begun = time.monotonic()
+  with lock.open() as file:
+    fcntl.flock(file, fcntl.LOCK_EX)  # Waits for the process that holds it.
+  assert time.monotonic() - begun < 30
 
 
 def test_the_first_three_of_many_are_listed():

@@ -233,3 +233,12 @@ def test_another_space_or_metric_has_a_study_of_its_own(searches):
   searches.run(dataclasses.replace(file, metric="other"))
   assert [[trial.params["lr"] for trial in study.trials] for study in searches.studies()] == [
     [1, 2], [2, 3], [1, 2]]
+
+
+def test_trials_of_a_gin_file_that_has_changed_have_a_study_of_their_own(searches, tmp_path):
+  gin_file = tmp_path / "small.gin"
+  file = SweepFile("x.py", "loss", grid={"lr": [1], "gin_file": [str(gin_file)]})
+  for steps in (1, 2):
+    gin_file.write_text(f"train.steps = {steps}")
+    searches.run(dataclasses.replace(file))
+  assert [len(study.trials) for study in searches.studies()] == [1, 1]

@@ -60,6 +60,16 @@ def test_a_name_changes_with_what_gin_files_and_those_that_they_include_say(tmp_
   assert set(names(texts[-1])).isdisjoint(others[-1])
 
 
+def test_a_gin_file_that_changes_during_a_sweep_changes_no_name(tmp_path):
+  path = tmp_path / "a.gin"
+  file = SweepFile("experiments.sngan", "loss", gin_files=[str(path)])
+  names = set()
+  for steps in (8, 9):
+    path.write_text(f"train.steps = {steps}")
+    names.add(trial_id({"a": 1}, file))
+  assert len(names) == 1
+
+
 def test_different_runs_have_different_names():
   file = SweepFile("experiments.sngan", "loss", params=["train.steps = 3"])
   assert len({trial_id({"a": 1}), trial_id({"a": "1"}), trial_id({"a": 1.0}), trial_id({"b": 1}),

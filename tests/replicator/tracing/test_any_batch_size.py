@@ -47,6 +47,13 @@ def test_each_object_has_its_own_function_and_is_freed():
   assert freed() is None
 
 
+def test_where_functions_run_eagerly_it_is_the_function_itself(run_eagerly):
+  is_eager = replicator.any_batch_size(lambda x: tf.executing_eagerly())
+  assert not is_eager(tf.ones([4]))
+  run_eagerly()
+  assert is_eager(tf.ones([4]))
+
+
 def test_a_plain_function_and_its_compiled_one():
   double = replicator.any_batch_size(lambda x: 2.0 * x)
   assert double(tf.ones([4])).shape == [4]

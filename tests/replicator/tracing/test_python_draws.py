@@ -60,3 +60,13 @@ def test_what_a_step_does_not_draw_from_is_not_named():
     keras.random.normal([2], seed=1)
     np.random.default_rng(3).normal()
   assert found == []
+
+
+@pytest.mark.parametrize("generator", [
+    np.random.default_rng(0), np.random.RandomState(0), random.Random(0)])
+def test_generators_of_each_kind_that_a_step_holds_are_named(generator):
+  step, found = tf.Module(), []
+  step.noise = generator
+  with python_draws.noted_in(found, step):
+    generator.random()
+  assert found == ["the generator 'noise'"]

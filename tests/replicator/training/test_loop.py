@@ -206,6 +206,22 @@ def test_before_every_call_variables_can_be_assigned_also_in_a_resumed_run(tmp_p
   assert set(column(tmp_path, "share").values()) == {4}
 
 
+def test_the_wait_for_data_is_that_since_the_last_log_point(tmp_path, monkeypatch):
+  now, late = time.monotonic, []  # The first batch, and each call, seem to take 1,000 seconds.
+  monkeypatch.setattr(time, "monotonic", lambda: now() + 1000 * len(late))
+
+  def wait(number):
+    if number == 0:
+      late.append(number)
+    return number
+
+  train(tmp_path, "train.steps = 3", step=lambda: lambda batch: {"x": tf.reduce_mean(batch)},
+        inputs=lambda context: tf.data.Dataset.range(3).map(
+            lambda number: tf.fill([8], tf.numpy_function(wait, [number], tf.int64))),
+        before_call=lambda *call: late.append(call))
+  assert column(tmp_path, "data_wait") == pytest.approx({1: 0.5, 2: 0.0, 3: 0.0}, abs=0.05)
+
+
 def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch, capsys):
   now, calls = time.monotonic, []  # Each call seems to take 1,000 seconds.
   monkeypatch.setattr(time, "monotonic", lambda: now() + 1000 * len(calls))
