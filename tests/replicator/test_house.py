@@ -15,7 +15,7 @@ FLOORS = [
     {"step"},
     {"collectives"},
     {"optimizers", "layers", "example_pool", "tracing", "workdir"},
-    {"strategies", "sweeps", "compare", "rerun", "__main__"},
+    {"strategies", "sweeps", "compare", "rerun", "new", "__main__"},
     {"checkpoints", "trackers"},
     {"divergence"},
     {"training"},
@@ -26,7 +26,7 @@ FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 # These load no TensorFlow, so that commands and pages start fast.
 WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "console", "configuration",
                       "launch", "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers",
-                      "__main__"}
+                      "new", "__main__"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"replicator/console/quiet.py",
                                 "replicator/workdir/writer.py"}
 

@@ -122,7 +122,8 @@ class Race:
     keras.utils.set_random_seed(0)
     self.encoder = keras.Sequential([
         keras.Input([64]), keras.layers.Dense(256), GlobalBatchNorm(), keras.layers.Dense(8)])
-    self.critic = keras.Sequential([keras.Input([8]), keras.layers.Dense(64), keras.layers.Dense(1)])
+    self.critic = keras.Sequential([
+        keras.Input([8]), keras.layers.Dense(64), keras.layers.Dense(1)])
     self.optimizers = replicator.wrap_optimizers(
         keras.optimizers.Adam, encoder=self.encoder, critic=self.critic)
 

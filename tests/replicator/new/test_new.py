@@ -1,0 +1,66 @@
+"""New projects: what is written, and that it trains, is proved and runs as a notebook."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from replicator.new.__main__ import main
+from tests.programs.processes import python
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+def files_of(project) -> list[str]:
+  return sorted(file.relative_to(project).as_posix() for file in project.rglob("*")
+                if file.is_file())
+
+
+def test_a_project_trains_at_once_and_its_notebook_too(folder, capsys):
+  assert main(["mine"]) == 0
+  project = folder / "mine"
+  assert files_of(project) == [
+      ".gitignore", "README.md", "configs/mine.gin", "experiments/mine.py", "mine.ipynb",
+      "models/mine.py", "pyproject.toml", "tests/test_mine.py"]
+  assert not any("PROJECT" in (project / name).read_text() for name in files_of(project))
+  assert capsys.readouterr().out.endswith(
+      "next: cd mine; python -m experiments.mine --gin_file=mine.gin\n")
+  cells = json.loads((project / "mine.ipynb").read_text())["cells"]
+  code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
+  python("-c", code.replace("train.steps = 500", "train.steps = 2"), cwd=project)
+  assert len(list((project / "runs" / "notebook" / "samples").glob("*.png"))) == 2
+
+
+def test_a_project_begins_with_a_copy_of_an_experiment(folder, capsys):
+  assert main(["mine", "--from=sngan"]) == 0
+  project = folder / "mine"
+  assert "models/mine.py" not in files_of(project)
+  assert "models/" not in (project / "README.md").read_text().split("| file |")[1].split("\n\n")[0]
+  done = python("-m", "experiments.mine", "--gin_file=mine.gin", "--explain", cwd=project)
+  assert "mine.data" in done.stdout and "SNGAN.latent_dim" in done.stdout
+
+
+@pytest.mark.parametrize("words, line", [
+    (["De-mo"], "De-mo: is the name of a Python module, too; write it in small letters, "),
+    (["gan"], "gan: Replicator has a module of this name, which yours would hide; "),
+    (["here"], "here: exists; write another name, or move it away"),
+    (["mine", "--from=sgan"], "--from=sgan: no such experiment, or none whose docstring shows a "
+                              "gin file. Did you mean 'sngan'?")])
+def test_what_cannot_be_written_is_one_line(folder, words, line, capsys):
+  (folder / "here").mkdir()
+  assert main(words) == 2
+  assert capsys.readouterr().err.startswith(f"error: {line}")
+  assert not (folder / "mine").exists()
+
+
+@pytest.mark.slow
+def test_the_proofs_of_a_project_pass(folder):
+  main(["mine"])
+  done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+                        cwd=folder / "mine", capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stdout
