@@ -18,6 +18,7 @@ import pytest
 import replicator
 from replicator import app
 from replicator.app import config
+from replicator.console import gin_files, programs
 from replicator.sweeps import sweep_file
 from tests import pages
 from tests.pages import BLOCKS, COMMANDS, PAGES, ROOT, STEP, Block
@@ -131,12 +132,14 @@ def test_command_is_one_that_works(words, monkeypatch):
     end = words.index("--")
     check_flags(words[:end], words[2])
     words = words[end + 1:]
+  if words[0] == "replicator":
+    words = ["python", *programs.python_words(words[1:])]
   if words[0] != "python":
     assert words[0] in OTHER_PROGRAMS
     return
   for option in ("--gin_file", "--sweep_file"):
     for file in pages.values_of(words, option):
-      assert (ROOT / file).is_file(), file
+      assert pathlib.Path(gin_files.found(file)).is_file(), file
   for experiment in pages.values_of(words, "--experiment"):
     assert experiment in pages.FILES or importlib.util.find_spec(experiment)
   if words[1] != "-m":
@@ -155,9 +158,9 @@ def test_flags_in_the_tables_of_programs_exist():
   own = [row[0] for row in rows if row[0].startswith("| `--")]
   assert {re.search(r"--\w+", cell)[0] for cell in own} == (
       flags_of("experiments.sngan") - {"--help"})
-  programs = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
-  assert len(programs) == 10
-  for module, flags in programs.items():
+  by_module = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
+  assert len(by_module) == 11
+  for module, flags in by_module.items():
     assert set(re.findall(r"--\w+", flags)) == flags_of(module) - {"--help"}
 
 
