@@ -77,12 +77,14 @@ class Checkpoints:
 
   # ---- Saving -----------------------------------------------------------------------------------
 
-  def save(self, step: int, loop_state: dict, scalars: dict[str, float] | None = None) -> None:
+  def save(self, step: int, loop_state: dict, scalars: dict[str, float] | None = None,
+           due: bool = True) -> None:
     """Saves the current values after `step` steps; returns before they are on the disk.
 
     All workers must call it at the same step. It replaces an earlier checkpoint of this step and
     removes those of later steps, which a rollback has made obsolete. `restore` returns the
-    `loop_state`, which is JSON-able; `scalars` are those logged at this step.
+    `loop_state`, which is JSON-able; `scalars` are those logged at this step. One that is not `due`
+    exists because the run was stopped or ended; the last one that is due is kept beside it.
 
     Raises:
       RunFailed: the previous checkpoint could not be written.
@@ -93,7 +95,7 @@ class Checkpoints:
     if self._writes:
       facts = {"step": step, "loop": loop_state, "by_replica": snapshot.by_replica,
                "trainable": self._trainable.changes(), "scalars": scalars or {},
-               "names": self._names}
+               "names": self._names, "due": due}
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
   def wait(self) -> None:
@@ -114,7 +116,11 @@ class Checkpoints:
       self._remove(step for step in steps_of(self._folder) if step > facts["step"])
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
       self.written = facts["step"]
-      self._remove(self.retention.obsolete(steps_of(self._folder), self._scalars_at))
+      steps = steps_of(self._folder)
+      last_due = next((step for step in reversed(steps) if self._facts_at(step).get("due", True)),
+                      None)
+      self._remove(step for step in self.retention.obsolete(steps, self._scalars_at)
+                   if step != last_due)
     except (OSError, tf.errors.OpError) as error:
       reason = atomic.disk_fault(error) or str(error).splitlines()[0]
       raise RunFailed(f"{folder}: could not be saved ({reason}); the checkpoints of earlier steps "
@@ -125,18 +131,22 @@ class Checkpoints:
       atomic.remove(_folder_of(self._folder, step))
 
   def _scalars_at(self, step: int) -> dict[str, float]:
+    return self._facts_at(step).get("scalars", {})
+
+  def _facts_at(self, step: int) -> dict:
     try:
-      return atomic.facts_of(_folder_of(self._folder, step))["scalars"]
+      return atomic.facts_of(_folder_of(self._folder, step))
     except atomic.Corrupt:
       return {}
 
   # ---- Restoring --------------------------------------------------------------------------------
 
-  def restore(self) -> dict | None:
+  def restore(self, due_only: bool = False) -> dict | None:
     """Restores the newest checkpoint that is not corrupt; reports corrupt ones on stderr.
 
-    All workers must call it together. It returns the `loop_state` that was given to `save`, and the
-    "step"; None if there is no checkpoint.
+    With `due_only` it is the newest that a run which was never stopped has, too. All workers must
+    call it together. It returns the `loop_state` that was given to `save`, and the "step"; None if
+    there is no checkpoint.
 
     Raises:
       UsageError: all checkpoints are corrupt, or the newest good one does not have the variables
@@ -145,7 +155,7 @@ class Checkpoints:
     self.wait()
     with contextlib.suppress(OSError):  # A read-only folder stays as it is.
       (atomic.clean if self._writes else atomic.repair)(self._folder)
-    found = _newest_good(self._folder)
+    found = _newest_good(self._folder, due_only=due_only)
     if found is None:
       return None
     folder, facts = found
@@ -281,7 +291,7 @@ def _folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
   return folder / f"step-{step:08d}"
 
 
-def _newest_good(folder: pathlib.Path, newest: int | None = None
+def _newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool = False
                  ) -> tuple[pathlib.Path, dict] | None:
   corrupt = []
   for step, found in sorted(_places(folder).items(), reverse=True):
@@ -291,8 +301,10 @@ def _newest_good(folder: pathlib.Path, newest: int | None = None
       facts = atomic.check(found)
     except (atomic.Corrupt, OSError) as error:
       if not found.exists():  # Its run has removed it meanwhile, because it has newer ones.
-        return _newest_good(folder, newest)
+        return _newest_good(folder, newest, due_only)
       corrupt.append(f"{found} is corrupt ({error})")
+      continue
+    if due_only and not facts.get("due", True):
       continue
     for line in corrupt:
       print(f"{line}; using the checkpoint of step {step} instead", file=sys.stderr, flush=True)

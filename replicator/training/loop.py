@@ -270,7 +270,8 @@ class Loop:
 
   def _save(self, scalars: dict[str, float]) -> None:
     self._chief.sync()  # A crash of the machine must not leave a checkpoint ahead of the log.
-    self._state.save(scalars)
+    every, step = self._schedule.checkpoint_every, self._state.step
+    self._state.save(scalars, due=not step or bool(every and step % every == 0))
     observer.current().saved(self._state.step, self._checkpoints)
 
   def _stop(self) -> NoReturn:

@@ -33,16 +33,18 @@ class RunState:
     self.saved_step: int | None = None  # The last one that this process saved.
     self._restore()
 
-  def save(self, scalars: dict[str, float]) -> None:
-    """Saves a checkpoint; `scalars` are those logged at this step."""
+  def save(self, scalars: dict[str, float], due: bool) -> None:
+    """Saves a checkpoint; `scalars` are those logged at this step. See `Checkpoints.save`."""
     self._checkpoints.save(
         self.step, {"seconds": self.seconds, "window": self.means.state(),
                     "examples": self._examples, "digest": self._digest,
-                    **self._recovery.state()}, scalars)
+                    **self._recovery.state()}, scalars, due)
     self.saved_step = self.step
 
   def roll_back(self, diverged: Diverged) -> str:
     """Returns to the last checkpoint on all workers; the result is one line about it.
+
+    That which a stop or an end has saved is passed over: a run that goes on has none there.
 
     Raises a RunFailed if the guard says that the run must stop instead.
     """
@@ -54,11 +56,11 @@ class RunState:
       self._replicator.run(lambda: collectives.all_sum(tf.constant(1)))
     self._recovery.check_may_roll_back(diverged)
     counted = self._recovery.state()
-    self._restore()
+    self._restore(due_only=True)
     return self._recovery.roll_back(diverged, self.step, counted)
 
-  def _restore(self) -> None:
-    state = self._checkpoints.restore()
+  def _restore(self, due_only: bool = False) -> None:
+    state = self._checkpoints.restore(due_only)
     if state is not None:
       self.step, self.seconds = state["step"], state["seconds"]
       self.means = RunningMeans(state["window"])

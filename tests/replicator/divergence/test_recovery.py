@@ -144,15 +144,11 @@ def test_the_data_of_every_rollback_stay_behind(tmp_path):
 
 @pytest.mark.parametrize("steps", [8, 5])
 def test_a_rolled_back_run_resumes_exactly(steps, rolled_back, tmp_path):
-  # 5 steps end in the part of the run that is undone later.
-  train(tmp_path, ROLL_BACK, f"train.steps = {steps}")
+  # 5 steps end in the part of the run that is undone later, by a rollback to step 4.
+  train(tmp_path, ROLL_BACK, f"train.steps = {steps}", "Checkpoints.keep_last = 1")
+  assert saved_steps(tmp_path) == [4, 5] if steps == 5 else [8]
   step = train(tmp_path, ROLL_BACK)
-  whole, resumed = rows(rolled_back), rows(tmp_path)
-  if steps == 8:
-    assert resumed == whole
-  else:  # It went back to the checkpoint at its end, and passed over one batch only.
-    assert [row["step"] for row in resumed] == list(range(1, 13))
-    assert resumed[5]["x"] == 25.5
+  assert rows(tmp_path) == rows(rolled_back)
   assert np.isfinite(step.weights.numpy()).all()
 
 
