@@ -8,6 +8,7 @@ both, and Gaussian exploration. With `D4PG.returns = @ExpectedReturns` it is DDP
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from replicator.console import start
 
@@ -41,20 +42,23 @@ class D4PG(tf.Module):
     returns: makes the head of the critic: `CategoricalReturns` or `ExpectedReturns`.
     noise: standard deviation of the exploration, for actions in [-1, 1].
     action_gradient_norm: maximum norm of the gradient of the value with respect to an action.
+    policy: makes the network of the policy; it is made and called as `Policy` is.
+    critic: makes that of the critic; it is made and called as `Critic` is.
   """
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                returns: Callable[[], CategoricalReturns | ExpectedReturns] = CategoricalReturns,
-               noise: float = 0.3, action_gradient_norm: float = 1.0):
+               noise: float = 0.3, action_gradient_norm: float = 1.0,
+               policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Critic):
     super().__init__()
     shape, action_size = environments.observation_shape, environments.action_size
     self.returns = returns()
     self.noise = noise
     self.action_gradient_norm = action_gradient_norm
     self.normalizer = Normalizer(shape)
-    self.policy = Policy(shape, action_size)
-    self.critic = Critic(shape, action_size, self.returns.outputs)
+    self.policy = policy(shape, action_size)
+    self.critic = critic(shape, action_size, self.returns.outputs)
     self.replay = Replay(shape, action_size, environments.number,
                          observation_dtype=environments.observation_dtype)
     self.actor = agents.make_actor(environments, self.replay, self.normalizer)

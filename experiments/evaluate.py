@@ -5,9 +5,9 @@
         [--metrics=fid,kid,prdc,is,swd,intra_fid] [--samples=N] [--resolution=R] [--json=FILE]
         [--out=FOLDER] [--step=N|best] [--seed=S]
 
-DATA is a folder, a .zip, an .npz, shards, tfds:NAME or hf:NAME, or the name of a data set of this
-project: digits, shapes or stacked_digits. Features and statistics of real images are kept on the
-disk.
+DATA is a folder, a .zip, an .npz, shards, tfds:NAME, hf:NAME, MODULE:CLASS of an image source, or a
+data set of this project: digits, shapes or stacked_digits. Features and statistics of real images
+are kept on the disk.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from models.metrics.images import pair_checks
 from models.metrics.images.image_sets import ImageSet, Seen, Source, open_set
 from models.vision.builtin.shapes import Shapes
 from models.vision.images.image_source import ImageSource
-from models.vision.sources import FORMS, NAMED
+from models.vision.sources import FORMS, named
 from replicator import UsageError, atomic
 from replicator.app import load
 from replicator.console import command
@@ -104,7 +104,7 @@ def _check(flags: argparse.Namespace) -> None:
   if _is_run(flags.real):
     raise UsageError(f"--real={flags.real}: is a run, whose images are generated; write it as "
                      "--fake, and data as --real")
-  if flags.fake in NAMED:
+  if named(flags.fake):
     raise UsageError(f"--fake={flags.fake}: is real data; write it as --real, and a run or its "
                      "samples as --fake")
 
@@ -118,12 +118,13 @@ def _is_run(path: str) -> bool:
 
 def _real(flags: argparse.Namespace) -> tuple[ImageSet, ImageSource | None]:
   """The real images, and their source if they have a name."""
-  if flags.real not in NAMED:
+  make = named(flags.real)
+  if make is None:
     return open_set(flags.real, flags.resolution), None
   if flags.real == "shapes" and flags.resolution:
     source: ImageSource = Shapes(flags.resolution)
   else:
-    source = NAMED[flags.real]()
+    source = make()
   return Source(flags.real, source), source
 
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 import replicator
 from models.gan import gans
 from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
+from models.gan.augmentation.augmentation import GANAugmentation
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.latents.distributions import draw, normal_latents
@@ -31,6 +32,7 @@ from models.gan.networks import (  # noqa: F401  (for gin)
   r3gan,
   sngan,
 )
+from models.gan.networks.protocols import DiscriminatorNetwork, EncoderNetwork, GeneratorNetwork
 from models.gan.penalties import classification, consistency, lecam, orthogonality  # noqa: F401  (for gin)
 from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  (for gin)
 from models.gan.penalties.penalty import Penalty, total
@@ -80,12 +82,12 @@ class GAN(tf.Module):
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               generator: Callable[..., keras.Model] = gin.REQUIRED,
-               discriminator: Callable[..., keras.Model] = gin.REQUIRED,
-               encoder: Callable[..., keras.Model] | None = None,
+               generator: Callable[..., GeneratorNetwork] = gin.REQUIRED,
+               discriminator: Callable[..., DiscriminatorNetwork] = gin.REQUIRED,
+               encoder: Callable[..., EncoderNetwork] | None = None,
                loss: Callable[[], adversarial.AdversarialLoss] = adversarial.hinge,
                penalties: Sequence[Penalty] = (),
-               augment: Callable[[], Any] | None = None,
+               augment: Callable[[], GANAugmentation] | None = None,
                latents: Callable[[str, Sequence[int]], tf.Tensor] = normal_latents,
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 1,
                generator_batch_ratio: int = 1, generator_orthogonality: Number = 0.0,

@@ -24,6 +24,7 @@ from models.gan.latents.distributions import draw, is_normal, uniform_latents
 from models.gan.latents.optimization import LatentOptimization
 from models.gan.losses import adversarial
 from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
+from models.gan.networks.protocols import DiscriminatorNetwork, GeneratorNetwork
 from models.gan.penalties.scores import Scores
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
@@ -60,8 +61,8 @@ class LOGAN(tf.Module):
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               generator: Callable[..., keras.Model] = gin.REQUIRED,
-               discriminator: Callable[..., keras.Model] = gin.REQUIRED,
+               generator: Callable[..., GeneratorNetwork] = gin.REQUIRED,
+               discriminator: Callable[..., DiscriminatorNetwork] = gin.REQUIRED,
                loss: Callable[[], adversarial.AdversarialLoss] = adversarial.hinge,
                latents: Callable[[str, Sequence[int]], tf.Tensor] = uniform_latents,
                latent_dim: int = 256,

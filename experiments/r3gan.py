@@ -7,7 +7,6 @@ updates of both players. So each update takes one half of the batch.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from replicator.console import start
 
@@ -20,11 +19,13 @@ import tensorflow as tf
 import replicator
 from models.gan import gans
 from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
+from models.gan.augmentation.augmentation import GANAugmentation
 from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.latents.distributions import normal_latents
 from models.gan.losses.adversarial import relativistic
 from models.gan.networks import biggan, biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
+from models.gan.networks.protocols import DiscriminatorNetwork, GeneratorNetwork
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.penalties.gradients import r1, r2
 from models.gan.penalties.penalty import total
@@ -62,9 +63,9 @@ class R3GAN(tf.Module):
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               generator: Callable[..., keras.Model] = R3GANGenerator,
-               discriminator: Callable[..., keras.Model] = R3GANDiscriminator,
-               augment: Callable[[], Any] | None = None,
+               generator: Callable[..., GeneratorNetwork] = R3GANGenerator,
+               discriminator: Callable[..., DiscriminatorNetwork] = R3GANDiscriminator,
+               augment: Callable[[], GANAugmentation] | None = None,
                latents: Callable[[str, Sequence[int]], tf.Tensor] = normal_latents,
                latent_dim: int = 64, conditional: bool = False):
     super().__init__()

@@ -30,9 +30,14 @@ from replicator import app
 from replicator.strategies import distributed_evaluation
 
 
+def cross_entropy(classes: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+  """The cross-entropy of each example: shares and logits of classes `[n, k], [n, k] -> [n]`."""
+  return tf.nn.softmax_cross_entropy_with_logits(classes, logits)
+
+
 @gin.configurable(denylist=["channels", "num_classes"])
 class ImageClassifier(tf.Module):
-  """One training step of a `ResNet`: one update.
+  """One training step of a classifier: one update.
 
   Args:
     num_classes: number of classes of the data.
@@ -44,6 +49,10 @@ class ImageClassifier(tf.Module):
       gets `weight_decay w`. Biases, and the scales and offsets of normalizations, do not decay.
     augment: makes what training images pass through, such as `@FlipAndShift`; or None.
     mix: makes what mixes the examples after that, `@MixUp` or `@CutMix`; or None.
+    network: makes a network from num_classes and channels, whose call maps images `[n, h, w, c]`
+      in [-1, 1] and `training` to logits `[n, num_classes]`; its constructor makes all variables.
+    loss: the loss of each example, from the shares of classes and logits:
+      `[n, num_classes], [n, num_classes] -> [n]`.
 
   Raises:
     UsageError: the label smoothing is not in [0, 1), or the optimizer has a weight decay as well.
@@ -52,7 +61,9 @@ class ImageClassifier(tf.Module):
   def __init__(self, num_classes: int, channels: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                label_smoothing: float = 0.0, weight_decay: float = 0.0,
-               augment: Callable | None = None, mix: Callable | None = None):
+               augment: Callable | None = None, mix: Callable | None = None,
+               network: Callable[[int, int], keras.Model] = ResNet,
+               loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = cross_entropy):
     super().__init__()
     if not 0 <= label_smoothing < 1:
       raise replicator.UsageError(f"ImageClassifier.label_smoothing = {label_smoothing}: must be "
@@ -62,7 +73,8 @@ class ImageClassifier(tf.Module):
     self.weight_decay = weight_decay
     self.augment = augment() if augment else None
     self.mix = mix() if mix else None
-    self.network = ResNet(num_classes, channels)
+    self.network = network(num_classes, channels)
+    self.loss = loss
     made = optimizer()
     _check_weight_decays(made, weight_decay)
     self.optimizer = replicator.wrap_optimizer(made, self.network.trainable_variables)
@@ -70,9 +82,8 @@ class ImageClassifier(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are `loss`, the cross-entropy with the smoothed labels; and `accuracy`, the fraction of
-    the examples whose class has the highest logit; a mixture counts for the class of its larger
-    share.
+    These are `loss`, the mean with the smoothed labels; and `accuracy`, the fraction of the
+    examples whose class has the highest logit; a mixture counts for the class of its larger share.
     """
     images = to_unit_range(batch["image"], keras.config.floatx())
     classes = tf.one_hot(batch["label"], self.num_classes, dtype=images.dtype)
@@ -110,7 +121,7 @@ class ImageClassifier(tf.Module):
     logits = self.network(images, training=True)
     smoothed = ((1 - self.label_smoothing) * classes
                 + self.label_smoothing / self.num_classes)
-    loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(smoothed, logits))
+    loss = tf.reduce_mean(self.loss(smoothed, logits))
     is_right = tf.equal(tf.argmax(logits, 1), tf.argmax(classes, 1))
     return [loss + self._decay(), loss, tf.reduce_mean(tf.cast(is_right, loss.dtype))]
 
@@ -164,8 +175,9 @@ class Accuracy:
 
 @gin.configurable
 def resnet(workdir: str, data: Callable[[], ImageSource] = Digits,
-           validation: Callable[[], ImageSource] | None = None, held_out: float = 0.2) -> None:
-  """Trains a ResNet on `data`, or resumes the run in `workdir`.
+           validation: Callable[[], ImageSource] | None = None, held_out: float = 0.2,
+           evaluation: Callable[[ImageSource], Callable] = Accuracy) -> None:
+  """Trains a classifier on `data`, or resumes the run in `workdir`.
 
   Args:
     workdir: the folder of the run.
@@ -173,6 +185,7 @@ def resnet(workdir: str, data: Callable[[], ImageSource] = Digits,
     validation: makes the images that the evaluation measures; None holds out some of `data`.
     held_out: the share of `data` that is held out and never trained on, if there is no
       `validation`.
+    evaluation: makes what measures an `ImageClassifier` from the images that are not trained on.
 
   Raises:
     UsageError: `validation` has other classes than `data`.
@@ -189,7 +202,7 @@ def resnet(workdir: str, data: Callable[[], ImageSource] = Digits,
           f"resnet.validation: has {measured.num_classes} classes that are not the "
           f"{source.num_classes} of resnet.data; name folders with the same sub-folders")
   replicator.train(lambda: ImageClassifier(source.num_classes, source.image_shape[-1]), train_on,
-                   Accuracy(measured), workdir=workdir)
+                   evaluation(measured), workdir=workdir)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ minimum of two critics, and a temperature that keeps the policy's entropy at a t
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from replicator.console import start
 
@@ -38,18 +39,21 @@ class SAC(tf.Module):
     optimizer: makes a Keras optimizer.
     target_entropy: target of the policy's entropy; None for minus the length of an action.
     temperature: the initial temperature.
+    policy: makes the network of the policy; it is made and called as `Policy` is.
+    critic: makes each of the two critics; it is made and called as `Critic` is.
   """
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               target_entropy: float | None = None, temperature: float = 1.0):
+               target_entropy: float | None = None, temperature: float = 1.0,
+               policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Critic):
     super().__init__()
     shape, action_size = environments.observation_shape, environments.action_size
     self.action_size = action_size
     self.target_entropy = -float(action_size) if target_entropy is None else target_entropy
     self.normalizer = Normalizer(shape)
-    self.policy = Policy(shape, 2 * action_size)
-    self.critics = [Critic(shape, action_size, 1) for _ in range(2)]
+    self.policy = policy(shape, 2 * action_size)
+    self.critics = [critic(shape, action_size, 1) for _ in range(2)]
     self.log_temperature = keras.Variable(math.log(temperature), name="log_temperature",
                                           dtype=keras.config.floatx())
     self.replay = Replay(shape, action_size, environments.number,

@@ -7,6 +7,7 @@ import shlex
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
+EXTEND = ROOT / "docs/guide/extend.md"  # The files of one project: see `tests/test_extend.py`.
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "bash", "gin", "text"}  # Text is output, which nobody types.
 
@@ -32,7 +33,7 @@ class Block:
 
 def blocks_of(page: pathlib.Path) -> list[Block]:
   """All blocks of a page, in order."""
-  blocks, fence = [], re.compile(r'^```(\w*)(?: title="([\w.]+)")?$')
+  blocks, fence = [], re.compile(r'^```(\w*)(?: title="([\w./]+)")?$')
   lines = page.read_text().splitlines()
   opened = None
   for number, line in enumerate(lines, 1):
@@ -49,7 +50,7 @@ def blocks_of(page: pathlib.Path) -> list[Block]:
   return blocks
 
 
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+BLOCKS = [block for page in PAGES if page != EXTEND for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python" and not block.is_fragment]
 STEP = next(block for block in PROGRAMS if block.where.startswith("README"))
 FILES = {block.title or "my_step.py": block for block in PROGRAMS}

@@ -236,8 +236,9 @@ def test_every_public_name_is_in_the_reference():
 def test_the_index_of_the_reference_has_the_names_of_each_page():
   index = (ROOT / "docs/reference/index.md").read_text()
   for page in (ROOT / "docs/reference").glob("*.md"):
-    names = re.findall(r"^::: replicator\.(?:trackers\.\w+\.)?([\w.]+)$", page.read_text(),
-                       re.MULTILINE)
+    names = re.findall(
+        r"^::: (?:replicator\.(?:trackers\.\w+\.)?|models\.(?:\w+\.)+)([\w.]+)$",
+        page.read_text(), re.MULTILINE)
     row = re.search(rf"\]\({page.name}\) \| (.*) \|$", index, re.MULTILINE)
     assert page.name == "index.md" or re.findall("`(.+?)`", row[1]) == names, page.name
 

@@ -1,7 +1,10 @@
 """All image sources, which gin knows once this is imported; and data as a command line names it."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
+
+import gin
 
 from models.vision.augmentation.random_view import Augmented
 from models.vision.builtin.digits import Digits
@@ -18,7 +21,7 @@ from models.vision.images.image_source import ImageSource
 from models.vision.shards import imagenet, sharded_images
 from models.vision.shards.tfrecords import TFRecords
 from replicator import UsageError
-from replicator.errors import nearest
+from replicator.errors import first_line, nearest
 
 __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip",
            "Shapes", "StackedDigits", "TFRecords", "open_encoded"]
@@ -28,8 +31,26 @@ NAMED: dict[str, Callable[[], ImageSource]] = {
 """The data sets of this project, which need no file, by name."""
 
 FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
-         f"{', '.join(NAMED)}, tfds:NAME or hf:NAME")
+         f"{', '.join(NAMED)}, tfds:NAME, hf:NAME, or MODULE:CLASS of a source")
 """The forms of data that `open_encoded` opens, for the help of a command."""
+
+
+def named(name: str) -> Callable[[], ImageSource] | None:
+  """Finds what makes the source of a name, one of `NAMED` or `MODULE:CLASS`; None for any other.
+
+  Raises:
+    UsageError: there is no such module, or it has no such class.
+  """
+  module, _, kind = name.partition(":")
+  if not kind.isidentifier() or module in _LIBRARIES or Path(name).exists():
+    return NAMED.get(name)
+  try:
+    with gin.unlock_config():  # A command may have read its bindings by now.
+      return getattr(importlib.import_module(module), kind)
+  except (ImportError, AttributeError) as error:
+    raise UsageError(f"{name}: {first_line(error)}; write MODULE:CLASS of an image "
+                     "source") from error
+
 
 _LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
     "tfds": PreparedImages, "hf": ArrowImages}
@@ -41,8 +62,8 @@ def open_encoded(path: str, labels: str | None = None, needs_classes: bool = Tru
 
   Args:
     path: a folder of images, a ZIP archive, an `.npz` file or a folder of `.npy` files, a folder or
-      a pattern of shards, one of `NAMED`, or `tfds:NAME` or `hf:NAME` of TensorFlow Datasets or
-      Hugging Face, with `@SPLIT` behind unless it is `train`.
+      a pattern of shards, a name of `named`, or `tfds:NAME` or `hf:NAME` of TensorFlow Datasets
+      or Hugging Face, with `@SPLIT` behind unless it is `train`.
     labels: the file of the labels of a folder of images, as `ImageFolder` takes it.
     needs_classes: whether images of a folder or archive that are in no class are refused or left
       out. Otherwise images are at any depth, and `labels.of_layout` says of which classes.
@@ -57,8 +78,9 @@ def open_encoded(path: str, labels: str | None = None, needs_classes: bool = Tru
   if library in _LIBRARIES:
     name, _, split = name.partition("@")
     return _LIBRARIES[library](name, split or "train")
-  if path in NAMED and not place.exists():
-    return EncodedExamples(NAMED[path](), path)
+  make = named(path)
+  if make and not place.exists():
+    return EncodedExamples(make(), path)
   if (place / sharded_images.INDEX).exists() or imagenet.shards_at(path):
     return sharded_images.ShardedImages(path)
   if arrays := _arrays_at(place):

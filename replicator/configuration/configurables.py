@@ -144,7 +144,8 @@ def _is_a(made: Any, kind: type) -> bool:
     return False
   if typing.Protocol in kind.__bases__:
     return all(hasattr(made, name) for name, value in vars(kind).items()
-               if inspect.isfunction(value) and not name.startswith("_"))
+               if isinstance(value, property) or (
+                   inspect.isfunction(value) and (name == "__call__" or name[0] != "_")))
   return typing.get_origin(kind) is None and issubclass(made, kind)
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from experiments import d4pg, sac
 from models.rl import agents
+from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import ExpectedReturns
 from models.rl.replay.replay import Transitions
 from replicator import random
@@ -146,3 +147,16 @@ def test_a_step_of_d4pg_is_that_of_the_formulas(made):
   noise = np.random.default_rng(3).normal(size=[SIZE, ACTIONS])
   np.testing.assert_allclose(agent.act(BATCH.observation, noise),
                              np.clip(act(STATES) + 0.3 * noise, -1, 1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [sac.SAC, d4pg.D4PG])
+def test_networks_of_the_users_take_the_places_of_these(made, kind):
+  class OwnPolicy(Policy):
+    """A policy of the user's."""
+
+  class OwnCritic(Critic):
+    """A critic of the user's."""
+
+  agent = made(kind, policy=OwnPolicy, critic=OwnCritic)
+  critics = agent.critics if kind is sac.SAC else [agent.critic]
+  assert {type(agent.policy), *map(type, critics)} == {OwnPolicy, OwnCritic}

@@ -92,6 +92,25 @@ def classifier(*bindings: str) -> resnet.ImageClassifier:
   return resnet.ImageClassifier(10, 1)
 
 
+def test_a_network_and_a_loss_of_the_users_take_the_places_of_these():
+  configure("ImageClassifier.label_smoothing = 0.0")
+  step = resnet.ImageClassifier(
+      10, 1, network=lambda classes, channels: keras.Sequential([
+          keras.Input([8, 8, channels]), keras.layers.Flatten(), keras.layers.Dense(classes)]),
+      loss=lambda classes, logits: tf.reduce_sum(tf.abs(classes - logits), 1))
+  images, classes = tf.cast(BATCH["image"], tf.float32) / 255, tf.one_hot(BATCH["label"], 10)
+  expected = np.abs(classes - step.network(images)).sum(1).mean()
+  np.testing.assert_allclose(step._losses(images, classes)[1], expected, rtol=1e-5)
+
+
+def test_an_evaluation_of_the_users_measures_what_is_held_out(monkeypatch):
+  configure()
+  monkeypatch.setattr(replicator, "train", lambda step, source, evaluate, workdir: None)
+  measured = []
+  resnet.resnet("run", evaluation=lambda images: measured.append(images.size))
+  assert measured == [359]
+
+
 def test_the_loss_is_that_of_smoothed_labels_and_only_kernels_decay():
   keras.config.set_floatx("float64")
   keras.config.set_dtype_policy("float64")

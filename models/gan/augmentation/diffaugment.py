@@ -3,12 +3,13 @@
 import gin
 import tensorflow as tf
 
+from models.gan.augmentation.augmentation import GANAugmentation
 from models.vision.augmentation.flip_and_shift import shift
 from replicator import random
 
 
 @gin.configurable
-class DiffAugment:
+class DiffAugment(GANAugmentation):
   """Changes the color, position and a part of each image: `[n, h, w, c] -> [n, h, w, c]`.
 
   Real and generated images pass through it wherever the discriminator judges them, in the
@@ -34,9 +35,6 @@ class DiffAugment:
     if self.translation:
       images = _translated(images)
     return _cut(images) if self.cutout else images
-
-  def observe(self, real_scores: tf.Tensor) -> None:
-    """Does nothing: this augmentation does not adapt."""
 
 
 def _recolored(images: tf.Tensor) -> tf.Tensor:

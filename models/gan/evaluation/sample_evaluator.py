@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import gin
 import numpy as np
@@ -17,6 +17,29 @@ from models.vision.images.image_source import ImageSource, read
 from replicator.step import context
 
 
+class Quality(Protocol):
+  """Measures samples at each evaluation; it is made of the real images and of a folder.
+
+  If it has `on_all_workers = True`, as a class, all workers call it at once. Else the chief alone
+  does.
+
+  Attributes:
+    description: one line that says how the numbers are computed.
+  """
+
+  description: str
+
+  def measure(self, generate: Callable[..., np.ndarray], num_classes: int = 0) -> dict[str, float]:
+    """The numbers by name, without `eval/`.
+
+    Args:
+      generate: n -> n images [n, h, w, c], floats in [-1, 1]; with a slice of `range(n)` behind n
+        only these. They are made from the same codes in each evaluation.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
+    """
+    ...
+
+
 @gin.configurable(denylist=["data", "folder", "reconstructed"])
 class SampleEvaluator:
   """Draws and measures samples of any step with what `samples` needs.
@@ -24,14 +47,14 @@ class SampleEvaluator:
   Args:
     data: the real images.
     folder: where the classifier behind the metrics is saved.
-    quality: makes what measures samples from data and folder: `@SampleQuality`, `@FeatureMetrics`
-      or `@ModeCoverage`.
+    quality: makes a `Quality` from data and folder: `@SampleQuality`, `@FeatureMetrics` or
+      `@ModeCoverage`.
     rows: number of rows of the drawn grids.
     reconstructed: the images that a step with an encoder reconstructs; by default the data.
   """
 
   def __init__(self, data: ImageSource, folder: str,
-               quality: Callable[[ImageSource, str], Any] = SampleQuality, rows: int = 8,
+               quality: Callable[[ImageSource, str], Quality] = SampleQuality, rows: int = 8,
                reconstructed: ImageSource | None = None):
     self._data = data
     self._reconstructed = reconstructed or data

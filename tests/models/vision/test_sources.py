@@ -19,6 +19,7 @@ from models.vision.sources import (
   TFRecords,
   open_encoded,
 )
+from tests.programs.refusals import refusal
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
 LABELS = np.array([0, 0, 1, 2, 2])
@@ -145,3 +146,10 @@ def test_what_a_command_names_is_converted(made, tmp_path):
   np.testing.assert_array_equal(images, IMAGES)
   assert labels.tolist() == LABELS.tolist()
   assert json.loads((tmp_path / "out" / sources.sharded_images.INDEX).read_text())["images"] == 5
+
+
+def test_a_command_takes_a_source_of_any_module():
+  found, expected = map(open_encoded, ("models.vision.builtin.digits:Digits", "digits"))
+  assert found.read(3) == expected.read(3) and sources.named("tfds:mnist") is None
+  for name, why in (("nowhere:A", "No module named 'nowhere'"), ("math:A", "no attribute 'A'")):
+    assert why in refusal(open_encoded, name) and "MODULE:CLASS" in refusal(open_encoded, name)

@@ -1,0 +1,72 @@
+"""The protocols of a GAN's networks, which experiments call and nothing else knows.
+
+Networks of any origin fit: Keras models, modules of TensorFlow, networks of the user's. All their
+variables are made in the constructor, and `trainable_variables` lists those that an optimizer
+updates. Floats have the dtype of `keras.config.floatx()`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import keras
+import tensorflow as tf
+
+
+class GeneratorNetwork(Protocol):
+  """Draws images from codes.
+
+  It is made by `make(resolution=, channels=, latent_dim=, num_classes=)`, with 0 classes for a
+  generator without labels.
+  """
+
+  @property
+  def trainable_variables(self) -> Sequence[keras.Variable]:
+    """The variables that an optimizer updates."""
+    ...
+
+  def __call__(self, z: tf.Tensor, labels: tf.Tensor | None = None, *,
+               training: bool = False) -> tf.Tensor:
+    """Images in [-1, 1]: `[n, latent_dim], int32 [n] -> [n, resolution, resolution, channels]`.
+
+    A generator that mixes classes also takes their weights, floating `[n, num_classes]`, as labels:
+    `models.gan.networks.building.class_weights` makes weights of both.
+    """
+    ...
+
+
+class DiscriminatorNetwork(Protocol):
+  """Scores images: a high score means real.
+
+  It is made by `make(resolution=, channels=, num_classes=)`, with 0 classes for a discriminator
+  that ignores labels. `models.gan.networks.discriminator.Discriminator` is a base class
+  of such networks.
+  """
+
+  @property
+  def trainable_variables(self) -> Sequence[keras.Variable]:
+    """The variables that an optimizer updates."""
+    ...
+
+  def __call__(self, images: tf.Tensor, labels: tf.Tensor | None = None, *,
+               training: bool = False) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """Scores `[n]` of images: `[n, resolution, resolution, channels], int32 [n] -> [n]`.
+
+    One that classifies, too, returns a pair: these, and logits `[n, num_classes]`.
+    """
+    ...
+
+
+class EncoderNetwork(Protocol):
+  """Finds the codes of images.
+
+  It is made by `make(resolution=, channels=, latent_dim=)`.
+  """
+
+  @property
+  def trainable_variables(self) -> Sequence[keras.Variable]:
+    """The variables that an optimizer updates."""
+    ...
+
+  def __call__(self, images: tf.Tensor, *, training: bool = False) -> tf.Tensor:
+    """Codes of images: `[n, resolution, resolution, channels] -> [n, latent_dim]`."""
+    ...
