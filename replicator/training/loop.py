@@ -40,6 +40,7 @@ from replicator.training.chief import Chief, SilentChief
 from replicator.training.inputs import stream
 from replicator.training.observer import Training
 from replicator.training.preemption import StopSignal
+from replicator.training.profile import Profile
 from replicator.training.run_state import RunState
 from replicator.training.training_function import TrainingFunction
 
@@ -53,15 +54,16 @@ class Schedule:
   log_every: int
   eval_every: int
   checkpoint_every: int
+  profile: tuple[int, int] = (0, 0)  # After the first of these steps, up to the other.
 
   def due(self, every: int, step: int) -> bool:
     """Whether what happens every `every` steps is due after step `step`."""
     return every > 0 and (step % every == 0 or step == self.steps)
 
   def is_boundary(self, step: int) -> bool:
-    """Whether anything is due after step `step`."""
-    return any(self.due(every, step)
-               for every in (self.log_every, self.eval_every, self.checkpoint_every))
+    """Whether anything is due after step `step`, so that it must have ended."""
+    return step in self.profile or any(
+        self.due(every, step) for every in (self.log_every, self.eval_every, self.checkpoint_every))
 
 
 class Loop:
@@ -89,6 +91,8 @@ class Loop:
     self._evaluate = training.evaluate if is_chief or all_evaluate else None
     self._chief: Chief | SilentChief = (
         Chief(workdir, facts, self._state.step, trackers) if is_chief else SilentChief())
+    profiled = schedule.profile if is_chief else (0, 0)
+    self._profile = Profile(*profiled, workdir, self._chief.note)
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
     # The seconds since the last log point: those that steps waited for their batch, and all.
@@ -168,6 +172,8 @@ class Loop:
         line = state.roll_back(diverged)
         self._chief.roll_back(state.step, line)
         self._begin_here()
+      finally:
+        self._profile.drop()
 
   def _begin_here(self) -> None:
     """Makes the function that trains from the present step on, and its batches."""
@@ -205,6 +211,7 @@ class Loop:
     running: collections.deque[tuple] = collections.deque()
     while state.step < self._schedule.steps:
       self._doing("preparing the first batch")
+      self._profile.before(state.step)
       begun = time.monotonic()
       batch = next(self._batches)
       waited = time.monotonic() - begun
@@ -214,6 +221,7 @@ class Loop:
       if not self._was_called and self._can_trace:
         self._trace(batch)
       self._doing("compiling the step")
+      called = time.monotonic()
       running.append((state.step, batch, function(state.step, batch, stop.received)))
       state.step += self._schedule.steps_per_call
       all_done = self._schedule.is_boundary(state.step) or stop.received or not self._was_called
@@ -225,6 +233,7 @@ class Loop:
         stop.agreed |= agreed
       now = time.monotonic()
       state.seconds = now - started
+      self._profile.after(state.step, waited, now - called)
       if training.inputs is not None:
         self._waited += waited
         self._elapsed += now - begun

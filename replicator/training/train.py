@@ -44,7 +44,8 @@ def train(make_step: Callable[[], Callable],
           eval_every: int = 1000,
           checkpoint_every: int = 1000,
           trackers: Sequence[Tracker] = (),
-          start_from: str | None = None) -> Any:
+          start_from: str | None = None,
+          profile: tuple[int, int] | None = None) -> Any:
   """Trains a step under the strategy of the gin file, or resumes the run in `workdir`.
 
   Args:
@@ -76,6 +77,9 @@ def train(make_step: Callable[[], Callable],
     trackers: what else gets all that is logged, such as `[@MLflow()]`; see `Tracker`.
     start_from: the workdir of another run, whose weights the networks of a new run begin with;
       `checkpoints.start_from.StartFrom` says which.
+    profile: the first and the last step to profile, such as (100, 110), widened to whole calls of
+      `steps_per_call` steps; see `training.profile`. A run that resumes behind the first of them
+      profiles nothing.
 
   Returns:
     the trained step.
@@ -88,6 +92,7 @@ def train(make_step: Callable[[], Callable],
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed)
+  profiled = _calls_of(profile, steps, steps_per_call)
   tracker.check(trackers)
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
@@ -118,7 +123,8 @@ def train(make_step: Callable[[], Callable],
              "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
              "seed": seed, "precision": precision, "steps": steps,
              **({"start_from": origin} if origin else {})}
-    schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
+    schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every,
+                             profiled)
     with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
       loop.Loop(training, schedule, guard, folder, facts, trackers).run(release)
   return step
@@ -138,6 +144,17 @@ def _check_arguments(step: Callable, has_inputs: bool) -> None:
                      "train inputs, or write def __call__(self)") from error
   except ValueError:  # It does not say what it takes.
     pass
+
+
+def _calls_of(profile: Sequence[int] | None, steps: int, steps_per_call: int) -> tuple[int, int]:
+  """The steps where the calls that `profile` names begin and end; (0, 0) for none."""
+  if profile is None:
+    return 0, 0
+  first, last = profile
+  if not 1 <= first <= last <= steps:
+    raise UsageError(f"train.profile = ({first}, {last}): must be the first and the last step to "
+                     f"profile, from 1 to train.steps = {steps}")
+  return (first - 1) // steps_per_call * steps_per_call, -(-last // steps_per_call) * steps_per_call
 
 
 def _check_settings(**settings: int) -> None:
