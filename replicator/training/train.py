@@ -45,7 +45,8 @@ def train(make_step: Callable[[], Callable],
           checkpoint_every: int = 1000,
           trackers: Sequence[Tracker] = (),
           start_from: str | None = None,
-          profile: tuple[int, int] | None = None) -> Any:
+          profile: tuple[int, int] | None = None,
+          patience: int = 0) -> Any:
   """Trains a step under the strategy of the gin file, or resumes the run in `workdir`.
 
   Args:
@@ -78,8 +79,10 @@ def train(make_step: Callable[[], Callable],
     start_from: the workdir of another run, whose weights the networks of a new run begin with;
       `checkpoints.start_from.StartFrom` says which.
     profile: the first and the last step to profile, such as (100, 110), widened to whole calls of
-      `steps_per_call` steps; see `training.profile`. A run that resumes behind the first of them
+      `steps_per_call` steps; see `tracing.profile`. A run that resumes behind the first of them
       profiles nothing.
+    patience: ends the run, as a good one, after so many evaluations in which the scalar
+      `Checkpoints.keep_best` was not better than before; 0 for never.
 
   Returns:
     the trained step.
@@ -91,7 +94,7 @@ def train(make_step: Callable[[], Callable],
   """
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
-                  global_batch_size=global_batch_size, seed=seed)
+                  global_batch_size=global_batch_size, seed=seed, patience=patience)
   profiled = _calls_of(profile, steps, steps_per_call)
   tracker.check(trackers)
   if deterministic:  # Must precede every computation.
@@ -124,7 +127,7 @@ def train(make_step: Callable[[], Callable],
              "seed": seed, "precision": precision, "steps": steps,
              **({"start_from": origin} if origin else {})}
     schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every,
-                             profiled)
+                             profiled, patience)
     with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
       loop.Loop(training, schedule, guard, folder, facts, trackers).run(release)
   return step
@@ -159,7 +162,7 @@ def _calls_of(profile: Sequence[int] | None, steps: int, steps_per_call: int) ->
 
 def _check_settings(**settings: int) -> None:
   for name, value in settings.items():
-    lowest = 0 if name in ("eval_every", "checkpoint_every", "seed") else 1
+    lowest = 0 if name in ("eval_every", "checkpoint_every", "seed", "patience") else 1
     if not isinstance(value, int) or value < lowest:
       raise UsageError(f"train.{name} = {value!r}: must be a whole number of at least {lowest}")
   if settings["seed"] >= 2 ** 32:
