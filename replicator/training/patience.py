@@ -40,13 +40,13 @@ class Patience:
     self._decide(step)
 
   def state(self) -> dict[str, Any]:
-    """What a checkpoint keeps, as JSON; nothing of a run that no evaluation ends."""
+    """The part of a checkpoint, as JSON; nothing in a run that no evaluation ends."""
     if not self._evaluations:
       return {}
     return {"best": [self.metric, self._best_is, as_json(self._best), self._since]}
 
   def restore(self, state: dict[str, Any]) -> None:
-    """Goes on from a `state` with the "step" of its checkpoint, or anew with another metric."""
+    """Goes on from a `state` with the "step" of its checkpoint; another metric begins there."""
     metric, best_is, best, since = state.get("best", [""] * 4)
     if (metric, best_is) == (self.metric, self._best_is):
       self._best, self._since = float(best), since
