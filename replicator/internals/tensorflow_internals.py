@@ -205,3 +205,29 @@ def _without_remapping(executor_type: str | None, config: bytes
   changed = tf.compat.v1.ConfigProto.FromString(config)
   changed.graph_options.rewrite_options.remapping = RewriterConfig.OFF
   return eager_context.FunctionCallOptions(executor_type, changed)
+
+
+# ---- Profiles -----------------------------------------------------------------------------------
+
+
+def operation_times(profile: bytes) -> dict[str, float]:
+  """The seconds that each operation took, by name, in a profile as TensorFlow writes it.
+
+  Those of the accelerators are their kernels; without one, they are the operations of the graphs.
+  Several replicas and threads add up. It is empty if this TensorFlow cannot read the profile.
+  """
+  try:
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+  except ImportError:
+    return {}
+  lines = [(plane, line) for plane in xplane_pb2.XSpace.FromString(profile).planes
+           for line in plane.lines]
+  kernels = [(plane, line) for plane, line in lines if plane.name.startswith("/device:")
+             and line.name.startswith(("Stream", "XLA Ops"))]
+  times: dict[str, float] = {}
+  for plane, line in kernels or lines:
+    for event in line.events:
+      about = plane.event_metadata[event.metadata_id]
+      if kernels or about.display_name:  # TensorFlow's own functions have none.
+        times[about.name] = times.get(about.name, 0.0) + event.duration_ps / 1e12
+  return times

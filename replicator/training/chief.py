@@ -103,10 +103,13 @@ class Chief:
     if problem := self._record.report(ended):
       self.note(problem)
 
-  def finish(self, error: BaseException | None = None) -> None:
-    """Writes the last report, ends the trackers; `error` ended the run before its last step."""
+  def finish(self, error: BaseException | None = None, ended: str = "") -> None:
+    """Writes the last report, ends the trackers; `error` ended the run before its last step.
+
+    Without an error, `ended` says why it was not the last step, if it was not.
+    """
     if error is None:
-      self.report("")
+      self.report(ended)
       self.note(f"done: {self._record.workdir / 'report.html'}")
     elif isinstance(error, Preempted):
       self.report("interrupted")

@@ -3,7 +3,7 @@
     for each call of `steps_per_call` steps:
         take the next global batches, run the replica step on every replica
         every log_every steps         log the mean of each scalar since the last log point
-        every eval_every steps        evaluate, draw a picture
+        every eval_every steps        evaluate, draw a picture; end if patience is over
         every checkpoint_every steps  save
         on SIGTERM or SIGINT          save and stop
         on numbers that are not finite  do what `Guard.action` says
@@ -34,14 +34,17 @@ from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import Preempted, RunFailed, chain_of
 from replicator.step import context as step_context
 from replicator.strategies.distributed_evaluation import Dealer
+from replicator.tracing.profile import Profile
 from replicator.trackers.tracker import Tracker
 from replicator.training import observer
 from replicator.training.chief import Chief, SilentChief
 from replicator.training.inputs import stream
 from replicator.training.observer import Training
+from replicator.training.patience import Patience
 from replicator.training.preemption import StopSignal
 from replicator.training.run_state import RunState
 from replicator.training.training_function import TrainingFunction
+from replicator.workdir.reader import EARLY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,15 +56,17 @@ class Schedule:
   log_every: int
   eval_every: int
   checkpoint_every: int
+  profile: tuple[int, int] = (0, 0)  # After the first of these steps, up to the other.
+  patience: int = 0
 
   def due(self, every: int, step: int) -> bool:
     """Whether what happens every `every` steps is due after step `step`."""
     return every > 0 and (step % every == 0 or step == self.steps)
 
   def is_boundary(self, step: int) -> bool:
-    """Whether anything is due after step `step`."""
-    return any(self.due(every, step)
-               for every in (self.log_every, self.eval_every, self.checkpoint_every))
+    """Whether anything is due after step `step`, so that it must have ended."""
+    return step in self.profile or any(
+        self.due(every, step) for every in (self.log_every, self.eval_every, self.checkpoint_every))
 
 
 class Loop:
@@ -81,14 +86,17 @@ class Loop:
     if not (training.evaluate and schedule.eval_every):
       self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
+    self._patience = Patience(schedule.patience, schedule.eval_every, self._checkpoints.retention)
     self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples(),
-                           training.digest())
+                           training.digest(), self._patience)
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)
     is_chief = replicator.worker_id == 0
     self._evaluate = training.evaluate if is_chief or all_evaluate else None
     self._chief: Chief | SilentChief = (
         Chief(workdir, facts, self._state.step, trackers) if is_chief else SilentChief())
+    profiled = schedule.profile if is_chief else (0, 0)
+    self._profile = Profile(*profiled, workdir, self._chief.note)
     self._rates = LearningRates(step) if guard.signals else None
     self._was_called = False
     # The seconds since the last log point: those that steps waited for their batch, and all.
@@ -122,7 +130,7 @@ class Loop:
         raise
       finally:
         self._stream.close()
-      self._chief.finish()
+      self._chief.finish(ended=EARLY if self._patience.is_over else "")
 
   def _say_stopping(self, line: str) -> None:
     self._chief.note(line)
@@ -135,14 +143,15 @@ class Loop:
 
   def _run(self, stop: StopSignal) -> None:
     state, replicator = self._state, self._training.replicator
-    if state.step < self._schedule.steps:
+    if self._goes_on:
       self._chief.introduce(self._training.data(), self._training.parameters())
     for line in self._training.notes:
       self._chief.note(line)
     if state.step:
       self._chief.note(f"resumed at step {state.step}" + (
           f": nothing is left to train, since train.steps = {self._schedule.steps} is not above it"
-          if state.step >= self._schedule.steps else ""))
+          if state.step >= self._schedule.steps else
+          f": nothing is left to train, since {self._patience}" if self._patience.is_over else ""))
     if replicator.servers:
       self._chief.note(replicator.servers.describe())
     self._begin_here()
@@ -168,6 +177,12 @@ class Loop:
         line = state.roll_back(diverged)
         self._chief.roll_back(state.step, line)
         self._begin_here()
+      finally:
+        self._profile.drop()
+
+  @property
+  def _goes_on(self) -> bool:
+    return self._state.step < self._schedule.steps and not self._patience.is_over
 
   def _begin_here(self) -> None:
     """Makes the function that trains from the present step on, and its batches."""
@@ -203,8 +218,9 @@ class Loop:
   def _train(self, stop: StopSignal, started: float) -> None:
     state, training, function = self._state, self._training, self._function
     running: collections.deque[tuple] = collections.deque()
-    while state.step < self._schedule.steps:
+    while self._goes_on:
       self._doing("preparing the first batch")
+      self._profile.before(state.step)
       begun = time.monotonic()
       batch = next(self._batches)
       waited = time.monotonic() - begun
@@ -214,6 +230,7 @@ class Loop:
       if not self._was_called and self._can_trace:
         self._trace(batch)
       self._doing("compiling the step")
+      called = time.monotonic()
       running.append((state.step, batch, function(state.step, batch, stop.received)))
       state.step += self._schedule.steps_per_call
       all_done = self._schedule.is_boundary(state.step) or stop.received or not self._was_called
@@ -225,6 +242,7 @@ class Loop:
         stop.agreed |= agreed
       now = time.monotonic()
       state.seconds = now - started
+      self._profile.after(state.step, waited, now - called)
       if training.inputs is not None:
         self._waited += waited
         self._elapsed += now - begun
@@ -233,7 +251,9 @@ class Loop:
       for warning in function.warnings() if all_done else ():
         self._chief.note(warning)
       self._at_boundary()
-      if stop.agreed:
+      if self._patience.is_over:
+        self._chief.note(f"stopped early at step {state.step}: {self._patience}")
+      elif stop.agreed:
         self._stop()
 
   def _at_boundary(self) -> None:
@@ -258,7 +278,9 @@ class Loop:
         self._checkpoints.retention.check_logged(list(found), evaluated=True)
         scalars = {**scalars, **found}
     chief.log(state.step, state.seconds, scalars)
-    if state.step and s.due(s.checkpoint_every, state.step):
+    if s.patience and s.due(s.eval_every, state.step) and self._guard.is_sound:
+      state.evaluated(scalars)
+    if state.step and (s.due(s.checkpoint_every, state.step) or self._patience.is_over):
       if self._guard.is_sound:
         self._save(scalars)
       else:

@@ -1,6 +1,7 @@
 """The position of a run: a checkpoint keeps it besides the variables, and restores it."""
 
 import contextlib
+import math
 
 import tensorflow as tf
 
@@ -9,6 +10,7 @@ from replicator.collectives import collectives
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
 from replicator.strategies.replicator import Replicator
+from replicator.training.patience import Patience
 from replicator.training.scalars import RunningMeans
 
 
@@ -21,12 +23,14 @@ class RunState:
   """
 
   def __init__(self, replicator: Replicator, checkpoints: Checkpoints, recovery: Recovery,
-               examples: int | None = None, digest: str | None = None):
+               examples: int | None = None, digest: str | None = None,
+               patience: Patience | None = None):
     self._replicator = replicator
     self._checkpoints = checkpoints
     self._recovery = recovery
     self._examples = examples
     self._digest = digest
+    self._patience = patience
     self.step = 0
     self.seconds = 0.0
     self.means = RunningMeans()  # Since the last log point.
@@ -38,8 +42,17 @@ class RunState:
     self._checkpoints.save(
         self.step, {"seconds": self.seconds, "window": self.means.state(),
                     "examples": self._examples, "digest": self._digest,
-                    **self._recovery.state()}, scalars, due)
+                    **self._recovery.state(), **(self._patience.state() if self._patience else {})},
+        scalars, due)
     self.saved_step = self.step
+
+  def evaluated(self, scalars: dict[str, float]) -> None:
+    """Tells the patience of every worker what the chief, which has all `scalars`, has found."""
+    assert self._patience
+    mine = tf.constant(scalars.get(self._patience.metric, math.nan), tf.float64)
+    if self._replicator.num_pipelines > 1:
+      mine = self._replicator.run(lambda: collectives.all_gather(mine))[0][0]
+    self._patience.saw(self.step, float(mine))
 
   def roll_back(self, diverged: Diverged) -> str:
     """Returns to the last checkpoint on all workers; the result is one line about it.
@@ -66,6 +79,8 @@ class RunState:
       self.means = RunningMeans(state["window"])
       self._check_data(state.get("examples"), state.get("digest"))
       self._recovery.restore(state)
+      if self._patience:
+        self._patience.restore(state)
     if self._replicator.num_pipelines > 1:
       mine = tf.constant([self.step, self._examples or 0], tf.int64)
       by_replica = self._replicator.run(lambda: collectives.all_gather(mine))[0].numpy()

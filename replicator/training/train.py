@@ -44,7 +44,9 @@ def train(make_step: Callable[[], Callable],
           eval_every: int = 1000,
           checkpoint_every: int = 1000,
           trackers: Sequence[Tracker] = (),
-          start_from: str | None = None) -> Any:
+          start_from: str | None = None,
+          profile: tuple[int, int] | None = None,
+          patience: int = 0) -> Any:
   """Trains a step under the strategy of the gin file, or resumes the run in `workdir`.
 
   Args:
@@ -76,6 +78,11 @@ def train(make_step: Callable[[], Callable],
     trackers: what else gets all that is logged, such as `[@MLflow()]`; see `Tracker`.
     start_from: the workdir of another run, whose weights the networks of a new run begin with;
       `checkpoints.start_from.StartFrom` says which.
+    profile: the first and the last step to profile, such as (100, 110), widened to whole calls of
+      `steps_per_call` steps; see `tracing.profile`. A run that resumes behind the first of them
+      profiles nothing.
+    patience: ends the run, as a good one, after so many evaluations in which the scalar
+      `Checkpoints.keep_best` was not better than before; 0 for never.
 
   Returns:
     the trained step.
@@ -87,7 +94,8 @@ def train(make_step: Callable[[], Callable],
   """
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
-                  global_batch_size=global_batch_size, seed=seed)
+                  global_batch_size=global_batch_size, seed=seed, patience=patience)
+  profiled = _calls_of(profile, steps, steps_per_call)
   tracker.check(trackers)
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
@@ -118,7 +126,8 @@ def train(make_step: Callable[[], Callable],
              "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
              "seed": seed, "precision": precision, "steps": steps,
              **({"start_from": origin} if origin else {})}
-    schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every)
+    schedule = loop.Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every,
+                             profiled, patience)
     with owned(folder) if replicator.worker_id == 0 else contextlib.nullcontext():
       loop.Loop(training, schedule, guard, folder, facts, trackers).run(release)
   return step
@@ -140,9 +149,20 @@ def _check_arguments(step: Callable, has_inputs: bool) -> None:
     pass
 
 
+def _calls_of(profile: Sequence[int] | None, steps: int, steps_per_call: int) -> tuple[int, int]:
+  """The steps where the calls that `profile` names begin and end; (0, 0) for none."""
+  if profile is None:
+    return 0, 0
+  first, last = profile
+  if not 1 <= first <= last <= steps:
+    raise UsageError(f"train.profile = ({first}, {last}): must be the first and the last step to "
+                     f"profile, from 1 to train.steps = {steps}")
+  return (first - 1) // steps_per_call * steps_per_call, -(-last // steps_per_call) * steps_per_call
+
+
 def _check_settings(**settings: int) -> None:
   for name, value in settings.items():
-    lowest = 0 if name in ("eval_every", "checkpoint_every", "seed") else 1
+    lowest = 0 if name in ("eval_every", "checkpoint_every", "seed", "patience") else 1
     if not isinstance(value, int) or value < lowest:
       raise UsageError(f"train.{name} = {value!r}: must be a whole number of at least {lowest}")
   if settings["seed"] >= 2 ** 32:

@@ -16,6 +16,8 @@ _NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 TIMES = ("seconds", "data_wait")
 """The numbers of a log point that a clock measured, so that the same run has others each time."""
 
+EARLY = "stopped early"  # How a run ended whose patience was over.
+
 
 def as_json(value: float) -> float | str:
   """A number as it is written to JSON: a word if it is not finite, which JSON cannot express."""
@@ -55,7 +57,8 @@ class Run:
     if ended == "failed":
       return "bad", f"failed after step {step}"
     if isinstance(steps, int) and step < steps:
-      return "warn", " at ".join(filter(None, [ended, f"step {step} of {steps}"]))
+      look = "good" if ended == EARLY else "warn"
+      return look, " at ".join(filter(None, [ended, f"step {step} of {steps}"]))
     return "good", f"finished at step {step}"
 
 

@@ -49,7 +49,8 @@ MODULES = {
         "tensorflow.python.eager.record:stop_recording",
         "tensorflow.python.framework.ops:get_gradient_function",
         "tensorflow.python.lib.io._pywrap_record_io:RandomRecordReader.read",
-        "tensorflow.python.ops.collective_ops:all_to_all_v2"])}
+        "tensorflow.python.ops.collective_ops:all_to_all_v2",
+        "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"])}
 OF_OBJECTS = {"_iterations", "_trainable", "_v", "_has_fetched_to_local", "_functions",
               "_resource", "_remat_mode", "_cross_device_ops", "_launchers", "_device",
               "_group_key", "_group_size", "_options"}

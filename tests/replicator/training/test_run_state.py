@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from replicator.checkpoints.retention import Retention
 from replicator.divergence.guard import Divergence, Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
+from replicator.training.patience import Patience
 from replicator.training.run_state import RunState, check_agreement
 
 DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}), "its numbers are here")
@@ -58,6 +60,20 @@ def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
   with pytest.raises(RunFailed, match="step 6: loss is nan; its numbers are here"):
     state.roll_back(DIVERGED)
   assert cluster.events == ["wait", "meet"]
+
+
+def test_all_workers_know_what_the_chief_has_evaluated(tmp_path):
+  cluster = Cluster()
+  patience = Patience(2, 2, Retention(3, 0, "eval/error", "min"))
+  state = RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}),
+                   patience=patience)
+  cluster.run = lambda function: [np.array([5.0, np.nan])]
+  state.evaluated({})  # The other worker, which evaluates nothing.
+  assert patience.state() == {"best": ["eval/error", "min", 5.0, 4]}
+  state.step = 8
+  state.evaluated({})
+  assert patience.is_over and str(patience).startswith(
+      "eval/error has not improved on its 5 of step 4")
 
 
 def test_workers_that_do_not_agree_are_an_error():

@@ -19,6 +19,7 @@ def run_of(folder, *rows, **facts) -> reader.Run:
     ([1.0, 2.0], {"steps": 2}, ("good", "finished at step 2")),
     ([1.0, 2.0], {"steps": 3}, ("warn", "step 2 of 3")),
     ([1.0, 2.0], {"steps": 3, "ended": "preempted: SIGTERM"}, ("warn", "preempted at step 2 of 3")),
+    ([1.0, 2.0], {"steps": 3, "ended": "stopped early"}, ("good", "stopped early at step 2 of 3")),
     ([1.0, 2.0], {"steps": 3, "ended": "failed: no space"}, ("bad", "failed after step 2")),
     ([1.0, "NaN"], {"steps": 2}, ("bad", "not finite at step 2: loss")),
     (["NaN", 2.0], {"steps": 2}, ("good", "finished at step 2")),  # It recovered.
