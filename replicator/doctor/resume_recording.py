@@ -58,7 +58,7 @@ def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[s
   configure(files, params, steps, "train.steps_per_call = 1", "train.log_every = 1",
             "train.eval_every = 0", "train.checkpoint_every = 1",
             f"Checkpoints.keep_last = {steps}", "Checkpoints.keep_best = None",
-            "train.trackers = ()")
+            "train.trackers = ()", "train.patience = 0", "train.profile = None")
   recorder = _ResumeRecorder(until)
   with observed_by(recorder):
     main(workdir)

@@ -158,8 +158,9 @@ def trains(make_step, source=planted_bugs.Points, before_call=None):
 
 
 def test_a_sound_step_resumes_exactly(rows):
-  # It is not evaluated, so that no checkpoint can be the best one.
-  before, after = rows("Regression.norm = 'global'", "Checkpoints.keep_best = 'eval/x'")
+  # It is not evaluated, so that no checkpoint can be the best one, and no evaluation ends it.
+  before, after = rows("Regression.norm = 'global'", "Checkpoints.keep_best = 'eval/x'",
+                       "train.patience = 2")
   assert (before.verdict, after.verdict) == (AGREES, AGREES)
   assert re.fullmatch(r"steps 1 to 2: 1\d variables and \d scalars of each, bit for bit",
                       before.detail)
