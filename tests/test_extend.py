@@ -31,7 +31,7 @@ def project(tmp_path):
 
 
 def train(project, words: list[str]) -> list[dict]:
-  """The log of a command that trains for two steps."""
+  """Trains for two steps by a command; returns the rows that it logs."""
   agent = SMALL_AGENT if "experiments.sac" in words else []
   python(*words[1:], *SHORT, *agent, f"--workdir={project / 'run'}", cwd=project)
   rows = logs.rows(project / "run")

@@ -13,7 +13,7 @@ ERRORS = {  # The mistake: what was typed, and the only line.
     "arguments swapped: data": (
         "--real=real --fake=digits", "--fake=digits: is real data; write it as --real"),
     "a misspelled data set": (
-        "--real=digit --fake=fake", "tfds:NAME or hf:NAME. Did you mean 'digits'?"),
+        "--real=digit --fake=fake", "MODULE:CLASS of a source. Did you mean 'digits'?"),
     "an empty folder": (
         "--real=real --fake=empty", "empty: has no images (file types: .bmp .gif .jpeg .jpg .png)"),
     "no such file": ("--real=real --fake=gone.zip", "gone.zip: no such folder or file"),
