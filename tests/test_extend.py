@@ -59,6 +59,7 @@ def test_all_parts_of_a_gan_train_together(project):
   assert len(lines) == 4 and lines[-1] == "finished"
 
 
+@pytest.mark.slow
 def test_an_agent_trains_in_an_environment(project):
   assert train(project, COMMANDS["my_environment.gin"])[-1]["eval/return"] < 0
 
@@ -69,6 +70,7 @@ def test_a_part_trains_by_its_command(project, gin):
   train(project, COMMANDS[gin])
 
 
+@pytest.mark.slow
 def test_a_command_takes_data_of_a_module(project):
   (words,) = (words for words in COMMANDS.values() if "models.vision.preview" in words)
   python(*words[1:], cwd=project)

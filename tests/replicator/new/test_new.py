@@ -21,7 +21,7 @@ def files_of(project) -> list[str]:
                 if file.is_file())
 
 
-def test_a_project_trains_at_once_and_its_notebook_too(folder, capsys):
+def test_a_project_is_written(folder, capsys):
   assert main(["mine"]) == 0
   project = folder / "mine"
   assert files_of(project) == [
@@ -30,6 +30,12 @@ def test_a_project_trains_at_once_and_its_notebook_too(folder, capsys):
   assert not any("PROJECT" in (project / name).read_text() for name in files_of(project))
   assert capsys.readouterr().out.endswith(
       "next: cd mine; python -m experiments.mine --gin_file=mine.gin\n")
+
+
+@pytest.mark.slow
+def test_a_new_project_trains_as_its_notebook(folder):
+  main(["mine"])
+  project = folder / "mine"
   cells = json.loads((project / "mine.ipynb").read_text())["cells"]
   code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
   python("-c", code.replace("train.steps = 500", "train.steps = 2"), cwd=project)
@@ -41,8 +47,16 @@ def test_a_project_begins_with_a_copy_of_an_experiment(folder, capsys):
   project = folder / "mine"
   assert "models/mine.py" not in files_of(project)
   assert "models/" not in (project / "README.md").read_text().split("| file |")[1].split("\n\n")[0]
-  done = python("-m", "experiments.mine", "--gin_file=mine.gin", "--explain", cwd=project)
-  assert "mine.data" in done.stdout and "SNGAN.latent_dim" in done.stdout
+  program = (project / "experiments" / "mine.py").read_text()
+  assert "python -m experiments.mine --gin_file=mine.gin" in program and "app.run(mine)" in program
+  assert "\nmine.data = @Digits\n" in (project / "configs" / "mine.gin").read_text()
+
+
+@pytest.mark.slow
+def test_a_copy_of_an_experiment_trains(folder):
+  main(["mine", "--from=sngan"])
+  python("-m", "experiments.mine", "--gin_file=mine.gin", "--gin_param=train.steps = 1",
+         "--gin_param=train.eval_every = 0", cwd=folder / "mine")
 
 
 @pytest.mark.parametrize("words, line", [
