@@ -2,7 +2,7 @@
 
 import os
 
-from replicator.console import programs
+from replicator.console import gin_files, programs
 
 
 def main() -> None:
@@ -10,7 +10,7 @@ def main() -> None:
   found = programs.experiments()
   width = max(map(len, found))
   for name, file in sorted(found.items()):
-    place = "" if file.parent == programs.OURS / "experiments" else f" ({os.path.relpath(file)})"
+    place = "" if file.parent == gin_files.OURS / "experiments" else f" ({os.path.relpath(file)})"
     print(f"{name:<{width}}  {programs.summary(file)}{place}")
   print("\nreplicator run NAME --help, or python -m experiments.NAME --help, explains one.")
 

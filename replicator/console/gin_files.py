@@ -5,7 +5,9 @@ import pathlib
 
 from replicator.errors import ENGINE, nearest
 
-_OURS = pathlib.Path(ENGINE).parent  # A clone, or the folder where packages are installed.
+OURS = pathlib.Path(ENGINE).parent
+"""The folder that holds `replicator`, `models`, `experiments` and `configs`: a clone, or the one
+where packages are installed."""
 
 
 def found(name: str) -> str:
@@ -15,15 +17,15 @@ def found(name: str) -> str:
   no such file of its own.
   """
   name = os.path.expanduser(name)
-  places = [name, os.path.join("configs", name), str(_OURS / "configs" / name)]
+  places = [name, os.path.join("configs", name), str(OURS / "configs" / name)]
   if pathlib.PurePath(name).parts[:1] == ("configs",):
-    places.append(str(_OURS / name))
+    places.append(str(OURS / name))
   return next(filter(os.path.isfile, places), name)
 
 
 def named() -> list[str]:
   """The files in `configs/`, that of the working directory and this project's, by name."""
-  return sorted({file.relative_to(folder).as_posix() for folder in (pathlib.Path(), _OURS)
+  return sorted({file.relative_to(folder).as_posix() for folder in (pathlib.Path(), OURS)
                  for file in (folder / "configs").rglob("*.gin")})
 
 

@@ -4,10 +4,9 @@ import ast
 import importlib.util
 import pathlib
 
-from replicator.errors import ENGINE, UsageError, nearest
+from replicator.console.gin_files import OURS
+from replicator.errors import UsageError, nearest
 
-OURS = pathlib.Path(ENGINE).parent
-"""The folder that holds `replicator`, `models`, `experiments` and `configs`."""
 COMMANDS = {
     "doctor": "replicator.doctor", "sweep": "experiments.sweep", "sample": "experiments.sample",
     "evaluate": "experiments.evaluate", "export": "experiments.export",

@@ -55,8 +55,7 @@ def _check(name: str) -> None:
   if not re.fullmatch("[a-z][a-z0-9_]*", name):
     raise UsageError(f"{name}: is the name of a Python module, too; write it in small letters, "
                      "digits and underscores")
-  ours = programs.OURS
-  if any((ours / room / each).exists() for room in ("experiments", "models")
+  if any((gin_files.OURS / room / each).exists() for room in ("experiments", "models")
          for each in (name, f"{name}.py")):
     raise UsageError(f"{name}: Replicator has a module of this name, which yours would hide; write "
                      "another name")
@@ -75,12 +74,11 @@ def _files(name: str) -> dict[str, str]:
 def _copied(experiment: str, name: str) -> dict[str, str]:
   """An experiment under another name, and the gin file that its docstring shows."""
   found = programs.experiments()
-  shown = re.search(rf"experiments\.{experiment} --gin_file=(\S+)",
-                    found[experiment].read_text() if experiment in found else "")
+  program = found[experiment].read_text(encoding="utf-8") if experiment in found else ""
+  shown = re.search(rf"experiments\.{experiment} --gin_file=(\S+)", program)
   if not shown:
     raise UsageError(f"--from={experiment}: no such experiment, or none whose docstring shows a "
                      f"gin file.{nearest(experiment, found)}")
-  program = found[experiment].read_text(encoding="utf-8")
   settings = pathlib.Path(gin_files.found(shown[1])).read_text(encoding="utf-8")
   for old, new in ((shown[0], f"experiments.{name} --gin_file={name}.gin"),
                    (f"def {experiment}(", f"def {name}("),
