@@ -1,23 +1,18 @@
 """Every test process has eight logical CPU devices, so that no strategy test needs to skip."""
 
+import gc
+
+import pytest
+
 from replicator.console import quiet
-
-quiet.import_tensorflow()
-
-import gc  # noqa: E402
-
-import gin  # noqa: E402
-import keras  # noqa: E402
-import pytest  # noqa: E402
-
-from replicator import random  # noqa: E402
-from replicator.step import context  # noqa: E402
-from replicator.workdir import charts  # noqa: E402
 
 NUM_DEVICES = 8
 
 
 def pytest_configure(config):
+  if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+    return  # The process that distributes the tests runs none, and needs no TensorFlow.
+  quiet.import_tensorflow()
   import tensorflow as tf
   cpu = tf.config.list_physical_devices("CPU")[0]
   devices = [tf.config.LogicalDeviceConfiguration() for _ in range(NUM_DEVICES)]
@@ -34,6 +29,7 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def seed_of_the_process():
   """Every test, and what several tests share, begins with seed 0, whatever ran before."""
+  from replicator import random
   random.set_seed(0)
   yield
   random.set_seed(0)
@@ -42,12 +38,17 @@ def seed_of_the_process():
 @pytest.fixture
 def without_curves(monkeypatch):
   """Reports have no curves. To draw them would take longer than a tiny training."""
+  from replicator.workdir import charts
   monkeypatch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
 
 
 @pytest.fixture
 def restored():
   """The settings of `train`, `load` and gin files for a process are undone after the test."""
+  import gin
+  import keras
+
+  from replicator.step import context
   yield
   gin.clear_config()
   keras.config.set_floatx("float32")
