@@ -168,7 +168,6 @@ class Optimizer(tf.Module):
     if not gradient_of:
       return
     flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
-    parts = context.current().scaled_for.get(self, 1)
     own = self._unscaled([flat.pack([gradient_of.get(id(v)) for v in flat.variables])
                           for flat in flats])
     averaged = collectives.all_mean(own)
@@ -177,7 +176,7 @@ class Optimizer(tf.Module):
     with xla.alike():
       clipped, norm = clipping.clip(averaged, self._clip_norm)
       finite = tf.math.is_finite(norm)
-      if self.loss_scale is not None and parts > 1:  # One part overflows by itself.
+      if self.loss_scale is not None:
         finite = tf.logical_and(finite, self.loss_scale.holds(averaged))
     context.signal(self, lambda: {"grad_norm": self._logged(norm, finite)})
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
