@@ -15,13 +15,7 @@ class EncodedExamples(EncodedImages):
   """The examples of an `ImageSource` as `EncodedImages`: PNG files, made as they are read."""
 
   def __init__(self, source: ImageSource, path: str, files: Sequence[str] = ()) -> None:
-    """Draws the labels of all examples.
-
-    Args:
-      source: the images.
-      path: what the user calls them.
-      files: the paths of the files that hold them, if there are any.
-    """
+    """Draws the labels of all examples; `path` is what the user calls them."""
     height, width, _ = source.image_shape
     self.image_shape = source.image_shape if height == width else None
     self.path = path
@@ -47,7 +41,3 @@ class EncodedExamples(EncodedImages):
       if isinstance(cause := chain_of(error)[-1], UsageError):
         raise cause from error
       raise
-
-  def files(self) -> Sequence[str]:
-    """The paths of the files that hold all images."""
-    return self._files

@@ -35,6 +35,7 @@ class EncodedImages(Protocol):
   labels: np.ndarray
   class_names: tuple[str, ...]
   image_shape: Shape | None = None
+  _files: Sequence[str] = ()
 
   def name(self, index: int) -> str:
     """The image in words that lead a person to it, such as the path of its file."""
@@ -51,7 +52,7 @@ class EncodedImages(Protocol):
 
   def files(self) -> Iterable[str]:
     """The paths of the files that hold all images."""
-    ...
+    return self._files
 
   def facts(self) -> Sequence[np.ndarray]:
     """Arrays [n] that tell the images from others, wherever they lie, without reading them."""
@@ -73,18 +74,9 @@ class DecodedImages:
 
   def __init__(self, encoded: EncodedImages, resolution: int, on_error: str = "raise",
                memory_limit: int = MEMORY_LIMIT, channels: int = 3) -> None:
-    """Decodes the images, if they fit.
+    """Decodes the images, if they fit; other arguments and errors are those of `ImageFolder`.
 
-    Args:
-      encoded: the images.
-      resolution: height and width of the examples, in pixels.
-      on_error: what to do with an image that cannot be decoded: 'raise' stops with its name,
-        'skip' skips it, and logs how many were skipped.
-      memory_limit: bytes of decoded images to keep; an image takes `channels * resolution**2`.
-      channels: 3, or 1 for the luminance.
-
-    Raises:
-      UsageError: an argument has a wrong value, or an image cannot be decoded (or none can).
+    `channels` is 3, or 1 for the luminance.
     """
     self._owner = type(self).__name__
     if on_error not in _ON_ERROR:
@@ -110,10 +102,7 @@ class DecodedImages:
     labels_lib.report_empty(encoded.labels, self.class_names, f"{self._owner}: {encoded.path}")
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The examples at int64 `index` [] or [n].
-
-    Returns `{"image": uint8 [..., r, r, channels], "label": int32}`.
-    """
+    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., r, r, c], "label": ...}`."""
     if self._kept:
       return self._kept.load(index)
     return drawn_by_numpy(in_threads(
