@@ -143,11 +143,7 @@ def _check_weight_decays(optimizer: keras.optimizers.Optimizer, weight_decay: fl
 
 
 class Accuracy:
-  """Measures a classifier on every image of a source, each counted once.
-
-  The replicas of all workers share the images, in parts of `part_size`. The numbers do not depend
-  on how many replicas there are.
-  """
+  """Measures a classifier on every image of a source, each counted once, on all replicas."""
 
   on_all_workers = True
 
