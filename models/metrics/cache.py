@@ -31,13 +31,9 @@ def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None
   Args:
     real: the images.
     indices: ascending numbers [n] of those in use.
-    extractor: as for `gather`.
-    needed: as for `gather`; logits of real images are not computed.
+    extractor, needed: as for `gather`; logits of real images are not computed.
     folder: where features or their statistics are kept.
     shown: shows progress.
-
-  Raises:
-    UsageError: as `gather`.
   """
   def batches(what: str) -> Iterator[np.ndarray]:
     return shown(what, real.batches(indices))

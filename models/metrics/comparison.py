@@ -94,11 +94,7 @@ class Gathered:
 
 
 def needs(metrics: Iterable[str]) -> set[str]:
-  """The inputs of metrics: some of `statistics`, `features`, `logits` and `images`.
-
-  Raises:
-    UsageError: there is no such metric.
-  """
+  """The inputs of metrics: some of `statistics`, `features`, `logits` and `images`."""
   for metric in metrics:
     if metric not in NEEDS:
       raise UsageError(f"no metric '{metric}': write some of {','.join(NEEDS)}."
@@ -128,16 +124,9 @@ def check_counts(metrics: Iterable[str], num_real: int, num_generated: int) -> N
 
 def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: set[str],
            whose: str = "generated") -> Gathered:
-  """Computes what is needed of images, one batch at a time.
+  """Computes what is needed of images, uint8 [n, h, w, 3], one batch at a time.
 
-  Args:
-    batches: uint8 [n, h, w, 3] each.
-    extractor: may be None if only images are needed.
-    needed: as `needs` returns.
-    whose: `real` or `generated`, for errors.
-
-  Raises:
-    UsageError: as `gather_extracted`.
+  Other arguments and errors are those of `gather_extracted`.
   """
   return gather_extracted(((images, extractor(images) if extractor else None)
                            for images in batches), extractor, needed, whose)
@@ -152,7 +141,9 @@ def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
 
   Args:
     batches: uint8 [n, h, w, 3] and what the extractor made of them.
-    extractor: as for `gather`, like `needed` and `whose`.
+    extractor: may be None if only images are needed.
+    needed: as `needs` returns.
+    whose: `real` or `generated`, for errors.
 
   Raises:
     UsageError: there are no images, features are not finite, or the extractor has no logits.
@@ -189,13 +180,9 @@ def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
   """The rows of some metrics, in their order.
 
   Args:
-    real: what `gather` made of the real images.
-    generated: what it made of the generated ones.
+    real, generated: what `gather` made of both.
     extractor: the one that both were gathered with; None for metrics of pixels alone.
     metrics: some of `NEEDS`.
-
-  Raises:
-    UsageError: a metric refuses what was gathered.
   """
   rows = []
   for metric in metrics:

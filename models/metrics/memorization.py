@@ -11,7 +11,6 @@ from models.metrics.images.image_sets import ImageSet, pick
 from models.vision.images import grid
 from models.vision.images.write import write_picture
 
-_SAMPLES = 10  # Rows of the picture.
 _NEIGHBORS = 6
 
 
@@ -38,17 +37,13 @@ class Distances:
 
 
 def measure(real: Gathered, generated: Gathered) -> Distances:
-  """The distances from what was gathered with features of both.
-
-  Raises:
-    UsageError: no metric takes the features.
-  """
+  """The distances from what was gathered with features of both."""
   rows, distances = nearest(generated.features, real.features, min(_NEIGHBORS, real.count))
   _, between = nearest(real.features, real.features, min(2, real.count))
   return Distances(distances[:, 0], between[:, -1], rows)
 
 
-def spread(distances: np.ndarray, count: int = _SAMPLES) -> np.ndarray:
+def spread(distances: np.ndarray, count: int = 10) -> np.ndarray:
   """The places of at most `count` numbers: the least, the greatest, and those between, by rank."""
   order = np.argsort(distances, kind="stable")
   return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
@@ -56,18 +51,10 @@ def spread(distances: np.ndarray, count: int = _SAMPLES) -> np.ndarray:
 
 def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.ndarray,
           generated: ImageSet, generated_indices: np.ndarray) -> None:
-  """Writes two pictures.
+  """Writes two pictures of `distances` between the images of two sets at the given indices.
 
   `neighbors.png` has some samples, the nearest to a real image on top, each beside its neighbors.
   `distances.png` has histograms of both distances.
-
-  Args:
-    folder: where to write.
-    distances: what `measure` found.
-    real: the real images.
-    real_indices: the numbers of those that were measured.
-    generated: the generated images.
-    generated_indices: the numbers of those that were measured.
   """
   chosen = spread(distances.generated)
   rows = distances.rows[chosen]

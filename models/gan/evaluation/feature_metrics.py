@@ -26,11 +26,6 @@ class FeatureMetrics:
   Samples are made and forgotten in batches, which are dealt to all replicas of all workers. The
   numbers do not depend on how many there are. The memory is that of the statistics, and for `kid`
   and `prdc` that of the features.
-
-  Attributes:
-    on_all_workers: true: every worker computes its part, and has the numbers in the end.
-    num_samples: number of real images and of generated ones in each measurement.
-    description: one line that says how the numbers are computed.
   """
 
   on_all_workers = True
@@ -73,12 +68,9 @@ class FeatureMetrics:
 
   def measure(self, generate: Callable[[int, slice], np.ndarray],
               num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images and compares them with the real ones.
+    """Draws `num_samples` images and compares them with the real ones; see `Quality`.
 
-    Args:
-      generate: n and a slice of `range(n)` -> these images [m, h, w, c], floats in [-1, 1] of any
-        precision. They are rounded to 8 bits, the precision of the real ones.
-      num_classes: above 0, image i was drawn as one of class i % num_classes.
+    Images are rounded to 8 bits, the precision of the real ones.
 
     Returns:
       The numbers by the names that they have in these features: `fid`, `kid` and `inception_score`

@@ -33,10 +33,6 @@ class ModeCoverage:
   compare with their numbers with care. The classifier's errors are small beside the divergence of a
   perfect generator, 0.0195: it reads 99.1 % of real images right, all three digits, and 25,600 of
   them, drawn at random, show 1,000 modes with a divergence of 0.0196.
-
-  Attributes:
-    num_samples: number of images in each measurement.
-    description: one line that says how the numbers are computed.
   """
 
   def __init__(self, source: ImageSource, folder: str | os.PathLike,
@@ -68,11 +64,7 @@ class ModeCoverage:
 
   def measure(self, generate: Callable[[int], np.ndarray],
               num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images and counts their modes.
-
-    Args:
-      generate: n -> n images [n, 8, 8, 3], floats in [-1, 1] of any precision.
-      num_classes: above 0, image i was drawn as one of class i % num_classes.
+    """Draws `num_samples` images [n, 8, 8, 3] and counts their modes; see `Quality`.
 
     Returns:
       modes_covered: how many modes at least one image shows; 0 when an image is not finite.

@@ -47,14 +47,11 @@ class Extractor(Protocol):
 
 def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]],
                images: np.ndarray) -> Extracted:
-  """Applies a network to 64 images at a time.
+  """Applies a network to 64 images at a time; raises a UsageError as `check` does.
 
   Args:
     forward: images uint8 [m, h, w, 3] -> features [m, d] and logits [m, k] or None.
     images: uint8 [n, h, w, 3].
-
-  Raises:
-    UsageError: the images have another type or shape, or there are none.
   """
   check(images)
   outputs = [forward(tf.constant(images[i:i + _BATCH_SIZE]))
@@ -65,11 +62,7 @@ def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]
 
 
 def check(images: np.ndarray) -> None:
-  """Refuses anything but RGB images, uint8 [n, h, w, 3] with n > 0.
-
-  Raises:
-    UsageError: the images have another type or shape, or there are none.
-  """
+  """Raises a UsageError for anything but RGB images, uint8 [n, h, w, 3] with n > 0."""
   if images.ndim != 4 or images.shape[-1] != 3 or not images.size:
     raise UsageError(f"features of images {list(images.shape)}: write an array [n, h, w, 3] of at "
                      "least one RGB image; of gray ones, np.repeat(images, 3, axis=-1)")

@@ -114,10 +114,12 @@ class Source(ImageSet):
     self._source = source
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
+    """As those of an `ImageSet`."""
     for i in range(0, len(indices), _AT_A_TIME):
       yield rgb(read(self._source, indices[i:i + _AT_A_TIME])[0])
 
   def labels(self, indices: np.ndarray) -> np.ndarray:
+    """As those of an `ImageSet`."""
     return read(self._source, indices)[1]
 
 
