@@ -158,11 +158,8 @@ class BigGANDeepDiscriminator(Discriminator):
 class DeepUpBlock(keras.layers.Layer):
   """The generator's bottleneck: `[n, h, w, i], [n, condition_dim] -> [n, h', w', filters]`.
 
-  Args:
-    filters: the number of output channels, at most i.
-    condition_dim: the length of the vector that conditions the four batch normalizations.
-    double: whether h' = 2 h, else h' = h; the same for w'.
-    leak: the slope of the activations below 0.
+  A vector conditions its four batch normalizations. `filters` is at most i. `double` means
+  h' = 2 h, else h' = h; the same for w'.
   """
 
   def __init__(self, filters: int, condition_dim: int, double: bool, leak: float):
@@ -196,10 +193,7 @@ class DeepUpBlock(keras.layers.Layer):
 class DeepDownBlock(keras.layers.Layer):
   """The discriminator's bottleneck: `[n, h, w, i] -> [n, h', w', filters]`.
 
-  Args:
-    filters: the number of output channels, at least i.
-    halve: whether h' = h / 2, else h' = h; the same for w'.
-    leak: the slope of the activations below 0.
+  `filters` is at least i. `halve` means h' = h / 2, else h' = h; the same for w'.
   """
 
   def __init__(self, filters: int, halve: bool, leak: float):

@@ -39,7 +39,10 @@ def downsample(images: tf.Tensor) -> tf.Tensor:
 
 
 class _FoldedConv2D(keras.layers.Layer):
-  """The variables of a 3x3 convolution with bias: `kernel [3, 3, i, o]` and `bias [o]`."""
+  """The variables of a 3x3 convolution with bias: `kernel [3, 3, i, o]` and `bias [o]`.
+
+  The initializer sees the fans of the 3x3 kernel.
+  """
 
   def __init__(self, filters: int, kernel_initializer="glorot_uniform", **kwargs):
     super().__init__(**kwargs)
@@ -56,10 +59,6 @@ class UpsampleConv2D(_FoldedConv2D):
   """`upsample`, then a 3x3 convolution with zero padding: `[n, h, w, i] -> [n, 2 h, 2 w, o]`.
 
   Computed as one transposed convolution of stride 2 with the mirrored 4x4 kernel.
-
-  Args:
-    filters: o, the number of output channels.
-    kernel_initializer: any Keras initializer; it sees the fans of the 3x3 kernel.
   """
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -79,13 +78,6 @@ class ConvDownsample2D(_FoldedConv2D):
 
   Computed as one convolution of stride 2 with a quarter of the 4x4 kernel. Height and width must be
   even, because at an odd border the folded form would pad differently.
-
-  Args:
-    filters: o, the number of output channels.
-    kernel_initializer: any Keras initializer; it sees the fans of the 3x3 kernel.
-
-  Raises:
-    ValueError: height or width is odd.
   """
 
   def build(self, input_shape):

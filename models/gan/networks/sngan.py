@@ -123,10 +123,7 @@ class SNGANDiscriminator(Discriminator):
 
   def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,  # type: ignore[override]
            codes: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
-    """Scores `[n]` of images, with `codes [n, code_dim]`; without classes `labels [n]` are ignored.
-
-    Each training call advances the estimated singular vectors by one power iteration.
-    """
+    """Scores `[n]` of images, with `codes [n, code_dim]`; see `Discriminator`."""
     check_labels("SNGANDiscriminator", self.num_classes, labels)
     if (codes is not None) != (self.code_dim > 0):
       raise UsageError(

@@ -30,7 +30,7 @@ def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
   Args:
     content: `{"labels": [[name, class], ...]}` with classes from 0 on, or `{"labels": null}`, where
       files have no classes; then the result is None.
-    names: of the files, n.
+    names: of the image files, n.
     what: the file of the labels, in words for errors.
 
   Raises:
@@ -44,7 +44,7 @@ def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
   if pairs is None:
     return None
   for name, label in pairs:
-    if not _is_class(label):
+    if type(label) is not int or not 0 <= label < _MOST:
       raise UsageError(f"{what}: the label of {name} is {json.dumps(label)[:40]}; write the number "
                        "of its class, from 0 on")
   labels = _of_each(pairs, names, what)
@@ -55,12 +55,7 @@ def from_csv(content: bytes, names: Sequence[str], what: str) -> Labels:
   """Labels in lines of two columns: the name of a file, and its class.
 
   Classes are numbers from 0 on, or names, whose sorted order is that of the labels. A first line
-  whose first word has no dot, such as `file,label`, is a heading.
-
-  Args:
-    content: of the file, in UTF-8.
-    names: of the image files, n.
-    what: the file of the labels, in words for errors.
+  whose first word has no dot, such as `file,label`, is a heading. See `from_json`.
 
   Raises:
     UsageError: a line has another form, some labels are numbers and others names, or there is not
@@ -77,7 +72,8 @@ def from_csv(content: bytes, names: Sequence[str], what: str) -> Labels:
     if len(row) != 2 or not all(row):
       raise UsageError(f"{what}:{number}: write the name of a file, a comma and its class, such as "
                        "cats/001.jpg,cat")
-  numbers = {number for number, (_, label) in rows.items() if _is_number(label)}
+  numbers = {number for number, (_, label) in rows.items()
+             if label.isdecimal() and int(label) < _MOST}
   if numbers and len(numbers) < len(rows):
     number = min(rows.keys() - numbers)
     name, label = rows[number]
@@ -104,14 +100,6 @@ def _of_each(pairs: Sequence[tuple[str, _Label]], names: Sequence[str], what: st
   if unknown := labels.keys() - set(names):
     raise UsageError(f"{what}: has a label for {min(unknown)}, and there is no such image")
   return labels
-
-
-def _is_class(label: object) -> bool:
-  return isinstance(label, int) and not isinstance(label, bool) and 0 <= label < _MOST
-
-
-def _is_number(label: str) -> bool:
-  return label.isdecimal() and int(label) < _MOST
 
 
 def from_numbers(numbers: np.ndarray, what: str) -> Labels:

@@ -24,10 +24,7 @@ class Subset:
     self._indices = np.asarray(indices, np.int64)
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
-
-    If the other source is batched, it takes indices [n] as well.
-    """
+    """The example at int64 `index`, as the other source loads it."""
     return self._source.load(tf.gather(self._indices, index))
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -41,14 +38,11 @@ class Subset:
 
 
 def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
-  """Divides a source into what is trained on and what is held out, by a fixed permutation.
+  """A part of a source to train on, and a part that is held out, by a fixed permutation.
 
   Args:
     source: the images.
     share: the share that is held out, in (0, 1).
-
-  Returns:
-    The training part and the held-out part.
 
   Raises:
     UsageError: a part would have no image.

@@ -32,14 +32,9 @@ _PIXELS_SHOW = 64   # A picture with at most so many pixels a side shows them.
 
 def render(survey: Survey, found: Sequence[Concern], source: DecodedImages,
            augmentation: Sequence[str], command: str) -> str:
-  """The page.
+  """The page, with the faults that were `found`, and the first examples of a `source`.
 
-  Args:
-    survey: the facts about the images.
-    found: the lines about faults.
-    source: the examples that a training draws from.
-    augmentation: the bindings of `Augmentation` that are in force.
-    command: makes the same page again.
+  `augmentation` has the bindings of `Augmentation` in force; `command` makes the same page again.
   """
   sizes = collections.Counter(map(tuple, survey.sizes.tolist())).most_common()
   warnings = f"{len(found)} warning{'s' if len(found) > 1 else ''}" if found else "no warnings"
@@ -61,10 +56,7 @@ def render(survey: Survey, found: Sequence[Concern], source: DecodedImages,
 
 
 def _classes(survey: Survey, image_shape: tuple[int, int, int]) -> list[dict[str, Any]]:
-  """The first classes, with images drawn at random, as center squares.
-
-  `share` is the size of a class as a share of the largest one.
-  """
+  """The first classes, with images drawn at random; `share` is relative to the largest class."""
   generator, counts = np.random.default_rng(_SEED), survey.counts
   labels = survey.encoded.labels[survey.indices]
   side = min(image_shape[0], _SIDE)
