@@ -36,11 +36,7 @@ FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
 
 
 def named(name: str) -> Callable[[], ImageSource] | None:
-  """Finds what makes the source of a name, one of `NAMED` or `MODULE:CLASS`; None for any other.
-
-  Raises:
-    UsageError: there is no such module, or it has no such class.
-  """
+  """Finds what makes the source of a name, one of `NAMED` or `MODULE:CLASS`; None for any other."""
   module, _, kind = name.partition(":")
   if not kind.isidentifier() or module in _LIBRARIES or Path(name).exists():
     return NAMED.get(name)
@@ -67,9 +63,6 @@ def open_encoded(path: str, labels: str | None = None, needs_classes: bool = Tru
     labels: the file of the labels of a folder of images, as `ImageFolder` takes it.
     needs_classes: whether images of a folder or archive that are in no class are refused or left
       out. Otherwise images are at any depth, and `labels.of_layout` says of which classes.
-
-  Raises:
-    UsageError: there are none.
   """
   place = Path(path).expanduser()
   if labels is not None:

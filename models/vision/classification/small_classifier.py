@@ -63,10 +63,6 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
   distances can be compared between machines, whose rounding would give each another one. All others
   are trained; see `train`. A saved classifier of a different kind of source (shape, number of
   classes, size) is replaced.
-
-  Raises:
-    UsageError: see `train`.
-    ValueError: the source has fewer than two images.
   """
   file = Path(folder) / _FILE
   if file.exists() and (classifier := _load(file, source)):

@@ -61,9 +61,8 @@ class ArrowImages(EncodedImages):
     labels = np.asarray(data.with_format("numpy")[label][:])
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or not len(labels):
       raise UsageError(f"{setting}: is no column of numbers of classes in {path}")
-    self.labels, self.class_names = labels_lib.from_numbers(labels, setting)
-    if names := getattr(data.features[label], "names", None):
-      self.class_names = tuple(names)
+    self.labels, self.class_names = labels_lib.from_numbers(
+        labels, setting, getattr(data.features[label], "names", None))
     self._data = data.select_columns([image]).cast_column(image, datasets.Image(decode=False))
     self._files = [file["filename"] for file in data.cache_files]
 

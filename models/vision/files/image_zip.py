@@ -31,12 +31,7 @@ class ImageZip(DecodedImages):
 
   def __init__(self, path: str, resolution: int, on_error: str = "raise",
                memory_limit: int = MEMORY_LIMIT) -> None:
-    """Opens the archive; the arguments are those of `ImageFolder`.
-
-    Raises:
-      UsageError: `path` is no ZIP archive of images, or a truncated one; an image has no label; an
-        image cannot be decoded; or an argument has a wrong value.
-    """
+    """Opens the archive; the arguments are those of `ImageFolder`."""
     super().__init__(ZippedImages(path), resolution, on_error, memory_limit)
 
 

@@ -67,9 +67,8 @@ class PreparedImages(EncodedImages):
     self._files = list(map(str, builder.info.splits[split].filepaths))
     labels = np.array(list(map_in_threads(lambda i: self._data[i][label],
                                           range(len(self._data)))))
-    self.labels, self.class_names = labels_lib.from_numbers(labels, f"TFDS.label = {label!r}")
-    if names := getattr(features[label], "names", None):
-      self.class_names = tuple(names)
+    self.labels, self.class_names = labels_lib.from_numbers(
+        labels, f"TFDS.label = {label!r}", getattr(features[label], "names", None))
 
   def name(self, index: int) -> str:
     """The data set, its split, and the number of the example."""

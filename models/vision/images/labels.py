@@ -102,8 +102,8 @@ def _of_each(pairs: Sequence[tuple[str, _Label]], names: Sequence[str], what: st
   return labels
 
 
-def from_numbers(numbers: np.ndarray, what: str) -> Labels:
-  """Labels that are numbers, int [n], which are the names of their classes too.
+def from_numbers(numbers: np.ndarray, what: str, names: Sequence[str] | None = None) -> Labels:
+  """Labels that are numbers, int [n], which are the names of their classes unless some are given.
 
   Raises:
     UsageError: a number is negative, or too large to be that of a class; `what` has it.
@@ -112,7 +112,7 @@ def from_numbers(numbers: np.ndarray, what: str) -> Labels:
     if not 0 <= number < _MOST:
       raise UsageError(f"{what}: has the label {number}; labels are numbers of classes, from 0 to "
                        f"{_MOST - 1:,}")
-  return numbers.astype(np.int32), tuple(map(str, range(numbers.max() + 1)))
+  return numbers.astype(np.int32), tuple(names or map(str, range(numbers.max() + 1)))
 
 
 def report_empty(labels: np.ndarray, class_names: tuple[str, ...], what: str) -> None:
@@ -145,11 +145,8 @@ def of_layout(names: Sequence[str], listed: bytes | None, what: str, needs_class
       first folders are classes.
     what: `dataset.json`, in words for errors.
     needs_classes: whether files in no folder, and in folders whose names begin with a dot, are left
-      out. Otherwise all files are of the class `all` if one is in no folder, or if the list does
-      not fit the files.
-
-  Raises:
-    UsageError: files need classes, and the list does not fit.
+      out, and a list that does not fit raises a UsageError. Otherwise all files are of the class
+      `all` if one is in no folder, or if the list does not fit.
   """
   everything = list(range(len(names)))
   if needs_classes and listed is not None:

@@ -38,15 +38,7 @@ class Subset:
 
 
 def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
-  """A part of a source to train on, and a part that is held out, by a fixed permutation.
-
-  Args:
-    source: the images.
-    share: the share that is held out, in (0, 1).
-
-  Raises:
-    UsageError: a part would have no image.
-  """
+  """A part of a source to train on, and the share that is held out, by a fixed permutation."""
   count = round(share * source.size)
   if not 0 < count < source.size:
     raise UsageError(f"held_out = {share}: holds out {count} of {source.size} images, and some "
