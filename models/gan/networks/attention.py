@@ -47,7 +47,8 @@ class SelfAttention(keras.layers.Layer):
 def attention_places(network: str, attention: int | None, sizes: list[int]) -> list[int]:
   """The numbers of the blocks whose maps, of `sizes` in pixels, get self-attention.
 
-  `attention` is the size; 0 for none, and None for 64 pixels if there are such maps.
+  `attention` is the size; 0 for none, and None for 64 pixels if there are such maps. A size that no
+  map has raises a UsageError.
   """
   if attention and attention not in sizes:
     known = ", ".join(map(str, sorted(set(sizes))))

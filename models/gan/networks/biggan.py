@@ -117,9 +117,6 @@ class BigGANDiscriminator(Discriminator):
     attention: the size of the map that gets self-attention; 0 for none, and None for that of the
       paper: 64 pixels, if there is such a map.
 
-  Attributes:
-    num_features: the length of h.
-
   Raises:
     UsageError: the resolution or the size for attention is unknown, images have another size, or
       labels are missing.

@@ -77,7 +77,7 @@ class ConvDownsample2D(_FoldedConv2D):
   """A 3x3 convolution with zero padding, then `downsample`: `[n, 2 h, 2 w, i] -> [n, h, w, o]`.
 
   Computed as one convolution of stride 2 with a quarter of the 4x4 kernel. Height and width must be
-  even, because at an odd border the folded form would pad differently.
+  even, because at an odd border the folded form would pad differently; else it is a ValueError.
   """
 
   def build(self, input_shape):

@@ -96,9 +96,6 @@ class SNGANDiscriminator(Discriminator):
     num_classes: above 0, the score has a projection term.
     code_dim: above 0, the score judges pairs of an image and a code of this length.
 
-  Attributes:
-    num_features: the length of h.
-
   Raises:
     UsageError: the resolution is unknown, the width leaves no channel, images have another size,
       labels are missing, or codes are missing or unexpected.
