@@ -40,7 +40,8 @@ def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
           ) -> list[pathlib.Path]:
   """Writes a network into a folder, in some formats; returns the files, in this order.
 
-  `NAME.npz` has arguments, by name, and the result `expected` of the run itself.
+  `NAME.npz` has arguments, by name, and the result `expected` of the run itself. A format that
+  cannot hold the network raises a UsageError.
   """
   arguments = network.example(_EXAMPLES)
   expected = network.function(*map(tf.constant, arguments)).numpy()

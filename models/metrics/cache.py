@@ -26,7 +26,7 @@ def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None
   """Gathers the numbers about real images, with features from the disk, and facts about the images.
 
   All of the images are read, even if their features are there: their digest is in the key, so that
-  other images under the same name have features of their own.
+  other images under the same name have features of their own. Errors are those of `gather`.
 
   Args:
     real: the images.

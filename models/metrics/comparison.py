@@ -94,7 +94,7 @@ class Gathered:
 
 
 def needs(metrics: Iterable[str]) -> set[str]:
-  """The inputs of metrics: some of `statistics`, `features`, `logits` and `images`."""
+  """The inputs of metrics, of `statistics`, `features`, `logits` and `images`; or a UsageError."""
   for metric in metrics:
     if metric not in NEEDS:
       raise UsageError(f"no metric '{metric}': write some of {','.join(NEEDS)}."
@@ -177,7 +177,7 @@ def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
 
 def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
             metrics: Sequence[str]) -> list[Row]:
-  """The rows of some metrics, in their order.
+  """The rows of some metrics, in their order; or a UsageError of a metric that refuses its inputs.
 
   Args:
     real, generated: what `gather` made of both.

@@ -37,7 +37,7 @@ class Distances:
 
 
 def measure(real: Gathered, generated: Gathered) -> Distances:
-  """The distances from what was gathered with features of both."""
+  """The distances from what was gathered with features of both, which are `checked`."""
   rows, distances = nearest(generated.features, real.features, min(_NEIGHBORS, real.count))
   _, between = nearest(real.features, real.features, min(2, real.count))
   return Distances(distances[:, 0], between[:, -1], rows)

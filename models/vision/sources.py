@@ -36,7 +36,10 @@ FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
 
 
 def named(name: str) -> Callable[[], ImageSource] | None:
-  """Finds what makes the source of a name, one of `NAMED` or `MODULE:CLASS`; None for any other."""
+  """Finds what makes the source of a name, one of `NAMED` or `MODULE:CLASS`; None for any other.
+
+  A module or a class that is not there raises a UsageError.
+  """
   module, _, kind = name.partition(":")
   if not kind.isidentifier() or module in _LIBRARIES or Path(name).exists():
     return NAMED.get(name)
@@ -54,7 +57,7 @@ _LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
 
 def open_encoded(path: str, labels: str | None = None, needs_classes: bool = True
                  ) -> EncodedImages:
-  """The images of some data, as files or as PNG files.
+  """The images of some data, as files or as PNG files; a UsageError if there are none.
 
   Args:
     path: a folder of images, a ZIP archive, an `.npz` file or a folder of `.npy` files, a folder or

@@ -139,7 +139,8 @@ def interpolate(gan: Any, count: int, seeds: Sequence[int], classes: Sequence[in
 def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np.ndarray:
   """Images decoded from what the encoder makes of them: uint8 `[n, h, w, c]` -> the same.
 
-  `classes` are those of the images, in turn; a GAN with classes needs them.
+  `classes` are those of the images, in turn. A GAN without an encoder, or one with classes if none
+  are given, raises a UsageError.
   """
   if not hasattr(gan, "reconstruct"):
     name = type(gan).__name__

@@ -70,6 +70,7 @@ class LatentOptimization:
 
     `score` is what the discriminator says of the generated images, `z [n, d] -> [n]`. The results
     are the codes after all steps, and the weighted mean of the squared length of their moves, [].
+    A share that is no element of these codes raises a UsageError.
     """
     moving = round(self.share * z.shape[1])
     if self.steps and not moving:

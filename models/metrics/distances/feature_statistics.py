@@ -61,7 +61,7 @@ class FeatureStatistics:
 
   @property
   def covariance(self) -> np.ndarray:
-    """The unbiased covariance, float64 [d, d]: that of `np.cov`; it takes two samples."""
+    """The unbiased covariance, float64 [d, d]: that of `np.cov`; a UsageError for one sample."""
     if self.count < 2:
       raise UsageError(f"A covariance of {self.count} samples: it needs at least 2, and a good one "
                        "more samples than dimensions")

@@ -31,7 +31,10 @@ class ImageZip(DecodedImages):
 
   def __init__(self, path: str, resolution: int, on_error: str = "raise",
                memory_limit: int = MEMORY_LIMIT) -> None:
-    """Opens the archive; the arguments are those of `ImageFolder`."""
+    """Opens the archive; the arguments are those of `ImageFolder`.
+
+    Raises a UsageError for an argument, an archive, a label or an image that is wrong.
+    """
     super().__init__(ZippedImages(path), resolution, on_error, memory_limit)
 
 

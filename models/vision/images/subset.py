@@ -38,7 +38,10 @@ class Subset:
 
 
 def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
-  """A part of a source to train on, and the share that is held out, by a fixed permutation."""
+  """A part of a source to train on, and the share that is held out, by a fixed permutation.
+
+  A share that leaves no image on one side raises a UsageError.
+  """
   count = round(share * source.size)
   if not 0 < count < source.size:
     raise UsageError(f"held_out = {share}: holds out {count} of {source.size} images, and some "

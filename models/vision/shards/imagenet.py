@@ -30,7 +30,10 @@ _CACHE = Path("~/.cache/replicator/shards")
 
 
 def shards_at(path: str) -> list[Path]:
-  """The shards in a folder, or of a pattern such as `imagenet/train-*`, in order; or none."""
+  """The shards in a folder, or of a pattern such as `imagenet/train-*`, in order; or none.
+
+  Shards of several sets, or a missing one, raise a UsageError.
+  """
   place = Path(path).expanduser()
   files = place.iterdir() if place.is_dir() else map(Path, glob.glob(str(place)))
   found = {file: match for file in sorted(files) if (match := _NAME.fullmatch(file.name))}
@@ -53,8 +56,9 @@ def read_indexes(shards: list[Path], skips: bool = False
   """The entries of the images of each shard, with labels from 0 on, and the names of the classes.
 
   Shards without an index are read once, and indexed. `skips` means to do without corrupt records
-  and what a truncated shard lacks, and to log them. An index without them is not kept, so that
-  nobody takes it for whole.
+  and what a truncated shard lacks, and to log them; otherwise these raise a UsageError, as do
+  shards of another layout or that changed. An index without them is not kept, so that nobody takes
+  it for whole.
   """
   indexes = list(map_in_threads(lambda shard: _index_of(shard, skips), shards))
   names = {int(label): str(name) for index in indexes
