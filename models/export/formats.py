@@ -40,8 +40,10 @@ def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
           ) -> list[pathlib.Path]:
   """Writes a network into a folder, in some formats; returns the files, in this order.
 
-  `NAME.npz` has arguments, by name, and the result `expected` of the run itself. A format that
-  cannot hold the network raises a UsageError.
+  `NAME.npz` has arguments, by name, and the result `expected` of the run itself.
+
+  Raises:
+    UsageError: a format cannot hold the network.
   """
   arguments = network.example(_EXAMPLES)
   expected = network.function(*map(tf.constant, arguments)).numpy()

@@ -14,13 +14,19 @@ class FrozenGraph:
   Functions of variables alone are computed once: averaged weights, spectrally normalized kernels,
   folded kernels, the factors of batch normalization.
 
-  A loop in the function raises a UsageError. Functions that it calls may be compiled.
+  Args:
+    function: tensors -> a tensor. Functions that it calls may be compiled.
+    inputs: the shapes, dtypes and names of its arguments.
 
   Attributes:
-    inputs, output: the symbolic arguments and result.
+    inputs: the symbolic arguments.
+    output: the symbolic result.
     uses: for each argument whether the result depends on it.
     operations: the operations between the two, each after those that it needs.
     constants: the values of the other tensors that these operations take, by name.
+
+  Raises:
+    UsageError: the function has a loop.
   """
 
   def __init__(self, function: Callable[..., tf.Tensor], inputs: Sequence[tf.TensorSpec]):

@@ -48,9 +48,10 @@ def generate(gan: Any, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 @tf.function(autograph=False)
 def reconstruct(gan: Any, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """Images decoded from their codes, a method too: uint8 `[n, h, w, c]`, int32 `[n]` -> float.
+  """Images decoded from their codes, a method too: uint8 `[n, h, w, c]`, int32 `[n]` -> floating.
 
-  A step without an encoder raises a UsageError.
+  Raises:
+    UsageError: the step has no encoder.
   """
   if not gan.encoder:
     raise replicator.UsageError(f"{type(gan).__name__}.encoder = None: without an encoder nothing "

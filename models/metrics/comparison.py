@@ -94,7 +94,11 @@ class Gathered:
 
 
 def needs(metrics: Iterable[str]) -> set[str]:
-  """The inputs of metrics, of `statistics`, `features`, `logits` and `images`; or a UsageError."""
+  """The inputs of metrics: some of `statistics`, `features`, `logits` and `images`.
+
+  Raises:
+    UsageError: there is no such metric.
+  """
   for metric in metrics:
     if metric not in NEEDS:
       raise UsageError(f"no metric '{metric}': write some of {','.join(NEEDS)}."
@@ -124,9 +128,16 @@ def check_counts(metrics: Iterable[str], num_real: int, num_generated: int) -> N
 
 def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: set[str],
            whose: str = "generated") -> Gathered:
-  """Computes what is needed of images, uint8 [n, h, w, 3], one batch at a time.
+  """Computes what is needed of images, one batch at a time.
 
-  Other arguments and errors are those of `gather_extracted`.
+  Args:
+    batches: uint8 [n, h, w, 3] each.
+    extractor: may be None if only images are needed.
+    needed: as `needs` returns.
+    whose: `real` or `generated`, for errors.
+
+  Raises:
+    UsageError: as `gather_extracted`.
   """
   return gather_extracted(((images, extractor(images) if extractor else None)
                            for images in batches), extractor, needed, whose)
@@ -177,12 +188,16 @@ def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
 
 def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
             metrics: Sequence[str]) -> list[Row]:
-  """The rows of some metrics, in their order; or a UsageError of a metric that refuses its inputs.
+  """The rows of some metrics, in their order.
 
   Args:
-    real, generated: what `gather` made of both.
+    real: what `gather` made of the real images.
+    generated: what it made of the generated ones.
     extractor: the one that both were gathered with; None for metrics of pixels alone.
     metrics: some of `NEEDS`.
+
+  Raises:
+    UsageError: a metric refuses what was gathered.
   """
   rows = []
   for metric in metrics:

@@ -37,7 +37,11 @@ class Distances:
 
 
 def measure(real: Gathered, generated: Gathered) -> Distances:
-  """The distances from what was gathered with features of both, which are `checked`."""
+  """The distances from what was gathered with features of both.
+
+  Raises:
+    UsageError: no metric takes the features.
+  """
   rows, distances = nearest(generated.features, real.features, min(_NEIGHBORS, real.count))
   _, between = nearest(real.features, real.features, min(2, real.count))
   return Distances(distances[:, 0], between[:, -1], rows)
@@ -51,10 +55,18 @@ def spread(distances: np.ndarray, count: int = 10) -> np.ndarray:
 
 def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.ndarray,
           generated: ImageSet, generated_indices: np.ndarray) -> None:
-  """Writes two pictures of `distances` between the images of two sets at the given indices.
+  """Writes two pictures.
 
   `neighbors.png` has some samples, the nearest to a real image on top, each beside its neighbors.
   `distances.png` has histograms of both distances.
+
+  Args:
+    folder: where to write.
+    distances: what `measure` found.
+    real: the real images.
+    real_indices: the numbers of those that were measured.
+    generated: the generated images.
+    generated_indices: the numbers of those that were measured.
   """
   chosen = spread(distances.generated)
   rows = distances.rows[chosen]

@@ -6,7 +6,11 @@ from replicator.console.formatting import format_number
 
 
 def of(report: dict[str, Any]) -> str:
-  """The rows of what `experiments.evaluate` writes as JSON, and what they have in common."""
+  """The rows in columns, and below them what they have in common.
+
+  Args:
+    report: what `experiments.evaluate` writes as JSON.
+  """
   cells = [("metric", "value", "spread", "95 % interval", "real", "generated", "method")]
   for row in report["rows"]:
     spread = "none" if row["spread"] is None else format_number(row["spread"])

@@ -38,7 +38,8 @@ FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
 def named(name: str) -> Callable[[], ImageSource] | None:
   """Finds what makes the source of a name, one of `NAMED` or `MODULE:CLASS`; None for any other.
 
-  A module or a class that is not there raises a UsageError.
+  Raises:
+    UsageError: there is no such module, or it has no such class.
   """
   module, _, kind = name.partition(":")
   if not kind.isidentifier() or module in _LIBRARIES or Path(name).exists():
@@ -57,7 +58,7 @@ _LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
 
 def open_encoded(path: str, labels: str | None = None, needs_classes: bool = True
                  ) -> EncodedImages:
-  """The images of some data, as files or as PNG files; a UsageError if there are none.
+  """The images of some data, as files or as PNG files.
 
   Args:
     path: a folder of images, a ZIP archive, an `.npz` file or a folder of `.npy` files, a folder or
@@ -66,6 +67,9 @@ def open_encoded(path: str, labels: str | None = None, needs_classes: bool = Tru
     labels: the file of the labels of a folder of images, as `ImageFolder` takes it.
     needs_classes: whether images of a folder or archive that are in no class are refused or left
       out. Otherwise images are at any depth, and `labels.of_layout` says of which classes.
+
+  Raises:
+    UsageError: there are none.
   """
   place = Path(path).expanduser()
   if labels is not None:

@@ -68,9 +68,12 @@ class FeatureMetrics:
 
   def measure(self, generate: Callable[[int, slice], np.ndarray],
               num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images and compares them with the real ones; see `Quality`.
+    """Draws `num_samples` images and compares them with the real ones.
 
-    Images are rounded to 8 bits, the precision of the real ones.
+    Args:
+      generate: n and a slice of `range(n)` -> these images [m, h, w, c], floats in [-1, 1] of any
+        precision. They are rounded to 8 bits, the precision of the real ones.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
 
     Returns:
       The numbers by the names that they have in these features: `fid`, `kid` and `inception_score`

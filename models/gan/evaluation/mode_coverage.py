@@ -64,7 +64,11 @@ class ModeCoverage:
 
   def measure(self, generate: Callable[[int], np.ndarray],
               num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images [n, 8, 8, 3] and counts their modes; see `Quality`.
+    """Draws `num_samples` images and counts their modes.
+
+    Args:
+      generate: n -> n images [n, 8, 8, 3], floats in [-1, 1] of any precision.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
 
     Returns:
       modes_covered: how many modes at least one image shows; 0 when an image is not finite.

@@ -84,8 +84,9 @@ class SampleEvaluator:
 def reconstructions(gan: Any, source: ImageSource, rows: int) -> tuple[np.ndarray, float]:
   """Images, evenly spaced in a source, beside what `gan.reconstruct` makes of them.
 
-  It is a grid of `rows` x `rows // 2` pairs, uint8 [h, w, 3]; with the mean squared error of a
-  pixel in [-1, 1].
+  Returns:
+    A grid of `rows` x `rows // 2` pairs, uint8 [h, w, 3], and the mean squared error of a pixel in
+    [-1, 1].
   """
   count = rows * (rows // 2)
   originals, labels = read(source, np.arange(count) * source.size // count)

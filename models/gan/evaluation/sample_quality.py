@@ -17,9 +17,15 @@ _SEED = 1
 
 
 def label_accuracies(found: np.ndarray, num_classes: int) -> dict[str, float]:
-  """Shares of samples that a classifier has `found`, int [n], in their class, i % num_classes.
+  """Shares of samples that a classifier finds in the class of their request, i % num_classes.
 
-  `label_accuracy` is the share of all, and `lowest_label_accuracy` that of the worst class.
+  Args:
+    found: the classes that the classifier finds, int [n].
+    num_classes: the number of classes, at most n.
+
+  Returns:
+    label_accuracy: the fraction of all samples.
+    lowest_label_accuracy: the fraction of the samples of one class, the class with the fewest.
   """
   labels = np.arange(len(found)) % num_classes
   right = np.bincount(labels, weights=found == labels, minlength=num_classes)
@@ -74,9 +80,12 @@ class SampleQuality:
 
   def measure(self, generate: Callable[[int], np.ndarray],
               num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images and compares them with the real ones; see `Quality`.
+    """Draws `num_samples` images and compares them with the real ones.
 
-    Images are rounded to 8 bits, the precision of the real ones.
+    Args:
+      generate: n -> n images [n, h, w, c], floats in [-1, 1] of any precision. They are rounded
+        to 8 bits, the precision of the real ones.
+      num_classes: above 0, image i was drawn as one of class i % num_classes.
 
     Returns:
       classifier_frechet_distance: the Fréchet distance of the features; NaN when an image is not

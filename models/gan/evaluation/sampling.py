@@ -44,8 +44,11 @@ def set_standing_statistics(gan: Any, passes: int) -> None:
   """Makes a GAN generate with batch statistics of as many passes, see `use_standing_statistics`.
 
   A pass has the codes of a batch, and all classes in turn. Moving statistics are those of the
-  weights in training, which the averaged weights do not have. A GAN without a `generator` with an
-  optimizer in `optimizers`, or without a `GlobalBatchNorm`, raises a UsageError.
+  weights in training, which the averaged weights do not have.
+
+  Raises:
+    UsageError: the GAN has no `generator` with an optimizer in `optimizers`, or this has no
+      `GlobalBatchNorm`.
   """
   generator, optimizers = getattr(gan, "generator", None), getattr(gan, "optimizers", {})
   if generator is None or "generator" not in optimizers:
@@ -139,8 +142,10 @@ def interpolate(gan: Any, count: int, seeds: Sequence[int], classes: Sequence[in
 def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np.ndarray:
   """Images decoded from what the encoder makes of them: uint8 `[n, h, w, c]` -> the same.
 
-  `classes` are those of the images, in turn. A GAN without an encoder, or one with classes if none
-  are given, raises a UsageError.
+  `classes` are those of the images, in turn.
+
+  Raises:
+    UsageError: the GAN has no encoder, or has classes, and none are given.
   """
   if not hasattr(gan, "reconstruct"):
     name = type(gan).__name__

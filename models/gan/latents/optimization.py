@@ -66,11 +66,18 @@ class LatentOptimization:
 
   def __call__(self, score: Callable[[tf.Tensor], tf.Tensor], z: tf.Tensor
                ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Moves codes `z [n, d]` in [-1, 1]; call it inside the tape that differentiates the loss.
+    """Moves codes `z [n, d]`; call it inside the tape that differentiates the loss.
 
-    `score` is what the discriminator says of the generated images, `z [n, d] -> [n]`. The results
-    are the codes after all steps, and the weighted mean of the squared length of their moves, [].
-    A share that is no element of these codes raises a UsageError.
+    Args:
+      score: `z [n, d] -> [n]`, what the discriminator says of the generated images.
+      z: floating [n, d], with elements in [-1, 1].
+
+    Returns:
+      The codes after all steps, [n, d], and what the move costs: the weighted mean of its squared
+      length, [].
+
+    Raises:
+      UsageError: the share is no element of these codes.
     """
     moving = round(self.share * z.shape[1])
     if self.steps and not moving:

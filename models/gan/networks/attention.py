@@ -45,10 +45,15 @@ class SelfAttention(keras.layers.Layer):
 
 
 def attention_places(network: str, attention: int | None, sizes: list[int]) -> list[int]:
-  """The numbers of the blocks whose maps, of `sizes` in pixels, get self-attention.
+  """The numbers of the blocks whose maps are of the size that gets self-attention.
 
-  `attention` is the size; 0 for none, and None for 64 pixels if there are such maps. A size that no
-  map has raises a UsageError.
+  Args:
+    network: the name of the network, for the error.
+    attention: the size in pixels; 0 for none, and None for 64 pixels if there are such maps.
+    sizes: the size of the map after each block.
+
+  Raises:
+    UsageError: no map has that size.
   """
   if attention and attention not in sizes:
     known = ", ".join(map(str, sorted(set(sizes))))

@@ -149,6 +149,11 @@ class ResidualPerceptron(keras.layers.Layer):
   """Linear layers, all but the first with a shortcut: `[n, i] -> [n, units]`.
 
       x_1 = W_1 input,  x_l = x_{l-1} + W_l relu(x_{l-1}),  output relu(x_layers)
+
+  Args:
+    units: the width of all layers.
+    layers: the number of layers.
+    spectral: whether the layers are spectrally normalized.
   """
 
   def __init__(self, units: int, layers: int, spectral: bool):

@@ -155,8 +155,11 @@ class BigGANDeepDiscriminator(Discriminator):
 class DeepUpBlock(keras.layers.Layer):
   """The generator's bottleneck: `[n, h, w, i], [n, condition_dim] -> [n, h', w', filters]`.
 
-  A vector conditions its four batch normalizations. `filters` is at most i. `double` means
-  h' = 2 h, else h' = h; the same for w'.
+  Args:
+    filters: the number of output channels, at most i.
+    condition_dim: the length of the vector that conditions the four batch normalizations.
+    double: whether h' = 2 h, else h' = h; the same for w'.
+    leak: the slope of the activations below 0.
   """
 
   def __init__(self, filters: int, condition_dim: int, double: bool, leak: float):
@@ -190,7 +193,10 @@ class DeepUpBlock(keras.layers.Layer):
 class DeepDownBlock(keras.layers.Layer):
   """The discriminator's bottleneck: `[n, h, w, i] -> [n, h', w', filters]`.
 
-  `filters` is at least i. `halve` means h' = h / 2, else h' = h; the same for w'.
+  Args:
+    filters: the number of output channels, at least i.
+    halve: whether h' = h / 2, else h' = h; the same for w'.
+    leak: the slope of the activations below 0.
   """
 
   def __init__(self, filters: int, halve: bool, leak: float):

@@ -21,7 +21,11 @@ def build_chain(layers: list[keras.layers.Layer], shape: tuple) -> tuple:
 
 def architecture_of(network: str, paper: str, architectures: Mapping[int, _Architecture],
                     resolution: int) -> _Architecture:
-  """The architecture for a resolution, of those that a paper describes, or else a UsageError."""
+  """The architecture for a resolution, of those that a paper describes.
+
+  Raises:
+    UsageError: there is none; the line names the network, and the resolutions that there are.
+  """
   if resolution not in architectures:
     valid = ", ".join(map(str, architectures))
     raise UsageError(f"{network}.resolution = {resolution!r}: {paper} has no networks of this "

@@ -57,6 +57,11 @@ class GroupedConv2D(keras.layers.Layer):
 
   Each of the groups has `i / groups` inputs and `o / groups` outputs. The variables are
   `kernel [3, 3, i / groups, o]` and `bias [o]`.
+
+  Args:
+    filters: o, the number of output channels.
+    groups: a divisor of i and o.
+    gain: the initial weights have the variance gain^2 / fan_in.
   """
 
   def __init__(self, filters: int, groups: int, gain: float, **kwargs):
@@ -97,8 +102,11 @@ def grouped_conv2d(x: tf.Tensor, kernel: tf.Tensor, groups: int) -> tf.Tensor:
 class Transition(keras.layers.Layer):
   """Doubles or halves the size of a map, and changes its channels where they differ.
 
-  The 1x1 convolution for the channels runs at the smaller of the two sizes. `up` means `upsample`,
-  `[n, h, w, i] -> [n, 2 h, 2 w, o]`, and else `downsample`.
+  The 1x1 convolution for the channels runs at the smaller of the two sizes.
+
+  Args:
+    filters: o, the number of output channels.
+    up: True for `upsample`, `[n, h, w, i] -> [n, 2 h, 2 w, o]`; False for `downsample`.
   """
 
   def __init__(self, filters: int, up: bool):

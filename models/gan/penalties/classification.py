@@ -32,7 +32,11 @@ def classification(weight: Number = 1.0, of_fakes: float = 0.0) -> Penalty:
 
 
 def cross_entropy(logits: tf.Tensor | None, labels: tf.Tensor | None) -> tf.Tensor:
-  """The mean of -log C(label | x): `[n, k], int32 [n] -> []`; a UsageError without a classifier."""
+  """The mean of -log C(label | x): `[n, num_classes], int32 [n] -> []`.
+
+  Raises:
+    UsageError: the discriminator has no classifier.
+  """
   if logits is None:
     raise UsageError("classification: the discriminator gives scores alone; write "
                      "GAN.discriminator = @ACGANDiscriminator, and its "

@@ -83,6 +83,10 @@ class Scores:
 
     `[n, h, w, c]` and `[m, h, w, c]`. They are computed at the first use, once for all penalties;
     once more for a penalty that is not part of every step, which uses them in a branch.
+
+    Raises:
+      UsageError: the discriminator has batch normalization, or something without right second
+        derivatives.
     """
     graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
     if graph not in self._gradients:
@@ -96,12 +100,20 @@ class Scores:
     """Scores `[n]` of other images. The call has `training=False`, so that it moves no state.
 
     A branch may hold it, and micro-batches and replicas need not agree on it.
+
+    Raises:
+      UsageError: the discriminator has batch normalization, which has other statistics without
+        training.
     """
     _refuse_mixing(self.discriminator)
     return scores_and_logits(self.discriminator(images, labels, training=False))[0]
 
   def gradient_at(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
-    """The gradients of `again(images, labels)` by these images, `[n, h, w, c]`."""
+    """The gradients of `again(images, labels)` by these images, `[n, h, w, c]`.
+
+    Raises:
+      UsageError: as for `gradients`.
+    """
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(images)
       scores = self.again(images, labels)

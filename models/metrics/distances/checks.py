@@ -36,7 +36,11 @@ def checked(features: npt.ArrayLike, whose: str, at_least: int = 1,
 
 def checked_pair(real: npt.ArrayLike, generated: npt.ArrayLike, at_least: int = 1,
                  needed_for: str = "a metric") -> tuple[np.ndarray, np.ndarray]:
-  """Real features `[n, d]` and generated ones `[m, d]`, both `checked`, of `same_dimensions`."""
+  """Real features `[n, d]` and generated ones `[m, d]`, both `checked`.
+
+  Raises:
+    UsageError: `checked` refuses one, or their dimensions differ.
+  """
   pair = (checked(real, "real", at_least, needed_for),
           checked(generated, "generated", at_least, needed_for))
   same_dimensions(pair[0].shape[1], pair[1].shape[1])

@@ -36,7 +36,15 @@ class FeatureStatistics:
 
   @classmethod
   def of(cls, features: npt.ArrayLike, whose: str = "given") -> FeatureStatistics:
-    """The statistics of features [n, d], which are `checked`; n may be 0, to begin a sum."""
+    """The statistics of features [n, d]; n may be 0, to begin a sum.
+
+    Args:
+      features: numbers, one row for each sample.
+      whose: "real" or "generated", for the message of an error.
+
+    Raises:
+      UsageError: the features have another shape, or are not finite.
+    """
     array = checked(features, whose, at_least=0)
     dimensions = array.shape[1]
     total = cls(0, np.zeros(dimensions), np.zeros([dimensions, dimensions]))
@@ -61,7 +69,11 @@ class FeatureStatistics:
 
   @property
   def covariance(self) -> np.ndarray:
-    """The unbiased covariance, float64 [d, d]: that of `np.cov`; a UsageError for one sample."""
+    """The unbiased covariance, float64 [d, d]: that of `np.cov`.
+
+    Raises:
+      UsageError: there are fewer than two samples.
+    """
     if self.count < 2:
       raise UsageError(f"A covariance of {self.count} samples: it needs at least 2, and a good one "
                        "more samples than dimensions")

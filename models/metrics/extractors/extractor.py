@@ -47,11 +47,14 @@ class Extractor(Protocol):
 
 def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]],
                images: np.ndarray) -> Extracted:
-  """Applies a network to 64 images at a time; raises a UsageError as `check` does.
+  """Applies a network to 64 images at a time.
 
   Args:
     forward: images uint8 [m, h, w, 3] -> features [m, d] and logits [m, k] or None.
     images: uint8 [n, h, w, 3].
+
+  Raises:
+    UsageError: the images have another type or shape, or there are none.
   """
   check(images)
   outputs = [forward(tf.constant(images[i:i + _BATCH_SIZE]))
@@ -62,7 +65,11 @@ def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]
 
 
 def check(images: np.ndarray) -> None:
-  """Raises a UsageError for anything but RGB images, uint8 [n, h, w, 3] with n > 0."""
+  """Refuses anything but RGB images, uint8 [n, h, w, 3] with n > 0.
+
+  Raises:
+    UsageError: the images have another type or shape, or there are none.
+  """
   if images.ndim != 4 or images.shape[-1] != 3 or not images.size:
     raise UsageError(f"features of images {list(images.shape)}: write an array [n, h, w, 3] of at "
                      "least one RGB image; of gray ones, np.repeat(images, 3, axis=-1)")

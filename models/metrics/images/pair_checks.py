@@ -13,7 +13,8 @@ _CHOICE_SEED = 1  # Chooses images where not all are used.
 def chosen(images: ImageSet, count: int | None, flag: str) -> np.ndarray:
   """The numbers of `count` images drawn at random, ascending, int [count]; of all for None.
 
-  If there are fewer, a UsageError has the `flag` that named the images.
+  Raises:
+    UsageError: there are fewer; `flag` is the one that named the images.
   """
   count = count or images.size
   if count > images.size:
@@ -37,7 +38,8 @@ def classes(real: ImageSet, of_real: np.ndarray, fake: ImageSet, of_fake: np.nda
             ) -> tuple[np.ndarray, np.ndarray]:
   """The classes of the images at the indices [n] and [m] of two sets, int [n] and [m].
 
-  Sets without classes, or with other ones, raise a UsageError.
+  Raises:
+    UsageError: a set has no classes, or the sets have other ones.
   """
   found = []
   for images, indices, flag in ((real, of_real, "--real"), (fake, of_fake, "--fake")):

@@ -10,7 +10,11 @@ def linear_probe(features: np.ndarray, labels: np.ndarray, held_out_features: np
   Each feature is standardized by the mean and the standard deviation of the training examples.
   scikit-learn's `LogisticRegression` with its default penalty fits the classifier.
 
-  Features are floats `[n, d]` of the training examples and `[m, d]` of others; labels, integers.
+  Args:
+    features: floats `[n, d]` of the training examples.
+    labels: integers `[n]`.
+    held_out_features: floats `[m, d]`.
+    held_out_labels: integers `[m]`.
   """
   from sklearn.linear_model import LogisticRegression  # It takes a second to load.
   from sklearn.pipeline import make_pipeline

@@ -63,6 +63,10 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
   distances can be compared between machines, whose rounding would give each another one. All others
   are trained; see `train`. A saved classifier of a different kind of source (shape, number of
   classes, size) is replaced.
+
+  Raises:
+    UsageError: see `train`.
+    ValueError: the source has fewer than two images.
   """
   file = Path(folder) / _FILE
   if file.exists() and (classifier := _load(file, source)):
@@ -74,7 +78,11 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
 
 
 def load(folder: str | os.PathLike) -> Classifier:
-  """Loads the classifier that `load_or_train` saved in `folder`; a UsageError if there is none."""
+  """Loads the classifier that `load_or_train` saved in `folder`, without its source.
+
+  Raises:
+    UsageError: there is none.
+  """
   file = Path(folder) / _FILE
   if file.exists() and (classifier := _load(file)):
     return classifier

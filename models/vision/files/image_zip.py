@@ -33,7 +33,9 @@ class ImageZip(DecodedImages):
                memory_limit: int = MEMORY_LIMIT) -> None:
     """Opens the archive; the arguments are those of `ImageFolder`.
 
-    Raises a UsageError for an argument, an archive, a label or an image that is wrong.
+    Raises:
+      UsageError: `path` is no ZIP archive of images, or a truncated one; an image has no label; an
+        image cannot be decoded; or an argument has a wrong value.
     """
     super().__init__(ZippedImages(path), resolution, on_error, memory_limit)
 

@@ -15,7 +15,13 @@ class EncodedExamples(EncodedImages):
   """The examples of an `ImageSource` as `EncodedImages`: PNG files, made as they are read."""
 
   def __init__(self, source: ImageSource, path: str, files: Sequence[str] = ()) -> None:
-    """Draws the labels of all examples; `path` is what the user calls them."""
+    """Draws the labels of all examples.
+
+    Args:
+      source: the images.
+      path: what the user calls them.
+      files: the paths of the files that hold them, if there are any.
+    """
     height, width, _ = source.image_shape
     self.image_shape = source.image_shape if height == width else None
     self.path = path

@@ -74,9 +74,18 @@ class DecodedImages:
 
   def __init__(self, encoded: EncodedImages, resolution: int, on_error: str = "raise",
                memory_limit: int = MEMORY_LIMIT, channels: int = 3) -> None:
-    """Decodes the images, if they fit; other arguments and errors are those of `ImageFolder`.
+    """Decodes the images, if they fit.
 
-    `channels` is 3, or 1 for the luminance.
+    Args:
+      encoded: the images.
+      resolution: height and width of the examples, in pixels.
+      on_error: what to do with an image that cannot be decoded: 'raise' stops with its name,
+        'skip' skips it, and logs how many were skipped.
+      memory_limit: bytes of decoded images to keep; an image takes `channels * resolution**2`.
+      channels: 3, or 1 for the luminance.
+
+    Raises:
+      UsageError: an argument has a wrong value, or an image cannot be decoded (or none can).
     """
     self._owner = type(self).__name__
     if on_error not in _ON_ERROR:

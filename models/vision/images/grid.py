@@ -11,9 +11,14 @@ _TILE = 32  # The minimum height of a tile in pixels when no scale is given.
 def image_grid(images: np.ndarray, columns: int = 10, scale: int | None = None) -> np.ndarray:
   """A grid of images with `columns` in a row, one pixel apart: [n, h, w, c] -> uint8 [H, W, 3].
 
-  Images are uint8 or floats in [-1, 1], gray or in RGB; a ValueError says that they are not, or
-  that there are none. `scale` is the integer factor of enlargement (nearest pixel), by default the
-  smallest that makes images at least 32 pixels high.
+  Args:
+    images: an array or tensor, uint8 or floats in [-1, 1]; c is 1 (gray) or 3.
+    columns: images per row.
+    scale: integer factor of enlargement (nearest pixel); by default the smallest that makes
+      images at least 32 pixels high.
+
+  Raises:
+    ValueError: `images` is empty or not [n, h, w, 1 or 3].
   """
   tiles = _tiles(images, scale)
   n, height, width, _ = tiles.shape
@@ -28,7 +33,10 @@ def paired_grid(originals: np.ndarray, reconstructions: np.ndarray, columns: int
                 scale: int | None = None) -> np.ndarray:
   """A grid of originals, each with its reconstruction on its right: two [n, h, w, c] -> [H, W, 3].
 
-  `columns` counts pairs, with space between them. Shapes that differ raise a ValueError.
+  `columns` counts pairs. There is space between pairs, and none inside a pair. The result is uint8.
+
+  Raises:
+    ValueError: the shapes differ, or are not [n, h, w, 1 or 3].
   """
   left, right = _tiles(originals, scale), _tiles(reconstructions, scale)
   if left.shape != right.shape:

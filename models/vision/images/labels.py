@@ -55,7 +55,12 @@ def from_csv(content: bytes, names: Sequence[str], what: str) -> Labels:
   """Labels in lines of two columns: the name of a file, and its class.
 
   Classes are numbers from 0 on, or names, whose sorted order is that of the labels. A first line
-  whose first word has no dot, such as `file,label`, is a heading. See `from_json`.
+  whose first word has no dot, such as `file,label`, is a heading.
+
+  Args:
+    content: of the file, in UTF-8.
+    names: of the image files, n.
+    what: the file of the labels, in words for errors.
 
   Raises:
     UsageError: a line has another form, some labels are numbers and others names, or there is not
@@ -145,8 +150,11 @@ def of_layout(names: Sequence[str], listed: bytes | None, what: str, needs_class
       first folders are classes.
     what: `dataset.json`, in words for errors.
     needs_classes: whether files in no folder, and in folders whose names begin with a dot, are left
-      out, and a list that does not fit raises a UsageError. Otherwise all files are of the class
-      `all` if one is in no folder, or if the list does not fit.
+      out. Otherwise all files are of the class `all` if one is in no folder, or if the list does
+      not fit the files.
+
+  Raises:
+    UsageError: files need classes, and the list does not fit.
   """
   everything = list(range(len(names)))
   if needs_classes and listed is not None:

@@ -38,9 +38,17 @@ class Subset:
 
 
 def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
-  """A part of a source to train on, and the share that is held out, by a fixed permutation.
+  """Divides a source into what is trained on and what is held out, by a fixed permutation.
 
-  A share that leaves no image on one side raises a UsageError.
+  Args:
+    source: the images.
+    share: the share that is held out, in (0, 1).
+
+  Returns:
+    The training part and the held-out part.
+
+  Raises:
+    UsageError: a part would have no image.
   """
   count = round(share * source.size)
   if not 0 < count < source.size:

@@ -32,9 +32,14 @@ _PIXELS_SHOW = 64   # A picture with at most so many pixels a side shows them.
 
 def render(survey: Survey, found: Sequence[Concern], source: DecodedImages,
            augmentation: Sequence[str], command: str) -> str:
-  """The page, with the faults that were `found`, and the first examples of a `source`.
+  """The page.
 
-  `augmentation` has the bindings of `Augmentation` in force; `command` makes the same page again.
+  Args:
+    survey: the facts about the images.
+    found: the lines about faults.
+    source: the examples that a training draws from.
+    augmentation: the bindings of `Augmentation` that are in force.
+    command: makes the same page again.
   """
   sizes = collections.Counter(map(tuple, survey.sizes.tolist())).most_common()
   warnings = f"{len(found)} warning{'s' if len(found) > 1 else ''}" if found else "no warnings"

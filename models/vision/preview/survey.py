@@ -68,7 +68,16 @@ class Survey:
 
 def examine(encoded: EncodedImages, most: int | None = None,
             shown: Shown | None = None) -> Survey:
-  """Looks at all images, or at `most` drawn at random; raises a UsageError if none can be read."""
+  """Looks at the images, or at `most` that are drawn at random.
+
+  Args:
+    encoded: the images.
+    most: how many to look at; by default all.
+    shown: is called with how many were looked at, and how many there are.
+
+  Raises:
+    UsageError: none can be read.
+  """
   indices = np.arange(len(encoded.labels))
   if most is not None and most < len(indices):
     indices = np.sort(np.random.default_rng(_SEED).permutation(len(indices))[:most])
@@ -108,7 +117,9 @@ def _look(encoded: EncodedImages, index: int) -> tuple[tuple[int, int], bytes] |
 def concerns(survey: Survey, test: Survey | None = None) -> list[Concern]:
   """Lines about faults that break or mislead a training, the worst first.
 
-  `test` are the images to test on, if the user has named some.
+  Args:
+    survey: the images to train on.
+    test: the images to test on, if the user has named some.
   """
   found = [*_faults(survey), *(_leaks(survey, test) if test else [])]
   return sorted(found, key=lambda concern: concern.kind)

@@ -32,7 +32,8 @@ _CACHE = Path("~/.cache/replicator/shards")
 def shards_at(path: str) -> list[Path]:
   """The shards in a folder, or of a pattern such as `imagenet/train-*`, in order; or none.
 
-  Shards of several sets, or a missing one, raise a UsageError.
+  Raises:
+    UsageError: they are of several sets, or one is missing.
   """
   place = Path(path).expanduser()
   files = place.iterdir() if place.is_dir() else map(Path, glob.glob(str(place)))
@@ -55,10 +56,16 @@ def read_indexes(shards: list[Path], skips: bool = False
                  ) -> tuple[list[np.ndarray], tuple[str, ...]]:
   """The entries of the images of each shard, with labels from 0 on, and the names of the classes.
 
-  Shards without an index are read once, and indexed. `skips` means to do without corrupt records
-  and what a truncated shard lacks, and to log them; otherwise these raise a UsageError, as do
-  shards of another layout or that changed. An index without them is not kept, so that nobody takes
-  it for whole.
+  Shards without an index are read once, and indexed.
+
+  Args:
+    shards: the paths of n shards.
+    skips: whether to do without corrupt records and what a truncated shard lacks, and to log them.
+      An index without them is not kept, so that nobody takes it for whole.
+
+  Raises:
+    UsageError: a shard is not of this layout, or changed since it was indexed; or it is truncated
+      or has a corrupt record.
   """
   indexes = list(map_in_threads(lambda shard: _index_of(shard, skips), shards))
   names = {int(label): str(name) for index in indexes
