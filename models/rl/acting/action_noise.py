@@ -7,13 +7,7 @@ _BLOCK = 64  # Steps whose numbers are drawn together. Another value changes all
 
 
 class ActionNoise:
-  """Noise, random actions and episode seeds of n environments that step together.
-
-  Args:
-    seed: any integer.
-    number: n.
-    action_size: length of an action.
-  """
+  """Noise, random actions and episode seeds of `number` environments that step together."""
 
   def __init__(self, seed: int, number: int, action_size: int):
     self._seed = seed % 2**64
@@ -21,11 +15,11 @@ class ActionNoise:
     self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # The newest block of each kind.
 
   def noise(self, step: int) -> np.ndarray:
-    """Standard normal numbers of a step: float32 `[n, action_size]`."""
+    """Standard normal numbers of a step: float32 `[number, action_size]`."""
     return self._draw(_NOISE, step)
 
   def random_actions(self, step: int) -> np.ndarray:
-    """Actions of a step, uniform in [-1, 1): float32 `[n, action_size]`."""
+    """Actions of a step, uniform in [-1, 1): float32 `[number, action_size]`."""
     return self._draw(_RANDOM_ACTION, step)
 
   def episode_seed(self, environment: int, episode: int) -> int:

@@ -12,9 +12,7 @@ from models.rl.replay.timesteps import Timesteps
 class Adder:
   """Gathers timesteps, and inserts them into a replay together.
 
-  Args:
-    replay: receives the timesteps.
-    normalizer: receives their observations; or None.
+  A normalizer, if there is one, receives their observations.
   """
 
   def __init__(self, replay: Replay, normalizer: Normalizer | None):

@@ -16,17 +16,11 @@ from replicator import UsageError, replicated
 class ExportedPolicy:
   """The graph of a policy, and its present weights at any time.
 
-  Args:
-    act: a `tf.function`: `observations [n, *shape], noise float32 [n, a] -> actions [n, a]`.
-    observation_shape: shape of one observation.
-    observation_dtype: dtype of observations.
-    action_size: a.
+  The policy `act` is a `tf.function`, see `actor.Act`. Raises a UsageError if it reads something
+  that is neither a variable nor a number.
 
   Attributes:
     graph: the argument of `imported`.
-
-  Raises:
-    UsageError: the policy reads something that is neither a variable nor a number.
   """
 
   def __init__(self, act: Act, observation_shape: tuple[int, ...], observation_dtype: str,
@@ -51,14 +45,9 @@ class ExportedPolicy:
 
 def imported(graph: tuple[bytes, list[str]], weights: list[np.ndarray]
              ) -> tuple[Act, Callable[[list[np.ndarray]], None]]:
-  """Makes a policy in another process.
+  """Makes a policy in another process, of the graph of an `ExportedPolicy` and its first weights.
 
-  Args:
-    graph: the graph of an `ExportedPolicy`.
-    weights: its first weights.
-
-  Returns:
-    the policy, from arrays to an array, and a function that loads other weights into it.
+  Returns the policy, from arrays to an array, and a function that loads other weights into it.
   """
   serialized, names = graph
   definition = tf.compat.v1.GraphDef.FromString(serialized)

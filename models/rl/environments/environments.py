@@ -29,20 +29,14 @@ _DEFAULT_STEPS = 1000  # All episodes of the DM Control Suite are that long.
 class Outcome(NamedTuple):
   """The outcome of a step in n environments.
 
-  Attributes:
-    observation: `[n, *observation_shape]`.
-    reward: float64 `[n]`.
-    terminated: bool `[n]`, whether the episode has no future.
-    truncated: bool `[n]`, whether the episode was cut, usually because of its length.
-    failures: the error of each environment that failed, by number. Its part of the outcome is
-      meaningless, and it must be reset.
+  The part of an environment that failed has no meaning, and the environment must be reset.
   """
 
-  observation: np.ndarray
-  reward: np.ndarray
-  terminated: np.ndarray
-  truncated: np.ndarray
-  failures: dict[int, str]
+  observation: np.ndarray  # [n, *observation_shape]
+  reward: np.ndarray  # float64 [n]
+  terminated: np.ndarray  # bool [n], whether the episode has no future.
+  truncated: np.ndarray  # bool [n], whether the episode was cut, usually because of its length.
+  failures: dict[int, str]  # The error of each environment that failed, by number.
 
 
 class EnvironmentsLost(Exception):
@@ -210,8 +204,7 @@ def _check_positive(setting: str, value: int | None) -> None:
 def _spec_of(name: str) -> "EnvSpec":
   """The specification that Gymnasium, with Shimmy's environments, has for a name.
 
-  Raises:
-    UsageError: there is no such environment, or a package that it needs is not installed.
+  Raises a UsageError if there is none, or a package that it needs is not installed.
   """
   registry = _import("gymnasium", name).envs.registration.registry
   module, _, identity = name.rpartition(":")
@@ -240,11 +233,7 @@ def _import(module: str, name: str) -> Any:
 
 
 def _made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":
-  """Calls `make` for an environment of a known name.
-
-  Raises:
-    UsageError: the environment cannot be made; the message says why.
-  """
+  """Calls `make` for an environment of a known name; raises a UsageError that says why it fails."""
   try:
     with rendering.opengl(rendering.NOTHING):  # It may import MuJoCo.
       return make()

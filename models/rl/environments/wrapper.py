@@ -20,21 +20,13 @@ from replicator import UsageError
 
 
 class EnvironmentSettings(NamedTuple):
-  """The settings that make an environment. They can be sent to another process.
+  """The settings that make an environment. They can be sent to another process."""
 
-  Attributes:
-    name: as the user wrote it.
-    spec: Gymnasium's description of the environment.
-    episode_steps: length at which an episode is truncated.
-    pixels: side of the square images to observe; None for the environment's own observations.
-    render: whether `render()` gives frames.
-  """
-
-  name: str
-  spec: EnvSpec
-  episode_steps: int
-  pixels: int | None = None
-  render: bool = False
+  name: str  # As the user wrote it.
+  spec: EnvSpec  # Gymnasium's description of the environment.
+  episode_steps: int  # The length at which an episode is truncated.
+  pixels: int | None = None  # The side of square images to observe in place of its observations.
+  render: bool = False  # Whether `render()` gives frames.
 
 
 class EnvironmentWrapper(gymnasium.Wrapper):
@@ -51,11 +43,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
   """
 
   def __init__(self, settings: EnvironmentSettings):
-    """Makes the environment.
-
-    Raises:
-      UsageError: the agent cannot use its actions or observations.
-    """
+    """Makes the environment; raises a UsageError if the agent cannot use it."""
     self._settings = settings
     super().__init__(_make(settings))
     space = _checked(settings.name, self.env)

@@ -25,24 +25,16 @@ _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error 
 class Transitions(NamedTuple):
   """n transitions, each over m <= n_step steps of an environment. Floating tensors are floatx.
 
-  Attributes:
-    observation: [n, *shape].
-    action: [n, a].
-    reward: [n], the discounted sum of the m rewards: `sum_k discount^k r_k`.
-    discount: [n], `discount^m`, the factor on the value of `next_observation`; 0 if the episode
-      terminated there.
-    next_observation: [n, *shape], m steps after `observation`.
-    weight: [n], importance weights; the largest one of the global batch is 1.
-    index: int64 [n], for `Replay.update_priorities`.
+  The discount is 0 if the episode terminated at the next observation.
   """
 
-  observation: tf.Tensor
-  action: tf.Tensor
-  reward: tf.Tensor
-  discount: tf.Tensor
-  next_observation: tf.Tensor
-  weight: tf.Tensor
-  index: tf.Tensor
+  observation: tf.Tensor  # [n, *shape]
+  action: tf.Tensor  # [n, a]
+  reward: tf.Tensor  # [n], the discounted sum of the m rewards: sum_k discount^k r_k.
+  discount: tf.Tensor  # [n], discount^m, the factor on the value of `next_observation`.
+  next_observation: tf.Tensor  # [n, *shape], m steps after `observation`.
+  weight: tf.Tensor  # [n], importance weights; the largest one of the global batch is 1.
+  index: tf.Tensor  # int64 [n], for `Replay.update_priorities`.
 
 
 @gin.configurable(denylist=["observation_shape", "action_size", "streams", "observation_dtype"])
@@ -108,8 +100,7 @@ class Replay(tf.Module):
   def insert(self, timesteps: Timesteps) -> None:
     """Appends timesteps to their streams, in place of the oldest ones.
 
-    Raises:
-      UsageError: a shape, dtype or stream does not fit the replay, or a number is not finite.
+    Raises a UsageError if they do not fit the replay, or a number is not finite.
     """
     timesteps = checked(timesteps, *self._format)
     capacity, stream = self.stream_capacity, timesteps.stream
@@ -129,10 +120,8 @@ class Replay(tf.Module):
   def sample(self, n: int) -> Transitions:
     """Samples this replica's n transitions of the global batch, each independently.
 
-    Samples of an empty replay have rewards of NaN, because a compiled step cannot raise an error.
-
-    Raises:
-      UsageError: the replay is empty, and the step runs eagerly.
+    Samples of an empty replay have rewards of NaN, because a compiled step cannot raise an error; a
+    step that runs eagerly raises a UsageError.
     """
     if tf.executing_eagerly() and not self.size():
       raise UsageError("Replay.sample: there is no transition yet; insert more than n_step = "

@@ -18,10 +18,7 @@ class SumTree(tf.Module):
   """Nonnegative numbers, initially 0, and their sums over blocks, blocks of blocks, and so on.
 
   A sum is recomputed when one of its numbers changes. It is never updated by a difference, so it
-  does not drift, and depends only on the numbers.
-
-  Args:
-    size: how many numbers.
+  does not drift, and depends only on the numbers. `size` is how many numbers there are.
 
   Attributes:
     levels: variables. The first, float32 [ceil(size / 16), 16], holds the numbers. Every other
@@ -37,14 +34,9 @@ class SumTree(tf.Module):
   def draw(self, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws indices, each with a probability in proportion to its number.
 
-    An index whose number is 0 is never drawn. When all numbers are 0, the index has no meaning,
-    and its number is 0.
-
-    Args:
-      uniform: float64 [n], in [0, 1).
-
-    Returns:
-      the indices, int64 [n], and their numbers, float32 [n].
+    It takes float64 [n] in [0, 1), and returns the indices, int64 [n], and their numbers, float32
+    [n]. An index whose number is 0 is never drawn. When all numbers are 0, the index has no
+    meaning, and its number is 0.
     """
     index = tf.zeros_like(uniform, tf.int64)
     rest = None

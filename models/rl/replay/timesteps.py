@@ -19,30 +19,19 @@ A truncated episode ends with CONTINUES, END; a terminated one with TERMINATED, 
 
 
 class Timesteps(NamedTuple):
-  """m timesteps; those of one stream are in the order of time. All fields are NumPy arrays.
+  """m timesteps; those of one stream are in the order of time."""
 
-  Attributes:
-    stream: int32 [m], the environment that each timestep comes from.
-    observation: [m, *shape].
-    action: float32 [m, a], taken at that observation.
-    reward: float32 [m], for that action.
-    flag: [m], CONTINUES, TERMINATED or END.
-  """
-
-  stream: np.ndarray
-  observation: np.ndarray
-  action: np.ndarray
-  reward: np.ndarray
-  flag: np.ndarray
+  stream: np.ndarray  # int32 [m], the environment that each timestep comes from.
+  observation: np.ndarray  # [m, *shape]
+  action: np.ndarray  # float32 [m, a], taken at that observation.
+  reward: np.ndarray  # float32 [m], for that action.
+  flag: np.ndarray  # [m], CONTINUES, TERMINATED or END.
 
 
 def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Timesteps:
-  """The END timesteps of the episodes of some streams.
+  """The END timesteps of the episodes of some streams, int [k].
 
-  Args:
-    streams: int [k], the streams whose episodes end.
-    observations: [n, *shape], the last observations of all streams.
-    action_size: length of an action.
+  `observations` [n, *shape] are the last ones of all streams.
   """
   k = len(streams)
   return Timesteps(streams.astype(np.int32), observations[streams],
@@ -54,10 +43,8 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
             observation_dtype: str, action_size: int) -> Timesteps:
   """The timesteps in the dtypes that a replay stores; actions and rewards of ENDs become zeros.
 
-  The other arguments are those of `Replay`.
-
-  Raises:
-    UsageError: the timesteps do not fit the other arguments, or a number is not finite.
+  The other arguments are those of `Replay`. Raises a UsageError if the timesteps do not fit them,
+  or a number is not finite.
   """
   m = len(timesteps.stream)
   parts = {}
@@ -90,9 +77,7 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
 def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """The number of each new timestep in its stream, int64 [m], and the new counts, int64 [streams].
 
-  Args:
-    stream: int32 [m], the stream of each timestep.
-    written: int64 [streams], how many timesteps each stream received before.
+  `stream` is that of each timestep. `written` are the counts before.
   """
   counts = np.bincount(stream, minlength=len(written))
   order = np.argsort(stream, kind="stable")
