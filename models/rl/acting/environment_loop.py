@@ -23,7 +23,7 @@ _MAX_FAILURES = 10  # In a row.
 class ActorState:
   """The state of acting in n environments, with episodes of at most t steps."""
 
-  environment_steps: int  # Of all environments together.
+  environment_steps: int  # All environments together.
   episodes: int  # Finished ones.
   recent_returns: np.ndarray  # float64 [10], of the last finished episodes, the newest last.
   episode: np.ndarray  # int64 [n], the number of each environment's current episode.

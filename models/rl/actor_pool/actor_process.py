@@ -41,7 +41,7 @@ class Answer(NamedTuple):
   """The result of an order."""
 
   timesteps: "Timesteps"  # What happened, with the streams 0 to k - 1.
-  environment_steps: int  # Of all the actor's environments together.
+  environment_steps: int  # All its environments together.
   observation: np.ndarray  # [k, *shape], the current observations, which are in no timestep yet.
   episodes: int  # How many finished.
   returns: np.ndarray  # float64 [at most 10], of the last of those episodes.

@@ -50,7 +50,7 @@ class Member:
 class PoolState:
   """The state of a pool that acts in n environments."""
 
-  environment_steps: int  # Of all environments together.
+  environment_steps: int  # All environments together.
   episodes: int  # Finished ones.
   recent_returns: np.ndarray  # float64 [10], of the last finished episodes, the newest last.
   starts: int  # How many actors were ever started.

@@ -61,7 +61,7 @@ def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, step
   """Renders some moments of the episode of a seed, whose actions are float32 `[t, a]`.
 
   `steps` are ascending numbers in 0..t; a frame is rendered after each of these numbers of actions.
-  Returns uint8 `[height, w, 3]` for each of them, and ''; or no frame, and the reason.
+  Returns uint8 `[height, w, 3]` for each step, and ''; or no frame, and the reason.
   """
   import cloudpickle
   settings = settings._replace(render=True, pixels=None)
