@@ -146,11 +146,8 @@ class Checkpoints:
 
     With `due_only` it is the newest that a run which was never stopped has, too. All workers must
     call it together. It returns the `loop_state` that was given to `save`, and the "step"; None if
-    there is no checkpoint.
-
-    Raises:
-      UsageError: all checkpoints are corrupt, or the newest good one does not have the variables
-        of the step and no partial restore is allowed.
+    there is no checkpoint. Raises a UsageError if all are corrupt, or the newest good one does not
+    have the variables of the step and no partial restore is allowed.
     """
     self.wait()
     with contextlib.suppress(OSError):  # A read-only folder stays as it is.
@@ -167,11 +164,8 @@ class Checkpoints:
   def restore_step(self, step: int | Literal["best"] | None = None) -> int:
     """Restores a checkpoint, which is found as in `read`; returns its step.
 
-    It writes nothing to the disk, so the run that saves here may be under way.
-
-    Raises:
-      UsageError: there is no such checkpoint, it is corrupt, or it does not have the variables of
-        the step.
+    It writes nothing to the disk, so the run that saves here may be under way. Raises a UsageError
+    as `read` does, or if the checkpoint does not have the variables of the step.
     """
     folder, facts, values = self.read(step)
     self._put(folder, facts, values, "the code has changed since, or the bindings")
@@ -196,9 +190,7 @@ class Checkpoints:
 
   def _found(self, step: int | Literal["best"] | None) -> tuple[pathlib.Path, dict]:
     if step is None:
-      if found := _newest_good(self._folder):
-        return found
-      raise UsageError(f"{self._folder}: holds no checkpoint")
+      return _some_good(self._folder)
     places = _places(self._folder)
     number = self.retention.best(sorted(places), self._scalars_at) if step == "best" else step
     if number in places:
@@ -270,10 +262,7 @@ def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarra
   Where each replica has a value of its own, their shape is `[num_replicas, ...]`. Raises a
   UsageError if there is no checkpoint, or all checkpoints are corrupt.
   """
-  found = _newest_good(folder, newest)
-  if found is None:
-    raise UsageError(f"{folder}: holds no checkpoint")
-  return _read_bundle(found[0])
+  return _read_bundle(_some_good(folder, newest)[0])
 
 
 def steps_of(folder: pathlib.Path) -> list[int]:
@@ -316,6 +305,12 @@ def _newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool
     raise UsageError(f"{folder}: the checkpoints are from another version of this program; start "
                      "again in another --workdir")
   return None
+
+
+def _some_good(folder: pathlib.Path, newest: int | None = None) -> tuple[pathlib.Path, dict]:
+  if found := _newest_good(folder, newest):
+    return found
+  raise UsageError(f"{folder}: holds no checkpoint")
 
 
 def _write_bundle(folder: pathlib.Path, values: dict[str, np.ndarray]) -> None:

@@ -15,15 +15,10 @@ Names = Mapping[str, str]
 
 @dataclasses.dataclass
 class Match:
-  """The weights of another run's checkpoint that fit this step.
+  """The weights of another run's checkpoint that fit this step."""
 
-  Attributes:
-    here: the names of the step.
-    taken: paths in the checkpoint by paths in the step.
-    left: why something is not taken, by name.
-  """
-
-  here: Names
+  here: Names  # Those of the step.
+  # Paths in the checkpoint by paths in the step; and why something is not taken, by name.
   taken: dict[str, str] = dataclasses.field(default_factory=dict)
   left: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -46,14 +41,10 @@ class Match:
 
 def match(networks: Iterable[str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
           there: Names) -> Match:
-  """Finds what fits of some networks.
+  """Finds what fits of the networks with some paths.
 
-  Args:
-    networks: their paths.
-    variables: those of the step, by path.
-    here: the names of the step.
-    saved: the values of the checkpoint.
-    there: the names of the checkpoint.
+  The `variables` of the step, by path, have the names `here`; the values `saved` in the checkpoint
+  have the names `there`.
   """
   found = Match(here)
   for network in networks:

@@ -15,7 +15,7 @@ import tree
 from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import exact_casts
-from replicator.optimizers import clipping, owned_variables
+from replicator.optimizers import owned_variables
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
@@ -101,11 +101,7 @@ class Optimizer(tf.Module):
     """Computes a loss and its gradients for the variables that the optimizer owns.
 
     Other variables, such as those of a network that the loss passes through, get no gradients. The
-    loss is scaled as `scale_loss` does. It works with `replicator.microbatch`:
-
-        loss, gradients = replicator.microbatch(
-            lambda batch: optimizer.loss_and_gradients(loss_fn, batch), batch)
-        optimizer.apply(gradients)
+    loss is scaled as `scale_loss` does. `replicator.microbatch` shows how to accumulate gradients.
 
     Args:
       loss_fn: returns the loss, floating [], the mean over the replica's examples; or a tuple or
@@ -132,16 +128,10 @@ class Optimizer(tf.Module):
     return outputs, tape.gradient(scaled, [v.value for v in self.variables_updated])
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Scales a loss under the precision 'mixed_float16'; otherwise returns the loss itself.
+    """Scales a loss, floating [], to float32 [] under 'mixed_float16'; otherwise returns it itself.
 
     Call it inside the tape, once before each `apply`, and differentiate what it returns. Without
     it, small gradients of float16 layers would vanish; see `LossScale`.
-
-    Args:
-      loss: floating [].
-
-    Returns:
-      The loss, or under 'mixed_float16' the scaled loss, float32 [].
     """
     if self.loss_scale is None:
       return loss
@@ -175,7 +165,7 @@ class Optimizer(tf.Module):
     if on_update := context.current().on_update:
       averaged = self._reported(on_update, flats, averaged, gradient_of)
     with xla.alike():
-      clipped, norm = clipping.clip(averaged, self._clip_norm)
+      clipped, norm = _clipped(averaged, self._clip_norm)
       finite = tf.math.is_finite(norm)
       if self.loss_scale is not None and parts > 1:  # One part overflows by itself.
         finite = tf.logical_and(finite, self.loss_scale.holds(averaged))
@@ -263,3 +253,18 @@ class Optimizer(tf.Module):
     """
     with self._averages.in_place_of_weights() if self._averages else contextlib.nullcontext():
       yield
+
+
+def _clipped(gradients: list[tf.Tensor], clip_norm: float | None
+             ) -> tuple[list[tf.Tensor], tf.Tensor]:
+  """Clips averaged gradients to a norm: `g min(1, clip_norm / |g|)` (Pascanu et al. 2013).
+
+  |g| is the norm of all gradients together; a `clip_norm` of None clips nothing. Also returns |g|,
+  float32 or float64 [], which is not finite if a gradient is not.
+  """
+  widest = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
+  norm = tf.linalg.global_norm([tf.cast(gradient, widest) for gradient in gradients])
+  if clip_norm is not None:
+    gradients = [tf.clip_by_global_norm([gradient], clip_norm, tf.cast(norm, gradient.dtype))[0][0]
+                 for gradient in gradients]
+  return gradients, norm

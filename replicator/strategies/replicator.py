@@ -158,13 +158,12 @@ class Replicator:
   def join(self) -> None:
     """Waits for all scheduled steps; does nothing under a synchronous strategy."""
     if self.servers:
-      self.servers.join()
+      self.servers.coordinator.join()
 
   def distribute(self, inputs: Nest, axis: int = 0) -> Nest:
     """Splits `axis` of each array or tensor over the replicas of this process.
 
-    Raises:
-      UsageError: the axis does not divide by the number of replicas.
+    Raises a UsageError if the axis does not divide by their number.
     """
     replicas = self.num_local_replicas
     leaves = tree.flatten(inputs)
@@ -198,7 +197,8 @@ class Replicator:
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
     """Calls a compiled function; under an asynchronous strategy returns a remote value."""
     if self.servers:
-      return self.servers.schedule(compiled, arguments)
+      scheduled = self.servers.coordinator.schedule(compiled, args=arguments)
+      return parameter_server.RemoteValue(scheduled)
     with unfused() if self._compiles_parts else contextlib.nullcontext():
       return compiled(*arguments)
 
@@ -250,8 +250,7 @@ class Replicator:
   def check_workers_agree(self) -> None:
     """Compares the collectives of the step that was traced last with those of other workers.
 
-    Raises:
-      UsageError: the workers' collectives differ, so that running the step would hang.
+    Raises a UsageError if they differ, so that running the step would hang.
     """
     mine = list(self._collectives)
     codes = tf.constant(collective_order.codes(mine))
