@@ -74,20 +74,15 @@ class Optimizer(tf.Module):
 
     The gin binding `microbatch.n = 4` divides the batch into four parts; see
     `replicator.microbatch`. Without it, without a batch, and in the function of an outer
-    `microbatch` the loss is computed in one piece.
+    `microbatch` the loss is computed in one piece. Raises as these three functions do.
 
     Args:
-      loss_fn: called with the arguments, or with a micro-batch of each; returns the loss, floating
-        [], the mean over these examples; or a tuple or list that begins with the loss, and goes on
-        with other means. In one piece, anything else may follow the loss.
+      loss_fn: see `loss_and_gradients`. In micro-batches, only other means may follow the loss.
       batch: the arguments: nests of tensors `[b, ...]`. Scalars, and what is no tensor, are passed
         on as they are.
 
     Returns:
       What `loss_fn` returned; in micro-batches, the mean of each tensor.
-
-    Raises:
-      UsageError: see `microbatch`, `loss_and_gradients` and `apply`.
     """
     compute = lambda part: self.loss_and_gradients(loss_fn, *part)
     is_divided = context.current().microbatch is None and any(
@@ -104,14 +99,12 @@ class Optimizer(tf.Module):
     loss is scaled as `scale_loss` does. `replicator.microbatch` shows how to accumulate gradients.
 
     Args:
-      loss_fn: returns the loss, floating [], the mean over the replica's examples; or a tuple or
-        list of the loss and anything else that the step needs.
-      args: the arguments of `loss_fn`.
+      loss_fn: called with `args`; returns the loss, floating [], the mean over the replica's
+        examples; or a tuple or list of the loss and anything else that the step needs.
 
     Returns:
-      What `loss_fn(*args)` returned; and the gradients, in the order of the variables, to pass to
-      `apply`. A gradient is None if the loss does not depend on its variable, or if the variable is
-      frozen.
+      What `loss_fn` returned; and the gradients, in the order of the variables, to pass to `apply`.
+      A gradient is None if the loss does not depend on its variable, or the variable is frozen.
 
     Raises:
       UsageError: the loss is not a floating scalar.
