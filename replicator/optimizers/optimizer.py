@@ -207,30 +207,28 @@ class Optimizer(tf.Module):
     self.nonfinite_updates.assign_add(tf.cast(tf.logical_not(all_finite), tf.int64))
     if self.loss_scale is not None:
       self.loss_scale.adapt(all_finite)
-    update = lambda: self._update_variables(strategy, gradients, flats, changing, iterations,
-                                            learning_rate, in_one_program)
+    made = xla.one_program if in_one_program else lambda update: update
+
+    def update() -> None:
+      # In place of Keras' `apply`, which would add up the gradients of the replicas again.
+      for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
+        strategy.extended.update(
+            flat.value, made(update_copies),
+            args=([v.value for v in flat.variables], gradient, iterations, learning_rate),
+            kwargs={"optimizer": self.keras_optimizer, "flat": flat, "changing": changes},
+            group=False)
+        for variable, changed in zip(flat.variables, changes, strict=True):
+          if changed and variable.constraint is not None:
+            variable.assign(variable.constraint(variable))
+      # Keras reads the count and then assigns it; asynchronous workers would lose counts.
+      self.keras_optimizer.iterations.value.assign_add(1)
+      if self._averages:
+        self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
+
     if self.skip_nonfinite:
       tf.cond(all_finite, update, lambda: None)
     else:
       update()
-
-  def _update_variables(self, strategy, gradients, flats, changing, iterations, learning_rate,
-                        in_one_program):
-    """Replaces Keras' `apply`, which would add up the gradients of the replicas again."""
-    made = xla.one_program if in_one_program else lambda update: update
-    for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
-      strategy.extended.update(
-          flat.value, made(update_copies),
-          args=([v.value for v in flat.variables], gradient, iterations, learning_rate),
-          kwargs={"optimizer": self.keras_optimizer, "flat": flat, "changing": changes},
-          group=False)
-      for variable, changed in zip(flat.variables, changes, strict=True):
-        if changed and variable.constraint is not None:
-          variable.assign(variable.constraint(variable))
-    # Keras reads the count and then assigns it; asynchronous workers would lose counts.
-    self.keras_optimizer.iterations.value.assign_add(1)
-    if self._averages:
-      self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
 
   def saved_parts(self) -> dict[str, Any]:
     """The parts that a checkpoint saves. The updated variables belong to networks."""

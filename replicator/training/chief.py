@@ -1,5 +1,6 @@
 """The chief: the one process of a run that records, and shows the progress."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -121,14 +122,8 @@ class Chief:
                        seconds=3.0 if hurried else 30.0)
 
 
-class SilentChief:
+class SilentChief(contextlib.nullcontext):
   """The chief as the other workers have it: it has all methods of `Chief`, and records nothing."""
-
-  def __enter__(self) -> "SilentChief":
-    return self
-
-  def __exit__(self, *error: Any) -> None:
-    pass
 
   def __getattr__(self, name: str) -> Callable[..., Any]:
     return lambda *arguments, **keywords: None
