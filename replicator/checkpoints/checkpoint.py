@@ -84,11 +84,8 @@ class Checkpoints:
     All workers must call it at the same step. It replaces an earlier checkpoint of this step and
     removes those of later steps, which a rollback has made obsolete. `restore` returns the
     `loop_state`, which is JSON-able; `scalars` are those logged at this step. One that is not `due`
-    exists because the run was stopped or ended; the last one that is due is kept beside it.
-
-    Raises:
-      RunFailed: the previous checkpoint could not be written.
-      UsageError: the replicas' copies of a variable, which must be equal, have parted.
+    exists because the run was stopped or ended; the last one that is due is kept beside it. Raises
+    a RunFailed if the previous checkpoint could not be written, and a UsageError as `check_copies`.
     """
     self.wait()
     snapshot = self._variables.take()

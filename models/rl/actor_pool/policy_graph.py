@@ -16,11 +16,8 @@ from replicator import UsageError, replicated
 class ExportedPolicy:
   """The graph of a policy, and its present weights at any time.
 
-  The policy `act` is a `tf.function`, see `actor.Act`. Raises a UsageError if it reads something
-  that is neither a variable nor a number.
-
-  Attributes:
-    graph: the argument of `imported`.
+  The policy `act` is a `tf.function`, see `actor.Act`. Its `graph` is an argument of `imported`.
+  Raises a UsageError if it reads something that is neither a variable nor a number.
   """
 
   def __init__(self, act: Act, observation_shape: tuple[int, ...], observation_dtype: str,

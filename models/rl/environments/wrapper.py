@@ -35,11 +35,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
   Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment. An action of NaN
   leaves the environment as it is. Observations are float32 `[c]`, or uint8 `[h, w, c]` for images.
   When the environment raises an error, the reward is NaN and `info["error"]` has the message; the
-  next `reset` makes a new environment.
-
-  Attributes:
-    action_size: a.
-    seen: the newest observation.
+  next `reset` makes a new environment. `action_size` is a, and `seen` the newest observation.
   """
 
   def __init__(self, settings: EnvironmentSettings):

@@ -184,12 +184,9 @@ class Replay(tf.Module):
   def update_priorities(self, transitions: Transitions, errors: tf.Tensor) -> None:
     """Sets the priorities of sampled transitions by their errors. It needs a priority_exponent > 0.
 
-    A transition that was overwritten since keeps the priority 0. One whose error is not finite
-    keeps its priority.
-
-    Args:
-      transitions: from `sample`, on this replica.
-      errors: [n], of either sign.
+    The transitions are those of `sample` on this replica, and the errors [n] of either sign. A
+    transition that was overwritten since keeps the priority 0. One whose error is not finite keeps
+    its priority.
     """
     if not self.prioritized:
       return

@@ -64,10 +64,8 @@ def numbers_at(levels: Sequence[tf.Variable], index: tf.Tensor) -> tf.Tensor:
 def assign(levels: Sequence[tf.Variable], index: tf.Tensor, numbers: tf.Tensor) -> None:
   """Changes some numbers in one copy of a tree's levels, and the sums above them.
 
-  Args:
-    levels: see `SumTree`; plain variables.
-    index: int64 [n]. If an index occurs twice, its greatest number counts.
-    numbers: float32 [n], at least 0.
+  The numbers are float32 [n], at least 0, for an index int64 [n]. If an index occurs twice, its
+  greatest number counts.
   """
   places = _places(index)
   # Where an index occurs twice, the first line keeps a number that depends on the device. The
