@@ -82,8 +82,10 @@ class ExamplePool(tf.Module):
 
     The first `size` examples fill the pool. Each later one takes the place of a random past
     example with this probability, which comes back instead; otherwise it comes back itself, and
-    does not enter. If two examples of a batch draw the same place, the last one stays there. n must
-    be known.
+    does not enter. If two examples of a batch draw the same place, the last one stays there.
+
+    Returns:
+      `[n, *shape]` in the dtype of `examples`; n must be known.
     """
     before = self._before("exchange")
     joined, numbers = self._numbered("exchange", before, examples)

@@ -76,8 +76,11 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
   `train.steps_per_call` training steps old. For an `ActorPool` see there. All environments are
   closed at the end, also when the training raises an error.
 
-  Returns the trained agent. Raises a UsageError if the replay has no transition after
-  `RateLimiter.start` environment steps.
+  Returns:
+    the trained agent.
+
+  Raises:
+    UsageError: the replay has no transition after `RateLimiter.start` environment steps.
   """
   acted_in = environments()
   limiter, evaluator = RateLimiter(), EpisodeEvaluator(environments)

@@ -84,8 +84,11 @@ class Checkpoints:
     All workers must call it at the same step. It replaces an earlier checkpoint of this step and
     removes those of later steps, which a rollback has made obsolete. `restore` returns the
     `loop_state`, which is JSON-able; `scalars` are those logged at this step. One that is not `due`
-    exists because the run was stopped or ended; the last one that is due is kept beside it. Raises
-    a RunFailed if the previous checkpoint could not be written, and a UsageError as `check_copies`.
+    exists because the run was stopped or ended; the last one that is due is kept beside it.
+
+    Raises:
+      RunFailed: the previous checkpoint could not be written.
+      UsageError: the replicas' copies of a variable, which must be equal, have parted.
     """
     self.wait()
     snapshot = self._variables.take()
@@ -143,8 +146,11 @@ class Checkpoints:
 
     With `due_only` it is the newest that a run which was never stopped has, too. All workers must
     call it together. It returns the `loop_state` that was given to `save`, and the "step"; None if
-    there is no checkpoint. Raises a UsageError if all are corrupt, or the newest good one does not
-    have the variables of the step and no partial restore is allowed.
+    there is no checkpoint.
+
+    Raises:
+      UsageError: all checkpoints are corrupt, or the newest good one does not have the variables
+        of the step and no partial restore is allowed.
     """
     self.wait()
     with contextlib.suppress(OSError):  # A read-only folder stays as it is.
@@ -161,8 +167,11 @@ class Checkpoints:
   def restore_step(self, step: int | Literal["best"] | None = None) -> int:
     """Restores a checkpoint, which is found as in `read`; returns its step.
 
-    It writes nothing to the disk, so the run that saves here may be under way. Raises a UsageError
-    as `read` does, or if the checkpoint does not have the variables of the step.
+    It writes nothing to the disk, so the run that saves here may be under way.
+
+    Raises:
+      UsageError: there is no such checkpoint, it is corrupt, or it does not have the variables of
+        the step.
     """
     folder, facts, values = self.read(step)
     self._put(folder, facts, values, "the code has changed since, or the bindings")

@@ -41,10 +41,14 @@ class Match:
 
 def match(networks: Iterable[str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
           there: Names) -> Match:
-  """Finds what fits of the networks with some paths.
+  """Finds what fits of some networks.
 
-  The `variables` of the step, by path, have the names `here`; the values `saved` in the checkpoint
-  have the names `there`.
+  Args:
+    networks: their paths.
+    variables: those of the step, by path.
+    here: the names of the step.
+    saved: the values of the checkpoint.
+    there: the names of the checkpoint.
   """
   found = Match(here)
   for network in networks:

@@ -18,8 +18,11 @@ _CHUNK = 2 ** 17  # Elements that are summed at once, which bounds the memory it
 def parted(variables: Mapping[str, Any], replicator: Replicator | None) -> list[str]:
   """The paths of the variables whose copies on all replicas are not equal bit for bit.
 
-  Those without a copy for each replica are left out. No value is copied to the host. All workers
-  must call it together; a single process needs no replicator.
+  No value is copied to the host. All workers must call it together.
+
+  Args:
+    variables: by path; those without a copy for each replica are left out.
+    replicator: runs the replicas; None for a single process.
   """
   cluster = replicator if replicator and replicator.num_pipelines > 1 else None
   copies = {path: copies_of(v) for path, v in variables.items()

@@ -69,9 +69,11 @@ class StartFrom:
   def begin(self, step: Any, replicator: Replicator, workdir: pathlib.Path) -> Origin:
     """Freezes what is to be frozen and, if the run in `workdir` is new, takes the weights.
 
-    All workers must call it together. Raises a UsageError if there is no such run, checkpoint,
-    network or layer; or nothing in the checkpoint fits the step, or something that is to be frozen
-    does not.
+    All workers must call it together.
+
+    Raises:
+      UsageError: there is no such run, checkpoint, network or layer; nothing in the checkpoint
+        fits the step, or something that is to be frozen does not.
     """
     networks = naming.networks_of(step)
     frozen = self._freeze(networks)

@@ -33,7 +33,11 @@ from replicator.step.nest import Nest, map_tensors
 def all_sum(values: Nest, groups: Groups = None) -> Nest:
   """The sum over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`.
 
-  As in NumPy, sums of small integers are wider, see above. Raises a UsageError for bools.
+  As in NumPy, sums of small integers are wider: 8 and 16 bits become int32, and uint32 becomes
+  int64.
+
+  Raises:
+    UsageError: a tensor is bool.
   """
   values, group = validation.checked_call("all_sum", values, groups, _numeric)
   return packing.group_sum(widened(values), group)
@@ -42,7 +46,8 @@ def all_sum(values: Nest, groups: Groups = None) -> Nest:
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
   """The mean over replicas, `[...] -> [...]`: `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`.
 
-  Raises a UsageError if a tensor is not floating.
+  Raises:
+    UsageError: a tensor is not floating.
   """
   values, group = validation.checked_call("all_mean", values, groups, _floating)
   return packing.group_sum(values, group, divisor=group.size)
@@ -86,7 +91,10 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
 
   `dx_r` is replica r's part of `sum_s dy_s`. The replicas may differ in n, which need not be known
   before the step runs, as after `tf.boolean_mask`; then one more collective exchanges it. Negative
-  axes count from the last. Raises a UsageError if a tensor has no such axis.
+  axes count from the last.
+
+  Raises:
+    UsageError: a tensor has no such axis.
   """
   values, group, lengths_differ = validation.checked_concat(
       f"all_concat, axis {axis}", values, axis, groups, _has_axis(axis))
@@ -105,8 +113,10 @@ def _joined(x: tf.Tensor, axis: int) -> tf.Tensor:
 def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
   """The tensors of the replica at position `source` of its group, on all: `[...] -> [...]`.
 
-  `y_r = x_source`, so `dx_source = sum_s dy_s`, and zero on the other replicas. Raises a UsageError
-  if the group has no such replica.
+  `y_r = x_source`, so `dx_source = sum_s dy_s`, and zero on the other replicas.
+
+  Raises:
+    UsageError: the group has no such replica.
   """
   values, group = validation.checked_call(f"broadcast, source {source}", values, groups)
   if not 0 <= source < group.size:
@@ -120,8 +130,10 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
   """This replica's part of the sum over replicas: `[replicas * n, ...] -> [n, ...]`.
 
   `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is all `dy_s`, joined. Small integers become
-  wider as in `all_sum`. Raises a UsageError if a tensor is bool, or its first axis does not divide
-  by the size of the group.
+  wider as in `all_sum`.
+
+  Raises:
+    UsageError: a tensor is bool, or its first axis does not divide by the size of the group.
   """
   values, group = validation.checked_call("reduce_scatter", values, groups, _numeric)
   _check_divides("reduce_scatter", values, group)
@@ -132,8 +144,10 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
   """Sends part s of each replica's tensor to replica s: `[replicas * n, ...]`, in and out.
 
-  With x and y seen as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`. Raises a
-  UsageError if the first axis of a tensor does not divide by the size of the group.
+  With x and y seen as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`.
+
+  Raises:
+    UsageError: the first axis of a tensor does not divide by the size of the group.
   """
   values, group = validation.checked_call("all_to_all", values, groups)
   _check_divides("all_to_all", values, group)

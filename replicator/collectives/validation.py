@@ -74,7 +74,9 @@ def checked_call(call: str, values: Nest, groups: Groups,
   """Checks a call on all replicas; returns its nest as tensors, and the group of this replica.
 
   `call` is the collective's name and other arguments; `check(call, tensor)` may raise a UsageError.
-  So does this if a tensor or the groups do not fit, or the call is in a graph inside the step.
+
+  Raises:
+    UsageError: a tensor or the groups do not fit, or the call is made in a graph inside the step.
   """
   values = _checked(call, values, check)
   group = Group(groups)

@@ -25,7 +25,11 @@ def layers_of(network: Any, kinds: tuple[type, ...]) -> list[keras.layers.Layer]
 
 
 def kernel_matrix(layer: keras.layers.Layer, kernel: tf.Tensor) -> tf.Tensor:
-  """The kernel of a layer as a matrix `[rows, num_outputs]`, with a column for each output."""
+  """The kernel of a layer as a matrix `[rows, num_outputs]`, with a column for each output.
+
+  Raises:
+    UsageError: see `num_outputs`.
+  """
   outputs = num_outputs(layer, kernel.shape)
   if isinstance(layer, _TRANSPOSED):
     kernel = tf.linalg.matrix_transpose(kernel)
@@ -35,7 +39,8 @@ def kernel_matrix(layer: keras.layers.Layer, kernel: tf.Tensor) -> tf.Tensor:
 def num_outputs(layer: keras.layers.Layer, shape: Sequence[int]) -> int:
   """The number of outputs of a layer whose kernel has this shape.
 
-  Raises a UsageError for an EinsumDense, whose equation alone says where its outputs are.
+  Raises:
+    UsageError: the layer is an EinsumDense, whose equation alone says where its outputs are.
   """
   if isinstance(layer, keras.layers.EinsumDense):
     raise UsageError(f"the kernel of EinsumDense '{layer.name}' is a matrix only with its "

@@ -26,9 +26,14 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
           generator, lambda i: generator(latents[i], training=True), passes=16):
         samples = generator(z, training=False)
 
-  `forward` is called with 0, 1, ..., `passes - 1`, and runs the network on a batch, each of its
-  `GlobalBatchNorm` layers once. Layers that are not `trainable` keep their moving statistics.
-  Raises a UsageError if there is no pass or no such layer.
+  Args:
+    network: a network with one or more `GlobalBatchNorm` layers, each called once per pass. Those
+      that are not `trainable` keep their moving statistics.
+    forward: called with 0, 1, ..., `passes - 1`; runs the network on a batch, with `training=True`.
+    passes: the number of passes.
+
+  Raises:
+    UsageError: `passes` is less than 1, or the network has no `GlobalBatchNorm`.
   """
   layers = layers_of(network, (GlobalBatchNorm,))
   if passes < 1 or not layers:

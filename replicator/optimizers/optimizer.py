@@ -74,15 +74,20 @@ class Optimizer(tf.Module):
 
     The gin binding `microbatch.n = 4` divides the batch into four parts; see
     `replicator.microbatch`. Without it, without a batch, and in the function of an outer
-    `microbatch` the loss is computed in one piece. Raises as these three functions do.
+    `microbatch` the loss is computed in one piece.
 
     Args:
-      loss_fn: see `loss_and_gradients`. In micro-batches, only other means may follow the loss.
+      loss_fn: called with the arguments, or with a micro-batch of each; returns the loss, floating
+        [], the mean over these examples; or a tuple or list that begins with the loss, and goes on
+        with other means. In one piece, anything else may follow the loss.
       batch: the arguments: nests of tensors `[b, ...]`. Scalars, and what is no tensor, are passed
         on as they are.
 
     Returns:
       What `loss_fn` returned; in micro-batches, the mean of each tensor.
+
+    Raises:
+      UsageError: see `microbatch`, `loss_and_gradients` and `apply`.
     """
     compute = lambda part: self.loss_and_gradients(loss_fn, *part)
     is_divided = context.current().microbatch is None and any(
@@ -121,10 +126,16 @@ class Optimizer(tf.Module):
     return outputs, tape.gradient(scaled, [v.value for v in self.variables_updated])
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Scales a loss, floating [], to float32 [] under 'mixed_float16'; otherwise returns it itself.
+    """Scales a loss under the precision 'mixed_float16'; otherwise returns the loss itself.
 
     Call it inside the tape, once before each `apply`, and differentiate what it returns. Without
     it, small gradients of float16 layers would vanish; see `LossScale`.
+
+    Args:
+      loss: floating [].
+
+    Returns:
+      The loss, or under 'mixed_float16' the scaled loss, float32 [].
     """
     if self.loss_scale is None:
       return loss

@@ -11,7 +11,8 @@ from replicator.errors import UsageError
 def checked(name: str, variables: Sequence) -> list[keras.Variable]:
   """The variables of the optimizer of this name, in a list.
 
-  Raises a UsageError if there are none, or one is not a Keras variable or comes twice.
+  Raises:
+    UsageError: there are none, or one is not a Keras variable or comes twice.
   """
   where = f"wrap_optimizer({name})"
   if isinstance(variables, Mapping):
@@ -36,8 +37,11 @@ def matched(name: str, owned: Sequence[keras.Variable], gradients: Sequence[tf.T
   """The gradients by the id of their variable, without None and those of frozen variables.
 
   `variables` are None, or the `owned` ones of the optimizer of this name again, possibly without
-  those that are frozen. Raises a UsageError if they are others, the number of gradients does not
-  match, or every gradient is None.
+  those that are frozen.
+
+  Raises:
+    UsageError: the variables are not the owned ones, the number of gradients does not match, or
+      every gradient is None.
   """
   gradients = list(gradients)
   unfrozen = [v for v in owned if v.trainable]

@@ -32,7 +32,8 @@ def scheduled(value: Number) -> float | tf.Tensor:
 
       penalty = replicator.scheduled(self.weight) * tf.reduce_mean(squares)
 
-  A number stays as it is. A schedule's is a floating [] tensor, float64 in a float64 run.
+  Returns:
+    A number as it is; of a schedule a floating [] tensor, float64 in a float64 run.
   """
   if not is_schedule(value):
     return value
@@ -60,7 +61,8 @@ class _Computed(Schedule):
 def linear(initial: float, final: float, end: int, start: int = 0) -> Schedule:
   """A number that moves from `initial` at step `start` to `final` at step `end`, on a line.
 
-  Raises a UsageError if `end` is not after `start`, or `start` is negative.
+  Raises:
+    UsageError: `end` is not after `start`, or `start` is negative.
   """
   _check_order("linear", start, end)
   return _Computed(lambda count: _between(initial, final, _share(count, start, end)))
@@ -70,8 +72,10 @@ def linear(initial: float, final: float, end: int, start: int = 0) -> Schedule:
 def cosine(initial: float, final: float, end: int, start: int = 0) -> Schedule:
   """A number that moves from `initial` at step `start` to `final` at step `end`, on half a cosine.
 
-  Reference: Loshchilov and Hutter 2017 (arXiv:1608.03983), equation 5, without restarts. Raises a
-  UsageError as `linear` does.
+  Reference: Loshchilov and Hutter 2017 (arXiv:1608.03983), equation 5, without restarts.
+
+  Raises:
+    UsageError: `end` is not after `start`, or `start` is negative.
   """
   _check_order("cosine", start, end)
   wave = lambda count: (1 - tf.cos(math.pi * _share(count, start, end))) / 2
@@ -83,8 +87,10 @@ def piecewise(steps: Sequence[int], values: Sequence[float]) -> Schedule:
   """A number on straight lines between points: `values[i]` at step `steps[i]`.
 
   It is constant before the first point and after the last. For a number that jumps, bind
-  `@piecewise_constant_decay()` of Keras. Raises a UsageError if there are not as many steps as
-  values, there is none, or the steps do not rise.
+  `@piecewise_constant_decay()` of Keras.
+
+  Raises:
+    UsageError: there are not as many steps as values, there is none, or the steps do not rise.
   """
   if len(steps) != len(values) or not steps:
     raise UsageError(f"piecewise: {len(steps)} steps and {len(values)} values; write a value for "
@@ -106,9 +112,12 @@ def piecewise(steps: Sequence[int], values: Sequence[float]) -> Schedule:
 def warmup(value: Number, steps: int) -> Schedule:
   """A number or a schedule, which rises in proportion during the first `steps` steps.
 
-  The first step has `value / steps`, and not 0. Raises a UsageError if `steps` is below 1.
+  The first step has `value / steps`, and not 0.
 
   Reference: Goyal et al. 2017 (arXiv:1706.02677), section 2.2.
+
+  Raises:
+    UsageError: `steps` is below 1.
   """
   if steps < 1:
     raise UsageError(f"warmup.steps = {steps}: must be at least 1; without a warm-up bind the "
@@ -122,9 +131,11 @@ def scaled_with_batch(value: Number, batch_size: int = 256) -> Schedule:
   """A number or a schedule for batches of `batch_size`, in proportion to the run's global batch.
 
   A learning rate of 0.1 for 256 examples is 0.4 in a run with `train.global_batch_size = 1024`.
-  Raises a UsageError if `batch_size` is below 1.
 
   Reference: Goyal et al. 2017 (arXiv:1706.02677), section 2.1, the linear scaling rule.
+
+  Raises:
+    UsageError: `batch_size` is below 1.
   """
   if batch_size < 1:
     raise UsageError(f"scaled_with_batch.batch_size = {batch_size}: must be at least 1")
@@ -136,8 +147,10 @@ def scaled_with_batch(value: Number, batch_size: int = 256) -> Schedule:
 def half_life(updates: Number) -> Schedule:
   """The decay of an average that forgets half of its past in so many updates: `0.5^(1 / updates)`.
 
-  `updates`, a number or a schedule, is 0 for an average that is a copy: its decay is 0. Raises a
-  UsageError if it is negative.
+  `updates`, a number or a schedule, is 0 for an average that is a copy: its decay is 0.
+
+  Raises:
+    UsageError: `updates` is negative.
   """
   if isinstance(updates, int | float) and updates < 0:
     raise UsageError(f"half_life.updates = {updates}: must be a number of updates, 0 or above")

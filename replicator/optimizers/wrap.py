@@ -65,13 +65,18 @@ def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],
       loss = self.optimizers["generator"].minimize(loss_fn, z)
 
   So `generator/adam.learning_rate = 1e-4` and `generator/wrap_optimizer.ema_decay = 0.999` are for
-  the generator's optimizer alone. The optimizers come back by the names of their networks, in the
-  order of the arguments. Raises as `wrap_optimizer` does.
+  the generator's optimizer alone.
 
   Args:
     make: makes a Keras optimizer, such as `@Adam` of a gin file, or `keras.optimizers.Adam`.
     networks: what each optimizer owns: a built network, a variable, or a list of these. A network
       that is None gets no optimizer.
+
+  Returns:
+    The optimizers by the names of their networks, in the order of the arguments.
+
+  Raises:
+    UsageError: see `wrap_optimizer`.
   """
   made = {}
   for name, network in networks.items():

@@ -48,8 +48,12 @@ def logical_device(index: int) -> Iterator[None]:
   device. Everything else is on logical device 0: inputs, and the mean of gradients over replicas.
   With one device per replica, `logical_device(0)` changes nothing.
 
-  Raises a UsageError if a replica has no such device. The replicas are those of the running
-  `Replicator`, or outside of steps and scopes those of the newest.
+  Args:
+    index: the number of the device in its replica, from 0.
+
+  Raises:
+    UsageError: a replica has no such device. The replicas are those of the running `Replicator`,
+      or outside of steps and scopes those of the newest.
   """
   columns = _columns()
   if context.run.is_loaded and not columns:  # All logical devices are the one that there is.

@@ -69,9 +69,18 @@ def has_examples(value: Any) -> bool:
 def split(batch: Nest, parts: int) -> list[Nest]:
   """Divides a replica's batch into equal parts, for several updates in one step.
 
-  A nest of tensors `[b, ...]` becomes `parts` nests of tensors `[b / parts, ...]`. Part j has the
-  examples j, j + parts, j + 2 parts, ..., so that over all replicas it has the same examples
-  whatever the number of replicas. Raises a UsageError if the batch does not divide by `parts`.
+  Part j has the examples j, j + parts, j + 2 parts, ..., so that over all replicas it has the same
+  examples whatever the number of replicas.
+
+  Args:
+    batch: a nest of tensors `[b, ...]`.
+    parts: the number of parts.
+
+  Returns:
+    `parts` nests of tensors `[b / parts, ...]`.
+
+  Raises:
+    UsageError: the batch does not divide by `parts`.
   """
   size = tree.flatten(batch)[0].shape[0]
   if size % parts:

@@ -65,7 +65,8 @@ def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float 
             dtype: str | tf.DType | None = None) -> tf.Tensor:
   """Draws uniformly from `[minval, maxval)`; integers for an integer dtype. See `normal`.
 
-  Raises a UsageError as `normal` does, or if the dtype is an integer other than int32 and int64.
+  Raises:
+    UsageError: as for `normal`, or the dtype is an integer other than int32 and int64.
   """
   if dtype and tf.as_dtype(dtype).is_integer:
     return random_bits.integers(name, shape, minval, maxval, tf.as_dtype(dtype))
@@ -133,8 +134,10 @@ def permutation(name: str, shape: Sequence[int]) -> tf.Tensor:
 
   To shuffle the parts of each example, write
   `tf.gather(x, random.permutation("order", [n, k]), batch_dims=1)`. It cannot shuffle the examples
-  of the global batch, because a replica would need rows that other replicas hold. Raises a
-  UsageError as `normal` does, or if the shape has fewer than two axes.
+  of the global batch, because a replica would need rows that other replicas hold.
+
+  Raises:
+    UsageError: as for `normal`, or the shape has fewer than two axes.
   """
   if len(shape) < 2:
     raise UsageError(f"random stream '{name}': a permutation of shape {list(shape)}; write [n, k], "

@@ -22,8 +22,11 @@ _Draw = Callable[[int, tf.Tensor, tf.Tensor], tf.Tensor]
 def set_seed(seed: int, rollbacks: int = 0) -> None:
   """Seeds all streams, and restarts the streams that are drawn outside of steps.
 
-  A function that is compiled already keeps its seed. `rollbacks`, how many times the run has rolled
-  back to a checkpoint, changes all draws.
+  A function that is compiled already keeps its seed.
+
+  Args:
+    seed: the seed of the run.
+    rollbacks: how many times the run has rolled back to a checkpoint; changes all draws.
   """
   context.run.seed, context.run.rollbacks = seed, rollbacks
   context.run.outside.draws.clear()

@@ -78,8 +78,10 @@ def deal(function: Part, count: int) -> Iterator[Nest]:
   evaluation is `on_all_workers`, every worker gets the results of all, so that every worker must
   call this alike. Elsewhere parts run one after the other.
 
-  The function makes a part from its number: a nest of arrays, whose shapes are the same for all
-  parts. It may be called twice for the last one.
+  Args:
+    function: makes a part from its number: a nest of arrays, whose shapes are the same for all
+      parts. It may be called twice for the last one.
+    count: the number of parts.
   """
   dealer = context.current().dealer
   if dealer is None:

@@ -163,7 +163,8 @@ class Replicator:
   def distribute(self, inputs: Nest, axis: int = 0) -> Nest:
     """Splits `axis` of each array or tensor over the replicas of this process.
 
-    Raises a UsageError if the axis does not divide by their number.
+    Raises:
+      UsageError: the axis does not divide by the number of replicas.
     """
     replicas = self.num_local_replicas
     leaves = tree.flatten(inputs)
@@ -250,7 +251,8 @@ class Replicator:
   def check_workers_agree(self) -> None:
     """Compares the collectives of the step that was traced last with those of other workers.
 
-    Raises a UsageError if they differ, so that running the step would hang.
+    Raises:
+      UsageError: the workers' collectives differ, so that running the step would hang.
     """
     mine = list(self._collectives)
     codes = tf.constant(collective_order.codes(mine))

@@ -26,9 +26,11 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
 
   The collectives of two MirroredStrategy objects over the same devices would collide. In a worker
   or parameter server process of a 'parameter_server' cluster the call never returns: the process
-  serves the chief until it is killed. The arguments are those of `Replicator`. Raises a UsageError
-  if the name is unknown, TF_CONFIG is not usable, there is no TPU, or the devices cannot be divided
-  as asked.
+  serves the chief until it is killed. The arguments are those of `Replicator`.
+
+  Raises:
+    UsageError: the name is unknown, TF_CONFIG is not usable, there is no TPU, or the devices
+      cannot be divided as asked.
   """
   if name not in NAMES:
     raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, NAMES)} "

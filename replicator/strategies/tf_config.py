@@ -18,9 +18,11 @@ _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
 def read(strategy: str) -> dict[str, Any]:
   """Reads and checks TF_CONFIG for 'multi_worker_mirrored' or 'parameter_server'.
 
-  Returns `{"cluster": {job: [address]}, "task": {"type": str, "index": int}}`. Raises a UsageError
-  if TF_CONFIG is missing, is not JSON, lacks a job, or gives this process a task that takes no part
-  in the training.
+  Returns `{"cluster": {job: [address]}, "task": {"type": str, "index": int}}`.
+
+  Raises:
+    UsageError: TF_CONFIG is missing, is not JSON, lacks a job, or gives this process a task that
+      takes no part in the training.
   """
   launch = "python -m replicator.launch --workers=2 " + (
       "--ps=1 " if strategy == "parameter_server" else "") + "-- COMMAND"

@@ -90,8 +90,9 @@ Inputs = ExampleSource | Callable[[InputContext], tf.data.Dataset]
 def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.data.Dataset:
   """The pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
 
-  Raises a UsageError if the batch does not divide by the replicas, or the data set of an input
-  function, or a batched source, makes batches of another size.
+  Raises:
+    UsageError: the batch does not divide by the replicas, or the data set of an input
+      function, or a batched source, makes batches of another size.
   """
   context.get_per_replica_batch_size(context.global_batch_size)
   if isinstance(inputs, ExampleSource):
@@ -118,8 +119,14 @@ def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
            steps_per_call: int = 1) -> Generator[Nest, None, None]:
   """Yields the batches of `batches`, as `elements` do; close it where they are taken.
 
-  Without inputs, they are None. With more than 1 of `steps_per_call`, they are those of several
-  steps, `[steps_per_call, n, ...]`. Raises a UsageError as `batches` does, or if the data set ends.
+  Args:
+    inputs: see `batches`; or None, for batches that are None.
+    context: the facts about the run.
+    first_step: the step of the first batch.
+    steps_per_call: with more than 1, yields batches of several steps, `[steps_per_call, n, ...]`.
+
+  Raises:
+    UsageError: see `batches`; or the data set ended.
   """
   if inputs is None:
     while True:
@@ -196,7 +203,10 @@ def variant(source: ExampleSource, index: tf.Tensor, seed: tf.Tensor) -> Nest:
 def shuffled(places: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:
   """The examples at some places of an epoch: a permutation of `[0, size)`, another for each key.
 
-  The places are int64 [] or [n], and the key uint32 [2], or [n, 2] with a key for each place.
+  Args:
+    places: int64 [] or [n], in `[0, size)`.
+    key: uint32 [2], or [n, 2] with a key for each place.
+    size: the number of examples.
   """
   if size - 1 not in _TOO_FEW_BITS:
     return _shuffled(places, key, size - 1)

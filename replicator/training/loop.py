@@ -105,7 +105,12 @@ class Loop:
     self._batches: Iterator = self._stream
 
   def run(self, ready: Callable[[], None]) -> None:
-    """Trains up to the last step; calls `ready` when signals may come. Raises as `train` does."""
+    """Trains up to the last step; calls `ready` when signals may come.
+
+    Raises:
+      Preempted: a signal asked the run to stop; its state is saved.
+      RunFailed: a step diverged, or the workdir cannot be written any more.
+    """
     start.end()  # The progress is shown from here on.
     with self._chief, StopSignal(self._say_stopping) as stop:
       ready()

@@ -129,7 +129,9 @@ class RunState:
 def check_agreement(steps: list[int], examples: list[int]) -> None:
   """Raises a UsageError unless all workers restored the same step and have as many examples.
 
-  There is a number in `steps` and in `examples` for each worker.
+  Args:
+    steps: the step that each worker restored.
+    examples: how many examples the data of each worker has.
   """
   if len(set(steps)) > 1:
     raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "

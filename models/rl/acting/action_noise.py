@@ -7,7 +7,13 @@ _BLOCK = 64  # Steps whose numbers are drawn together. Another value changes all
 
 
 class ActionNoise:
-  """Noise, random actions and episode seeds of `number` environments that step together."""
+  """Noise, random actions and episode seeds of n environments that step together.
+
+  Args:
+    seed: any integer.
+    number: n.
+    action_size: length of an action.
+  """
 
   def __init__(self, seed: int, number: int, action_size: int):
     self._seed = seed % 2**64

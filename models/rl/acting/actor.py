@@ -65,9 +65,15 @@ class Actor(tf.Module):
   def collect(self, act: Act, until: int, step: int = 0) -> None:
     """Acts until the run has `until` environment steps.
 
-    All n environments take each step together, so there may be up to n - 1 steps more. `step` is
-    the training step that comes next, which only an `ActorPool` uses. Raises a RunFailed if an
-    environment fails again and again, or the policy's actions are not finite.
+    All n environments take each step together, so there may be up to n - 1 steps more.
+
+    Args:
+      act: the policy, see `Act`.
+      until: environment steps since the beginning of the run.
+      step: the training step that comes next. Only an `ActorPool` uses it.
+
+    Raises:
+      RunFailed: an environment fails again and again, or the policy's actions are not finite.
     """
     try:
       state = self._current_state()

@@ -12,7 +12,9 @@ from models.rl.replay.timesteps import Timesteps
 class Adder:
   """Gathers timesteps, and inserts them into a replay together.
 
-  A normalizer, if there is one, receives their observations.
+  Args:
+    replay: receives the timesteps.
+    normalizer: receives their observations; or None.
   """
 
   def __init__(self, replay: Replay, normalizer: Normalizer | None):

@@ -34,9 +34,13 @@ class ActorState:
 
 
 class EnvironmentLoop:
-  """Takes steps in n environments together, and passes their timesteps to an adder.
+  """Takes steps in all environments together, and passes their timesteps to an adder.
 
-  `noise` gives the seeds of episodes. `warn` is called with one line when an environment fails.
+  Args:
+    environments: n environments.
+    noise: gives the seeds of episodes.
+    adder: receives the timesteps.
+    warn: called with one line when an environment fails.
 
   Attributes:
     new_actions: bool [n, t], which of `ActorState.actions` are new; the caller resets it.
@@ -62,7 +66,8 @@ class EnvironmentLoop:
   def advance(self, state: ActorState, actions: np.ndarray) -> None:
     """Takes one step in all environments, and begins a new episode where one ended.
 
-    Raises a RunFailed if an environment fails again and again.
+    Raises:
+      RunFailed: an environment fails again and again.
     """
     outcome = self._step(state, actions)
     state.environment_steps += len(self._all)
@@ -84,7 +89,8 @@ class EnvironmentLoop:
   def replay_episodes(self, state: ActorState) -> None:
     """Replays all current episodes. One that comes out differently ends where it was.
 
-    Raises a RunFailed if an environment fails again and again.
+    Raises:
+      RunFailed: an environment fails again and again.
     """
     while True:
       try:

@@ -15,7 +15,12 @@ def strip_or_curves(settings: EnvironmentSettings, seed: int, observations: np.n
                     actions: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, str]:
   """The picture of an episode of t steps, uint8 `[h, w, 3]`, and a description of it.
 
-  The actions, float32 `[t, a]`, were taken at the observations `[t, *shape]`, for rewards `[t]`.
+  Args:
+    settings: the environment.
+    seed: the seed of the episode.
+    observations: `[t, *shape]`, at which the actions were taken.
+    actions: float32 `[t, a]`.
+    rewards: `[t]`.
   """
   steps = np.linspace(0, len(actions), _ROWS * _COLUMNS).round().astype(int).tolist()
   frames, why = rendering.frames(settings, seed, actions, steps, _HEIGHT)

@@ -54,8 +54,8 @@ class EpisodeEvaluator:
   def __call__(self, agent: Any) -> replicator.Evaluation:
     """Scalars: mean, standard deviation, minimum and maximum of the returns, and mean length.
 
-    `agent.act` is a policy, see `actor.Act`, which is greedy where the noise is 0. Raises a
-    RunFailed if its actions are not finite.
+    Raises:
+      RunFailed: the agent's actions are not finite.
     """
     if self._environments is None:
       made = self._make_environments()

@@ -51,7 +51,8 @@ class Answer(NamedTuple):
 class RemoteActor:
   """Carries out orders. It lives in the actor's process, which must not have loaded TensorFlow.
 
-  It is made of a pickled `Setup`.
+  Args:
+    setup: a pickled `Setup`.
   """
 
   def __init__(self, setup: bytes):
@@ -92,6 +93,9 @@ class RemoteActor:
 
 class LocalActor:
   """A `RemoteActor` in a process of this machine, which ends with the process that made it.
+
+  Args:
+    setup: a pickled `Setup`.
 
   Attributes:
     started: a future, done when the actor takes orders.

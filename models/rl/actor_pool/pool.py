@@ -120,8 +120,13 @@ class ActorPool(tf.Module):
   def collect(self, act: Act, until: int, step: int) -> None:
     """Takes in what the actors collected, waits until it is enough, and gives new orders.
 
-    The arguments are those of `Actor.collect`; `act` is the same `tf.function` in every call.
-    Raises a RunFailed if an actor or an environment fails again and again.
+    Args:
+      act: the policy, see `actor.Act`: a `tf.function`, the same one in every call.
+      until: environment steps since the beginning of the run, at least.
+      step: the training step that comes next.
+
+    Raises:
+      RunFailed: an actor dies again and again, or an environment fails again and again.
     """
     self._note(step)
     if self._policy is None:

@@ -204,7 +204,8 @@ def _check_positive(setting: str, value: int | None) -> None:
 def _spec_of(name: str) -> "EnvSpec":
   """The specification that Gymnasium, with Shimmy's environments, has for a name.
 
-  Raises a UsageError if there is none, or a package that it needs is not installed.
+  Raises:
+    UsageError: there is no such environment, or a package that it needs is not installed.
   """
   registry = _import("gymnasium", name).envs.registration.registry
   module, _, identity = name.rpartition(":")
@@ -233,7 +234,11 @@ def _import(module: str, name: str) -> Any:
 
 
 def _made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":
-  """Calls `make` for an environment of a known name; raises a UsageError that says why it fails."""
+  """Calls `make` for an environment of a known name.
+
+  Raises:
+    UsageError: the environment cannot be made; the message says why.
+  """
   try:
     with rendering.opengl(rendering.NOTHING):  # It may import MuJoCo.
       return make()

@@ -39,7 +39,11 @@ class EnvironmentWrapper(gymnasium.Wrapper):
   """
 
   def __init__(self, settings: EnvironmentSettings):
-    """Makes the environment; raises a UsageError if the agent cannot use it."""
+    """Makes the environment.
+
+    Raises:
+      UsageError: the agent cannot use its actions or observations.
+    """
     self._settings = settings
     super().__init__(_make(settings))
     space = _checked(settings.name, self.env)

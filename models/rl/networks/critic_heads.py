@@ -40,8 +40,10 @@ class CategoricalReturns:
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
     """The distribution on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`.
 
-    The rewards are discounted sums over some steps, the discounts factors on what follows these,
-    and `following` the critic's outputs after these.
+    Args:
+      rewards: discounted sums over n steps.
+      discounts: factors on what follows those steps.
+      following: the critic's outputs after those steps.
     """
     z = self._atoms()
     returns = rewards[:, tf.newaxis] + discounts[:, tf.newaxis] * z
@@ -59,12 +61,18 @@ class CategoricalReturns:
 def project(returns: tf.Tensor, probabilities: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
   """Projects a distribution over any returns onto the atoms z (Bellemare et al. 2017, equation 7).
 
-  Every return r `[n, j]` gives its probability p `[n, j]` to the two atoms around it, more to the
-  nearer one. A return beyond the ends gives all of it to the last atom:
+  Every return gives its probability to the two atoms around it, more to the nearer one. A return
+  beyond the ends gives all of it to the last atom:
 
       p'_i = sum_j p_j max(0, 1 - |clip(r_j, z_1, z_k) - z_i| / dz)
 
-  The atoms z `[k]` are evenly spaced. The rows of p' `[n, k]` have the sums of those of p.
+  Args:
+    returns: r `[n, j]`.
+    probabilities: p `[n, j]`.
+    z: evenly spaced, `[k]`.
+
+  Returns:
+    p' `[n, k]`; its rows have the sums of those of p.
   """
   clipped = tf.clip_by_value(returns, z[0], z[-1])[:, tf.newaxis, :]
   distance = tf.abs(clipped - z[:, tf.newaxis]) / (z[1] - z[0])

@@ -100,7 +100,8 @@ class Replay(tf.Module):
   def insert(self, timesteps: Timesteps) -> None:
     """Appends timesteps to their streams, in place of the oldest ones.
 
-    Raises a UsageError if they do not fit the replay, or a number is not finite.
+    Raises:
+      UsageError: a shape, dtype or stream does not fit the replay, or a number is not finite.
     """
     timesteps = checked(timesteps, *self._format)
     capacity, stream = self.stream_capacity, timesteps.stream
@@ -120,8 +121,10 @@ class Replay(tf.Module):
   def sample(self, n: int) -> Transitions:
     """Samples this replica's n transitions of the global batch, each independently.
 
-    Samples of an empty replay have rewards of NaN, because a compiled step cannot raise an error; a
-    step that runs eagerly raises a UsageError.
+    Samples of an empty replay have rewards of NaN, because a compiled step cannot raise an error.
+
+    Raises:
+      UsageError: the replay is empty, and the step runs eagerly.
     """
     if tf.executing_eagerly() and not self.size():
       raise UsageError("Replay.sample: there is no transition yet; insert more than n_step = "
@@ -184,9 +187,12 @@ class Replay(tf.Module):
   def update_priorities(self, transitions: Transitions, errors: tf.Tensor) -> None:
     """Sets the priorities of sampled transitions by their errors. It needs a priority_exponent > 0.
 
-    The transitions are those of `sample` on this replica, and the errors [n] of either sign. A
-    transition that was overwritten since keeps the priority 0. One whose error is not finite keeps
-    its priority.
+    A transition that was overwritten since keeps the priority 0. One whose error is not finite
+    keeps its priority.
+
+    Args:
+      transitions: from `sample`, on this replica.
+      errors: [n], of either sign.
     """
     if not self.prioritized:
       return

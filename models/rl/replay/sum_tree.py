@@ -18,7 +18,10 @@ class SumTree(tf.Module):
   """Nonnegative numbers, initially 0, and their sums over blocks, blocks of blocks, and so on.
 
   A sum is recomputed when one of its numbers changes. It is never updated by a difference, so it
-  does not drift, and depends only on the numbers. `size` is how many numbers there are.
+  does not drift, and depends only on the numbers.
+
+  Args:
+    size: how many numbers.
 
   Attributes:
     levels: variables. The first, float32 [ceil(size / 16), 16], holds the numbers. Every other
@@ -34,9 +37,14 @@ class SumTree(tf.Module):
   def draw(self, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws indices, each with a probability in proportion to its number.
 
-    It takes float64 [n] in [0, 1), and returns the indices, int64 [n], and their numbers, float32
-    [n]. An index whose number is 0 is never drawn. When all numbers are 0, the index has no
-    meaning, and its number is 0.
+    An index whose number is 0 is never drawn. When all numbers are 0, the index has no meaning,
+    and its number is 0.
+
+    Args:
+      uniform: float64 [n], in [0, 1).
+
+    Returns:
+      the indices, int64 [n], and their numbers, float32 [n].
     """
     index = tf.zeros_like(uniform, tf.int64)
     rest = None
@@ -64,8 +72,10 @@ def numbers_at(levels: Sequence[tf.Variable], index: tf.Tensor) -> tf.Tensor:
 def assign(levels: Sequence[tf.Variable], index: tf.Tensor, numbers: tf.Tensor) -> None:
   """Changes some numbers in one copy of a tree's levels, and the sums above them.
 
-  The numbers are float32 [n], at least 0, for an index int64 [n]. If an index occurs twice, its
-  greatest number counts.
+  Args:
+    levels: see `SumTree`; plain variables.
+    index: int64 [n]. If an index occurs twice, its greatest number counts.
+    numbers: float32 [n], at least 0.
   """
   places = _places(index)
   # Where an index occurs twice, the first line keeps a number that depends on the device. The

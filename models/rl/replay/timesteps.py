@@ -29,9 +29,12 @@ class Timesteps(NamedTuple):
 
 
 def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Timesteps:
-  """The END timesteps of the episodes of some streams, int [k].
+  """The END timesteps of the episodes of some streams.
 
-  `observations` [n, *shape] are the last ones of all streams.
+  Args:
+    streams: int [k], the streams whose episodes end.
+    observations: [n, *shape], the last observations of all streams.
+    action_size: length of an action.
   """
   k = len(streams)
   return Timesteps(streams.astype(np.int32), observations[streams],
@@ -43,8 +46,10 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
             observation_dtype: str, action_size: int) -> Timesteps:
   """The timesteps in the dtypes that a replay stores; actions and rewards of ENDs become zeros.
 
-  The other arguments are those of `Replay`. Raises a UsageError if the timesteps do not fit them,
-  or a number is not finite.
+  The other arguments are those of `Replay`.
+
+  Raises:
+    UsageError: the timesteps do not fit the other arguments, or a number is not finite.
   """
   m = len(timesteps.stream)
   parts = {}
@@ -77,7 +82,9 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
 def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """The number of each new timestep in its stream, int64 [m], and the new counts, int64 [streams].
 
-  `stream` is that of each timestep. `written` are the counts before.
+  Args:
+    stream: int32 [m], the stream of each timestep.
+    written: int64 [streams], how many timesteps each stream received before.
   """
   counts = np.bincount(stream, minlength=len(written))
   order = np.argsort(stream, kind="stable")
