@@ -38,6 +38,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
   return markdown
 
 
+def on_page_content(html: str, **_: Any) -> str:
+  """Lets the names in headings of the reference break after a dot, where a screen is narrow."""
+  return re.sub(r'(?<=<span class="doc doc-object-name )[^<]+',
+                lambda name: name[0].replace(".", ".<wbr>"), html)
+
+
 def seen_from_docs(text: str) -> str:
   """The same Markdown, its links written as in a page of `docs/`."""
   text = text.replace("](docs/", "](")

@@ -7,7 +7,7 @@ import shlex
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
-EXTEND = ROOT / "docs/guide/extend.md"  # The files of one project: see `tests/test_extend.py`.
+EXTEND = ROOT / "docs/howto/extend.md"  # The files of one project: see `tests/test_extend.py`.
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "bash", "gin", "text"}  # Text is output, which nobody types.
 

@@ -13,7 +13,7 @@ from tests.programs import capabilities
 from tests.programs.features import FEATURES
 from tests.programs.refusals import refusal
 
-DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "capabilities.md"
+DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "reference" / "capabilities.md"
 WIDTH = 4  # The inputs of a layer.
 
 

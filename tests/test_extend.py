@@ -1,5 +1,6 @@
 """The page "Extend without editing": its files make a project of a user, whose commands train."""
 
+import json
 import re
 
 import pytest
@@ -62,6 +63,8 @@ def test_all_parts_of_a_gan_train_together(project):
 @pytest.mark.slow
 def test_an_agent_trains_in_an_environment(project):
   assert train(project, COMMANDS["my_environment.gin"])[-1]["eval/return"] < 0
+  method = json.loads((project / "run" / "run.json").read_text())["evaluation"]
+  assert "the picture shows the first episode" in method
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
                        "each process on CPUs; start more workers instead")
     if start.is_chief():
       print("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
-            "without a password; see docs/guide/security.md", file=sys.stderr, flush=True)
+            "without a password; see docs/howto/security.md", file=sys.stderr, flush=True)
     try:
       if name == "parameter_server":
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -1,6 +1,6 @@
 """Trains a tiny step with every layer and feature under every strategy, and prints a table.
 
-    python -m tests.programs.capabilities > docs/capabilities.md
+    python -m tests.programs.capabilities > docs/reference/capabilities.md
 
 With `--strategy=mirrored` it trains under that one only, and prints the losses as JSON.
 """
@@ -119,7 +119,7 @@ def cluster_outcomes(strategy: str) -> dict[str, Outcome]:
 
 # ---- The table ----------------------------------------------------------------------------------
 
-COMMAND = "python -m tests.programs.capabilities > docs/capabilities.md"
+COMMAND = "python -m tests.programs.capabilities > docs/reference/capabilities.md"
 INTRODUCTION = f"""\
 # What runs under which strategy
 

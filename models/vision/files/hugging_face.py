@@ -28,7 +28,8 @@ class HuggingFace(DecodedImages):
       split: a part of it, such as `train`.
       image: the name of the column of images.
       label: that of their classes.
-      on_error, memory_limit: as those of `ImageFolder`.
+      on_error: as that of `ImageFolder`.
+      memory_limit: as that of `ImageFolder`.
 
     Raises:
       UsageError: the package `datasets` is not installed, there is no such data set, split or

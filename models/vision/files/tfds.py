@@ -31,7 +31,8 @@ class TFDS(DecodedImages):
       data_dir: where data sets are; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
       image: the name of the feature that is the image.
       label: that of its class.
-      on_error, memory_limit: as those of `ImageFolder`.
+      on_error: as that of `ImageFolder`.
+      memory_limit: as that of `ImageFolder`.
 
     Raises:
       UsageError: TensorFlow Datasets is not installed, the data set is not on this machine or has

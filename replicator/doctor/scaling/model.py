@@ -52,7 +52,7 @@ NETWORKS = {
     # TPU v3: 1e11 bytes/s a link and direction, used in both directions of one axis at a time.
     "ici": Network(2e11, 1e-6, shape=TORUS),
 }
-"""Networks by name. Every replica has a port of its own; docs/guide/scaling.md has the sources."""
+"""Networks by name. Every replica has its own port; docs/explain/scaling.md has the sources."""
 
 
 def transfer_seconds(transfer: "Transfer", replicas: int, network: Network) -> float:

@@ -135,7 +135,7 @@ def test_the_step_is_timed_unless_its_seconds_are_given(
 
 
 def test_the_page_has_the_numbers_of_the_networks():
-  page = (pathlib.Path(__file__).parents[3] / "docs" / "guide" / "scaling.md").read_text()
+  page = (pathlib.Path(__file__).parents[3] / "docs" / "explain" / "scaling.md").read_text()
   rows = re.findall(r"^\| `(\w+)` \| ([\d.e]+) \| ([\d.]+) \|", page, re.MULTILINE)
   assert {name: (float(bandwidth), float(microseconds)) for name, bandwidth, microseconds in rows
           } == {name: (network.bandwidth, pytest.approx(1e6 * network.latency))

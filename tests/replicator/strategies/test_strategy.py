@@ -113,5 +113,5 @@ def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number
   finally:
     signal.signal(signal.SIGTERM, previous)
   note = ("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
-          "without a password; see docs/guide/security.md\n")
+          "without a password; see docs/howto/security.md\n")
   assert capsys.readouterr().err == ("" if number else note)

@@ -1,0 +1,152 @@
+"""The tasks of "How-to": the commands of a page, typed in a folder of their own, in small."""
+
+import glob
+import importlib.util
+import pathlib
+import re
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.feature_parity import random_tensors, shapes
+from models.metrics.extractors import inception
+from tests import pages
+from tests.models.metrics.torch_writer import write_weights
+from tests.programs import logs
+from tests.programs.processes import python
+
+STEPS = ["train.steps = 4", "train.log_every = 1", "train.eval_every = 0",
+         "train.checkpoint_every = 2", "train.global_batch_size = 16"]
+DIGITS = [*STEPS, "SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.125",
+          "Encoder.width = 0.125", "SNGAN.discriminator_updates = 1"]
+EAGER = "--eager"  # To compile a step takes longer than these few steps do.
+NARROW = [f"R3GAN{network}.{setting}" for network in ("Generator", "Discriminator")
+          for setting in ("widths = (8, 8, 8, 8, 8, 8, 8)", "blocks = 1")]
+IMAGES = [*STEPS, *NARROW, "train.steps = 1", "train.global_batch_size = 2"]
+
+
+def commands(page: str, heading: str) -> list[list[str]]:
+  """The words of the Python commands below a heading of a page of "How-to"."""
+  file = pages.ROOT / f"docs/howto/{page}.md"
+  lines = file.read_text().splitlines()
+  first = lines.index(f"## {heading}") + 1
+  ends = [number for number, line in enumerate(lines, 1) if line.startswith("## ")]
+  last = next((number for number in ends if number > first), len(lines) + 1)
+  return [words for block in pages.blocks_of(file) if block.language == "bash"
+          and first < int(block.where.rpartition(":")[2]) < last
+          for words in pages.commands_of(block) if words[0] == "python"]
+
+
+def typed(folder: pathlib.Path, words: list[str], *more: str, bindings: list[str] | None = None,
+          status: int = 0) -> str:
+  """Runs a command in the folder, with more flags and gin bindings; what it prints."""
+  expanded = [each for word in words for each in sorted(glob.glob(word, root_dir=folder)) or [word]]
+  done = python(*expanded[1:], *more, *(f"--gin_param={binding}" for binding in bindings or []),
+                cwd=folder, status=status, WANDB_ERROR_REPORTING="false", HOME=str(folder))
+  return done.stdout + done.stderr
+
+
+def draw(folder: pathlib.Path, classes: tuple[str, ...], seed: int = 0) -> None:
+  """Draws six images of 256 pixels for each class."""
+  generator = np.random.default_rng(seed)
+  for name in classes:
+    (folder / name).mkdir(parents=True)
+    for i in range(6):
+      pixels = generator.integers(0, 256, [256, 256, 3], np.uint8)
+      Image.fromarray(pixels).save(folder / name / f"{i}.png")
+
+
+def test_a_configuration_for_a_tpu_is_read(tmp_path):
+  (words,) = commands("strategies", "TPUs")
+  assert re.search(r"Replicator.strategy +'tpu' .*strategies/tpu.gin:2", typed(tmp_path, words))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heading, data, classes", [
+    ("Images of 256 pixels", "photos", ("cat", "dog")),
+    ("A folder of one class", "faces", ("all",))])
+def test_a_gan_trains_on_own_images_of_256_pixels(heading, data, classes, tmp_path):
+  draw(tmp_path / data, classes)
+  (words,) = commands("images", heading)
+  assert "data        ImageFolder, " in typed(tmp_path, words, EAGER, bindings=IMAGES)
+  (run,) = (tmp_path / "runs").iterdir()
+  assert np.isfinite(logs.rows(run)[-1]["generator"])
+
+
+@pytest.mark.slow
+def test_a_run_resumes_on_other_replicas_and_its_best_checkpoint_is_sampled(tmp_path):
+  train, sample = commands("samples", "50,000 samples of the best checkpoint")
+  (resume,) = commands("resume", "On other hardware")
+  printed = typed(tmp_path, train, EAGER, bindings=[
+      *DIGITS, "train.steps = 2", "train.eval_every = 2"])
+  assert "default, 1 replica" in printed
+  typed(tmp_path, sample, "--count=20")
+  names = zipfile.ZipFile(tmp_path / "best.zip").namelist()
+  assert sum(name.endswith(".png") for name in names) == 20
+  printed = typed(tmp_path, resume, EAGER, bindings=[*DIGITS, "Replicator.logical_cpus = 2"])
+  assert "mirrored, 2 replicas" in printed
+  steps = [row["step"] for row in logs.rows(tmp_path / "runs/digits") if "generator" in row]
+  assert steps == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_run_stops_early(tmp_path):
+  (words,) = commands("train", "Stop early")
+  printed = typed(tmp_path, words, EAGER, bindings=[
+      *DIGITS, "train.eval_every = 1", "train.patience = 1", "Checkpoints.best_is = 'max'"])
+  assert "stopped early at step 1: eval/classifier_frechet_distance has not improved" in printed
+
+
+@pytest.mark.slow
+def test_a_run_is_tracked_offline_by_weights_and_biases(tmp_path):
+  if importlib.util.find_spec("wandb") is None:
+    pytest.skip("pip install -e '.[wandb]'")
+  (words,) = commands("trackers", "Weights & Biases, offline")
+  assert "warning" not in typed(tmp_path, words, EAGER, bindings=DIGITS)
+  assert len(list((tmp_path / "runs/tracked/wandb").glob("offline-run-*/run-*.wandb"))) == 1
+
+
+@pytest.mark.slow
+def test_a_step_in_half_precision_is_profiled(tmp_path):
+  (profile,) = commands("speed", "Profile a slow step")
+  (mixed,) = commands("speed", "Mixed precision")
+  printed = typed(tmp_path, profile, mixed[-1], bindings=[*DIGITS, "train.profile = (2, 3)"])
+  assert "1 replica, mixed_bfloat16" in printed
+  assert re.search(r"profile +steps 2 to 3: .* input \d+%, step \d+%", printed)
+
+
+@pytest.mark.slow
+def test_fid_of_two_folders_with_a_local_file_of_weights(tmp_path):
+  draw(tmp_path / "photos", ("cat", "dog"))
+  draw(tmp_path / "generated", ("all",), seed=1)
+  _, words = commands("metrics", "FID of two folders")
+  file = words[-1].removeprefix("--features=")
+  write_weights(tmp_path / file, random_tensors(shapes(inception.build(), inception.norm_of)))
+  assert "Fréchet distance (Inception 2015 with weights " in typed(tmp_path, words)
+
+
+@pytest.mark.slow
+def test_a_sweep_is_compared(tmp_path):
+  sweep, _ = commands("sweeps", "Run a sweep")
+  (compare,) = commands("sweeps", "Compare trials, or any runs")
+  params = ["sweep.seeds = [1]", "sweep.grid = {'SNGAN.latent_dim': [8, 12]}",
+            f"sweep.params = {[*DIGITS, 'train.eval_every = 4']}"]
+  printed = typed(tmp_path, sweep, *(f"--sweep_param={param}" for param in params))
+  assert "2 of 2 done" in printed
+  assert "SNGAN.latent_dim" in typed(tmp_path, compare)
+  assert (tmp_path / "compare.html").exists()
+
+
+@pytest.mark.slow
+def test_a_step_that_is_not_finite_is_run_again(tmp_path):
+  train, replay = commands("nan", "Run the failing step again")
+  (tmp_path / replay[1]).write_text(pages.FILES[replay[1]].text)
+  broken = [*DIGITS, "LinearDecay.learning_rate = 1e38",  # The encoder's: step 2 fails, not step 1.
+            "discriminator/LinearDecay.learning_rate = 0.0",
+            "generator/LinearDecay.learning_rate = 0.0"]
+  assert "error: step 2: encoder is nan" in typed(
+      tmp_path, train, EAGER, bindings=broken, status=1)
+  typed(tmp_path, train, EAGER, bindings=[*broken, "train.steps = 1"])
+  assert " : Tensor had " in typed(tmp_path, replay)
