@@ -95,7 +95,8 @@ def test_program_runs(block, tmp_path, monkeypatch, capsys):
     assert [row["step"] for row in rows if "loss" in row] == [2, 4]
     return
   exec(compile(block.text, block.where, "exec"), {})
-  following = BLOCKS[BLOCKS.index(block) + 1:][:1]
+  page = f"{block.where.partition(':')[0]}:"
+  following = [each for each in BLOCKS[BLOCKS.index(block) + 1:][:1] if each.where.startswith(page)]
   if following and following[0].language == "text":
     assert capsys.readouterr().out == following[0].text
 

@@ -78,7 +78,7 @@ def test_a_gan_trains_on_own_images_of_256_pixels(heading, data, classes, tmp_pa
 @pytest.mark.slow
 def test_a_run_resumes_on_other_replicas_and_its_best_checkpoint_is_sampled(tmp_path):
   train, sample = commands("samples", "50,000 samples of the best checkpoint")
-  (resume,) = commands("resume", "On other hardware")
+  (resume,) = commands("resume", "On other hardware or replicas")
   printed = typed(tmp_path, train, EAGER, bindings=[
       *DIGITS, "train.steps = 2", "train.eval_every = 2"])
   assert "default, 1 replica" in printed
@@ -132,7 +132,7 @@ def test_a_sweep_is_compared(tmp_path):
   sweep, _ = commands("sweeps", "Run a sweep")
   (compare,) = commands("sweeps", "Compare trials, or any runs")
   params = ["sweep.seeds = [1]", "sweep.grid = {'SNGAN.latent_dim': [8, 12]}",
-            f"sweep.params = {[*DIGITS, 'train.eval_every = 4']}"]
+            "sweep.metric = 'encoder'", f"sweep.params = {DIGITS}"]
   printed = typed(tmp_path, sweep, *(f"--sweep_param={param}" for param in params))
   assert "2 of 2 done" in printed
   assert "SNGAN.latent_dim" in typed(tmp_path, compare)
