@@ -49,15 +49,16 @@ def typed(folder: pathlib.Path, words: list[str], *more: str, bindings: list[str
 
 
 def draw(folder: pathlib.Path, classes: tuple[str, ...], seed: int = 0) -> None:
-  """Draws six images of 256 pixels for each class."""
+  """Draws three images of 256 pixels for each class."""
   generator = np.random.default_rng(seed)
   for name in classes:
     (folder / name).mkdir(parents=True)
-    for i in range(6):
+    for i in range(3):
       pixels = generator.integers(0, 256, [256, 256, 3], np.uint8)
       Image.fromarray(pixels).save(folder / name / f"{i}.png")
 
 
+@pytest.mark.slow
 def test_a_configuration_for_a_tpu_is_read(tmp_path):
   (words,) = commands("strategies", "TPUs")
   assert re.search(r"Replicator.strategy +'tpu' .*strategies/tpu.gin:2", typed(tmp_path, words))
@@ -112,7 +113,7 @@ def test_a_run_is_tracked_offline_by_weights_and_biases(tmp_path):
 def test_a_step_in_half_precision_is_profiled(tmp_path):
   (profile,) = commands("speed", "Profile a slow step")
   (mixed,) = commands("speed", "Mixed precision")
-  printed = typed(tmp_path, profile, mixed[-1], bindings=[*DIGITS, "train.profile = (2, 3)"])
+  printed = typed(tmp_path, profile, mixed[-1], EAGER, bindings=[*DIGITS, "train.profile = (2, 3)"])
   assert "1 replica, mixed_bfloat16" in printed
   assert re.search(r"profile +steps 2 to 3: .* input \d+%, step \d+%", printed)
 
