@@ -51,9 +51,6 @@ class Child:
 
   Attributes:
     process: the running process.
-
-  Raises:
-    OSError: the system cannot run the command.
   """
 
   def __init__(self, command: Sequence[str], environment: Mapping[str, str], *,

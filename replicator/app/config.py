@@ -18,8 +18,7 @@ from replicator.training import train  # noqa: F401
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   """Parses gin files in order, then bindings, which override them.
 
-  Raises:
-    UsageError: the configuration has a mistake; unused bindings are found after the first step.
+  Raises a UsageError for a mistake; unused bindings are found after the first step.
   """
   gin.clear_config()
   checks.check(statements.read(files, bindings))

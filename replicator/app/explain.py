@@ -36,11 +36,7 @@ Row = tuple[str, str, str]
 
 
 def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
-  """Does what `--explain` and `--diff` of the command line of an experiment ask for.
-
-  Raises:
-    UsageError: the configuration of the earlier run is missing or is not gin.
-  """
+  """Does what `--explain` and `--diff` of the command line of an experiment ask for."""
   before = _configuration_of(flags.diff) if flags.diff else ""
   problem = _trace(main, flags.workdir or "runs/explained", flags.gin_file, flags.gin_param)
   if flags.explain:
@@ -92,7 +88,10 @@ class _Tracer(Observer):
 def _print_values(problem: str | None) -> None:
   """Prints the values of the program traced last, and its problems; `_trace` returned `problem`."""
   bindings, called = statements.last_read(), operative_config()
-  used = _rows({key: {**_functions(key[1]), **values} for key, values in called.items()}, bindings)
+  # gin does not record the defaults that are functions.
+  functions = {key: {name: default for name, default in defaults(registry()[key[1]]).items()
+                     if callable(default)} for key in called}
+  used = _rows({key: {**functions[key], **values} for key, values in called.items()}, bindings)
   others = _rows(_other_values(bindings), bindings)
   rows = [*used, *others]
   console = Console(highlight=False, soft_wrap=True)
@@ -135,12 +134,6 @@ def _other_values(bindings: Sequence[Binding]) -> Values:
   return others
 
 
-def _functions(selector: str) -> dict[str, Any]:
-  """The defaults that are functions, which gin does not record."""
-  return {name: default for name, default in defaults(registry()[selector]).items()
-          if callable(default)}
-
-
 def _rows(values: Values, bindings: Sequence[Binding]) -> list[Row]:
   ordered = sorted((key for key in values if not key[1].startswith("gin.")),
                    key=lambda key: (short_name(key[1]).lower(), key[0]))
@@ -176,11 +169,7 @@ def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Bindin
 
 
 def _configuration_of(run: str) -> str:
-  """The text of a run's `config.gin`; `run` is a workdir, or the file itself.
-
-  Raises:
-    UsageError: the file is missing or is not gin.
-  """
+  """The text of a run's `config.gin`; `run` is a workdir, or the file itself."""
   path = pathlib.Path(run)
   path = path / "config.gin" if path.is_dir() else path
   try:

@@ -41,11 +41,7 @@ def parse_scope() -> AbstractContextManager[gin.config.ParseContext]:
 
 
 def match(selector: str) -> gin.config.Configurable | None:
-  """The configurable that a name stands for in the file that is being parsed, or None.
-
-  Raises:
-    KeyError: the name is ambiguous.
-  """
+  """The configurable of a name in the file that is parsed, or None; KeyError: it is ambiguous."""
   return gin.config._parse_context().get_configurable(selector)
 
 

@@ -24,10 +24,6 @@ _BAR_WIDTH = 12
 class Progress(Status):
   """Shows steps, rates, scalars and the time left, from entry to exit.
 
-    with Progress(total_steps=5000, global_batch_size=64) as progress:
-      progress.update(200, {"d": 1.234, "g": 0.456})
-      progress.note("step 200  eval/classifier_frechet_distance 31.4")
-
   The training goes from `first_step` to `total_steps`; a step has `global_batch_size` examples over
   all replicas. The lines go to `console`, or else to standard output.
   """

@@ -22,10 +22,6 @@ _BEAT_SECONDS = 0.5
 class Status:
   """Writes lines that stay, and says what is being done, from entry to exit.
 
-    with Status() as status:
-      status.note("data  Digits: 1,797 examples")
-      status.doing("compiling the step")
-
   On a terminal, a live line below the others says what is being done, and for how long. Elsewhere a
   plain line says so whenever nothing was written for `SILENT_SECONDS`. All goes to `console`, or
   else to standard output.

@@ -54,11 +54,7 @@ class SweepFile:
   slurm: Sequence[str] = ()  # Options for sbatch, such as '--partition=gpu'.
 
   def space(self) -> dict[str, Distribution]:
-    """The values of each name that differs between trials, sorted by name.
-
-    Raises:
-      UsageError: a name or its values are not valid.
-    """
+    """The values of each name that differs, sorted by name; raises a UsageError for a mistake."""
     owners = {binding.partition("=")[0].strip(): "params" for binding in self.params}
     seeds = {SEED: self.seeds} if self.seeds else {}
     made: dict[str, Distribution] = {}
@@ -89,11 +85,7 @@ _LEAST = {"trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0}
 
 
 def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
-  """Reads a sweep file, then `bindings`, which override it.
-
-  Raises:
-    UsageError: the file is missing or not gin, or a name or a value is not valid.
-  """
+  """Reads a sweep file, then `bindings`, which override it; raises a UsageError for a mistake."""
   if not os.path.isfile(gin_files.found(path)):
     raise UsageError(f"--sweep_file={path}: no such file{gin_files.named_like(path)}")
   gin.clear_config()

@@ -29,10 +29,8 @@ class Attempt:
 
   `folder` is the sweep's. The trial has `threads` threads, or else one for each core. Its command
   runs in the folder `cwd`, or else in that of this process. It waits for the lock of its workdir if
-  an earlier process, whose sweep was killed, still saves.
-
-  Raises:
-    FileNotFoundError: this machine does not see the record.
+  an earlier process, whose sweep was killed, still saves. A machine that does not see the record
+  raises a FileNotFoundError.
   """
 
   def __init__(self, trial_id: str, folder: pathlib.Path, threads: int | None = None,

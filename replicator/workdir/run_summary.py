@@ -13,12 +13,9 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia/gpus")  # The driver's list: a folde
 
 
 def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> Iterator[str]:
-  """A line for each subject.
+  """A line for each subject: the `facts` of `run.json`, where the `data` come from, `networks`.
 
-  Args:
-    facts: those of `run.json`.
-    data: what the batches come from.
-    networks: the number of trained parameters of each network.
+  `networks` has the number of trained parameters of each.
   """
   yield labeled("devices", _devices(facts["machine"]))
   replicas = f"{facts['num_replicas']} replica{'s' if facts['num_replicas'] != 1 else ''}"

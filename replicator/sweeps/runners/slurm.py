@@ -26,8 +26,7 @@ _QUEUE_SECONDS = 30.0  # Between two calls of squeue.
 def run(sweep: Sweep, jobs: int | None) -> None:
   """Submits the trials that are left, `jobs` at a time if given; returns when all have ended.
 
-  Raises:
-    UsageError: sbatch is missing or rejects the script, or an earlier array is in the queue.
+  Raises a UsageError if sbatch is missing or rejects the script, or an earlier array still waits.
   """
   if sweep.file.optuna:
     raise UsageError("sweep.optuna with --runner=slurm: the trials of an array must be known "
