@@ -47,10 +47,7 @@ def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
 
 def _trace(main: Callable[[str], None], workdir: str, files: Sequence[str],
            params: Sequence[str]) -> str | None:
-  """Runs a program, already configured, up to its training loop, and traces its step.
-
-  Returns one line on why the step could not be traced, or None.
-  """
+  """Traces the step of a configured program; returns a line on why it cannot be traced, or None."""
   devices = current_bindings().get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
   alone = (f"Replicator.strategy = '{'default' if devices == 1 else 'mirrored'}'",
            f"Replicator.logical_cpus = {None if devices == 1 else devices}")

@@ -6,7 +6,7 @@ import pathlib
 import random
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import keras
@@ -87,7 +87,11 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
     main = main_of_run(facts)
     _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
     context.run.is_loaded = True
-    loaded = _restored(main, folder, step)
+    builder = _Builder()
+    with missing_values_reported():
+      run_until_prepared(main, builder, f"{folder}: its program")
+    training = builder.training
+    loaded = training, Checkpoints(folder / "checkpoints", training.step).restore_step(step)
     if not before:
       stack.pop_all()
       unlock()
@@ -107,15 +111,6 @@ def _parse(folder: pathlib.Path, bindings: Sequence[str], started_in: str, is_tr
       raise
     where = "it is not there either" if is_trusted else "--yes looks for it there, too"
     raise UsageError(f"{error}; the run was started in {started_in}: {where}") from error
-
-
-def _restored(main: Callable[[str], None], folder: pathlib.Path,
-              step: int | Literal["best"] | None) -> tuple[Training, int]:
-  builder = _Builder()
-  with missing_values_reported():
-    run_until_prepared(main, builder, f"{folder}: its program")
-  number = Checkpoints(folder / "checkpoints", builder.training.step).restore_step(step)
-  return builder.training, number
 
 
 class _Builder(Observer):

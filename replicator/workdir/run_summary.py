@@ -13,10 +13,7 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia/gpus")  # The driver's list: a folde
 
 
 def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> Iterator[str]:
-  """A line for each subject: the `facts` of `run.json`, where the `data` come from, `networks`.
-
-  `networks` has the number of trained parameters of each.
-  """
+  """A line for each subject; `networks` has the number of trained parameters of each."""
   yield labeled("devices", _devices(facts["machine"]))
   replicas = f"{facts['num_replicas']} replica{'s' if facts['num_replicas'] != 1 else ''}"
   workers = f", {facts['num_workers']} workers" if facts["num_workers"] > 1 else ""
