@@ -7,7 +7,6 @@ import collections
 import math
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 
 from rich.console import Console
 from rich.text import Text
@@ -38,11 +37,10 @@ class Progress(Status):
     self._unseen = ""  # The newest plain line, if it has not been written yet.
     self._last_progress = -math.inf  # When the last plain line was written.
 
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-               trace: TracebackType | None) -> None:
+  def __exit__(self, *exception: object) -> None:
     if self._unseen:
       self.note(self._unseen)
-    super().__exit__(kind, error, trace)
+    super().__exit__(*exception)
 
   def update(self, step: int, scalars: Mapping[str, float], data_wait: float | None = None
              ) -> None:

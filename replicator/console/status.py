@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -45,8 +44,7 @@ class Status:
     threading.Thread(target=self._beats, daemon=True).start()
     return self
 
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-               trace: TracebackType | None) -> None:
+  def __exit__(self, *exception: object) -> None:
     self._ended.set()
     self.doing("")
     if self._live is not None:
