@@ -30,9 +30,7 @@ from replicator.training.observer import Observer, Training, observed_by
 
 _REPLICATOR = "replicator.Replicator"
 
-
-Row = tuple[str, str, str]
-"""`scope/configurable.parameter`, its value as gin text, and its source."""
+Row = tuple[str, str, str]  # `scope/configurable.parameter`, its value as gin text, its source.
 
 
 def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:

@@ -93,8 +93,8 @@ def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
     lines = output.read_text(errors="replace").splitlines()
   last = f"; its last line is '{lines[-1].strip()}'" if lines else ", and printed nothing"
   if is_late:
-    command = shlex.join(["python", "-m", "replicator.doctor", *words])
-    raise UsageError(f"{command} did not end within {LIMIT / 60:g} minutes{last}; if it only needs "
+    typed = shlex.join(["python", "-m", "replicator.doctor", *words])
+    raise UsageError(f"{typed} did not end within {LIMIT / 60:g} minutes{last}; if it only needs "
                      "more time, write fewer --steps or a smaller train.global_batch_size")
   how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
   errors = [found[1] for line in lines if (found := _ERROR.fullmatch(line))]

@@ -119,9 +119,6 @@ def write_csv(folder: pathlib.Path, results: Sequence[TrialResult], metric: str)
   write_whole(folder / CSV, text.getvalue())
 
 
-# ---- Lines --------------------------------------------------------------------------------------
-
-
 def ended(result: TrialResult) -> str:
   """The line about a trial that has ended: `done    lr=0.1_seed=1_d0c1  eval/loss 0.53  2m 05s`."""
   return "  ".join(filter(None, [

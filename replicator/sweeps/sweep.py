@@ -54,8 +54,6 @@ class Sweep:
           result.record.status = STOPPED
     return dict(sorted(found.items(), key=lambda item: item[1].record.order))
 
-  # ---- Running ----------------------------------------------------------------------------------
-
   def run(self, start: Callable[[str], Callable[[], object]], slots: Callable[[], int]) -> None:
     """Runs the trials that are left, up to `slots` at a time, until all have ended or stopped.
 
@@ -137,8 +135,6 @@ class Sweep:
       raise UsageError(f"sweep.metric = '{self.file.metric}': the trials do not log it."
                        f"{nearest(self.file.metric, names)} They log: "
                        f"{', '.join(names) or 'nothing'}")
-
-  # ---- Looking ----------------------------------------------------------------------------------
 
   def _look(self) -> None:
     """Reads the metrics of the running trials, prunes, and shows the results."""
