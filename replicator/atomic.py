@@ -30,8 +30,10 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
   """Publishes the files that `write` writes as `folder`; replaces an earlier folder of that name.
 
   `write` receives a temporary folder; `folder` appears when all of its content is on the disk. The
-  manifest keeps the `facts`, which are JSON-able. After any error, such as the OSError of a full
-  disk, an earlier folder is as it was.
+  manifest keeps the `facts`, which are JSON-able.
+
+  Raises:
+    OSError: the disk is full or fails. After any error, an earlier folder is as it was.
   """
   temporary, replaced = _beside(folder, _TEMPORARY), _beside(folder, _REPLACED)
   _put_back(replaced)
@@ -78,7 +80,10 @@ def created(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary path beside `path`, where the body makes a new file or folder.
 
   It gets the name `path` when the body ends. If the body raises, it is removed; if the process is
-  killed, the temporary one remains. Raises a FileExistsError if there is something of that name.
+  killed, the temporary one remains.
+
+  Raises:
+    FileExistsError: there is something of that name.
   """
   if path.exists():
     raise FileExistsError(f"{path} exists")

@@ -66,7 +66,24 @@ _IN_PACKAGES = {
         "efficientnet": "extractors.efficientnet", "adaptors": "extractors.keras_features",
         "pretrained": "extractors.torch_weights", "torch_file": "extractors.torch_file",
         "torch_pickle": "extractors.torch_file", "image_sets": "images.image_sets"},
-    "replicator": {"layers.pool": "example_pool"}}
+    "replicator": {
+        "console.exit_status": "console.command", "collectives.calls": "collectives.validation",
+        "collectives.moves": "collectives.primitives",
+        "collectives.transport": "collectives.packing",
+        "collectives.items": "collectives.map_reduce",
+        "strategies.dealing": "strategies.distributed_evaluation",
+        "strategies.equal_calls": "strategies.collective_order",
+        "trackers.follower": "trackers.sync", "trackers.record": "trackers.sync",
+        "trackers.mlflow": "trackers.services", "trackers.trackio": "trackers.services",
+        "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",
+        "sweeps.views.page": "sweeps.page", "sweeps.views.table": "sweeps.progress",
+        "sweeps.table": "sweeps.progress", "sweeps.slurm_task": "sweeps.trial_process",
+        "optimizers.networks": "optimizers.owned_variables", "workdir.owner": "workdir.lock",
+        "workdir.introduction": "workdir.run_summary", "workdir.live_report": "workdir.writer",
+        "divergence.signals": "divergence.diagnostics",
+        "checkpoints.copies": "checkpoints.replica_checksums",
+        "app.library_names": "app.keras_configurables", "step.nests": "step.nest",
+        "layers.pool": "example_pool"},}
 MODULES = {f"{package}.{old}": f"{package}.{new}"
            for package, moved in _IN_PACKAGES.items() for old, new in moved.items()}
 """The full names of modules, new by old."""

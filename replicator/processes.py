@@ -50,6 +50,9 @@ class Child:
 
   Attributes:
     process: the running process.
+
+  Raises:
+    OSError: the system cannot run the command.
   """
 
   def __init__(self, command: Sequence[str], environment: Mapping[str, str], *,

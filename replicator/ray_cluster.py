@@ -20,7 +20,9 @@ def connect(needed_by: str, **local: Any) -> Any:
   """Connects Ray to its cluster, unless it is connected already; returns the module `ray`.
 
   `needed_by` is what the user wrote that needs Ray; `local` goes to `ray.init` of a local cluster.
-  Raises a UsageError if Ray is not installed, or there is no cluster at the address.
+
+  Raises:
+    UsageError: Ray is not installed, or there is no cluster at the address.
   """
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
   try:

@@ -15,7 +15,11 @@ from replicator.training import train  # noqa: F401
 
 
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
-  """Parses gin files in order, then bindings, which override them; UsageError: a mistake."""
+  """Parses gin files in order, then bindings, which override them.
+
+  Raises:
+    UsageError: the configuration has a mistake; unused bindings are found after the first step.
+  """
   gin.clear_config()
   checks.check(statements.read(files, bindings))
   gin.finalize()

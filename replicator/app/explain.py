@@ -34,7 +34,11 @@ Row = tuple[str, str, str]  # `scope/configurable.parameter`, its value as gin t
 
 
 def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
-  """Does what `--explain` and `--diff` of the command line of an experiment ask for."""
+  """Does what `--explain` and `--diff` of the command line of an experiment ask for.
+
+  Raises:
+    UsageError: the configuration of the earlier run is missing or is not gin.
+  """
   before = _configuration_of(flags.diff) if flags.diff else ""
   problem = _trace(main, flags.workdir or "runs/explained", flags.gin_file, flags.gin_param)
   if flags.explain:
@@ -164,7 +168,11 @@ def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Bindin
 
 
 def _configuration_of(run: str) -> str:
-  """The text of a run's `config.gin`; `run` is a workdir, or the file itself."""
+  """The text of a run's `config.gin`; `run` is a workdir, or the file itself.
+
+  Raises:
+    UsageError: the file is missing or is not gin.
+  """
   path = pathlib.Path(run)
   path = path / "config.gin" if path.is_dir() else path
   try:

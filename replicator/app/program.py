@@ -19,7 +19,10 @@ def main_of_run(facts: Mapping[str, Any]) -> Callable[[str], None]:
 
   `facts` are those of `run.json`. The program is imported under its own name, so that its classes
   are those that `import` gives, and then its block `if __name__ == "__main__":` runs up to the call
-  of `app.run`, with the command line of the run. Raises a UsageError if there is none of these.
+  of `app.run`, with the command line of the run.
+
+  Raises:
+    UsageError: the program is missing, cannot be imported, or has no such block.
   """
   words, file = facts["program"], facts["program_file"]
   name = words[1] if words[:1] == ["-m"] else None

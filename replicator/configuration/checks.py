@@ -23,8 +23,9 @@ _MISSPELLED = 0.8  # The similarity of two scopes from which on one is taken for
 def check(bindings: Sequence[Binding]) -> None:
   """Checks all statements of a configuration, also those that later ones override.
 
-  Raises a UsageError if a macro has no value or is never used, a value is not of the annotated
-  type, or `%gin.REQUIRED` was not replaced by a value.
+  Raises:
+    UsageError: a macro has no value or is never used, a value is not of the annotated type, or
+      `%gin.REQUIRED` was not replaced by a value.
   """
   for binding in bindings:
     _check_macros_in(binding, bindings)

@@ -32,8 +32,9 @@ def configurable_names() -> list[str]:
 def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.config.Configurable:
   """The configurable that `scope/name` in a gin file stands for; it has the `parameter`, if given.
 
-  Raises a UsageError if no configurable has the name, several have it, or it has no such parameter.
-  If the name is the value of `value_of`, a `configurable.parameter`, those that fit are suggested.
+  Raises:
+    UsageError: no configurable has the name (if it is the value of `configurable.parameter`, those
+      that fit there are suggested), several have it, or it has no such parameter.
   """
   scope, _, selector = scoped.rpartition("/")
   try:

@@ -17,7 +17,9 @@ def differences(before: str, now: str) -> dict[str, tuple[str | None, str | None
   """The values that differ between the texts of two configurations, with macros replaced.
 
   Returns `{name: (value before, value now)}`, as gin texts, by name; None where it is not set.
-  Raises a ValueError if a text is not gin.
+
+  Raises:
+    ValueError: a text is not gin.
   """
   old, new = ({name: repr(value) for name, value in values(text, names_in(other)).items()}
               for text, other in ((before, now), (now, before)))
@@ -30,7 +32,10 @@ def values(written: str, beside: Collection[str] = ()) -> dict[str, Any]:
 
   The `repr` of a value is its gin text, that of a `Reference` too. A configurable that has moved
   gets its new name if that is `beside`, in `names_in` another configuration; elsewhere the same
-  word may be a name of the user's. Raises a ValueError if the text is not gin.
+  word may be a name of the user's.
+
+  Raises:
+    ValueError: the text is not gin.
   """
   def renamed(selector: str, parameter: str) -> tuple[str, str]:
     return moved.renamed(selector, parameter, lambda new: next(
@@ -115,7 +120,10 @@ def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (se
                 ) -> list[tuple[str, str, str, Any]]:
   """The bindings as (scope, selector, parameter, value), with names that need not be registered.
 
-  Those that are `renamed` to None are left out. Raises a ValueError if the text is not gin.
+  Those that are `renamed` to None are left out.
+
+  Raises:
+    ValueError: the text is not gin.
   """
   found = []
   try:

@@ -41,7 +41,11 @@ def parse_scope() -> AbstractContextManager[gin.config.ParseContext]:
 
 
 def match(selector: str) -> gin.config.Configurable | None:
-  """The configurable of a name in the file that is parsed, or None; KeyError: it is ambiguous."""
+  """The configurable that a name stands for in the file that is being parsed, or None.
+
+  Raises:
+    KeyError: the name is ambiguous.
+  """
   return gin.config._parse_context().get_configurable(selector)
 
 

@@ -47,7 +47,10 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
   A `resumed` run continues a checkpoint, so that this process has not evaluated yet; a run has
   `evaluated` if it did so before its first step, or never does. Returns lines for the user: what a
   resumed run has changed, and which bindings nothing used so far because they are of an earlier
-  run's `config.gin`, or may serve a later evaluation. Others raise a UsageError.
+  run's `config.gin`, or may serve a later evaluation.
+
+  Raises:
+    UsageError: nothing used a binding.
   """
   earlier = ""
   if resumed:

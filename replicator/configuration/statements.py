@@ -71,8 +71,10 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list
 
   A file includes another one by a path relative to itself, or as `--gin_file` names it. `find`
   looks up the names that statements bind and refer to. Returns all statements, also overridden
-  ones; raises a UsageError for a mistake. The names in the `config.gin` of an earlier run may have
-  moved since.
+  ones. The names in the `config.gin` of an earlier run may have moved since.
+
+  Raises:
+    UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.
   """
   global _last_read
   _last_read = []  # A configuration with a mistake leaves none.

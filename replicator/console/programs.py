@@ -44,7 +44,8 @@ def file_of(module: str) -> pathlib.Path:
 def python_words(words: list[str]) -> list[str]:
   """Python's words for those of `replicator`: `["run", "sngan"] -> ["-m", "experiments.sngan"]`.
 
-  Raises a UsageError if there is no such command or experiment.
+  Raises:
+    UsageError: there is no such command or experiment.
   """
   command, *rest = words
   if command in COMMANDS:

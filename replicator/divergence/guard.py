@@ -56,6 +56,9 @@ class Guard:
     collapse: warns when the mean of a scalar that may collapse, since the last log point, falls
       below this fraction of the mean of the other one, not before it was above; 0 for never.
     signals: whether the gradient norms and singular values of `divergence.diagnostics` are logged.
+
+  Raises:
+    UsageError: a setting cannot work.
   """
 
   def __init__(self, action: Literal["stop", "warn", "roll_back", "off"] = "stop",

@@ -95,8 +95,10 @@ class Task:
 def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0) -> int:
   """Starts the cluster, shows its output, and ends it; returns the exit status.
 
-  Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs. Raises a
-  UsageError if the system cannot run the command.
+  Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
+
+  Raises:
+    UsageError: the system cannot run the command.
   """
   events: queue.SimpleQueue[Event] = queue.SimpleQueue()
   try:

@@ -86,8 +86,10 @@ class Search:
                folder: pathlib.Path, in_memory: bool = False):
     """Knows the trials of `results`, which are in the order in which they began.
 
-    The study is in a file of the sweep's folder, or, `in_memory`, in none. Raises a UsageError if
-    `sweep.random` has fewer points than `sweep.trials`.
+    The study is in a file of the sweep's folder, or, `in_memory`, in none.
+
+    Raises:
+      UsageError: `sweep.random` has fewer points than `sweep.trials`.
     """
     self._file, self._space, self._folder = file, file.space(), folder
     self._distributions = {name: given.in_optuna() for name, given in self._space.items()}

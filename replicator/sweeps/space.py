@@ -35,7 +35,11 @@ class Distribution:
 
   @classmethod
   def listed(cls, where: str, name: str, values: Any) -> "Distribution":
-    """Makes the distribution of different values; raises a UsageError that begins with `where`."""
+    """Makes the distribution of a list of different values.
+
+    Raises:
+      UsageError: `values` is no such list; the message begins with `where`.
+    """
     if not isinstance(values, list | tuple):
       raise UsageError(f"{where} = {values!r}: must be a list of values")
     if not values:
@@ -54,7 +58,11 @@ class Distribution:
 
   @classmethod
   def parse(cls, where: str, name: str, written: Any) -> "Distribution":
-    """Makes what a sweep file describes; raises a UsageError that begins with `where`."""
+    """Makes the distribution that a sweep file describes.
+
+    Raises:
+      UsageError: `written` is not a distribution; the message begins with `where`.
+    """
     if not isinstance(written, list | tuple) or not written or not isinstance(written[0], str):
       raise UsageError(f"{where}: {written!r}: must be a distribution, as "
                        "('log_uniform', 1e-4, 1e-3) or ('choice', [16, 32])")

@@ -54,7 +54,11 @@ class SweepFile:
   slurm: Sequence[str] = ()  # Options for sbatch, such as '--partition=gpu'.
 
   def space(self) -> dict[str, Distribution]:
-    """The values of each name that differs, sorted by name; raises a UsageError for a mistake."""
+    """The values of each name that differs between trials, sorted by name.
+
+    Raises:
+      UsageError: a name or its values are not valid.
+    """
     owners = {binding.partition("=")[0].strip(): "params" for binding in self.params}
     seeds = {SEED: self.seeds} if self.seeds else {}
     made: dict[str, Distribution] = {}
@@ -85,7 +89,11 @@ _LEAST = {"trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0}
 
 
 def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
-  """Reads a sweep file, then `bindings`, which override it; raises a UsageError for a mistake."""
+  """Reads a sweep file, then `bindings`, which override it.
+
+  Raises:
+    UsageError: the file is missing or not gin, or a name or a value is not valid.
+  """
   if not os.path.isfile(gin_files.found(path)):
     raise UsageError(f"--sweep_file={path}: no such file{gin_files.named_like(path)}")
   gin.clear_config()

@@ -6,6 +6,7 @@ trials, and kills them if it says `at once`; `stop` in a trial's folder prunes t
 """
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import signal
@@ -19,6 +20,7 @@ from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Rec
 
 STOP, AT_ONCE = "stop", "at once"
 _POLL_SECONDS = 0.1
+LOCK_SECONDS = 120.0  # The longest time that a trial waits for its earlier process to save.
 _LAST_BYTES = 20_000
 # The numbers of threads of TensorFlow and of OpenMP.
 _THREADS = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"
@@ -28,9 +30,16 @@ class Attempt:
   """Runs the trial that `folder/trials/ID` records, or resumes what an earlier attempt left there.
 
   `folder` is the sweep's. The trial has `threads` threads, or else one for each core. Its command
+<<<<<<< HEAD
   runs in the folder `cwd`, or else in that of this process. It waits for the lock of its workdir if
   an earlier process, whose sweep was killed, still saves. A machine that does not see the record
   raises a FileNotFoundError.
+=======
+  runs in the folder `cwd`, or else in that of this process.
+
+  Raises:
+    FileNotFoundError: this machine does not see the record.
+>>>>>>> parent of 6e12711 (A trial waits at the lock of its workdir, as every run does; moved names are those that users write)
   """
 
   def __init__(self, trial_id: str, folder: pathlib.Path, threads: int | None = None,
@@ -39,6 +48,7 @@ class Attempt:
     self._stop_all, self._stop_this = folder / STOP, self._folder / STOP
     self._cwd = cwd
     self._environment = {name: str(threads) for name in _THREADS} if threads else {}
+    self._begun = time.monotonic()
     self._child: Child | None = None
     self._is_stopping = False
     self._asked = ""  # The status to end with, once its process was asked to stop.
@@ -46,6 +56,7 @@ class Attempt:
     if (record := trials.read_record(self._folder)) is None:
       raise FileNotFoundError(f"{self._folder / trials.RECORD}: is missing on this machine")
     self._record = record
+    self._lock = (self._folder / ".lock").open("w")
 
   def poll(self) -> Record | None:
     """Starts, watches or stops the process; returns the record once the trial has ended."""
@@ -81,18 +92,29 @@ class Attempt:
 
   def _try_to_start(self) -> Record | None:
     if self._record.status == DONE:  # A cluster has started it again after its end.
+      self._lock.close()
       return self._record
     if asked := self._wish():
       return self._write(asked, None)
+    try:
+      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      if time.monotonic() < self._begun + LOCK_SECONDS:
+        return None
+      return self._write(FAILED, None, "another process still runs this trial")
+    self._start()
+    return None
+
+  def _start(self) -> None:
     self._begun = time.monotonic()
     with (self._folder / trials.LOG).open("ab") as log:
       self._log_begin = log.tell()
       self._child = Child(
           self._record.words(), self._environment,
-          end_signal=signal.SIGTERM, end_status=PREEMPTED_STATUS, cwd=self._cwd, stdout=log)
+          end_signal=signal.SIGTERM, end_status=PREEMPTED_STATUS, cwd=self._cwd, stdout=log,
+          pass_fds=[self._lock.fileno()])  # The process holds the lock, even if this one dies.
     self._record.status, self._record.message = RUNNING, ""
     self._record.write(self._folder)
-    return None
 
   def _end(self, code: int) -> Record:
     by_request = self._asked and code in (PREEMPTED_STATUS, -signal.SIGTERM, -signal.SIGKILL)
@@ -110,6 +132,7 @@ class Attempt:
     self._record.message = message
     self._record.write(self._folder)
     self._stop_this.unlink(missing_ok=True)
+    self._lock.close()
     return self._record
 
   def _last_line(self) -> str:

@@ -44,8 +44,11 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
   """Inside, no other process may own `workdir`, which is created if it is missing.
 
   Waits up to `WAIT_SECONDS` for an owner that is about to end. On a file system without locks it
-  prints a line, and does not lock. Raises a UsageError if another process owns the folder, it holds
-  a run of another experiment, or it cannot be written.
+  prints a line, and does not lock.
+
+  Raises:
+    UsageError: another process owns the folder, it holds a run of another experiment, or it
+      cannot be written.
   """
   experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
   if experiment != flags.experiment():

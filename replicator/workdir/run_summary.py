@@ -13,7 +13,13 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia/gpus")  # The driver's list: a folde
 
 
 def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> Iterator[str]:
-  """A line for each subject; `networks` has the number of trained parameters of each."""
+  """A line for each subject.
+
+  Args:
+    facts: those of `run.json`.
+    data: what the batches come from.
+    networks: the number of trained parameters of each network.
+  """
   yield labeled("devices", _devices(facts["machine"]))
   replicas = f"{facts['num_replicas']} replica{'s' if facts['num_replicas'] != 1 else ''}"
   workers = f", {facts['num_workers']} workers" if facts["num_workers"] > 1 else ""

@@ -21,7 +21,11 @@ _MAX_RETRIES = 3
 
 
 def run(sweep: Sweep, jobs: int | None) -> None:
-  """Runs the trials that are left, `jobs` at a time; returns when all have ended or stopped."""
+  """Runs the trials that are left, `jobs` at a time; returns when all have ended or stopped.
+
+  Raises:
+    UsageError: Ray is not installed, or its cluster does not answer.
+  """
   # Trials see the GPUs of their machine, although their tasks reserve none.
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
   each = local.CORES

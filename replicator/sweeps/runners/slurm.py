@@ -26,7 +26,8 @@ _QUEUE_SECONDS = 30.0  # Between two calls of squeue.
 def run(sweep: Sweep, jobs: int | None) -> None:
   """Submits the trials that are left, `jobs` at a time if given; returns when all have ended.
 
-  Raises a UsageError if sbatch is missing or rejects the script, or an earlier array still waits.
+  Raises:
+    UsageError: sbatch is missing or rejects the script, or an earlier array is in the queue.
   """
   if sweep.file.optuna:
     raise UsageError("sweep.optuna with --runner=slurm: the trials of an array must be known "

@@ -114,6 +114,15 @@ def test_a_trial_that_runs_says_so_and_the_times_of_its_processes_add_up(attempt
   assert not (tmp_path / "trials" / "t" / trial_process.STOP).exists()
 
 
+def test_a_trial_that_runs_elsewhere_does_not_start(attempt, monkeypatch):
+  monkeypatch.setattr(trial_process, "LOCK_SECONDS", 0.1)
+  first, second = attempt("time.sleep(600)"), attempt("time.sleep(600)")
+  assert first.poll() is None
+  assert second.run().message == "another process still runs this trial"
+  first.stop()
+  assert first.run().status == "stopped"
+
+
 def test_a_metric_that_no_trial_logs_ends_the_sweep(sweep):
   assert sweep.write(metric="eval/los").run() == 2
   assert sweep.err == ("error: sweep.metric = 'eval/los': the trials do not log it. Did you mean "
