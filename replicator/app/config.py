@@ -7,7 +7,6 @@ import gin
 # These modules are imported for the names that they give to gin files.
 from replicator.app import keras_configurables  # noqa: F401
 from replicator.configuration import checks, statements
-from replicator.errors import UsageError, first_line
 from replicator.optimizers import schedules, wrap  # noqa: F401
 from replicator.step import microbatch  # noqa: F401
 from replicator.strategies import replicator  # noqa: F401
@@ -23,7 +22,4 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   """
   gin.clear_config()
   checks.check(statements.read(files, bindings))
-  try:
-    gin.finalize()
-  except Exception as error:  # A finalize hook of the user's may raise any.
-    raise UsageError(f"a finalize hook rejects the configuration: {first_line(error)}") from error
+  gin.finalize()

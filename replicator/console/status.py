@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -21,10 +20,6 @@ _BEAT_SECONDS = 0.5
 
 class Status:
   """Writes lines that stay, and says what is being done, from entry to exit.
-
-    with Status() as status:
-      status.note("data  Digits: 1,797 examples")
-      status.doing("compiling the step")
 
   On a terminal, a live line below the others says what is being done, and for how long. Elsewhere a
   plain line says so whenever nothing was written for `SILENT_SECONDS`. All goes to `console`, or
@@ -49,8 +44,7 @@ class Status:
     threading.Thread(target=self._beats, daemon=True).start()
     return self
 
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-               trace: TracebackType | None) -> None:
+  def __exit__(self, *exception: object) -> None:
     self._ended.set()
     self.doing("")
     if self._live is not None:

@@ -79,7 +79,9 @@ class WorkdirWriter:
 
   def config(self, evaluated: bool = True) -> list[str]:
     """Writes `config.gin` after the first step; see `operative.after_first_step`."""
-    self.note("settings", _settings())
+    found = {each.key: each for each in statements.last_read() if not each.is_record}
+    # The name, the value and the place of each statement that set a value, the last one of each.
+    self.note("settings", [[each.name, repr(each.value), each.where] for each in found.values()])
     lines = operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
     with self._events.as_default(0):
       text = (self.workdir / "config.gin").read_text()
@@ -158,9 +160,3 @@ class WorkdirWriter:
 
   def _write_facts(self) -> None:
     atomic.write_whole(self.workdir / "run.json", json.dumps(self.facts, indent=2) + "\n")
-
-
-def _settings() -> list[list[str]]:
-  """The name, the value and the place of each statement that set a value, the last one of each."""
-  found = {each.key: each for each in statements.last_read() if not each.is_record}
-  return [[each.name, repr(each.value), each.where] for each in found.values()]

@@ -82,12 +82,12 @@ def run(tmp_path_factory):
 def loaded(run):
   """The step of the run, whose generator is compiled once for all tests."""
   gin.clear_config()
-  return load.load_numbered(run)
+  return load.load_training(run)
 
 
 @pytest.fixture
 def loaded_once(loaded, monkeypatch):
-  monkeypatch.setattr(load, "load_numbered", lambda *arguments: loaded)
+  monkeypatch.setattr(load, "load_training", lambda *arguments: loaded)
 
 
 def sampled(run: pathlib.Path, out: pathlib.Path, *flags: str) -> pathlib.Path:
@@ -210,7 +210,7 @@ REFUSED = {
 def test_a_bad_command_is_one_line(words, run, loaded, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   if "--step" not in words and "--gin_param" not in words:
-    monkeypatch.setattr(load, "load_numbered", lambda *arguments: loaded)
+    monkeypatch.setattr(load, "load_training", lambda *arguments: loaded)
   assert sample.main([f"--run={run}", *words.split()]) == 2
   shown = capsys.readouterr()
   assert REFUSED[words] in shown.err and len(shown.err.splitlines()) == 1

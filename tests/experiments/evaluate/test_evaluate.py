@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import types
 
 import keras
 import numpy as np
@@ -109,7 +110,8 @@ def test_the_classifier_of_a_run_compares_its_samples_with_data_of_no_name(
   shutil.copytree(place / "run", tmp_path / "trained")
   classifier = load_or_train(InMemoryImages(noise(6), np.arange(COUNT) % 2, ("a", "b")),
                              tmp_path / "trained" / "classifier")
-  monkeypatch.setattr(load, "load_numbered", lambda *arguments: (Gan(), 20))
+  monkeypatch.setattr(load, "load_training", lambda *arguments: (
+      types.SimpleNamespace(step=Gan()), 20))
   status, out, _ = run(f"--real=real --fake={tmp_path}/trained --features=classifier "
                        f"--metrics=fid --json={tmp_path}/a.json")
   assert status == 0 and "Fréchet distance (classifier with weights " in out

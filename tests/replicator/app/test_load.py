@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import replicator
 from replicator.app import config
-from replicator.app.load import load_numbered
+from replicator.app.load import load_training
 from replicator.app.program import main_of_run
 from replicator.step import context
 from replicator.workdir import charts
@@ -93,9 +93,9 @@ def copied(run, tmp_path):
 
 @pytest.mark.parametrize(("step", "number"), [(None, 4), (3, 3), ("best", 1)])
 def test_the_step_has_the_values_of_a_checkpoint(step, number, run):
-  loaded, saved_at = load_numbered(run, step)
+  loaded, saved_at = load_training(run, step)
   assert saved_at == number
-  assert loaded.count.numpy().tolist() == [number, number]
+  assert loaded.step.count.numpy().tolist() == [number, number]
 
 
 def test_its_class_is_the_one_that_an_import_gives(run):
@@ -180,11 +180,11 @@ def test_modules_of_the_configuration_are_found_where_the_run_was_started(
   text = (copied / "config.gin").read_text()
   (copied / "config.gin").write_text(f"{text}\nimport load_test_mine\n")
   if is_trusted:
-    assert load_numbered(copied)[1] == 4 and sys.path[-1] == str(tmp_path)
+    assert load_training(copied)[1] == 4 and sys.path[-1] == str(tmp_path)
     return
   with pytest.raises(replicator.UsageError, match=(
       f"config.gin:.*No module named 'load_test_mine'; .*{tmp_path}: --yes looks for it there")):
-    load_numbered(copied, is_trusted=False)
+    load_training(copied, is_trusted=False)
   assert str(tmp_path) not in sys.path
 
 
