@@ -30,16 +30,10 @@ class Attempt:
   """Runs the trial that `folder/trials/ID` records, or resumes what an earlier attempt left there.
 
   `folder` is the sweep's. The trial has `threads` threads, or else one for each core. Its command
-<<<<<<< HEAD
-  runs in the folder `cwd`, or else in that of this process. It waits for the lock of its workdir if
-  an earlier process, whose sweep was killed, still saves. A machine that does not see the record
-  raises a FileNotFoundError.
-=======
   runs in the folder `cwd`, or else in that of this process.
 
   Raises:
     FileNotFoundError: this machine does not see the record.
->>>>>>> parent of 6e12711 (A trial waits at the lock of its workdir, as every run does; moved names are those that users write)
   """
 
   def __init__(self, trial_id: str, folder: pathlib.Path, threads: int | None = None,
