@@ -9,7 +9,7 @@ import replicator
 from experiments.gan import GAN
 from replicator import random
 from replicator.step import context
-from tests.experiments.line import BATCH, Line, descend, line_gan
+from tests.experiments.line import BATCH, Line, line_gan
 
 pytestmark = pytest.mark.usefixtures("restored")
 
@@ -46,23 +46,6 @@ def test_the_classes_of_samples_are_part_of_the_generators_loss(float64):
   found = outputs[0.5]["generator"] - outputs[0.0]["generator"]
   np.testing.assert_allclose(found, 0.5 * expected, rtol=1e-10)
   assert outputs[0.0]["penalty"] > 0
-
-
-def test_an_encoder_regresses_the_codes_of_samples(float64):
-  runner = replicator.Replicator("mirrored", logical_cpus=2)
-  with runner.scope():
-    model = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
-  outputs = runner.run(model, BATCH)
-  reference = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
-  reference.generator.set_weights(model.generator.get_weights())  # The encoder's update is last.
-  with context.entered(tf.constant(0, tf.int64)):
-    z = [random.normal("z", [16, 3]) for _ in range(3)][-1]
-  loss = descend(reference.encoder.trainable_variables, lambda: tf.reduce_mean(
-      (reference.encoder(reference.generator(z)) - z) ** 2))
-  np.testing.assert_allclose(np.mean([o["encoder"] for o in outputs]), loss, rtol=1e-12)
-  for found, wanted in zip(model.encoder.get_weights(), reference.encoder.get_weights(),
-                           strict=True):
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def test_an_image_is_reconstructed_from_its_code():

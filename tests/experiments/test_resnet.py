@@ -135,9 +135,10 @@ def test_the_loss_is_that_of_smoothed_labels_and_only_kernels_decay():
 
 def test_a_step_is_of_mixtures_of_augmented_images():
   step = classifier("ImageClassifier.label_smoothing = 0.2")
-  step.augment = lambda images: 0.5 * images
-  step.mix = lambda images, classes: (images[::-1], 0.75 * classes[::-1] + 0.25 * classes)
-  logits = step.network((BATCH["image"] / 127.5 - 1)[::-1] / 2, training=True).numpy()
+  step.augment = lambda images: -images  # First: what is mixed in stays as it is.
+  step.mix = lambda images, classes: (
+      images[::-1] + 0.25, 0.75 * classes[::-1] + 0.25 * classes)
+  logits = step.network(0.25 - (BATCH["image"] / 127.5 - 1)[::-1], training=True).numpy()
   classes = np.eye(10)[BATCH["label"]]
   targets = 0.8 * (0.75 * classes[::-1] + 0.25 * classes) + 0.02
   with context.entered(tf.constant(0, tf.int64)):
@@ -236,16 +237,3 @@ def test_a_classifier_takes_a_step_of_everything():
     scalars = step(BATCH)
   assert np.isfinite(scalars["loss"]) and 0 <= scalars["accuracy"] <= 1
   assert (step.network.linear.kernel.numpy() != before).any()
-
-
-def test_a_classifier_trains_on_what_augmentation_and_then_mixing_make():
-  step = classifier()
-  plain = tf.cast(BATCH["image"], tf.float32) / 127.5 - 1
-  labels = tf.one_hot(BATCH["label"], 10)
-  expected = step._losses(-plain + 0.25, labels[::-1])
-  step.augment = lambda images: -images
-  step.mix = lambda images, classes: (images + 0.25, classes[::-1])
-  with context.entered(tf.constant(0, tf.int64)):
-    scalars = step(BATCH)
-  np.testing.assert_allclose([scalars["loss"], scalars["accuracy"]], expected[1:], rtol=1e-5)
-  assert abs(scalars["loss"] - step._losses(plain, labels)[1]) > 1e-3
