@@ -13,7 +13,7 @@ import pytest
 from replicator import UsageError
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted
-from tests.replicator.app.command_line import PROGRAM, fails_with, flags, line_of, nothing, small
+from tests.replicator.app.command_line import fails_with, flags, line_of, nothing, small
 
 # ---- How it begins ------------------------------------------------------------------------------
 
@@ -30,15 +30,6 @@ def test_a_missing_value_is_reported(lines, bindings, message, run, tmp_path):
                           "--workdir=w"])
   assert (status, out) == (2, "")
   assert err.startswith("error: the configuration ") and message in err and err.count("\n") == 1
-
-
-def test_a_value_that_nothing_uses_ends_the_run_with_2_and_one_line(run, tmp_path):
-  (tmp_path / "a.gin").write_text("small_step.optimizer = @sgd\n\ncritic/sgd.momentum = 0.5\n")
-  status, _, err = run(["--gin_file=a.gin", *flags(), "--workdir=w"], small)
-  assert status == 2
-  assert err == ("error: a.gin:3: critic/sgd.momentum is never used: sgd is not called in the "
-                 "scope 'critic'. It is called outside of any scope\n")
-  assert not list((tmp_path / "w").glob("checkpoints/*"))
 
 
 def test_bad_input_is_one_line_and_status_2_and_makes_no_workdir(run, tmp_path):
@@ -80,17 +71,6 @@ def test_a_flag_lets_a_checkpoint_be_restored_in_part(words, allowed, run, monke
 
 
 # ---- How it ends --------------------------------------------------------------------------------
-
-
-def test_a_failing_step_names_the_line_and_keeps_the_traceback(run, tmp_path):
-  status, _, err = run([*flags("TwoNetworks.fault = 'run'"), "--workdir=w"])
-  assert status == 1
-  assert err.startswith("error: ") and err.count("\n") == 1
-  assert f"{PROGRAM.name}:{line_of('return tf.debugging.check_numerics', PROGRAM)}: " in err
-  assert "of the user" in err
-  assert err.endswith("; the traceback is in w/traceback.txt\n")
-  kept = (tmp_path / "w" / "traceback.txt").read_text()
-  assert kept.startswith("Traceback") and "of the user" in kept
 
 
 @pytest.mark.parametrize("call, name", [

@@ -1,7 +1,6 @@
 """Steps and inputs of every kind, and what is logged of them."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -60,24 +59,6 @@ def test_an_input_function_provides_the_batches(tmp_path):
   assert contexts[0] == replicator.InputContext(
       global_batch_size=8, input_pipeline_id=0, num_input_pipelines=1,
       num_replicas_in_sync=2, seed=5)
-
-
-@pytest.mark.parametrize("of_data, of_step", [(0.03, 0.0), (0.0, 0.03)], ids=["data", "step"])
-def test_the_log_says_which_share_of_the_time_waited_for_data(of_data, of_step, tmp_path, capsys):
-  def slept(numbers: np.ndarray) -> np.ndarray:
-    time.sleep(of_data)
-    return numbers
-
-  def slow(context):
-    return tf.data.Dataset.range(100).map(lambda s: tf.ensure_shape(
-        tf.numpy_function(slept, [tf.fill([8], s)], tf.int64), [8]))
-
-  train(tmp_path, "train.steps = 10", "train.log_every = 5", inputs=slow,
-        step=lambda: lambda x: {"x": tf.reduce_max(x)},
-        before_call=lambda *call: time.sleep(of_step))
-  share = column(tmp_path, "data_wait")[10]
-  assert (share > 0.5) == bool(of_data)
-  assert "step 10/10" in (line := capsys.readouterr().out) and f"data wait {share:.0%}" in line
 
 
 def test_a_data_set_that_ends_early_is_an_error(tmp_path):
