@@ -34,7 +34,7 @@ def test_flags(words, line, run):
 
 # ---- gin ----------------------------------------------------------------------------------------
 
-# Those that depend on the names of an experiment; `test_config_mistakes` has the others.
+# Those that depend on the names of an experiment; `test_config` of the application has the others.
 SETTINGS = [  # What was written into a gin file, and the line.
     ("adam/generator.learning_rate = 1e-4",
      "nothing configurable is called 'generator'. Scopes come first: write "
