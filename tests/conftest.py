@@ -9,16 +9,16 @@ import gc  # noqa: E402
 import gin  # noqa: E402
 import keras  # noqa: E402
 import pytest  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 from replicator import random  # noqa: E402
 from replicator.step import context  # noqa: E402
-from replicator.workdir import charts  # noqa: E402
+from replicator.workdir import charts, writer  # noqa: E402
 
 NUM_DEVICES = 8
 
 
 def pytest_configure(config):
-  import tensorflow as tf
   cpu = tf.config.list_physical_devices("CPU")[0]
   devices = [tf.config.LogicalDeviceConfiguration() for _ in range(NUM_DEVICES)]
   tf.config.set_logical_device_configuration(cpu, devices)
@@ -32,24 +32,49 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
-def seed_of_the_process():
-  """Every test, and what several tests share, begins with seed 0, whatever ran before."""
+def restored():
+  """Every test begins with seed 0, and without what `train`, `load` and gin files set before."""
   random.set_seed(0)
   yield
-  random.set_seed(0)
+  random.set_seed(0)  # For what several tests share, too.
+  gin.clear_config()
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")
+  tf.config.run_functions_eagerly(False)
+  context.run.is_loaded = False
+
+
+@pytest.fixture
+def set_precision():
+  """A function that does what `train.precision` does."""
+  def set_to(precision: str) -> None:
+    keras.config.set_floatx("float64" if precision == "float64" else "float32")
+    keras.config.set_dtype_policy(precision)
+  return set_to
+
+
+@pytest.fixture
+def float64(set_precision):
+  """The test runs in float64, where replicas agree to rounding at any step."""
+  set_precision("float64")
 
 
 @pytest.fixture
 def without_curves(monkeypatch):
-  """Reports have no curves. To draw them would take longer than a tiny training."""
+  """Pages have no curves."""
   monkeypatch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
 
 
-@pytest.fixture
-def restored():
-  """The settings of `train`, `load` and gin files for a process are undone after the test."""
-  yield
-  gin.clear_config()
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
-  context.run.is_loaded = False
+@pytest.fixture(scope="session", autouse=True)
+def reports_without_curves():
+  """Reports of trainings have no curves. To draw them would take longer than a tiny training."""
+  write_report = writer.write_report
+
+  def write(workdir):
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
+      return write_report(workdir)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(writer, "write_report", write)
+    yield

@@ -11,8 +11,6 @@ from replicator.app import config
 from tests.experiments.tiny_gans import ROOT, build, configure
 from tests.programs.logs import rows
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 def test_images_are_encoded_with_averaged_weights():
   gan = build("bigbigan")

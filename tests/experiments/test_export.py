@@ -21,7 +21,6 @@ from tests.experiments.test_sample import STEP, saved
 from tests.experiments.tiny_gans import build
 from tests.programs.processes import python
 
-pytestmark = pytest.mark.usefixtures("restored")
 FORMATS = list(formats.SUFFIXES)
 WEIGHTS = tf.Variable(np.linspace(-1.0, 1.0, 12).reshape(4, 3), dtype=tf.float32)
 INPUT, OUTPUT = Values("observation", (4,), "float32", "a"), Values("action", (3,), "float32", "b")

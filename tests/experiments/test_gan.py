@@ -11,8 +11,6 @@ from replicator import random
 from replicator.step import context
 from tests.experiments.line import BATCH, Line, line_gan
 
-pytestmark = pytest.mark.usefixtures("restored")
-
 
 class Classifying(Line):
   """Scores `[n]` and logits `[n, 10]` of images."""

@@ -30,8 +30,6 @@ LARGE_BATCH = ["ImageClassifier.optimizer = @LARS", "ImageClassifier.weight_deca
 BATCH = {"image": np.random.default_rng(0).integers(0, 256, [8, 8, 8, 1]).astype(np.uint8),
          "label": np.arange(8, dtype=np.int32)}
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 def configure(*bindings: str) -> None:
   config.parse([str(ROOT / "configs" / "resnet_digits.gin")], [*SMALL, *bindings])

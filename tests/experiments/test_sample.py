@@ -38,13 +38,6 @@ EXPERIMENTS = {  # The main function, the configuration, and what makes networks
     "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT),
     "resnet": (resnet, "resnet_digits", {"ResNet.width": 0.25})}
 
-pytestmark = pytest.mark.usefixtures("restored")
-
-
-@pytest.fixture(autouse=True)
-def without_configuration():
-  gin.clear_config()
-
 
 class Saver(Observer):
   """Saves the step as it was built, in place of the training, which would take long to compile."""

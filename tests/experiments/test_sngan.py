@@ -9,8 +9,6 @@ from tests.experiments.tiny_gans import MIRRORED, SCALARS, train
 from tests.programs.logs import rows
 from tests.programs.processes import python
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 MEASURED = ["train.steps = 1", "train.eval_every = 1", "train.precision = 'float64'",
             "SampleEvaluator.quality = @FeatureMetrics", "SampleEvaluator.rows = 2",
             "FeatureMetrics.num_samples = 600", "FeatureMetrics.metrics = ['fid', 'is', 'prdc']"]

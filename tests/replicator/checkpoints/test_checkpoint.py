@@ -17,9 +17,6 @@ from tests.programs.counter import Counter
 from tests.programs.refusals import refusal
 from tests.replicator.checkpoints.runs import assert_equal, save, train, values
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
-
 # ---- Saving and restoring -----------------------------------------------------------------------
 
 

@@ -15,8 +15,6 @@ from replicator.checkpoints.replica_checksums import parted
 from replicator.errors import first_line
 from replicator.step.replicated import copies_of
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.int64)
 
 

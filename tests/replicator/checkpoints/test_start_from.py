@@ -25,8 +25,6 @@ from tests.programs.two_networks import Points, TwoNetworks, network
 from tests.replicator.checkpoints import runs
 from tests.replicator.checkpoints.weights import begin, equal, held, save, saved, within
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 SMALL = ["train.global_batch_size = 8", "train.log_every = 2", "train.eval_every = 2",
          "train.checkpoint_every = 2"]
 
@@ -143,9 +141,7 @@ def test_layers_are_frozen_by_depth_and_by_name(frozen, expected, source):
 def unbroken(source, tmp_path_factory) -> pathlib.Path:
   """Six steps that started from the other run, with frozen layers."""
   workdir = tmp_path_factory.mktemp("unbroken")
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("replicator.workdir.charts.curves", lambda *arguments: "<svg></svg>")
-    train(workdir, *started(source, 6))
+  train(workdir, *started(source, 6))
   return workdir
 
 

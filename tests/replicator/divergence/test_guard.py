@@ -28,9 +28,6 @@ from tests.replicator.divergence.runs import (
   train,
 )
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
-
 # ---- Stop ---------------------------------------------------------------------------------------
 
 

@@ -73,7 +73,6 @@ class Strided(tf.Module):
     return {"loss": loss}
 
 
-@pytest.mark.usefixtures("restored", "without_curves")
 @pytest.mark.parametrize("evaluates", [True, False])
 def test_a_training_warns_once_and_before_an_evaluation_or_a_step(evaluates, capsys, tmp_path):
   config.parse([], ["train.steps = 4", "train.log_every = 2", "train.checkpoint_every = 0",

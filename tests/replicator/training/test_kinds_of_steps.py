@@ -16,8 +16,6 @@ from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, network
 from tests.replicator.training.runs import MIRRORED_2, column, make_function, train
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 def test_a_plain_function_trains(tmp_path):
   step = train(tmp_path, "train.steps = 30", step=make_function, inputs=Points())

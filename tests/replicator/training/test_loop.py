@@ -23,9 +23,6 @@ from tests.programs.logs import rows, timed_rows
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate
 from tests.replicator.training.runs import MIRRORED_2, column, make_function, train
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
-
 # ---- What a run leaves behind -------------------------------------------------------------------
 
 

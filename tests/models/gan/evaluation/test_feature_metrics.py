@@ -131,7 +131,6 @@ def test_too_few_images_for_a_metric_end_with_one_line(tmp_path):
     FeatureMetrics(Digits(), tmp_path, Means, ["fdi"])
 
 
-@pytest.mark.usefixtures("restored")
 def test_gin_chooses_them_for_an_evaluator(tmp_path):
   gin.parse_config(["SampleEvaluator.quality = @FeatureMetrics", "FeatureMetrics.metrics = ['fid']",
                     "FeatureMetrics.num_samples = 300", "SampleEvaluator.rows = 2"])

@@ -2,11 +2,9 @@
 
 import gin
 import numpy as np
-import pytest
 
 from models.gan.latents import distributions
 
-pytestmark = pytest.mark.usefixtures("restored")
 SHAPE = [400, 100]
 
 

@@ -83,10 +83,7 @@ SMOOTHED = softplus(-2.0) * 0.9 + softplus(2.0) * 0.1 + softplus(3.0)
 def test_gin_sets_the_options_of_a_loss(name, options, expected, of_generator):
   for option, value in options.items():
     gin.bind_parameter(f"{name}.{option}", value)
-  try:
-    loss = gin.get_configurable(name)()
-  finally:
-    gin.clear_config()
+  loss = gin.get_configurable(name)()
   real, fake = tf.constant([2.0], tf.float64), tf.constant([3.0], tf.float64)
   np.testing.assert_allclose(loss.discriminator(real, fake), expected, rtol=1e-14)
   np.testing.assert_allclose(loss.generator(fake), of_generator, rtol=1e-7)  # TF-GAN's constant.

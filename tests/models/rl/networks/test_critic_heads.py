@@ -41,7 +41,7 @@ RETURNS = {
 
 
 @pytest.fixture(autouse=True)
-def in_float64(restored):
+def in_float64():
   keras.config.set_floatx("float64")
 
 
