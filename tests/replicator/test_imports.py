@@ -65,11 +65,6 @@ def test_the_facade_is_as_listed():
   assert replicator.__all__ == FACADE
 
 
-def test_an_unknown_name_is_an_attribute_error():
-  assert not hasattr(replicator, "mirror")
-  assert not hasattr(replicator, "__wrapped__")
-
-
 def test_what_the_engine_loads_and_when_and_that_it_prints_nothing():
   look = "print(*{name.partition('.')[0] for name in sys.modules})"
   code = "\n".join([
