@@ -1,4 +1,4 @@
-"""The drawing of the house: the rooms of `replicator/`, floor by floor, and how imports run."""
+"""The drawing of the house: its rooms, floor by floor, and how imports run between them."""
 
 import ast
 import graphlib
@@ -8,7 +8,7 @@ from collections import Counter
 from tests.python_files import ROOT, TREES, check_none, imports
 
 # From the ground up. A room or file imports only what is on the floors below it.
-FLOORS = [
+ENGINE = [
     {"errors", "atomic", "processes", "moved"},
     {"console"},
     {"internals", "configuration", "launch", "ray_cluster"},
@@ -22,7 +22,22 @@ FLOORS = [
     {"app"},
     {"doctor"},
 ]
-FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+MODELS = [
+    {"vision.images", "metrics.distances", "gan.checks", "gan.losses", "gan.latents",
+     "rl.environments", "rl.replay", "rl.networks"},
+    {"vision.files", "vision.builtin", "vision.shards", "vision.augmentation", "gan.networks",
+     "rl.acting"},
+    {"vision.sources", "vision.classification", "gan.augmentation", "gan.penalties",
+     "rl.actor_pool"},
+    {"vision.convert", "vision.preview", "metrics.extractors", "metrics.images", "rl.agents"},
+    {"metrics.comparison", "metrics.table"},
+    {"metrics.cache", "metrics.memorization"},
+    {"gan.evaluation"},
+    {"export", "gan.gans"},
+]
+FLOOR = {f"{package}.{room}": number
+         for package, floors in (("replicator", ENGINE), ("models", MODELS))
+         for number, floor in enumerate(floors) for room in floor}
 # These load no TensorFlow, so that commands and pages start fast.
 WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "console", "configuration",
                       "launch", "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers",
@@ -32,50 +47,58 @@ WITH_TENSORFLOW_ALL_THE_SAME = {"replicator/console/quiet.py",
 
 
 def module_of(file: str) -> str:
-  """`replicator/step/random.py -> step.random`, and `replicator/step/__init__.py -> step`."""
-  parts = pathlib.PurePath(file).with_suffix("").parts[1:]
-  return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+  """`replicator/step/random.py -> replicator.step.random`, `.../step/__init__.py -> ....step`."""
+  return ".".join(pathlib.PurePath(file).with_suffix("").parts).removesuffix(".__init__")
 
 
 NOTHING = ast.parse("")
-HOUSE = {file: tree for file, tree in TREES.items() if file.startswith("replicator/")}
-FILES = {module_of(file): file for file in HOUSE}
+# Without the facade and its like in each field of `models/`.
+FILES = {module: file for module, file in ((module_of(file), file) for file in TREES)
+         if not file.startswith("experiments/")
+         and module.count(".") > module.startswith("models.")}
 LENGTHS = {file: len((ROOT / file).read_text().splitlines()) for file in TREES}
 
 
 def imported(file: str) -> set[tuple[int, str]]:
   """(line, module) of the modules of the house that a file imports, wherever the import stands."""
   found = set()
-  for line, name in imports(HOUSE[file]):
-    if name.partition(".")[0] == "replicator":
-      inside = name.removeprefix("replicator").lstrip(".")
-      while inside not in FILES:
-        inside = inside.rpartition(".")[0]
-      found.add((line, inside))
-  return found
+  for line, name in imports(TREES[file]):
+    while name and name not in FILES:
+      name = name.rpartition(".")[0]
+    found.add((line, name))
+  return {(line, name) for line, name in found if name}
 
 
 def room_of(module: str) -> str:
-  return module.partition(".")[0]
+  """`replicator.step.random -> replicator.step`, `models.gan.losses.tfgan -> models.gan.losses`."""
+  package, room, *inside = module.split(".")
+  is_field = package == "models" and room != "export"
+  return ".".join([package, room, *inside[:is_field]])
 
 
 def test_every_room_and_file_has_a_floor():
-  assert {room_of(module) for module in FILES if module} == set(FLOOR)
+  assert set(map(room_of, FILES)) == set(FLOOR)
 
 
 def test_imports_run_down():
   check_none(f"{file}:{line}: {room_of(module)} imports {other}"
-             for module, file in FILES.items() if module
-             for line, other in sorted(imported(file)) if other
-             if room_of(other) != room_of(module)
+             for module, file in FILES.items() for line, other in sorted(imported(file))
+             if other.partition(".")[0] == module.partition(".")[0]
+             and room_of(other) != room_of(module)
              and FLOOR[room_of(other)] >= FLOOR[room_of(module)])
 
 
+def test_models_use_no_private_room_of_the_engine():
+  check_none(f"{file}:{line}: imports {other}" for file in FILES.values()
+             if file.startswith("models/") for line, other in sorted(imported(file))
+             if room_of(other) == "replicator.internals")
+
+
 def test_no_circle_inside_a_room():
-  rooms = {room for room in FLOOR if FILES[room].endswith("/__init__.py")}
   # A room's own `__init__` hands on names of its files, which may import each other through it.
+  rooms = {room for room in FLOOR if FILES.get(room, "").endswith("/__init__.py")}
   graph = {module: {other for _, other in imported(file) if room_of(other) == room_of(module)}
-           - {module} - rooms for module, file in FILES.items() if module and module not in rooms}
+           - {module} - rooms for module, file in FILES.items() if module not in rooms}
   graphlib.TopologicalSorter(graph).prepare()  # A CycleError names the files.
 
 
@@ -85,8 +108,8 @@ def test_a_file_is_read_in_one_sitting():
 
 def test_a_room_is_small():
   rooms: Counter[str] = Counter()
-  for file in HOUSE:
-    rooms[file.rpartition("/")[0]] += LENGTHS[file]
+  for file in TREES:
+    rooms[file.rpartition("/")[0]] += file.startswith("replicator/") and LENGTHS[file]
   check_none(f"{room}: {length:,} lines" for room, length in rooms.items() if length >= 1500)
 
 
@@ -95,8 +118,9 @@ def test_a_room_is_small():
 
 def test_what_needs_no_tensorflow_loads_none():
   check_none(f"{file}:{node.lineno}" for module, file in FILES.items()
-             if room_of(module) in WITHOUT_TENSORFLOW and file not in WITH_TENSORFLOW_ALL_THE_SAME
-             for node in HOUSE[file].body if loads_tensorflow(node))
+             if room_of(module).removeprefix("replicator.") in WITHOUT_TENSORFLOW
+             and file not in WITH_TENSORFLOW_ALL_THE_SAME
+             for node in TREES[file].body if loads_tensorflow(node))
 
 
 def test_tensorflow_is_quiet_whatever_is_imported_first():
