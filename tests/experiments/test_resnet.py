@@ -24,9 +24,6 @@ SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every
 EVERYTHING = ["ImageClassifier.mix = @CutMix", "ImageClassifier.augment = @FlipAndShift",
               "resnet.data = @Augmented", "Augmented.data = @Digits", "Augmentation.contrast = 0.4",
               "train.precision = 'float64'"]
-LARGE_BATCH = ["ImageClassifier.optimizer = @LARS", "ImageClassifier.weight_decay = 0.0",
-               "LARS.weight_decay = 1e-4", "LARS.learning_rate = 10.0",
-               "ImageClassifier.mix = @MixUp", "train.precision = 'float64'"]
 BATCH = {"image": np.random.default_rng(0).integers(0, 256, [8, 8, 8, 1]).astype(np.uint8),
          "label": np.arange(8, dtype=np.int32)}
 
@@ -76,13 +73,6 @@ def test_two_processes_do_not_change_the_training_nor_its_evaluation(one_device,
   launched(["--workers=2"], "experiments.resnet", "--gin_file=configs/resnet_digits.gin",
            f"--workdir={tmp_path}", bindings=bindings)
   assert_same_training(tmp_path, one_device)
-
-
-@pytest.mark.slow
-def test_replicas_do_not_change_a_training_with_lars_and_mixup(tmp_path):
-  for name, strategy in (("1", []), ("2", MIRRORED)):
-    train(tmp_path / name, *LARGE_BATCH, *strategy)
-  assert_same_training(tmp_path / "2", tmp_path / "1")
 
 
 def classifier(*bindings: str) -> resnet.ImageClassifier:
