@@ -58,6 +58,7 @@ class BigBiGAN(tf.Module):
     UsageError: a number is below 1.
   """
 
+  generate = gans.generate
   may_collapse = sample_variance.COLLAPSE
 
   def __init__(self, image_shape: tuple[int, int, int],
@@ -84,8 +85,7 @@ class BigBiGAN(tf.Module):
 
     The labels are not used. The scalars are the three losses, and for the last discriminator
     update: `d_accuracy`, the fraction of pairs whose joint score is right; `code_scale`, the mean
-    standard deviation of the encoder's codes; `sample_variance` and `data_variance`, the variances
-    over the global batch of samples and of images, each a mean over pixels.
+    standard deviation of the encoder's codes; and those of `sample_variance.variances`.
     """
     for part in replicator.split(batch["image"], self.discriminator_updates):
       images = to_unit_range(part, keras.config.floatx())
@@ -122,20 +122,13 @@ class BigBiGAN(tf.Module):
     return tf.reduce_mean(tf.add_n(self.discriminator(images, codes, training=True)))
 
   @replicator.any_batch_size
-  def generate(self, z: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim] -> [n, h, w, c]`; there are no labels."""
-    del labels
-    with self.optimizers["generator"].averaged_weights():
-      return self.generator(z)
-
-  @replicator.any_batch_size
   def encode(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Means of codes and features: uint8 `[n, h, w, c] -> [n, latent_dim], [n, num_features]`."""
     images = to_unit_range(images, keras.config.floatx())
     with self.optimizers["encoder"].averaged_weights():
       return self.encoder(images).mean, self.encoder.features(images)
 
-  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor | None = None) -> tf.Tensor:
+  def reconstruct(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Images decoded from the means of their codes: uint8 `[n, h, w, c] -> [n, h, w, c]`."""
     return self.generate(self.encode(images)[0], labels)
 

@@ -121,10 +121,8 @@ def _real(flags: argparse.Namespace) -> tuple[ImageSet, ImageSource | None]:
   make = named(flags.real)
   if make is None:
     return open_set(flags.real, flags.resolution), None
-  if flags.real == "shapes" and flags.resolution:
-    source: ImageSource = Shapes(flags.resolution)
-  else:
-    source = make()
+  is_resized = flags.real == "shapes" and flags.resolution
+  source = Shapes(flags.resolution) if is_resized else make()
   return Source(flags.real, source), source
 
 

@@ -117,8 +117,7 @@ class GAN(tf.Module):
 
     These are the losses, the discriminator's with its penalties, and for its last update:
     `penalty`, their sum; `d_accuracy`, the fraction of images and samples that it classifies
-    correctly; `sample_variance` and `data_variance`, the variances over the global batch of samples
-    and of images, each a mean over pixels. With `ADA`, `augmentation` is its p.
+    correctly; and those of `sample_variance.variances`. With `ADA`, `augmentation` is its p.
     """
     for part in replicator.split(batch, self.discriminator_updates):
       images = to_unit_range(part["image"], keras.config.floatx())

@@ -92,8 +92,7 @@ class LOGAN(tf.Module):
 
     These are both losses, with the cost of moving codes; and for the last discriminator update:
     `latent_cost`, that cost alone; `d_accuracy`, the fraction of images and samples that it
-    classifies correctly; `sample_variance` and `data_variance`, the variances over the global batch
-    of samples and of images, each a mean over pixels.
+    classifies correctly; and those of `sample_variance.variances`.
     """
     for part in replicator.split(batch, self.discriminator_updates):
       images = to_unit_range(part["image"], keras.config.floatx())

@@ -86,9 +86,8 @@ class R3GAN(tf.Module):
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
     These are the two losses, the discriminator's with its penalties, and for its update: `penalty`,
-    their sum; `d_accuracy`, the fraction of pairs whose image has the higher score;
-    `sample_variance` and `data_variance`, the variances over the global batch of samples and of
-    images, each a mean over pixels. With `ADA`, `augmentation` is its p.
+    their sum; `d_accuracy`, the fraction of pairs whose image has the higher score; and those of
+    `sample_variance.variances`. With `ADA`, `augmentation` is its p.
     """
     for_discriminator, for_generator = map(self._pairs, replicator.split(batch, 2))
     discriminator_loss, penalty, accuracy, moments = self.optimizers["discriminator"].minimize(
@@ -103,12 +102,9 @@ class R3GAN(tf.Module):
     images = to_unit_range(part["image"], keras.config.floatx())
     return images, part["label"], self.latents("z", [images.shape[0], self.latent_dim])
 
-  def _scores(self, images: tf.Tensor, labels: tf.Tensor, fakes: tf.Tensor) -> Scores:
-    return Scores(self.discriminator, images, fakes, labels, labels, self.augment)
-
   def _discriminator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor) -> tuple:
     fakes = self.generator(z, labels, training=True)
-    scores = self._scores(images, labels, fakes)
+    scores = Scores(self.discriminator, images, fakes, labels, labels, self.augment)
     if self.augment:
       self.augment.observe(scores.real)
     loss, penalty = relativistic(scores.real, scores.fake), total(self.penalties, scores)
@@ -117,7 +113,8 @@ class R3GAN(tf.Module):
             sample_variance.moments(images, fakes))
 
   def _generator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
-    scores = self._scores(images, labels, self.generator(z, labels, training=True))
+    fakes = self.generator(z, labels, training=True)
+    scores = Scores(self.discriminator, images, fakes, labels, labels, self.augment)
     return relativistic(scores.fake, scores.real)
 
 

@@ -76,7 +76,11 @@ class ImageClassifier(tf.Module):
     self.network = network(num_classes, channels)
     self.loss = loss
     made = optimizer()
-    _check_weight_decays(made, weight_decay)
+    of_optimizer = made.gradient_decay if isinstance(made, LARS) else made.weight_decay
+    if weight_decay and of_optimizer:
+      raise replicator.UsageError(
+          f"ImageClassifier.weight_decay = {weight_decay}: {type(made).__name__} has a "
+          f"weight_decay of {of_optimizer} as well; leave out one of the two")
     self.optimizer = replicator.wrap_optimizer(made, self.network.trainable_variables)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -133,21 +137,8 @@ class ImageClassifier(tf.Module):
         tf.nn.l2_loss(v) for v in self.network.trainable_variables if len(v.shape) > 1])
 
 
-def _check_weight_decays(optimizer: keras.optimizers.Optimizer, weight_decay: float) -> None:
-  of_optimizer = (optimizer.gradient_decay if isinstance(optimizer, LARS)
-                  else optimizer.weight_decay)
-  if weight_decay and of_optimizer:
-    raise replicator.UsageError(
-        f"ImageClassifier.weight_decay = {weight_decay}: {type(optimizer).__name__} has a "
-        f"weight_decay of {of_optimizer} as well; leave out one of the two")
-
-
 class Accuracy:
-  """Measures a classifier on every image of a source, each counted once.
-
-  The replicas of all workers share the images, in parts of `part_size`. The numbers do not depend
-  on how many replicas there are.
-  """
+  """Measures a classifier on every image of a source, each counted once, on all replicas."""
 
   on_all_workers = True
 

@@ -79,8 +79,7 @@ class SNGAN(tf.Module):
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
     These are the three losses, and for the last discriminator update: `d_accuracy`, the fraction of
-    images and samples that it classifies correctly; `sample_variance` and `data_variance`, the
-    variances over the global batch of samples and of images, each a mean over pixels.
+    images and samples that it classifies correctly; and those of `sample_variance.variances`.
     """
     for part in replicator.split(batch, self.discriminator_updates):
       images = to_unit_range(part["image"], keras.config.floatx())

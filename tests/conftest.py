@@ -1,24 +1,19 @@
 """Every test process has eight logical CPU devices, so that no strategy test needs to skip."""
 
+import gc
+
+import pytest
+
 from replicator.console import quiet
-
-quiet.import_tensorflow()
-
-import gc  # noqa: E402
-
-import gin  # noqa: E402
-import keras  # noqa: E402
-import pytest  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-from replicator import random  # noqa: E402
-from replicator.step import context  # noqa: E402
-from replicator.workdir import charts, writer  # noqa: E402
 
 NUM_DEVICES = 8
 
 
 def pytest_configure(config):
+  if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+    return  # The process that distributes the tests runs none, and needs no TensorFlow.
+  quiet.import_tensorflow()
+  import tensorflow as tf
   cpu = tf.config.list_physical_devices("CPU")[0]
   devices = [tf.config.LogicalDeviceConfiguration() for _ in range(NUM_DEVICES)]
   tf.config.set_logical_device_configuration(cpu, devices)
@@ -34,6 +29,12 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def restored():
   """Every test begins with seed 0, and without what `train`, `load` and gin files set before."""
+  import gin
+  import keras
+  import tensorflow as tf
+
+  from replicator import random
+  from replicator.step import context
   random.set_seed(0)
   yield
   random.set_seed(0)  # For what several tests share, too.
@@ -47,6 +48,8 @@ def restored():
 @pytest.fixture
 def set_precision():
   """A function that does what `train.precision` does."""
+  import keras
+
   def set_to(precision: str) -> None:
     keras.config.set_floatx("float64" if precision == "float64" else "float32")
     keras.config.set_dtype_policy(precision)
@@ -62,12 +65,14 @@ def float64(set_precision):
 @pytest.fixture
 def without_curves(monkeypatch):
   """Pages have no curves."""
+  from replicator.workdir import charts
   monkeypatch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def reports_without_curves():
   """Reports of trainings have no curves. To draw them would take longer than a tiny training."""
+  from replicator.workdir import charts, writer
   write_report = writer.write_report
 
   def write(workdir):

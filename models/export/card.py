@@ -17,19 +17,12 @@ _DATA = re.compile(r"^(?:\w+\.data|Environments\.name|ImageFolder\.path) = (.+)$
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """A network in one format.
-
-  Attributes:
-    network: the network that it holds.
-    format: `savedmodel` or `onnx`.
-    path: the file, or the folder.
-    difference: the greatest difference of its results from those of the run.
-  """
+  """A network in one format, `savedmodel` or `onnx`: in a file, or in a folder."""
 
   network: ExportedNetwork
   format: str
   path: pathlib.Path
-  difference: float
+  difference: float  # The greatest one of its results from those of the run.
 
   @property
   def megabytes(self) -> float:

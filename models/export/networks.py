@@ -52,18 +52,10 @@ class Values:
 
 @dataclasses.dataclass(frozen=True)
 class ExportedNetwork:
-  """A network of a trained step.
+  """A network of a trained step, and the function that computes its output as the run does."""
 
-  Attributes:
-    name: `generator`, `encoder` or `policy`, or that of an attribute of the step.
-    meaning: its purpose, in one sentence.
-    inputs: its arguments.
-    output: its result.
-    function: computes the result, as the run does.
-  """
-
-  name: str
-  meaning: str
+  name: str  # `generator`, `encoder` or `policy`, or that of an attribute of the step.
+  meaning: str  # Its purpose, in one sentence.
   inputs: tuple[Values, ...]
   output: Values
   function: Callable[..., tf.Tensor]

@@ -63,7 +63,7 @@ def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None
   elif "statistics" in needed:
     arrays = cached(Path(folder) / "statistics", key,
                     lambda: _arrays(computed("statistics").statistics))
-    gathered.statistics = FeatureStatistics(seen.count, arrays["mean"], arrays["scatter"])
+    gathered.statistics = FeatureStatistics(seen.count, **arrays)
   return gathered, seen
 
 

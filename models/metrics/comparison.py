@@ -152,7 +152,9 @@ def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
 
   Args:
     batches: uint8 [n, h, w, 3] and what the extractor made of them.
-    extractor: as for `gather`, like `needed` and `whose`.
+    extractor: may be None if only images are needed.
+    needed: as `needs` returns.
+    whose: `real` or `generated`, for errors.
 
   Raises:
     UsageError: there are no images, features are not finite, or the extractor has no logits.

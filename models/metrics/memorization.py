@@ -11,7 +11,6 @@ from models.metrics.images.image_sets import ImageSet, pick
 from models.vision.images import grid
 from models.vision.images.write import write_picture
 
-_SAMPLES = 10  # Rows of the picture.
 _NEIGHBORS = 6
 
 
@@ -48,7 +47,7 @@ def measure(real: Gathered, generated: Gathered) -> Distances:
   return Distances(distances[:, 0], between[:, -1], rows)
 
 
-def spread(distances: np.ndarray, count: int = _SAMPLES) -> np.ndarray:
+def spread(distances: np.ndarray, count: int = 10) -> np.ndarray:
   """The places of at most `count` numbers: the least, the greatest, and those between, by rank."""
   order = np.argsort(distances, kind="stable")
   return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]

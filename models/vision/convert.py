@@ -92,17 +92,13 @@ def _run(flags: argparse.Namespace) -> int:
 
 def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | None = None,
             shown: Shown = lambda done, total: None, skips: bool = False) -> int:
-  """Writes the images of a source to `count` shards in a new folder, or continues to.
+  """Writes the images of a source to `count` shards in a folder `out`, or continues to.
 
   Returns how many images the shards have.
 
   Args:
-    source: the images.
-    out: the folder.
-    count: how many shards.
     image_shape: (height, width, channels) of PNG files that the images become. By default their
       files are copied.
-    shown: is called with how many images are done, and how many there are.
     skips: whether to leave out images that cannot be decoded, and to log them.
 
   Raises:
@@ -134,10 +130,7 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
 
 @contextlib.contextmanager
 def _begun(root: Path, digest: str) -> Iterator[None]:
-  """Makes the folder, or checks that it holds a part of the same conversion.
-
-  Keeps other processes out while the body runs, which finishes the conversion.
-  """
+  """Makes the folder, or checks that it holds a part of the same conversion; locks it meanwhile."""
   unfinished = root / sharded_images.UNFINISHED
   if root.exists() and not unfinished.exists() and (not root.is_dir() or any(root.iterdir())):
     what = "a finished conversion" if (root / sharded_images.INDEX).exists() else "something else"

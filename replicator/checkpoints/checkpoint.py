@@ -196,9 +196,7 @@ class Checkpoints:
 
   def _found(self, step: int | Literal["best"] | None) -> tuple[pathlib.Path, dict]:
     if step is None:
-      if found := _newest_good(self._folder):
-        return found
-      raise UsageError(f"{self._folder}: holds no checkpoint")
+      return _some_good(self._folder)
     places = _places(self._folder)
     number = self.retention.best(sorted(places), self._scalars_at) if step == "best" else step
     if number in places:
@@ -270,10 +268,7 @@ def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarra
   Where each replica has a value of its own, their shape is `[num_replicas, ...]`. Raises a
   UsageError if there is no checkpoint, or all checkpoints are corrupt.
   """
-  found = _newest_good(folder, newest)
-  if found is None:
-    raise UsageError(f"{folder}: holds no checkpoint")
-  return _read_bundle(found[0])
+  return _read_bundle(_some_good(folder, newest)[0])
 
 
 def steps_of(folder: pathlib.Path) -> list[int]:
@@ -316,6 +311,12 @@ def _newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool
     raise UsageError(f"{folder}: the checkpoints are from another version of this program; start "
                      "again in another --workdir")
   return None
+
+
+def _some_good(folder: pathlib.Path, newest: int | None = None) -> tuple[pathlib.Path, dict]:
+  if found := _newest_good(folder, newest):
+    return found
+  raise UsageError(f"{folder}: holds no checkpoint")
 
 
 def _write_bundle(folder: pathlib.Path, values: dict[str, np.ndarray]) -> None:

@@ -15,15 +15,10 @@ Names = Mapping[str, str]
 
 @dataclasses.dataclass
 class Match:
-  """The weights of another run's checkpoint that fit this step.
+  """The weights of another run's checkpoint that fit this step."""
 
-  Attributes:
-    here: the names of the step.
-    taken: paths in the checkpoint by paths in the step.
-    left: why something is not taken, by name.
-  """
-
-  here: Names
+  here: Names  # Those of the step.
+  # Paths in the checkpoint by paths in the step; and why something is not taken, by name.
   taken: dict[str, str] = dataclasses.field(default_factory=dict)
   left: dict[str, str] = dataclasses.field(default_factory=dict)
 

@@ -78,7 +78,10 @@ def _checksum(variables: tuple[tf.Variable, ...]) -> int:
 def _sum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
   """A compiled function: the weighted sum of the words of a vector, `[n] -> int64 []`."""
   # Odd numbers without a pattern, so that neither a swap nor a change of signs cancels out.
-  weights = np.random.default_rng(0).integers(2 ** 63, size=4 * _CHUNK, dtype=np.int64) | 1
+  # They are passed to the graph, which would take long to optimize with so large a constant.
+  with tf.device("CPU"):
+    weights = tf.constant(
+        np.random.default_rng(0).integers(2 ** 63, size=4 * _CHUNK, dtype=np.int64) | 1)
 
   def weighted_sum(x: tf.Tensor) -> tf.Tensor:
     if dtype == tf.string:
@@ -90,6 +93,6 @@ def _sum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
       x = tf.reshape(tf.pad(x, [[0, -tf.size(x) % in_word]]), [-1, in_word])
     # Widened at once: TensorFlow computes with int32 in the memory of the host.
     words = tf.reshape(tf.cast(tf.bitcast(x, tf.int32), tf.int64), [-1])
-    return tf.reduce_sum(words * tf.constant(weights)[:tf.size(words)])
+    return tf.reduce_sum(words * weights[:tf.size(words)])
 
   return tf.function(weighted_sum, autograph=False, input_signature=[tf.TensorSpec([None], dtype)])

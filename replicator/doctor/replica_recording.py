@@ -25,7 +25,7 @@ from replicator.step.variables import variables_of
 from replicator.tracing import python_draws
 from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training, run_until_prepared
-from replicator.training.scalars import checked_scalars
+from replicator.training.training_function import checked_scalars
 
 Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the kinds are those below.
 

@@ -8,8 +8,9 @@ import keras
 import tensorflow as tf
 
 from replicator.errors import UsageError
-from replicator.internals.keras_internals import VariableScope, layers_in, values_of_scope
+from replicator.internals.keras_internals import VariableScope, values_of_scope
 from replicator.layers.batch_norm import GlobalBatchNorm
+from replicator.layers.inspection import layers_of
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
   Raises:
     UsageError: `passes` is less than 1, or the network has no `GlobalBatchNorm`.
   """
-  layers = [layer for layer in layers_in(network) if isinstance(layer, GlobalBatchNorm)]
+  layers = layers_of(network, (GlobalBatchNorm,))
   if passes < 1 or not layers:
     raise UsageError(f"use_standing_statistics: {passes} passes through {len(layers)} "
                      "GlobalBatchNorm layers; it needs at least one of each")

@@ -153,8 +153,10 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
   """
   with contextlib.ExitStack() as stack:
     stack.enter_context(options_at(optimizer, iterations, flat.dtype))
+    # A number, or the tensor of a schedule.
+    decays = tf.is_tensor(optimizer.weight_decay) or bool(optimizer.weight_decay)
     for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
-      if changes and _decays(optimizer) and decays_weights_of(optimizer, variable):
+      if changes and decays and decays_weights_of(optimizer, variable):
         copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
     stack.enter_context(exact_casts())
     stack.enter_context(iterations_read(optimizer, iterations))
@@ -164,8 +166,3 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
       if not all(changing):
         stack.enter_context(_slots_kept(optimizer, flat, changing))
     optimizer.update_step(gradient, target, learning_rate)
-
-
-def _decays(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Whether an optimizer has a weight decay, a number or the tensor of a schedule."""
-  return tf.is_tensor(optimizer.weight_decay) or bool(optimizer.weight_decay)

@@ -39,8 +39,8 @@ class LossScale(tf.Module):
   def holds(self, gradients: list[tf.Tensor]) -> tf.Tensor:
     """Whether float16 holds the scaled gradients of the whole batch, given its gradients: bool [].
 
-    Each part alone may be finite where their sum is not. With a factor of 1, float16 need not hold
-    them, because layers of other precisions may have such gradients.
+    Each part alone may be finite where their sum is not, and so may one part in a float32 layer.
+    With a factor of 1, float16 need not hold them, because such layers may have such gradients.
     """
     largest = tf.reduce_max([tf.cast(tf.reduce_max(tf.abs(x)), tf.float32) for x in gradients])
     return tf.logical_or(largest * self.factor <= tf.float16.max, self.factor <= 1.0)

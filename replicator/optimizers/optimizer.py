@@ -15,7 +15,7 @@ import tree
 from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import exact_casts
-from replicator.optimizers import clipping, owned_variables
+from replicator.optimizers import owned_variables
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
@@ -101,21 +101,15 @@ class Optimizer(tf.Module):
     """Computes a loss and its gradients for the variables that the optimizer owns.
 
     Other variables, such as those of a network that the loss passes through, get no gradients. The
-    loss is scaled as `scale_loss` does. It works with `replicator.microbatch`:
-
-        loss, gradients = replicator.microbatch(
-            lambda batch: optimizer.loss_and_gradients(loss_fn, batch), batch)
-        optimizer.apply(gradients)
+    loss is scaled as `scale_loss` does. `replicator.microbatch` shows how to accumulate gradients.
 
     Args:
-      loss_fn: returns the loss, floating [], the mean over the replica's examples; or a tuple or
-        list of the loss and anything else that the step needs.
-      args: the arguments of `loss_fn`.
+      loss_fn: called with `args`; returns the loss, floating [], the mean over the replica's
+        examples; or a tuple or list of the loss and anything else that the step needs.
 
     Returns:
-      What `loss_fn(*args)` returned; and the gradients, in the order of the variables, to pass to
-      `apply`. A gradient is None if the loss does not depend on its variable, or if the variable is
-      frozen.
+      What `loss_fn` returned; and the gradients, in the order of the variables, to pass to `apply`.
+      A gradient is None if the loss does not depend on its variable, or the variable is frozen.
 
     Raises:
       UsageError: the loss is not a floating scalar.
@@ -168,16 +162,15 @@ class Optimizer(tf.Module):
     if not gradient_of:
       return
     flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
-    parts = context.current().scaled_for.get(self, 1)
     own = self._unscaled([flat.pack([gradient_of.get(id(v)) for v in flat.variables])
                           for flat in flats])
     averaged = collectives.all_mean(own)
     if on_update := context.current().on_update:
       averaged = self._reported(on_update, flats, averaged, gradient_of)
     with xla.alike():
-      clipped, norm = clipping.clip(averaged, self._clip_norm)
+      clipped, norm = _clipped(averaged, self._clip_norm)
       finite = tf.math.is_finite(norm)
-      if self.loss_scale is not None and parts > 1:  # One part overflows by itself.
+      if self.loss_scale is not None:
         finite = tf.logical_and(finite, self.loss_scale.holds(averaged))
     context.signal(self, lambda: {"grad_norm": self._logged(norm, finite)})
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
@@ -224,30 +217,28 @@ class Optimizer(tf.Module):
     self.nonfinite_updates.assign_add(tf.cast(tf.logical_not(all_finite), tf.int64))
     if self.loss_scale is not None:
       self.loss_scale.adapt(all_finite)
-    update = lambda: self._update_variables(strategy, gradients, flats, changing, iterations,
-                                            learning_rate, in_one_program)
+    made = xla.one_program if in_one_program else lambda update: update
+
+    def update() -> None:
+      # In place of Keras' `apply`, which would add up the gradients of the replicas again.
+      for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
+        strategy.extended.update(
+            flat.value, made(update_copies),
+            args=([v.value for v in flat.variables], gradient, iterations, learning_rate),
+            kwargs={"optimizer": self.keras_optimizer, "flat": flat, "changing": changes},
+            group=False)
+        for variable, changed in zip(flat.variables, changes, strict=True):
+          if changed and variable.constraint is not None:
+            variable.assign(variable.constraint(variable))
+      # Keras reads the count and then assigns it; asynchronous workers would lose counts.
+      self.keras_optimizer.iterations.value.assign_add(1)
+      if self._averages:
+        self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
+
     if self.skip_nonfinite:
       tf.cond(all_finite, update, lambda: None)
     else:
       update()
-
-  def _update_variables(self, strategy, gradients, flats, changing, iterations, learning_rate,
-                        in_one_program):
-    """Replaces Keras' `apply`, which would add up the gradients of the replicas again."""
-    made = xla.one_program if in_one_program else lambda update: update
-    for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
-      strategy.extended.update(
-          flat.value, made(update_copies),
-          args=([v.value for v in flat.variables], gradient, iterations, learning_rate),
-          kwargs={"optimizer": self.keras_optimizer, "flat": flat, "changing": changes},
-          group=False)
-      for variable, changed in zip(flat.variables, changes, strict=True):
-        if changed and variable.constraint is not None:
-          variable.assign(variable.constraint(variable))
-    # Keras reads the count and then assigns it; asynchronous workers would lose counts.
-    self.keras_optimizer.iterations.value.assign_add(1)
-    if self._averages:
-      self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
 
   def saved_parts(self) -> dict[str, Any]:
     """The parts that a checkpoint saves. The updated variables belong to networks."""
@@ -263,3 +254,18 @@ class Optimizer(tf.Module):
     """
     with self._averages.in_place_of_weights() if self._averages else contextlib.nullcontext():
       yield
+
+
+def _clipped(gradients: list[tf.Tensor], clip_norm: float | None
+             ) -> tuple[list[tf.Tensor], tf.Tensor]:
+  """Clips averaged gradients to a norm: `g min(1, clip_norm / |g|)` (Pascanu et al. 2013).
+
+  |g| is the norm of all gradients together; a `clip_norm` of None clips nothing. Also returns |g|,
+  float32 or float64 [], which is not finite if a gradient is not.
+  """
+  widest = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
+  norm = tf.linalg.global_norm([tf.cast(gradient, widest) for gradient in gradients])
+  if clip_norm is not None:
+    gradients = [tf.clip_by_global_norm([gradient], clip_norm, tf.cast(norm, gradient.dtype))[0][0]
+                 for gradient in gradients]
+  return gradients, norm

@@ -5,6 +5,7 @@ A step sees the devices of its own replica only, as the logical devices 0, 1, ..
 
 import contextlib
 import re
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,17 +28,7 @@ class MultiDeviceMirroredStrategy(tf.distribute.MirroredStrategy):
   def __init__(self, devices: Sequence[Sequence[str]],
                cross_device_ops: tf.distribute.CrossDeviceOps | None = None):
     super().__init__([of_replica[0] for of_replica in devices], cross_device_ops)
-    self.columns = [_Column(names) for names in zip(*devices, strict=True)]
-
-
-class _Column:
-  """One device of each replica, in the form that `colocate_with` reads from a variable."""
-
-  def __init__(self, names: tuple[str, ...]):
-    self._devices = names
-
-  def __getitem__(self, replica: int) -> str:
-    return self._devices[replica]
+    self.columns = list(zip(*devices, strict=True))
 
 
 @contextlib.contextmanager
@@ -80,7 +71,7 @@ def logical_device(index: int) -> Iterator[None]:
 
   def create(next_creator, **kwargs):
     if kwargs.get("colocate_with") is None:  # Slots go where their variables are.
-      kwargs["colocate_with"] = column
+      kwargs["colocate_with"] = types.SimpleNamespace(_devices=column)  # As those of a variable.
     return next_creator(**kwargs)
 
   replica = int(tf.get_static_value(context.replica_id()))
@@ -118,6 +109,6 @@ def gradients_placed() -> Iterator[None]:
     yield
 
 
-def _columns() -> list[_Column]:
+def _columns() -> list[tuple[str, ...]]:
   strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else context.run.strategy
   return strategy.columns if isinstance(strategy, MultiDeviceMirroredStrategy) else []

@@ -27,9 +27,7 @@ Part = Callable[[int], Nest]
 class Dealer:
   """Deals parts to replicas: those of this process, or those of all workers if all evaluate.
 
-  Attributes:
-    worker: the number of this process among those that evaluate.
-    workers: how many processes evaluate.
+  This process is number `worker` of the `workers` that evaluate.
   """
 
   def __init__(self, replicator: Replicator, on_all_workers: bool) -> None:

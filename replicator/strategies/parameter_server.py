@@ -58,14 +58,17 @@ def _listens(address: str) -> bool:
 
 
 class ParameterServers:
-  """The workers and the parameter servers of a cluster, as the chief sees them."""
+  """The workers and the parameter servers of a cluster, as the chief sees them.
+
+  The `coordinator` gives calls of `tf.function`s to free workers.
+  """
 
   def __init__(self, strategy: tf.distribute.ParameterServerStrategy):
     cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
     self.num_workers, self.num_servers = cluster.num_tasks("worker"), cluster.num_tasks("ps")
     self.num_replicas: int = strategy.num_replicas_in_sync  # One for each GPU of a worker, or one.
     tf.get_logger().addFilter(_report_lost_workers)
-    self._coordinator = _Coordinator(strategy)
+    self.coordinator = _Coordinator(strategy)
     self._bytes = [0] * self.num_servers
     # The number of steps that were run. It is not saved: only differences of it are used.
     with tf.device(_device(0)):
@@ -77,14 +80,6 @@ class ParameterServers:
                 else f"{self.num_replicas} replicas, those of one worker, with the global batch")
     return (f"workers: {self.num_workers}, parameter servers: {self.num_servers}; each step sees "
             f"{replicas}, and its collectives are over no more")
-
-  def schedule(self, function: Callable, arguments: tuple) -> "RemoteValue":
-    """Schedules a call of a `tf.function` on the next free worker."""
-    return RemoteValue(self._coordinator.schedule(function, args=arguments))
-
-  def join(self) -> None:
-    """Waits for all scheduled calls."""
-    self._coordinator.join()
 
   @contextlib.contextmanager
   def spread(self) -> Iterator[None]:

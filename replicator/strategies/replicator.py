@@ -158,7 +158,7 @@ class Replicator:
   def join(self) -> None:
     """Waits for all scheduled steps; does nothing under a synchronous strategy."""
     if self.servers:
-      self.servers.join()
+      self.servers.coordinator.join()
 
   def distribute(self, inputs: Nest, axis: int = 0) -> Nest:
     """Splits `axis` of each array or tensor over the replicas of this process.
@@ -198,7 +198,8 @@ class Replicator:
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
     """Calls a compiled function; under an asynchronous strategy returns a remote value."""
     if self.servers:
-      return self.servers.schedule(compiled, arguments)
+      scheduled = self.servers.coordinator.schedule(compiled, args=arguments)
+      return parameter_server.RemoteValue(scheduled)
     with unfused() if self._compiles_parts else contextlib.nullcontext():
       return compiled(*arguments)
 

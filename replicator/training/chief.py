@@ -1,5 +1,6 @@
 """The chief: the one process of a run that records, and shows the progress."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -36,8 +37,8 @@ class Evaluation:
 class Chief:
   """Writes the workdir, and shows the progress, from entry to exit.
 
-  `note`, `doing` and `show` are those of `Progress`. The `trackers` get what is logged, up to the
-  step that is settled.
+  `note`, `doing` and `show` are those of `Progress`, and `sync` that of `WorkdirWriter`. `settle`
+  lets the trackers have what was logged up to a step, which a checkpoint covers.
   """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
@@ -47,6 +48,7 @@ class Chief:
     self.note, self.doing, self.show = (
         self._progress.note, self._progress.doing, self._progress.update)
     self._trackers = Followers(trackers, workdir, first_step or -1, self.note)
+    self.sync, self.settle = self._record.sync, self._trackers.settle
 
   def __enter__(self) -> "Chief":
     self._progress.__enter__()
@@ -78,18 +80,10 @@ class Chief:
     if scalars:
       self._record.metrics(step, seconds, scalars)
 
-  def sync(self) -> None:
-    """Forces what was logged to the disk."""
-    self._record.sync()
-
-  def settle(self, step: int | None) -> None:
-    """Lets the trackers have what was logged up to a step, which a checkpoint covers."""
-    self._trackers.settle(step)
-
   def roll_back(self, step: int, why: str) -> None:
     """Drops what was logged after a step, because the run continues from there."""
     self._record.take_back(step)
-    self._trackers.settle(step)
+    self.settle(step)
     self.note(why)
 
   def write_config(self, evaluated: bool) -> None:
@@ -128,14 +122,8 @@ class Chief:
                        seconds=3.0 if hurried else 30.0)
 
 
-class SilentChief:
+class SilentChief(contextlib.nullcontext):
   """The chief as the other workers have it: it has all methods of `Chief`, and records nothing."""
-
-  def __enter__(self) -> "SilentChief":
-    return self
-
-  def __exit__(self, *error: Any) -> None:
-    pass
 
   def __getattr__(self, name: str) -> Callable[..., Any]:
     return lambda *arguments, **keywords: None

@@ -38,7 +38,7 @@ from replicator.tracing.profile import Profile
 from replicator.trackers.tracker import Tracker
 from replicator.training import observer
 from replicator.training.chief import Chief, SilentChief
-from replicator.training.inputs import stream
+from replicator.training.inputs import digest_of, stream
 from replicator.training.observer import Training
 from replicator.training.patience import Patience
 from replicator.training.preemption import StopSignal
@@ -88,7 +88,7 @@ class Loop:
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._patience = Patience(schedule.patience, schedule.eval_every, self._checkpoints.retention)
     self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples(),
-                           training.digest(), self._patience)
+                           digest_of(training.inputs), self._patience)
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)
     is_chief = replicator.worker_id == 0
@@ -212,7 +212,6 @@ class Loop:
 
   @property
   def _can_trace(self) -> bool:
-    """Whether the step can be traced before it is called."""
     return not (self._training.replicator.is_async or tf.config.functions_run_eagerly())
 
   def _train(self, stop: StopSignal, started: float) -> None:

@@ -18,7 +18,7 @@ from replicator.errors import UsageError
 from replicator.step.variables import held_by
 from replicator.strategies.replicator import Replicator
 from replicator.training.chief import Evaluation
-from replicator.training.inputs import ExampleSource, InputContext, Inputs, digest_of
+from replicator.training.inputs import ExampleSource, InputContext, Inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +44,6 @@ class Training:
   def num_examples(self) -> int | None:
     """The number of distinct examples; None if only an input function knows."""
     return self.inputs.size if isinstance(self.inputs, ExampleSource) else None
-
-  def digest(self) -> str | None:
-    """The digest of its examples; see `inputs.digest_of`."""
-    return digest_of(self.inputs)
 
   def parameters(self) -> dict[str, int]:
     """The number of trained parameters of each Keras network of the step, by its path."""

@@ -12,7 +12,7 @@ from replicator.processes import signals_heard, stop_signals
 SAME_PRESS_SECONDS = 1.0  # A launcher hands on the Ctrl-C that its processes get anyway.
 
 
-class StopSignal:
+class StopSignal(contextlib.ExitStack):
   """Turns the first SIGTERM or SIGINT into a request to stop; a later SIGINT interrupts.
 
   `say` is called with a line about it, in a thread of its own: the main thread learns of a signal
@@ -20,6 +20,7 @@ class StopSignal:
   """
 
   def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+    super().__init__()
     self.received = False  # Whether this process was asked to stop.
     self.agreed = False    # Whether all workers know of it, so that all stop at the same step.
     self._say = say
@@ -29,13 +30,9 @@ class StopSignal:
     self._thread = threading.get_ident()  # The main thread, where handlers run.
 
   def __enter__(self):
-    self._body = contextlib.ExitStack()
-    self._body.enter_context(stop_signals(self._receive))
-    self._body.enter_context(signals_heard(self.hear))
+    self.enter_context(stop_signals(self._receive))
+    self.enter_context(signals_heard(self.hear))
     return self
-
-  def __exit__(self, *exception):
-    self._body.__exit__(*exception)
 
   def hear(self, number: int) -> None:
     """Answers a signal, in any thread."""

@@ -3,6 +3,7 @@
 import contextlib
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from replicator.checkpoints.checkpoint import Checkpoints
@@ -11,7 +12,32 @@ from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
 from replicator.strategies.replicator import Replicator
 from replicator.training.patience import Patience
-from replicator.training.scalars import RunningMeans
+
+
+class RunningMeans:
+  """Means of scalars over the steps that returned them, which continue from an earlier `state`."""
+
+  def __init__(self, state: dict | None = None):
+    self._sums: dict[str, float] = dict(state["sums"]) if state else {}
+    self._counts: dict[str, int] = {}
+    if state:  # Earlier versions kept one count.
+      self._counts = state.get("counts") or dict.fromkeys(self._sums, state.get("count", 0))
+
+  def add(self, values: dict[str, np.ndarray]) -> None:
+    """Adds the values of some steps, `{name: [steps]}`."""
+    for name, series in values.items():
+      self._sums[name] = self._sums.get(name, 0.0) + float(np.sum(series, dtype=np.float64))
+      self._counts[name] = self._counts.get(name, 0) + len(series)
+
+  def take(self) -> dict[str, float]:
+    """Returns the means, and starts over."""
+    means = {name: total / self._counts[name] for name, total in self._sums.items()}
+    self._sums, self._counts = {}, {}
+    return means
+
+  def state(self) -> dict:
+    """The sums and counts that a checkpoint keeps, as JSON."""
+    return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
 
 class RunState:

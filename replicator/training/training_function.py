@@ -11,13 +11,14 @@ import tree
 
 from replicator.collectives import collectives
 from replicator.divergence.diagnostics import Signals
+from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by
 from replicator.strategies.replicator import Nest, Replicator, Step
 from replicator.tracing import convolutions, graphs, python_draws
 from replicator.tracing.trainable import ByTrainable
 from replicator.training import observer
-from replicator.training.scalars import checked_scalars
+from replicator.workdir.reader import TIMES
 
 
 @dataclasses.dataclass
@@ -194,3 +195,19 @@ class RunningCall:
     history = self._history
     values = history.fetch() if hasattr(history, "fetch") else history.numpy()
     return dict(zip(self._names, values.T[1:], strict=True)), bool(values[0, 0] > 0)
+
+
+def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
+  """Returns the outputs of a step; raises a UsageError unless they are scalars to log."""
+  if not isinstance(outputs, dict) or not outputs:
+    raise UsageError("the step must return a non-empty dict of scalars to log, such as "
+                     f"{{'loss': loss}}, not {type(outputs).__name__}")
+  for name, value in outputs.items():
+    if name in ("step", "staleness", *TIMES):
+      raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
+                       "something else")
+    value = tf.convert_to_tensor(value)
+    if value.shape.rank != 0:
+      raise UsageError(f"the step returned '{name}' of shape {value.shape}; return a scalar, "
+                       "such as its tf.reduce_mean over the replica's examples")
+  return outputs

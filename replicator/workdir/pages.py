@@ -7,6 +7,7 @@ except the SVG of `charts`.
 
 import base64
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Sequence
 
@@ -72,9 +73,14 @@ def render(template: str, folder: pathlib.Path = TEMPLATES, **values: object) ->
   It may use the templates of this package, too. `layout.html` needs `title`, `what` (the sort of
   page) and `badges` (a list of `Badge`). Raises jinja2.UndefinedError if a value is missing.
   """
+  return _environment(folder).get_template(template).render(values)
+
+
+@functools.cache  # A run renders its report again and again; the templates are compiled once.
+def _environment(folder: pathlib.Path) -> jinja2.Environment:
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader([folder, TEMPLATES]), autoescape=True,
       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
   environment.filters.update(number=format_number, duration=format_duration)
   environment.globals.update(curve_key=charts.key)
-  return environment.get_template(template).render(values)
+  return environment

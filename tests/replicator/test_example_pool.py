@@ -117,13 +117,14 @@ def test_more_examples_than_a_batch_has_are_exchanged(replicas, parts):
   exchange = lambda x: tf.reduce_mean(pool.exchange(both(x)))
   step = lambda: (random.uniform("pool", [2 * BATCH], 0, SIZE, "int64"),
                   random.bernoulli("pool", [2 * BATCH], 0.5))
+  mean_of = lambda x: all_mean(microbatch(exchange, x, n=parts))
   one = Replicator("default")
   for batch in EXAMPLES:
     drawn = [x.numpy() for x in one.run(step)[0]]
     # Each replica passes in its own examples, and then their doubles.
     given = np.concatenate([both(own) for own in np.split(batch, replicas)])
     mean = model.exchange(given, *drawn, dict(model.held)).mean()
-    found = replicator.run(lambda x: all_mean(microbatch(exchange, x, n=parts)), batch)
+    found = replicator.run(mean_of, batch)
     np.testing.assert_allclose(found, mean, rtol=1e-12)
     model.check(pool)
 

@@ -26,11 +26,6 @@ class FeatureMetrics:
   Samples are made and forgotten in batches, which are dealt to all replicas of all workers. The
   numbers do not depend on how many there are. The memory is that of the statistics, and for `kid`
   and `prdc` that of the features.
-
-  Attributes:
-    on_all_workers: true: every worker computes its part, and has the numbers in the end.
-    num_samples: number of real images and of generated ones in each measurement.
-    description: one line that says how the numbers are computed.
   """
 
   on_all_workers = True

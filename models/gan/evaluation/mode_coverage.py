@@ -33,10 +33,6 @@ class ModeCoverage:
   compare with their numbers with care. The classifier's errors are small beside the divergence of a
   perfect generator, 0.0195: it reads 99.1 % of real images right, all three digits, and 25,600 of
   them, drawn at random, show 1,000 modes with a divergence of 0.0196.
-
-  Attributes:
-    num_samples: number of images in each measurement.
-    description: one line that says how the numbers are computed.
   """
 
   def __init__(self, source: ImageSource, folder: str | os.PathLike,

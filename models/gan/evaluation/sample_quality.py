@@ -41,10 +41,6 @@ class SampleQuality:
   on one source with each other. They are **not** Inception FID, and cannot be compared with
   published numbers. From a source of one class no classifier learns anything: there are no numbers,
   and the description says what to write.
-
-  Attributes:
-    num_samples: number of real images and of generated ones in each measurement.
-    description: one line that says how the numbers are computed.
   """
 
   def __init__(self, source: ImageSource, folder: str | os.PathLike,

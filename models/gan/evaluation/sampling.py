@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from models.gan.latents.distributions import Latents, is_uniform, truncated
 from models.gan.networks.bigbigan import CodeDistribution
-from models.metrics.images.image_sets import rgb
+from models.metrics.images.image_sets import ImageSet, rgb
 from models.vision.images.image_source import to_uint8
 from replicator import Optimizer, UsageError, any_batch_size, random, use_standing_statistics
 from replicator.step import context
@@ -184,26 +184,12 @@ def image_shape(gan: Any) -> tuple[int, int, int]:
   return images.shape[1:]
 
 
-class SampleSet:
-  """The samples of a seed as a `models.metrics.images.image_sets.ImageSet`.
-
-  Attributes:
-    name: what the user calls them, such as the workdir of the run.
-    size: number of images.
-    resolution: height and width.
-    resizing: `none`.
-    formats: empty, since the images are in no files.
-    class_names: empty, since a step does not know them.
-  """
+class SampleSet(ImageSet):
+  """The first samples of a seed as an `ImageSet`, without the names of classes."""
 
   def __init__(self, name: str, gan: Any, size: int, seed: int) -> None:
     """Takes the first `size` samples of a GAN that `check` accepts."""
-    self.name = name
-    self.size = size
-    self.resolution = image_shape(gan)[:2]
-    self.resizing = "none"
-    self.formats: set[str] = set()
-    self.class_names: tuple[str, ...] = ()
+    super().__init__(name, size, image_shape(gan)[:2])
     self._gan = gan
     self._seed = seed
 

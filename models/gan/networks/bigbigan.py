@@ -22,25 +22,16 @@ from replicator import GlobalBatchNorm, SpectralNorm, UsageError, random
 
 
 class PairScores(NamedTuple):
-  """Scores of pairs of an image and a code, each `[n]`; high means a real image and its code.
+  """Scores of pairs of an image and a code, each `[n]`; high means a real image and its code."""
 
-  Attributes:
-    joint: of the pair.
-    image: of the image alone.
-    code: of the code alone.
-  """
   joint: tf.Tensor
-  image: tf.Tensor
-  code: tf.Tensor
+  image: tf.Tensor  # The image alone.
+  code: tf.Tensor  # The code alone.
 
 
 class CodeDistribution(NamedTuple):
-  """Independent normal distributions of codes.
+  """Independent normal distributions of codes: means and standard deviations `[n, latent_dim]`."""
 
-  Attributes:
-    mean: their means `[n, latent_dim]`.
-    scale: their standard deviations `[n, latent_dim]`.
-  """
   mean: tf.Tensor
   scale: tf.Tensor
 
@@ -86,10 +77,7 @@ class BigBiGANDiscriminator(keras.Model):
     self.built = True
 
   def call(self, images: tf.Tensor, codes: tf.Tensor, training: bool = False) -> PairScores:
-    """Scores of images with `codes [n, latent_dim]`.
-
-    Each training call advances the estimated singular vectors by one power iteration.
-    """
+    """Scores of images with `codes [n, latent_dim]`."""
     if codes.shape[1:] != (self.latent_dim,):
       raise UsageError(f"BigBiGANDiscriminator is built for codes of length {self.latent_dim} but "
                        f"was given {list(codes.shape)}: pass the latent_dim of the generator")

@@ -8,8 +8,6 @@ normalization is 1 + W condition (compare_gan leaves out the 1), no ReLU before 
 first block, and a shortcut in every block (compare_gan has none between equal widths).
 """
 
-import dataclasses
-
 import gin
 import keras
 import tensorflow as tf
@@ -19,32 +17,17 @@ from models.gan.networks.biggan_layers import conv, dense, orthogonal
 from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
-from models.gan.networks.residual_blocks import DownBlock, UpBlock
+from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock
 from replicator import GlobalBatchNorm, UsageError
 
-
-@dataclasses.dataclass(frozen=True)
-class BigGANWidths:
-  """Channels of one resolution's networks, in units of the width.
-
-  Attributes:
-    up: channels of the generator's 4x4 map, then after each of its blocks, which double the size.
-    down: channels after each block of the discriminator.
-    halvings: how many of these blocks halve the size, from the first one.
-  """
-  up: tuple[int, ...]
-  down: tuple[int, ...]
-  halvings: int
-
-
 ARCHITECTURES = {
-    8: BigGANWidths((4,) * 2, (2,) * 3, halvings=1),
-    16: BigGANWidths((4,) * 3, (2,) * 3, halvings=1),
-    32: BigGANWidths((4,) * 4, (2,) * 4, halvings=2),
-    64: BigGANWidths((16, 16, 8, 4, 2), (2, 4, 8, 16, 16), halvings=4),
-    128: BigGANWidths((16, 16, 8, 4, 2, 1), (1, 2, 4, 8, 16, 16), halvings=5),
-    256: BigGANWidths((16, 16, 8, 8, 4, 2, 1), (1, 2, 4, 8, 8, 16, 16), halvings=6),
-    512: BigGANWidths((16, 16, 8, 8, 4, 2, 1, 1), (1, 1, 2, 4, 8, 8, 16, 16), halvings=7),
+    8: Architecture((4,) * 2, (2,) * 3, halvings=1),
+    16: Architecture((4,) * 3, (2,) * 3, halvings=1),
+    32: Architecture((4,) * 4, (2,) * 4, halvings=2),
+    64: Architecture((16, 16, 8, 4, 2), (2, 4, 8, 16, 16), halvings=4),
+    128: Architecture((16, 16, 8, 4, 2, 1), (1, 2, 4, 8, 16, 16), halvings=5),
+    256: Architecture((16, 16, 8, 8, 4, 2, 1), (1, 2, 4, 8, 8, 16, 16), halvings=6),
+    512: Architecture((16, 16, 8, 8, 4, 2, 1, 1), (1, 1, 2, 4, 8, 8, 16, 16), halvings=7),
 }
 
 
@@ -133,9 +116,6 @@ class BigGANDiscriminator(Discriminator):
     width: the unit of the channel counts of all layers.
     attention: the size of the map that gets self-attention; 0 for none, and None for that of the
       paper: 64 pixels, if there is such a map.
-
-  Attributes:
-    num_features: the length of h.
 
   Raises:
     UsageError: the resolution or the size for attention is unknown, images have another size, or

@@ -124,9 +124,6 @@ class BigGANDeepDiscriminator(Discriminator):
       paper: 64 pixels, if there is such a map.
     leak: the slope of the activations below 0; LOGAN has 0.2.
 
-  Attributes:
-    num_features: the length of h.
-
   Raises:
     UsageError: the resolution or the size for attention is unknown, images have another size, or
       labels are missing.

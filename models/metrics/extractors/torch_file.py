@@ -156,7 +156,8 @@ def _tensor(storage: np.ndarray, offset: int, shape: tuple, strides: tuple, *_: 
   """The elements of a storage from `offset` on, with strides in elements."""
   if not (isinstance(storage, np.ndarray) and storage.flags.owndata  # A storage, and no tensor.
           and isinstance(shape, tuple) and isinstance(strides, tuple)
-          and len(shape) == len(strides) <= 8 and _are_counts([offset, *shape, *strides])):
+          and len(shape) == len(strides) <= 8
+          and all(type(n) is int and 0 <= n < 2 ** 63 for n in (offset, *shape, *strides))):
     raise _Refused("a tensor is not described by counts")
   last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
   # A stride may be greater than the storage, or 0, and the tensor greater: NumPy could not hold it.
@@ -165,10 +166,6 @@ def _tensor(storage: np.ndarray, offset: int, shape: tuple, strides: tuple, *_: 
     raise _Refused(f"a tensor reaches outside its storage of {storage.size:,} elements")
   return np.lib.stride_tricks.as_strided(
       storage[offset:], shape, [stride * storage.itemsize for stride in strides], writeable=False)
-
-
-def _are_counts(numbers: list[Any]) -> bool:
-  return all(type(number) is int and 0 <= number < 2 ** 63 for number in numbers)
 
 
 _KNOWN: dict[str, str | Callable[..., Any]] = {

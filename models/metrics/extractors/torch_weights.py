@@ -27,48 +27,12 @@ def fill(model: keras.Model, tensors: Mapping[str, np.ndarray], norm_of: Callabl
   Raises:
     UsageError: a tensor is missing, left over, of another shape, or has impossible numbers.
   """
-  twin = _Twin(tensors, origin, model.name)
-  for layer in model.layers:
-    if isinstance(layer, keras.layers.Dense):
-      layer.set_weights(_linear(layer, twin))
-    elif layer.weights:
-      layer.set_weights(_convolution(layer, twin, norm_of(layer.name)))
-  twin.check_all_taken()
+  left = {name: tensor for name, tensor in tensors.items()
+          if not name.endswith("num_batches_tracked")}
 
-
-def _linear(layer: keras.layers.Dense, twin: "_Twin") -> list[np.ndarray]:
-  """Kernel [inputs, outputs] and bias [outputs]."""
-  kernel_shape, bias_shape = (weight.shape for weight in layer.weights)
-  return [twin.take(f"{layer.name}.weight", kernel_shape[::-1]).T,
-          twin.take(f"{layer.name}.bias", bias_shape)]
-
-
-def _convolution(layer: keras.layers.Layer, twin: "_Twin", norm: str) -> list[np.ndarray]:
-  """Kernel [h, w, inputs, outputs], or [h, w, channels, 1] of a depthwise one, and bias."""
-  kernel_shape, bias_shape = (weight.shape for weight in layer.weights)
-  depthwise = isinstance(layer, keras.layers.DepthwiseConv2D)
-  order = (2, 3, 0, 1) if depthwise else (2, 3, 1, 0)
-  theirs = tuple(kernel_shape[order.index(axis)] for axis in range(4))  # Outputs come first.
-  kernel = twin.take(f"{layer.name}.weight", theirs)
-  gain, bias, mean, variance = (
-      twin.take(f"{norm}.{name}", bias_shape)
-      for name in ("weight", "bias", "running_mean", "running_var"))
-  scale = gain / np.sqrt(variance + _EPSILON)
-  return [(kernel * scale[:, None, None, None]).transpose(order), bias - mean * scale]
-
-
-class _Twin:
-  """The tensors that are not used yet."""
-
-  def __init__(self, tensors: Mapping[str, np.ndarray], origin: str, network: str) -> None:
-    self._left = {name: tensor for name, tensor in tensors.items()
-                  if not name.endswith("num_batches_tracked")}
-    self._origin = origin
-    self._network = network
-
-  def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+  def take(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """A tensor in float64, which must have this shape and possible numbers."""
-    tensor = self._left.pop(name, None)
+    tensor = left.pop(name, None)
     if tensor is None:
       found = "has no such tensor"
     elif tensor.shape != tuple(shape):
@@ -79,12 +43,31 @@ class _Twin:
       found = "has numbers that are negative"
     else:
       return tensor.astype(np.float64)
-    raise UsageError(f"{self._origin} {found} where {self._network} needs {name!r} "
-                     f"{list(shape)}: write the path of its weights")
+    raise UsageError(f"{origin} {found} where {model.name} needs {name!r} {list(shape)}: write the "
+                     "path of its weights")
 
-  def check_all_taken(self) -> None:
-    """Raises UsageError if a tensor is left: the file is that of another network."""
-    if self._left:
-      raise UsageError(f"{self._origin} has {len(self._left)} tensors that {self._network} does "
-                       f"not have, such as {next(iter(self._left))[:80]!r}: write the path of its "
-                       "weights")
+  for layer in model.layers:
+    if layer.weights:
+      layer.set_weights(_weights(layer, norm_of, take))
+  if left:
+    raise UsageError(f"{origin} has {len(left)} tensors that {model.name} does not have, such as "
+                     f"{next(iter(left))[:80]!r}: write the path of its weights")
+
+
+def _weights(layer: keras.layers.Layer, norm_of: Callable[[str], str],
+             take: Callable[[str, tuple[int, ...]], np.ndarray]) -> list[np.ndarray]:
+  """Kernel and bias: [inputs, outputs], [h, w, inputs, outputs] or, depthwise, [h, w, channels, 1].
+  """
+  kernel_shape, bias_shape = (weight.shape for weight in layer.weights)
+  if isinstance(layer, keras.layers.Dense):
+    return [take(f"{layer.name}.weight", kernel_shape[::-1]).T,
+            take(f"{layer.name}.bias", bias_shape)]
+  depthwise = isinstance(layer, keras.layers.DepthwiseConv2D)
+  order = (2, 3, 0, 1) if depthwise else (2, 3, 1, 0)
+  theirs = tuple(kernel_shape[order.index(axis)] for axis in range(4))  # Outputs come first.
+  kernel = take(f"{layer.name}.weight", theirs)
+  gain, bias, mean, variance = (
+      take(f"{norm_of(layer.name)}.{name}", bias_shape)
+      for name in ("weight", "bias", "running_mean", "running_var"))
+  scale = gain / np.sqrt(variance + _EPSILON)
+  return [(kernel * scale[:, None, None, None]).transpose(order), bias - mean * scale]

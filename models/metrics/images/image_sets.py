@@ -4,7 +4,6 @@ import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from PIL import Image
@@ -20,8 +19,8 @@ from replicator.errors import first_line
 _AT_A_TIME = 256
 
 
-class ImageSet(Protocol):
-  """Images of one size, which are read some at a time.
+class ImageSet:
+  """Images of one size, which are read some at a time; a subclass reads them.
 
   Attributes:
     name: what the user calls it.
@@ -32,12 +31,14 @@ class ImageSet(Protocol):
     class_names: of the classes 0, 1, ...; empty if they have none.
   """
 
-  name: str
-  size: int
-  resolution: tuple[int, int]
-  resizing: str
-  formats: set[str]
-  class_names: tuple[str, ...]
+  def __init__(self, name: str, size: int, resolution: tuple[int, int],
+               class_names: tuple[str, ...] = (), resizing: str = "none") -> None:
+    self.name = name
+    self.size = size
+    self.resolution = resolution
+    self.resizing = resizing
+    self.formats: set[str] = set()
+    self.class_names = class_names
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
     """RGB images, uint8 [n, h, w, 3], at ascending `indices`; gray ones have equal channels.
@@ -45,11 +46,11 @@ class ImageSet(Protocol):
     Raises:
       UsageError: an image cannot be read, or has another size than the first.
     """
-    ...
+    raise NotImplementedError
 
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
     """The classes of the images at `indices`, int [n], or None if they have no classes."""
-    ...
+    raise NotImplementedError
 
 
 class Seen:
@@ -105,16 +106,11 @@ def open_set(path: str, resolution: int | None = None) -> ImageSet:
   return _Encoded(open_encoded(path, needs_classes=False), resolution)
 
 
-class Source:
+class Source(ImageSet):
   """An `ImageSource` as an `ImageSet`."""
 
   def __init__(self, name: str, source: ImageSource) -> None:
-    self.name = name
-    self.size = source.size
-    self.resolution = source.image_shape[:2]
-    self.resizing = "none"
-    self.formats: set[str] = set()
-    self.class_names = tuple(source.class_names)
+    super().__init__(name, source.size, source.image_shape[:2], tuple(source.class_names))
     self._source = source
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
@@ -135,17 +131,14 @@ def rgb(images: np.ndarray) -> np.ndarray:
 # ---- Files --------------------------------------------------------------------------------------
 
 
-class _Encoded:
+class _Encoded(ImageSet):
   """Encoded images, decoded by a pool of threads."""
 
   def __init__(self, encoded: EncodedImages, resolution: int | None) -> None:
-    self.name = encoded.path
-    self.size = len(encoded.labels)
-    self.resizing = _resizing(resolution)
-    self.formats: set[str] = set()
+    class_names = () if encoded.class_names == ("all",) else encoded.class_names
+    super().__init__(encoded.path, len(encoded.labels), (0, 0), class_names, _resizing(resolution))
     self._encoded = encoded
     self._square = resolution
-    self.class_names = () if encoded.class_names == ("all",) else encoded.class_names
     self.resolution = self._decode(0).shape[:2]
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
@@ -154,10 +147,11 @@ class _Encoded:
       images = list(itertools.islice(decoded, _AT_A_TIME))
       for index, image in zip(indices[i:], images, strict=False):
         if image.shape[:2] != self.resolution:
+          found, first = ("x".join(map(str, size)) for size in (image.shape[:2], self.resolution))
           raise UsageError(
-              f"{self._encoded.name(index)} is {_size(image.shape)} and the first image "
-              f"{_size(self.resolution)}; write --resolution={min(self.resolution)} for center "
-              "squares of one size, or resize the images")
+              f"{self._encoded.name(index)} is {found} and the first image {first}; write "
+              f"--resolution={min(self.resolution)} for center squares of one size, or resize the "
+              "images")
       yield np.stack(images)
 
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
@@ -177,17 +171,13 @@ class _Encoded:
 # ---- Arrays -------------------------------------------------------------------------------------
 
 
-class _Array:
+class _Array(ImageSet):
   """The images of an array [n, h, w, 1 or 3], and their classes [n] or None."""
 
   def __init__(self, name: str, images: np.ndarray, classes: np.ndarray | None,
                resolution: int | None) -> None:
-    self.name = name
-    self.size = len(images)
-    self.resolution = (resolution, resolution) if resolution else images.shape[1:3]
-    self.resizing = _resizing(resolution)
-    self.formats: set[str] = set()
-    self.class_names: tuple[str, ...] = ()
+    size = (resolution, resolution) if resolution else images.shape[1:3]
+    super().__init__(name, len(images), size, resizing=_resizing(resolution))
     self._images = images
     self._classes = classes
     self._square = resolution
@@ -242,7 +232,3 @@ def _check_array(what: str, images: np.ndarray) -> None:
 def _resizing(resolution: int | None) -> str:
   return (f"center squares to {resolution}x{resolution}, bicubic with antialiasing (Pillow)"
           if resolution else "none")
-
-
-def _size(shape: tuple[int, ...]) -> str:
-  return f"{shape[0]}x{shape[1]}"

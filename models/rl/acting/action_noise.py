@@ -21,11 +21,11 @@ class ActionNoise:
     self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # The newest block of each kind.
 
   def noise(self, step: int) -> np.ndarray:
-    """Standard normal numbers of a step: float32 `[n, action_size]`."""
+    """Standard normal numbers of a step: float32 `[number, action_size]`."""
     return self._draw(_NOISE, step)
 
   def random_actions(self, step: int) -> np.ndarray:
-    """Actions of a step, uniform in [-1, 1): float32 `[n, action_size]`."""
+    """Actions of a step, uniform in [-1, 1): float32 `[number, action_size]`."""
     return self._draw(_RANDOM_ACTION, step)
 
   def episode_seed(self, environment: int, episode: int) -> int:

@@ -21,27 +21,16 @@ _MAX_FAILURES = 10  # In a row.
 
 @dataclasses.dataclass
 class ActorState:
-  """The state of acting in n environments, with episodes of at most t steps.
+  """The state of acting in n environments, with episodes of at most t steps."""
 
-  Attributes:
-    environment_steps: steps of all environments together.
-    episodes: finished episodes.
-    recent_returns: float64 [10], returns of the last finished episodes, the newest last.
-    episode: int64 [n], number of each environment's current episode.
-    length: int64 [n], steps of the current episodes so far.
-    actions: float32 [n, t, a], the actions of those steps.
-    observation: [n, *shape], the current observations; never changed in place.
-    episode_return: float64 [n], sum of the rewards of the current episodes so far.
-  """
-
-  environment_steps: int
-  episodes: int
-  recent_returns: np.ndarray
-  episode: np.ndarray
-  length: np.ndarray
-  actions: np.ndarray
-  observation: np.ndarray
-  episode_return: np.ndarray
+  environment_steps: int  # All environments together.
+  episodes: int  # Finished ones.
+  recent_returns: np.ndarray  # float64 [10], of the last finished episodes, the newest last.
+  episode: np.ndarray  # int64 [n], the number of each environment's current episode.
+  length: np.ndarray  # int64 [n], the steps of the current episodes so far.
+  actions: np.ndarray  # float32 [n, t, a], the actions of those steps.
+  observation: np.ndarray  # [n, *shape], the current observations; never changed in place.
+  episode_return: np.ndarray  # float64 [n], the sum of the rewards of the current episodes so far.
 
 
 class EnvironmentLoop:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import gin
 import numpy as np
@@ -15,13 +15,6 @@ from replicator import UsageError
 from replicator.errors import RunFailed
 
 _ATTEMPTS = 3
-
-
-class Acts(Protocol):
-  """Something that acts."""
-
-  def act(self, observations: np.ndarray, noise: np.ndarray) -> Any:
-    """Actions in [-1, 1]: `[n, *shape], float32 [n, a] -> [n, a]`, greedy where the noise is 0."""
 
 
 @dataclasses.dataclass
@@ -58,7 +51,7 @@ class EpisodeEvaluator:
     self._episodes, self._picture, self._warn = episodes, picture, warn
     self._environments: Environments | None = None
 
-  def __call__(self, agent: Acts) -> replicator.Evaluation:
+  def __call__(self, agent: Any) -> replicator.Evaluation:
     """Scalars: mean, standard deviation, minimum and maximum of the returns, and mean length.
 
     Raises:
@@ -89,7 +82,7 @@ class EpisodeEvaluator:
     if self._environments is not None:
       self._environments.close()
 
-  def _play_all(self, agent: Acts, environments: Environments) -> _Played:
+  def _play_all(self, agent: Any, environments: Environments) -> _Played:
     for _ in range(_ATTEMPTS):
       try:
         return self._play(agent, environments)
@@ -97,7 +90,7 @@ class EpisodeEvaluator:
         self._warn(f"evaluation: {error}; it starts again")
     raise RunFailed(f"evaluation: {environments.name} was lost {_ATTEMPTS} times")
 
-  def _play(self, agent: Acts, environments: Environments) -> _Played:
+  def _play(self, agent: Any, environments: Environments) -> _Played:
     """Plays all episodes. An environment whose episode ended plays the next one."""
     n = environments.number
     played = _Played(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64), [], [], [])

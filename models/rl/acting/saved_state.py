@@ -17,12 +17,8 @@ RECENT = 10
 class SavedState(tf.Module, Generic[S]):
   """The fields of a dataclass, each in a variable of which every replica has a copy.
 
-  Args:
-    start: the initial values: integers and arrays. Among the fields are `episodes`, an integer,
-      and `recent_returns`, float64 [RECENT].
-
-  Attributes:
-    fields: the variables by name.
+  The initial values are integers and arrays. Among the `fields`, which are variables by name, are
+  `episodes`, an integer, and `recent_returns`, float64 [RECENT].
   """
 
   def __init__(self, start: S):

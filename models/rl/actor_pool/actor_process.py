@@ -27,43 +27,25 @@ if TYPE_CHECKING:
 
 
 class Setup(NamedTuple):
-  """The parts from which an actor starts.
+  """The parts from which an actor starts."""
 
-  Attributes:
-    environments: k environments, not started.
-    graph: the graph of the policy, see `policy_graph`.
-    weights: the policy's first weights.
-    seed: determines all random numbers of the actor.
-    random_steps: environment steps at the start whose actions are uniformly random.
-    steps_per_order: steps of an order in each of the actor's environments.
-  """
-
-  environments: Environments
-  graph: tuple[bytes, list[str]]
-  weights: list[np.ndarray]
-  seed: int
-  random_steps: int
-  steps_per_order: int
+  environments: Environments  # k environments, not started.
+  graph: tuple[bytes, list[str]]  # That of the policy, see `policy_graph`.
+  weights: list[np.ndarray]  # The policy's first ones.
+  seed: int  # Determines all random numbers of the actor.
+  random_steps: int  # Environment steps at the start whose actions are uniformly random.
+  steps_per_order: int  # Steps of an order in each of the actor's environments.
 
 
 class Answer(NamedTuple):
-  """The result of an order.
+  """The result of an order."""
 
-  Attributes:
-    timesteps: what happened, with the streams 0 to k - 1.
-    environment_steps: steps of all the actor's environments together.
-    observation: `[k, *shape]`, the current observations, which are in no timestep yet.
-    episodes: how many episodes finished.
-    returns: float64 [at most 10], returns of the last of those episodes.
-    warnings: one line each.
-  """
-
-  timesteps: "Timesteps"
-  environment_steps: int
-  observation: np.ndarray
-  episodes: int
-  returns: np.ndarray
-  warnings: list[str]
+  timesteps: "Timesteps"  # What happened, with the streams 0 to k - 1.
+  environment_steps: int  # All its environments together.
+  observation: np.ndarray  # [k, *shape], the current observations, which are in no timestep yet.
+  episodes: int  # How many finished.
+  returns: np.ndarray  # float64 [at most 10], of the last of those episodes.
+  warnings: list[str]  # One line each.
 
 
 class RemoteActor:

@@ -16,17 +16,8 @@ from replicator import UsageError, replicated
 class ExportedPolicy:
   """The graph of a policy, and its present weights at any time.
 
-  Args:
-    act: a `tf.function`: `observations [n, *shape], noise float32 [n, a] -> actions [n, a]`.
-    observation_shape: shape of one observation.
-    observation_dtype: dtype of observations.
-    action_size: a.
-
-  Attributes:
-    graph: the argument of `imported`.
-
-  Raises:
-    UsageError: the policy reads something that is neither a variable nor a number.
+  The policy `act` is a `tf.function`, see `actor.Act`. Its `graph` is an argument of `imported`.
+  Raises a UsageError if it reads something that is neither a variable nor a number.
   """
 
   def __init__(self, act: Act, observation_shape: tuple[int, ...], observation_dtype: str,

@@ -37,46 +37,27 @@ PLACES: dict[str, Callable[[bytes], Any]] = {"local": LocalActor, "ray": RayActo
 
 @dataclasses.dataclass
 class Member:
-  """One actor of a pool.
+  """One actor of a pool."""
 
-  Attributes:
-    number: its number in the pool.
-    process: a `LocalActor` or `RayActor`.
-    running: the future of its start or of its order; None when it has nothing to do.
-    version: the training step of the order's weights; None when it has no order.
-    deaths: how often it died since its last answer.
-  """
-
-  number: int
-  process: Any
-  running: concurrent.futures.Future | None
-  version: int | None = None
-  deaths: int = 0
+  number: int  # In the pool.
+  process: Any  # A `LocalActor` or `RayActor`.
+  running: concurrent.futures.Future | None  # Its start or its order, if it has something to do.
+  version: int | None = None  # The training step of the order's weights; None without an order.
+  deaths: int = 0  # Since its last answer.
 
 
 @dataclasses.dataclass
 class PoolState:
-  """The state of a pool that acts in n environments.
+  """The state of a pool that acts in n environments."""
 
-  Attributes:
-    environment_steps: int64 [], steps of all environments together.
-    episodes: int64 [], finished episodes.
-    recent_returns: float64 [10], returns of the last finished episodes, the newest last.
-    starts: int64 [], how many actors were ever started.
-    deaths: int64 [], how many actors died.
-    policy_age: int64 [], see `ActorPool`.
-    observation: [n, *shape], the current observations, which are not in the replay yet.
-    is_open: bool [n], whether the episode of a stream has no END timestep yet.
-  """
-
-  environment_steps: int
-  episodes: int
-  recent_returns: np.ndarray
-  starts: int
-  deaths: int
-  policy_age: int
-  observation: np.ndarray
-  is_open: np.ndarray
+  environment_steps: int  # All environments together.
+  episodes: int  # Finished ones.
+  recent_returns: np.ndarray  # float64 [10], of the last finished episodes, the newest last.
+  starts: int  # How many actors were ever started.
+  deaths: int  # How many actors died.
+  policy_age: int  # See `ActorPool`.
+  observation: np.ndarray  # [n, *shape], the current observations, which are not in the replay yet.
+  is_open: np.ndarray  # bool [n], whether the episode of a stream has no END timestep yet.
 
 
 @gin.configurable(denylist=["environments", "replay", "normalizer", "processes", "seed", "warn"])

@@ -11,15 +11,8 @@ _OBJECT_BYTES = 200 * 2 ** 20  # For weights and timesteps. Ray's default is 30 
 class RayActor:
   """A `RemoteActor` where Ray has room for it, on one core. It ends with the learner.
 
-  Args:
-    setup: a pickled `actor_process.Setup`.
-
-  Attributes:
-    started: a future, done when the actor takes orders.
-    DIED: the errors that a future raises when the actor is gone.
-
-  Raises:
-    UsageError: Ray is not installed, or the cluster cannot be reached.
+  Its methods and attributes are those of `LocalActor`. Raises a UsageError if Ray is not installed,
+  or the cluster cannot be reached.
   """
 
   def __init__(self, setup: bytes):
@@ -32,11 +25,11 @@ class RayActor:
     self.started: concurrent.futures.Future = self._actor.__ray_ready__.remote().future()
 
   def work(self, weights: bytes) -> concurrent.futures.Future:
-    """The future of the order's `Answer`. It raises one of `DIED` if the actor is gone."""
+    """See `LocalActor`."""
     return self._actor.work.remote(weights).future()
 
   def cause_of_death(self, error: Exception) -> str:
-    """Says why the actor is gone, after a future raised one of `DIED`."""
+    """See `LocalActor`."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # If the actor could not start, the last line of a traceback has the cause.
     return lines[-1 if "creation task" in lines[0] else 0].rstrip(".")[:200]

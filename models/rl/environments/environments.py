@@ -29,20 +29,14 @@ _DEFAULT_STEPS = 1000  # All episodes of the DM Control Suite are that long.
 class Outcome(NamedTuple):
   """The outcome of a step in n environments.
 
-  Attributes:
-    observation: `[n, *observation_shape]`.
-    reward: float64 `[n]`.
-    terminated: bool `[n]`, whether the episode has no future.
-    truncated: bool `[n]`, whether the episode was cut, usually because of its length.
-    failures: the error of each environment that failed, by number. Its part of the outcome is
-      meaningless, and it must be reset.
+  The part of an environment that failed has no meaning, and the environment must be reset.
   """
 
-  observation: np.ndarray
-  reward: np.ndarray
-  terminated: np.ndarray
-  truncated: np.ndarray
-  failures: dict[int, str]
+  observation: np.ndarray  # [n, *observation_shape]
+  reward: np.ndarray  # float64 [n]
+  terminated: np.ndarray  # bool [n], whether the episode has no future.
+  truncated: np.ndarray  # bool [n], whether the episode was cut, usually because of its length.
+  failures: dict[int, str]  # The error of each environment that failed, by number.
 
 
 class EnvironmentsLost(Exception):

@@ -7,19 +7,16 @@ that has loaded TensorFlow. So the training process loads none.
 
 import contextlib
 import functools
-import multiprocessing
 import os
-import signal
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from replicator.errors import first_line
-from replicator.processes import spawning
 
 if TYPE_CHECKING:
   from models.rl.environments.wrapper import EnvironmentSettings
@@ -80,22 +77,16 @@ def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, step
   except Exception as error:  # Any type: it depends on the user's environment.
     return [], ("it cannot be sent to the process that renders: "
                 f"{type(error).__name__}: {first_line(error)}")
-  context = multiprocessing.get_context("spawn")
-  receiver, sender = context.Pipe(duplex=False)
-  process = context.Process(target=_render, args=(sender, task), daemon=True)
-  with opengl(working_opengl()), spawning(signal.SIGINT):
-    process.start()
-  sender.close()
   try:
-    if not receiver.poll(_SECONDS):
-      return [], f"no frame within {_SECONDS:.0f} seconds"
-    return receiver.recv()
+    return pickle.loads(subprocess.run(
+        [sys.executable, "-m", __name__], input=task, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # Drivers print messages of their own.
+        env={**os.environ, "MUJOCO_GL": working_opengl(), "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=_SECONDS, start_new_session=True).stdout)
+  except subprocess.TimeoutExpired:
+    return [], f"no frame within {_SECONDS:.0f} seconds"
   except EOFError:
     return [], "the process that renders ended"
-  finally:
-    process.kill()
-    process.join()
-    receiver.close()
 
 
 def prepare_pygame() -> None:
@@ -104,16 +95,16 @@ def prepare_pygame() -> None:
   os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 
-def _render(sender: Connection, task: bytes) -> None:
-  """In the process that renders: plays the episode, and sends what `frames` returns."""
-  null = os.open(os.devnull, os.O_WRONLY)
-  os.dup2(null, 2)  # Drivers print messages of their own.
+def _render() -> None:
+  """In the process that renders: plays the episode, and prints what `frames` returns, pickled."""
+  out = os.fdopen(os.dup(1), "wb")
+  os.dup2(2, 1)  # Whatever else prints.
   prepare_pygame()
   try:
     import cloudpickle
 
     from models.rl.environments.wrapper import EnvironmentWrapper, frame_of
-    settings, seed, actions, steps, height = cloudpickle.loads(task)
+    settings, seed, actions, steps, height = cloudpickle.loads(sys.stdin.buffer.read())
     environment = EnvironmentWrapper(settings)
     environment.reset(seed=seed)
     rendered, taken = [], 0
@@ -122,10 +113,11 @@ def _render(sender: Connection, task: bytes) -> None:
         environment.step(action)
       taken = step
       rendered.append(frame_of(environment.env, height))
-    sender.send((rendered, ""))
+    result = rendered, ""
   except Exception as error:
-    sender.send(([], f"{type(error).__name__}: {first_line(error)}"))
-  sender.close()
+    result = [], f"{type(error).__name__}: {first_line(error)}"
+  with out:
+    pickle.dump(result, out)
   os._exit(0)  # Some drivers fail when they are unloaded.
 
 
@@ -137,3 +129,7 @@ def _works(name: str) -> bool:
   except subprocess.TimeoutExpired:
     return False
   return tried.returncode == 0
+
+
+if __name__ == "__main__":
+  _render()

@@ -20,21 +20,13 @@ from replicator import UsageError
 
 
 class EnvironmentSettings(NamedTuple):
-  """The settings that make an environment. They can be sent to another process.
+  """The settings that make an environment. They can be sent to another process."""
 
-  Attributes:
-    name: as the user wrote it.
-    spec: Gymnasium's description of the environment.
-    episode_steps: length at which an episode is truncated.
-    pixels: side of the square images to observe; None for the environment's own observations.
-    render: whether `render()` gives frames.
-  """
-
-  name: str
-  spec: EnvSpec
-  episode_steps: int
-  pixels: int | None = None
-  render: bool = False
+  name: str  # As the user wrote it.
+  spec: EnvSpec  # Gymnasium's description of the environment.
+  episode_steps: int  # The length at which an episode is truncated.
+  pixels: int | None = None  # The side of square images to observe in place of its observations.
+  render: bool = False  # Whether `render()` gives frames.
 
 
 class EnvironmentWrapper(gymnasium.Wrapper):
@@ -43,11 +35,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
   Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment. An action of NaN
   leaves the environment as it is. Observations are float32 `[c]`, or uint8 `[h, w, c]` for images.
   When the environment raises an error, the reward is NaN and `info["error"]` has the message; the
-  next `reset` makes a new environment.
-
-  Attributes:
-    action_size: a.
-    seen: the newest observation.
+  next `reset` makes a new environment. `action_size` is a, and `seen` the newest observation.
   """
 
   def __init__(self, settings: EnvironmentSettings):

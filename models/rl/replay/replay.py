@@ -25,24 +25,16 @@ _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error 
 class Transitions(NamedTuple):
   """n transitions, each over m <= n_step steps of an environment. Floating tensors are floatx.
 
-  Attributes:
-    observation: [n, *shape].
-    action: [n, a].
-    reward: [n], the discounted sum of the m rewards: `sum_k discount^k r_k`.
-    discount: [n], `discount^m`, the factor on the value of `next_observation`; 0 if the episode
-      terminated there.
-    next_observation: [n, *shape], m steps after `observation`.
-    weight: [n], importance weights; the largest one of the global batch is 1.
-    index: int64 [n], for `Replay.update_priorities`.
+  The discount is 0 if the episode terminated at the next observation.
   """
 
-  observation: tf.Tensor
-  action: tf.Tensor
-  reward: tf.Tensor
-  discount: tf.Tensor
-  next_observation: tf.Tensor
-  weight: tf.Tensor
-  index: tf.Tensor
+  observation: tf.Tensor  # [n, *shape]
+  action: tf.Tensor  # [n, a]
+  reward: tf.Tensor  # [n], the discounted sum of the m rewards: sum_k discount^k r_k.
+  discount: tf.Tensor  # [n], discount^m, the factor on the value of `next_observation`.
+  next_observation: tf.Tensor  # [n, *shape], m steps after `observation`.
+  weight: tf.Tensor  # [n], importance weights; the largest one of the global batch is 1.
+  index: tf.Tensor  # int64 [n], for `Replay.update_priorities`.
 
 
 @gin.configurable(denylist=["observation_shape", "action_size", "streams", "observation_dtype"])

@@ -19,21 +19,13 @@ A truncated episode ends with CONTINUES, END; a terminated one with TERMINATED, 
 
 
 class Timesteps(NamedTuple):
-  """m timesteps; those of one stream are in the order of time. All fields are NumPy arrays.
+  """m timesteps; those of one stream are in the order of time."""
 
-  Attributes:
-    stream: int32 [m], the environment that each timestep comes from.
-    observation: [m, *shape].
-    action: float32 [m, a], taken at that observation.
-    reward: float32 [m], for that action.
-    flag: [m], CONTINUES, TERMINATED or END.
-  """
-
-  stream: np.ndarray
-  observation: np.ndarray
-  action: np.ndarray
-  reward: np.ndarray
-  flag: np.ndarray
+  stream: np.ndarray  # int32 [m], the environment that each timestep comes from.
+  observation: np.ndarray  # [m, *shape]
+  action: np.ndarray  # float32 [m, a], taken at that observation.
+  reward: np.ndarray  # float32 [m], for that action.
+  flag: np.ndarray  # [m], CONTINUES, TERMINATED or END.
 
 
 def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Timesteps:

@@ -4,6 +4,9 @@ Example i is mixed with its neighbor, i + 1 if i is even and i - 1 otherwise. Th
 examples is random, so these pairs are as good as others, and both examples of a pair are on the
 same replica: the mixtures are the same on any number of replicas. Each example has a share of its
 own, where the papers draw one for the whole batch.
+
+Both are called with images `[n, h, w, c]` and the weights of their classes `[n, num_classes]`, and
+raise a UsageError if n is odd.
 """
 
 import math
@@ -32,11 +35,6 @@ class MixUp:
     self.alpha = _checked("MixUp", alpha)
 
   def __call__(self, images: tf.Tensor, classes: tf.Tensor) -> Mixed:
-    """Mixes images `[n, h, w, c]` and the weights of their classes `[n, num_classes]`.
-
-    Raises:
-      UsageError: n is odd.
-    """
     share = _shares("mixup", images, self.alpha)
     keep = share[:, tf.newaxis, tf.newaxis, tf.newaxis]
     mixed = keep * images + (1 - keep) * _neighbors(images)
@@ -61,11 +59,6 @@ class CutMix:
     self.alpha = _checked("CutMix", alpha)
 
   def __call__(self, images: tf.Tensor, classes: tf.Tensor) -> Mixed:
-    """Mixes images `[n, h, w, c]` and the weights of their classes `[n, num_classes]`.
-
-    Raises:
-      UsageError: n is odd.
-    """
     n, height, width, _ = images.shape
     side = tf.sqrt(1 - _shares("cutmix", images, self.alpha))
     center = random.uniform("cutmix", [n, 2], dtype=images.dtype)

@@ -7,7 +7,6 @@ state is saved. Settings have the names and meanings of torchvision's `RandomRes
 2017 (arXiv:1706.02677).
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -66,8 +65,8 @@ class Augmentation:
     kinds = ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color
     factors = [(max(0.0, 1 - each), 1 + each) for each in (brightness, contrast, saturation)]
     self._changes: list[tuple[Callable[[Image.Image, float], Image.Image], float, float]] = [
-        *((functools.partial(_enhanced, kind), *factor)
-          for kind, factor in zip(kinds, factors, strict=True)), (_turned, -hue, hue)]
+        *((lambda image, factor, kind=kind: kind(image).enhance(factor), *limits)
+          for kind, limits in zip(kinds, factors, strict=True)), (_turned, -hue, hue)]
 
   def __call__(self, picture: Original, image_shape: Shape, seed: int, position: int) -> np.ndarray:
     """The picture as an example of this shape at a position of a run, uint8 `image_shape`."""
@@ -124,19 +123,14 @@ class Augmented:
     self._center_crop = center_crop
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
-
-    If the other source is batched, it takes indices [n] as well.
-    """
+    """The example at int64 `index`, as the other source loads it or its center."""
     if self._center_crop == 1:
       return self._source.load(index)
     ignored = tf.stack([index, index], -1)  # Where seeds are expected; nothing here is random.
     return self._viewed(index, ignored, self._central, crops=True)
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`, augmented for `seed`, int64 [2]: that of the run, a position.
-
-    It has the form of `load`'s. For indices [n], seeds are [n, 2].
+    """The example at int64 `index` [] or [n] for `seed` [2] or [n, 2]: that of the run, a position.
     """
     return self._viewed(index, seed, self.augmentation, crops=self.augmentation.scale is not None)
 
@@ -197,10 +191,6 @@ def _check_range(name: str, value: Sequence[float], highest: float) -> None:
     limit = "" if highest == math.inf else f" and at most {highest}"
     raise UsageError(f"Augmentation.{name} = {value!r}: write the lowest and the highest value, "
                      f"above 0{limit}, such as (0.5, 1.0)")
-
-
-def _enhanced(kind: type, image: Image.Image, factor: float) -> Image.Image:
-  return kind(image).enhance(factor)
 
 
 def _turned(image: Image.Image, turn: float) -> Image.Image:

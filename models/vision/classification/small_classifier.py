@@ -5,10 +5,10 @@
 trains that of the digits again, which comes with this package.
 """
 
+import dataclasses
 import io
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +34,25 @@ _LEARNING_RATE = 3e-3
 _WIDTHS = (16, 32, 64)  # Channels of the convolutions; each halves the size of the image.
 
 
+@dataclasses.dataclass(frozen=True)
 class Classifier:
-  """A convolutional network that classifies images.
+  """A convolutional network: uint8 [n, h, w, c] -> float32 features [n, 64], logits [n, classes].
+
+  The features are the activations before the last layer.
 
   Attributes:
+    model: the network, whose inputs are images in [-1, 1].
     accuracy: fraction of held-out images that it classifies correctly.
     num_train: number of training images.
     num_held_out: number of images that `accuracy` was measured on.
-    model: the network, whose inputs are images in [-1, 1].
   """
 
-  def __init__(self, model: keras.Model, accuracy: float, num_train: int,
-               num_held_out: int) -> None:
-    self.accuracy = accuracy
-    self.num_train = num_train
-    self.num_held_out = num_held_out
-    self.model = model
+  model: keras.Model
+  accuracy: float
+  num_train: int
+  num_held_out: int
 
   def __call__(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Classifies uint8 images: [n, h, w, c] -> float32 features [n, 64], logits [n, classes].
-
-    The features are the activations before the last layer.
-    """
     return _predict(self.model, images)
 
 
@@ -72,11 +69,11 @@ def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
     ValueError: the source has fewer than two images.
   """
   file = Path(folder) / _FILE
-  classifier = _load(file, source)
-  if classifier is None:
-    comes_with_us = type(source) is Digits
-    classifier = (_load(_OF_DIGITS, source) if comes_with_us else None) or train(source)
-    _save(file, source, classifier)
+  if file.exists() and (classifier := _load(file, source)):
+    return classifier
+  comes_with_us = type(source) is Digits
+  classifier = (_load(_OF_DIGITS, source) if comes_with_us else None) or train(source)
+  _save(file, source, classifier)
   return classifier
 
 
@@ -87,10 +84,9 @@ def load(folder: str | os.PathLike) -> Classifier:
     UsageError: there is none.
   """
   file = Path(folder) / _FILE
-  if not file.exists():
-    raise UsageError(f"{file}: no such file, so there is no classifier")
-  with np.load(file) as saved:
-    return _loaded(saved)
+  if file.exists() and (classifier := _load(file)):
+    return classifier
+  raise UsageError(f"{file}: no such file, so there is no classifier")
 
 
 def train(source: ImageSource) -> Classifier:
@@ -185,20 +181,15 @@ def _forward(model: keras.Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
   return features, logits
 
 
-def _load(file: Path, source: ImageSource) -> Classifier | None:
-  """The classifier in a file, if it is one of a source like this."""
-  if not file.exists():
-    return None
+def _load(file: Path, source: ImageSource | None = None) -> Classifier | None:
+  """The classifier in a file; None if it is not one of a source like this."""
   with np.load(file) as saved:
-    kind = json.loads(str(saved["description"]))["source"]
-    return _loaded(saved) if kind == _kind(source) else None
-
-
-def _loaded(saved: Mapping[str, np.ndarray]) -> Classifier:
-  description = json.loads(str(saved["description"]))
-  kind = description["source"]
-  model = _build(tuple(kind["image_shape"]), kind["num_classes"])
-  model.set_weights([saved[f"weight{i}"] for i in range(len(model.weights))])
+    description = json.loads(str(saved["description"]))
+    kind = description["source"]
+    if source and kind != _kind(source):
+      return None
+    model = _build(tuple(kind["image_shape"]), kind["num_classes"])
+    model.set_weights([saved[f"weight{i}"] for i in range(len(model.weights))])
   return Classifier(model, **description["classifier"])
 
 

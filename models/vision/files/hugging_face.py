@@ -1,6 +1,5 @@
 """Data sets of Hugging Face, whose Arrow files are mapped into memory."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ class HuggingFace(DecodedImages):
       split: a part of it, such as `train`.
       image: the name of the column of images.
       label: that of their classes.
-      on_error: as that of `ImageFolder`.
-      memory_limit: as that of `ImageFolder`.
+      on_error, memory_limit: as those of `ImageFolder`.
 
     Raises:
       UsageError: the package `datasets` is not installed, there is no such data set, split or
@@ -63,9 +61,8 @@ class ArrowImages(EncodedImages):
     labels = np.asarray(data.with_format("numpy")[label][:])
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or not len(labels):
       raise UsageError(f"{setting}: is no column of numbers of classes in {path}")
-    self.labels, self.class_names = labels_lib.from_numbers(labels, setting)
-    if names := getattr(data.features[label], "names", None):
-      self.class_names = tuple(names)
+    self.labels, self.class_names = labels_lib.from_numbers(
+        labels, setting, getattr(data.features[label], "names", None))
     self._data = data.select_columns([image]).cast_column(image, datasets.Image(decode=False))
     self._files = [file["filename"] for file in data.cache_files]
 
@@ -77,10 +74,6 @@ class ArrowImages(EncodedImages):
     """The encoded image, which is in the row, or in a file that the row names."""
     found = self._data[index][self._image]
     return found["bytes"] or Path(found["path"]).read_bytes()
-
-  def files(self) -> Sequence[str]:
-    """The paths of the Arrow files."""
-    return self._files
 
 
 def _opened(datasets: Any, path: str, split: str) -> Any:

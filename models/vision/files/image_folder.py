@@ -46,7 +46,7 @@ class ImageFolder(DecodedImages):
     Args:
       path: the folder.
       resolution: height and width of the examples, in pixels.
-      on_error: what to do with a file that cannot be decoded: 'raise' stops with its name, 'skip'
+      on_error: what to do with an image that cannot be decoded: 'raise' stops with its name, 'skip'
         skips it and logs how many were skipped.
       memory_limit: bytes of decoded images to keep at most.
       labels: the path of a CSV or JSON file of labels, from the folder on; by default

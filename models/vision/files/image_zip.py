@@ -50,7 +50,7 @@ class ZippedImages(EncodedImages):
     see `labels.of_layout`.
     """
     self.path = str(path)
-    self._file = os.path.expanduser(self.path)
+    self._files = [os.path.expanduser(self.path)]
     found, others, listed = _directory(self.path)
     report_left_out(self.path, others, "files that are no images")
     found.sort(key=lambda info: info.filename.split("/") if needs_classes else info.filename)
@@ -78,7 +78,7 @@ class ZippedImages(EncodedImages):
   def read(self, index: int) -> bytes:
     """The content of the file; raises a ValueError if its checksum is wrong."""
     header, size, crc32, compression = map(int, self._entries[index])
-    with open(self._file, "rb") as file:
+    with open(self._files[0], "rb") as file:
       file.seek(content_offset(file, header))
       content = file.read(size)
     if compression == zipfile.ZIP_DEFLATED:
@@ -86,10 +86,6 @@ class ZippedImages(EncodedImages):
     if zlib.crc32(content) != crc32:
       raise ValueError("its checksum is wrong: the archive is torn, or it has changed")
     return content
-
-  def files(self) -> list[str]:
-    """The archive."""
-    return [self._file]
 
   def facts(self) -> Sequence[np.ndarray]:
     """The names within the archive, and the checksums of the files."""

@@ -1,7 +1,5 @@
 """Data sets of TensorFlow Datasets, read through its sources with random access."""
 
-from collections.abc import Sequence
-
 import gin
 import numpy as np
 
@@ -33,8 +31,7 @@ class TFDS(DecodedImages):
       data_dir: where data sets are; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
       image: the name of the feature that is the image.
       label: that of its class.
-      on_error: as that of `ImageFolder`.
-      memory_limit: as that of `ImageFolder`.
+      on_error, memory_limit: as those of `ImageFolder`.
 
     Raises:
       UsageError: TensorFlow Datasets is not installed, the data set is not on this machine or has
@@ -70,9 +67,8 @@ class PreparedImages(EncodedImages):
     self._files = list(map(str, builder.info.splits[split].filepaths))
     labels = np.array(list(map_in_threads(lambda i: self._data[i][label],
                                           range(len(self._data)))))
-    self.labels, self.class_names = labels_lib.from_numbers(labels, f"TFDS.label = {label!r}")
-    if names := getattr(features[label], "names", None):
-      self.class_names = tuple(names)
+    self.labels, self.class_names = labels_lib.from_numbers(
+        labels, f"TFDS.label = {label!r}", getattr(features[label], "names", None))
 
   def name(self, index: int) -> str:
     """The data set, its split, and the number of the example."""
@@ -81,7 +77,3 @@ class PreparedImages(EncodedImages):
   def read(self, index: int) -> bytes:
     """The encoded image."""
     return bytes(self._data[index][self._image])
-
-  def files(self) -> Sequence[str]:
-    """The paths of the files of the split."""
-    return self._files

@@ -47,7 +47,3 @@ class EncodedExamples(EncodedImages):
       if isinstance(cause := chain_of(error)[-1], UsageError):
         raise cause from error
       raise
-
-  def files(self) -> Sequence[str]:
-    """The paths of the files that hold all images."""
-    return self._files

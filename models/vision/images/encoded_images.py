@@ -35,6 +35,7 @@ class EncodedImages(Protocol):
   labels: np.ndarray
   class_names: tuple[str, ...]
   image_shape: Shape | None = None
+  _files: Sequence[str] = ()
 
   def name(self, index: int) -> str:
     """The image in words that lead a person to it, such as the path of its file."""
@@ -51,7 +52,7 @@ class EncodedImages(Protocol):
 
   def files(self) -> Iterable[str]:
     """The paths of the files that hold all images."""
-    ...
+    return self._files
 
   def facts(self) -> Sequence[np.ndarray]:
     """Arrays [n] that tell the images from others, wherever they lie, without reading them."""
@@ -110,10 +111,7 @@ class DecodedImages:
     labels_lib.report_empty(encoded.labels, self.class_names, f"{self._owner}: {encoded.path}")
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The examples at int64 `index` [] or [n].
-
-    Returns `{"image": uint8 [..., r, r, channels], "label": int32}`.
-    """
+    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., r, r, c], "label": ...}`."""
     if self._kept:
       return self._kept.load(index)
     return drawn_by_numpy(in_threads(

@@ -30,7 +30,7 @@ def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
   Args:
     content: `{"labels": [[name, class], ...]}` with classes from 0 on, or `{"labels": null}`, where
       files have no classes; then the result is None.
-    names: of the files, n.
+    names: of the image files, n.
     what: the file of the labels, in words for errors.
 
   Raises:
@@ -44,7 +44,7 @@ def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
   if pairs is None:
     return None
   for name, label in pairs:
-    if not _is_class(label):
+    if type(label) is not int or not 0 <= label < _MOST:
       raise UsageError(f"{what}: the label of {name} is {json.dumps(label)[:40]}; write the number "
                        "of its class, from 0 on")
   labels = _of_each(pairs, names, what)
@@ -77,7 +77,8 @@ def from_csv(content: bytes, names: Sequence[str], what: str) -> Labels:
     if len(row) != 2 or not all(row):
       raise UsageError(f"{what}:{number}: write the name of a file, a comma and its class, such as "
                        "cats/001.jpg,cat")
-  numbers = {number for number, (_, label) in rows.items() if _is_number(label)}
+  numbers = {number for number, (_, label) in rows.items()
+             if label.isdecimal() and int(label) < _MOST}
   if numbers and len(numbers) < len(rows):
     number = min(rows.keys() - numbers)
     name, label = rows[number]
@@ -106,16 +107,8 @@ def _of_each(pairs: Sequence[tuple[str, _Label]], names: Sequence[str], what: st
   return labels
 
 
-def _is_class(label: object) -> bool:
-  return isinstance(label, int) and not isinstance(label, bool) and 0 <= label < _MOST
-
-
-def _is_number(label: str) -> bool:
-  return label.isdecimal() and int(label) < _MOST
-
-
-def from_numbers(numbers: np.ndarray, what: str) -> Labels:
-  """Labels that are numbers, int [n], which are the names of their classes too.
+def from_numbers(numbers: np.ndarray, what: str, names: Sequence[str] | None = None) -> Labels:
+  """Labels that are numbers, int [n], which are the names of their classes unless some are given.
 
   Raises:
     UsageError: a number is negative, or too large to be that of a class; `what` has it.
@@ -124,7 +117,7 @@ def from_numbers(numbers: np.ndarray, what: str) -> Labels:
     if not 0 <= number < _MOST:
       raise UsageError(f"{what}: has the label {number}; labels are numbers of classes, from 0 to "
                        f"{_MOST - 1:,}")
-  return numbers.astype(np.int32), tuple(map(str, range(numbers.max() + 1)))
+  return numbers.astype(np.int32), tuple(names or map(str, range(numbers.max() + 1)))
 
 
 def report_empty(labels: np.ndarray, class_names: tuple[str, ...], what: str) -> None:

@@ -24,10 +24,7 @@ class Subset:
     self._indices = np.asarray(indices, np.int64)
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
-
-    If the other source is batched, it takes indices [n] as well.
-    """
+    """The example at int64 `index`, as the other source loads it."""
     return self._source.load(tf.gather(self._indices, index))
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:

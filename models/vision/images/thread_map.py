@@ -12,6 +12,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _AT_ONCE = 256  # Results that wait to be taken.
+_THREADS = os.cpu_count() or 1
 
 
 Shown = Callable[[int, int], None]
@@ -25,7 +26,7 @@ def map_in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item],
   The threads are a pool of its own, so that `function` may use that of `in_threads`. Pillow, NumPy
   and reading from a disk leave the GIL. If an item raises an error, no further ones are begun.
   """
-  with ThreadPoolExecutor(_num_threads()) as pool:
+  with ThreadPoolExecutor(_THREADS) as pool:
     for start in range(0, len(items), _AT_ONCE):
       if shown:
         shown(start, len(items))
@@ -49,8 +50,4 @@ def in_threads(draw: Callable) -> Callable:
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-  return ThreadPoolExecutor(_num_threads())
-
-
-def _num_threads() -> int:
-  return os.cpu_count() or 1
+  return ThreadPoolExecutor(_THREADS)

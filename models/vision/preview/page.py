@@ -61,10 +61,7 @@ def render(survey: Survey, found: Sequence[Concern], source: DecodedImages,
 
 
 def _classes(survey: Survey, image_shape: tuple[int, int, int]) -> list[dict[str, Any]]:
-  """The first classes, with images drawn at random, as center squares.
-
-  `share` is the size of a class as a share of the largest one.
-  """
+  """The first classes, with images drawn at random; `share` is relative to the largest class."""
   generator, counts = np.random.default_rng(_SEED), survey.counts
   labels = survey.encoded.labels[survey.indices]
   side = min(image_shape[0], _SIDE)

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.vision.images.decode import Shape
+from models.vision.images.encoded_images import EncodedImages
 from models.vision.shards import imagenet
 from models.vision.shards import index as shard_index
 from replicator import UsageError
@@ -76,7 +77,7 @@ def write_facts(root: Path, facts: Facts) -> None:
   write_whole(root / INDEX, json.dumps(dataclasses.asdict(facts), indent=1) + "\n")
 
 
-class ShardedImages:
+class ShardedImages(EncodedImages):
   """The images of shards, as `EncodedImages`; only the index is in memory, 36 bytes an image."""
 
   def __init__(self, path: str, skips: bool = False) -> None:
@@ -92,7 +93,6 @@ class ShardedImages:
       UsageError: `path` has no index, no image, or a shard is missing, truncated or another one.
     """
     self.path = str(path)
-    self.image_shape: Shape | None = None
     self._shards = imagenet.shards_at(self.path)
     if self._shards:
       entries, self.class_names = imagenet.read_indexes(self._shards, skips)
@@ -106,6 +106,7 @@ class ShardedImages:
       if sum(map(len, entries)) != facts.images and not skips:
         raise UsageError(f"{path}: its shards have {sum(map(len, entries)):,} images, and {INDEX} "
                          f"says {facts.images:,}; convert again")
+    self._files = list(map(str, self._shards))
     self._starts = np.cumsum([0, *map(len, entries)])
     self._entries = np.concatenate(entries)
     self.labels = self._entries["label"]
@@ -120,10 +121,6 @@ class ShardedImages:
   def read(self, index: int) -> bytes:
     """The encoded image; raises a ValueError if it is not the one that was indexed."""
     return shard_index.read_image(self._shard_of(index), self._entries[index])
-
-  def files(self) -> list[str]:
-    """The paths of the shards."""
-    return list(map(str, self._shards))
 
   def facts(self) -> Sequence[np.ndarray]:
     """The checksums of the images."""

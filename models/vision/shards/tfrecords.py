@@ -29,8 +29,7 @@ class TFRecords(DecodedImages):
       memory_limit: as that of `ImageFolder`.
 
     Raises:
-      UsageError: `path` has no shards, a shard is missing, truncated or of another index, a record
-        cannot be decoded, or an argument has a wrong value.
+      UsageError: as `ShardedImages`; or a record cannot be decoded, or an argument is wrong.
     """
     images = ShardedImages(path, skips=on_error == "skip")
     shape = images.image_shape

@@ -68,13 +68,14 @@ def test_float16_layers_train_with_small_gradients_and_after_large_ones(
   np.testing.assert_allclose(weight.numpy(), -1e-8, rtol=1e-3)
 
 
-@pytest.mark.parametrize("slope, x, skipped", [
-    (4.0, [1, -1, 1, -1], 0),  # Each part of 1 example would pass 4 x 2^15 through float16.
-    (3.0, [1, 1, 1, 1], 1),    # No part has 2^16, but their sum does.
+@pytest.mark.parametrize("layer, slope, x, skipped", [
+    ("float16", 4.0, [1, -1, 1, -1], 0),  # Each part of 1 example would pass 4 x 2^15 through it.
+    ("float16", 3.0, [1, 1, 1, 1], 1),    # No part has 2^16, but their sum does.
+    ("float32", 3.0, [1, 1, 1, 1], 1),    # It could hold 2^16, but is treated as float16.
 ])
 @pytest.mark.parametrize("devices, parts", [(1, 1), (2, 2)])
 def test_replicas_and_micro_batches_skip_what_one_piece_skips(
-    mixed_float16, devices, parts, slope, x, skipped):
+    mixed_float16, devices, parts, layer, slope, x, skipped):
   replicator = Replicator("mirrored", logical_cpus=devices)
   with replicator.scope():
     weight = keras.Variable([1.0], dtype="float32")
@@ -82,12 +83,12 @@ def test_replicas_and_micro_batches_skip_what_one_piece_skips(
 
   def step(x):
     _, gradients = microbatch(lambda part: wrapped.loss_and_gradients(lambda part: slope * (
-        tf.reduce_mean(tf.cast(tf.cast(weight.value, tf.float16) * part, tf.float32))), part), x,
+        tf.reduce_mean(tf.cast(tf.cast(weight.value, layer) * part, tf.float32))), part), x,
                               n=parts)
     wrapped.apply(gradients)
     return tf.constant(0)
 
-  replicator.run(step, np.array(x, np.float16))
+  replicator.run(step, np.array(x, layer))
   assert wrapped.nonfinite_updates.numpy() == skipped
   np.testing.assert_array_equal(weight.numpy(), [1.0])  # Skipped, or a mean of 0.
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from replicator.training.scalars import RunningMeans
+from replicator.training.run_state import RunningMeans
 
 
 def test_a_mean_is_over_the_steps_that_returned_the_scalar():

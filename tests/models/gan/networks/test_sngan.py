@@ -21,7 +21,7 @@ def randomize(network):
     v.assign(v + 0.1 * random.normal(size=v.shape))
 
 
-@pytest.mark.parametrize("resolution", [8, 64, 128])
+@pytest.mark.parametrize("resolution", [8, 64, pytest.param(128, marks=pytest.mark.slow)])
 def test_gradients_reach_every_variable_of_pairs_and_of_the_encoder(resolution):
   keras.utils.set_random_seed(0)  # With four features, some seeds leave no ReLU active.
   z, labels = normal(3, 5), tf.constant([0, 1, 1])
