@@ -32,8 +32,6 @@ GUARDED = '\nif __name__ == "__main__":\n  app.run('  # So `replicator.load` can
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 # ---- Every block --------------------------------------------------------------------------------
 

@@ -38,13 +38,6 @@ EXPERIMENTS = {  # The main function, the configuration, and what makes networks
     "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT),
     "resnet": (resnet, "resnet_digits", {"ResNet.width": 0.25})}
 
-pytestmark = pytest.mark.usefixtures("restored")
-
-
-@pytest.fixture(autouse=True)
-def without_configuration():
-  gin.clear_config()
-
 
 class Saver(Observer):
   """Saves the step as it was built, in place of the training, which would take long to compile."""
@@ -215,21 +208,6 @@ def test_a_bad_command_is_one_line(words, run, loaded, capsys, monkeypatch):
   shown = capsys.readouterr()
   assert REFUSED[words] in shown.err and len(shown.err.splitlines()) == 1
   assert not pathlib.Path("x").exists() and not pathlib.Path("x.png").exists()
-
-
-def test_an_unknown_program_is_not_run_unseen(run, tmp_path, capsys):
-  copy = tmp_path / "run"
-  copy.mkdir()
-  for name in ("config.gin", "checkpoints"):
-    (copy / name).symlink_to(run / name)
-  file = tmp_path / "other.py"
-  file.write_text("raise SystemExit('it ran')")
-  (copy / "run.json").write_text(json.dumps({
-      "program": ["other.py"], "program_file": str(file), "argv": [],
-      "working_directory": str(tmp_path)}))
-  assert sample.main([f"--run={copy}", f"--out={tmp_path / 'x'}"]) == 2
-  shown = capsys.readouterr().err
-  assert "names the program `other.py`, which runs when the run is loaded" in shown
 
 
 # ---- As a user does it --------------------------------------------------------------------------

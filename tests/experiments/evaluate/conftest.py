@@ -64,7 +64,7 @@ def extractor(monkeypatch):
 
 
 @pytest.fixture
-def run(place, monkeypatch, capsys, tmp_path, restored):
+def run(place, monkeypatch, capsys, tmp_path):
   """A function that runs the command; returns status, standard output, standard error."""
   monkeypatch.chdir(place)
   for name in ("enable_op_determinism", "enable_tensor_float_32_execution"):

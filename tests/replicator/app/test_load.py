@@ -17,19 +17,9 @@ from replicator.app import config
 from replicator.app.load import load_training
 from replicator.app.program import main_of_run
 from replicator.step import context
-from replicator.workdir import charts
 from replicator.workdir.lock import owned
 from tests.programs.logs import rows
 from tests.replicator.app import counting_program
-
-pytestmark = pytest.mark.usefixtures("restored")
-
-
-@pytest.fixture(autouse=True)
-def without_configuration():
-  """Tests begin, as a script does, without a configuration."""
-  gin.clear_config()
-
 
 BASE = ["train.steps = 4", "train.checkpoint_every = 1", "train.log_every = 1",
         "train.global_batch_size = 2", "Checkpoints.keep_last = 3"]
@@ -43,11 +33,8 @@ def facts_for(file: pathlib.Path) -> dict:
 
 def trained(folder: pathlib.Path, *bindings: str) -> pathlib.Path:
   """A run of the program, trained here; `run.json` says what a process of its own would."""
-  gin.clear_config()
   config.parse([], [*BASE, *bindings])
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
-    counting_program.counting(str(folder))
+  counting_program.counting(str(folder))
   facts = facts_for(pathlib.Path(counting_program.__file__))
   change_facts(folder, **{**facts, "program": ["-m", counting_program.__name__]})
   gin.clear_config()
@@ -239,7 +226,7 @@ def test_two_runs_load_side_by_side_unless_they_read_different_values(run, copie
   assert replicator.load(copied).apply(1.0) == 4.0
 
 
-def test_a_step_in_training_may_load_another(run, tmp_path, without_curves):
+def test_a_step_in_training_may_load_another(run, tmp_path):
   class Student(tf.Module):
     def __init__(self):
       super().__init__()

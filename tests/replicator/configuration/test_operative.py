@@ -15,7 +15,7 @@ from replicator.configuration.statements import RECORD_HEADER
 from tests.programs import two_networks  # noqa: F401  (for gin)
 from tests.programs.logs import rows
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves", "in_a_folder_of_its_own")
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 @pytest.fixture
