@@ -5,6 +5,8 @@ from replicator.console import quiet
 quiet.import_tensorflow()
 
 import gc  # noqa: E402
+import sys  # noqa: E402
+import types  # noqa: E402
 
 import gin  # noqa: E402
 import keras  # noqa: E402
@@ -53,3 +55,27 @@ def restored():
   keras.config.set_floatx("float32")
   keras.config.set_dtype_policy("float32")
   context.run.is_loaded = False
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+  """This process is the kernel of a notebook; the versions of each place in the output, as HTML."""
+  places: list[list[str]] = []
+
+  class ZMQInteractiveShell:
+    pass
+
+  class Handle:
+    def __init__(self, content: dict[str, str]):
+      self.versions = [content["text/html"]]
+      places.append(self.versions)
+
+    def update(self, content: dict[str, str], raw: bool):
+      self.versions.append(content["text/html"])
+
+  ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+  ipython.get_ipython = ZMQInteractiveShell
+  display.display = lambda content, raw, display_id: Handle(content)
+  monkeypatch.setitem(sys.modules, "IPython", ipython)
+  monkeypatch.setitem(sys.modules, "IPython.display", display)
+  return places

@@ -1,5 +1,6 @@
 """Configuration files and bindings: which value holds, and which file is included."""
 
+import gin
 import pytest
 
 from replicator.app import config
@@ -54,6 +55,11 @@ def test_an_included_or_earlier_file_may_be_overridden():
   config.parse(["main.gin", write("more.gin", "planted.count = 3\n")],
                ["planted.rate = 4.0", "planted.rate = 5.0"])
   assert (value("planted.rate"), value("planted.count")) == (5.0, 3)
+
+
+def test_a_cell_of_a_notebook_may_define_what_is_configurable_at_any_time(notebook):
+  config.parse([], [])
+  assert not gin.config_is_locked()
 
 
 # ---- Files that include files -------------------------------------------------------------------
