@@ -56,7 +56,8 @@ def on_page_content(html: str, page: Page, files: Files, **_: Any) -> str:
       return match[0]
     return f'href="{file.url_relative_to(page.file)}{match[2]}"'
 
-  html = re.sub(r'<script[^>]*src="https?:.*?</script>', "", html, flags=re.DOTALL)
+  # The scripts for formulas and diagrams, of which there are none.
+  html = re.sub(r"<script(?:(?!</script>).)*?https?://.*?</script>", "", html, flags=re.DOTALL)
   return re.sub(r'href="([^":#]+\.(?:md|py))([^"]*)"', link, html)
 
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 
 os.chdir(tempfile.mkdtemp())
+os.environ["FORCE_COLOR"] = ""  # Commands print plain lines, not the live line of a terminal.
 
 # %% [markdown]
 # ## A program
@@ -116,7 +117,9 @@ for run in ("mirrored", "processes"):
 # value with the place where it was set:
 
 # %%
-# !python line.py --gin_file=line.gin --gin_file=strategies/tpu.gin --explain
+# !python line.py --gin_file=line.gin --gin_file=strategies/tpu.gin \
+#     --gin_param="train.log_every = 50" --explain
+assert _exit_code == 0
 
 # %% [markdown]
 # On a machine with GPUs, `--gin_file=strategies/mirrored.gin` makes a replica of each. [What runs

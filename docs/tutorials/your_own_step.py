@@ -17,7 +17,7 @@ from replicator.app import config
 
 os.chdir(tempfile.mkdtemp())
 config.parse([], ["Replicator.logical_cpus = 2"])
-replicator.Replicator("mirrored")  # Before TensorFlow computes: it makes two CPU devices.
+two = replicator.Replicator("mirrored")  # Makes two CPU devices, before TensorFlow computes.
 
 # %%
 import keras
@@ -119,10 +119,11 @@ text = text.replace("import app, train", "import GlobalBatchNorm, app, random, t
 text = text.replace("keras.layers.BatchNormalization()", "GlobalBatchNorm()")
 text = text.replace("tf.random.normal([x.shape[0], 16], dtype=x.dtype)",
                     'random.normal("z", [x.shape[0], 16])')
-open("gan.py", "w").write(text)
+_ = open("gan.py", "w").write(text)
 
 # %%
 # !python -m replicator.doctor --experiment=gan.py --steps=2
+assert _exit_code == 0
 
 # %% [markdown]
 # ## BYOL: a teacher, and two views
