@@ -1,6 +1,8 @@
 """Every test process has eight logical CPU devices, so that no strategy test needs to skip."""
 
 import gc
+import sys
+import types
 
 import pytest
 
@@ -83,3 +85,27 @@ def reports_without_curves():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(writer, "write_report", write)
     yield
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+  """This process is the kernel of a notebook; the versions of each place in the output, as HTML."""
+  places: list[list[str]] = []
+
+  class ZMQInteractiveShell:
+    pass
+
+  class Handle:
+    def __init__(self, content: dict[str, str]):
+      self.versions = [content["text/html"]]
+      places.append(self.versions)
+
+    def update(self, content: dict[str, str], raw: bool):
+      self.versions.append(content["text/html"])
+
+  ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+  ipython.get_ipython = ZMQInteractiveShell
+  display.display = lambda content, raw, display_id: Handle(content)
+  monkeypatch.setitem(sys.modules, "IPython", ipython)
+  monkeypatch.setitem(sys.modules, "IPython.display", display)
+  return places

@@ -39,7 +39,7 @@ Call = tuple[str, str]  # The scope and the full name of a configurable.
 
 
 def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-         bindings: Sequence[str] = ()) -> Any:
+         bindings: Sequence[str] = (), main: Callable[[str], None] | None = None) -> Any:
   """Returns the trained step of a run, ready to call.
 
       gan = replicator.load("runs/digits")
@@ -61,16 +61,19 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
       that `Checkpoints.keep_best` names; None for the newest good one.
     bindings: gin bindings that override those of the run, such as
       `"ImageFolder.path = '/data/cifar10'"` where the data has moved.
+    main: for a run of a notebook, which has no program: the function of a workdir that calls
+      `train`, such as `experiments.sngan.sngan`. It takes the place of the program.
 
   Raises:
     UsageError: a file of the run is missing or corrupt, its program is gone, there is no such
       checkpoint, or the configuration of gin does not go with that of the run.
   """
-  return load_training(run, step, bindings)[0].step
+  return load_training(run, step, bindings, main=main)[0].step
 
 
 def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-                  bindings: Sequence[str] = (), is_trusted: bool = True) -> tuple[Training, int]:
+                  bindings: Sequence[str] = (), is_trusted: bool = True,
+                  main: Callable[[str], None] | None = None) -> tuple[Training, int]:
   """As `load`: the training of the step, and the number of steps after which it was saved.
 
   In the folder in which the run was started, modules are looked for only if it `is_trusted`.
@@ -84,7 +87,7 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
   before = _calls()
   with _process_remembered() as stack:
     unlock()  # The program may not be imported yet, and defines what is configurable.
-    main = main_of_run(facts)
+    main = main or main_of_run(facts)
     _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
     context.run.is_loaded = True
     builder = _Builder()

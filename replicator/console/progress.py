@@ -1,4 +1,4 @@
-"""The progress of a training on standard output: one live line on a terminal, else plain lines.
+"""The progress of a training: one live line on a terminal or in a notebook, else plain lines.
 
   step 200/5000  41.2 steps/s  2637 examples/s  data wait 2%  d 1.234  g 0.456  1m 56s left
 """

@@ -60,6 +60,11 @@ def test_an_included_or_earlier_file_may_be_overridden():
   assert (value("planted.rate"), value("planted.count")) == (5.0, 3)
 
 
+def test_a_cell_of_a_notebook_may_define_what_is_configurable_at_any_time(notebook):
+  config.parse([], [])
+  assert not gin.config_is_locked()
+
+
 # ---- Files that include files -------------------------------------------------------------------
 
 
