@@ -6,7 +6,7 @@ import pathlib
 import random
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import keras
