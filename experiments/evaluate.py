@@ -132,7 +132,8 @@ def _fake(flags: argparse.Namespace, size: int, status: Status) -> tuple[ImageSe
     return open_set(flags.fake, flags.resolution), None
   sample.check_program(flags.fake, flags.yes)
   status.doing("loading the run")
-  gan, number = load.load_numbered(flags.fake, flags.step, flags.gin_param, flags.yes)
+  training, number = load.load_training(flags.fake, flags.step, flags.gin_param, flags.yes)
+  gan = training.step
   sampling.check(gan)
   if flags.standing_statistics:
     sampling.set_standing_statistics(gan, flags.standing_statistics)

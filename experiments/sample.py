@@ -149,7 +149,8 @@ def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()  # The same image each time.
   with Status() as status:
     status.doing("loading the run")
-    gan, number = load.load_numbered(flags.run, flags.step, flags.gin_param, flags.yes)
+    training, number = load.load_training(flags.run, flags.step, flags.gin_param, flags.yes)
+    gan = training.step
     sampling.check(gan)
     if flags.standing_statistics:
       sampling.set_standing_statistics(gan, flags.standing_statistics)

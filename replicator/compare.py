@@ -6,7 +6,6 @@ Reads the workdirs of finished and of unfinished runs. Exit status: 0; 2 for a b
 folder that holds no run.
 """
 
-import argparse
 import itertools
 import os
 import pathlib
@@ -33,10 +32,16 @@ _WIDTH = 20  # Characters that a run has at least on the terminal; longer texts 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return status_of(lambda words: _compare(_parse(words)), argv, describe=None)
+  return status_of(_compare, argv, describe=None)
 
 
-def _compare(flags: argparse.Namespace) -> int:
+def _compare(words: list[str]) -> int:
+  parser = Parser(description="Shows runs side by side.")
+  parser.add_argument("runs", nargs="+", metavar="RUN", type=os.path.expanduser,
+                      help="the workdir of a run")
+  parser.add_argument("--output", default="compare.html", metavar="FILE", type=os.path.expanduser,
+                      help="the page to write")
+  flags = parser.parse_args(words)
   found = read(flags.runs)
   output = pathlib.Path(flags.output)
   text = page(found)
@@ -49,20 +54,8 @@ def _compare(flags: argparse.Namespace) -> int:
   return 0
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  parser = Parser(description="Shows runs side by side.")
-  parser.add_argument("runs", nargs="+", metavar="RUN", type=os.path.expanduser,
-                      help="the workdir of a run")
-  parser.add_argument("--output", default="compare.html", metavar="FILE", type=os.path.expanduser,
-                      help="the page to write")
-  return parser.parse_args(argv)
-
-
 def read(folders: Sequence[str]) -> dict[str, Run]:
-  """Reads runs, by the name of the folder, or by the path where two names are the same.
-
-  Raises a UsageError if a folder holds no run.
-  """
+  """Reads runs, by name, or by path where two names are the same; UsageError: one is no run."""
   found = [reader.read(folder) for folder in folders]
   for folder, run in zip(folders, found, strict=True):
     if not run.rows and not run.facts:

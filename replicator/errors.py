@@ -17,18 +17,26 @@ _IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:",
 _IN_A_PIPELINE = re.compile(r"\{\{function_node .*?[}:] UsageError: (.+)")
 
 
-class UsageError(Exception):
+class OneLineError(Exception):
+  """An error of which a person reads one line, in a notebook as on the command line."""
+
+  def _render_traceback_(self) -> list[str]:  # IPython's name.
+    name = next(each.__name__ for each in type(self).__mro__ if not each.__name__.startswith("_"))
+    return [f"{name}: {first_line(self)}"]
+
+
+class UsageError(OneLineError):
   """Bad input, in one line: what the user wrote, what is wrong, what to write instead.
 
   The command line prints the message alone and ends with status 2; `--debug` adds a traceback.
   """
 
 
-class RunFailed(Exception):
+class RunFailed(OneLineError):
   """A run that cannot go on, in one line; the command line ends with exit status 1."""
 
 
-class Preempted(Exception):
+class Preempted(OneLineError):
   """The run was asked to stop, and saved its state at `step`."""
 
   def __init__(self, step: int):

@@ -12,7 +12,6 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker
-from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -103,11 +102,8 @@ def spawning(*withheld: int) -> Iterator[None]:
 @contextlib.contextmanager
 def stop_signals(receive: Callable[[int], None]) -> Iterator[None]:
   """In the body, SIGINT and SIGTERM call `receive` with their number; for the main thread."""
-  def handle(number: int, frame: FrameType | None) -> None:
-    receive(number)
-
-  previous: dict[int, Any] = {
-    number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+  previous = {number: signal.signal(number, lambda number, frame: receive(number))
+              for number in (signal.SIGINT, signal.SIGTERM)}
   try:
     yield
   finally:

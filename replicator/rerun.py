@@ -98,6 +98,8 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.P
   Raises a UsageError if the program or its folder is missing, or `workdir` holds another run.
   """
   config = f"--gin_file={run / 'config.gin'}"
+  if facts["program_file"] is None:
+    raise UsageError(f"{run}: was trained in a notebook, and has no command; run its cell again")
   if workdir == run:
     raise UsageError(f"--workdir={workdir}: is the folder of the run itself; write another")
   if config not in reader.read_facts(workdir).get("argv", [config]):

@@ -1,6 +1,8 @@
 """Every test process has eight logical CPU devices, so that no strategy test needs to skip."""
 
 import gc
+import sys
+import types
 
 import pytest
 
@@ -27,30 +29,83 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
-def seed_of_the_process():
-  """Every test, and what several tests share, begins with seed 0, whatever ran before."""
+def restored():
+  """Every test begins with seed 0, and without what `train`, `load` and gin files set before."""
+  import gin
+  import keras
+  import tensorflow as tf
+
   from replicator import random
+  from replicator.step import context
   random.set_seed(0)
   yield
-  random.set_seed(0)
+  random.set_seed(0)  # For what several tests share, too.
+  gin.clear_config()
+  keras.config.set_floatx("float32")
+  keras.config.set_dtype_policy("float32")
+  tf.config.run_functions_eagerly(False)
+  context.run.is_loaded = False
+
+
+@pytest.fixture
+def set_precision():
+  """A function that does what `train.precision` does."""
+  import keras
+
+  def set_to(precision: str) -> None:
+    keras.config.set_floatx("float64" if precision == "float64" else "float32")
+    keras.config.set_dtype_policy(precision)
+  return set_to
+
+
+@pytest.fixture
+def float64(set_precision):
+  """The test runs in float64, where replicas agree to rounding at any step."""
+  set_precision("float64")
 
 
 @pytest.fixture
 def without_curves(monkeypatch):
-  """Reports have no curves. To draw them would take longer than a tiny training."""
+  """Pages have no curves."""
   from replicator.workdir import charts
   monkeypatch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
 
 
-@pytest.fixture
-def restored():
-  """The settings of `train`, `load` and gin files for a process are undone after the test."""
-  import gin
-  import keras
+@pytest.fixture(scope="session", autouse=True)
+def reports_without_curves():
+  """Reports of trainings have no curves. To draw them would take longer than a tiny training."""
+  from replicator.workdir import charts, writer
+  write_report = writer.write_report
 
-  from replicator.step import context
-  yield
-  gin.clear_config()
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
-  context.run.is_loaded = False
+  def write(workdir):
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
+      return write_report(workdir)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(writer, "write_report", write)
+    yield
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+  """This process is the kernel of a notebook; the versions of each place in the output, as HTML."""
+  places: list[list[str]] = []
+
+  class ZMQInteractiveShell:
+    pass
+
+  class Handle:
+    def __init__(self, content: dict[str, str]):
+      self.versions = [content["text/html"]]
+      places.append(self.versions)
+
+    def update(self, content: dict[str, str], raw: bool):
+      self.versions.append(content["text/html"])
+
+  ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+  ipython.get_ipython = ZMQInteractiveShell
+  display.display = lambda content, raw, display_id: Handle(content)
+  monkeypatch.setitem(sys.modules, "IPython", ipython)
+  monkeypatch.setitem(sys.modules, "IPython.display", display)
+  return places

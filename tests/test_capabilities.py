@@ -17,9 +17,6 @@ DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "reference" / "capabilit
 WIDTH = 4  # The inputs of a layer.
 
 
-pytestmark = pytest.mark.usefixtures("restored")
-
-
 # ---- The table ----------------------------------------------------------------------------------
 
 

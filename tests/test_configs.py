@@ -3,7 +3,6 @@
 import pathlib
 
 import gin
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,13 +40,6 @@ def slow_but(*quick: str, paths: list[pathlib.Path]) -> list:
   """The files as parameters of a test that is slow, except for those named."""
   return [pytest.param(path, id=path.stem, marks=[] if path.stem in quick else pytest.mark.slow)
           for path in paths if path.stem not in TRAINED]
-
-
-@pytest.fixture(autouse=True)
-def clean(without_curves):
-  yield
-  gin.clear_config()
-  keras.config.set_dtype_policy("float32")
 
 
 def test_there_is_a_file_for_every_strategy():

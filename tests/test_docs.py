@@ -30,10 +30,9 @@ OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "te
 for name in ("bigan", "bigbigan", "d4pg", "gan", "logan", "r3gan", "resnet", "sac", "sngan"):
   importlib.import_module(f"experiments.{name}")  # So that gin knows its names.
 GUARDED = '\nif __name__ == "__main__":\n  app.run('  # So `replicator.load` can import a program.
+TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))  # The site executes them.
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
              "train.checkpoint_every": 2}
-
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 # ---- Every block --------------------------------------------------------------------------------
@@ -266,11 +265,11 @@ def test_extras_are_installed_from_the_clone():
 
 def test_every_page_is_in_the_navigation():
   navigation = (ROOT / "mkdocs.yml").read_text()
-  for page in (ROOT / "docs").rglob("*.md"):
+  for page in [*(ROOT / "docs").rglob("*.md"), *TUTORIALS]:
     assert f" {page.relative_to(ROOT / 'docs')}" in navigation, page.name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+@pytest.mark.parametrize("page", [*PAGES, *TUTORIALS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page):
   text = page.read_text()
   named = re.findall(r"\b((?:configs|benchmarks|docs|experiments|tests)/[\w/]+\.\w+)", text)

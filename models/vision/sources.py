@@ -7,6 +7,7 @@ from pathlib import Path
 import gin
 
 from models.vision.augmentation.random_view import Augmented
+from models.vision.augmentation.two_views import TwoViews
 from models.vision.builtin.digits import Digits
 from models.vision.builtin.shapes import Shapes
 from models.vision.builtin.stacked_digits import StackedDigits
@@ -24,7 +25,7 @@ from replicator import UsageError
 from replicator.errors import first_line, nearest
 
 __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip",
-           "Shapes", "StackedDigits", "TFRecords", "open_encoded"]
+           "Shapes", "StackedDigits", "TFRecords", "TwoViews", "open_encoded"]
 
 NAMED: dict[str, Callable[[], ImageSource]] = {
     "digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}

@@ -57,11 +57,7 @@ _handing_over = False
 
 
 class _Handed(BaseException):
-  """Carries `main` out of a program, past its `except Exception`."""
-
-  def __init__(self, main: Callable[[str], None]):
-    super().__init__()
-    self.main = main
+  """Carries `main`, its argument, out of a program, past its `except Exception`."""
 
 
 def main_of(program: Callable[[], object]) -> Callable[[str], None] | None:
@@ -71,7 +67,7 @@ def main_of(program: Callable[[], object]) -> Callable[[str], None] | None:
   try:
     program()
   except _Handed as handed:
-    return handed.main
+    return handed.args[0]
   finally:
     _handing_over = False
   return None
@@ -89,7 +85,10 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
         if flags.explain or flags.diff:
           explain(main, flags)
           return 0
-        workdir = flags.workdir or _new_workdir()
+        if not flags.workdir and os.environ.get("TF_CONFIG"):
+          raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; "
+                           "every process must see the same folder")
+        workdir = flags.workdir or start.new_workdir()
         return _train(main, flags, workdir, words)
     finally:
       start.end()
@@ -145,13 +144,6 @@ def _folder(name: str) -> str:
   if not name:
     raise argparse.ArgumentTypeError("is empty; write the name of a folder")
   return os.path.expanduser(name)
-
-
-def _new_workdir() -> str:
-  if os.environ.get("TF_CONFIG"):
-    raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; "
-                     "every process must see the same folder")
-  return start.new_workdir()
 
 
 def _command(words: list[str], workdir: str) -> str:

@@ -30,9 +30,7 @@ from replicator.training.observer import Observer, Training, observed_by
 
 _REPLICATOR = "replicator.Replicator"
 
-
-Row = tuple[str, str, str]
-"""`scope/configurable.parameter`, its value as gin text, and its source."""
+Row = tuple[str, str, str]  # `scope/configurable.parameter`, its value as gin text, its source.
 
 
 def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
@@ -51,10 +49,7 @@ def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
 
 def _trace(main: Callable[[str], None], workdir: str, files: Sequence[str],
            params: Sequence[str]) -> str | None:
-  """Runs a program, already configured, up to its training loop, and traces its step.
-
-  Returns one line on why the step could not be traced, or None.
-  """
+  """Traces the step of a configured program; returns a line on why it cannot be traced, or None."""
   devices = current_bindings().get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
   alone = (f"Replicator.strategy = '{'default' if devices == 1 else 'mirrored'}'",
            f"Replicator.logical_cpus = {None if devices == 1 else devices}")
@@ -92,7 +87,10 @@ class _Tracer(Observer):
 def _print_values(problem: str | None) -> None:
   """Prints the values of the program traced last, and its problems; `_trace` returned `problem`."""
   bindings, called = statements.last_read(), operative_config()
-  used = _rows({key: {**_functions(key[1]), **values} for key, values in called.items()}, bindings)
+  # gin does not record the defaults that are functions.
+  functions = {key: {name: default for name, default in defaults(registry()[key[1]]).items()
+                     if callable(default)} for key in called}
+  used = _rows({key: {**functions[key], **values} for key, values in called.items()}, bindings)
   others = _rows(_other_values(bindings), bindings)
   rows = [*used, *others]
   console = Console(highlight=False, soft_wrap=True)
@@ -133,12 +131,6 @@ def _other_values(bindings: Sequence[Binding]) -> Values:
     if selector not in known and not selector.startswith(("gin.", "keras.", "tf.")):
       others.setdefault(("", selector), operative.values_of_call("", selector))
   return others
-
-
-def _functions(selector: str) -> dict[str, Any]:
-  """The defaults that are functions, which gin does not record."""
-  return {name: default for name, default in defaults(registry()[selector]).items()
-          if callable(default)}
 
 
 def _rows(values: Values, bindings: Sequence[Binding]) -> list[Row]:

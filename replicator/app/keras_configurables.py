@@ -32,10 +32,7 @@ _OPTIONAL_NUMBERS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm",
 
 
 def _hint(name: str, default: Any, number: Any) -> Any:
-  """The type of a parameter that Keras does not annotate, by its name and its default.
-
-  `number` is the type of its floats.
-  """
+  """The type of a parameter that Keras does not annotate; `number` is the type of its floats."""
   if name in _OPTIONAL_NUMBERS:
     return number | None
   if name == "name":

@@ -39,7 +39,7 @@ Call = tuple[str, str]  # The scope and the full name of a configurable.
 
 
 def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-         bindings: Sequence[str] = ()) -> Any:
+         bindings: Sequence[str] = (), main: Callable[[str], None] | None = None) -> Any:
   """Returns the trained step of a run, ready to call.
 
       gan = replicator.load("runs/digits")
@@ -48,14 +48,12 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
   The run may be of any experiment and strategy, and still under way: nothing is written to its
   workdir. The step is built on one device, by the program in `run.json` with the configuration in
   `config.gin`, and gets the values of a checkpoint. The data of the run must be there, because its
-  shape belongs to the step; but nothing is trained or evaluated. Modules that Python does not find
-  elsewhere are looked for in the folder in which the run was started. Both files are programs: load
-  only runs that you trust.
+  shape belongs to the step. Modules that Python does not find elsewhere are looked for in the
+  folder in which the run was started. Both files are programs: load only runs that you trust.
 
-  Afterwards the process is as after the training: the configuration of gin, the precision of Keras
-  and the seed of the random streams are those of the run, since parts of the step read them when
-  they are called. If gin had a configuration before, of your own or of another run, all of that
-  stays as it was. A run that would then compute something else is refused.
+  Afterwards the configuration of gin, the precision of Keras and the seed of the random streams are
+  those of the run, since parts of the step read them when they are called. If gin had a
+  configuration before, all of that stays, and a run that would compute something else is refused.
 
   Args:
     run: the workdir of the run.
@@ -63,27 +61,23 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
       that `Checkpoints.keep_best` names; None for the newest good one.
     bindings: gin bindings that override those of the run, such as
       `"ImageFolder.path = '/data/cifar10'"` where the data has moved.
+    main: for a run of a notebook, which has no program: the function of a workdir that calls
+      `train`, such as `experiments.sngan.sngan`. It takes the place of the program.
 
   Raises:
     UsageError: a file of the run is missing or corrupt, its program is gone, there is no such
       checkpoint, or the configuration of gin does not go with that of the run.
   """
-  return load_numbered(run, step, bindings)[0]
-
-
-def load_numbered(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-                  bindings: Sequence[str] = (), is_trusted: bool = True) -> tuple[Any, int]:
-  """As `load`, with the number of training steps after which the step was saved.
-
-  In the folder in which the run was started, modules are looked for only if it `is_trusted`.
-  """
-  training, number = load_training(run, step, bindings, is_trusted)
-  return training.step, number
+  return load_training(run, step, bindings, main=main)[0].step
 
 
 def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-                  bindings: Sequence[str] = (), is_trusted: bool = True) -> tuple[Training, int]:
-  """As `load_numbered`, with the training of the step, which has its data, too."""
+                  bindings: Sequence[str] = (), is_trusted: bool = True,
+                  main: Callable[[str], None] | None = None) -> tuple[Training, int]:
+  """As `load`: the training of the step, and the number of steps after which it was saved.
+
+  In the folder in which the run was started, modules are looked for only if it `is_trusted`.
+  """
   if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
     raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
   folder = pathlib.Path(run).expanduser()
@@ -93,10 +87,14 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
   before = _calls()
   with _process_remembered() as stack:
     unlock()  # The program may not be imported yet, and defines what is configurable.
-    main = main_of_run(facts)
+    main = main or main_of_run(facts)
     _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
     context.run.is_loaded = True
-    loaded = _restored(main, folder, step)
+    builder = _Builder()
+    with missing_values_reported():
+      run_until_prepared(main, builder, f"{folder}: its program")
+    training = builder.training
+    loaded = training, Checkpoints(folder / "checkpoints", training.step).restore_step(step)
     if not before:
       stack.pop_all()
       unlock()
@@ -116,15 +114,6 @@ def _parse(folder: pathlib.Path, bindings: Sequence[str], started_in: str, is_tr
       raise
     where = "it is not there either" if is_trusted else "--yes looks for it there, too"
     raise UsageError(f"{error}; the run was started in {started_in}: {where}") from error
-
-
-def _restored(main: Callable[[str], None], folder: pathlib.Path,
-              step: int | Literal["best"] | None) -> tuple[Training, int]:
-  builder = _Builder()
-  with missing_values_reported():
-    run_until_prepared(main, builder, f"{folder}: its program")
-  number = Checkpoints(folder / "checkpoints", builder.training.step).restore_step(step)
-  return builder.training, number
 
 
 class _Builder(Observer):

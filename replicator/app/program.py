@@ -25,6 +25,9 @@ def main_of_run(facts: Mapping[str, Any]) -> Callable[[str], None]:
     UsageError: the program is missing, cannot be imported, or has no such block.
   """
   words, file = facts["program"], facts["program_file"]
+  if file is None:
+    raise UsageError("the run was trained in a notebook, and has no program; write "
+                     "replicator.load(run, main=...), with the function that called train")
   name = words[1] if words[:1] == ["-m"] else None
   found = []
 

@@ -120,10 +120,7 @@ def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:
 
 
 def _makers(name: str) -> list[str]:
-  """The names of the configurables that make what `configurable.parameter` takes or returns.
-
-  None if the parameter does not exist, or is not annotated with a class.
-  """
+  """The configurables that make what a `configurable.parameter` is annotated with, by name."""
   selector, _, parameter = name.rpartition(".")
   found = match(selector) if selector else None
   hint = hints(constructor(found)).get(parameter) if found else None

@@ -58,10 +58,8 @@ def names_in(written: str) -> set[str]:
           ([selector] * bool(parameter) + [each.selector for each in references_in(value)])}
 
 
+# Returns the names of today for those of a configurable and its parameter; None if they are gone.
 Renamed = Callable[[str, str], tuple[str, str] | None]
-"""Returns the names of today for those of a configurable and its parameter; None if they are gone.
-"""
-
 
 _NOT_GIN = SyntaxError, tokenize.TokenError, RecursionError  # What gin's parser raises.
 

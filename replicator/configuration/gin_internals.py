@@ -12,7 +12,13 @@ import gin
 from gin import config_parser
 from gin.selector_map import SelectorMap
 
+from replicator.console import kernel
+
 Values = dict[tuple[str, str], dict[str, Any]]  # `{(scope, selector): {parameter: value}}`
+
+
+if kernel.is_kernel():
+  gin.enter_interactive_mode()  # A cell that runs again defines its configurables again.
 
 
 def registry() -> SelectorMap:

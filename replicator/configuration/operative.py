@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import gin
@@ -57,7 +57,7 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
     with contextlib.suppress(OSError, UnicodeDecodeError):
       earlier = path.read_text(encoding="utf-8")
   called = calls_in(earlier)
-  for key, used in operative_config().items():
+  for key, used in [*_of_earlier_runs().items(), *operative_config().items()]:
     called.setdefault(key, {}).update(used)
   found = checks.unused(statements.last_read(), called)
   _refuse(each for each in found if each.certain or (evaluated and not resumed))
@@ -78,6 +78,42 @@ def _change(before: str | None, now: str | None) -> str:
   if before is None:
     return f"= {now}, new"
   return f"= {now}, was {before}" if now else f"is no longer set, was {before}"
+
+
+@contextlib.contextmanager
+def calls_of_one_run(*also: str) -> Iterator[None]:
+  """Forgets after the body the calls in it, which are none of a later run of this process.
+
+  Those of the configurables `also` came before the body. What a run has called counts as used, also
+  in later runs under the same configuration. An observer, which ends a run by neither of the
+  exceptions here, finds its calls.
+  """
+  before = {key: dict(used) for key, used in operative_config().items() if key[1] not in also}
+
+  def forget() -> None:
+    earlier = _of_earlier_runs()
+    for key, used in operative_config().items():
+      earlier.setdefault(key, {}).update(used)
+    operative_config().clear()
+    operative_config().update(before)
+
+  try:
+    yield
+  except (Exception, KeyboardInterrupt):
+    forget()
+    raise
+  forget()
+
+
+def _of_earlier_runs() -> Values:
+  """The calls of earlier runs of this process under the configuration that was read last."""
+  global _earlier_runs
+  if _earlier_runs[0] is not statements.last_read():
+    _earlier_runs = statements.last_read(), {}
+  return _earlier_runs[1]
+
+
+_earlier_runs: tuple[Sequence[statements.Binding], Values] = (), {}
 
 
 def check_scopes() -> None:

@@ -17,6 +17,7 @@ from replicator.configuration.differences import included
 from replicator.configuration.gin_internals import (
   LocatedParser,
   add_imports,
+  current_bindings,
   parse_scope,
   remember,
 )
@@ -94,8 +95,8 @@ _last_read: list[Binding] = []
 
 
 def last_read() -> list[Binding]:
-  """Every statement of the configuration that was read last."""
-  return _last_read
+  """Every statement of the configuration that was read last; none after `gin.clear_config()`."""
+  return _last_read if any(selector != CONSTANT for _, selector in current_bindings()) else []
 
 
 def remember_configuration() -> Callable[[], None]:

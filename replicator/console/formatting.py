@@ -1,4 +1,6 @@
-"""Numbers and durations as a person reads them."""
+"""Numbers, durations and lists as a person reads them."""
+
+from collections.abc import Sequence
 
 
 def format_number(value: float) -> str:
@@ -34,3 +36,9 @@ def format_bar(what: str, done: int, count: int) -> str:
 def labeled(label: str, text: str) -> str:
   """A line of the list that a run begins with: `strategy    mirrored, 2 replicas`."""
   return f"{label:<12}{text}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+  """The first names, and how many more there are."""
+  rest = f" and {len(names) - most} more" if len(names) > most else ""
+  return ", ".join(names[:most]) + rest

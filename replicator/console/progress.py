@@ -1,4 +1,4 @@
-"""The progress of a training on standard output: one live line on a terminal, else plain lines.
+"""The progress of a training: one live line on a terminal or in a notebook, else plain lines.
 
   step 200/5000  41.2 steps/s  2637 examples/s  data wait 2%  d 1.234  g 0.456  1m 56s left
 """
@@ -7,7 +7,6 @@ import collections
 import math
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 
 from rich.console import Console
 from rich.text import Text
@@ -24,10 +23,6 @@ _BAR_WIDTH = 12
 class Progress(Status):
   """Shows steps, rates, scalars and the time left, from entry to exit.
 
-    with Progress(total_steps=5000, global_batch_size=64) as progress:
-      progress.update(200, {"d": 1.234, "g": 0.456})
-      progress.note("step 200  eval/classifier_frechet_distance 31.4")
-
   The training goes from `first_step` to `total_steps`; a step has `global_batch_size` examples over
   all replicas. The lines go to `console`, or else to standard output.
   """
@@ -42,11 +37,10 @@ class Progress(Status):
     self._unseen = ""  # The newest plain line, if it has not been written yet.
     self._last_progress = -math.inf  # When the last plain line was written.
 
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-               trace: TracebackType | None) -> None:
+  def __exit__(self, *exception: object) -> None:
     if self._unseen:
       self.note(self._unseen)
-    super().__exit__(kind, error, trace)
+    super().__exit__(*exception)
 
   def update(self, step: int, scalars: Mapping[str, float], data_wait: float | None = None
              ) -> None:

@@ -72,7 +72,7 @@ def end() -> None:
   """Says nothing more."""
   global _status, _workdir
   if _status:
-    _status.__exit__(None, None, None)
+    _status.__exit__()
   _status = _workdir = None
 
 

@@ -7,34 +7,33 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from replicator.console import kernel
 from replicator.console.formatting import format_duration
 
 SILENT_SECONDS = 4.0  # The longest time without a plain line while something is being done.
 _BEAT_SECONDS = 0.5
+_NOTEBOOK_WIDTH = 115  # Characters.
 
 
 class Status:
   """Writes lines that stay, and says what is being done, from entry to exit.
 
-    with Status() as status:
-      status.note("data  Digits: 1,797 examples")
-      status.doing("compiling the step")
-
-  On a terminal, a live line below the others says what is being done, and for how long. Elsewhere a
-  plain line says so whenever nothing was written for `SILENT_SECONDS`. All goes to `console`, or
-  else to standard output.
+  On a terminal, a live line below the others says what is being done, and for how long; so does one
+  line of a notebook. Elsewhere a plain line says so whenever nothing was written for
+  `SILENT_SECONDS`. All goes to `console`, or else to standard output.
   """
 
   def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic):
-    self._console = console or Console()
+    # By itself, rich would make an output of its own of every line in a notebook.
+    self._console = console or Console(force_jupyter=False, width=_NOTEBOOK_WIDTH if
+                                       kernel.is_kernel() else None)
     self._clock = clock
-    self._live: Live | None = None
+    self._live: Live | kernel.Line | None = None
     self._what = ""
     self._begun = self._since = 0.0
     self._last_line = -math.inf  # When the last plain line was written.
@@ -43,14 +42,15 @@ class Status:
 
   def __enter__(self) -> "Status":
     self._begun = self._last_line = self._clock()
-    if self._console.is_terminal and not self._console.is_dumb_terminal:
+    if kernel.is_kernel():
+      self._live = kernel.Line()
+    elif self._console.is_terminal and not self._console.is_dumb_terminal:
       self._live = Live("", console=self._console, auto_refresh=False)
       self._live.start()
     threading.Thread(target=self._beats, daemon=True).start()
     return self
 
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-               trace: TracebackType | None) -> None:
+  def __exit__(self, *exception: object) -> None:
     self._ended.set()
     self.doing("")
     if self._live is not None:

@@ -26,10 +26,7 @@ class Diverged(Exception):
 
 
 class Recovery:
-  """Has a guard look at every step of a run, and counts the rollbacks.
-
-  `facts` holds the `seed` and the `global_batch_size` of the run.
-  """
+  """Has a guard look at every step of a run, whose `facts` it has, and counts the rollbacks."""
 
   def __init__(self, guard: Guard, replicator: Replicator, workdir: pathlib.Path, facts: dict):
     self.rollbacks = 0

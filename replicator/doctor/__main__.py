@@ -26,6 +26,7 @@ Exit status: 0 all agree; 1 something differs or fails; 2 bad command line or co
 """
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -35,7 +36,7 @@ from replicator.console import command, quiet
 from replicator.console.error_line import in_one_line
 from replicator.console.flags import Parser
 from replicator.doctor.experiment import hand_over, load
-from replicator.doctor.scaling import command as scaling
+from replicator.doctor.scaling import model
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError
 
@@ -54,9 +55,9 @@ def _check(words: list[str]) -> int:
   from replicator.configuration.checks import missing_values_reported
   with missing_values_reported():
     main = load(flags.experiment)
-    if flags.scaling:
-      return scaling.predict(main, flags)
-    return (_check_resume if flags.check_resume else _check_replicas)(main, flags, words)
+    work = (_predict if flags.scaling else
+            _check_resume if flags.check_resume else _check_replicas)
+    return work(main, flags, words)
 
 
 def _hint(error: BaseException) -> str:
@@ -98,6 +99,25 @@ def _check_resume(main: Callable[[str], None], flags: argparse.Namespace, words:
   return _conclude(check.results(), "resumes exactly", "does not resume exactly")
 
 
+def _predict(main: Callable[[str], None], flags: argparse.Namespace, words: list[str]) -> int:
+  from replicator.doctor.scaling.cost import measure
+  cost = measure(main, flags.gin_file, flags.gin_param,
+                 0 if flags.step_seconds else flags.steps or 10)
+  print(f"{flags.experiment}: {cost.batch_size} examples "
+        + ("over all replicas (strong scaling)" if flags.strong else
+           "on every replica (weak scaling; --strong divides them)"))
+  seconds = flags.step_seconds or cost.seconds
+  print(f"  one replica computes for {1000 * seconds:.4g} ms a step, "
+        + ("as --step_seconds says" if flags.step_seconds else "measured here"))
+  print(f"  each replica takes part in {model.counted(cost.transfers)}\n"
+        "efficiency, if no replica computes while it sends:")
+  networks = ({"given": model.Network(flags.bandwidth, flags.latency)} if flags.bandwidth
+              else model.NETWORKS)
+  most = cost.batch_size if flags.strong else max(model.REPLICAS)
+  print(*model.table(seconds, cost.transfers, networks, most, flags.strong), sep="\n")
+  return 0
+
+
 def _conclude(results: Iterator[CheckResult], good: str, bad: str) -> int:
   """Prints each row as soon as it is known, and what this step does; returns the exit status."""
   verdicts = set()
@@ -125,17 +145,33 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   parser.add_argument("--steps", type=int, help="how many steps to compare, or calls to time")
   parser.add_argument("--precision", choices=["float64", "float32"],
                       help="float64 to prove, float32 to compare loosely")
-  scaling.add_flags(parser)
+  scaling = parser.add_argument_group("with --scaling")
+  scaling.add_argument("--bandwidth", type=_positive, help="of a replica, in bytes a second")
+  scaling.add_argument("--latency", type=_positive, help="of a hop, in seconds")
+  scaling.add_argument("--step_seconds", type=_positive, help="what one replica takes elsewhere")
+  scaling.add_argument("--strong", action="store_true", help="divide the batch over the replicas")
   for name, kind in (("record", str), ("train_in", str), ("train_until", int)):
     parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)  # For its processes.
   flags = parser.parse_args(argv)
   lowest = 2 if flags.check_resume else 1
   if flags.steps is not None and flags.steps < lowest:
     raise UsageError(f"--steps={flags.steps}: must be at least {lowest}")
-  scaling.check(flags)
+  for name in ("bandwidth", "latency", "step_seconds", "strong"):
+    if getattr(flags, name) and not flags.scaling:
+      raise UsageError(f"--{name}: works only with --scaling")
+  if bool(flags.bandwidth) != bool(flags.latency):
+    raise UsageError("--bandwidth and --latency: write both for a network of your own, such as "
+                     "--bandwidth=12.5e9 --latency=26e-6, or neither")
   if flags.precision:
     flags.gin_param.append(f"train.precision = '{flags.precision}'")
   return flags
+
+
+def _positive(text: str) -> float:
+  value = float(text)
+  if not 0 < value < math.inf:
+    raise argparse.ArgumentTypeError(f"{text} is not above 0")
+  return value
 
 
 if __name__ == "__main__":

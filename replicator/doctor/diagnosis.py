@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from replicator.console.formatting import listed
 from replicator.doctor.replica_recording import GRADIENT, LOSS, VARIABLE, Key, ReplicaRecording
-from replicator.doctor.verdict import listed
 from replicator.tracing import python_draws
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}

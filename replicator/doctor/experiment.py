@@ -29,10 +29,7 @@ _ERROR = re.compile(r"(?:\[\w+ \d+\] )?error: (.*)")  # Also that of a worker.
 
 
 def load(experiment: str) -> Callable[[str], None]:
-  """The `main` that an experiment, a module's name or a file, passes to `replicator.app.run`.
-
-  Raises a UsageError if there is no such module, or it does not call `app.run`.
-  """
+  """The `main` that a module or a file passes to `app.run`; UsageError: it is missing, or none."""
   from replicator.app.experiment import main_of  # It loads TensorFlow.
   is_file = experiment.endswith(".py")
   try:
@@ -90,28 +87,18 @@ def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
       child.end(deadline)
     finally:
       child.send_signal(signal.SIGKILL)  # This process may be interrupted; or it left others.
-    is_late = time.monotonic() >= deadline
-    if is_late or child.process.returncode:
-      lines = output.read_text(errors="replace").splitlines()
-      errors = [found[1] for line in lines if (found := _ERROR.fullmatch(line))]
-      raise UsageError(_lateness(words, lines) if is_late else errors[0] if errors else
-                       _end(child.process.returncode, lines))
-    return pickle.loads(path.read_bytes())
-
-
-def _lateness(words: Sequence[str], lines: list[str]) -> str:
-  command = shlex.join(["python", "-m", "replicator.doctor", *words])
-  return (f"{command} did not end within {LIMIT / 60:g} minutes{_last_of(lines)}; if it only needs "
-          "more time, write fewer --steps or a smaller train.global_batch_size")
-
-
-def _end(status: int, lines: list[str]) -> str:
+    is_late, status = time.monotonic() >= deadline, child.process.returncode
+    if not is_late and status == 0:
+      return pickle.loads(path.read_bytes())
+    lines = output.read_text(errors="replace").splitlines()
+  last = f"; its last line is '{lines[-1].strip()}'" if lines else ", and printed nothing"
+  if is_late:
+    typed = shlex.join(["python", "-m", "replicator.doctor", *words])
+    raise UsageError(f"{typed} did not end within {LIMIT / 60:g} minutes{last}; if it only needs "
+                     "more time, write fewer --steps or a smaller train.global_batch_size")
   how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
-  return f"the process {how}{_last_of(lines)}"
-
-
-def _last_of(lines: list[str]) -> str:
-  return f"; its last line is '{lines[-1].strip()}'" if lines else ", and printed nothing"
+  errors = [found[1] for line in lines if (found := _ERROR.fullmatch(line))]
+  raise UsageError(errors[0] if errors else f"the process {how}{last}")
 
 
 def hand_over(path: str, recording: Any) -> None:

@@ -42,10 +42,7 @@ class ReplicaCheck:
                              "Replicator.logical_cpus = None")
 
   def results(self, words: Sequence[str]) -> Iterator[CheckResult]:
-    """Yields each row of the table as soon as it is known.
-
-    The cluster of 2 processes gets the doctor's command line `words`.
-    """
+    """Yields each row as soon as it is known; the 2 processes get the command line `words`."""
     for replicas in (2, 4):
       yield self._result(f"{replicas} replicas", replicas,
                          functools.partial(self._record, replicas))

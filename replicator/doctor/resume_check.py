@@ -15,9 +15,10 @@ import numpy as np
 
 from replicator.app import config
 from replicator.checkpoints import checkpoint
+from replicator.console.formatting import listed
 from replicator.doctor.experiment import bound, recorded_by
 from replicator.doctor.resume_recording import ResumeRecording
-from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult, listed
+from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from replicator.errors import UsageError
 from replicator.workdir.reader import TIMES
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Sequence
 
 AGREES, DIFFERS, FAILED, SKIPPED = "agrees", "DIFFERS", "FAILED", "--"
 
@@ -22,9 +21,3 @@ class CheckResult:
       lines += textwrap.wrap(note, 100, initial_indent=" " * 4, subsequent_indent=" " * 6,
                              break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-  """The first names, and how many more there are."""
-  rest = f" and {len(names) - most} more" if len(names) > most else ""
-  return ", ".join(names[:most]) + rest

@@ -6,7 +6,6 @@ The folder NAME has all that a first run needs. With `--from=sngan` the experime
 project's, to change. Exit status: 0; 2 for a bad command line, or a folder that exists.
 """
 
-import argparse
 import pathlib
 import re
 import sys
@@ -23,18 +22,15 @@ _NAME = "PROJECT"  # Stands for the name of the project in the template's files 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return status_of(lambda words: _write(_parse(words)), argv, describe=None)
+  return status_of(_write, argv, describe=None)
 
 
-def _parse(words: list[str]) -> argparse.Namespace:
+def _write(words: list[str]) -> int:
   parser = Parser(description="Writes a project of your own, which trains and is tested at once.")
   parser.add_argument("name", help="the name of the project, its folder and its experiment")
   parser.add_argument("--from", dest="source", metavar="EXPERIMENT",
                       help="begin with a copy of an experiment; python -m experiments lists them")
-  return parser.parse_args(words)
-
-
-def _write(flags: argparse.Namespace) -> int:
+  flags = parser.parse_args(words)
   name = flags.name
   _check(name)
   files = _files(name)

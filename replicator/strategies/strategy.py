@@ -18,6 +18,10 @@ NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_
          "parameter_server", "tpu")
 """The strategies that `Replicator.strategy` may name."""
 
+NEW_PROCESS = ("start a new process (in a notebook, restart the kernel) and make the Replicator "
+               "before computing anything")
+"""The remedy for what cannot change once TensorFlow has started."""
+
 
 @functools.cache
 def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
@@ -55,6 +59,9 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
         return tf.distribute.MultiWorkerMirroredStrategy()
     except ValueError as error:  # As of a cluster with two chiefs, or with an unknown job.
       raise UsageError(f"TF_CONFIG: {error}") from error
+    except RuntimeError as error:  # "Collective ops must be configured at program startup".
+      raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
+                       f"process, without the cluster; {NEW_PROCESS}") from error
   if name == "tpu":
     return _tpu(tpu)
   devices = _devices(logical_cpus)
@@ -90,12 +97,11 @@ def _devices(logical_cpus: int | None) -> list[str]:
           cpu, [tf.config.LogicalDeviceConfiguration()] * logical_cpus)
     except RuntimeError as error:
       raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: TensorFlow has already started "
-                       "with one CPU device; make the Replicator before computing anything"
-                       ) from error
+                       f"with one CPU device; {NEW_PROCESS}") from error
   available = len(tf.config.list_logical_devices("CPU"))
   if available < logical_cpus:
     raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: this process already runs with "
-                     f"{available} logical CPUs; start a new one")
+                     f"{available} logical CPUs; {NEW_PROCESS}")
   return [f"/cpu:{i}" for i in range(logical_cpus)]
 
 

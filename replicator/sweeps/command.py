@@ -15,7 +15,6 @@ from replicator.console import command
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, UsageError
 from replicator.sweeps import page, results, sweep_file
-from replicator.sweeps.progress import apart, summary
 from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep
 from replicator.sweeps.trials import FAILED, WAITING
@@ -73,7 +72,7 @@ def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
   file, search = sweep.file, sweep.search
   yield (f"{sweep.folder}: {search.count} trials of {file.experiment}; the best has the "
          f"{file.best()} {file.metric}")
-  yield from apart(sweep.results.values())
+  yield from results.apart(sweep.results.values())
   for number, trial in enumerate(search.trials.values(), 1):
     record = sweep.results[trial.id].record if trial.id in sweep.results else trial
     status = "to run" if record.status == WAITING else record.status
@@ -103,7 +102,7 @@ def _check(sweep: Sweep) -> None:
 def _report(sweep: Sweep, command: str) -> int:
   """Prints how the sweep has ended; returns the exit status."""
   current = sweep.current()
-  print(f"{summary(current, sweep.search.count)}: {sweep.folder / results.CSV}, "
+  print(f"{results.summary(current, sweep.search.count)}: {sweep.folder / results.CSV}, "
         f"{sweep.folder / page.FILE}")
   failed = [result.record for result in current if result.record.status == FAILED]
   if failed:

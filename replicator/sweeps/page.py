@@ -9,8 +9,7 @@ import numpy as np
 from replicator.atomic import write_whole
 from replicator.console.formatting import format_duration
 from replicator.sweeps import space, trials
-from replicator.sweeps.progress import summary
-from replicator.sweeps.results import Setting, TrialResult, by_setting
+from replicator.sweeps.results import Setting, TrialResult, by_setting, summary
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED
 from replicator.workdir import charts, pages

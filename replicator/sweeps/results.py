@@ -1,4 +1,4 @@
-"""The results of a sweep: a row for each trial, settings over their seeds, and `sweep.csv`."""
+"""The results of a sweep: a row for each trial, settings over their seeds, lines, `sweep.csv`."""
 
 import csv
 import dataclasses
@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from replicator.atomic import write_whole
+from replicator.console.formatting import format_duration, format_number, listed
 from replicator.sweeps import space, trials
 from replicator.sweeps.sweep_file import SweepFile
-from replicator.sweeps.trials import Record
+from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Record
 from replicator.workdir import reader
 
 CSV = "sweep.csv"
@@ -116,3 +117,36 @@ def write_csv(folder: pathlib.Path, results: Sequence[TrialResult], metric: str)
         record.seconds, *([result.best(), result.last()] if result.series else [None, None]),
         "yes" if result.is_current else "no", record.message])
   write_whole(folder / CSV, text.getvalue())
+
+
+def ended(result: TrialResult) -> str:
+  """The line about a trial that has ended: `done    lr=0.1_seed=1_d0c1  eval/loss 0.53  2m 05s`."""
+  return "  ".join(filter(None, [
+    f"{result.record.status:8s}{_with_metric(result)}", format_duration(result.record.seconds),
+    result.record.message]))
+
+
+def state(results: Sequence[TrialResult], count: int) -> str:
+  """The state of a sweep of `count` trials with the current `results`, the best first."""
+  best = f"; the best: {_with_metric(results[0])}" if results and results[0].series else ""
+  return f"{summary(results, count)}{best}"
+
+
+def apart(results: Iterable[TrialResult]) -> list[str]:
+  """A line about the trials that are not current, or none."""
+  ids = [result.record.id for result in results if not result.is_current]
+  return ["shown apart, because the sweep or the contents of its gin files have changed since: "
+          f"{listed(ids)}"] if ids else []
+
+
+def summary(results: Sequence[TrialResult], count: int) -> str:
+  """`7 of 12 done, 2 running, 1 failed`, of the current `results`."""
+  statuses = [result.record.status for result in results]
+  return ", ".join([f"{statuses.count(DONE)} of {count} done",
+                    *(f"{statuses.count(status)} {status}"
+                      for status in (RUNNING, PRUNED, STOPPED, FAILED) if status in statuses)])
+
+
+def _with_metric(result: TrialResult) -> str:
+  value = f"  {result.file.metric} {format_number(result.best())}" if result.series else ""
+  return f"{result.record.id}{value}"

@@ -10,8 +10,8 @@ from rich.text import Text
 from replicator.console.status import Status
 from replicator.errors import UsageError, nearest
 from replicator.processes import stop_signals
-from replicator.sweeps import page, progress, trials
-from replicator.sweeps.results import TrialResult, ranked, write_csv
+from replicator.sweeps import page, results, trials
+from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trial_process import AT_ONCE, STOP
 from replicator.sweeps.trials import DONE, RUNNING, STOPPED, WAITING
@@ -54,8 +54,6 @@ class Sweep:
           result.record.status = STOPPED
     return dict(sorted(found.items(), key=lambda item: item[1].record.order))
 
-  # ---- Running ----------------------------------------------------------------------------------
-
   def run(self, start: Callable[[str], Callable[[], object]], slots: Callable[[], int]) -> None:
     """Runs the trials that are left, up to `slots` at a time, until all have ended or stopped.
 
@@ -66,8 +64,8 @@ class Sweep:
     # A stopped sweep leaves the file, for trials that a cluster starts later.
     (self.folder / STOP).unlink(missing_ok=True)
     with stop_signals(self._receive_signal), self._status:
-      for line in [f"{self.folder}: {progress.state(self.current(), self.search.count)}",
-                   *progress.apart(self.results.values())]:
+      for line in [f"{self.folder}: {results.state(self.current(), self.search.count)}",
+                   *results.apart(self.results.values())]:
         self._status.note(line)
       try:
         while True:
@@ -131,37 +129,35 @@ class Sweep:
     result = self._read(trial_id)
     if result.record.status in trials.ENDED:
       self.search.ended(result)
-    self._status.note(progress.ended(result))
+    self._status.note(results.ended(result))
     if result.record.status == DONE and not result.series:
       names = sorted(reader.read(trials.folder_of(self.folder, trial_id)).series())
       raise UsageError(f"sweep.metric = '{self.file.metric}': the trials do not log it."
                        f"{nearest(self.file.metric, names)} They log: "
                        f"{', '.join(names) or 'nothing'}")
 
-  # ---- Looking ----------------------------------------------------------------------------------
-
   def _look(self) -> None:
-    """Reads the metrics of the running trials, prunes, and shows the progress."""
+    """Reads the metrics of the running trials, prunes, and shows the results."""
     for trial_id in self._running:
       result = self._read(trial_id)
       if not self.stopping and self.search.is_poor(result):
         (trials.folder_of(self.folder, trial_id) / STOP).touch()
-    self._status.show(Text(progress.state(self.current(), self.search.count)))
+    self._status.show(Text(results.state(self.current(), self.search.count)))
     if time.monotonic() > self._write_at:
       self.write()
 
   def write(self) -> None:
     """Writes `sweep.csv` and `sweep.html`."""
     begun = time.monotonic()
-    results = ranked(self.results.values())
-    write_csv(self.folder, results, self.file.metric)
-    page.write(self.folder, results, self.file, self.search.count)
+    rows = results.ranked(self.results.values())
+    results.write_csv(self.folder, rows, self.file.metric)
+    page.write(self.folder, rows, self.file, self.search.count)
     now = time.monotonic()
     self._write_at = now + max(_WRITE_SECONDS, (now - begun) / _WRITE_SHARE)
 
   def current(self) -> list[TrialResult]:
     """The results of the trials that are still in the sweep file, the best first."""
-    return [result for result in ranked(self.results.values()) if result.is_current]
+    return [result for result in results.ranked(self.results.values()) if result.is_current]
 
   def is_complete(self) -> bool:
     """Whether no trial is left to start or to resume."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from replicator import random
 from replicator.checkpoints.start_from import StartFrom
+from replicator.configuration import operative
 from replicator.divergence.guard import Guard
 from replicator.errors import UsageError
 from replicator.optimizers.wrap import check_owners
@@ -112,7 +113,7 @@ def train(make_step: Callable[[], Callable],
   random.set_seed(seed)
   step_context.run.global_batch_size = global_batch_size
   step_context.run.num_input_pipelines = replicator.num_pipelines
-  with preemption.sigterm_held() as release:
+  with operative.calls_of_one_run("replicator.train"), preemption.sigterm_held() as release:
     with replicator.scope():
       step = make_step()
     _check_arguments(step, inputs is not None)

@@ -54,18 +54,21 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
   if experiment != flags.experiment():
     raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
                      f"'{flags.experiment()}'; write another folder")
-  with _refused_if_not_writable(workdir):
-    workdir.mkdir(parents=True, exist_ok=True)
-    file = (workdir / FILE).open("ab+", buffering=0)
-  with file:  # To close it unlocks it.
-    _open.add(file)
-    _lock(file, workdir)
-    now = datetime.datetime.now(datetime.timezone.utc)
-    owner = f"process {os.getpid()} on {platform.node()} since {now:%Y-%m-%d %H:%M:%S} UTC"
-    with _refused_if_not_writable(workdir):
+  with contextlib.ExitStack() as stack:
+    try:
+      workdir.mkdir(parents=True, exist_ok=True)
+      file = (workdir / FILE).open("ab+", buffering=0)
+      stack.enter_context(file)  # To close it unlocks it.
+      _open.add(file)
+      _lock(file, workdir)
+      now = datetime.datetime.now(datetime.timezone.utc)
+      owner = f"process {os.getpid()} on {platform.node()} since {now:%Y-%m-%d %H:%M:%S} UTC"
       file.truncate(0)
       file.write(owner.encode())
       os.fsync(file.fileno())  # Other machines read it.
+    except OSError as error:
+      raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another "
+                       "folder") from error
     yield
 
 
@@ -74,15 +77,6 @@ def check(workdir: pathlib.Path) -> None:
   if (workdir / FILE).exists():
     with owned(workdir):
       pass
-
-
-@contextlib.contextmanager
-def _refused_if_not_writable(workdir: pathlib.Path) -> Iterator[None]:
-  try:
-    yield
-  except OSError as error:
-    raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another "
-                     "folder") from error
 
 
 def _lock(file: io.FileIO, workdir: pathlib.Path) -> None:

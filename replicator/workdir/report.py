@@ -31,7 +31,9 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
       what=f"Training report of {run.facts.get('experiment') or 'an experiment'}",
       badges=_badges(run), tiles=_tiles(run), metrics=_metrics(run), kind=kind,
       num_corrupt=run.num_corrupt, curves=_curves(run), pictures=_pictures(run),
-      settings=_settings(run), config=run.config, command=str(run.facts.get("command", "")),
+      # The values that the user set: name, value and place, the command line first.
+      settings=sorted(run.facts.get("settings") or [], key=lambda row: not row[2].startswith("--")),
+      config=run.config, command=str(run.facts.get("command", "")),
       facts=_facts(run))
   path = run.folder / "report.html"
   atomic.write_whole(path, page)
@@ -67,11 +69,6 @@ def _metrics(run: Run) -> dict[str, list[float]]:
     rows[name] = [values[-1], values[0],
                   min(finite, default=math.nan), max(finite, default=math.nan)]
   return rows
-
-
-def _settings(run: Run) -> list[list[str]]:
-  """The values that the user set: name, value and place, the command line first."""
-  return sorted(run.facts.get("settings") or [], key=lambda row: not row[2].startswith("--"))
 
 
 def _facts(run: Run) -> dict[str, str]:

@@ -17,8 +17,9 @@ import tensorflow as tf
 
 from replicator import atomic
 from replicator.configuration import operative, statements
+from replicator.console import kernel
 from replicator.internals.tensorflow_internals import handle
-from replicator.workdir import provenance, reader
+from replicator.workdir import notebook, provenance, reader
 from replicator.workdir.report import write_report
 
 _REPORTS = 0.01  # Share of the run's time that reports may use.
@@ -38,6 +39,7 @@ class WorkdirWriter:
     self._resumed = first_step > 0
     self._metrics = workdir / "metrics.jsonl"
     self._next_report = 0.0  # The earliest time.
+    self._live_report = notebook.LiveReport(workdir) if kernel.is_kernel() else None
     self._events = tf.summary.create_file_writer(str(workdir))
     self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
     self.facts = self._all_facts(facts, first_step)  # Those of `run.json`.
@@ -79,7 +81,9 @@ class WorkdirWriter:
 
   def config(self, evaluated: bool = True) -> list[str]:
     """Writes `config.gin` after the first step; see `operative.after_first_step`."""
-    self.note("settings", _settings())
+    found = {each.key: each for each in statements.last_read() if not each.is_record}
+    # The name, the value and the place of each statement that set a value, the last one of each.
+    self.note("settings", [[each.name, repr(each.value), each.where] for each in found.values()])
     lines = operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
     with self._events.as_default(0):
       text = (self.workdir / "config.gin").read_text()
@@ -89,7 +93,8 @@ class WorkdirWriter:
   def report(self, ended: str | None = None) -> str:
     """Writes `report.html` of a run that `ended` so or, unless the last was too recent, goes on.
 
-    A report that fails never ends the run: the result is a line about that, or empty.
+    In a notebook its main curves appear under the cell, too. A report that fails never ends the
+    run: the result is a line about that, or empty.
     """
     begun = time.monotonic()
     if ended is None and begun < self._next_report:
@@ -99,6 +104,8 @@ class WorkdirWriter:
       if ended is not None:
         self.note("ended", ended)
       write_report(self.workdir)
+      if self._live_report:
+        self._live_report.show()
     except Exception as error:
       problem = f"warning: the report cannot be written ({type(error).__name__}: {error})"
     now = time.monotonic()
@@ -158,9 +165,3 @@ class WorkdirWriter:
 
   def _write_facts(self) -> None:
     atomic.write_whole(self.workdir / "run.json", json.dumps(self.facts, indent=2) + "\n")
-
-
-def _settings() -> list[list[str]]:
-  """The name, the value and the place of each statement that set a value, the last one of each."""
-  found = {each.key: each for each in statements.last_read() if not each.is_record}
-  return [[each.name, repr(each.value), each.where] for each in found.values()]

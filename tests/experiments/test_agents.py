@@ -34,8 +34,6 @@ FLOAT64 = ["train.precision = 'float64'"]
 XLA = ["Replicator.jit_compile = True"]
 PRIORITIZED = ["Replay.priority_exponent = 0.6"]
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
   config.parse([str(ROOT / "configs" / f"{agent}_pendulum.gin")], [*SMALL, *bindings])

@@ -6,14 +6,10 @@ import tensorflow as tf
 
 import replicator
 from experiments import bigbigan
-from models.gan.networks.bigbigan import PairScores
 from models.vision.images.image_source import InMemoryImages, read
 from replicator.app import config
-from replicator.step import context
 from tests.experiments.tiny_gans import ROOT, build, configure
 from tests.programs.logs import rows
-
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 
 def test_images_are_encoded_with_averaged_weights():
@@ -24,21 +20,6 @@ def test_images_are_encoded_with_averaged_weights():
     variable.assign_add(tf.ones(variable.shape))
   for found, wanted in zip(gan.encode(images), before, strict=True):
     np.testing.assert_array_equal(found, wanted)
-
-
-def test_each_loss_is_a_sum_over_three_scores(float64):
-  gan = build("bigbigan")
-  given = np.random.default_rng(0).normal(size=[3, 8], scale=1.5)  # The first half is real.
-  gan.discriminator = lambda images, codes, training: PairScores(
-      *map(tf.constant, given[:, :images.shape[0]]))
-  real, generated = given[:, :4], given[:, 4:]
-  images, z = tf.zeros([4, 8, 8, 1], tf.float64), tf.zeros([4, gan.latent_dim], tf.float64)
-  with context.entered(tf.constant(0, tf.int64)):
-    found = gan._discriminator_loss(images, z)[0]
-    np.testing.assert_allclose(found, np.sum(np.maximum(0, 1 - real).mean(1)
-                                             + np.maximum(0, 1 + generated).mean(1)), rtol=1e-12)
-    np.testing.assert_allclose(gan._encoder_loss(images), real.sum(0).mean(), rtol=1e-12)
-    np.testing.assert_allclose(gan._generator_loss(z), -real.sum(0).mean(), rtol=1e-12)
 
 
 def test_no_held_out_image_is_trained_on(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""A GAN from parts: the parts that its formulas name, and those that do not fit."""
+"""GANs from parts, and LOGAN: the parts of their formulas, and those that do not fit."""
 
 import gin
 import numpy as np
@@ -7,11 +7,15 @@ import tensorflow as tf
 
 import replicator
 from experiments.gan import GAN
+from experiments.logan import LOGAN
+from models.gan.latents.distributions import (
+  normal_latents,
+  truncated_normal_latents,
+)
+from models.gan.latents.optimization import LatentOptimization
 from replicator import random
 from replicator.step import context
-from tests.experiments.line import BATCH, Line, descend, line_gan
-
-pytestmark = pytest.mark.usefixtures("restored")
+from tests.experiments.line import BATCH, Line, line_gan
 
 
 class Classifying(Line):
@@ -48,23 +52,6 @@ def test_the_classes_of_samples_are_part_of_the_generators_loss(float64):
   assert outputs[0.0]["penalty"] > 0
 
 
-def test_an_encoder_regresses_the_codes_of_samples(float64):
-  runner = replicator.Replicator("mirrored", logical_cpus=2)
-  with runner.scope():
-    model = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
-  outputs = runner.run(model, BATCH)
-  reference = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
-  reference.generator.set_weights(model.generator.get_weights())  # The encoder's update is last.
-  with context.entered(tf.constant(0, tf.int64)):
-    z = [random.normal("z", [16, 3]) for _ in range(3)][-1]
-  loss = descend(reference.encoder.trainable_variables, lambda: tf.reduce_mean(
-      (reference.encoder(reference.generator(z)) - z) ** 2))
-  np.testing.assert_allclose(np.mean([o["encoder"] for o in outputs]), loss, rtol=1e-12)
-  for found, wanted in zip(model.encoder.get_weights(), reference.encoder.get_weights(),
-                           strict=True):
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
-
-
 def test_an_image_is_reconstructed_from_its_code():
   model = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
   images, labels = BATCH["image"][:2], BATCH["label"][:2]
@@ -82,3 +69,23 @@ def test_an_image_is_reconstructed_from_its_code():
 def test_a_classification_without_a_classifier_is_refused_in_one_line():
   with pytest.raises(replicator.UsageError, match="classification: the discriminator gives scores"):
     step_of(line_gan(GAN, generator_classification=0.1))
+
+
+def optimized_gan(steps: int) -> LOGAN:
+  return line_gan(LOGAN, optimization=lambda: LatentOptimization(steps, weight=2.0),
+                  discriminator_updates=1)
+
+
+@pytest.mark.parametrize("latents", [normal_latents, truncated_normal_latents])
+def test_codes_that_would_be_clipped_where_they_do_not_move_are_refused(latents):
+  with pytest.raises(replicator.UsageError, match=(
+      rf"LOGAN.latents = @{latents.__name__}: .* must be uniform there; write LOGAN.lat")):
+    line_gan(LOGAN, latents=latents)
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_each_update_scores_its_codes_once_for_each_step(steps, float64):
+  model = optimized_gan(steps)
+  with context.entered(tf.constant(0, tf.int64)):  # Line by line, so that calls can be counted.
+    model({name: tf.constant(value) for name, value in BATCH.items()})
+  assert (model.generator.calls, model.discriminator.calls) == (2 * (steps + 1),) * 2

@@ -18,8 +18,6 @@ ONE = ["Replicator.strategy = 'one_device'"]
 CENTRAL = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
 FLOAT64 = ["train.precision = 'float64'", "train.steps = 10", "train.checkpoint_every = 10"]
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):

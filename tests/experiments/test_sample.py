@@ -38,13 +38,6 @@ EXPERIMENTS = {  # The main function, the configuration, and what makes networks
     "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT),
     "resnet": (resnet, "resnet_digits", {"ResNet.width": 0.25})}
 
-pytestmark = pytest.mark.usefixtures("restored")
-
-
-@pytest.fixture(autouse=True)
-def without_configuration():
-  gin.clear_config()
-
 
 class Saver(Observer):
   """Saves the step as it was built, in place of the training, which would take long to compile."""
@@ -82,12 +75,12 @@ def run(tmp_path_factory):
 def loaded(run):
   """The step of the run, whose generator is compiled once for all tests."""
   gin.clear_config()
-  return load.load_numbered(run)
+  return load.load_training(run)
 
 
 @pytest.fixture
 def loaded_once(loaded, monkeypatch):
-  monkeypatch.setattr(load, "load_numbered", lambda *arguments: loaded)
+  monkeypatch.setattr(load, "load_training", lambda *arguments: loaded)
 
 
 def sampled(run: pathlib.Path, out: pathlib.Path, *flags: str) -> pathlib.Path:
@@ -210,26 +203,11 @@ REFUSED = {
 def test_a_bad_command_is_one_line(words, run, loaded, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   if "--step" not in words and "--gin_param" not in words:
-    monkeypatch.setattr(load, "load_numbered", lambda *arguments: loaded)
+    monkeypatch.setattr(load, "load_training", lambda *arguments: loaded)
   assert sample.main([f"--run={run}", *words.split()]) == 2
   shown = capsys.readouterr()
   assert REFUSED[words] in shown.err and len(shown.err.splitlines()) == 1
   assert not pathlib.Path("x").exists() and not pathlib.Path("x.png").exists()
-
-
-def test_an_unknown_program_is_not_run_unseen(run, tmp_path, capsys):
-  copy = tmp_path / "run"
-  copy.mkdir()
-  for name in ("config.gin", "checkpoints"):
-    (copy / name).symlink_to(run / name)
-  file = tmp_path / "other.py"
-  file.write_text("raise SystemExit('it ran')")
-  (copy / "run.json").write_text(json.dumps({
-      "program": ["other.py"], "program_file": str(file), "argv": [],
-      "working_directory": str(tmp_path)}))
-  assert sample.main([f"--run={copy}", f"--out={tmp_path / 'x'}"]) == 2
-  shown = capsys.readouterr().err
-  assert "names the program `other.py`, which runs when the run is loaded" in shown
 
 
 # ---- As a user does it --------------------------------------------------------------------------

@@ -8,9 +8,6 @@ from tests.experiments.test_gans import launch
 from tests.experiments.tiny_gans import MIRRORED, SCALARS, train
 from tests.programs.logs import rows
 from tests.programs.processes import python
-from tests.replicator.checkpoints import weights
-
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 MEASURED = ["train.steps = 1", "train.eval_every = 1", "train.precision = 'float64'",
             "SampleEvaluator.quality = @FeatureMetrics", "SampleEvaluator.rows = 2",
@@ -37,20 +34,6 @@ def test_classes_and_half_precision_train(tmp_path):
   losses = train(tmp_path, "sngan", "train.steps = 3", "SNGAN.conditional = True",
                  "train.precision = 'mixed_bfloat16'")
   assert losses.shape == (3, 6) and np.isfinite(losses).all()
-
-
-@pytest.mark.slow
-def test_a_run_that_starts_from_another_keeps_what_is_frozen_bit_for_bit(tmp_path):
-  saving = ["train.steps = 8", "train.checkpoint_every = 8"]
-  train(tmp_path / "first", "sngan", *saving)
-  train(tmp_path / "second", "sngan", *saving, f"train.start_from = '{tmp_path}/first'",
-        "StartFrom.frozen = {'discriminator': 1}")
-  before, after = weights.saved(tmp_path / "first"), weights.saved(tmp_path / "second")
-  frozen = weights.within(after, "discriminator/blocks/0/")
-  # The kernels, biases and singular vectors of two convolutions and a shortcut.
-  assert len(frozen) == 9 and frozen <= weights.equal(before, after)
-  kernels = {name for name in after if name.endswith("/kernel")}
-  assert weights.equal(before, after) & kernels == frozen & kernels
 
 
 def test_the_adversarial_encoder_is_another_experiment(tmp_path):

@@ -39,7 +39,6 @@ def test_a_sweep_file_binds_what_the_experiment_has(path, tmp_path, monkeypatch)
                [value for flag, _, value in flags if flag == "--gin_param"])
   for name in file.space():
     assert repr(gin.query_parameter(name)) == space.gin_text(found.bindings[name])
-  gin.clear_config()
 
 
 @pytest.mark.slow

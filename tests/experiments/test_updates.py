@@ -82,6 +82,7 @@ def build(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     del networks["encoder"]
   step = GANS[name].step(IMAGE, CLASSES, conditional=True, **networks, **options)
   if name == "r3gan":
+    assert [penalty.name for penalty in step.penalties] == ["r1", "r2"]
     step.penalties = [products]
   return step
 

@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(folder, monkeypatch, capfd, restored):
+def run(folder, monkeypatch, capfd):
   """A function that runs a program with words of a command line; returns status and stderr."""
   monkeypatch.chdir(folder)
   monkeypatch.setattr("sys.argv", ["sngan.py"])

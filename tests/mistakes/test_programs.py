@@ -1,17 +1,19 @@
-"""The mistakes of a newcomer in a program of one's own, and the one line that each gets.
+"""The mistakes of a newcomer in a program, a command, a gin file and data: the line of each.
 
 Every row runs as on the command line, in one process. `...` in a line stands for words of
 TensorFlow or Keras, which differ between their versions.
 """
 
+import pathlib
 import runpy
 import shutil
 
 import keras
 import pytest
 
+from experiments.sngan import sngan
 from replicator import app
-from tests.mistakes.conftest import FAILED, USAGE, assert_line
+from tests.mistakes.conftest import DIGITS, FAILED, USAGE, assert_line
 
 PROGRAM = '''import keras
 import numpy as np
@@ -124,10 +126,6 @@ CODE = [  # What stands in the program in place of what, the exit status, and th
      '        batch["label"] + 1, self.network(batch["x"]), from_logits=True))', FAILED,
      "mine.py:...: InvalidArgumentError: ...; an index, such as a label, is too large or negative"),
 ]
-ON_REPLICAS = [  # The same on two replicas, under a strategy.
-    ("mirrored", "    return x\n", "    if replicator.replica_id() == 0:\n      return x\n", FAILED,
-     "mine.py:18: ..."),
-]
 
 
 @pytest.fixture
@@ -146,18 +144,78 @@ def run_code(run, folder):
   return run_code
 
 
-def with_traceback(line: str, status: int) -> str:
-  """The line, and where the traceback is, unless the run itself has found the failure."""
-  is_raised = status == FAILED and line.startswith("mine.py")
-  return f"{line}; the traceback is in w/traceback.txt" if is_raised else line
-
-
 @pytest.mark.parametrize("old, new, status, line", CODE, ids=lambda value: str(value).strip()[:40])
 def test_code(old, new, status, line, run_code):
-  assert_line(run_code(old, new), status, with_traceback(line, status))
+  found = run_code(old, new)
+  if status == FAILED and line.startswith("mine.py"):  # Not found by the run itself.
+    line += "; the traceback is in w/traceback.txt"
+    assert pathlib.Path("w/traceback.txt").read_text().startswith("Traceback")
+  assert_line(found, status, line)
 
 
-@pytest.mark.parametrize("strategy, old, new, status, line", ON_REPLICAS)
-def test_code_on_replicas(strategy, old, new, status, line, run_code):
-  found = run_code(old, new, f"Replicator.strategy = '{strategy}'", "Replicator.logical_cpus = 2")
-  assert_line(found, status, with_traceback(line, status))
+# ---- Commands, gin files and data ----------------------------------------------------------------
+
+
+# ---- The command line ---------------------------------------------------------------------------
+
+FLAGS = [  # What was typed after `python -m experiments.sngan`, and the line.
+    ([], "the configuration must set: train.steps; write --gin_file=F, where F is one of "
+         "configs/sngan_cifar10.gin, configs/sngan_cifar10_small.gin, "
+         "configs/sngan_digits.gin, configs/sngan_imagenet128.gin, "
+         "configs/sngan_shapes32.gin, configs/sngan_stacked_digits.gin"),
+    ([DIGITS, "--steps=10"],
+     "command line: unrecognized arguments: --steps=10. A setting is written as "
+     '--gin_param="owner.steps = 10"'),
+    ([DIGITS, "--workdir="],
+     "command line: argument --workdir: is empty; write the name of a folder."),
+    ([DIGITS, "--workdir=a_file"], "--workdir=a_file: is a file; write the name of a folder"),
+    ([DIGITS, "--diff=runs/nowhere"],
+     "--diff=runs/nowhere: runs/nowhere: no such file; write the workdir of a run"),
+]
+
+
+@pytest.mark.parametrize("words, line", FLAGS, ids=lambda value: " ".join(value)[:50])
+def test_flags(words, line, run):
+  assert_line(run(sngan, words), USAGE, line)
+
+
+# ---- gin ----------------------------------------------------------------------------------------
+
+# Those that depend on the names of an experiment; `test_config` of the application has the others.
+SETTINGS = [  # What was written into a gin file, and the line.
+    ("adam/generator.learning_rate = 1e-4",
+     "nothing configurable is called 'generator'. Scopes come first: write "
+     "generator/adam.learning_rate"),
+    ("generator/learning_rate = 1e-4",
+     "the macro generator/learning_rate is never used. Did you mean "
+     "generator/LinearDecay.learning_rate or generator/adam.learning_rate?"),
+    ("generator/SNGAN.loss = @wgan",
+     "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
+     "@modified, @wasserstein"),
+    ("sngan.data = @Mnist",
+     "nothing configurable is called 'Mnist'. Write one of: @Augmented, @Digits, @HuggingFace, "
+     "@ImageArrays, @ImageFolder, @ImageZip, @Shapes, @StackedDigits, @TFDS, @TFRecords"),
+]
+
+
+@pytest.mark.parametrize("setting, line", SETTINGS, ids=lambda value: value[:40])
+def test_gin(setting, line, run, folder):
+  (folder / "mine.gin").write_text(f"include 'configs/sngan_digits.gin'\n\n{setting}\n")
+  assert_line(run(sngan, ["--gin_file=mine.gin"]), USAGE, f"mine.gin:3: {line}")
+
+
+# ---- Values -------------------------------------------------------------------------------------
+
+VALUES = [  # Parameters, and the line.
+    (["SNGAN.latent_dim = 0"], "SNGAN.latent_dim = 0: must be at least 1"),
+    (["sngan.data = @Shapes", "Shapes.resolution = 20"],
+     "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, 16, "
+     "32, 64, 128"),
+]
+
+
+@pytest.mark.parametrize("params, line", VALUES, ids=lambda value: str(value)[:40])
+def test_values(params, line, run, tmp_path):
+  words = [DIGITS, *(f"--gin_param={param}" for param in params), f"--workdir={tmp_path}/run"]
+  assert_line(run(sngan, words), USAGE, line)
+  assert not (tmp_path / "run" / "classifier").exists()  # Refused before any work.

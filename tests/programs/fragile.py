@@ -36,11 +36,11 @@ class Fragile(tf.Module):
     is_bad = tf.reduce_any(batch["x"] == BAD)
     noise = random.normal("noise", [batch["x"].shape[0], 2])
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean(tf.square(self.weights.value - noise))
+      loss = tf.reduce_mean(tf.square(self.weights.value - noise)) / 4.0
       if self.where == "loss":
         loss += tf.where(is_bad, np.nan, 0.0)
       else:  # A square root has an infinite slope at zero.
-        loss += tf.sqrt(tf.where(is_bad, 0.0, 1.0) * tf.reduce_sum(self.weights.value ** 2))
+        loss += tf.sqrt(tf.where(is_bad, 0.0, 1.0) * tf.reduce_sum(self.weights.value ** 2)) / 4.0
       scaled = self.optimizer.scale_loss(loss)
     self.optimizer.apply(tape.gradient(scaled, [self.weights.value]), [self.weights])
     return {"loss": loss, "noise": tf.reduce_mean(noise), "x": tf.reduce_mean(batch["x"])}

@@ -1,6 +1,5 @@
-"""Strategies and precisions for the tests of the engine."""
+"""Strategies for the tests of the engine."""
 
-import keras
 import pytest
 import tensorflow as tf
 
@@ -26,23 +25,6 @@ def one_or_two(request):
 
 
 @pytest.fixture
-def set_precision():
-  """A function that does what `train.precision` does; undone after the test."""
-  def set_to(precision: str) -> None:
-    keras.config.set_floatx("float64" if precision == "float64" else "float32")
-    keras.config.set_dtype_policy(precision)
-  yield set_to
-  set_to("float32")
-
-
-@pytest.fixture
-def float64(set_precision):
-  """The test runs in float64, where replicas agree to rounding at any step."""
-  set_precision("float64")
-
-
-@pytest.fixture
 def run_eagerly():
-  """A function that does what `--eager` does; undone after the test."""
-  yield lambda: tf.config.run_functions_eagerly(True)
-  tf.config.run_functions_eagerly(False)
+  """A function that does what `--eager` does."""
+  return lambda: tf.config.run_functions_eagerly(True)

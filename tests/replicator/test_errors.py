@@ -71,3 +71,15 @@ def test_who_stands_outside_the_engine_takes_the_public_usage_error():
   assert files
   assert [str(file) for file in files
           if re.search(r"from replicator\.errors import.*\bUsageError", file.read_text())] == []
+
+
+def test_a_notebook_shows_one_line():
+  class PlacedError(UsageError):
+    pass
+
+  class _PlacedError(PlacedError):
+    pass
+
+  assert _PlacedError("a.b = 1: is wrong\n  more")._render_traceback_() == [
+      "PlacedError: a.b = 1: is wrong"]
+  assert Preempted(3)._render_traceback_() == ["Preempted: stopped at step 3, which is saved"]

@@ -19,8 +19,6 @@ from tests.programs.processes import ROOT, python
 from tests.programs.refusals import refusal
 
 OLD = pathlib.Path(__file__).parent / "old_runs"  # Made before the first names moved.
-pytestmark = pytest.mark.usefixtures("restored")
-
 
 # ---- The table ----------------------------------------------------------------------------------
 

@@ -210,6 +210,7 @@ def test_no_part_of_the_command_is_hidden(run, executed, monkeypatch, capsys):
   (lambda run: (run / "run.json").write_text('{"command": "x"}'), "run.json: has no 'program'"),
   (lambda run: (run / "config.gin").unlink(), "config.gin: missing; it is written after the first"),
   (lambda run: (run.parent / "program.py").unlink(), "program.py is missing; put it back"),
+  (lambda run: write_facts(run, program_file=None), "trained in a notebook, and has no command"),
   (lambda run: write_facts(run, working_directory="/gone"), "folder /gone is missing; put it back"),
 ])
 def test_a_file_that_is_missing_or_corrupt_is_an_error_of_one_line(spoil, message, run, capsys):

@@ -1,6 +1,7 @@
 """A folder with data of all kinds, and `experiments.evaluate` in it."""
 
 import json
+import types
 import zipfile
 
 import numpy as np
@@ -63,13 +64,13 @@ def extractor(monkeypatch):
 
 
 @pytest.fixture
-def run(place, monkeypatch, capsys, tmp_path, restored):
+def run(place, monkeypatch, capsys, tmp_path):
   """A function that runs the command; returns status, standard output, standard error."""
   monkeypatch.chdir(place)
   for name in ("enable_op_determinism", "enable_tensor_float_32_execution"):
     monkeypatch.setattr(evaluate.tf.config.experimental, name, lambda *arguments: None)
-  monkeypatch.setattr(load, "load_numbered", lambda run, *others: (
-      (Gan() if run == "run" else object()), 20))
+  monkeypatch.setattr(load, "load_training", lambda run, *others: (
+      types.SimpleNamespace(step=Gan() if run == "run" else object()), 20))
 
   def run(words: str) -> tuple[int, str, str]:
     status = evaluate.main([f"--cache={tmp_path / 'cache'}", *words.split()])

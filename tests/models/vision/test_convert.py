@@ -104,7 +104,7 @@ def test_an_interrupted_conversion_continues_to_the_same_bytes(photos, tmp_path,
   assert written.count(0) == 2  # Whole shards are not written again.
 
 
-def test_what_is_in_no_files_is_converted_without_loss(tmp_path, capsys, restored):
+def test_what_is_in_no_files_is_converted_without_loss(tmp_path, capsys):
   status, _, error = run(capsys, "shapes", tmp_path / "out", "--shards=2",
                          "--gin_param=Shapes.size = 13", "--gin_param=Shapes.resolution = 8")
   assert status == 0, error
@@ -149,7 +149,7 @@ def test_only_one_process_converts_to_a_folder(photos, tmp_path, capsys):
   assert TFRecords(str(tmp_path / "out"), 8).size == 11
 
 
-def test_a_setting_that_nothing_uses_is_refused(tmp_path, capsys, restored):
+def test_a_setting_that_nothing_uses_is_refused(tmp_path, capsys):
   status, _, error = run(capsys, "digits", tmp_path / "out", "--shards=1",
                          "--gin_param=Shapes.resolution = 8")
   assert status == 2 and "Shapes.resolution is never used" in error

@@ -16,8 +16,6 @@ from models.vision.images.image_source import InMemoryImages
 from models.vision.preview import __main__ as preview
 from replicator.training.inputs import InputContext, batches
 
-pytestmark = pytest.mark.usefixtures("restored")
-
 
 def picture(seed, width=48, height=32):
   """A smooth image in colors, another for each seed."""

@@ -1,6 +1,8 @@
 """A contract of all sources of images: the same ones in order, drawn or kept, and converted."""
 
+import functools
 import json
+import sys
 import zipfile
 
 import numpy as np
@@ -90,10 +92,13 @@ def data_set_of_hugging_face(root):
   (root / "4.png").write_bytes(png(IMAGES[4]))
   images = [*({"bytes": png(image), "path": None} for image in IMAGES[:4]),
             {"bytes": None, "path": str(root / "4.png")}]  # In a file of its own.
-  features = datasets.Features({"image": datasets.Image(),
-                                "label": datasets.ClassLabel(names=list(NAMES))})
-  data = datasets.Dataset.from_dict({"image": images, "label": LABELS.tolist()}, features=features)
-  datasets.DatasetDict({"train": data}).save_to_disk(str(root / "pets"))
+  features = datasets.Features({
+      "image": datasets.Image(), "label": datasets.ClassLabel(names=list(NAMES)),
+      "size": datasets.Value("int32"), "share": datasets.Value("float32")})
+  rows = {"image": images, "label": LABELS.tolist(), "size": [3, 1, 0, 1, 2], "share": [0.5] * 5}
+  data = datasets.Dataset.from_dict(rows, features=features)
+  datasets.DatasetDict({"train": data, "test": data.select([3])}).save_to_disk(str(root / "pets"))
+  data.save_to_disk(str(root / "one"))
   path = str(root / "pets")
   return f"hf:{path}", lambda limit: HuggingFace(path, 8, memory_limit=limit)
 
@@ -153,3 +158,44 @@ def test_a_command_takes_a_source_of_any_module():
   assert found.read(3) == expected.read(3) and sources.named("tfds:mnist") is None
   for name, why in (("nowhere:A", "No module named 'nowhere'"), ("math:A", "no attribute 'A'")):
     assert why in refusal(open_encoded, name) and "MODULE:CLASS" in refusal(open_encoded, name)
+
+
+# ---- Data sets of other packages ----------------------------------------------------------------
+
+
+def test_a_split_and_a_column_of_hugging_face_are_named_or_refused(tmp_path, monkeypatch):
+  data_set_of_hugging_face(tmp_path)
+  pets, line_of = str(tmp_path / "pets"), functools.partial(refusal, HuggingFace)
+  assert HuggingFace(pets, 8, split="test").size == 1
+  assert HuggingFace(str(tmp_path / "one"), 8).size == 5  # A data set without splits.
+  assert HuggingFace(pets, 8, label="size").class_names == ("0", "1", "2", "3")
+  assert line_of(pets, 8, label="breed") == (
+      f"HuggingFace.label = 'breed': no such column in {pets}; it has: image, label, size, share")
+  assert line_of(pets, 8, image="label") == (
+      f"HuggingFace.image = 'label': is no column of images in {pets}")
+  assert line_of(pets, 8, label="share") == (
+      f"HuggingFace.label = 'share': is no column of numbers of classes in {pets}")
+  assert line_of(pets, 8, split="validation").startswith(
+      f"HuggingFace.path = '{pets}': 'validation' cannot be opened (")
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  assert line_of(str(tmp_path / "nowhere"), 8).startswith(
+      f"HuggingFace.path = '{tmp_path / 'nowhere'}': 'train' cannot be opened (")
+
+
+def test_a_split_and_a_feature_of_tfds_are_named_or_refused(tmp_path):
+  data_set_of_tfds(tmp_path)
+  line_of = functools.partial(refusal, TFDS, resolution=8, data_dir=str(tmp_path))
+  assert TFDS("pets", 8, split="train[:40%]", data_dir=str(tmp_path)).size == 2
+  assert line_of("pets", label="breed") == (
+      "TFDS.label = 'breed': no such feature in pets; it has: image, label")
+  assert line_of("pats").startswith("TFDS.name = 'pats': cannot be opened (")
+  assert line_of("pets", split="test").startswith("TFDS.name = 'pets': cannot be opened (")
+
+
+@pytest.mark.parametrize("source, package, line", [
+    (HuggingFace, "datasets",
+     "HuggingFace needs the package datasets: pip install -e '.[huggingface]'"),
+    (TFDS, "tensorflow_datasets", "TFDS needs TensorFlow Datasets: pip install -e '.[tfds]'")])
+def test_a_missing_package_is_named(source, package, line, monkeypatch):
+  monkeypatch.setitem(sys.modules, package, None)
+  assert refusal(source, "cifar10", 32) == line

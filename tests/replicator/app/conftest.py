@@ -2,10 +2,7 @@
 
 import sys
 
-import gin
-import keras
 import pytest
-import tensorflow as tf
 
 from replicator import app
 from replicator.console import start
@@ -14,10 +11,8 @@ from tests.programs import two_networks
 
 @pytest.fixture
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
-  """The working directory is new, and gin is cleared after the test."""
+  """The working directory is new."""
   monkeypatch.chdir(tmp_path)
-  yield
-  gin.clear_config()
 
 
 @pytest.fixture
@@ -31,7 +26,7 @@ def programs_forgotten():
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path, without_curves):
+def run(monkeypatch, capsys, tmp_path):
   """A function: runs `main` with some flags; returns status, stdout and stderr."""
   monkeypatch.setattr(start, "begin", lambda argv: None)  # The first lines have their own tests.
   monkeypatch.chdir(tmp_path)
@@ -43,8 +38,4 @@ def run(monkeypatch, capsys, tmp_path, without_curves):
     out, err = capsys.readouterr()
     return ended.value.code, out, err
 
-  yield run
-  tf.config.run_functions_eagerly(False)
-  gin.clear_config()
-  keras.config.set_floatx("float32")
-  keras.config.set_dtype_policy("float32")
+  return run

@@ -1,10 +1,14 @@
-"""Configuration files and bindings: which value holds, and which file is included."""
+"""Configuration files and bindings: which value holds, which file is included, and mistakes."""
 
+import pathlib
+
+import gin
 import pytest
 
 from replicator.app import config
-from replicator.configuration import operative
-from tests.replicator.app.configurables import value, write
+from replicator.configuration import checks, operative, statements
+from replicator.configuration.gin_internals import registry
+from tests.replicator.app.configurables import error, value, write
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
@@ -56,6 +60,11 @@ def test_an_included_or_earlier_file_may_be_overridden():
   assert (value("planted.rate"), value("planted.count")) == (5.0, 3)
 
 
+def test_a_cell_of_a_notebook_may_define_what_is_configurable_at_any_time(notebook):
+  config.parse([], [])
+  assert not gin.config_is_locked()
+
+
 # ---- Files that include files -------------------------------------------------------------------
 
 
@@ -80,3 +89,194 @@ def test_a_file_is_included_relative_to_the_one_that_includes_it_and_not_to_anot
   write("configs/main.gin", "include 'deep/one.gin'\ninclude \"base.gin\"\n")
   config.parse([write("other/main.gin", "include 'base.gin'\n"), "configs/main.gin"], [])
   assert (value("train.steps"), value("train.seed")) == (1, 2)
+
+
+# ---- Mistakes -----------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_an_error():
+  assert error(["nowhere.gin"]) == "--gin_file=nowhere.gin: no such file"
+
+
+@pytest.mark.parametrize("missing, meant", [
+    ("mine/one_fil.gin", "mine/one_file.gin"), ("one_fil.gin", "configs/one_file.gin"),
+    ("rare_nam.gin", "configs/deep/rare_name.gin")])
+def test_a_similar_file_is_one_beside_it_or_in_configs(missing, meant):
+  for name in ("mine/one_file.gin", "configs/one_file.gin", "configs/deep/rare_name.gin"):
+    write(name, "")
+  assert error([missing]) == f"--gin_file={missing}: no such file. Did you mean '{meant}'?"
+
+
+def test_a_configuration_with_a_mistake_leaves_no_statements():
+  config.parse([], ["train.steps = 1"])
+  assert len(statements.last_read()) == 1
+  error([], "train.seed = 1", "train.stepps = 1")
+  assert statements.last_read() == []
+
+
+@pytest.mark.parametrize("binding, end", [
+    ("planted.rate = 'high'", "must be float, not str"),
+    (f"planted.count = '{'x' * 80}'", f" = '{'x' * 56}...: must be int, not str"),
+    (f"planted.count = '{'x' * 58}'", f" = '{'x' * 58}': must be int, not str")])
+def test_a_value_without_a_remedy_gets_none(binding, end):
+  assert error([], binding).endswith(end)
+
+
+def test_what_belongs_to_gin_is_never_meant():
+  assert "'constant'" not in error([], "constnt.x = 1")
+
+
+# Each text begins in line 3 of a file; the number is the line that the message names.
+MISTAKES = {
+    "unknown parameter": (
+        "train.stepps = 1", 3, "'train' has no parameter 'stepps'. Did you mean 'steps'? It has: "
+                               "steps,"),
+    "unknown parameter of a block": (
+        "train:\n  steps = 1\n  sead = 2", 5, "no parameter 'sead'. Did you mean 'seed'?"),
+    "parameter of the program": (
+        "train.workdir = 'x'", 3, "'train' gets its 'workdir' from the program"),
+    "unknown configurable in a scope": (
+        "a/b/trian.steps = 1", 3, "nothing configurable is called 'trian'. Did you mean 'train'?"),
+    "unknown function": (
+        "TwoNetworks.optimizer = @x/Adm()", 3, "'Adm'. Did you mean 'adam'?"),
+    "the name that Keras has": (
+        "TwoNetworks.optimizer = @Adam", 3, "is called 'Adam'. Did you mean 'adam'?"),
+    "unknown function in a list": (
+        "planted.anything = [\n    @adam,\n    @keras.optimizers.Adm,\n]", 5,
+        "Did you mean 'adam'?"),
+    "set twice": (
+        "planted.rate = 1.0\nplanted.count = 2\nplanted.rate = 2.0", 5,
+        "planted.rate is set here and in line 3; keep one"),
+    "macro without a value": (
+        "planted.rate = %RAET\nRATE = 1.0\nplanted.anything = %RATE", 3,
+        "the macro %RAET has no value. Did you mean 'RATE'? Write RAET = ..."),
+    "macros in a circle": (
+        "A = %B\nB = %A\nplanted.rate = %A", 3, "A = %B: the macro refers to itself"),
+    "macro like one that is used": (
+        "planted.rate = %RATE\nRATE = 1.0\nRATES = 2.0", 5, "never used. Did you mean 'RATE'?"),
+    "macro like nothing": ("QQQQ = 1", 3, "is never used. Write %QQQQ where it is the value"),
+    "macro like a parameter": ("train_steps = 1", 3, "never used. Did you mean 'train.steps'?"),
+    "parameter of none": ("takes_nothing.x = 1", 3, "has no parameter 'x'. It has none"),
+    "parameter that is not open": (
+        "partly_open.hidden = 1", 3, "'partly_open' gets its 'hidden' from the program"),
+    "parameter like one that is open": (
+        "partly_open.shwon = 1", 3, "no parameter 'shwon'. Did you mean 'shown'? It has: shown"),
+    "constant of another type": (
+        "planted.count = %test_config.HALF", 3, "= %test_config.HALF: must be int, not float"),
+    "None in small letters": ("planted.names = none", 3, "planted.names = none (write None)"),
+    "false": ("planted.flag = false", 3, "planted.flag = false (write False)"),
+    "string that is almost a function": (
+        "TwoNetworks.optimizer = 'adm'", 3, "not str. Did you mean 'adam'?"),
+    "string for a float": (
+        "planted.rate = '1e-3'", 3, "must be float, not str. Write 1e-3 without quotes"),
+    "float for an int": ("train.steps = 1e4", 3, "must be int, not float. Write 10000"),
+    "another word": (
+        "planted.kind = 'B'", 3, "must be one of 'a', 'b'. Did you mean 'b'?"),
+    "float among ints": (
+        "planted.sizes = [1,\n 2.5]", 3, "must be Sequence[int], not one with these elements"),
+    "string among floats": ("planted.names = {'a': 'b'}", 3, "must be Mapping[str, float] or None"),
+    "macro of another type": (
+        "COUNT = 2.5\nplanted.count = %COUNT", 4, "planted.count = %COUNT: must be int, not float"),
+    "string for a function": (
+        "TwoNetworks.optimizer = 'adam'", 3, "must be a function (@name), not str. Write @adam"),
+    "call for a function": (
+        "TwoNetworks.optimizer = @adam()", 3, "not what it returns. Write @adam"),
+    "function for a call": (
+        "adam.learning_rate = @LinearDecay", 3, "not the function itself. Write @LinearDecay()"),
+    "value that must be overridden": (
+        "planted.rate = %gin.REQUIRED", 3, "planted.rate must have a value; write planted.rate ="),
+    "missing include": ("include 'nowhere.gin'", 3, "includes 'nowhere.gin', and there is no such"),
+    "include of itself": ("include 'wrong.gin'", 3, "includes itself"),
+    "missing module": ("import nowhere_to_be_found", 3, "No module named 'nowhere_to_be_found'"),
+    "no value": ("train.steps = = 1", 3, "not valid gin: train.steps = = 1"),
+    "no equals sign": ("train.steps 1", 3, "not valid gin: train.steps 1 (write NAME = VALUE)"),
+    "word without quotes": (
+        "train.precision = float64", 3, "train.precision = float64 (a string needs quotes"),
+    "quote without end": ("train.precision = 'float64", 3, "not valid gin: train.precision = 'fl"),
+    "bracket without end": (
+        "planted.sizes = [1,\n 2", 3, "not valid gin: planted.sizes = [1, (a bracket or a string"),
+    "bracket without end before another binding": (
+        "planted.sizes = [1,\n 2\nplanted.rate = 2.0", 5,
+        "not valid gin: planted.rate = 2.0 (in the value that begins in line "),
+}
+
+
+def test_a_bracket_without_end_names_the_line_where_its_value_begins():
+  write("a.gin", "\nplanted.sizes = [1,\n 2\nplanted.rate = 2.0\n")
+  assert error(["a.gin"]).endswith(" (in the value that begins in line 2)")
+
+
+def test_a_mistake_is_reported_with_file_and_line():
+  for name, (text, line, message) in MISTAKES.items():
+    wrong = write("configs/wrong.gin", f"# A comment.\n\n{text}\n")
+    reported = error([wrong])
+    assert reported.startswith(f"configs/wrong.gin:{line}: "), name
+    assert message in reported, name
+    # The same holds for a file that another one includes,
+    if "include" not in text:
+      main = write("main.gin", "train.seed = 1\ninclude 'configs/wrong.gin'\n")
+      assert error([main]) == reported, name
+      # and for the command line, where a value may be set twice.
+      if "keep one" not in message:
+        alone = error([], "train.seed = 1", text)
+        assert alone.startswith("--gin_param: ") and message.split("; ")[0] in alone, name
+
+
+def test_an_imported_module_that_is_no_python_is_an_error(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  write("no_python.py", "x = = 1\n")
+  assert error([write("a.gin", "\nimport no_python\n")]) == (
+      "a.gin:2: invalid syntax (no_python.py, line 1)")
+
+
+def test_an_ambiguous_name_is_an_error():
+  @gin.configurable("planted", module="another.module")
+  def planted_too(rate: float = 0.1) -> float:
+    return rate
+
+  try:
+    reported = error([write("a.gin", "\nplanted.rate = 1.0\n")])
+  finally:
+    registry().pop("another.module.planted")
+  assert reported.startswith("a.gin:2: 'planted' may mean any of: ")
+  assert "another.module.planted" in reported
+
+
+def test_a_file_that_is_not_text_is_an_error():
+  pathlib.Path("a.gin").write_bytes(b"\xff\xfe\x00")
+  assert error(["a.gin"]).startswith("a.gin: cannot be read: ")
+
+
+# ---- Values that are missing -------------------------------------------------------------------
+
+
+def missing(*names: str) -> str | None:
+  """One line about a call of `planted` without some values."""
+  return checks.missing_value(RuntimeError(
+      f"Required bindings for `planted` not provided in config: {list(names)}"))
+
+
+def test_a_missing_value_is_to_be_written_into_the_last_file():
+  config.parse([write("a.gin", "planted.rate = 1.0\nx/planted.count = 2\n"),
+                write("b.gin", "planted.flag = True\n")], ["planted.kind = 'a'"])
+  assert missing("count", "given") == (
+      "the configuration must set: planted.count (a.gin:2 sets x/planted.count only); write "
+      "planted.count = ... in b.gin, or with --gin_param")
+  assert missing("given") is None  # The program's own.
+  assert checks.missing_value(RuntimeError("of another kind")) is None
+
+
+def test_without_a_file_the_ones_of_the_experiment_are_listed(monkeypatch):
+  monkeypatch.setattr(checks.flags, "experiment", lambda: "own_gan")
+  written = write("config.gin", f"{statements.RECORD_HEADER}\nplanted.rate = 1.0\n")
+  for files in ([], [written]):  # A run's own record is no file to write into.
+    config.parse(files, [])
+    assert missing("count", "pair") == (
+        "the configuration must set: planted.count, planted.pair; write planted.count = ... with "
+        "--gin_param")
+  write("configs/other.gin", "# python -m experiments.own_gan --gin_file=configs/other.gin\n")
+  write("configs/small.gin", "# python own_gan.py --gin_file=configs/small.gin\n")
+  write("configs/third.gin", "# python -m experiments.ungown_gan --gin_file=configs/third.gin\n")
+  assert missing("count") == (
+      "the configuration must set: planted.count; write --gin_file=F, where F is one of "
+      "configs/other.gin, configs/small.gin")

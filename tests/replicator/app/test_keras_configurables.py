@@ -60,8 +60,7 @@ class ManyParts(tf.Module):
     return {"loss": loss}
 
 
-@pytest.mark.usefixtures("restored")
-def test_each_is_used_in_a_run(tmp_path, monkeypatch, run_eagerly, without_curves):
+def test_each_is_used_in_a_run(tmp_path, monkeypatch, run_eagerly):
   monkeypatch.chdir(tmp_path)
   run_eagerly()  # Tracing it would take as long as a hundred steps.
   listed = lambda names, call="": f"[{', '.join(f'@{name}{call}' for name in names)}]"
@@ -92,7 +91,6 @@ def test_an_activation_is_that_of_tensorflow():
     np.testing.assert_array_equal(found, getattr(tf.nn, name)(x), err_msg=name)
 
 
-@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("binding, words", [
     ("adam.weight_decay = 'much'", "must be float or LearningRateSchedule or None, not str"),
     ("adam.beta_1 = 'much'", "must be float or LearningRateSchedule, not str"),

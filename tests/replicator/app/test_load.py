@@ -14,22 +14,12 @@ import tensorflow as tf
 
 import replicator
 from replicator.app import config
-from replicator.app.load import load_numbered
+from replicator.app.load import load_training
 from replicator.app.program import main_of_run
 from replicator.step import context
-from replicator.workdir import charts
 from replicator.workdir.lock import owned
 from tests.programs.logs import rows
 from tests.replicator.app import counting_program
-
-pytestmark = pytest.mark.usefixtures("restored")
-
-
-@pytest.fixture(autouse=True)
-def without_configuration():
-  """Tests begin, as a script does, without a configuration."""
-  gin.clear_config()
-
 
 BASE = ["train.steps = 4", "train.checkpoint_every = 1", "train.log_every = 1",
         "train.global_batch_size = 2", "Checkpoints.keep_last = 3"]
@@ -43,11 +33,8 @@ def facts_for(file: pathlib.Path) -> dict:
 
 def trained(folder: pathlib.Path, *bindings: str) -> pathlib.Path:
   """A run of the program, trained here; `run.json` says what a process of its own would."""
-  gin.clear_config()
   config.parse([], [*BASE, *bindings])
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
-    counting_program.counting(str(folder))
+  counting_program.counting(str(folder))
   facts = facts_for(pathlib.Path(counting_program.__file__))
   change_facts(folder, **{**facts, "program": ["-m", counting_program.__name__]})
   gin.clear_config()
@@ -93,9 +80,9 @@ def copied(run, tmp_path):
 
 @pytest.mark.parametrize(("step", "number"), [(None, 4), (3, 3), ("best", 1)])
 def test_the_step_has_the_values_of_a_checkpoint(step, number, run):
-  loaded, saved_at = load_numbered(run, step)
+  loaded, saved_at = load_training(run, step)
   assert saved_at == number
-  assert loaded.count.numpy().tolist() == [number, number]
+  assert loaded.step.count.numpy().tolist() == [number, number]
 
 
 def test_its_class_is_the_one_that_an_import_gives(run):
@@ -180,11 +167,11 @@ def test_modules_of_the_configuration_are_found_where_the_run_was_started(
   text = (copied / "config.gin").read_text()
   (copied / "config.gin").write_text(f"{text}\nimport load_test_mine\n")
   if is_trusted:
-    assert load_numbered(copied)[1] == 4 and sys.path[-1] == str(tmp_path)
+    assert load_training(copied)[1] == 4 and sys.path[-1] == str(tmp_path)
     return
   with pytest.raises(replicator.UsageError, match=(
       f"config.gin:.*No module named 'load_test_mine'; .*{tmp_path}: --yes looks for it there")):
-    load_numbered(copied, is_trusted=False)
+    load_training(copied, is_trusted=False)
   assert str(tmp_path) not in sys.path
 
 
@@ -239,7 +226,7 @@ def test_two_runs_load_side_by_side_unless_they_read_different_values(run, copie
   assert replicator.load(copied).apply(1.0) == 4.0
 
 
-def test_a_step_in_training_may_load_another(run, tmp_path, without_curves):
+def test_a_step_in_training_may_load_another(run, tmp_path):
   class Student(tf.Module):
     def __init__(self):
       super().__init__()
@@ -322,3 +309,12 @@ def test_a_program_must_be_one_that_can_be_imported(name, text, line, copied, tm
   change_facts(copied, **facts_for(tmp_path / f"{name}.py"))
   with pytest.raises(replicator.UsageError, match=line):
     replicator.load(copied)
+
+
+def test_a_run_of_a_notebook_is_loaded_by_the_function_that_trained_it(run, tmp_path):
+  copied = shutil.copytree(run, tmp_path / "run")
+  change_facts(copied, program=["kernel.py"], program_file=None)
+  with pytest.raises(replicator.UsageError, match=r"in a notebook.* replicator\.load\(run, main="):
+    replicator.load(copied)
+  step = replicator.load(copied, main=counting_program.counting)
+  assert step.count.numpy().tolist() == [4.0, 4.0]

@@ -64,7 +64,6 @@ def train(files: list[str], *bindings: str, evaluate=None, rate: dict | None = N
   return ""
 
 
-@pytest.mark.usefixtures("restored")
 def test_values_that_nothing_used_are_reported_after_the_first_step():
   lines = ["include 'base.gin'", "", "critick/planted.rate = 1.0", "critic/planted.kind = 'b'",
            "critic/more/planted.count =\\\n   3", "nobody_calls_this.x = 2",
@@ -79,7 +78,6 @@ def test_values_that_nothing_used_are_reported_after_the_first_step():
       "--gin_param: nobody_calls_this.x)"]
 
 
-@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("evaluate, bindings, message", [
     (None, ["nobody_calls_this.x = 1"], "--gin_param: nobody_calls_this.x is never used"),
     # Without an evaluation, nobody knows which values it would use.
@@ -95,7 +93,6 @@ def test_a_value_that_only_a_later_evaluation_may_use_is_a_warning(
       "warning: --gin_param: nobody_calls_this.x is never used: nobody_calls_this is not called")
 
 
-@pytest.mark.usefixtures("restored")
 def test_bindings_of_what_only_an_overridden_value_refers_to_are_no_mistake():
   base = write("base.gin", "planted.make = @adam\nadam.learning_rate = @LinearDecay()\n"
                            "LinearDecay.learning_rate = 0.1\nLinearDecay.updates = %N\nN = 7\n"

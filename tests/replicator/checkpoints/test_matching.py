@@ -14,9 +14,6 @@ from tests.programs.counter import Counter
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, save, train
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
-
 # ---- What fits ----------------------------------------------------------------------------------
 
 

@@ -20,8 +20,6 @@ from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, network
 from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, assert_equal, train, values
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 def make_step(has_generator: bool = True):
   """A plain function with everything that a checkpoint keeps in its closure."""

@@ -16,8 +16,6 @@ from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.replicator.checkpoints.runs import train
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 def test_a_stop_at_the_first_evaluation_saves_step_0(tmp_path):
   def ask(counter):

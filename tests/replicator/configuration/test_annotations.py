@@ -113,7 +113,6 @@ def test_a_default_may_be_of_another_type_than_the_annotation():
   assert sloppy() == (None, 0)
   with pytest.raises(UsageError, match="must be str, not bool"):
     config.parse([], ["sloppy.y = False"])  # It equals 0.
-  gin.clear_config()
 
 
 def test_an_annotation_that_does_not_exist_at_run_time_admits_everything():
@@ -123,4 +122,3 @@ def test_an_annotation_that_does_not_exist_at_run_time_admits_everything():
 
   config.parse([], ["forward.x = 'a'"])
   assert forward() == "a"
-  gin.clear_config()

@@ -1,5 +1,6 @@
 """The `config.gin` of a run: it is enough to repeat the run, and to find differences."""
 
+import json
 import pathlib
 
 import gin
@@ -15,7 +16,7 @@ from replicator.configuration.statements import RECORD_HEADER
 from tests.programs import two_networks  # noqa: F401  (for gin)
 from tests.programs.logs import rows
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves", "in_a_folder_of_its_own")
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 @pytest.fixture
@@ -76,6 +77,21 @@ def test_a_run_is_made_again_from_its_config_alone(capsys):
   assert written("2") == text
   assert "note: " not in capsys.readouterr().out
   assert gin.query_parameter("noise.note") == NOTE
+
+
+def test_a_later_run_of_the_process_does_not_record_the_calls_of_an_earlier_one():
+  run = lambda name, step, **options: replicator.train(
+      step, workdir=name, steps=1, eval_every=0, **options)
+  config.parse([], ["judge.places = 2"])
+  run("1", lambda: lambda: {"limit": tf.constant(judge())}, log_every=1)
+  run("2", lambda: lambda: {"noise": noise()}, seed=5)
+  assert {"judge.limit = 2.0", "train.seed = 0"} <= set(written("1").splitlines())
+  assert "noise.scale = 1.0" in written("2")
+  assert "judge.limit" not in written("2") and "train.seed" not in written("2")
+  gin.clear_config()
+  run("3", lambda: lambda: {"noise": noise()})
+  assert "judge" not in written("3")
+  assert json.loads(pathlib.Path("3", "run.json").read_text())["settings"] == []
 
 
 def test_a_resumed_run_keeps_what_only_an_evaluation_used_and_reports_changes(capsys):

@@ -30,9 +30,6 @@ from tests.replicator.divergence.runs import (
   train,
 )
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
-
 # ---- Where its data goes on ---------------------------------------------------------------------
 
 
@@ -106,9 +103,7 @@ def test_a_failure_leaves_the_batch_of_every_worker_and_which_data_it_was(
 def rolled_back(tmp_path_factory) -> pathlib.Path:
   """A run that went back from step 6 to step 4, and on to its end."""
   workdir = tmp_path_factory.mktemp("rolled_back")
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("replicator.workdir.charts.curves", lambda *arguments: "<svg></svg>")
-    train(workdir, ROLL_BACK)
+  train(workdir, ROLL_BACK)
   return workdir
 
 

@@ -17,8 +17,6 @@ from tests.programs import planted_bugs
 from tests.programs.processes import python
 from tests.replicator.doctor.checks import SMALL, planted
 
-pytestmark = pytest.mark.usefixtures("restored")
-
 
 @pytest.mark.slow
 def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every_variant(tmp_path):

@@ -98,14 +98,6 @@ def test_clipping_is_blamed_for_gradients_only():
   assert cause(one, changes, seen).startswith("a batch-dependent op")
 
 
-def test_a_draw_that_is_a_constant_is_blamed():
-  seen = inspection.Evidence(lambda: None)
-  seen.constant_draws.append("np.random")
-  assert cause(quantities("loss", a=1.0), quantities("loss", a=1.1), seen) == (
-      "np.random was called while the step was traced: its numbers are constants; draw with "
-      "replicator.random")
-
-
 def test_a_batch_norm_that_never_ran_in_training_is_not_blamed():
   step = tf.Module()
   step.frozen, step.local = (keras.layers.BatchNormalization(name=name) for name in ("a", "b"))

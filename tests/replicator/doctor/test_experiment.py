@@ -7,8 +7,9 @@ import types
 
 import pytest
 
+from replicator.console.formatting import listed
 from replicator.doctor import experiment
-from replicator.doctor.verdict import CheckResult, listed
+from replicator.doctor.verdict import CheckResult
 from replicator.errors import UsageError
 from replicator.processes import Child
 

@@ -6,7 +6,6 @@ import re
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import replicator
@@ -14,8 +13,6 @@ from replicator import random
 from replicator.doctor import inspection
 from replicator.step import context
 from tests.replicator.doctor.checks import cause, quantities
-
-pytestmark = pytest.mark.usefixtures("restored")
 
 SEED, SEEDS, GENERATOR = [1, 2], keras.random.SeedGenerator(1), tf.random.Generator.from_seed(0)
 

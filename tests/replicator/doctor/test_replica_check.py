@@ -12,9 +12,6 @@ from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED
 from tests.programs import planted_bugs
 from tests.replicator.doctor.checks import examine, quantities
 
-pytestmark = pytest.mark.usefixtures("restored")
-
-
 # ---- What is run --------------------------------------------------------------------------------
 
 

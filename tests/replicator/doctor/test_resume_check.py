@@ -98,7 +98,7 @@ def test_the_cause_before_the_interruption():
 
 
 @pytest.fixture
-def rows(restored, without_curves, monkeypatch):
+def rows(monkeypatch):
   """A function that examines an experiment, with new step objects in place of new processes."""
   def examine(*params: str, main=planted_bugs.main) -> list[CheckResult]:
     params = ("train.global_batch_size = 8", *params)
@@ -208,7 +208,7 @@ def test_a_variable_that_parts_is_found(rows):
     (["--steps=1"], "--steps=1: must be at least 2"),
     (["--gin_param=Replicator.strategy = 'parameter_server'"], "overtake each other"),
 ])
-def test_what_cannot_be_proved_is_a_single_error_line(words, message, capsys, restored,
+def test_what_cannot_be_proved_is_a_single_error_line(words, message, capsys,
                                                       monkeypatch):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   assert doctor.main(["--experiment=x", "--check_resume", *words]) == 2
@@ -216,7 +216,6 @@ def test_what_cannot_be_proved_is_a_single_error_line(words, message, capsys, re
   assert output.out == "" and output.err.count("\n") == 1 and message in output.err
 
 
-@pytest.mark.usefixtures("restored")
 def test_the_status_says_whether_a_step_resumes(monkeypatch, capsys):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -231,7 +230,6 @@ def test_the_status_says_whether_a_step_resumes(monkeypatch, capsys):
   assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"  # It resumes where it trains.
 
 
-@pytest.mark.usefixtures("restored")
 def test_a_process_of_the_proof_trains_as_the_command_line_says(monkeypatch, capsys, tmp_path):
   calls, recorded = [], recording()
   monkeypatch.setattr(doctor, "load", lambda experiment: None)

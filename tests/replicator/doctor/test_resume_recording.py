@@ -77,7 +77,6 @@ def test_the_globals_of_a_plain_function_are_recorded():
   assert changed(lambda batch: _calls, lambda: _calls.update(made=1)) == ["_calls.made"]
 
 
-@pytest.mark.usefixtures("restored", "without_curves")
 def test_what_changes_between_the_calls_is_recorded(tmp_path):
   calls = []
 
@@ -93,7 +92,6 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
       "before_call.calls.length", "the generator of np.random", "the generator of random"]
 
 
-@pytest.mark.usefixtures("restored", "without_curves")
 def test_what_does_not_save_the_step_cannot_be_resumed(tmp_path):
   main = lambda workdir: replicator.train(lambda: lambda: {"loss": np.nan}, workdir=workdir)
   with pytest.raises(UsageError, match="the experiment ended before step 2"):

@@ -20,12 +20,6 @@ GRADIENTS = 4 * 768  # Bytes: 21 gradients, padded as in `optimizers/flat_variab
 SMALL = ["train.global_batch_size = 8", "Regression.accumulates = False"]
 
 
-@pytest.fixture
-def restored(set_precision):
-  yield
-  gin.clear_config()
-
-
 def seconds(move: str, size: float | None, replicas: int, **network) -> float:
   return model.transfer_seconds(Transfer(move, size), replicas, Network(**network))
 
@@ -67,7 +61,7 @@ def test_the_table_of_weak_and_strong_scaling():
 # ---- The command --------------------------------------------------------------------------------
 
 
-def test_a_step_that_sends_nothing_is_refused(restored):
+def test_a_step_that_sends_nothing_is_refused():
   def main(workdir):
     replicator.train(lambda: lambda batch: {"x": batch["x"][0, 0]}, planted_bugs.Points(),
                      workdir=workdir)
@@ -88,7 +82,7 @@ def test_a_bad_command_line_is_one_line(capsys):
     assert output.out == "" and output.err.count("\n") == 1 and message in output.err
 
 
-def test_the_command_measures_and_prints(restored, monkeypatch, capsys):
+def test_the_command_measures_and_prints(monkeypatch, capsys):
   batches = []
 
   def main(workdir):
@@ -116,7 +110,7 @@ def test_the_command_measures_and_prints(restored, monkeypatch, capsys):
      "8 examples over all replicas (strong scaling)", 8),
     (["--step_seconds=0.5"], 0, 0.5, "as --step_seconds says", "8 examples on every replica", 512)])
 def test_the_step_is_timed_unless_its_seconds_are_given(
-    words, calls, seconds, source, begin, most, restored, monkeypatch, capsys):
+    words, calls, seconds, source, begin, most, monkeypatch, capsys):
   def measure(*given):
     assert given == (None, [], ["train.precision = 'float32'"], calls)
     sends = [Transfer("all_reduce", 4_000_000), Transfer("all_gather", None)]

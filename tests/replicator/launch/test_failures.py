@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from replicator import launch
-from replicator.launch import supervisor, task
+from replicator.launch import supervisor
 from tests.programs.processes import wait_until_gone
 from tests.replicator.launch import clusters
 
@@ -54,9 +54,9 @@ def test_only_the_chief_decides():
   assert clusters.run("--workers=1 --ps=1", "if me == 'chief0': sys.exit(5)\nwork()")[0] == 5
 
 
-@pytest.mark.parametrize("status, deaths", [(6, task.MAX_DEATHS), (2, 1)])
+@pytest.mark.parametrize("status, deaths", [(6, supervisor.MAX_DEATHS), (2, 1)])
 def test_a_worker_that_dies_again_and_again_ends_the_run(status, deaths, monkeypatch, capfd):
-  monkeypatch.setattr(task, "DEATH_SECONDS", math.inf)
+  monkeypatch.setattr(supervisor, "DEATH_SECONDS", math.inf)
   assert launch.launch([sys.executable, "-c", clusters.PRELUDE + f"""
 if me == "worker0": sys.exit({status})
 work()
@@ -68,8 +68,8 @@ work()
 
 def test_a_worker_that_dies_is_started_again_and_may_die_often_in_a_long_time(
     monkeypatch, capfd, tmp_path):
-  monkeypatch.setattr(task, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
-  monkeypatch.setattr(task, "MAX_DEATHS", 2)
+  monkeypatch.setattr(supervisor, "DEATH_SECONDS", 0.0)  # Every death is long after the one before.
+  monkeypatch.setattr(supervisor, "MAX_DEATHS", 2)
   code = clusters.PRELUDE + clusters.counts_starts(tmp_path) + """
 if me == "worker1" and start == 1: sys.exit(6)
 if me == "worker1" and start == 2: os.kill(os.getpid(), signal.SIGKILL)

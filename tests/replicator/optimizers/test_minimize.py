@@ -59,8 +59,6 @@ def test_updates_are_those_of_a_tape(float64, one_or_two):
 def two_parts():
   """A gin file's `microbatch.n = 2`."""
   gin.parse_config("microbatch.n = 2")
-  yield
-  gin.clear_config()
 
 
 def test_minimize_divides_the_batch_by_itself(float64, two_parts, one_or_two, monkeypatch):

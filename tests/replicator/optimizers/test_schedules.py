@@ -9,8 +9,6 @@ from replicator import Replicator, UsageError, scheduled, schedules, wrap_optimi
 from replicator.internals.keras_internals import exact_casts
 from replicator.step import context
 
-pytestmark = pytest.mark.usefixtures("restored")
-
 
 def values(schedule: schedules.Schedule, steps) -> np.ndarray:
   return np.array([schedule(tf.constant(step, tf.int64)) for step in steps])

@@ -43,10 +43,7 @@ def test_each_is_made_in_the_scope_of_its_name():
       critics/make_sgd.rate = 0.25
       policy/wrap_optimizer.ema_decay = 0.9
   """)
-  try:
-    optimizers = Step(make_sgd).optimizers
-  finally:
-    gin.clear_config()
+  optimizers = Step(make_sgd).optimizers
   rates = {name: float(each.keras_optimizer.learning_rate) for name, each in optimizers.items()}
   assert rates == {"policy": 0.5, "critics": 0.25, "temperature": 0.5}
   assert [name for name, each in optimizers.items() if each.averages] == ["policy"]

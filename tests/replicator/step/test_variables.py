@@ -12,8 +12,6 @@ from replicator.optimizers.wrap import check_owners
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import TwoNetworks, network
 
-pytestmark = pytest.mark.usefixtures("restored")
-
 
 def ids(variables) -> set[int]:
   """Of TensorFlow's variables, those behind Keras' among them."""

@@ -30,7 +30,7 @@ def start(workdir: pathlib.Path, cluster: dict, kind: str) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-def test_a_chief_and_a_worker_train_as_one_process_does(restored, tmp_path):
+def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
   addresses = launch.tf_configs(workers=3)[0]["cluster"]["worker"]
   cluster = {kind: [address] for kind, address in
              zip(("chief", "worker", "evaluator"), addresses, strict=True)}

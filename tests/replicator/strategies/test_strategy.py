@@ -33,7 +33,7 @@ def test_an_unknown_name_or_number():
         "one_device, mirrored, multi_worker_mirrored, central_storage, parameter_server, tpu")
   for count, problem in (
       (0, "must be at least 1"), (-2, "must be at least 1"),
-      (9, "this process already runs with 8 logical CPUs; start a new one")):
+      (9, f"this process already runs with 8 logical CPUs; {strategy.NEW_PROCESS}")):
     assert refusal(strategy.make, "mirrored", count) == (
         f"Replicator.logical_cpus = {count}: {problem}")
 
@@ -58,14 +58,15 @@ except replicator.UsageError as error:
 """
   assert python("-c", code).stdout.splitlines() == [
       "3", "2", "Replicator.logical_cpus = 4: this process already runs with 3 logical CPUs; "
-      "start a new one"]
+      + strategy.NEW_PROCESS]
 
 
 def test_a_cpu_that_has_computed_cannot_be_split(monkeypatch):
   monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda device: None)
   assert refusal(strategy.make, "mirrored", 7) == (
-      "Replicator.logical_cpus = 7: TensorFlow has already started with one CPU device; make the "
-      "Replicator before computing anything")
+      "Replicator.logical_cpus = 7: TensorFlow has already started with one CPU device; start a "
+      "new process (in a notebook, restart the kernel) and make the Replicator before computing "
+      "anything")
 
 
 # ---- Clusters -----------------------------------------------------------------------------------
@@ -94,6 +95,14 @@ def test_what_tensorflow_says_of_a_cluster_is_one_line(monkeypatch):
       "task": {"type": "worker", "index": 0}}))
   assert refusal(strategy.make, "multi_worker_mirrored") == (
       "TF_CONFIG: There must be at most one 'chief' job.")
+
+
+def test_a_cluster_cannot_begin_where_tensorflow_has_computed(monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", json.dumps({
+      "cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}))
+  assert refusal(strategy.make, "multi_worker_mirrored") == (
+      "Replicator.strategy = 'multi_worker_mirrored': TensorFlow has already started in this "
+      f"process, without the cluster; {strategy.NEW_PROCESS}")
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])

@@ -18,7 +18,6 @@ from replicator.sweeps import sweep as sweep_module
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Record
-from replicator.workdir import charts
 from tests.programs.processes import wait_until
 
 TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
@@ -116,12 +115,6 @@ class SweepCommand:
     return {path.parent.name: [int(step) for step in re.findall(r"from step (\d+)",
                                                                 path.read_text())]
             for path in sorted(self.folder.glob("trials/*/output.log"))}
-
-
-@pytest.fixture
-def without_curves(monkeypatch):
-  """Pages of sweeps have no curves. To draw them would take longer than all trials."""
-  monkeypatch.setattr(charts, "curves", lambda series: "<svg></svg>")
 
 
 @pytest.fixture

@@ -70,3 +70,23 @@ def test_csv_has_a_row_for_each_trial(ranked, tmp_path):
   assert (failed["status"], failed["best eval/loss"], failed["message"], failed["seconds"]) == (
     "failed", "", "error: <it> broke", "61.0")
   assert table[-1]["in_sweep_file"] == "no" and table[-1]["net"] == ""
+
+
+# ---- Lines --------------------------------------------------------------------------------------
+
+
+def test_each_end_and_the_state_are_a_line(ranked):
+  current = [result for result in ranked if result.is_current]
+  assert results.ended(current[0]) == f"done    {current[0].record.id}  eval/loss 1  1m 01s"
+  failed = next(result for result in ranked if result.record.id == "t0")
+  assert results.ended(failed) == "failed  t0  1m 01s  error: <it> broke"
+  assert results.state(current, 8) == "7 of 8 done, 1 failed; the best: t1  eval/loss 1"
+  assert results.state([failed], 8) == "0 of 8 done, 1 failed"
+
+
+def test_a_line_names_the_trials_that_are_not_of_the_sweep_now(ranked):
+  for result in ranked[:3]:
+    result.is_current = False
+  (line,) = results.apart(ranked)
+  assert line.endswith(" have changed since: t1, t2, t3 and 1 more")
+  assert results.apart(ranked[3:-1]) == []

@@ -14,8 +14,6 @@ from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points
 from tests.replicator.training.runs import MIRRORED_2, train
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 CALLS_OF_2 = ["train.steps_per_call = 2", "train.log_every = 2"]
 PROFILED_3_TO_5 = [*CALLS_OF_2, "train.profile = (3, 5)"]
 

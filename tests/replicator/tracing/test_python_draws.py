@@ -11,8 +11,6 @@ import replicator
 from replicator.tracing import python_draws
 from tests.replicator.training.runs import train
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 class Drawing(tf.Module):
   """A step that draws outside of TensorFlow, and applies one of its two optimizers."""

@@ -5,7 +5,6 @@ import json
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import replicator
@@ -16,8 +15,6 @@ from replicator.tracing.trainable import Trainable
 from replicator.training.training_function import TrainingFunction
 from tests.programs.logs import rows
 from tests.programs.planted_bugs import WIDTH, Points
-
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
 
 BATCH = {"x": np.float32(np.random.default_rng(0).normal(size=[8, WIDTH]))}
 

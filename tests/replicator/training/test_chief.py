@@ -23,9 +23,6 @@ def remember() -> Memory:
   return memory
 
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
-
 @pytest.fixture(autouse=True)
 def nothing_remembered():
   memory.__init__()

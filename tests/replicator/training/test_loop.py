@@ -14,7 +14,6 @@ from PIL import Image
 
 import replicator
 from replicator import Evaluation, UsageError
-from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.console.progress import Progress
 from replicator.errors import RunFailed, chain_of
@@ -23,9 +22,6 @@ from tests.programs.counter import Counter
 from tests.programs.logs import rows, timed_rows
 from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate
 from tests.replicator.training.runs import MIRRORED_2, column, make_function, train
-
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 
 # ---- What a run leaves behind -------------------------------------------------------------------
 
@@ -165,21 +161,6 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_pa
   assert 20 < rows(tmp_path)[-1]["step"] < 40
 
 
-def test_the_written_configuration_makes_the_same_run_again(tmp_path):
-  train(tmp_path / "one", "train.steps = 5", "train.precision = 'float64'", "train.seed = 7",
-        "TwoNetworks.optimizer = @rmsprop", "rmsprop.learning_rate = 0.02", "rmsprop.rho = 0.5",
-        "Replicator.logical_cpus = 4", inputs=Points())
-  text = (tmp_path / "one" / "config.gin").read_text()
-  for line in ("rmsprop.rho = 0.5", "TwoNetworks.optimizer = @rmsprop",
-               "Replicator.logical_cpus = 4", "Replicator.strategy = 'default'",
-               "train.global_batch_size = 8", "train.precision = 'float64'", "train.seed = 7"):
-    assert line in text
-  config.parse([str(tmp_path / "one" / "config.gin")], [])
-  replicator.train(TwoNetworks, Points(), workdir=str(tmp_path / "two"))
-  assert (tmp_path / "two" / "config.gin").read_text() == text
-  assert rows(tmp_path / "two") == rows(tmp_path / "one")
-
-
 # ---- Between calls ------------------------------------------------------------------------------
 
 
@@ -206,7 +187,7 @@ def test_before_every_call_variables_can_be_assigned_also_in_a_resumed_run(tmp_p
   assert set(column(tmp_path, "share").values()) == {4}
 
 
-def test_the_wait_for_data_is_that_since_the_last_log_point(tmp_path, monkeypatch):
+def test_the_wait_for_data_is_that_since_the_last_log_point(tmp_path, monkeypatch, capsys):
   now, late = time.monotonic, []  # The first batch, and each call, seem to take 1,000 seconds.
   monkeypatch.setattr(time, "monotonic", lambda: now() + 1000 * len(late))
 
@@ -220,6 +201,7 @@ def test_the_wait_for_data_is_that_since_the_last_log_point(tmp_path, monkeypatc
             lambda number: tf.fill([8], tf.numpy_function(wait, [number], tf.int64))),
         before_call=lambda *call: late.append(call))
   assert column(tmp_path, "data_wait") == pytest.approx({1: 0.5, 2: 0.0, 3: 0.0}, abs=0.05)
+  assert "data wait 50%" in capsys.readouterr().out
 
 
 def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch, capsys):

@@ -45,7 +45,7 @@ class Recorder(Observer):
     self.events.append(f"saved {step}")
 
 
-def test_an_observer_sees_the_training(restored, tmp_path):
+def test_an_observer_sees_the_training(tmp_path):
   config.parse([], SETTINGS)
   recorder = Recorder()
   with observed_by(recorder):

@@ -12,8 +12,6 @@ from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.replicator.training.runs import train
 
-pytestmark = pytest.mark.usefixtures("restored", "without_curves")
-
 PATIENT = ["train.eval_every = 2", "train.log_every = 2", "Checkpoints.keep_best = 'eval/error'",
            "train.patience = 2"]
 ERRORS = {0: 3.0, 2: math.nan, 4: 1.0, 6: 1.0, 8: 4.0, 10: 0.0, 12: 0.0}

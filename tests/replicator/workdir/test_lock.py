@@ -70,7 +70,7 @@ def content(folder: pathlib.Path) -> dict[str, tuple[int, bytes]]:
           for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.usefixtures("restored", "no_patience")
+@pytest.mark.usefixtures("no_patience")
 def test_a_second_process_is_refused_before_it_touches_a_file(tmp_path):
   config.parse([], ["train.steps = 1"])
   with another_owner(tmp_path) as process:

@@ -21,9 +21,6 @@ from tests.replicator.console.test_progress import Clock
 FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
 
 
-pytestmark = pytest.mark.usefixtures("restored")
-
-
 def lines(workdir) -> list[str]:
   return (workdir / "metrics.jsonl").read_text().splitlines()
 

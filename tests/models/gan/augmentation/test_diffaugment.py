@@ -2,12 +2,10 @@
 
 import gin
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from models.gan.augmentation.diffaugment import DiffAugment
 
-pytestmark = pytest.mark.usefixtures("restored")
 IMAGES = np.random.default_rng(0).uniform(-1, 1, size=[400, 8, 10, 3])
 
 

@@ -23,12 +23,6 @@ def test_divergence_of_known_counts():
   assert reverse_kl(np.array([3, 1])) == pytest.approx(math.log(2) - entropy)
 
 
-def test_divergence_of_a_perfect_sampler():
-  # (k - 1) / 2N = 0.0195, with the standard deviation sqrt((k - 1) / 2) / N = 0.0009.
-  modes = np.random.default_rng(0).integers(1000, size=25_600)
-  assert reverse_kl(np.bincount(modes, minlength=1000)) == pytest.approx(0.0195, abs=0.003)
-
-
 @pytest.fixture(scope="module")
 def coverage(tmp_path_factory):
   return ModeCoverage(SOURCE, tmp_path_factory.mktemp("run"), num_samples=2000)
@@ -46,6 +40,7 @@ def test_real_images_show_all_modes(coverage, images):
     return images
   result = coverage.measure(generate)
   assert asked == [2000]
+  assert coverage.description.startswith("2,000 generated images, each channel read by a class")
   assert list(result) == ["modes_covered", "mode_divergence", "classifier_accuracy"]
   assert all(type(value) is float for value in result.values())
   # Two images of each mode. The classifier reads one in a hundred as another mode.
@@ -78,20 +73,6 @@ def test_labels_are_compared_with_modes(coverage):
   result = coverage.measure(lambda n: np.concatenate([in_turn, in_turn]), num_classes=1000)
   assert result["label_accuracy"] > 0.95
   assert result["lowest_label_accuracy"] == 0  # The classifier reads some mode as another.
-
-
-@pytest.mark.slow
-def test_real_images_at_the_published_number_of_samples(tmp_path):
-  coverage = ModeCoverage(SOURCE, tmp_path)
-  drawn = np.random.default_rng(0).integers(SOURCE.size, size=25_600)
-  images, labels = read(SOURCE, drawn)
-  counts = np.bincount(coverage.modes(images), minlength=1000)
-  assert np.count_nonzero(counts) == 1000
-  assert reverse_kl(counts) == pytest.approx(0.0195, abs=0.003)
-  assert coverage.description.startswith("25,600 generated images, each channel read by a class")
-  # A hundredth is counted at another mode: some modes get more than there are of them.
-  surplus = np.maximum(counts - np.bincount(labels, minlength=1000), 0).sum()
-  assert surplus < 0.012 * len(labels)
 
 
 def test_other_data_and_too_few_samples_are_refused_in_one_line(tmp_path):

@@ -41,16 +41,6 @@ def test_real_images_are_near_and_cover_all_classes(quality):
   assert 0.8 < result["classifier_accuracy"] == noise["classifier_accuracy"] <= 1
 
 
-# All forms of one color or of two: the classifier never confuses colors.
-@pytest.mark.parametrize("classes", [[0, 3, 6, 9], [1, 2, 4, 5, 7, 8, 10, 11]])
-def test_missing_classes_are_counted(quality, classes):
-  indices = np.flatnonzero(np.isin(np.arange(SOURCE.size) % 12, classes))
-  result = quality.measure(lambda n: real(np.resize(indices, n)))
-  full = quality.measure(lambda n: real(np.arange(n)))
-  assert result["classes_covered"] == len(classes)
-  assert result["classifier_frechet_distance"] > 10 * full["classifier_frechet_distance"]
-
-
 @pytest.fixture
 def of_pixels(monkeypatch):
   """Instead of training one, a classifier by the first pixel: 10 is the class 1, 20 the class 2."""
@@ -68,22 +58,15 @@ def images_of(counts: list[int]) -> np.ndarray:
                    ).reshape(-1, 1, 2, 1)
 
 
-@pytest.mark.parametrize("counts, covered", [
-    ([10, 10, 0, 0], 2), ([19, 1, 0, 0], 1), ([15, 5, 0, 0], 2), ([0, 20, 0, 0], 1)])
+@pytest.mark.parametrize("real, counts, covered", [
+    # 20 of 100 images, about 10 of each class: 1 is less than a fifth, and 5 are more.
+    *(([50, 50], *row) for row in (
+        ([10, 10, 0, 0], 2), ([19, 1, 0, 0], 1), ([15, 5, 0, 0], 2), ([0, 20, 0, 0], 1))),
+    # No real image has the last class.
+    *(([7, 7, 6], *row) for row in (([5, 5, 5, 5], 3), ([7, 7, 6, 0], 3), ([0, 0, 0, 20], 0)))])
 def test_a_class_is_covered_from_a_fifth_of_its_share_of_the_real_images(
-    counts, covered, of_pixels, tmp_path):
-  # 20 of 100 images, about 10 of each class: 1 is less than a fifth, and 5 are more.
-  labels = np.repeat([0, 1], 50)
-  source = InMemoryImages(images_of([50, 50]), labels, tuple("abcd"))
-  quality = SampleQuality(source, tmp_path, num_samples=20)
-  result = quality.measure(lambda n: to_unit_range(images_of(counts)).numpy())
-  assert result["classes_covered"] == covered
-
-
-@pytest.mark.parametrize("counts, covered", [
-    ([5, 5, 5, 5], 3), ([7, 7, 6, 0], 3), ([0, 0, 0, 20], 0)])
-def test_a_class_that_no_real_image_has_is_not_covered(counts, covered, of_pixels, tmp_path):
-  source = InMemoryImages(images_of([7, 7, 6]), np.repeat([0, 1, 2], [7, 7, 6]), tuple("abcd"))
+    real, counts, covered, of_pixels, tmp_path):
+  source = InMemoryImages(images_of(real), np.repeat(np.arange(len(real)), real), tuple("abcd"))
   quality = SampleQuality(source, tmp_path, num_samples=20)
   result = quality.measure(lambda n: to_unit_range(images_of(counts)).numpy())
   assert result["classes_covered"] == covered
@@ -102,7 +85,7 @@ def test_a_label_counts_if_the_classifier_finds_it(classes, accuracy, lowest, of
   assert result["classifier_confidence"] == pytest.approx(np.e / (np.e + 3))
 
 
-def test_two_images_of_each_are_enough(of_pixels, tmp_path):
+def test_two_images_of_each_are_enough_and_no_more_are_used_than_there_are(of_pixels, tmp_path):
   source = InMemoryImages(images_of([2]), np.array([0, 0]), ("a", "b"))
   assert SampleQuality(source, tmp_path).num_samples == 2
 
@@ -125,11 +108,6 @@ class Colors:
     return tf.reshape(tf.repeat(tf.tanh(z), 2, 1), [-1, 1, 2, 1])
 
 
-def test_no_label_counts_in_images_that_are_not_finite(quality):
-  result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan), num_classes=12)
-  assert result["label_accuracy"] == result["lowest_label_accuracy"] == 0
-
-
 def test_measuring_twice_gives_the_same(quality):
   images = RNG.uniform(-1, 1, [300, 16, 16, 3])
   assert quality.measure(lambda n: images) == quality.measure(lambda n: images)
@@ -143,8 +121,9 @@ def test_any_precision_is_accepted(quality, dtype):
   assert result["classifier_frechet_distance"] == pytest.approx(exact, rel=0.1)
 
 
-def test_images_that_are_not_finite_give_nan_and_no_class(quality):
-  result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan, np.float32))
+def test_images_that_are_not_finite_give_nan_and_no_class_or_label(quality):
+  result = quality.measure(lambda n: np.full([n, 16, 16, 3], np.nan, np.float32), num_classes=12)
+  assert result["label_accuracy"] == result["lowest_label_accuracy"] == 0
   assert np.isnan(result["classifier_frechet_distance"])
   assert result["classes_covered"] == 0
   assert np.isnan(result["classifier_confidence"])
@@ -153,10 +132,6 @@ def test_images_that_are_not_finite_give_nan_and_no_class(quality):
 def test_the_description_says_what_is_compared(quality):
   assert quality.description.startswith("300 real and 300 generated images; 64 features")
   assert "on 120 others (not Inception)" in quality.description
-
-
-def test_there_are_never_more_samples_than_images(tmp_path):
-  assert SampleQuality(Shapes(8, size=100), tmp_path).num_samples == 100
 
 
 def test_too_few_samples_are_refused_in_one_line(tmp_path):

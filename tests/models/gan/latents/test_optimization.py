@@ -8,7 +8,6 @@ import tensorflow as tf
 from models.gan.latents.optimization import LatentOptimization, natural_gradient, plain_gradient
 from replicator import UsageError
 
-pytestmark = pytest.mark.usefixtures("restored")
 Z = np.random.default_rng(0).uniform(-0.5, 0.5, size=[3, 4])
 TARGET = np.array([0.3, -0.2, 0.1, 0.4])
 

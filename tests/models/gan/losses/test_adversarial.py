@@ -57,27 +57,6 @@ def test_a_hinge_has_the_margins_that_are_set(of_real, of_fake):
                              np.mean(np.maximum(0, of_fake + SCORES[1])), rtol=1e-14)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-15), *DTYPES[1:]])
-def test_gradients_equal_the_closed_form(call, dtype, tolerance):
-  loss = adversarial.hinge()
-
-  @call
-  def gradients(real, fake):
-    with tf.GradientTape(persistent=True) as tape:
-      tape.watch([real, fake])
-      both = loss.discriminator(real, fake), loss.generator(fake)
-    return tape.gradient(both[0], [real, fake]), tape.gradient(both[1], fake)
-
-  (d_real, d_fake), g_fake = gradients(*(tf.cast(scores, dtype) for scores in SCORES))
-  # Each example has the weight 1 / n, or 0 beyond the margin.
-  for gradient, expected in [(d_real, np.where(SCORES[0] < 1, -0.1, 0)),
-                             (d_fake, np.where(SCORES[1] > -1, 0.1, 0)),
-                             (g_fake, np.full(10, -0.1))]:
-    assert gradient.dtype == dtype
-    np.testing.assert_allclose(tf.cast(gradient, tf.float64), expected, rtol=tolerance)
-
-
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_losses_add_nothing_to_graph_collections(name):
   loss = gin.get_configurable(name)()
@@ -104,10 +83,7 @@ SMOOTHED = softplus(-2.0) * 0.9 + softplus(2.0) * 0.1 + softplus(3.0)
 def test_gin_sets_the_options_of_a_loss(name, options, expected, of_generator):
   for option, value in options.items():
     gin.bind_parameter(f"{name}.{option}", value)
-  try:
-    loss = gin.get_configurable(name)()
-  finally:
-    gin.clear_config()
+  loss = gin.get_configurable(name)()
   real, fake = tf.constant([2.0], tf.float64), tf.constant([3.0], tf.float64)
   np.testing.assert_allclose(loss.discriminator(real, fake), expected, rtol=1e-14)
   np.testing.assert_allclose(loss.generator(fake), of_generator, rtol=1e-7)  # TF-GAN's constant.

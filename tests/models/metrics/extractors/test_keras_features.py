@@ -87,7 +87,7 @@ def test_a_model_of_any_size_needs_no_resizing():
 
 # NumPy 2 warns about how Keras saves.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_a_saved_model_is_loaded_by_gin(model, tmp_path, restored):
+def test_a_saved_model_is_loaded_by_gin(model, tmp_path):
   model.save(tmp_path / "tiny.keras")
   gin.parse_config(f"KerasFeatures.model = '{tmp_path}/tiny.keras'\n"
                    "KerasFeatures.name = 'tiny'\nKerasFeatures.layer = 'pooled'")

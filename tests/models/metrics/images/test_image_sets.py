@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.metrics.images import pair_checks
 from models.metrics.images.image_sets import Seen, Source, open_set, pick
 from models.vision.builtin.digits import Digits
 from models.vision.images import write
@@ -130,11 +129,3 @@ def test_images_at_some_indices_have_their_own_classes(tmp_path):
     Image.fromarray(IMAGES[number]).save(tmp_path / name / f"{number}.png")
   images = open_set(str(tmp_path))  # In order: two cats, a dog, an eel.
   assert images.labels(np.array([1, 2, 3])).tolist() == [0, 1, 2]
-
-
-def test_images_in_use_are_drawn_at_random_and_ascend():
-  digits = Source("digits", Digits())
-  some = pair_checks.chosen(digits, 100, "--real")
-  assert len(set(some.tolist())) == 100 and (np.diff(some) > 0).all()
-  assert some.max() > 1700 and some.min() < 97  # There are 1,797.
-  np.testing.assert_array_equal(pair_checks.chosen(digits, None, "--real"), np.arange(1797))

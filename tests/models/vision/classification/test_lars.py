@@ -8,7 +8,6 @@ import tensorflow as tf
 from models.vision.classification.lars import LARS
 from replicator import Replicator, schedules, wrap_optimizer
 
-pytestmark = pytest.mark.usefixtures("restored")
 RNG = np.random.default_rng(0)
 KERNEL, BIAS = RNG.normal(size=[3, 2]), RNG.normal(size=[2])
 GRADIENTS = [(RNG.normal(size=[3, 2]), RNG.normal(size=[2])) for _ in range(3)]

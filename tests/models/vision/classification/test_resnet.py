@@ -18,8 +18,6 @@ from tests.programs.refusals import refusal
 
 GOLDENS = json.loads(pathlib.Path(__file__).with_name("resnet_goldens.json").read_text())
 
-pytestmark = pytest.mark.usefixtures("restored")
-
 
 def parameters(network: keras.Model) -> int:
   return sum(int(np.prod(v.shape)) for v in network.trainable_variables)

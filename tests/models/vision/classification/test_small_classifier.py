@@ -63,7 +63,7 @@ def test_digits_are_classified_correctly(digits_folder):
   assert np.linalg.matrix_rank(np.cov(features.T)) == NUM_FEATURES
 
 
-def test_a_saved_classifier_is_loaded_unchanged(digits_folder):
+def test_a_saved_classifier_is_loaded_unchanged(digits_folder, tmp_path):
   folder, classifier = digits_folder
   before = [file.stat().st_mtime_ns for file in folder.iterdir()]
   loaded = load_or_train(Digits(), folder)
@@ -73,8 +73,11 @@ def test_a_saved_classifier_is_loaded_unchanged(digits_folder):
   assert (loaded.accuracy, loaded.num_train, loaded.num_held_out) == (
       classifier.accuracy, classifier.num_train, classifier.num_held_out)
   images, _ = read(Digits(), np.arange(20))
-  for ours, theirs in zip(loaded(images), classifier(images), strict=True):
-    np.testing.assert_array_equal(ours, theirs)
+  for again in (loaded, load(folder)):  # The latter needs no source.
+    for ours, theirs in zip(again(images), classifier(images), strict=True):
+      np.testing.assert_array_equal(ours, theirs)
+  with pytest.raises(UsageError, match=r"classifier\.npz: no such file"):
+    load(tmp_path)
 
 
 def test_that_of_another_source_is_replaced_and_its_accuracy_is_that_on_held_out_images(
@@ -127,14 +130,3 @@ def test_data_of_one_class_is_refused_in_one_line(tmp_path):
                                        "@EfficientNetLite0, or @Inception2015$"):
     load_or_train(source, tmp_path)
   assert not list(tmp_path.iterdir())
-
-
-def test_the_classifier_in_a_folder_needs_no_source(digits_folder, tmp_path):
-  folder, classifier = digits_folder
-  images, _ = read(Digits(), np.arange(20))
-  loaded = load(folder)
-  assert loaded.accuracy == classifier.accuracy
-  for found, expected in zip(loaded(images), classifier(images), strict=True):
-    np.testing.assert_array_equal(found, expected)
-  with pytest.raises(UsageError, match=r"classifier\.npz: no such file"):
-    load(tmp_path)

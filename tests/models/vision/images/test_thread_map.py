@@ -90,7 +90,7 @@ def collected_in_threads():
   faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.mark.usefixtures("restored", "without_curves", "collected_in_threads")
+@pytest.mark.usefixtures("collected_in_threads")
 @pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_thread_waits_for_its_own_image_when_a_run_ends_or_rolls_back(times, tmp_path):
   for number in range(times):
