@@ -200,5 +200,5 @@ print(f"largest relative difference of a loss: {difference:.1e}")
 assert difference < 1e-9
 
 # %% [markdown]
-# Next: [one device to many](one_device_to_many.py). [The contract of a step](../guide/step.md) has all it
-# can use, and [the doctor](../explain/doctor.md) what it finds.
+# Next: [one device to many](one_device_to_many.py). [The contract of a step](../guide/step.md) has
+# all that it can use, and [the doctor](../explain/doctor.md) what it finds.
