@@ -77,12 +77,14 @@ def test_a_gan_trains_on_own_images_of_256_pixels(heading, data, classes, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_run_resumes_on_other_replicas_and_its_best_checkpoint_is_sampled(tmp_path):
+def test_a_run_stops_early_is_sampled_at_its_best_and_resumes_on_other_replicas(tmp_path):
+  (early,) = commands("train", "Stop early")
   train, sample = commands("samples", "50,000 samples of the best checkpoint")
   (resume,) = commands("resume", "On other hardware or replicas")
-  printed = typed(tmp_path, train, EAGER, bindings=[
-      *DIGITS, "train.steps = 2", "train.eval_every = 2"])
+  printed = typed(tmp_path, train, *early[5:], EAGER, bindings=[
+      *DIGITS, "train.eval_every = 1", "train.patience = 1", "Checkpoints.best_is = 'max'"])
   assert "default, 1 replica" in printed
+  assert "stopped early at step 1: eval/classifier_frechet_distance has not improved" in printed
   typed(tmp_path, sample, "--count=20")
   names = zipfile.ZipFile(tmp_path / "best.zip").namelist()
   assert sum(name.endswith(".png") for name in names) == 20
@@ -90,14 +92,6 @@ def test_a_run_resumes_on_other_replicas_and_its_best_checkpoint_is_sampled(tmp_
   assert "mirrored, 2 replicas" in printed
   steps = [row["step"] for row in logs.rows(tmp_path / "runs/digits") if "generator" in row]
   assert steps == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
-def test_a_run_stops_early(tmp_path):
-  (words,) = commands("train", "Stop early")
-  printed = typed(tmp_path, words, EAGER, bindings=[
-      *DIGITS, "train.eval_every = 1", "train.patience = 1", "Checkpoints.best_is = 'max'"])
-  assert "stopped early at step 1: eval/classifier_frechet_distance has not improved" in printed
 
 
 @pytest.mark.slow
