@@ -9,7 +9,7 @@ from models.vision.images.image_source import read
 from replicator import InputContext
 from replicator.training.inputs import batches
 
-ONE = Augmented(Digits, lambda: Augmentation(scale=(0.3, 0.8), brightness=0.4))
+ONE = Augmented(Digits, lambda: Augmentation(scale=(0.6, 0.9), brightness=0.2))
 BOTH = TwoViews(lambda: ONE)
 
 
