@@ -1,6 +1,7 @@
 """Every test process has eight logical CPU devices, so that no strategy test needs to skip."""
 
 import gc
+import os
 import sys
 import types
 
@@ -9,6 +10,7 @@ import pytest
 from replicator.console import quiet
 
 NUM_DEVICES = 8
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # A folder's conftest may import it first.
 
 
 def pytest_configure(config):
