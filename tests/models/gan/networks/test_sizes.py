@@ -60,4 +60,5 @@ def test_published_sizes(network, resolution, options, parameters):
   # Without values: only the shapes count.
   with keras.StatelessScope(initialize_variables=False):
     variables = network(resolution, **options).trainable_variables
+  keras.backend.clear_session()  # Or Keras would make the values at the next opportunity.
   assert sum(int(np.prod(v.shape)) for v in variables) == parameters
