@@ -84,7 +84,9 @@ _IN_PACKAGES = {
         "divergence.signals": "divergence.diagnostics",
         "checkpoints.copies": "checkpoints.replica_checksums",
         "app.library_names": "app.keras_configurables", "step.nests": "step.nest",
-        "layers.pool": "example_pool"},}
+        "layers.pool": "example_pool", "launch.task": "launch.supervisor",
+        "optimizers.clipping": "optimizers.optimizer",
+        "training.scalars": "training.training_function"},}
 MODULES = {f"{package}.{old}": f"{package}.{new}"
            for package, moved in _IN_PACKAGES.items() for old, new in moved.items()}
 """The full names of modules, new by old."""
