@@ -107,7 +107,7 @@ def errors_unchanged() -> Iterator[None]:
       keras.config.enable_traceback_filtering()
 
 
-_cast = backend.core.cast
+_cast, _convert = backend.core.cast, backend.core.convert_to_tensor
 
 
 def _exact_cast(x, dtype):
@@ -115,14 +115,23 @@ def _exact_cast(x, dtype):
   return tf.constant(x, tf.float64) if is_rounded else _cast(x, dtype)
 
 
+def _exact_convert(x, dtype=None, **options):
+  is_rounded = isinstance(x, float) and dtype is None and keras.config.floatx() == "float64"
+  return tf.constant(x, tf.float64) if is_rounded else _convert(x, dtype, **options)
+
+
 @contextlib.contextmanager
 def exact_casts() -> Iterator[None]:
-  """A context in which Keras casts a Python float to float64 itself, and not a float32 of it."""
-  backend.core.cast = _exact_cast
+  """A context in which Keras makes a Python float float64 itself, and not a float32 of it.
+
+  A cast to float64 does, and where the precision is float64 so does a tensor without a dtype, such
+  as the settings of Keras' schedules.
+  """
+  backend.core.cast, backend.core.convert_to_tensor = _exact_cast, _exact_convert
   try:
     yield
   finally:
-    backend.core.cast = _cast
+    backend.core.cast, backend.core.convert_to_tensor = _cast, _convert
 
 
 @contextlib.contextmanager

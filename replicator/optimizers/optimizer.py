@@ -176,7 +176,8 @@ class Optimizer(tf.Module):
     changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
     # Each replica reads these two itself; a cross-replica function would send them from the first.
     iterations = tf.identity(self.keras_optimizer.iterations.value)
-    learning_rate = tf.identity(self.keras_optimizer.learning_rate)
+    with exact_casts():
+      learning_rate = tf.identity(self.keras_optimizer.learning_rate)
     tf.distribute.get_replica_context().merge_call(
         self._update, args=(clipped, flats, changing, finite, iterations, learning_rate,
                             context.current().xla_in_parts))

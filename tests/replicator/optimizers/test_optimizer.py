@@ -59,9 +59,15 @@ def by_adam(gradient, weight, state=(0, 0.0, 0.0)):
   return weight - rate * mean / (np.sqrt(square) + 1e-7), (count, mean, square)
 
 
+def by_schedule(gradient, weight, count=0):
+  return weight - 0.1 * 0.9 ** (count / 3) * gradient, count + 1
+
+
 @pytest.mark.parametrize("make, update, rtol", [
     (lambda: K.SGD(0.1, momentum=0.9), by_momentum, 1e-15),
-    (lambda: K.Adam(0.1, beta_1=0.9, beta_2=0.999), by_adam, 1e-13)], ids=["momentum", "Adam"])
+    (lambda: K.SGD(K.schedules.ExponentialDecay(0.1, 3, 0.9)), by_schedule, 1e-15),
+    (lambda: K.Adam(0.1, beta_1=0.9, beta_2=0.999), by_adam, 1e-13)],
+                         ids=["momentum", "schedule", "Adam"])
 def test_settings_have_all_digits_in_float64(float64, one_or_two, make, update, rtol):
   with one_or_two.scope():
     variables = small.make_variables()
