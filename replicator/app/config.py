@@ -8,6 +8,7 @@ import gin
 from replicator.app import keras_configurables  # noqa: F401
 from replicator.configuration import checks, gin_internals, statements
 from replicator.console import kernel
+from replicator.errors import UsageError, first_line
 from replicator.optimizers import schedules, wrap  # noqa: F401
 from replicator.step import microbatch  # noqa: F401
 from replicator.strategies import replicator  # noqa: F401
@@ -23,6 +24,9 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
   """
   gin.clear_config()
   checks.check(statements.read(files, bindings))
-  gin.finalize()
+  try:
+    gin.finalize()
+  except Exception as error:  # A finalize hook of the user's may raise any.
+    raise UsageError(f"a finalize hook rejects the configuration: {first_line(error)}") from error
   if kernel.is_kernel():
     gin_internals.unlock()  # A later cell may define something configurable.

@@ -48,8 +48,9 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
   The run may be of any experiment and strategy, and still under way: nothing is written to its
   workdir. The step is built on one device, by the program in `run.json` with the configuration in
   `config.gin`, and gets the values of a checkpoint. The data of the run must be there, because its
-  shape belongs to the step. Modules that Python does not find elsewhere are looked for in the
-  folder in which the run was started. Both files are programs: load only runs that you trust.
+  shape belongs to the step; but nothing is trained or evaluated. Modules that Python does not find
+  elsewhere are looked for in the folder in which the run was started. Both files are programs: load
+  only runs that you trust.
 
   Afterwards the configuration of gin, the precision of Keras and the seed of the random streams are
   those of the run, since parts of the step read them when they are called. If gin had a

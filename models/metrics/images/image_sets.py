@@ -1,5 +1,6 @@
 """Sets of images to evaluate: encoded images, the array of an NPZ, or the examples of a source."""
 
+import abc
 import hashlib
 import itertools
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from replicator.errors import first_line
 _AT_A_TIME = 256
 
 
-class ImageSet:
+class ImageSet(abc.ABC):
   """Images of one size, which are read some at a time; a subclass reads them.
 
   Attributes:
@@ -40,17 +41,17 @@ class ImageSet:
     self.formats: set[str] = set()
     self.class_names = class_names
 
+  @abc.abstractmethod
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
     """RGB images, uint8 [n, h, w, 3], at ascending `indices`; gray ones have equal channels.
 
     Raises:
       UsageError: an image cannot be read, or has another size than the first.
     """
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
     """The classes of the images at `indices`, int [n], or None if they have no classes."""
-    raise NotImplementedError
 
 
 class Seen:
