@@ -6,13 +6,11 @@ All times are CPU seconds of the process, which other work on the machine change
 `train.deterministic`: the real command with and without it, in turn, each in a process of its own.
 `Guard.signals`: interleaved turns of a few steps with and without them. All else is too little for
 a difference of turns, and is timed alone: a checkpoint, until it is written, relative to the time
-between two checkpoints of the job; what the guard does with the numbers of a turn, and adds to a
-checkpoint; and the checks: what is `trainable`, at each call, and the copies of each variable on 2
-replicas, at each save.
+between two checkpoints of the job; what the guard does with the numbers of a turn; and the checks:
+what is `trainable`, at each call, and the copies of each variable on 2 replicas, at each save.
 """
 
 import itertools
-import json
 import pathlib
 import statistics
 import subprocess
@@ -90,7 +88,6 @@ def seconds_of_turns(folder: str) -> tuple[dict[str, float], int]:
   return medians({
       "plain": lambda: trains(plain), "signals": lambda: trains(with_signals), "saving": save,
       "guard": lambda: [guard.divergence_in(next(numbers), values) for values in logged],
-      "guard state": lambda: json.dumps(guard.state())
   }), gin.query_parameter("train.checkpoint_every")
 
 
@@ -144,8 +141,7 @@ def main(argv: list[str]) -> None:
           f"{1000 * plain / STEPS_IN_TURN:.1f} ms, saving takes {share:.2%} of the training time")
     print(f"Guard.signals = True: {turns['signals'] / plain:.3f} of the time of a step without")
     print(f"the guard looks at the numbers of a step in {1e6 * guard / STEPS_IN_TURN:.0f} us, "
-          f"{guard / plain:.3%} of the step; its part of a checkpoint takes "
-          f"{1e6 * turns['guard state']:.0f} us", flush=True)
+          f"{guard / plain:.3%} of the step", flush=True)
     times: dict[bool, list[float]] = {deterministic: [] for deterministic in (True, False)}
     for turn in range(FLAGS.turns):
       for deterministic, found in times.items():
