@@ -73,6 +73,7 @@ _IN_PACKAGES = {
         "collectives.items": "collectives.map_reduce",
         "strategies.dealing": "strategies.distributed_evaluation",
         "strategies.equal_calls": "strategies.collective_order",
+        "strategies.tf_config": "cluster.tf_config",
         "trackers.follower": "trackers.sync", "trackers.record": "trackers.sync",
         "trackers.mlflow": "trackers.services", "trackers.trackio": "trackers.services",
         "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",

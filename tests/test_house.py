@@ -13,6 +13,7 @@ from tests.python_files import PACKAGES, ROOT, TREES, check_none, imports
 # From the ground up. A room or file imports only what is on the floors below it.
 ENGINE = [
     {"errors", "atomic", "processes", "moved"},
+    {"cluster"},
     {"console"},
     {"internals", "configuration", "launch", "ray_cluster"},
     {"step"},
@@ -42,7 +43,7 @@ FLOOR = {f"{package}.{room}": number
          for package, floors in (("replicator", ENGINE), ("models", MODELS))
          for number, floor in enumerate(floors) for room in floor}
 # These load no TensorFlow, so that commands and pages start fast.
-WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "console", "configuration",
+WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "cluster", "console", "configuration",
                       "launch", "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers",
                       "new", "__main__"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"replicator/console/quiet.py",

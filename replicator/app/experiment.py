@@ -26,6 +26,7 @@ import tensorflow as tf
 from replicator.app import config
 from replicator.app.explain import explain
 from replicator.checkpoints import checkpoint
+from replicator.cluster import tf_config
 from replicator.configuration import reference
 from replicator.configuration.checks import missing_values_reported
 from replicator.console import start
@@ -85,9 +86,9 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
         if flags.explain or flags.diff:
           explain(main, flags)
           return 0
-        if not flags.workdir and os.environ.get("TF_CONFIG"):
-          raise UsageError("--workdir: write one when several processes (TF_CONFIG) make one run; "
-                           "every process must see the same folder")
+        if not flags.workdir and tf_config.are_several(os.environ):
+          raise UsageError("--workdir: write one when several processes make one run; every "
+                           "process must see the same folder")
         workdir = flags.workdir or start.new_workdir()
         return _train(main, flags, workdir, words)
     finally:

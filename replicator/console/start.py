@@ -6,15 +6,14 @@
 """
 
 import argparse
-import contextlib
 import datetime
-import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 
+from replicator.cluster import tf_config
 from replicator.console import gin_files, quiet
 from replicator.console.command import INTERRUPTED_STATUS
 from replicator.console.flags import experiment
@@ -53,7 +52,7 @@ def begin(argv: Sequence[str]) -> None:
   flags = _parsed(argv)
   files = [gin_files.found(name) for name in flags.gin_file if name]
   _status.note(labeled("experiment", ", ".join([experiment(), *files])))
-  if not flags.workdir and not os.environ.get("TF_CONFIG"):
+  if not flags.workdir and not tf_config.are_several(os.environ):
     _workdir = new_workdir()
   if where := flags.workdir or _workdir:
     _status.note(labeled("workdir", where))
@@ -83,14 +82,8 @@ def new_workdir() -> str:
 
 
 def is_chief() -> bool:
-  """Whether this process is the chief of its run, by a TF_CONFIG that is not checked yet."""
-  # Who reads it later reports a mistake.
-  with contextlib.suppress(ValueError, AttributeError, TypeError):
-    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    task, has_chief = config.get("task", {}), "chief" in config.get("cluster", {})
-    return task.get("type", "chief") == "chief" or (
-        not has_chief and task["type"] == "worker" and task.get("index") == 0)
-  return True
+  """Whether this process is the chief of its run, by an environment that is not checked yet."""
+  return tf_config.is_chief(os.environ)
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:

@@ -39,12 +39,8 @@ class Task:
     self._waiter: threading.Thread | None = None
 
   def _start(self) -> Child:
-    # gRPC would look for 127.0.0.1 behind a proxy that the user has set, and wait without end. It
-    # reads these two names, in lower case.
-    direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112
     return Child(
-        self._command, {"TF_CONFIG": json.dumps(self._tf_config),
-                        "no_grpc_proxy": f"{direct},127.0.0.1" if direct else "127.0.0.1"},
+        self._command, {"TF_CONFIG": json.dumps(self._tf_config)},
         # As text, a '\r' ends a line too.
         stdout=subprocess.PIPE, encoding="utf-8", errors="surrogateescape")
 

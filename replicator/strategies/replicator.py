@@ -8,6 +8,7 @@ import gin
 import tensorflow as tf
 import tree
 
+from replicator.cluster import tf_config
 from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import UsageError
@@ -16,7 +17,7 @@ from replicator.internals.tensorflow_internals import unfused
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
 from replicator.step.nest import Nest
-from replicator.strategies import collective_order, parameter_server, tf_config
+from replicator.strategies import collective_order, parameter_server
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import ByTrainable
 
@@ -44,6 +45,11 @@ class Replicator:
       default for convolutions; on several replicas they are left to the default.
     devices_per_replica: the number of devices that each replica spans. A step places its parts
       with `replicator.logical_device`.
+    cluster: who says which processes make a run together, one of
+      `replicator.cluster.tf_config.MANAGERS`: 'tf_config' is the variable TF_CONFIG, 'slurm' and
+      'kubernetes' are the variables of these managers. 'auto' takes the first one that is there.
+    servers: the number of parameter servers among processes that the manager only numbers. The
+      first process is the chief, and these come after it.
 
   Attributes:
     name: the name of the strategy.
@@ -58,14 +64,16 @@ class Replicator:
   """
 
   def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
-               tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1):
+               tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1,
+               cluster: str = "auto", servers: int = 1):
     if jit_compile:
       _check_xla(strategy, devices_per_replica)
     # This optimization of TensorFlow's graphs (2.21) loses the order of an update and a loop behind
     # it, which reads old weights at random: those of the micro-batches of the next update.
     tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
     self.name = strategy
-    self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica)
+    self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica, cluster,
+                                    servers)
     context.run.strategy = self.strategy
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.is_async = strategy == "parameter_server"

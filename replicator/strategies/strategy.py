@@ -6,13 +6,16 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
+from replicator.cluster import tf_config
 from replicator.console import start
+from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
-from replicator.strategies import parameter_server, tf_config
+from replicator.strategies import parameter_server
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
          "parameter_server", "tpu")
@@ -25,12 +28,14 @@ NEW_PROCESS = ("start a new process (in a notebook, restart the kernel) and make
 
 @functools.cache
 def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
-         devices_per_replica: int = 1) -> tf.distribute.Strategy:
+         devices_per_replica: int = 1, manager: str = "auto", servers: int = 1
+         ) -> tf.distribute.Strategy:
   """Makes the strategy `name`, or returns the one that this process already has.
 
   The collectives of two MirroredStrategy objects over the same devices would collide. In a worker
   or parameter server process of a 'parameter_server' cluster the call never returns: the process
-  serves the chief until it is killed. The arguments are those of `Replicator`.
+  serves the chief until it is killed. The arguments are those of `Replicator`; `manager` is its
+  `cluster`.
 
   Raises:
     UsageError: the name is unknown, TF_CONFIG is not usable, there is no TPU, or the devices
@@ -42,26 +47,7 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   if devices_per_replica != 1:
     return _split(name, logical_cpus, devices_per_replica)
   if name in ("multi_worker_mirrored", "parameter_server"):
-    cluster = tf_config.read(name)
-    if logical_cpus is not None:
-      raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
-                       "each process on CPUs; start more workers instead")
-    if start.is_chief():
-      print("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
-            "without a password; see docs/howto/security.md", file=sys.stderr, flush=True)
-    try:
-      if name == "parameter_server":
-        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        if cluster["task"]["type"] in ("worker", "ps"):
-          parameter_server.serve(resolver)
-        return tf.distribute.ParameterServerStrategy(resolver)
-      with _sigterm_kept():
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    except ValueError as error:  # As of a cluster with two chiefs, or with an unknown job.
-      raise UsageError(f"TF_CONFIG: {error}") from error
-    except RuntimeError as error:  # "Collective ops must be configured at program startup".
-      raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
-                       f"process, without the cluster; {NEW_PROCESS}") from error
+    return _of_processes(name, logical_cpus, *tf_config.make(name, manager, servers))
   if name == "tpu":
     return _tpu(tpu)
   devices = _devices(logical_cpus)
@@ -73,6 +59,39 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   if name == "central_storage":
     return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
   return tf.distribute.MirroredStrategy(devices, cross_device_ops=_cross_device_ops(devices))
+
+
+def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], source: str
+                  ) -> tf.distribute.Strategy:
+  """The strategy of the processes in `config`, a TF_CONFIG."""
+  if logical_cpus is not None:
+    raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
+                     "each process on CPUs; start more workers instead")
+  if start.is_chief():
+    print(labeled("cluster", f"{tf_config.shown(config)} (from {source})"),
+          "note: these ports take commands from every machine that reaches them, without a "
+          "password; see docs/howto/security.md", sep="\n", file=sys.stderr, flush=True)
+  task = config["task"]
+  address = config["cluster"][task["type"]][task["index"]]
+  try:
+    if name == "parameter_server":
+      resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+      if task["type"] in ("worker", "ps"):
+        parameter_server.serve(resolver)
+      return tf.distribute.ParameterServerStrategy(resolver)
+    with _sigterm_kept():
+      return tf.distribute.MultiWorkerMirroredStrategy()
+  except ValueError as error:  # As of a cluster with two chiefs, or with an unknown job.
+    raise UsageError(f"TF_CONFIG: {error}") from error
+  except RuntimeError as error:  # "Collective ops must be configured at program startup".
+    raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
+                     f"process, without the cluster; {NEW_PROCESS}") from error
+  except tf.errors.UnknownError as error:
+    if "Could not start gRPC server" not in str(error):
+      raise
+    raise UsageError(f"TF_CONFIG: {task['type']} {task['index']} cannot listen at {address}: the "
+                     "port is taken, perhaps by a run that has not ended; end that, or give this "
+                     "one other ports") from error
 
 
 @contextlib.contextmanager

@@ -41,18 +41,6 @@ def test_parameter_servers_add_a_chief_and_ports_are_free():
       listener.bind((host, int(port)))
 
 
-@pytest.mark.parametrize("variables, direct", [
-    ({"no_proxy": "localhost"}, "localhost,127.0.0.1"), ({}, "127.0.0.1"),
-    ({"no_proxy": "localhost", "no_grpc_proxy": "a.example"}, "a.example,127.0.0.1")])
-def test_a_proxy_does_not_stand_between_the_processes(variables, direct, monkeypatch, capfd):
-  for name in ("no_proxy", "no_grpc_proxy"):
-    monkeypatch.delenv(name, raising=False)
-  for name, value in variables.items():
-    monkeypatch.setenv(name, value)
-  launch.launch(["sh", "-c", "echo $no_grpc_proxy"], workers=1)
-  assert capfd.readouterr().out == f"[worker 0] {direct}\n"
-
-
 # ---- Output -------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,9 @@
 """TF_CONFIG, right and wrong."""
 
 import json
+import os
 
-from replicator.strategies import tf_config
+from replicator.cluster import tf_config
 from tests.programs.refusals import refusal
 
 WORKERS = {"worker": ["127.0.0.1:4001", "127.0.0.1:4002"]}
@@ -85,3 +86,47 @@ def test_a_cluster_that_does_not_fit_the_strategy_is_refused(monkeypatch):
   for name, cluster, kind, message in BAD_CLUSTERS:
     monkeypatch.setenv("TF_CONFIG", json.dumps(config(cluster, kind)))
     assert refusal(tf_config.read, name) == f"TF_CONFIG: {message}"
+
+
+def test_two_processes_with_one_address_are_refused(monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", json.dumps(config({"worker": ["a:1", "b:1", "a:1"]})))
+  assert refusal(tf_config.read, "multi_worker_mirrored") == (
+      "TF_CONFIG: a:1 is the address of 2 processes; give each process one of its own")
+
+
+# ---- Who describes the processes ----------------------------------------------------------------
+
+
+def test_a_manager_that_is_not_there_is_refused(monkeypatch):
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  for manager, message in (
+      ("slrum", "'slrum': no such manager. Did you mean 'slurm'? Write one of: auto, tf_config, "
+       "slurm, kubernetes"),
+      ("slurm", "'slurm': its variables are not in the environment; write 'auto', or start the "
+       "processes with slurm")):
+    assert refusal(tf_config.make, "multi_worker_mirrored", manager) == (
+        f"Replicator.cluster = {message}")
+
+
+def test_tf_config_comes_first_and_is_who_is_who(monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", json.dumps(config(SERVERS, "worker")))
+  monkeypatch.setenv("REPLICATOR_HOSTS", "x,y")
+  monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+  assert tf_config.make("parameter_server") == (config(SERVERS, "worker"), "TF_CONFIG")
+  assert tf_config.shown(config(SERVERS)) == "chief host:1; worker host:2; ps host:3"
+  assert not tf_config.is_chief(os.environ)
+  monkeypatch.delenv("TF_CONFIG")
+  assert tf_config.is_chief(os.environ)  # Of x and y.
+
+
+def test_no_proxy_stands_between_the_processes(monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", json.dumps(config()))
+  for variables, direct in (
+      ({"no_proxy": "localhost"}, "localhost,127.0.0.1"), ({}, "127.0.0.1"),
+      ({"no_proxy": "localhost", "no_grpc_proxy": "a.example"}, "a.example,127.0.0.1")):
+    for name in ("no_proxy", "no_grpc_proxy"):
+      monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+      monkeypatch.setenv(name, value)
+    tf_config.make("multi_worker_mirrored")
+    assert os.environ["no_grpc_proxy"] == direct  # noqa: SIM112

@@ -1,0 +1,86 @@
+"""The processes of a Slurm step, which `srun` starts, in the order of their ranks.
+
+TensorFlow's own resolver sorts host names as text, so that `n10` comes before `n9`, fails on
+machines without GPUs, and cannot read all lists of hosts (TensorFlow 2.21).
+"""
+
+import itertools
+import re
+from collections.abc import Mapping
+
+from replicator.cluster.processes import Processes
+from replicator.errors import UsageError
+
+# Ports below those of outgoing connections. Jobs on one node, which have numbers close to each other,
+# get ports that are this far apart. Each rank has a port of its own: nodes may share an address.
+_FIRST_PORT, _PORTS, _PORTS_PER_JOB = 12000, 20000, 64
+
+
+def read(environment: Mapping[str, str]) -> Processes | None:
+  """The processes of the step; None outside of one, as in a batch script.
+
+  The port of each process follows from the number of the job.
+
+  Raises:
+    UsageError: a variable is missing or cannot be read, or ranks do not fill one host after the
+      other.
+  """
+  if "SLURM_STEP_NODELIST" not in environment:
+    return None
+  job, step, rank = (_number(environment, name)
+                     for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"))
+  nodes = hosts(environment["SLURM_STEP_NODELIST"])
+  counts = _tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+  if len(nodes) != len(counts):
+    raise UsageError(
+        f"SLURM_STEP_NODELIST={environment['SLURM_STEP_NODELIST']} has {len(nodes)} hosts, but "
+        f"SLURM_STEP_TASKS_PER_NODE={environment.get('SLURM_STEP_TASKS_PER_NODE', '')} has "
+        f"{len(counts)}; start the processes with srun")
+  places = [(node, local) for node, count in enumerate(counts) for local in range(count)]
+  if rank >= len(places):
+    raise UsageError(f"SLURM_PROCID={rank}: the step has {len(places)} processes, counted from 0")
+  own = tuple(_number(environment, name) for name in ("SLURM_NODEID", "SLURM_LOCALID"))
+  if places[rank] != own:
+    raise UsageError(
+        f"SLURM_PROCID={rank}: this process is number {own[1]} on host {own[0]}, so that ranks do "
+        "not fill one host after the other; write srun --distribution=block")
+  first = job * _PORTS_PER_JOB + step * len(places)
+  return Processes([f"{nodes[node]}:{_FIRST_PORT + (first + i) % _PORTS}"
+                    for i, (node, _) in enumerate(places)], rank, f"Slurm's step {job}.{step}")
+
+
+def hosts(text: str) -> list[str]:
+  """The hosts of a list, in Slurm's order: `a[08-10,12]b,c -> a08b a09b a10b a12b c`.
+
+  Raises:
+    UsageError: the list cannot be read.
+  """
+  host = r"(?:[\w.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+"
+  if not re.fullmatch(rf"{host}(?:,{host})*", text):
+    raise UsageError(f"SLURM_STEP_NODELIST={text!r} is no list of hosts such as n[1-2,4]; start "
+                     "the processes with srun")
+  return ["".join(parts) for name in re.findall(host, text)
+          for parts in itertools.product(*map(_choices, re.findall(r"\[.*?\]|[^\[\]]+", name)))]
+
+
+def _choices(part: str) -> list[str]:
+  """`a -> a`, `[08-10,12] -> 08 09 10 12`: the texts that a part of a name stands for."""
+  if not part.startswith("["):
+    return [part]
+  ranges = [range_.partition("-") for range_ in part[1:-1].split(",")]
+  return [str(number).zfill(len(first)) for first, _, last in ranges
+          for number in range(int(first), int(last or first) + 1)]
+
+
+def _tasks_per_node(text: str) -> list[int]:
+  """`2(x3),1 -> 2 2 2 1`; what cannot be read counts for no node."""
+  found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", text)
+  return [int(count) for count, times in found for _ in range(int(times or 1))]
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+  text = environment.get(name, "")
+  if not text.isdecimal():
+    raise UsageError(f"{name}={text!r}: is no number, but this process is in a step of Slurm; start "
+                     "it with srun")
+  return int(text)

@@ -1,0 +1,76 @@
+"""Slurm's variables, right and wrong, as `srun` 22.05 sets them."""
+
+import json
+import os
+
+from replicator.cluster import slurm, tf_config
+from tests.programs.refusals import refusal
+
+# The second process on the second of two hosts.
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[9-10]",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_PROCID": "3", "SLURM_NODEID": "1",
+        "SLURM_LOCALID": "1"}
+
+
+def test_lists_of_hosts_are_expanded_in_order():
+  for text, expected in (
+      ("n1", "n1"), ("n[9-10]", "n9 n10"), ("a[08-10,12]b,c", "a08b a09b a10b a12b c"),
+      ("r[0-1]n[0-1],x-y.z", "r0n0 r0n1 r1n0 r1n1 x-y.z"), ("n[001,3]", "n001 n3")):
+    assert slurm.hosts(text) == expected.split(), text
+
+
+def test_ranks_fill_one_host_after_the_other_with_ports_of_the_job():
+  processes = slurm.read(STEP)
+  assert processes is not None and processes.rank == 3
+  hosts, ports = zip(*(address.split(":") for address in processes.addresses), strict=True)
+  assert hosts == ("n9", "n9", "n10", "n10")
+  first = int(ports[0])
+  assert [int(port) - first for port in ports] == [0, 1, 2, 3] and 12000 <= first < 32768
+  assert processes.source == "Slurm's step 7.0"
+  for other in ({"SLURM_JOB_ID": "8"}, {"SLURM_STEP_ID": "1"}):  # They may share the hosts.
+    others = slurm.read({**STEP, **other})
+    assert others is not None and not {*others.addresses} & {*processes.addresses}
+
+
+def test_there_are_none_outside_of_a_step():
+  # The variables of the batch script, which runs once, on the first host.
+  assert slurm.read({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[9-10]", "SLURM_PROCID": "0",
+                     "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}) is None
+
+
+def test_what_cannot_be_used_is_refused_in_one_line():
+  for changed, message in (
+      ({"SLURM_STEP_NODELIST": "n[1-"},
+       "SLURM_STEP_NODELIST='n[1-' is no list of hosts such as n[1-2,4]; start the processes with "
+       "srun"),
+      ({"SLURM_PROCID": ""},
+       "SLURM_PROCID='': is no number, but this process is in a step of Slurm; start it with srun"),
+      ({"SLURM_PROCID": "9"}, "SLURM_PROCID=9: the step has 4 processes, counted from 0"),
+      ({"SLURM_STEP_TASKS_PER_NODE": "2"},
+       "SLURM_STEP_NODELIST=n[9-10] has 2 hosts, but SLURM_STEP_TASKS_PER_NODE=2 has 1; start the "
+       "processes with srun"),
+      # Rank 1 of `--distribution=cyclic`.
+      ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0"},
+       "SLURM_PROCID=1: this process is number 0 on host 1, so that ranks do not fill one host "
+       "after the other; write srun --distribution=block")):
+    assert refusal(slurm.read, {**STEP, **changed}) == message
+
+
+def test_the_strategies_get_their_jobs(monkeypatch):
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  for name, value in STEP.items():
+    monkeypatch.setenv(name, value)
+  assert not tf_config.is_chief(os.environ) and tf_config.are_several(os.environ)
+  config, source = tf_config.make("multi_worker_mirrored")
+  assert {kind: len(each) for kind, each in config["cluster"].items()} == {"worker": 4}
+  assert config["task"] == {"type": "worker", "index": 3} and source == "Slurm's step 7.0"
+  assert json.loads(os.environ["TF_CONFIG"]) == config  # TensorFlow reads it.
+  del os.environ["TF_CONFIG"]
+  config, _ = tf_config.make("parameter_server", "slurm", servers=2)
+  assert {kind: len(each) for kind, each in config["cluster"].items()} == {
+      "chief": 1, "ps": 2, "worker": 1}
+  assert config["task"] == {"type": "worker", "index": 0}
+  del os.environ["TF_CONFIG"]
+  assert refusal(tf_config.make, "parameter_server", "auto", 3) == (
+      "Replicator.servers = 3: Slurm's step 7.0 has 4 processes, which must be a chief, at least "
+      "one parameter server, and at least one worker")
