@@ -3,10 +3,11 @@
 import contextlib
 import functools
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python import pywrap_tfe
@@ -16,6 +17,40 @@ from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 from tensorflow.python.lib.io import _pywrap_record_io
 from tensorflow.python.ops import collective_ops
+
+
+def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, join_timeout: float
+                 ) -> None:
+  """Sets for how long processes wait for each other, before `MultiWorkerMirroredStrategy` is made.
+
+  `cluster` has the addresses of each job. A process that sends no heartbeat for `worker_timeout`
+  seconds is lost, which ends the others; they wait `join_timeout` seconds for the first process.
+  """
+  jobs = [CoordinatedJob(name=job, num_tasks=len(cluster[job]))
+          for job in ("chief", "worker") if job in cluster]
+  eager_context.context().configure_coordination_service(
+      "standalone", service_leader=f"/job:{jobs[0].name}/replica:0/task:0",
+      cluster_register_timeout_in_ms=round(1000 * join_timeout),
+      heartbeat_timeout_in_ms=round(1000 * worker_timeout), coordinated_jobs=jobs)
+
+
+def tell_others(message: str) -> None:
+  """Ends the collectives of all other processes of the cluster with an error that says this."""
+  with contextlib.suppress(tf.errors.OpError, RuntimeError):  # They have ended themselves.
+    eager_context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)
+
+
+def meet(name: str, seconds: float = 600.0) -> None:
+  """Waits for all other processes of the cluster at a place that is met at once."""
+  eager_context.context().wait_at_barrier(name, round(1000 * seconds))
+
+
+def exchange(name: str, text: str, process: int, processes: int, seconds: float = 600.0
+             ) -> list[str]:
+  """The texts of all processes of the cluster, by their numbers; each gives one under a new name."""
+  run = eager_context.context()
+  run.set_config_key_value(f"{name}/{process}", text)
+  return [run.get_config_key_value(f"{name}/{i}", round(1000 * seconds)) for i in range(processes)]
 
 
 def per_replica(tensors: Sequence[tf.Tensor]) -> Any:

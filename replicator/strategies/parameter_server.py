@@ -17,7 +17,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from replicator.cluster.lost import listens
 from replicator.internals.tensorflow_internals import is_fetched
 
 
@@ -43,18 +43,11 @@ def serve(resolver: Any) -> None:
   server = tf.distribute.Server(cluster, job_name=resolver.task_type, config=config,
                                 task_index=resolver.task_id, protocol="grpc")
   # Inside `server.join()`, Python would never run its signal handlers.
-  while not asked or _listens(cluster.task_address("chief", 0)):
+  while not asked or listens(cluster.task_address("chief", 0)):
     time.sleep(0.2)
   del server
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _listens(address: str) -> bool:
-  host, _, port = address.rpartition(":")
-  with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), 1):
-    return True
-  return False
 
 
 class ParameterServers:

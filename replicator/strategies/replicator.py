@@ -8,12 +8,12 @@ import gin
 import tensorflow as tf
 import tree
 
-from replicator.cluster import tf_config
+from replicator.cluster import lost, tf_config
 from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged
-from replicator.internals.tensorflow_internals import unfused
+from replicator.internals.tensorflow_internals import tell_others, unfused
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
 from replicator.step.nest import Nest
@@ -50,6 +50,9 @@ class Replicator:
       'kubernetes' are the variables of these managers. 'auto' takes the first one that is there.
     servers: the number of parameter servers among processes that the manager only numbers. The
       first process is the chief, and these come after it.
+    worker_timeout: the seconds after which a worker of 'multi_worker_mirrored' that does not answer
+      is lost, which ends the others.
+    join_timeout: the seconds within which all workers must have started.
 
   Attributes:
     name: the name of the strategy.
@@ -65,7 +68,8 @@ class Replicator:
 
   def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
                tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1,
-               cluster: str = "auto", servers: int = 1):
+               cluster: str = "auto", servers: int = 1, worker_timeout: float = 10.0,
+               join_timeout: float = 600.0):
     if jit_compile:
       _check_xla(strategy, devices_per_replica)
     # This optimization of TensorFlow's graphs (2.21) loses the order of an update and a loop behind
@@ -73,7 +77,7 @@ class Replicator:
     tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
     self.name = strategy
     self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica, cluster,
-                                    servers)
+                                    servers, worker_timeout, join_timeout)
     context.run.strategy = self.strategy
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.is_async = strategy == "parameter_server"
@@ -255,6 +259,15 @@ class Replicator:
           "replicas; use replicator.GlobalBatchNorm, SpectralNorm, Dropout or random in place of "
           "Keras' own, and replicated.variable in place of tf.Variable"
           ).with_traceback(error.__traceback__) from None
+
+  def lost_process(self, error: BaseException) -> str | None:
+    """The worker whose loss caused an error, such as `worker 1 (n2:2222)`; None for other errors."""
+    if self.name != "multi_worker_mirrored" or not isinstance(error, tf.errors.OpError):
+      return None
+    cluster = self.strategy.cluster_resolver.cluster_spec().as_dict()
+    if who := lost.lost_process(str(error), cluster):
+      tell_others(f"{lost.NEWS}{who}")  # Else they would name this process, which ends, too.
+    return who
 
   def check_workers_agree(self) -> None:
     """Compares the collectives of the step that was traced last with those of other workers.

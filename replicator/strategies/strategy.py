@@ -10,10 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.cluster import tf_config
+from replicator.cluster import lost, tf_config
 from replicator.console import start
 from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
+from replicator.internals.tensorflow_internals import set_timeouts
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import parameter_server
 
@@ -28,8 +29,8 @@ NEW_PROCESS = ("start a new process (in a notebook, restart the kernel) and make
 
 @functools.cache
 def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
-         devices_per_replica: int = 1, manager: str = "auto", servers: int = 1
-         ) -> tf.distribute.Strategy:
+         devices_per_replica: int = 1, manager: str = "auto", servers: int = 1,
+         worker_timeout: float = 10.0, join_timeout: float = 600.0) -> tf.distribute.Strategy:
   """Makes the strategy `name`, or returns the one that this process already has.
 
   The collectives of two MirroredStrategy objects over the same devices would collide. In a worker
@@ -47,7 +48,8 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   if devices_per_replica != 1:
     return _split(name, logical_cpus, devices_per_replica)
   if name in ("multi_worker_mirrored", "parameter_server"):
-    return _of_processes(name, logical_cpus, *tf_config.make(name, manager, servers))
+    return _of_processes(name, logical_cpus, *tf_config.make(name, manager, servers),
+                         worker_timeout, join_timeout)
   if name == "tpu":
     return _tpu(tpu)
   devices = _devices(logical_cpus)
@@ -61,8 +63,8 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   return tf.distribute.MirroredStrategy(devices, cross_device_ops=_cross_device_ops(devices))
 
 
-def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], source: str
-                  ) -> tf.distribute.Strategy:
+def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], source: str,
+                  worker_timeout: float, join_timeout: float) -> tf.distribute.Strategy:
   """The strategy of the processes in `config`, a TF_CONFIG."""
   if logical_cpus is not None:
     raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
@@ -79,6 +81,8 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
       if task["type"] in ("worker", "ps"):
         parameter_server.serve(resolver)
       return tf.distribute.ParameterServerStrategy(resolver)
+    set_timeouts(config["cluster"], worker_timeout, join_timeout)
+    lost.await_others(config, join_timeout)
     with _sigterm_kept():
       return tf.distribute.MultiWorkerMirroredStrategy()
   except ValueError as error:  # As of a cluster with two chiefs, or with an unknown job.
@@ -86,6 +90,8 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
   except RuntimeError as error:  # "Collective ops must be configured at program startup".
     raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
                      f"process, without the cluster; {NEW_PROCESS}") from error
+  except tf.errors.DeadlineExceededError as error:
+    raise lost.late(lost.first(config["cluster"]), join_timeout) from error
   except tf.errors.UnknownError as error:
     if "Could not start gRPC server" not in str(error):
       raise

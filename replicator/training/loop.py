@@ -126,6 +126,10 @@ class Loop:
           self._chief.end_trackers(error)
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
                           "are as they were") from error
+        if lost := self._training.replicator.lost_process(cause):
+          self._chief.finish(error)
+          raise RunFailed(f"{lost} was lost; start all processes again to resume from the last "
+                          "checkpoint") from error
         self._chief.finish(error)
         raise
       finally:

@@ -17,6 +17,7 @@ from replicator.divergence.guard import Guard
 from replicator.errors import UsageError
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context as step_context
+from replicator.strategies import agreement
 from replicator.strategies.replicator import Replicator
 from replicator.trackers import tracker
 from replicator.trackers.tracker import Tracker
@@ -101,6 +102,7 @@ def train(make_step: Callable[[], Callable],
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
+  warnings = agreement.check(replicator.worker_id, replicator.num_pipelines)
   guard = Guard()
   guard.check_supported(replicator.name)
   context = inputs_lib.InputContext(
@@ -121,7 +123,8 @@ def train(make_step: Callable[[], Callable],
     folder = pathlib.Path(workdir)
     origin, lines = (StartFrom(start_from).begin(step, replicator, folder) if start_from
                      else (None, []))
-    training = Training(replicator, step, inputs, context, evaluate, before_call, lines)
+    training = Training(replicator, step, inputs, context, evaluate, before_call,
+                        [*warnings, *lines])
     observer.current().prepared(training)
     facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
              "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,

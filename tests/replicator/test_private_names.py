@@ -41,6 +41,8 @@ MODULES = {
         "tensorflow.python.distribute.distribute_utils:regroup",
         f"{LAUNCHER}._all_gather", f"{LAUNCHER}._get_ordering_token",
         f"{LAUNCHER}._next_instance_key",
+        "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob",
+        "tensorflow.python.eager.context:Context.configure_coordination_service",
         "tensorflow.python.eager.context:Context.function_call_options",
         "tensorflow.python.eager.context:FunctionCallOptions.config_proto_serialized",
         "tensorflow.python.eager.record:VariableWatcher",

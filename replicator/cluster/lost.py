@@ -1,0 +1,79 @@
+"""Which process of a run is missing, as the others say when they end."""
+
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replicator.errors import RunFailed
+
+Cluster = Mapping[str, Sequence[str]]  # The addresses "host:port" of each job.
+
+NEWS = "the others lost "
+"""So begins what a process tells the others before it ends, with the name of the first one."""
+
+_TASK = re.compile(r"/job:(\w+)/(?:replica:0/)?task:(\d+)")
+
+
+def lost_process(message: str, cluster: Cluster) -> str | None:
+  """`worker 1 (n2:2222)`, if TensorFlow's `message` says that it does not answer; else None.
+
+  A process learns of it by a broken connection, or from the first process, to which all send
+  heartbeats.
+  """
+  _, aborted, reason = message.partition("Collective ops is aborted by: ")
+  if not aborted:
+    return None
+  if told := re.search(re.escape(NEWS) + r"(\w+ \d+ \(.+?\))", reason):
+    return told[1]
+  if found := _TASK.search(reason):
+    return _shown(cluster, found[1], int(found[2]))
+  if "RPC: /tensorflow.CoordinationService/" in reason:
+    return first(cluster)
+  return None
+
+
+def first(cluster: Cluster) -> str:
+  """The process that the others register with, such as `worker 0 (n1:2222)`."""
+  return _shown(cluster, "chief" if "chief" in cluster else "worker", 0)
+
+
+def await_others(config: Mapping[str, Any], seconds: float) -> None:
+  """Waits, in the first process, until all others of a TF_CONFIG listen at their ports.
+
+  TensorFlow would wait for ever for the last one, where nothing can interrupt it. The others wait
+  for the first process, within a limit of time that TensorFlow keeps.
+
+  Raises:
+    RunFailed: some do not listen within so many seconds.
+  """
+  cluster, task = config["cluster"], config["task"]
+  if _shown(cluster, task["type"], task["index"]) != first(cluster):
+    return
+  silent = {(kind, index) for kind in ("chief", "worker")
+            for index in range(len(cluster.get(kind, ())))} - {(task["type"], task["index"])}
+  deadline = time.monotonic() + seconds
+  while silent := {(kind, index) for kind, index in silent if not listens(cluster[kind][index])}:
+    if time.monotonic() > deadline:
+      raise late(", ".join(_shown(cluster, *each) for each in sorted(silent)), seconds)
+    time.sleep(0.2)
+
+
+def late(who: str, seconds: float) -> RunFailed:
+  """The error that some processes did not start in time."""
+  return RunFailed(f"{who} did not start within {seconds:g} seconds; start all processes of the run "
+                   "together, or set Replicator.join_timeout to more seconds")
+
+
+def listens(address: str) -> bool:
+  """Whether a process listens at "host:port"."""
+  host, _, port = address.rpartition(":")
+  with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), 1):
+    return True
+  return False
+
+
+def _shown(cluster: Cluster, kind: str, index: int) -> str:
+  return f"{kind} {index} ({cluster[kind][index]})"
