@@ -12,17 +12,25 @@ With `--max_restarts=N`, a run that ends because a process died is started again
 times, on new ports; it resumes from the last checkpoint. A run that ends with status 2 or after a
 signal is not started again.
 
+With `--slurm=job.sh` or `--kubernetes=job.yaml --image=IMAGE` it starts nothing: it writes what a
+cluster manager needs to start one process on each of so many nodes. `docs/howto/clusters.md` says
+how to use it, and what happens on preemption.
+
 Exit status: 0 when every worker (with `--ps`: the chief) ended with 0; else the first status that
 is not 0, or 128 + n for a process that signal n ended; 2 for a bad command line; 42 when a SIGINT
 or SIGTERM, which is passed on, made the processes save and end. A second signal ends the rest.
 """
 
+import argparse
+import pathlib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replicator.console.command import status_of
 from replicator.console.flags import Parser
 from replicator.errors import UsageError
+from replicator.launch import manifest, slurm_script
 from replicator.launch.supervisor import launch
 
 
@@ -41,12 +49,70 @@ def _launch(words: list[str]) -> int:
                       help="number of parameter servers; adds a chief, which coordinates")
   parser.add_argument("--max_restarts", type=int, default=0,
                       help="how often to start everything again, from the last checkpoint")
+  parser.add_argument("--grace", type=int, default=120, metavar="SECONDS",
+                      help="on a cluster, the time that a run has to save when it is asked to stop")
+  slurm = parser.add_argument_group("Slurm")
+  slurm.add_argument("--slurm", type=pathlib.Path, metavar="FILE",
+                     help="write a script for sbatch, and start nothing")
+  slurm.add_argument("--option", action="append", default=[], metavar="--partition=gpu",
+                     help="an option of sbatch; may be repeated")
+  kubernetes = parser.add_argument_group("Kubernetes")
+  kubernetes.add_argument("--kubernetes", type=pathlib.Path, metavar="FILE",
+                          help="write a manifest, and start nothing")
+  kubernetes.add_argument("--kind", choices=manifest.KINDS, default="JobSet",
+                          help="the kind of the manifest")
+  kubernetes.add_argument("--image", help="the image of the containers, which has the command")
+  kubernetes.add_argument("--resource", action="append", default=[], type=_pair("="),
+                          metavar="cpu=4", help="what each container gets; may be repeated")
+  kubernetes.add_argument("--volume", action="append", default=[], type=_pair(":"),
+                          metavar="CLAIM:/work", help="a persistent volume claim, and where all "
+                          "containers see it; may be repeated")
+  kubernetes.add_argument("--runtime", default="torch-distributed",
+                          help="for a TrainJob, the training runtime of the cluster")
   parser.add_argument("command", nargs="+", help="the command, as typed in a shell")
   flags = parser.parse_args(words)
-  for name, least in (("workers", 1), ("ps", 0), ("max_restarts", 0)):
+  for name, least in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
     if getattr(flags, name) < least:
       raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {least}")
-  return launch(flags.command, flags.workers, flags.ps, flags.max_restarts)
+  if not (flags.slurm or flags.kubernetes):
+    return launch(flags.command, flags.workers, flags.ps, flags.max_restarts)
+  _write(flags)
+  return 0
+
+
+def _write(flags: argparse.Namespace) -> None:
+  """Writes the file for the cluster manager that the flags name."""
+  command = list(flags.command)
+  if flags.ps:
+    command.append(f"--gin_param=Replicator.servers = {flags.ps}")
+  file = flags.slurm or flags.kubernetes
+  try:
+    if flags.slurm:
+      nodes = flags.workers + flags.ps + bool(flags.ps)
+      slurm_script.write(file, command, nodes, flags.option, flags.grace, flags.max_restarts)
+      print(f"{file}: submit it with 'sbatch {file}'")
+      return
+    if not flags.image:
+      raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
+      raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has "
+                       "at most 40 small letters, digits and hyphens")
+    manifest.write(file, flags.kind, manifest.Pods(
+        command, flags.workers, flags.ps, flags.image, dict(flags.resource), dict(flags.volume),
+        flags.grace, flags.max_restarts), flags.runtime)
+    print(f"{file}: start it with 'kubectl apply -f {file}'")
+  except OSError as error:
+    raise UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _pair(separator: str) -> Callable[[str], tuple[str, str]]:
+  """Reads `key=value`, for argparse."""
+  def read(text: str) -> tuple[str, str]:
+    key, found, value = text.partition(separator)
+    if not (key and found and value):
+      raise argparse.ArgumentTypeError(f"'{text}' must be two words with '{separator}' between them")
+    return key, value
+  return read
 
 
 if __name__ == "__main__":

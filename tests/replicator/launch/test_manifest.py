@@ -1,0 +1,117 @@
+"""What `--kubernetes` writes: accepted by the schemas, and trained as it says."""
+
+import json
+import os
+import subprocess
+import sys
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubeflow.training import ApiClient
+from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+
+from replicator import launch
+from replicator.launch import __main__
+from tests.programs.logs import rows
+from tests.programs.processes import ROOT, SECONDS, launched
+
+COMMAND = ["python", "-m", "experiments.sngan", "--workdir=/work/run"]
+
+
+def written(tmp_path, *flags: str, command=COMMAND) -> dict:
+  file = tmp_path / "train.yaml"
+  assert __main__.main(["--workers=2", f"--kubernetes={file}", "--image=registry/image:1", *flags,
+                        "--", *command]) == 0
+  return yaml.safe_load(file.read_text())
+
+
+ALL = ["--resource=cpu=4", "--resource=nvidia.com/gpu=1", "--volume=shared:/work",
+       "--max_restarts=3", "--grace=90"]
+
+
+def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
+  manifest = written(tmp_path, *ALL)
+  # The models drop what they do not know.
+  assert JobsetV1alpha2JobSet.from_dict(manifest).to_dict() == manifest
+  job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+  kubernetes_validate.validate({"apiVersion": "batch/v1", "kind": "Job",
+                                "metadata": {"name": "train"}, "spec": job}, "1.31", strict=True)
+  pod = job["template"]["spec"]
+  container = pod["containers"][0]
+  assert container["command"] == COMMAND and container["image"] == "registry/image:1"
+  assert container["resources"] == {"limits": {"cpu": "4", "nvidia.com/gpu": "1"}}
+  assert container["env"] == [{"name": "REPLICATOR_HOSTS",
+                               "value": "train-worker-0-0.train,train-worker-0-1.train"}]
+  assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/work"}]
+  assert pod["terminationGracePeriodSeconds"] == 90
+  # A Pod that saved and ended with 42 costs none of the restarts.
+  assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [2, 42]
+  policy = manifest["spec"]["failurePolicy"]
+  assert policy["maxRestarts"] == 3
+  assert policy["rules"][0]["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+
+
+def test_a_tfjob_and_a_trainjob_are_what_kubeflow_accepts(tmp_path):
+  manifest = written(tmp_path, *ALL, "--kind=TFJob", "--ps=1")
+
+  class Answer:
+    data = json.dumps(manifest)
+
+  client = ApiClient()
+  model = client.deserialize(Answer(), "KubeflowOrgV1TFJob")
+  assert client.sanitize_for_serialization(model) == manifest
+  replicas = manifest["spec"]["tfReplicaSpecs"]
+  assert {kind: of_kind["replicas"] for kind, of_kind in replicas.items()} == {
+      "Chief": 1, "PS": 1, "Worker": 2}
+  manifest = written(tmp_path, *ALL, "--kind=TrainJob", "--runtime=plain")
+  assert TrainerV1alpha1TrainJob.from_dict(manifest).to_dict() == manifest
+  assert manifest["spec"]["runtimeRef"] == {"name": "plain"}
+  assert manifest["spec"]["trainer"]["env"][0]["value"] == (
+      "train-node-0-0.train,train-node-0-1.train")
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--kubernetes=Job_1.yaml", "--image=x"], "the name of the file is that of the job"),
+    (["--kubernetes=job.yaml"], "write the image of the containers, --image=IMAGE"),
+    (["--kubernetes=missing/job.yaml", "--image=x"], "No such file or directory"),
+    (["--kubernetes=job.yaml", "--image=x", "--volume=/work"],
+     "'/work' must be two words with ':' between them")])
+def test_what_cannot_be_written_is_refused_in_one_line(flags, message, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert __main__.main(["--workers=2", *flags, "--", "true"]) == 2
+  error = capsys.readouterr().err
+  assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_command_and_the_environment_of_its_pods_train_as_one_process(tmp_path):
+  settings = ["train.steps = 20", "train.global_batch_size = 4", "train.log_every = 1",
+              "train.eval_every = 0", "train.precision = 'float64'"]
+
+  def command(workdir: str, *more: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
+            f"--workdir={tmp_path / workdir}",
+            *(f"--gin_param={each}" for each in [*settings, *more])]
+
+  manifest = written(
+      tmp_path, command=command("two", "Replicator.strategy = 'multi_worker_mirrored'"))
+  job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+  container = job["template"]["spec"]["containers"][0]
+  environment = {each["name"]: each["value"] for each in container["env"]}
+  # The names of the Pods are here only ports of this machine.
+  hosts = environment["REPLICATOR_HOSTS"].split(",")
+  ports = launch.tf_configs(workers=len(hosts))[0]["cluster"]["worker"]
+  environment["REPLICATOR_HOSTS"] = ",".join(ports)
+  pods = [subprocess.Popen(container["command"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT,
+                           env={**os.environ, **environment, "JOB_COMPLETION_INDEX": str(index)})
+          for index in range(job["completions"])]
+  for pod in pods:
+    output, _ = pod.communicate(timeout=SECONDS)
+    assert pod.returncode == 0, output
+  launched(["--workers=1"], *command("one")[2:])
+  for row, wanted in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+    for name in wanted.keys() - {"seconds", "data_wait"}:
+      assert row[name] == pytest.approx(wanted[name], rel=1e-9), name
