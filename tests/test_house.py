@@ -43,9 +43,9 @@ FLOOR = {f"{package}.{room}": number
          for package, floors in (("replicator", ENGINE), ("models", MODELS))
          for number, floor in enumerate(floors) for room in floor}
 # These load no TensorFlow, so that commands and pages start fast.
-WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "cluster", "console", "configuration",
-                      "launch", "ray_cluster", "workdir", "sweeps", "compare", "rerun", "trackers",
-                      "new", "__main__"}
+WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "cluster", "console",
+                      "configuration", "launch", "ray_cluster", "workdir", "sweeps", "compare",
+                      "rerun", "trackers", "new", "__main__"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"replicator/console/quiet.py",
                                 "replicator/workdir/writer.py"}
 

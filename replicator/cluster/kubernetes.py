@@ -1,8 +1,8 @@
 """The processes of a Job on Kubernetes, one in each Pod.
 
 An indexed Job tells each Pod its index, and nothing about the others: `REPLICATOR_HOSTS` in the
-manifest names all of them, as `replicator.launch --kubernetes` writes it. The runtimes of Kubeflow's
-Trainer for JAX and PyTorch set variables of their own.
+manifest names all of them, as `replicator.launch --kubernetes` writes it. The runtimes of
+Kubeflow's Trainer for JAX and PyTorch set variables of their own.
 """
 
 import re

@@ -63,8 +63,8 @@ def await_others(config: Mapping[str, Any], seconds: float) -> None:
 
 def late(who: str, seconds: float) -> RunFailed:
   """The error that some processes did not start in time."""
-  return RunFailed(f"{who} did not start within {seconds:g} seconds; start all processes of the run "
-                   "together, or set Replicator.join_timeout to more seconds")
+  return RunFailed(f"{who} did not start within {seconds:g} seconds; start all processes of the "
+                   "run together, or set Replicator.join_timeout to more seconds")
 
 
 def listens(address: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from replicator.cluster.processes import Processes
 from replicator.errors import UsageError
 
-# Ports below those of outgoing connections. Jobs on one node, which have numbers close to each other,
+# Ports below those of outgoing connections. Jobs on one node, whose numbers are close to each other,
 # get ports that are this far apart. Each rank has a port of its own: nodes may share an address.
 _FIRST_PORT, _PORTS, _PORTS_PER_JOB = 12000, 20000, 64
 
@@ -81,6 +81,6 @@ def _tasks_per_node(text: str) -> list[int]:
 def _number(environment: Mapping[str, str], name: str) -> int:
   text = environment.get(name, "")
   if not text.isdecimal():
-    raise UsageError(f"{name}={text!r}: is no number, but this process is in a step of Slurm; start "
-                     "it with srun")
+    raise UsageError(f"{name}={text!r}: is no number, but this process is in a step of Slurm; "
+                     "start it with srun")
   return int(text)

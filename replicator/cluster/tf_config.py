@@ -59,7 +59,7 @@ def are_several(environment: Mapping[str, str]) -> bool:
 
 
 def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[str, Any], str]:
-  """The TF_CONFIG of this process for 'multi_worker_mirrored' or 'parameter_server', and its source.
+  """TF_CONFIG of this process for 'multi_worker_mirrored' or 'parameter_server', and its source.
 
   If a manager describes the processes in other variables, `servers` of them are parameter servers,
   and TF_CONFIG is set, for TensorFlow. Returns `{"cluster": {job: [address]}, "task": {"type": str,
@@ -77,8 +77,8 @@ def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[s
     source = processes.source
     count = len(processes.addresses)
     if strategy == "parameter_server" and not 1 <= servers <= count - 2:
-      raise UsageError(f"Replicator.servers = {servers}: {source} has {count} processes, which must "
-                       "be a chief, at least one parameter server, and at least one worker")
+      raise UsageError(f"Replicator.servers = {servers}: {source} has {count} processes, which "
+                       "must be a chief, at least one parameter server, and at least one worker")
     config = processes.tf_config(servers if strategy == "parameter_server" else None)
     os.environ["TF_CONFIG"] = json.dumps(config)
   elif manager in READERS:

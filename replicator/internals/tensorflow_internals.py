@@ -47,7 +47,7 @@ def meet(name: str, seconds: float = 600.0) -> None:
 
 def exchange(name: str, text: str, process: int, processes: int, seconds: float = 600.0
              ) -> list[str]:
-  """The texts of all processes of the cluster, by their numbers; each gives one under a new name."""
+  """The texts of all processes of the cluster, by their numbers; each gives one. `name` is new."""
   run = eager_context.context()
   run.set_config_key_value(f"{name}/{process}", text)
   return [run.get_config_key_value(f"{name}/{i}", round(1000 * seconds)) for i in range(processes)]

@@ -110,7 +110,7 @@ def _pair(separator: str) -> Callable[[str], tuple[str, str]]:
   def read(text: str) -> tuple[str, str]:
     key, found, value = text.partition(separator)
     if not (key and found and value):
-      raise argparse.ArgumentTypeError(f"'{text}' must be two words with '{separator}' between them")
+      raise argparse.ArgumentTypeError(f"'{text}' must be two words with '{separator}' between")
     return key, value
   return read
 

@@ -4,9 +4,10 @@ A JobSet is the plain way. A TFJob is for clusters with Kubeflow's training oper
 for those with Kubeflow Trainer, whose `runtimeRef` is a runtime of the cluster.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -16,7 +17,8 @@ from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS
 _TRAINER = "node"  # Trainer's name for the Pods that train.
 
 
-class Pods(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Pods:
   """What a manifest says of the Pods of a run.
 
   Attributes:

@@ -41,10 +41,10 @@ def check(worker: int, workers: int) -> list[str]:
              **differences(first["config"], other["config"])}
     if named:
       name, (of_first, of_other) = next(iter(named.items()))
-      raise UsageError(f"worker {number} has {name} = {of_other}, and worker 0 has {of_first}; start "
-                       "all processes with the same configuration and versions")
+      raise UsageError(f"worker {number} has {name} = {of_other}, and worker 0 has {of_first}; "
+                       "start all processes with the same configuration and versions")
   apart = max(each["time"] for each in all_) - min(each["time"] for each in all_)
   if apart <= MAX_SECONDS:
     return []
-  return [f"warning: the clocks of the workers are {apart:.0f} seconds apart; set them, or times in "
-          "logs are wrong"]
+  return [f"warning: the clocks of the workers are {apart:.0f} seconds apart; set them, or times "
+          "in logs are wrong"]

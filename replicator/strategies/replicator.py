@@ -261,7 +261,7 @@ class Replicator:
           ).with_traceback(error.__traceback__) from None
 
   def lost_process(self, error: BaseException) -> str | None:
-    """The worker whose loss caused an error, such as `worker 1 (n2:2222)`; None for other errors."""
+    """The worker whose loss caused an error, such as `worker 1 (n2:2222)`, or None."""
     if self.name != "multi_worker_mirrored" or not isinstance(error, tf.errors.OpError):
       return None
     cluster = self.strategy.cluster_resolver.cluster_spec().as_dict()

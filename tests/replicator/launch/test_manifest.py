@@ -77,8 +77,9 @@ def test_a_tfjob_and_a_trainjob_are_what_kubeflow_accepts(tmp_path):
     (["--kubernetes=job.yaml"], "write the image of the containers, --image=IMAGE"),
     (["--kubernetes=missing/job.yaml", "--image=x"], "No such file or directory"),
     (["--kubernetes=job.yaml", "--image=x", "--volume=/work"],
-     "'/work' must be two words with ':' between them")])
-def test_what_cannot_be_written_is_refused_in_one_line(flags, message, tmp_path, monkeypatch, capsys):
+     "'/work' must be two words with ':' between")])
+def test_what_cannot_be_written_is_refused_in_one_line(
+    flags, message, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   assert __main__.main(["--workers=2", *flags, "--", "true"]) == 2
   error = capsys.readouterr().err
