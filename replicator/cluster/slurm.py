@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from replicator.cluster.processes import Processes
 from replicator.errors import UsageError
 
-# Ports below those of outgoing connections. Jobs on one node, whose numbers are close to each other,
+# Ports below those of outgoing connections. Jobs on one node, whose numbers are close together,
 # get ports that are this far apart. Each rank has a port of its own: nodes may share an address.
 _FIRST_PORT, _PORTS, _PORTS_PER_JOB = 12000, 20000, 64
 

@@ -41,8 +41,9 @@ def check(worker: int, workers: int) -> list[str]:
              **differences(first["config"], other["config"])}
     if named:
       name, (of_first, of_other) = next(iter(named.items()))
-      raise UsageError(f"worker {number} has {name} = {of_other}, and worker 0 has {of_first}; "
-                       "start all processes with the same configuration and versions")
+      raise UsageError(
+          f"{name} is {of_first or 'not set'} on worker 0, and {of_other or 'not set'} on worker "
+          f"{number}; start all processes with the same configuration and versions")
   apart = max(each["time"] for each in all_) - min(each["time"] for each in all_)
   if apart <= MAX_SECONDS:
     return []

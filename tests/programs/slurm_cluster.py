@@ -23,6 +23,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/none
 CredType=cred/none
+AuthInfo=cred_expire=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -79,6 +80,12 @@ def running(folder: pathlib.Path, port: int) -> Iterator[None]:
       daemon.wait(timeout=60)
     del os.environ["SLURM_CONF"]
     HOSTS.write_text(before)
+
+
+def await_end(job: str) -> None:
+  """Waits until a job has left the queue."""
+  while said("squeue", "--noheader", f"--jobs={job}"):
+    time.sleep(0.5)
 
 
 def said(*words: str) -> str:

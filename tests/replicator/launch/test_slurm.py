@@ -1,6 +1,5 @@
 """Runs on a real Slurm cluster of two nodes: what `--slurm` writes, and what preemption does."""
 
-import json
 import pathlib
 import subprocess
 
@@ -8,8 +7,9 @@ import pytest
 
 from replicator import launch
 from tests.programs import slurm_cluster
+from tests.programs.logs import rows
 from tests.programs.processes import ROOT, launched, wait_until
-from tests.programs.slurm_cluster import said
+from tests.programs.slurm_cluster import await_end, said
 
 SETTINGS = [
     "train.global_batch_size = 2", "train.log_every = 50", "train.eval_every = 0",
@@ -36,12 +36,6 @@ def submitted(folder: pathlib.Path, *options: str, steps: int) -> tuple[str, pat
   return done.stdout.strip(), folder / "log"
 
 
-def numbers(run: pathlib.Path) -> list[dict]:
-  rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in row.items() if name not in ("seconds", "data_wait")}
-          for row in rows]
-
-
 @pytest.mark.slow
 def test_a_preempted_job_is_queued_again_and_equals_the_unbroken_run_bit_for_bit(
     cluster, tmp_path):
@@ -49,13 +43,13 @@ def test_a_preempted_job_is_queued_again_and_equals_the_unbroken_run_bit_for_bit
   wait_until(lambda: (tmp_path / "run" / "metrics.jsonl").exists())
   subprocess.run(["sbatch", "--partition=high", "--nodes=2", "--output=/dev/null",
                   "--wrap=srun sleep 1"], check=True, capture_output=True)
-  wait_until(lambda: not said("squeue", "--noheader", f"--jobs={job}"))
+  await_end(job)
   text = log.read_text()
   assert "0: cluster     worker replica1:" in text and f"(from Slurm's step {job}.0)" in text
   assert "DUE TO PREEMPTION" in text and "0: resumed at step" in text and "0: done: " in text
   launched(["--workers=2"], "tests.programs.fragile", f"--workdir={tmp_path}/unbroken",
            bindings=[*SETTINGS, "train.steps = 1000"])
-  assert numbers(tmp_path / "run") == numbers(tmp_path / "unbroken")
+  assert rows(tmp_path / "run") == rows(tmp_path / "unbroken")
 
 
 @pytest.mark.slow
@@ -63,7 +57,7 @@ def test_a_canceled_job_saves_and_is_not_queued_again(cluster, tmp_path):
   job, log = submitted(tmp_path, steps=10 ** 7)
   wait_until(lambda: (tmp_path / "run" / "metrics.jsonl").exists())
   said("scancel", job)
-  wait_until(lambda: not said("squeue", "--noheader", f"--jobs={job}"))
+  await_end(job)
   assert "0: stopped at step" in log.read_text()
 
 
@@ -71,9 +65,9 @@ def test_a_canceled_job_saves_and_is_not_queued_again(cluster, tmp_path):
 def test_all_processes_are_started_again_when_one_is_lost(cluster, tmp_path):
   job, log = submitted(tmp_path, "--max_restarts=1", steps=1000)
   wait_until(lambda: (tmp_path / "run" / "metrics.jsonl").exists()
-             and numbers(tmp_path / "run")[-1]["step"] > 200)
+             and rows(tmp_path / "run")[-1]["step"] > 200)
   said("scancel", "--signal=KILL", f"{job}.0")
-  wait_until(lambda: not said("squeue", "--noheader", f"--jobs={job}"))
+  await_end(job)
   text = log.read_text()
   for line in ("ended with status 137; restarts left: 1", "0: resumed at step", "0: done: "):
     assert line in text

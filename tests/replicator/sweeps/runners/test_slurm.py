@@ -79,6 +79,7 @@ def test_what_cannot_be_submitted_is_reported(text, settings, message, sweep, cl
   assert message in sweep.err and sweep.err.count("\n") == 1
 
 
-def test_without_slurm_it_says_so(sweep):
+def test_without_slurm_it_says_so(sweep, tmp_path, monkeypatch):
+  monkeypatch.setenv("PATH", str(tmp_path))  # This machine may have it.
   assert sweep.run("--runner=slurm") == 2
   assert "there is no sbatch here" in sweep.err

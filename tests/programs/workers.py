@@ -1,0 +1,58 @@
+"""Workers of one run, started one by one, as on machines of their own."""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from replicator import launch
+from tests.programs.processes import ROOT, SECONDS, wait_until
+
+SETTINGS = ["train.log_every = 1", "train.eval_every = 0", "Guard.action = 'off'",
+            "Guard.signals = False", "Replicator.strategy = 'multi_worker_mirrored'"]
+
+
+@contextlib.contextmanager
+def running(workdir: pathlib.Path, *of_each: Sequence[str], addresses: Sequence[str] = (),
+            prefixes: Sequence[Sequence[str]] = (),
+            command: Sequence[str] = ("tests.programs.fragile",)
+            ) -> Iterator[list[subprocess.Popen]]:
+  """Runs a worker with further settings `of_each`; None in their place starts none.
+
+  `prefixes` are words before each command, such as `ip netns exec NAME`.
+  """
+  addresses = addresses or launch.tf_configs(len(of_each))[0]["cluster"]["worker"]
+  processes = []
+  for index, settings in enumerate(of_each):
+    task = {"type": "worker", "index": index}
+    config = json.dumps({"cluster": {"worker": list(addresses)}, "task": task})
+    processes.append(settings is not None and subprocess.Popen(
+        [*(prefixes[index] if prefixes else ()), sys.executable, "-m", *command,
+         f"--workdir={workdir}",
+         *(f"--gin_param={each}" for each in [*SETTINGS, *(settings or ())])],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, "TF_CONFIG": config}))
+  try:
+    yield [process for process in processes if process]
+  finally:
+    for process in processes:
+      if process:
+        process.kill()
+        process.communicate()
+
+
+def has_logged(workdir: pathlib.Path, steps: int) -> None:
+  """Waits until a run has logged so many steps, one in each line."""
+  log = workdir / "metrics.jsonl"
+  wait_until(lambda: log.exists() and log.read_text().count("\n") >= steps)
+
+
+def ended(process: subprocess.Popen, status: int) -> list[str]:
+  """The error lines of a process that ends with this status."""
+  output, _ = process.communicate(timeout=SECONDS)
+  assert process.returncode == status, output
+  assert "Traceback" not in output
+  return [line for line in output.splitlines() if line.startswith("error: ")]

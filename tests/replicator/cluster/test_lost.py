@@ -1,0 +1,51 @@
+"""Which process is missing, from what TensorFlow 2.21 says of it."""
+
+import socket
+import threading
+
+import pytest
+
+from replicator.cluster import lost
+from replicator.errors import RunFailed
+
+CLUSTER = {"worker": ["n1:1", "n2:2", "n3:3"]}
+ABORTED = "Collective ops is aborted by: "
+BROKEN = (ABORTED + "recvmsg:Connection reset by peer\nAdditional GRPC error information from "
+          "remote target /job:worker/replica:0/task:1 while calling /tensorflow.WorkerService/RecvBuf:\n")
+NO_HEARTBEAT = (ABORTED + "Error reported from /job:worker/task:2: The following tasks are "
+                "unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:2\n")
+NO_LEADER = ABORTED + "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat\n"
+
+
+def test_the_lost_process_is_named():
+  # A graph names the device of an operation, which is this process's own.
+  own = "Detected at node on /job:worker/replica:0/task:0/device:CPU:0\n"
+  for message, name in (
+      (own + BROKEN, "worker 1 (n2:2)"), (NO_HEARTBEAT, "worker 2 (n3:3)"),
+      (NO_LEADER, "worker 0 (n1:1)"),
+      # From a process that had lost another one.
+      (f"{ABORTED}Error reported from /job:worker/task:2: {lost.NEWS}worker 1 (n2:2) [type]",
+       "worker 1 (n2:2)"),
+      (own + "Incompatible shapes", None), (f"{ABORTED}Shape mismatch", None)):
+    assert lost.lost_process(message, CLUSTER) == name, message
+  assert lost.lost_process(NO_LEADER, {"chief": ["n0:1"], **CLUSTER}) == "chief 0 (n0:1)"
+
+
+def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():
+  with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as absent:
+    absent.bind(("127.0.0.1", 0))  # It does not listen.
+    address, silent = (f"127.0.0.1:{each.getsockname()[1]}" for each in (there, absent))
+
+    def config(*others: str, index: int = 0) -> dict:
+      return {"cluster": {"worker": ["127.0.0.1:1", *others]},
+              "task": {"type": "worker", "index": index}}
+
+    lost.await_others(config(address), 60.0)
+    lost.await_others(config(silent, index=1), 60.0)  # Only the first one waits here.
+    with pytest.raises(RunFailed) as raised:
+      lost.await_others(config(address, silent), 0.5)
+    assert str(raised.value) == (
+        f"worker 2 ({silent}) did not start within 0.5 seconds; start all processes of the run "
+        "together, or set Replicator.join_timeout to more seconds")
+    threading.Timer(0.3, absent.listen).start()
+    lost.await_others(config(address, silent), 60.0)
