@@ -1,1 +1,1 @@
-"""Which processes make a run together, and which of them this one is. Loads no TensorFlow."""
+"""The processes that make a run together. Loads no TensorFlow."""

@@ -1,7 +1,7 @@
 """The processes of a Job on Kubernetes, one in each Pod.
 
 An indexed Job tells each Pod its index, and nothing about the others: `REPLICATOR_HOSTS` in the
-manifest names all of them, as `replicator.launch --kubernetes` writes it. The runtimes of
+manifest names all Pods, as `replicator.launch --kubernetes` writes it. The runtimes of
 Kubeflow's Trainer for JAX and PyTorch set variables of their own.
 """
 

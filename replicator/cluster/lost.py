@@ -43,8 +43,8 @@ def first(cluster: Cluster) -> str:
 def await_others(config: Mapping[str, Any], seconds: float) -> None:
   """Waits, in the first process, until all others of a TF_CONFIG listen at their ports.
 
-  TensorFlow would wait for ever for the last one, where nothing can interrupt it. The others wait
-  for the first process, within a limit of time that TensorFlow keeps.
+  TensorFlow's wait for the last one never ends, and nothing can interrupt it. The others wait for
+  the first process within a limit of time that TensorFlow keeps.
 
   Raises:
     RunFailed: some do not listen within so many seconds.

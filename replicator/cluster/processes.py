@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 
 class Processes(NamedTuple):
-  """The processes of one run, as one of them sees them.
+  """The processes of one run, and the rank of this process.
 
   Attributes:
     addresses: "host:port" of each process, by its rank.

@@ -19,6 +19,11 @@ from tensorflow.python.lib.io import _pywrap_record_io
 from tensorflow.python.ops import collective_ops
 
 
+def has_started() -> bool:
+  """Whether TensorFlow has computed anything in this process, so that it can join no cluster."""
+  return eager_context.context()._context_handle is not None
+
+
 def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, join_timeout: float
                  ) -> None:
   """Sets for how long processes wait for each other, before `MultiWorkerMirroredStrategy` is made.

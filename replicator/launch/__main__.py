@@ -54,7 +54,7 @@ def _launch(words: list[str]) -> int:
   slurm = parser.add_argument_group("Slurm")
   slurm.add_argument("--slurm", type=pathlib.Path, metavar="FILE",
                      help="write a script for sbatch, and start nothing")
-  slurm.add_argument("--option", action="append", default=[], metavar="--partition=gpu",
+  slurm.add_argument("--option", action="append", default=[], metavar="OPTION",
                      help="an option of sbatch; may be repeated")
   kubernetes = parser.add_argument_group("Kubernetes")
   kubernetes.add_argument("--kubernetes", type=pathlib.Path, metavar="FILE",

@@ -19,7 +19,7 @@ _TRAINER = "node"  # Trainer's name for the Pods that train.
 
 @dataclasses.dataclass(frozen=True)
 class Pods:
-  """What a manifest says of the Pods of a run.
+  """The Pods of a run, as a manifest describes them.
 
   Attributes:
     command: the words of the command, which each Pod runs.
@@ -43,6 +43,7 @@ class Pods:
 
   @property
   def count(self) -> int:
+    """The number of all Pods."""
     return self.workers + self.ps + bool(self.ps)
 
   def spec(self, container: str, **more: Any) -> dict[str, Any]:
@@ -56,10 +57,12 @@ class Pods:
         **self.claims()}
 
   def mounts(self) -> dict[str, Any]:
+    """The part of a container that mounts the volumes; empty without any."""
     mounts = [{"name": claim, "mountPath": path} for claim, path in self.volumes.items()]
     return {"volumeMounts": mounts} if mounts else {}
 
   def claims(self) -> dict[str, Any]:
+    """The part of a Pod that names the volumes; empty without any."""
     volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}}
                for claim in self.volumes]
     return {"volumes": volumes} if volumes else {}

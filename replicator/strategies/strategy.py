@@ -14,7 +14,7 @@ from replicator.cluster import lost, tf_config
 from replicator.console import start
 from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
-from replicator.internals.tensorflow_internals import set_timeouts
+from replicator.internals.tensorflow_internals import has_started, set_timeouts
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import parameter_server
 
@@ -81,15 +81,15 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
       if task["type"] in ("worker", "ps"):
         parameter_server.serve(resolver)
       return tf.distribute.ParameterServerStrategy(resolver)
+    if has_started():
+      raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
+                       f"process, without the cluster; {NEW_PROCESS}")
     set_timeouts(config["cluster"], worker_timeout, join_timeout)
     lost.await_others(config, join_timeout)
     with _sigterm_kept():
       return tf.distribute.MultiWorkerMirroredStrategy()
   except ValueError as error:  # As of a cluster with two chiefs, or with an unknown job.
     raise UsageError(f"TF_CONFIG: {error}") from error
-  except RuntimeError as error:  # "Collective ops must be configured at program startup".
-    raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
-                     f"process, without the cluster; {NEW_PROCESS}") from error
   except tf.errors.DeadlineExceededError as error:
     raise lost.late(lost.first(config["cluster"]), join_timeout) from error
   except tf.errors.UnknownError as error:

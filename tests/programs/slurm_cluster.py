@@ -89,5 +89,5 @@ def await_end(job: str) -> None:
 
 
 def said(*words: str) -> str:
-  """What a command of Slurm prints."""
+  """The output of a command."""
   return subprocess.run(words, capture_output=True, text=True).stdout.strip()

@@ -10,8 +10,9 @@ from replicator.errors import RunFailed
 
 CLUSTER = {"worker": ["n1:1", "n2:2", "n3:3"]}
 ABORTED = "Collective ops is aborted by: "
-BROKEN = (ABORTED + "recvmsg:Connection reset by peer\nAdditional GRPC error information from "
-          "remote target /job:worker/replica:0/task:1 while calling /tensorflow.WorkerService/RecvBuf:\n")
+BROKEN = (ABORTED + "recvmsg:Connection reset by peer\n"
+          "Additional GRPC error information from remote target /job:worker/replica:0/task:1 "
+          "while calling /tensorflow.WorkerService/RecvBuf:\n")
 NO_HEARTBEAT = (ABORTED + "Error reported from /job:worker/task:2: The following tasks are "
                 "unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:2\n")
 NO_LEADER = ABORTED + "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat\n"
@@ -49,3 +50,11 @@ def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():
         "together, or set Replicator.join_timeout to more seconds")
     threading.Timer(0.3, absent.listen).start()
     lost.await_others(config(address, silent), 60.0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[127.0.0.1]"])  # IPv6 stands in brackets.
+def test_whether_a_process_listens(host):
+  with socket.create_server(("127.0.0.1", 0)) as chief:
+    address = f"{host}:{chief.getsockname()[1]}"
+    assert lost.listens(address)
+  assert not lost.listens(address)

@@ -116,7 +116,7 @@ def test_tf_config_comes_first_and_is_who_is_who(monkeypatch):
   assert tf_config.shown(config(SERVERS)) == "chief host:1; worker host:2; ps host:3"
   assert not tf_config.is_chief(os.environ)
   monkeypatch.delenv("TF_CONFIG")
-  assert tf_config.is_chief(os.environ)  # Of x and y.
+  assert tf_config.is_chief(os.environ)  # That of x and y.
 
 
 def test_no_proxy_stands_between_the_processes(monkeypatch):

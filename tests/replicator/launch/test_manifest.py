@@ -1,4 +1,4 @@
-"""What `--kubernetes` writes: accepted by the schemas, and trained as it says."""
+"""The manifests of `--kubernetes`: accepted by the schemas, and trained as they say."""
 
 import json
 import os

@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ import time
 import numpy as np
 import pytest
 
-from replicator.strategies import parameter_server
 from tests.programs.processes import ROOT, SECONDS, python, wait_until
 
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
@@ -116,14 +114,6 @@ class Run:
       if found:
         numbers[found[1]] = int(found[2])
     return numbers
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "[127.0.0.1]"])  # IPv6 stands in brackets.
-def test_a_server_knows_whether_its_chief_is_there(host):
-  with socket.create_server(("127.0.0.1", 0)) as chief:
-    address = f"{host}:{chief.getsockname()[1]}"
-    assert parameter_server._listens(address)
-  assert not parameter_server._listens(address)
 
 
 def kill_in_the_middle_of_a_step(process: int) -> None:

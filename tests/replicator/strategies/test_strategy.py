@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 
 import pytest
 import tensorflow as tf
@@ -81,7 +82,7 @@ def test_a_cluster_needs_tf_config_and_one_device_a_process(monkeypatch, name, l
   monkeypatch.delenv("TF_CONFIG", raising=False)
   assert refusal(strategy.make, name) == (
       f"Replicator.strategy = '{name}': the environment has no TF_CONFIG; start all processes "
-      f"with: python -m replicator.launch {launch} -- COMMAND")
+      f"with: python -m replicator.launch {launch} -- COMMAND; or with srun in a job of Slurm")
   monkeypatch.setenv("TF_CONFIG", json.dumps(
       {"cluster": cluster, "task": {"type": kind, "index": 0}}))
   assert refusal(strategy.make, name, 2) == (
@@ -90,6 +91,7 @@ def test_a_cluster_needs_tf_config_and_one_device_a_process(monkeypatch, name, l
 
 
 def test_what_tensorflow_says_of_a_cluster_is_one_line(monkeypatch):
+  monkeypatch.setattr(strategy, "has_started", lambda: False)
   monkeypatch.setenv("TF_CONFIG", json.dumps({
       "cluster": {"chief": ["a:1", "a:2"], "worker": ["b:1"]},
       "task": {"type": "worker", "index": 0}}))
@@ -108,8 +110,15 @@ def test_a_cluster_cannot_begin_where_tensorflow_has_computed(monkeypatch):
 @pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])
 def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number, monkeypatch,
                                                                           capsys):
+  with socket.create_server(("127.0.0.1", 0)) as other:  # The chief waits for it.
+    cluster = {"worker": ["a:1", f"127.0.0.1:{other.getsockname()[1]}"]}
+    check_note_and_handler(cluster, number, monkeypatch, capsys)
+
+
+def check_note_and_handler(cluster, number, monkeypatch, capsys):
   monkeypatch.setenv("TF_CONFIG", json.dumps({
-      "cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": number}}))
+      "cluster": cluster, "task": {"type": "worker", "index": number}}))
+  monkeypatch.setattr(strategy, "has_started", lambda: False)
   ignore = ctypes.c_void_p(signal.SIG_IGN.value)  # As C code does, past Python.
   monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy",
                       lambda: ctypes.CDLL(None).signal(signal.SIGTERM, ignore))
@@ -121,6 +130,7 @@ def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number
     assert received == [signal.SIGTERM]
   finally:
     signal.signal(signal.SIGTERM, previous)
-  note = ("note: the ports in TF_CONFIG take commands from every machine that reaches them, "
-          "without a password; see docs/howto/security.md\n")
+  note = (f"cluster     worker {', '.join(cluster['worker'])} (from TF_CONFIG)\n"
+          "note: these ports take commands from every machine that reaches them, without a "
+          "password; see docs/howto/security.md\n")
   assert capsys.readouterr().err == ("" if number else note)

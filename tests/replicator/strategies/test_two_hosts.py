@@ -25,7 +25,7 @@ def ip(words: str, check: bool = True) -> None:
 def hosts():
   if os.geteuid() != 0 or shutil.which("ip") is None:
     pytest.skip("only root can make network namespaces, with iproute2")
-  for name in NAMES:  # Of a test that was killed.
+  for name in NAMES:  # A test that was killed left them.
     ip(f"netns delete {name}", check=False)
   with contextlib.ExitStack() as stack:
     for name in NAMES:
