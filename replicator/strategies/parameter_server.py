@@ -14,6 +14,7 @@ applied: a step that is run again may update some of its networks twice.
 
 import contextlib
 import logging
+import math
 import os
 import re
 import signal
@@ -28,11 +29,15 @@ from replicator.cluster.lost import listens
 from replicator.internals.tensorflow_internals import is_fetched
 
 
-def serve(resolver: Any) -> None:
-  """Serves the chief, in the process of a worker or a parameter server, until it is killed.
+CHIEF_SECONDS = 10.0
+"""A chief that has not answered for so long is gone, and its servers end."""
 
-  A SIGTERM ends the process only once the chief is gone: the servers hold the variables that the
-  chief still saves when all processes of a run are asked to stop.
+
+def serve(resolver: Any) -> None:
+  """Serves the chief, in the process of a worker or a parameter server, until the chief is gone.
+
+  A SIGTERM ends the process only then, too: the servers hold the variables that the chief still
+  saves when all processes of a run are asked to stop.
   """
   asked: list[int] = []
   signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -43,9 +48,16 @@ def serve(resolver: Any) -> None:
   server = tf.distribute.Server(cluster, job_name=resolver.task_type, config=config,
                                 task_index=resolver.task_id, protocol="grpc")
   # Inside `server.join()`, Python would never run its signal handlers.
-  while not asked or listens(cluster.task_address("chief", 0)):
-    time.sleep(0.2)
+  heard = math.inf  # When the chief was there for the last time.
+  while time.monotonic() < heard + CHIEF_SECONDS:
+    if listens(cluster.task_address("chief", 0)):
+      heard = time.monotonic()
+    elif asked:
+      break
+    time.sleep(0.5)
   del server
+  if not asked:
+    sys.exit(0)  # The chief knows how the run ended.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   os.kill(os.getpid(), signal.SIGTERM)
 

@@ -53,9 +53,9 @@ MODULES = {
         "tensorflow.python.lib.io._pywrap_record_io:RandomRecordReader.read",
         "tensorflow.python.ops.collective_ops:all_to_all_v2",
         "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"])}
-OF_OBJECTS = {"_iterations", "_context_handle", "_trainable", "_v", "_has_fetched_to_local", "_functions",
-              "_resource", "_remat_mode", "_cross_device_ops", "_launchers", "_device",
-              "_group_key", "_group_size", "_options"}
+OF_OBJECTS = {"_iterations", "_context_handle", "_trainable", "_v", "_has_fetched_to_local",
+              "_functions", "_resource", "_remat_mode", "_cross_device_ops", "_launchers",
+              "_device", "_group_key", "_group_size", "_options"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/losses/tfgan.py"
 
