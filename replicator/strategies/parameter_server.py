@@ -28,7 +28,6 @@ import tensorflow as tf
 from replicator.cluster.lost import listens
 from replicator.internals.tensorflow_internals import is_fetched
 
-
 CHIEF_SECONDS = 10.0
 """A chief that has not answered for so long is gone, and its servers end."""
 
