@@ -35,6 +35,8 @@ class SweepFile:
       uses earlier results, and the number of trials that end before one is pruned.
     prune_after: for `optuna`: from this training step on, a trial is stopped when its best metric
       is worse than the median of the earlier trials at the same step; None prunes nothing.
+    gpus_per_trial: how many GPUs each trial has for itself; 0 lets all trials share them, and None
+      is 1 where there are GPUs.
   """
 
   experiment: str  # A module, such as `experiments.sngan`, or a file, such as `my_step.py`.
@@ -51,6 +53,7 @@ class SweepFile:
   search_seed: int = 0  # The seed of `random` and `optuna`.
   startup_trials: int = 5
   prune_after: int | None = None
+  gpus_per_trial: int | None = None
   slurm: Sequence[str] = ()  # Options for sbatch, such as '--partition=gpu'.
 
   def space(self) -> dict[str, Distribution]:
@@ -85,7 +88,8 @@ class SweepFile:
 
 
 gin.external_configurable(SweepFile, name="sweep", module="replicator")
-_LEAST = {"trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0}
+_LEAST = {"trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0,
+          "gpus_per_trial": 0}
 
 
 def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:

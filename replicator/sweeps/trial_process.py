@@ -30,18 +30,21 @@ class Attempt:
   """Runs the trial that `folder/trials/ID` records, or resumes what an earlier attempt left there.
 
   `folder` is the sweep's. The trial has `threads` threads, or else one for each core. Its command
-  runs in the folder `cwd`, or else in that of this process.
+  runs in the folder `cwd`, or else in that of this process. It sees the GPUs `gpus`, such as "0,1",
+  or else those that this process sees.
 
   Raises:
     FileNotFoundError: this machine does not see the record.
   """
 
   def __init__(self, trial_id: str, folder: pathlib.Path, threads: int | None = None,
-               cwd: str | None = None):
+               cwd: str | None = None, gpus: str | None = None):
     self._folder = trials.folder_of(folder, trial_id)
     self._stop_all, self._stop_this = folder / STOP, self._folder / STOP
     self._cwd = cwd
     self._environment = {name: str(threads) for name in _THREADS} if threads else {}
+    if gpus:
+      self._environment["CUDA_VISIBLE_DEVICES"] = gpus
     self._begun = time.monotonic()
     self._child: Child | None = None
     self._is_stopping = False

@@ -26,7 +26,7 @@ def run(sweep: Sweep, jobs: int | None) -> None:
   Raises:
     UsageError: Ray is not installed, or its cluster does not answer.
   """
-  # Trials see the GPUs of their machine, although their tasks reserve none.
+  # Trials that reserve no GPUs see all those of their machine.
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
   each = local.CORES
   if not ray_cluster.address():
@@ -34,7 +34,10 @@ def run(sweep: Sweep, jobs: int | None) -> None:
   # On a local cluster `jobs` trials run at a time, even if that is more than there are cores.
   ray = ray_cluster.connect("--runner=ray", num_cpus=(jobs or 1) * each,
                             object_store_memory=_OBJECT_BYTES)
-  task = ray.remote(num_cpus=each, max_retries=_MAX_RETRIES)(_run_trial)
+  resources = ray.cluster_resources()
+  gpus = sweep.file.gpus_per_trial
+  gpus = min(1, int(resources.get("GPU", 0))) if gpus is None else gpus
+  task = ray.remote(num_cpus=each, num_gpus=gpus, max_retries=_MAX_RETRIES)(_run_trial)
   try:
     sweep.run(
         lambda trial_id: functools.partial(

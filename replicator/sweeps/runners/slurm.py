@@ -87,6 +87,7 @@ class _Array:
     options = [f"--job-name={folder.name}", f"--array=0-{len(self._trials) - 1}{at_a_time}",
                f"--output={folder}/slurm-%A_%a.out",
                "--signal=B:TERM@120",  # Before the time limit, so that the trial saves.
+               *([f"--gpus={gpus}"] if (gpus := self._sweep.file.gpus_per_trial) else []),
                *self._sweep.file.slurm]
     command = shlex.join([sys.executable, "-m", "replicator.sweeps.trial_process", str(folder)])
     script = folder / "slurm.sh"

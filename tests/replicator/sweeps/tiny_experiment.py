@@ -42,6 +42,7 @@ def run(workdir: pathlib.Path, settings: dict) -> int:
   state = workdir / "state"
   step = int(state.read_text()) if state.exists() else 0
   (workdir / "parent").write_text(str(os.getppid()))
+  (workdir / "gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
   print("from step", step, "threads", *(os.environ.get(name) for name in THREADS), flush=True)
   while step < settings["train.steps"]:
     step += 1

@@ -51,6 +51,34 @@ def test_the_cores_of_a_machine_are_divided(cores, jobs, divided, monkeypatch):
   assert local.divided(jobs) == divided
 
 
+def gpus_of_held_trials(sweep) -> list[str]:
+  found: list[str] = []
+
+  def are_held() -> bool:
+    held = [state.parent for state in sweep.folder.glob("trials/*/state")
+            if state.read_text() == "2"]
+    found[:] = sorted((trial / "gpus").read_text() for trial in held)
+    return len(held) == 2
+
+  assert sweep.run_stopped(are_held, signal.SIGTERM) == 42
+  return found
+
+
+def test_trials_at_a_time_have_gpus_of_their_own(sweep, monkeypatch):
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7,8,9")
+  assert gpus_of_held_trials(sweep.write_held(gpus_per_trial=2)) == ["3,5", "7,8"]
+  assert gpus_of_held_trials(sweep.write_held(seeds=[3, 4])) == ["3", "5"]
+  shared = sweep.write_held(seeds=[5, 6], gpus_per_trial=0)
+  assert gpus_of_held_trials(shared) == ["3,5,7,8,9"] * 2
+  assert sweep.write(gpus_per_trial=3).run() == 2
+  assert sweep.err == (
+      "error: --jobs=2: each trial gets 3 of the 5 GPUs here (sweep.gpus_per_trial); run fewer "
+      "trials at a time, or let them share all GPUs with sweep.gpus_per_trial = 0\n")
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # That hides all.
+  assert local.usable_gpus() == []
+  assert gpus_of_held_trials(sweep.write_held(seeds=[7, 8])) == ["-1", "-1"]
+
+
 # ---- Failures -----------------------------------------------------------------------------------
 
 

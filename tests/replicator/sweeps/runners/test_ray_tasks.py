@@ -39,12 +39,16 @@ class NodeDied(Exception):
 @pytest.fixture
 def pretend(monkeypatch):
   """A function that makes a pretended cluster, on which `wait` and `get` are as given."""
-  def make(wait, get=None):
+  asked: list[dict] = []  # The resources that tasks ask for.
+
+  def make(wait, get=None) -> list[dict]:
     monkeypatch.setattr(ray_cluster, "connect", lambda *_, **__: types.SimpleNamespace(
-      remote=lambda **_: lambda function: types.SimpleNamespace(remote=lambda *_: object()),
-      wait=wait, get=get, cluster_resources=lambda: {"CPU": 4.0}, shutdown=lambda: None,
+      remote=lambda **resources: lambda function: types.SimpleNamespace(
+          remote=lambda *_: asked.append(resources)),
+      wait=wait, get=get, cluster_resources=lambda: {"CPU": 4.0, "GPU": 2.0}, shutdown=lambda: None,
       exceptions=types.SimpleNamespace(RayError=NodeDied)))
     monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
+    return asked
   return make
 
 
@@ -58,8 +62,9 @@ def test_a_stopped_sweep_does_not_wait_for_room_on_the_cluster(sweep, pretend):
 def test_a_trial_that_ray_gives_up_has_failed(sweep, pretend):
   def get(task):
     raise NodeDied("the node is gone")
-  pretend(wait=lambda tasks, **_: (tasks, []), get=get)
+  asked = pretend(wait=lambda tasks, **_: (tasks, []), get=get)
   assert sweep.write(seeds=[1]).run("--runner=ray") == 1
+  assert [each["num_gpus"] for each in asked] == [1, 1]  # Each its own, as there are some.
   assert "its Ray task failed: NodeDied: the node is gone" in sweep.out
   assert "; --retry_failed runs the 2 failed trials again\n" in sweep.out
   assert sweep.statuses() == ["failed", "failed"]

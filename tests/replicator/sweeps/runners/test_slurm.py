@@ -32,12 +32,12 @@ def program(folder, name, text):
 
 def test_each_missing_trial_is_an_index_of_the_array(sweep, cluster):
   assert sweep.write(seeds=[1]).run() == 0
-  sweep.write(slurm=["--partition=gpu", "--time=1:00:00"])
+  sweep.write(slurm=["--partition=gpu", "--time=1:00:00"], gpus_per_trial=2)
   assert sweep.run("--runner=slurm") == 0 and "4 of 4 done" in sweep.out
   assert list(sweep.logs().values()) == [[0]] * 4
   script = (sweep.folder / "slurm.sh").read_text()
   assert "#SBATCH --array=0-1%2\n" in script
-  assert "#SBATCH --partition=gpu\n#SBATCH --time=1:00:00\n" in script
+  assert "#SBATCH --gpus=2\n#SBATCH --partition=gpu\n#SBATCH --time=1:00:00\n" in script
   assert "#SBATCH --job-name=sweep\n" in script
   assert f"#SBATCH --output={sweep.folder}/slurm-%A_%a.out\n" in script
   assert "#SBATCH --signal=B:TERM@120\n" in script  # A trial has two minutes to save.
