@@ -40,6 +40,12 @@ def first(cluster: Cluster) -> str:
   return _shown(cluster, "chief" if "chief" in cluster else "worker", 0)
 
 
+def names(cluster: Cluster) -> list[str]:
+  """All processes that train, by their numbers."""
+  return [_shown(cluster, kind, index) for kind in ("chief", "worker")
+          for index in range(len(cluster.get(kind, ())))]
+
+
 def await_others(config: Mapping[str, Any], seconds: float) -> None:
   """Waits, in the first process, until all others of a TF_CONFIG listen at their ports.
 

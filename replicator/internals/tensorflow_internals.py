@@ -58,6 +58,24 @@ def exchange(name: str, text: str, process: int, processes: int, seconds: float 
   return [run.get_config_key_value(f"{name}/{i}", round(1000 * seconds)) for i in range(processes)]
 
 
+def publish(key: str) -> None:
+  """Lets the other processes of the cluster know of a key."""
+  eager_context.context().set_config_key_value(key, "1")
+
+
+def is_published(key: str) -> bool:
+  """Whether a process of the cluster has published a key."""
+  try:
+    return bool(eager_context.context().get_config_key_value(key, 1000))
+  except tf.errors.OpError:
+    return False
+
+
+def abort_collectives(message: str) -> None:
+  """Ends the collectives that this process waits for, in another thread, with this message."""
+  eager_context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
 def per_replica(tensors: Sequence[tf.Tensor]) -> Any:
   """The value that has these tensors, one for each replica of this process."""
   return distribute_utils.regroup(tensors)

@@ -17,7 +17,7 @@ from replicator.internals.tensorflow_internals import tell_others, unfused
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
 from replicator.step.nest import Nest
-from replicator.strategies import collective_order, parameter_server
+from replicator.strategies import collective_order, parameter_server, stuck
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import ByTrainable
 
@@ -53,6 +53,9 @@ class Replicator:
     worker_timeout: the seconds after which a worker of 'multi_worker_mirrored' that does not answer
       is lost, which ends the others.
     join_timeout: the seconds within which all workers must have started.
+    stuck_timeout: the seconds after which workers that wait for one that lives, but does not come,
+      give it up. They must be more than an evaluation, a save and the compilation of a step take,
+      for which workers wait, too. None for never.
 
   Attributes:
     name: the name of the strategy.
@@ -69,7 +72,7 @@ class Replicator:
   def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
                tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1,
                cluster: str = "auto", servers: int = 1, worker_timeout: float = 10.0,
-               join_timeout: float = 600.0):
+               join_timeout: float = 600.0, stuck_timeout: float | None = None):
     if jit_compile:
       _check_xla(strategy, devices_per_replica)
     # This optimization of TensorFlow's graphs (2.21) loses the order of an update and a loop behind
@@ -84,6 +87,7 @@ class Replicator:
     self.jit_compile = jit_compile
     self._compiles_whole = jit_compile and self.num_replicas == 1
     self._compiles_parts = jit_compile and self.num_replicas > 1
+    self._stuck_timeout = stuck_timeout
     self._steps_run = 0
     self._collectives: list[str] = []
     self._compiled: dict[Step, ByTrainable] = {}
@@ -103,7 +107,7 @@ class Replicator:
       return 0
     resolver = self.strategy.cluster_resolver
     return tf_config.worker_number(
-        resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id)
+        self._cluster, resolver.task_type, resolver.task_id)
 
   @property
   def num_pipelines(self) -> int:
@@ -260,12 +264,20 @@ class Replicator:
           "Keras' own, and replicated.variable in place of tf.Variable"
           ).with_traceback(error.__traceback__) from None
 
+  def watch(self) -> stuck.Watch:
+    """Watches how long this worker waits for the others."""
+    is_cluster = self.name == "multi_worker_mirrored"
+    return stuck.Watch(self._cluster if is_cluster else {}, self.worker_id, self._stuck_timeout)
+
+  @property
+  def _cluster(self) -> dict[str, list[str]]:
+    return self.strategy.cluster_resolver.cluster_spec().as_dict()
+
   def lost_process(self, error: BaseException) -> str | None:
     """The worker whose loss caused an error, such as `worker 1 (n2:2222)`, or None."""
     if self.name != "multi_worker_mirrored" or not isinstance(error, tf.errors.OpError):
       return None
-    cluster = self.strategy.cluster_resolver.cluster_spec().as_dict()
-    if who := lost.lost_process(str(error), cluster):
+    if who := lost.lost_process(str(error), self._cluster):
       tell_others(f"{lost.NEWS}{who}")  # Else they would name this process, which ends, too.
     return who
 

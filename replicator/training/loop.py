@@ -89,6 +89,7 @@ class Loop:
     self._patience = Patience(schedule.patience, schedule.eval_every, self._checkpoints.retention)
     self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples(),
                            digest_of(training.inputs), self._patience)
+    self._watch = replicator.watch()
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)
     is_chief = replicator.worker_id == 0
@@ -109,10 +110,11 @@ class Loop:
 
     Raises:
       Preempted: a signal asked the run to stop; its state is saved.
-      RunFailed: a step diverged, or the workdir cannot be written any more.
+      RunFailed: a step diverged, another worker does not answer, or the workdir cannot be written
+        any more.
     """
     start.end()  # The progress is shown from here on.
-    with self._chief, StopSignal(self._say_stopping) as stop:
+    with self._watch, self._chief, StopSignal(self._say_stopping) as stop:
       ready()
       try:
         self._run(stop)
@@ -126,11 +128,10 @@ class Loop:
           self._chief.end_trackers(error)
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
                           "are as they were") from error
-        if lost := self._training.replicator.lost_process(cause):
-          self._chief.finish(error)
-          raise RunFailed(f"{lost} was lost; start all processes again to resume from the last "
-                          "checkpoint") from error
         self._chief.finish(error)
+        if lost := self._training.replicator.lost_process(cause):
+          raise RunFailed(f"{lost} does not answer; start all processes again to resume from the "
+                          "last checkpoint") from error
         raise
       finally:
         self._stream.close()
@@ -234,12 +235,14 @@ class Loop:
         self._trace(batch)
       self._doing("compiling the step")
       called = time.monotonic()
-      running.append((state.step, batch, function(state.step, batch, stop.received)))
+      with self._watch.waiting():
+        running.append((state.step, batch, function(state.step, batch, stop.received)))
       state.step += self._schedule.steps_per_call
       all_done = self._schedule.is_boundary(state.step) or stop.received or not self._was_called
       while running and (all_done or len(running) > training.replicator.max_running):
         first_step, batch, result = running.popleft()
-        values, agreed = result.fetch()
+        with self._watch.waiting():
+          values, agreed = result.fetch()
         self._recovery.check(first_step, values, batch, self._chief.note)
         state.means.add(values)
         stop.agreed |= agreed

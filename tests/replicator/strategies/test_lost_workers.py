@@ -16,8 +16,21 @@ def test_a_worker_that_is_killed_is_named_by_all_others(tmp_path):
     second.kill()
     for other in (first, third):
       assert ended(other, 1) == [
-          f"error: worker 1 ({addresses[1]}) was lost; start all processes again to resume from "
+          f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to resume from "
           "the last checkpoint"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stuck_is_named_by_all_others(tmp_path):
+  addresses = launch.tf_configs(3)[0]["cluster"]["worker"]
+  settings = [*FOREVER, "Replicator.stuck_timeout = 10.0"]
+  with running(tmp_path, *[settings] * 3, addresses=addresses,
+               command=["tests.programs.stuck"]) as (first, second, third):
+    for other in (first, third):
+      assert ended(other, 1) == [
+          f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to resume from "
+          "the last checkpoint"]
+    assert second.poll() is None
 
 
 @pytest.mark.slow
