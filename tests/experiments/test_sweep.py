@@ -24,7 +24,7 @@ sweep.params = [
     'train.eval_every = 0', 'train.checkpoint_every = 5',
     'SNGANGenerator.width = 0.125', 'SNGANDiscriminator.width = 0.125', 'Encoder.width = 0.125']
 sweep.metric = 'encoder'
-sweep.grid = {'SNGAN.latent_dim': [8, 12]}
+sweep.grid = {'SNGAN.latent_dim': [8]}
 sweep.seeds = [1]
 """
 
@@ -49,10 +49,10 @@ def test_a_sweep_of_real_runs_is_the_same_under_ray(tmp_path):
     folder = tmp_path / runner
     done = python("-m", "experiments.sweep", f"--sweep_file={path}", f"--workdir={folder}",
                   "--jobs=2", f"--runner={runner}")
-    assert "2 of 2 done" in done.stdout
+    assert "1 of 1 done" in done.stdout
     found[runner] = {each.parent.name: logs.rows(each.parent)
                      for each in folder.glob("trials/*/metrics.jsonl")}
     for rows in found[runner].values():
       assert [row["step"] for row in rows] == [5, 10, 15, 20]
-    assert "2 of 2 done" in (folder / "sweep.html").read_text()
-  assert len(found["local"]) == 2 and found["local"] == found["ray"]
+    assert "1 of 1 done" in (folder / "sweep.html").read_text()
+  assert len(found["local"]) == 1 and found["local"] == found["ray"]

@@ -16,8 +16,8 @@ def test_a_worker_that_is_killed_is_named_by_all_others(tmp_path):
     second.kill()
     for other in (first, third):
       assert ended(other, 1) == [
-          f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to resume from "
-          "the last checkpoint"]
+          f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to "
+          "resume from the last checkpoint"]
 
 
 @pytest.mark.slow
@@ -28,8 +28,8 @@ def test_a_worker_that_is_stuck_is_named_by_all_others(tmp_path):
                command=["tests.programs.stuck"]) as (first, second, third):
     for other in (first, third):
       assert ended(other, 1) == [
-          f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to resume from "
-          "the last checkpoint"]
+          f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to "
+          "resume from the last checkpoint"]
     assert second.poll() is None
 
 

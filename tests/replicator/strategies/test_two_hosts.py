@@ -69,8 +69,8 @@ def test_each_side_of_a_cut_link_names_the_other_and_the_run_resumes(hosts, tmp_
     try:
       for worker, other in ((first, 1), (second, 0)):
         assert ended(worker, 1) == [
-            f"error: worker {other} ({ADDRESSES[other]}) does not answer; start all processes again to "
-            "resume from the last checkpoint"]
+            f"error: worker {other} ({ADDRESSES[other]}) does not answer; start all processes again "
+            "to resume from the last checkpoint"]
     finally:
       ip(f"-n {NAMES[0]} link set link1 up")
   steps = rows(tmp_path)[-1]["step"] + 5
