@@ -14,6 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker
 from typing import Any
 
+GRACE_SECONDS = 30.0
+"""The time that processes have to end by themselves, because one may be saving.
+
+It is also that of Kubernetes and Slurm.
+"""
+
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -65,8 +71,8 @@ class Child:
 
     self.process = subprocess.Popen(
         command, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-        stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True,
-        preexec_fn=before_the_command, **options)
+        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=before_the_command,
+        **{"stdin": subprocess.DEVNULL, **options})
 
   def send_signal(self, number: int) -> None:
     """Sends a signal to the process and to all processes that it started."""

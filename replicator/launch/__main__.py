@@ -8,6 +8,9 @@ appears after its name: `[worker 0] step 200/5000`. Without `--ps` the cluster i
 [...], "ps": [...]}`, for `parameter_server`; a worker that dies is started again and joins the run,
 which ends when the same worker dies for the third time within a minute.
 
+With `--hosts=a,b` in place of `--workers`, there is one process on each of these machines, which
+ssh reaches. They end when the launcher or the connection to it does.
+
 With `--max_restarts=N`, a run that ends because a process died is started again as a whole, up to N
 times, on new ports; it resumes from the last checkpoint. A run that ends with status 2 or after a
 signal is not started again.
@@ -43,7 +46,7 @@ def _launch(words: list[str]) -> int:
   parser = Parser(prog="python -m replicator.launch",
                   usage="%(prog)s --workers=N [--ps=P] [--max_restarts=R] -- COMMAND ...",
                   description="Starts all processes of a cluster on this machine.")
-  parser.add_argument("--workers", type=int, required=True,
+  parser.add_argument("--workers", type=int,
                       help="number of workers; with --ps, those besides the chief")
   parser.add_argument("--ps", type=int, default=0,
                       help="number of parameter servers; adds a chief, which coordinates")
@@ -51,6 +54,11 @@ def _launch(words: list[str]) -> int:
                       help="how often to start everything again, from the last checkpoint")
   parser.add_argument("--grace", type=int, default=120, metavar="SECONDS",
                       help="on a cluster, the time that a run has to save when it is asked to stop")
+  hosts = parser.add_argument_group("other machines")
+  hosts.add_argument("--hosts", default=[], type=lambda text: text.split(","), metavar="A,B",
+                     help="the machines, one process on each unless --workers says more; ssh must "
+                     "reach them without a password, and all must have this folder")
+  hosts.add_argument("--ssh", default="ssh", metavar="WORDS", help="what starts ssh")
   slurm = parser.add_argument_group("Slurm")
   slurm.add_argument("--slurm", type=pathlib.Path, metavar="FILE",
                      help="write a script for sbatch, and start nothing")
@@ -71,11 +79,20 @@ def _launch(words: list[str]) -> int:
                           help="for a TrainJob, the training runtime of the cluster")
   parser.add_argument("command", nargs="+", help="the command, as typed in a shell")
   flags = parser.parse_args(words)
+  if "" in flags.hosts:
+    raise UsageError(f"--hosts={','.join(flags.hosts)}: has an empty name between commas")
+  if sum(map(bool, (flags.hosts, flags.slurm, flags.kubernetes))) > 1:
+    raise UsageError("command line: write one of --hosts, --slurm, --kubernetes")
+  if flags.workers is None:
+    if not flags.hosts:
+      raise UsageError("command line: write --workers=N, or --hosts=A,B")
+    flags.workers = len(flags.hosts) - flags.ps - bool(flags.ps)
   for name, least in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
     if getattr(flags, name) < least:
       raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {least}")
   if not (flags.slurm or flags.kubernetes):
-    return launch(flags.command, flags.workers, flags.ps, flags.max_restarts)
+    return launch(flags.command, flags.workers, flags.ps, flags.max_restarts, flags.hosts,
+                  flags.ssh)
   _write(flags)
   return 0
 

@@ -1,6 +1,10 @@
-"""The processes of a cluster start together, end together, and have one exit status."""
+"""The processes of a cluster start together, end together, and have one exit status.
+
+They are on this machine, or on others that ssh reaches.
+"""
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -12,13 +16,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
-from replicator.processes import Child, stop_signals
+from replicator.launch.remote import RemoteChild
+from replicator.processes import GRACE_SECONDS, Child, stop_signals
 
-# The time that processes have to end by themselves when the cluster ends: one may be saving. It is
-# also that of Kubernetes and Slurm.
-GRACE_SECONDS = 30.0
 # A signal this soon after the first is the same one, sent to this process and to its group.
 SAME_SIGNAL_SECONDS = 1.0
 # This many deaths of one worker within this many seconds are a crash loop, which ends the run.
@@ -28,21 +31,25 @@ _output_lock = threading.Lock()
 
 
 class Task:
-  """One process of the cluster, the leader of its own process group."""
+  """One process of the cluster, the leader of its own process group, here or on another host."""
 
-  def __init__(self, command: Sequence[str], tf_config: dict):
+  def __init__(self, command: Sequence[str], tf_config: dict, host: str = "", ssh: str = "ssh"):
     self.kind: str = tf_config["task"]["type"]  # 'chief', 'worker' or 'ps'.
     self.name = f"{self.kind} {tf_config['task']['index']}"  # 'worker 0'
     self._command, self._tf_config = command, tf_config
+    self._host, self._ssh = host, ssh
     self._deaths: list[float] = []
     self.child = self._start()
     self._waiter: threading.Thread | None = None
 
   def _start(self) -> Child:
-    return Child(
-        self._command, {"TF_CONFIG": json.dumps(self._tf_config)},
-        # As text, a '\r' ends a line too.
-        stdout=subprocess.PIPE, encoding="utf-8", errors="surrogateescape")
+    environment = {"TF_CONFIG": json.dumps(self._tf_config)}
+    # As text, a '\r' ends a line too.
+    output: dict[str, Any] = {"stdout": subprocess.PIPE, "encoding": "utf-8",
+                              "errors": "surrogateescape"}
+    if self._host:
+      return RemoteChild(self._host, self._ssh, self._command, environment, **output)
+    return Child(self._command, environment, **output)
 
   def start_again(self, events: "queue.SimpleQueue[Event]") -> bool:
     """Starts and watches the process again, unless it died too often; returns whether it did."""
@@ -88,9 +95,11 @@ class Task:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0) -> int:
+def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0,
+           hosts: Sequence[str] = (), ssh: str = "ssh") -> int:
   """Starts the cluster, shows its output, and ends it; returns the exit status.
 
+  The processes are dealt to `hosts`, as `ssh` knows them; without any, all are on this machine.
   Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
 
   Raises:
@@ -101,7 +110,7 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
     with stop_signals(lambda number: events.put((None, number))):
       restart = 0
       while True:
-        status, culprit = _run(command, workers, ps, events)
+        status, culprit = _run(command, workers, ps, hosts, ssh, events)
         if culprit is None:
           return status
         restart += 1
@@ -116,11 +125,16 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
     raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
 
 
-def tf_configs(workers: int, ps: int = 0) -> list[dict]:
-  """The TF_CONFIG of every process, the chief's first, on free ports of 127.0.0.1."""
+def tf_configs(workers: int, ps: int = 0, hosts: Sequence[str] = ()) -> list[dict]:
+  """The TF_CONFIG of every process, the chief's first, with ports that are free here.
+
+  The processes are dealt to `hosts`, which may say `user@host`; without any, all are on 127.0.0.1.
+  """
   sizes = {"chief": 1, "worker": workers, "ps": ps} if ps else {"worker": workers}
-  ports = _free_ports(sum(sizes.values()))
-  cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for kind, n in sizes.items()}
+  names = itertools.cycle([host.rpartition("@")[2] for host in hosts] or ["127.0.0.1"])
+  addresses = zip(names, _free_ports(sum(sizes.values())), strict=False)
+  cluster = {kind: ["{}:{}".format(*next(addresses)) for _ in range(n)]
+             for kind, n in sizes.items()}
   return [{"cluster": cluster, "task": {"type": kind, "index": index}}
           for kind, addresses in cluster.items() for index in range(len(addresses))]
 
@@ -140,13 +154,14 @@ def _free_ports(count: int) -> Iterator[int]:
   return iter(ports)
 
 
-def _run(command: Sequence[str], workers: int, ps: int, events: "queue.SimpleQueue[Event]"
-         ) -> tuple[int, Task | None]:
+def _run(command: Sequence[str], workers: int, ps: int, hosts: Sequence[str], ssh: str,
+         events: "queue.SimpleQueue[Event]") -> tuple[int, Task | None]:
   """Runs the cluster once; returns its status, and the process whose death ended it."""
   tasks: list[Task] = []
   try:
-    for tf_config in tf_configs(workers, ps):  # All processes fork before the first thread starts.
-      tasks.append(Task(command, tf_config))
+    # All processes fork before the first thread starts.
+    for index, tf_config in enumerate(tf_configs(workers, ps, hosts)):
+      tasks.append(Task(command, tf_config, hosts[index % len(hosts)] if hosts else "", ssh))
     for task in tasks:
       task.watch(events)
     return _supervise(tasks, events, has_chief=ps > 0)

@@ -1,6 +1,7 @@
 """A real Slurm cluster of two nodes on this machine."""
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import shutil
@@ -58,7 +59,18 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def running(folder: pathlib.Path, port: int) -> Iterator[None]:
-  """A cluster that keeps its files in `folder` and listens at `port` and the two after it."""
+  """A cluster that keeps its files in `folder` and listens at `port` and the two after it.
+
+  There is one at a time on a machine.
+  """
+  with pathlib.Path("/tmp/replicator-slurm.lock").open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with _running(folder, port):
+      yield
+
+
+@contextlib.contextmanager
+def _running(folder: pathlib.Path, port: int) -> Iterator[None]:
   (folder / "state").mkdir(parents=True)
   configuration = folder / "slurm.conf"
   configuration.write_text(

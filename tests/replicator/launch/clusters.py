@@ -34,14 +34,15 @@ signal.signal(signal.SIGINT, save)
 """
 
 
-def start(options: str, code: str) -> subprocess.Popen:
-  command = [sys.executable, "-m", "replicator.launch", *options.split(), "--",
+def start(options: str | list[str], code: str) -> subprocess.Popen:
+  words = options.split() if isinstance(options, str) else options
+  command = [sys.executable, "-m", "replicator.launch", *words, "--",
              sys.executable, "-c", PRELUDE + code]
   return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True)
 
 
-def run(options: str, code: str, *ready: str, stop: int = signal.SIGTERM
+def run(options: str | list[str], code: str, *ready: str, stop: int = signal.SIGTERM
         ) -> tuple[int, list[str], str]:
   """Status, lines of stdout, stderr; once the lines `ready` came, the cluster gets a signal."""
   process = start(options, code)

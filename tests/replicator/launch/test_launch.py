@@ -69,7 +69,9 @@ def test_bytes_that_are_not_text_pass_unchanged(capfdbinary):
   (["--workers=2", "--ps=-1", "--", "true"], "--ps=-1: must be at least 0"),
   (["--workers=2", "--max_restarts=-1", "--", "true"], "--max_restarts=-1: must be at least 0"),
   (["--workers=2", "--max_restart=1", "--", "true"], "[--max_restarts=R] -- COMMAND ..."),
-  (["--", "true"], "required: --workers"),
+  (["--", "true"], "write --workers=N, or --hosts=A,B"),
+  (["--hosts=a,,b", "--", "true"], "--hosts=a,,b: has an empty name"),
+  (["--hosts=a", "--slurm=job.sh", "--", "true"], "write one of --hosts, --slurm, --kubernetes"),
   (["--workers=2", "sh", "-c", "true"], "arguments: -c true; usage: "),
   (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': No such file"),
 ])

@@ -11,22 +11,20 @@ from tests.programs.logs import rows
 from tests.programs.processes import launched
 from tests.programs.workers import SETTINGS, ended, has_logged, running
 
-NAMES = ("replica1", "replica2")
+NAMES = tuple(f"replica{os.getpid()}-{i}" for i in (1, 2))  # Other test processes have theirs.
 ADDRESSES = ("10.77.0.1:2222", "10.77.0.2:2222")
 PREFIXES = [["ip", "netns", "exec", name] for name in NAMES]
 SNGAN = ["train.steps = 20", "train.global_batch_size = 4", "train.precision = 'float64'"]
 
 
-def ip(words: str, check: bool = True) -> None:
-  subprocess.run(["ip", *words.split()], check=check, capture_output=True)
+def ip(words: str) -> None:
+  subprocess.run(["ip", *words.split()], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def hosts():
   if os.geteuid() != 0 or shutil.which("ip") is None:
     pytest.skip("only root can make network namespaces, with iproute2")
-  for name in NAMES:  # A test that was killed left them.
-    ip(f"netns delete {name}", check=False)
   with contextlib.ExitStack() as stack:
     for name in NAMES:
       try:
@@ -69,8 +67,8 @@ def test_each_side_of_a_cut_link_names_the_other_and_the_run_resumes(hosts, tmp_
     try:
       for worker, other in ((first, 1), (second, 0)):
         assert ended(worker, 1) == [
-            f"error: worker {other} ({ADDRESSES[other]}) does not answer; start all processes again "
-            "to resume from the last checkpoint"]
+            f"error: worker {other} ({ADDRESSES[other]}) does not answer; start all processes "
+            "again to resume from the last checkpoint"]
     finally:
       ip(f"-n {NAMES[0]} link set link1 up")
   steps = rows(tmp_path)[-1]["step"] + 5

@@ -1,0 +1,72 @@
+"""A process on another machine, started by ssh, which gets signals and ends with this one.
+
+ssh hands on no signals. So the other machine runs this module, which starts the command, reads
+numbers of signals from its standard input, and stops the command when that input ends.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replicator.processes import GRACE_SECONDS, Child
+
+_HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")  # The variables of this process that it gets.
+
+
+class RemoteChild(Child):
+  """A command on another machine, in a folder of the same name as this process's.
+
+  Args:
+    host: the machine, as ssh knows it.
+    ssh: the words that start ssh.
+    command: the words of the command.
+    environment: variables of the command.
+    options: further arguments of `subprocess.Popen`.
+
+  Raises:
+    OSError: the system cannot run ssh.
+  """
+
+  def __init__(self, host: str, ssh: str, command: Sequence[str], environment: Mapping[str, str],
+               **options: Any):
+    here = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+    variables = [f"{name}={value}" for name, value in {**here, **environment}.items()]
+    there = shlex.join(["env", *variables, sys.executable, "-m", __name__, *command])
+    words = [*shlex.split(ssh), host, f"cd {shlex.quote(os.getcwd())} && exec {there}"]
+    super().__init__(words, {}, stdin=subprocess.PIPE, **options)
+
+  def send_signal(self, number: int) -> None:
+    """Sends a signal to the process; SIGKILL ends the connection, too."""
+    assert self.process.stdin is not None
+    with contextlib.suppress(OSError, ValueError):
+      self.process.stdin.write(f"{number}\n")
+      self.process.stdin.flush()
+    if number == signal.SIGKILL:
+      super().send_signal(number)
+
+
+def main(command: Sequence[str]) -> int:
+  """Runs a command as the other machine's part; returns its status, or 128 + n after signal n."""
+  child = Child(command, {})
+
+  def obey() -> None:
+    for line in sys.stdin:
+      child.send_signal(int(line))
+    child.send_signal(signal.SIGTERM)  # The connection has ended.
+    time.sleep(GRACE_SECONDS)
+    child.send_signal(signal.SIGKILL)
+
+  threading.Thread(target=obey, daemon=True).start()
+  status = child.process.wait()
+  return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+  os._exit(main(sys.argv[1:]))  # The thread may still read.
