@@ -9,7 +9,9 @@ appears after its name: `[worker 0] step 200/5000`. Without `--ps` the cluster i
 which ends when the same worker dies for the third time within a minute.
 
 With `--hosts=a,b` in place of `--workers`, there is one process on each of these machines, which
-ssh reaches. They end when the launcher or the connection to it does.
+ssh reaches. They end when the launcher or the connection to it does. With `--workers=1:2` besides,
+the run is elastic: it begins with the machines that answer, at least 1, goes on without one that is
+lost, and stops to start with all once that is back.
 
 With `--max_restarts=N`, a run that ends because a process died is started again as a whole, up to N
 times, on new ports; it resumes from the last checkpoint. A run that ends with status 2 or after a
@@ -36,6 +38,9 @@ from replicator.errors import UsageError
 from replicator.launch import manifest, slurm_script
 from replicator.launch.supervisor import launch
 
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=2"
+"""Asks nothing, and ends 10 seconds after the other machine has gone."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
@@ -46,8 +51,9 @@ def _launch(words: list[str]) -> int:
   parser = Parser(prog="python -m replicator.launch",
                   usage="%(prog)s --workers=N [--ps=P] [--max_restarts=R] -- COMMAND ...",
                   description="Starts all processes of a cluster on this machine.")
-  parser.add_argument("--workers", type=int,
-                      help="number of workers; with --ps, those besides the chief")
+  parser.add_argument("--workers", type=_numbers, metavar="N",
+                      help="number of workers; with --ps, those besides the chief; with --hosts, "
+                      "1:4 trains on those of 4 hosts that answer, and on at least 1")
   parser.add_argument("--ps", type=int, default=0,
                       help="number of parameter servers; adds a chief, which coordinates")
   parser.add_argument("--max_restarts", type=int, default=0,
@@ -58,7 +64,7 @@ def _launch(words: list[str]) -> int:
   hosts.add_argument("--hosts", default=[], type=lambda text: text.split(","), metavar="A,B",
                      help="the machines, one process on each unless --workers says more; ssh must "
                      "reach them without a password, and all must have this folder")
-  hosts.add_argument("--ssh", default="ssh", metavar="WORDS", help="what starts ssh")
+  hosts.add_argument("--ssh", default=SSH, metavar="WORDS", help="what starts ssh")
   slurm = parser.add_argument_group("Slurm")
   slurm.add_argument("--slurm", type=pathlib.Path, metavar="FILE",
                      help="write a script for sbatch, and start nothing")
@@ -83,18 +89,37 @@ def _launch(words: list[str]) -> int:
     raise UsageError(f"--hosts={','.join(flags.hosts)}: has an empty name between commas")
   if sum(map(bool, (flags.hosts, flags.slurm, flags.kubernetes))) > 1:
     raise UsageError("command line: write one of --hosts, --slurm, --kubernetes")
-  if flags.workers is None:
-    if not flags.hosts:
-      raise UsageError("command line: write --workers=N, or --hosts=A,B")
-    flags.workers = len(flags.hosts) - flags.ps - bool(flags.ps)
+  least = _take_least(flags)
   for name, least in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
     if getattr(flags, name) < least:
       raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {least}")
   if not (flags.slurm or flags.kubernetes):
     return launch(flags.command, flags.workers, flags.ps, flags.max_restarts, flags.hosts,
-                  flags.ssh)
+                  flags.ssh, least)
   _write(flags)
   return 0
+
+
+def _numbers(text: str) -> tuple[int | None, int]:
+  """`'4' -> (None, 4)`, `'1:4' -> (1, 4)`, for argparse."""
+  if not re.fullmatch(r"(\d+:)?-?\d+", text):
+    raise argparse.ArgumentTypeError(f"'{text}' must be a number, such as 4, or 1:4")
+  least, _, most = text.rpartition(":")
+  return int(least) if least else None, int(most)
+
+
+def _take_least(flags: argparse.Namespace) -> int | None:
+  """Makes `flags.workers` a number; returns the least number of workers of an elastic run."""
+  if flags.workers is None:
+    if not flags.hosts:
+      raise UsageError("command line: write --workers=N, or --hosts=A,B")
+    flags.workers = None, len(flags.hosts) - flags.ps - bool(flags.ps)
+  least, flags.workers = flags.workers
+  if least is not None and (
+      flags.ps or flags.workers != len(flags.hosts) or not 1 <= least <= flags.workers):
+    raise UsageError(f"--workers={least}:{flags.workers}: is for --hosts with {flags.workers} "
+                     "names and no --ps; the least number is from 1 to that")
+  return least
 
 
 def _write(flags: argparse.Namespace) -> None:

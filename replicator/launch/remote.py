@@ -1,7 +1,7 @@
 """A process on another machine, started by ssh, which gets signals and ends with this one.
 
-ssh hands on no signals. So the other machine runs this module, which starts the command, reads
-numbers of signals from its standard input, and stops the command when that input ends.
+ssh hands on no signals. So the other machine runs `main`, which starts the command, reads numbers
+of signals from its standard input, and stops the command when that input ends.
 """
 
 import contextlib
@@ -17,6 +17,8 @@ from typing import Any
 
 from replicator.processes import GRACE_SECONDS, Child
 
+# It does not wait for the thread that reads.
+_PROGRAM = f"import os, sys; from {__name__} import main; os._exit(main(sys.argv[1:]))"
 _HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")  # The variables of this process that it gets.
 
 
@@ -38,7 +40,7 @@ class RemoteChild(Child):
                **options: Any):
     here = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
     variables = [f"{name}={value}" for name, value in {**here, **environment}.items()]
-    there = shlex.join(["env", *variables, sys.executable, "-m", __name__, *command])
+    there = shlex.join(["env", *variables, sys.executable, "-c", _PROGRAM, *command])
     words = [*shlex.split(ssh), host, f"cd {shlex.quote(os.getcwd())} && exec {there}"]
     super().__init__(words, {}, stdin=subprocess.PIPE, **options)
 
@@ -50,6 +52,13 @@ class RemoteChild(Child):
       self.process.stdin.flush()
     if number == signal.SIGKILL:
       super().send_signal(number)
+
+  def end(self, deadline: float) -> None:
+    """Waits for the end of the process until `deadline`, on the monotonic clock; then kills it."""
+    super().end(deadline)
+    assert self.process.stdin is not None
+    with contextlib.suppress(OSError):
+      self.process.stdin.close()
 
 
 def main(command: Sequence[str]) -> int:
@@ -66,7 +75,3 @@ def main(command: Sequence[str]) -> int:
   threading.Thread(target=obey, daemon=True).start()
   status = child.process.wait()
   return status if status >= 0 else 128 - status
-
-
-if __name__ == "__main__":
-  os._exit(main(sys.argv[1:]))  # The thread may still read.

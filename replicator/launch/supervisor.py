@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
+from replicator.launch.machines import Machines
 from replicator.launch.remote import RemoteChild
 from replicator.processes import GRACE_SECONDS, Child, stop_signals
 
@@ -26,7 +27,10 @@ from replicator.processes import GRACE_SECONDS, Child, stop_signals
 SAME_SIGNAL_SECONDS = 1.0
 # This many deaths of one worker within this many seconds are a crash loop, which ends the run.
 MAX_DEATHS, DEATH_SECONDS = 3, 60.0
-Event = tuple["Task | None", int]  # An ended process, its exit status; or None, a signal received.
+# An ended process, its exit status; or None, a signal received; or None, `BACK`.
+Event = tuple["Task | None", int]
+BACK = -1   # Instead of a signal: a machine that was away answers.
+GROWS = -1  # Instead of an exit status: all processes have saved, to start on more machines.
 _output_lock = threading.Lock()
 
 
@@ -96,33 +100,50 @@ class Task:
 
 
 def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0,
-           hosts: Sequence[str] = (), ssh: str = "ssh") -> int:
+           hosts: Sequence[str] = (), ssh: str = "ssh", least: int | None = None) -> int:
   """Starts the cluster, shows its output, and ends it; returns the exit status.
 
   The processes are dealt to `hosts`, as `ssh` knows them; without any, all are on this machine.
+  With `least`, one worker is on each host that answers, if so many do. The run goes on without a
+  host that is lost, from the last checkpoint, and with it when it is back.
   Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
 
   Raises:
     UsageError: the system cannot run the command.
   """
   events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+  machines = Machines(hosts, ssh, least)
   try:
     with stop_signals(lambda number: events.put((None, number))):
       restart = 0
+      present = machines.present(lambda: not events.empty())
       while True:
-        status, culprit = _run(command, workers, ps, hosts, ssh, events)
-        if culprit is None:
+        # A signal that came meanwhile: no process runs, and the same command resumes.
+        if any(task is None and number != BACK for task, number in _taken(events)):
+          return PREEMPTED_STATUS
+        with machines.awaited(present, lambda: events.put((None, BACK))):
+          count = len(present) if machines.is_elastic else workers
+          status, culprit = _run(command, count, ps, present, ssh, events)
+        if culprit is None and status != GROWS:
           return status
-        restart += 1
+        before, present = present, machines.present(lambda: not events.empty())
+        away = [host for host in before if host not in present]
+        if culprit is None:
+          _say(f"{len(present)} of {len(hosts)} machines are there; all start again")
+          continue
+        restart += not away
         again = restart <= max_restarts and status != USAGE_STATUS
-        _report(culprit, status, f"; restart {restart} of {max_restarts}" if again else "")
+        _report(culprit, status,
+                f"; without {', '.join(away)}, {len(present)} machines go on" if away
+                else f"; restart {restart} of {max_restarts}" if again else "")
         if not again:
           return status
-        # A signal that came meanwhile: all processes have ended, and the same command resumes.
-        if any(task is None for task, _ in [events.get() for _ in range(events.qsize())]):
-          return PREEMPTED_STATUS
   except OSError as error:
     raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
+
+
+def _taken(events: "queue.SimpleQueue[Event]") -> list[Event]:
+  return [events.get() for _ in range(events.qsize())]
 
 
 def tf_configs(workers: int, ps: int = 0, hosts: Sequence[str] = ()) -> list[dict]:
@@ -179,10 +200,14 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
   # chief saves when a signal asks it to end, so they must outlive it.
   deciding = tasks[:1] if has_chief else list(tasks)
   signalled_at: float | None = None
-  preempted = False
+  preempted = grows = False
   while deciding:
     task, number = events.get()
-    if task is None:
+    if task is None and number == BACK:
+      grows = True
+      for other in deciding:
+        other.child.send_signal(signal.SIGTERM)
+    elif task is None:
       if signalled_at:
         if time.monotonic() < signalled_at + SAME_SIGNAL_SECONDS:
           continue
@@ -203,13 +228,19 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
       deciding.remove(task)
       if number == PREEMPTED_STATUS:
         preempted = True
-        if not signalled_at:  # Only this process was asked to stop; the others need it.
+        if not (signalled_at or grows):  # Only this process was asked to stop; the others need it.
           events.put((None, signal.SIGTERM))
+  if preempted and grows and not signalled_at:
+    return GROWS, None
   return PREEMPTED_STATUS if preempted else 0, None
 
 
 def _report(task: Task, status: int, and_then: str = "") -> None:
-  print(f"launch: {task.name} ended with status {status}{and_then}", file=sys.stderr, flush=True)
+  _say(f"{task.name} ended with status {status}{and_then}")
+
+
+def _say(line: str) -> None:
+  print(f"launch: {line}", file=sys.stderr, flush=True)
 
 
 def _end(tasks: list[Task]) -> None:

@@ -57,10 +57,12 @@ def options(ssh: str) -> list[str]:
   return [f"--hosts={getpass.getuser()}@127.0.0.1,localhost", f"--ssh={ssh}"]
 
 
-def test_each_host_has_a_process_in_this_folder_and_the_status_comes_back(ssh):
-  status, lines, err = run(options(ssh), """
+def test_each_host_has_a_process_in_this_folder_and_the_status_comes_back(ssh, tmp_path):
+  status, lines, err = run(options(ssh), f"""
 print(me, os.getcwd(), [a.partition(":")[0] for a in config["cluster"]["worker"]])
 print("to stderr", file=sys.stderr)
+touch({str(tmp_path)!r} + "/" + me)
+for other in ("worker0", "worker1"): wait_for({str(tmp_path)!r} + "/" + other)
 sys.exit(7 * (me == "worker1"))
 """)
   assert status == 7 and "launch: worker 1 ended with status 7" in err
