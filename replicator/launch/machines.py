@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 PROBE_SECONDS = 10.0
-"""How often a machine that is away is asked whether it is back, and how long it may take."""
+"""How often a machine that is away is asked whether it is back."""
+
+ANSWER_SECONDS = 20.0
+"""How long a machine may take to answer."""
 
 
 class Machines:
@@ -24,16 +27,23 @@ class Machines:
     self._least = least or len(names)
 
   def present(self, is_stopped: Callable[[], bool]) -> list[str]:
-    """Those that answer, or fewer than `least` once `is_stopped()`; waits for so many."""
+    """Those that answer; waits for at least `least`, unless `is_stopped()`."""
     if not self.is_elastic:
       return self.names
     while True:
-      with ThreadPoolExecutor(len(self.names)) as pool:
-        answers = list(pool.map(self._answers, self.names))
-      found = [name for name, answer in zip(self.names, answers, strict=True) if answer]
+      away = self.away(self.names)
+      found = [name for name in self.names if name not in away]
       if len(found) >= self._least or is_stopped():
         return found
       time.sleep(1.0)
+
+  def away(self, names: Sequence[str]) -> list[str]:
+    """Those of an elastic run's machines that do not answer."""
+    if not self.is_elastic:
+      return []
+    with ThreadPoolExecutor(len(names)) as pool:
+      answers = list(pool.map(self._answers, names))
+    return [name for name, answer in zip(names, answers, strict=True) if not answer]
 
   @contextlib.contextmanager
   def awaited(self, present: Sequence[str], is_back: Callable[[], None]) -> Iterator[None]:
@@ -43,7 +53,7 @@ class Machines:
 
     def probe() -> None:
       while not over.wait(PROBE_SECONDS):
-        if any(map(self._answers, away)):
+        if any(map(self._answers, away)) and not over.is_set():
           is_back()
           return
 
@@ -57,7 +67,7 @@ class Machines:
   def _answers(self, name: str) -> bool:
     try:
       done = subprocess.run([*shlex.split(self.ssh), name, "true"], stdin=subprocess.DEVNULL,
-                            capture_output=True, timeout=PROBE_SECONDS)
+                            capture_output=True, timeout=ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
       return False
     return done.returncode == 0

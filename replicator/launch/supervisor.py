@@ -113,37 +113,39 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
   """
   events: queue.SimpleQueue[Event] = queue.SimpleQueue()
   machines = Machines(hosts, ssh, least)
+  signals: list[int] = []
+
+  def receive(number: int) -> None:
+    signals.append(number)
+    events.put((None, number))
+
   try:
-    with stop_signals(lambda number: events.put((None, number))):
+    with stop_signals(receive):
       restart = 0
-      present = machines.present(lambda: not events.empty())
       while True:
-        # A signal that came meanwhile: no process runs, and the same command resumes.
-        if any(task is None and number != BACK for task, number in _taken(events)):
+        present = machines.present(lambda: bool(signals))
+        if signals:  # No process runs, and the same command resumes.
           return PREEMPTED_STATUS
+        while not events.empty():
+          events.get()  # Of the processes before.
         with machines.awaited(present, lambda: events.put((None, BACK))):
           count = len(present) if machines.is_elastic else workers
           status, culprit = _run(command, count, ps, present, ssh, events)
         if culprit is None and status != GROWS:
           return status
-        before, present = present, machines.present(lambda: not events.empty())
-        away = [host for host in before if host not in present]
         if culprit is None:
-          _say(f"{len(present)} of {len(hosts)} machines are there; all start again")
+          _say("a machine is back; all start again")
           continue
+        away = machines.away(present)
         restart += not away
         again = restart <= max_restarts and status != USAGE_STATUS
         _report(culprit, status,
-                f"; without {', '.join(away)}, {len(present)} machines go on" if away
+                f"; the others go on without {', '.join(away)}" if away
                 else f"; restart {restart} of {max_restarts}" if again else "")
         if not again:
           return status
   except OSError as error:
     raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
-
-
-def _taken(events: "queue.SimpleQueue[Event]") -> list[Event]:
-  return [events.get() for _ in range(events.qsize())]
 
 
 def tf_configs(workers: int, ps: int = 0, hosts: Sequence[str] = ()) -> list[dict]:
@@ -215,6 +217,9 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
       signalled_at = time.monotonic()
       for other in deciding:
         other.child.send_signal(number)
+    elif grows and number == 128 + signal.SIGTERM:
+      deciding.remove(task)  # It had nothing to save yet.
+      preempted = True
     elif number not in (0, PREEMPTED_STATUS) or (number and task not in deciding):
       if (has_chief and task.kind == "worker" and number != USAGE_STATUS
           and task.start_again(events)):

@@ -1,0 +1,152 @@
+"""An elastic run under a schedule of kills, departures and returns of its machines.
+
+  python -m benchmarks.elastic [--events=20] [--seed=0]
+
+Four addresses of this machine are its hosts, behind a stand-in for ssh that can be told that one is
+away. A small SN-GAN of the digits trains in float64 on one to four of them. An event comes once
+some steps were trained since the one before: a process is killed, or its machine goes away with it,
+or one that is away comes back. The losses are compared with those of the unbroken run of one
+process.
+"""
+
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("events", 20, "How many kills, departures and returns.", lower_bound=1)
+flags.DEFINE_integer("seed", 0, "The seed of the schedule.")
+
+HOSTS = [f"127.0.0.{i}" for i in range(1, 5)]
+STEPS_BETWEEN = 5  # Steps that are logged before the next event.
+SETTINGS = [
+    "train.global_batch_size = 24", "train.log_every = 1", "train.eval_every = 0",
+    "train.checkpoint_every = 2", "train.precision = 'float64'", "Guard.signals = False",
+    "SNGANGenerator.width = 0.125", "SNGANDiscriminator.width = 0.125", "Encoder.width = 0.125"]
+TIMES = ("seconds", "data_wait")
+
+
+def command(workdir: pathlib.Path, strategy: str) -> list[str]:
+  """The words that train."""
+  steps = 12 + (STEPS_BETWEEN + 3) * FLAGS.events
+  settings = [*SETTINGS, f"train.steps = {steps}", f"Replicator.strategy = '{strategy}'"]
+  return [sys.executable, "-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
+          f"--workdir={workdir}", *(f"--gin_param={each}" for each in settings)]
+
+
+def rows(workdir: pathlib.Path) -> list[dict]:
+  """The log so far."""
+  file = workdir / "metrics.jsonl"
+  text = file.read_text() if file.exists() else ""
+  return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+class Machines:
+  """The hosts of the run, as the schedule sees them; `folder` has the stand-in for ssh."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._folder = folder
+    self.away: list[str] = []
+    self.ssh = folder / "ssh"
+    # A host is away while there is a file of its name. The process keeps its id in another.
+    self.ssh.write_text(f'#!/bin/sh\ncd {folder}\n[ -e $1 ] && exit 255\n'
+                        '[ "$2" = true ] || echo $$ > $1.pid\ncd - > /dev/null\nshift\n'
+                        'exec sh -c "$*"\n')
+    self.ssh.chmod(0o755)
+
+  def kill(self, host: str, goes_away: bool) -> None:
+    """Kills the process of a host, which goes away if asked."""
+    if goes_away:
+      self.away.append(host)
+      (self._folder / host).touch()
+    pid = (self._folder / f"{host}.pid").read_text().strip()
+    subprocess.run(["pkill", "-KILL", "-P", pid], check=False)
+
+  def bring_back(self, host: str) -> None:
+    """Lets a host answer again."""
+    self.away.remove(host)
+    (self._folder / host).unlink()
+
+
+def next_event(machines: Machines, chosen: random.Random) -> str:
+  """Makes one thing happen; returns its name."""
+  there = [host for host in HOSTS if host not in machines.away]
+  kinds = ["kill"] + ["leave"] * (len(there) > 1) + ["join"] * (len(there) < len(HOSTS))
+  kind = chosen.choice(kinds)
+  if kind == "join":
+    machines.bring_back(chosen.choice(machines.away))
+  else:
+    machines.kill(chosen.choice(there), goes_away=kind == "leave")
+  return kind
+
+
+def train_elastically(folder: pathlib.Path) -> tuple[list[tuple[str, float]], float]:
+  """Trains under the schedule; returns events with seconds to the next step, and all seconds."""
+  machines, chosen, workdir = Machines(folder), random.Random(FLAGS.seed), folder / "elastic"
+  words = [sys.executable, "-m", "replicator.launch", f"--hosts={','.join(HOSTS)}",
+           f"--workers=1:{len(HOSTS)}", f"--ssh={machines.ssh}", f"--max_restarts={FLAGS.events}",
+           "--", *command(workdir, "multi_worker_mirrored")]
+  begun, events = time.monotonic(), []
+  with (folder / "output").open("w") as output, subprocess.Popen(
+      words, stdout=output, stderr=subprocess.STDOUT) as process:
+    while process.poll() is None:
+      time.sleep(0.05)
+      if len(events) == FLAGS.events or len(rows(workdir)) < STEPS_BETWEEN:
+        continue
+      kind, at, size = next_event(machines, chosen), time.monotonic(), len(rows(workdir))
+      starts = output_lines(folder, "resumed at step")
+      while output_lines(folder, "resumed at step") == starts and process.poll() is None:
+        time.sleep(0.05)
+      resumed = len(rows(workdir))
+      while len(rows(workdir)) <= resumed and process.poll() is None:
+        time.sleep(0.05)
+      events.append((kind, time.monotonic() - at))
+      print(f"event {len(events)}: {kind} at step {size}, {len(HOSTS) - len(machines.away)} "
+            f"machines, next step after {events[-1][1]:.1f} s", flush=True)
+      while len(rows(workdir)) < min(resumed + STEPS_BETWEEN, size + 100) and (
+          process.poll() is None):
+        time.sleep(0.05)
+  if process.returncode:
+    raise SystemExit((folder / "output").read_text())
+  return events, time.monotonic() - begun
+
+
+def output_lines(folder: pathlib.Path, text: str) -> int:
+  """How many lines of the run say something."""
+  return (folder / "output").read_text().count(text)
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    events, seconds = train_elastically(folder)
+    begun = time.monotonic()
+    subprocess.run(command(folder / "unbroken", "one_device"), check=True, capture_output=True)
+    unbroken = time.monotonic() - begun
+    found, wanted = rows(folder / "elastic"), rows(folder / "unbroken")
+    assert [row["step"] for row in found] == [row["step"] for row in wanted]
+    difference = max(abs(row[key] - other[key]) / max(abs(other[key]), 1e-12)
+                     for row, other in zip(found, wanted, strict=True)
+                     for key in other.keys() - {"step", *TIMES})
+    times = [each for _, each in events]
+    print(f"{len(events)} events in {len(found)} steps, {seconds:.0f} s; unbroken, one process: "
+          f"{unbroken:.0f} s")
+    for kind in ("kill", "leave", "join"):
+      if of_kind := [each for name, each in events if name == kind]:
+        print(f"{kind}: {len(of_kind)} times; to the next step: median "
+              f"{statistics.median(of_kind):.1f} s, {min(of_kind):.1f} to {max(of_kind):.1f} s")
+    print(f"all: 10, 50, 90 %: {np.round(np.percentile(times, [10, 50, 90]), 1)} s")
+    print(f"largest relative difference of a logged number from the unbroken run: {difference:.1e}")
+
+
+if __name__ == "__main__":
+  app.run(main)
