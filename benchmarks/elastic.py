@@ -2,8 +2,8 @@
 
   python -m benchmarks.elastic [--events=20] [--seed=0]
 
-Four addresses of this machine are its hosts, behind a stand-in for ssh that can be told that one is
-away. A small SN-GAN of the digits trains in float64 on one to four of them. An event comes once
+Four addresses of this machine are its hosts, behind a stand-in for ssh, which fails for those that
+are away. A small SN-GAN of the digits trains in float64 on one to four of them. An event comes once
 some steps were trained since the one before: a process is killed, or its machine goes away with it,
 or one that is away comes back. The losses are compared with those of the unbroken run of one
 process.

@@ -127,7 +127,7 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
         if signals:  # No process runs, and the same command resumes.
           return PREEMPTED_STATUS
         while not events.empty():
-          events.get()  # Of the processes before.
+          events.get()  # They are about the processes before.
         with machines.awaited(present, lambda: events.put((None, BACK))):
           count = len(present) if machines.is_elastic else workers
           status, culprit = _run(command, count, ps, present, ssh, events)

@@ -15,6 +15,7 @@ import time
 import numpy as np
 import pytest
 
+from replicator import launch
 from tests.programs.processes import ROOT, SECONDS, python, wait_until
 
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
@@ -165,3 +166,22 @@ def test_workers_die_and_join_again(tmp_path):
   # At most the two steps that a kill interrupted were begun twice.
   assert 300 <= trained["runs"] <= 302
   assert trained["devices"] == [SERVER.format(0), SERVER.format(1)]
+
+
+@pytest.mark.slow
+def test_processes_that_a_manager_numbers_train_and_end_by_themselves(tmp_path):
+  addresses = launch.tf_configs(workers=4)[0]["cluster"]["worker"]
+  environment = {**os.environ, "REPLICATOR_HOSTS": ",".join(addresses)}
+  processes = [subprocess.Popen(
+      [sys.executable, "-m", "tests.programs.fragile", f"--workdir={tmp_path}",
+       "--gin_param=train.steps = 8", "--gin_param=train.global_batch_size = 2",
+       "--gin_param=Guard.action = 'off'",
+       "--gin_param=Replicator.strategy = 'parameter_server'"],
+      cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+      env={**environment, "JOB_COMPLETION_INDEX": str(index)}) for index in range(4)]
+  outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
+  assert [process.returncode for process in processes] == [0] * 4, outputs
+  # The first one is the chief, and the second one is the parameter server.
+  assert (f"chief {addresses[0]}; ps {addresses[1]}; worker {addresses[2]}, {addresses[3]} (from "
+          "REPLICATOR_HOSTS and JOB_COMPLETION_INDEX)") in outputs[0]
+  assert "8/8" in outputs[0] and "workers: 2, parameter servers: 1" in outputs[0]
