@@ -1,4 +1,4 @@
-"""What workers compare before they train."""
+"""The comparison of workers before they train."""
 
 import json
 
@@ -11,7 +11,7 @@ from replicator.strategies import agreement
 
 @pytest.fixture
 def other(monkeypatch):
-  """What differs in worker 1 from worker 0, which is this process."""
+  """The changes of worker 1 against worker 0, which is this process."""
   changes: dict = {}
 
   def exchange(name: str, text: str, process: int, processes: int) -> list[str]:
