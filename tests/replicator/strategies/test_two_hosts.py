@@ -26,17 +26,17 @@ def hosts():
   if os.geteuid() != 0 or shutil.which("ip") is None:
     pytest.skip("only root can make network namespaces, with iproute2")
   with contextlib.ExitStack() as stack:
-    for name in NAMES:
-      try:
+    try:
+      for name in NAMES:
         ip(f"netns add {name}")
-      except subprocess.CalledProcessError as error:
-        pytest.skip(f"no network namespaces here: {error.stderr!r}")
-      stack.callback(ip, f"netns delete {name}")
-    ip(f"link add link1 netns {NAMES[0]} type veth peer name link2 netns {NAMES[1]}")
-    for index, name in enumerate(NAMES, 1):
-      ip(f"-n {name} address add 10.77.0.{index}/24 dev link{index}")
-      ip(f"-n {name} link set link{index} up")
-      ip(f"-n {name} link set lo up")
+        stack.callback(ip, f"netns delete {name}")
+      ip(f"link add link1 netns {NAMES[0]} type veth peer name link2 netns {NAMES[1]}")
+      for index, name in enumerate(NAMES, 1):
+        ip(f"-n {name} address add 10.77.0.{index}/24 dev link{index}")
+        ip(f"-n {name} link set link{index} up")
+        ip(f"-n {name} link set lo up")
+    except subprocess.CalledProcessError as error:
+      pytest.skip(f"no network namespaces on this machine: {error.stderr!r}")
     yield
 
 
