@@ -90,9 +90,9 @@ def _launch(words: list[str]) -> int:
   if sum(map(bool, (flags.hosts, flags.slurm, flags.kubernetes))) > 1:
     raise UsageError("command line: write one of --hosts, --slurm, --kubernetes")
   least = _take_least(flags)
-  for name, least in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
-    if getattr(flags, name) < least:
-      raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {least}")
+  for name, bound in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
+    if getattr(flags, name) < bound:
+      raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {bound}")
   if not (flags.slurm or flags.kubernetes):
     return launch(flags.command, flags.workers, flags.ps, flags.max_restarts, flags.hosts,
                   flags.ssh, least)

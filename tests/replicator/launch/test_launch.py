@@ -41,6 +41,16 @@ def test_parameter_servers_add_a_chief_and_ports_are_free():
       listener.bind((host, int(port)))
 
 
+@pytest.mark.parametrize("flags, workers, least", [
+  (["--hosts=a,b,c"], 3, None), (["--hosts=a,b,c", "--workers=2:3"], 3, 2),
+  (["--hosts=a,b", "--workers=4"], 4, None), (["--workers=2"], 2, None)])
+def test_only_a_range_of_workers_makes_a_run_elastic(flags, workers, least, monkeypatch):
+  found: list[tuple] = []
+  monkeypatch.setattr(__main__, "launch", lambda *arguments: found.append(arguments) or 0)
+  assert __main__.main([*flags, "--", "true"]) == 0
+  assert (found[0][1], found[0][6]) == (workers, least)
+
+
 # ---- Output -------------------------------------------------------------------------------------
 
 
