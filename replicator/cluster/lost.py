@@ -37,13 +37,12 @@ def lost_process(message: str, cluster: Cluster) -> str | None:
 
 def first(cluster: Cluster) -> str:
   """The process that the others register with, such as `worker 0 (n1:2222)`."""
-  return _shown(cluster, "chief" if "chief" in cluster else "worker", 0)
+  return names(cluster)[0]
 
 
 def names(cluster: Cluster) -> list[str]:
   """All processes that train, by their numbers."""
-  return [_shown(cluster, kind, index) for kind in ("chief", "worker")
-          for index in range(len(cluster.get(kind, ())))]
+  return [_shown(cluster, *task) for task in _tasks(cluster)]
 
 
 def await_others(config: Mapping[str, Any], seconds: float) -> None:
@@ -56,14 +55,13 @@ def await_others(config: Mapping[str, Any], seconds: float) -> None:
     RunFailed: some do not listen within so many seconds.
   """
   cluster, task = config["cluster"], config["task"]
-  if _shown(cluster, task["type"], task["index"]) != first(cluster):
+  own, *silent = _tasks(cluster)
+  if (task["type"], task["index"]) != own:
     return
-  silent = {(kind, index) for kind in ("chief", "worker")
-            for index in range(len(cluster.get(kind, ())))} - {(task["type"], task["index"])}
   deadline = time.monotonic() + seconds
-  while silent := {(kind, index) for kind, index in silent if not listens(cluster[kind][index])}:
+  while silent := [(kind, index) for kind, index in silent if not listens(cluster[kind][index])]:
     if time.monotonic() > deadline:
-      raise late(", ".join(_shown(cluster, *each) for each in sorted(silent)), seconds)
+      raise late(", ".join(_shown(cluster, *each) for each in silent), seconds)
     time.sleep(0.2)
 
 
@@ -79,6 +77,11 @@ def listens(address: str) -> bool:
   with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), 1):
     return True
   return False
+
+
+def _tasks(cluster: Cluster) -> list[tuple[str, int]]:
+  return [(kind, index) for kind in ("chief", "worker")
+          for index in range(len(cluster.get(kind, ())))]
 
 
 def _shown(cluster: Cluster, kind: str, index: int) -> str:

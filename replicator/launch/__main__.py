@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _launch(words: list[str]) -> int:
   parser = Parser(prog="python -m replicator.launch",
                   usage="%(prog)s --workers=N [--ps=P] [--max_restarts=R] -- COMMAND ...",
-                  description="Starts all processes of a cluster on this machine.")
+                  description="Starts all processes of a cluster, or writes what starts them.")
   parser.add_argument("--workers", type=_numbers, metavar="N",
                       help="number of workers; with --ps, those besides the chief; with --hosts, "
                       "1:4 trains on those of 4 hosts that answer, and on at least 1")

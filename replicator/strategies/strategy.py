@@ -35,12 +35,13 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
 
   The collectives of two MirroredStrategy objects over the same devices would collide. In a worker
   or parameter server process of a 'parameter_server' cluster the call never returns: the process
-  serves the chief until it is killed. The arguments are those of `Replicator`; `manager` is its
+  serves the chief, and ends after it. The arguments are those of `Replicator`; `manager` is its
   `cluster`.
 
   Raises:
     UsageError: the name is unknown, TF_CONFIG is not usable, there is no TPU, or the devices
       cannot be divided as asked.
+    RunFailed: another process of the cluster did not start in time.
   """
   if name not in NAMES:
     raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, NAMES)} "

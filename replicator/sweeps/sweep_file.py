@@ -77,6 +77,10 @@ class SweepFile:
         made[name] = make(where, name, values)
     return dict(sorted(made.items()))
 
+  def gpus_of_trial(self, available: int) -> int:
+    """How many GPUs each trial has for itself where so many are `available`; 0 if it shares all."""
+    return min(1, available) if self.gpus_per_trial is None else self.gpus_per_trial
+
   @functools.cached_property
   def content(self) -> Callable[[str], list[str]]:
     """Returns the statements of a gin file, those that it had when they were asked for first."""

@@ -20,8 +20,7 @@ def run(sweep: Sweep, jobs: int | None) -> None:
     UsageError: there are not enough GPUs for so many trials at a time.
   """
   gpus = usable_gpus()
-  each = sweep.file.gpus_per_trial
-  free = groups(gpus, min(1, len(gpus)) if each is None else each, jobs)
+  free = groups(gpus, sweep.file.gpus_of_trial(len(gpus)), jobs)
   jobs, threads = divided(jobs or len(free) or None)
 
   def start(trial_id: str) -> Callable[[], Record | None]:

@@ -34,9 +34,7 @@ def run(sweep: Sweep, jobs: int | None) -> None:
   # On a local cluster `jobs` trials run at a time, even if that is more than there are cores.
   ray = ray_cluster.connect("--runner=ray", num_cpus=(jobs or 1) * each,
                             object_store_memory=_OBJECT_BYTES)
-  resources = ray.cluster_resources()
-  gpus = sweep.file.gpus_per_trial
-  gpus = min(1, int(resources.get("GPU", 0))) if gpus is None else gpus
+  gpus = sweep.file.gpus_of_trial(int(ray.cluster_resources().get("GPU", 0)))
   task = ray.remote(num_cpus=each, num_gpus=gpus, max_retries=_MAX_RETRIES)(_run_trial)
   try:
     sweep.run(
