@@ -19,7 +19,6 @@ import tensorflow as tf
 
 import replicator
 from models.gan import gans
-from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.latents.distributions import draw, normal_latents
 from models.gan.losses import adversarial
@@ -27,6 +26,7 @@ from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerato
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
+from replicator.errors import at_least_one
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])

@@ -23,7 +23,6 @@ import tensorflow as tf
 
 import replicator
 from models.gan import gans
-from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import normal_latents
@@ -37,6 +36,7 @@ from models.vision.classification.linear_probe import linear_probe
 from models.vision.images.image_source import ImageSource, read, to_unit_range
 from models.vision.images.subset import hold_out
 from replicator import app
+from replicator.errors import at_least_one
 
 
 @gin.configurable(denylist=["image_shape"])

@@ -19,8 +19,6 @@ import tensorflow as tf
 import replicator
 from models.gan import gans
 from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
-from models.gan.augmentation.augmentation import GANAugmentation
-from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.latents.distributions import draw, normal_latents
 from models.gan.losses import adversarial
@@ -32,7 +30,12 @@ from models.gan.networks import (  # noqa: F401  (for gin)
   r3gan,
   sngan,
 )
-from models.gan.networks.protocols import DiscriminatorNetwork, EncoderNetwork, GeneratorNetwork
+from models.gan.networks.protocols import (
+  DiscriminatorNetwork,
+  EncoderNetwork,
+  GANAugmentation,
+  GeneratorNetwork,
+)
 from models.gan.penalties import classification, consistency, lecam, orthogonality  # noqa: F401  (for gin)
 from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  (for gin)
 from models.gan.penalties.penalty import Penalty, total
@@ -40,6 +43,7 @@ from models.gan.penalties.scores import Scores, scores_and_logits
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
+from replicator.errors import at_least_one
 from replicator.optimizers.schedules import Number
 
 

@@ -19,13 +19,11 @@ import tensorflow as tf
 import replicator
 from models.gan import gans
 from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
-from models.gan.augmentation.augmentation import GANAugmentation
-from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.latents.distributions import normal_latents
 from models.gan.losses.adversarial import relativistic
 from models.gan.networks import biggan, biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
-from models.gan.networks.protocols import DiscriminatorNetwork, GeneratorNetwork
+from models.gan.networks.protocols import DiscriminatorNetwork, GANAugmentation, GeneratorNetwork
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.penalties.gradients import r1, r2
 from models.gan.penalties.penalty import total
@@ -33,6 +31,7 @@ from models.gan.penalties.scores import Scores
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
+from replicator.errors import at_least_one
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 import replicator
 from models.gan import gans
-from models.gan.checks import at_least_one
 from models.gan.evaluation import sample_variance
 from models.gan.latents.distributions import draw, normal_latents
 from models.gan.losses import adversarial
@@ -28,6 +27,7 @@ from models.gan.penalties.scores import Scores
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
+from replicator.errors import at_least_one
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])

@@ -44,6 +44,13 @@ class Preempted(OneLineError):
     self.step = step
 
 
+def at_least_one(owner: str, **values: int | None) -> None:
+  """Raises a `UsageError` for the first of the owner's parameters below 1; None is no value."""
+  for name, value in values.items():
+    if value is not None and value < 1:
+      raise UsageError(f"{owner}.{name} = {value}: must be at least 1")
+
+
 def nearest(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> str:
   """A hint such as ` Did you mean 'mirrored'?`, or the empty string if no candidate is similar.
 

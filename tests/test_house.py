@@ -27,7 +27,7 @@ ENGINE = [
     {"doctor"},
 ]
 MODELS = [
-    {"vision.images", "metrics.distances", "gan.checks", "gan.losses", "gan.latents",
+    {"vision.images", "metrics.distances", "gan.losses", "gan.latents",
      "rl.environments", "rl.replay", "rl.networks"},
     {"vision.files", "vision.builtin", "vision.shards", "vision.augmentation", "gan.networks",
      "rl.acting"},

@@ -135,7 +135,7 @@ assert _exit_code == 0
 
 # %%
 from models.vision.augmentation.random_view import Augmentation, Augmented
-from models.vision.augmentation.two_views import TwoViews
+from models.vision.augmentation.random_view import TwoViews
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import to_unit_range
 from replicator import GlobalBatchNorm, train, wrap_optimizer

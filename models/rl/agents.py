@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -14,9 +15,27 @@ from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.actor_pool.pool import ActorPool
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
-from models.rl.replay.rate_limiter import RateLimiter
 from models.rl.replay.replay import Replay
 from replicator import UsageError, random
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class RateLimiter:
+  """Ties environment steps to training steps.
+
+  Attributes:
+    start: environment steps before the first training step.
+    samples_per_insert: how often each transition is sampled, on average.
+  """
+
+  start: int = 1000
+  samples_per_insert: float = 32.0
+
+  def environment_steps(self, training_step: int) -> int:
+    """Environment steps of the run, over all environments, when a training step begins."""
+    drawn = training_step * replicator.batch_size()
+    return self.start + math.floor(drawn / self.samples_per_insert)
 
 
 class Agent(Protocol):

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import gin
 
-from models.vision.augmentation.random_view import Augmented
-from models.vision.augmentation.two_views import TwoViews
-from models.vision.builtin.digits import Digits
+from models.vision.augmentation.random_view import Augmented, TwoViews
+from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.builtin.shapes import Shapes
-from models.vision.builtin.stacked_digits import StackedDigits
 from models.vision.files.hugging_face import ArrowImages, HuggingFace
 from models.vision.files.image_arrays import ImageArrays
 from models.vision.files.image_folder import ImageFolder, list_folder
@@ -20,7 +18,7 @@ from models.vision.images.encoded_examples import EncodedExamples
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import ImageSource
 from models.vision.shards import imagenet, sharded_images
-from models.vision.shards.tfrecords import TFRecords
+from models.vision.shards.sharded_images import TFRecords
 from replicator import UsageError
 from replicator.errors import first_line, nearest
 

@@ -14,7 +14,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator.errors import UsageError
+from replicator.errors import UsageError, at_least_one
 from replicator.step import context
 
 Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
@@ -137,8 +137,7 @@ def scaled_with_batch(value: Number, batch_size: int = 256) -> Schedule:
   Raises:
     UsageError: `batch_size` is below 1.
   """
-  if batch_size < 1:
-    raise UsageError(f"scaled_with_batch.batch_size = {batch_size}: must be at least 1")
+  at_least_one("scaled_with_batch", batch_size=batch_size)
   factor = context.run.global_batch_size / batch_size
   return _Computed(lambda count: factor * value_at(value, count))
 

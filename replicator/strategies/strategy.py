@@ -13,7 +13,7 @@ import tensorflow as tf
 from replicator.cluster import lost, tf_config
 from replicator.console import start
 from replicator.console.formatting import labeled
-from replicator.errors import UsageError, nearest
+from replicator.errors import UsageError, at_least_one, nearest
 from replicator.internals.tensorflow_internals import has_started, set_timeouts
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import parameter_server
@@ -114,8 +114,7 @@ def _devices(logical_cpus: int | None) -> list[str]:
   if logical_cpus is None:
     gpus = tf.config.list_logical_devices("GPU")
     return [f"/gpu:{i}" for i in range(len(gpus))] or ["/cpu:0"]
-  if logical_cpus < 1:
-    raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: must be at least 1")
+  at_least_one("Replicator", logical_cpus=logical_cpus)
   cpu = tf.config.list_physical_devices("CPU")[0]
   if not tf.config.get_logical_device_configuration(cpu):
     try:

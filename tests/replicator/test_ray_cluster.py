@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from models.rl.actor_pool import ray_actor
+from models.rl.actor_pool import actor_process
 from replicator import UsageError, ray_cluster
 
 
@@ -26,4 +26,4 @@ def test_a_missing_extra(monkeypatch):
   with pytest.raises(UsageError, match=r"^--runner=ray: Ray is not installed; pip install"):
     ray_cluster.connect("--runner=ray")
   with pytest.raises(UsageError, match=r"ActorPool.where = 'ray': .* pip install -e '\.\[sweep\]'"):
-    ray_actor.RayActor(b"")
+    actor_process.RayActor(b"")

@@ -3,7 +3,7 @@
 import gin
 import tensorflow as tf
 
-from models.gan.augmentation.augmentation import GANAugmentation
+from models.gan.networks.protocols import GANAugmentation
 from models.vision.augmentation.flip_and_shift import shift
 from replicator import random
 

@@ -7,8 +7,7 @@ import gin
 import numpy as np
 
 from models.gan.evaluation.sample_quality import label_accuracies
-from models.vision.builtin.digits import Digits
-from models.vision.builtin.stacked_digits import StackedDigits
+from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.classification.small_classifier import load_or_train
 from models.vision.images.image_source import ImageSource, to_uint8
 from replicator import UsageError

@@ -13,12 +13,11 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.checks import at_least_one
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator
-from models.gan.networks.biggan_layers import dense, orthogonal
 from models.gan.networks.building import architecture_of, build_chain, check_images
-from models.gan.networks.residual_blocks import DownBlock
+from models.gan.networks.residual_blocks import DownBlock, dense
 from replicator import GlobalBatchNorm, SpectralNorm, UsageError, random
+from replicator.errors import at_least_one
 
 
 class PairScores(NamedTuple):
@@ -119,7 +118,7 @@ class BigBiGANEncoder(keras.Model):
     architecture = architecture_of("BigBiGANEncoder", "BigGAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
     self.trunk: list[keras.layers.Layer] = [
-        DownBlock(width * count, i < architecture.halvings, i == 0, orthogonal, spectral=False)
+        DownBlock(width * count, i < architecture.halvings, i == 0, spectral=False)
         for i, count in enumerate(architecture.down)]
     self.trunk.append(GlobalBatchNorm())
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]

@@ -13,11 +13,10 @@ import keras
 import tensorflow as tf
 
 from models.gan.networks.attention import SelfAttention, attention_places
-from models.gan.networks.biggan_layers import conv, dense, orthogonal
 from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
-from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock
+from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock, conv, dense
 from replicator import GlobalBatchNorm, UsageError
 
 ARCHITECTURES = {
@@ -75,8 +74,8 @@ class BigGANGenerator(keras.Model):
     self.linear = dense(4 * 4 * first, chunk, self.dtype_policy)
     condition_dim = chunk + (embedding_dim if num_classes else 0)
     self.trunk: list[keras.Layer] = [
-        UpBlock(filters, [ConditionalBatchNorm(condition_dim) for _ in range(2)], orthogonal,
-                spectral=True) for filters in others]
+        UpBlock(filters, [ConditionalBatchNorm(condition_dim) for _ in range(2)])
+        for filters in others]
     sizes = [8 * 2 ** i for i in range(len(others))]
     for place in attention_places("BigGANGenerator", attention, sizes):
       self.trunk.insert(place + 1, SelfAttention())
@@ -126,7 +125,7 @@ class BigGANDiscriminator(Discriminator):
                attention: int | None = None):
     super().__init__((resolution, resolution, channels), num_classes)
     architecture = architecture_of("BigGANDiscriminator", "BigGAN", ARCHITECTURES, resolution)
-    self.trunk = [DownBlock(width * count, i < architecture.halvings, i == 0, orthogonal)
+    self.trunk = [DownBlock(width * count, i < architecture.halvings, i == 0)
                   for i, count in enumerate(architecture.down)]
     sizes = [resolution // 2 ** min(i + 1, architecture.halvings) for i in range(len(self.trunk))]
     for place in attention_places("BigGANDiscriminator", attention, sizes)[-1:]:

@@ -11,13 +11,12 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks import residual_blocks
 from models.gan.networks.attention import SelfAttention, attention_places
-from models.gan.networks.biggan_layers import conv, dense, orthogonal
 from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
 from models.gan.networks.resampling import UpsampleConv2D, downsample, upsample
+from models.gan.networks.residual_blocks import conv, dense, plain_conv
 from replicator import GlobalBatchNorm, SpectralNorm
 
 # In units of the width. The generator: channels of its 4x4 map, then after each block. The second
@@ -173,7 +172,7 @@ class DeepUpBlock(keras.layers.Layer):
     hidden = max(input_shape[-1] // 4, 1)
     self.norms = [ConditionalBatchNorm(self.condition_dim) for _ in range(4)]
     second = (UpsampleConv2D(hidden, "orthogonal") if self.double
-              else residual_blocks.conv(hidden, 3, orthogonal))
+              else plain_conv(hidden, 3))
     self.convs = [conv(hidden, 1), SpectralNorm(second), conv(hidden, 3), conv(self.filters, 1)]
     build_chain([layer for pair in zip(self.norms, self.convs, strict=True) for layer in pair],
                 input_shape)

@@ -1,4 +1,4 @@
-"""The protocols of a GAN's networks, which experiments call and nothing else knows.
+"""The protocols of a GAN's networks and augmentations, which experiments call.
 
 Networks of any origin fit: Keras models, modules of TensorFlow, networks of the user's. All their
 variables are made in the constructor, and `trainable_variables` lists those that an optimizer
@@ -67,3 +67,20 @@ class EncoderNetwork(Protocol):
   def __call__(self, images: tf.Tensor, *, training: bool = False) -> tf.Tensor:
     """Codes of images: `[n, resolution, resolution, channels] -> [n, latent_dim]`."""
     ...
+
+
+class GANAugmentation(Protocol):
+  """Changes the images that a discriminator sees, real and generated ones; it is differentiable.
+
+  A class that inherits from it, and does not adapt to scores, needs `__call__` alone.
+  """
+
+  def __call__(self, images: tf.Tensor) -> tf.Tensor:
+    """Changes each image in a way of its own: `[n, h, w, c] -> [n, h, w, c]`, in the same dtype.
+
+    Draws of `replicator.random` belong to the images, on any number of replicas.
+    """
+    ...
+
+  def observe(self, real_scores: tf.Tensor) -> None:
+    """Receives the scores `[n]` of real images in each update of the discriminator."""

@@ -32,6 +32,31 @@ class Architecture:
   halvings: int
 
 
+def orthogonal(size: int) -> str:
+  """The initializer of BigGAN's kernels of any size."""
+  del size
+  return "orthogonal"
+
+
+def plain_conv(filters: int, size: int, kernels: Kernels = orthogonal) -> keras.layers.Conv2D:
+  """A convolution with zero padding."""
+  return keras.layers.Conv2D(filters, size, padding="same", kernel_initializer=kernels(size))
+
+
+def conv(filters: int, size: int) -> SpectralNorm:
+  """BigGAN's convolution: orthogonal at first, and spectrally normalized."""
+  return SpectralNorm(plain_conv(filters, size))
+
+
+def dense(units: int, inputs: int, dtype: str, use_bias: bool = True,
+          initializer: str = "orthogonal") -> SpectralNorm:
+  """A spectrally normalized linear layer with its variables."""
+  layer = SpectralNorm(keras.layers.Dense(units, use_bias=use_bias, dtype=dtype,
+                                          kernel_initializer=initializer))
+  layer.build((None, inputs))
+  return layer
+
+
 class UpBlock(keras.layers.Layer):
   """A block of a generator, which doubles the size: `[n, h, w, i] -> [n, 2 h, 2 w, filters]`.
 
@@ -42,14 +67,14 @@ class UpBlock(keras.layers.Layer):
     spectral: whether the convolutions are spectrally normalized.
   """
 
-  def __init__(self, filters: int, norms: Sequence[keras.layers.Layer], kernels: Kernels,
-               spectral: bool):
+  def __init__(self, filters: int, norms: Sequence[keras.layers.Layer],
+               kernels: Kernels = orthogonal, spectral: bool = True):
     super().__init__(autocast=False)
     self.norm1, self.norm2 = norms
     self.conv1, self.conv2, self.shortcut = (
         SpectralNorm(layer) if spectral else layer for layer in (
-            UpsampleConv2D(filters, kernels(3)), conv(filters, 3, kernels),
-            conv(filters, 1, kernels)))
+            UpsampleConv2D(filters, kernels(3)), plain_conv(filters, 3, kernels),
+            plain_conv(filters, 1, kernels)))
 
   def build(self, input_shape):
     build_chain([self.norm1, self.conv1, self.norm2, self.conv2], input_shape)
@@ -81,8 +106,8 @@ class DownBlock(keras.layers.Layer):
       image; else there are `filters`.
   """
 
-  def __init__(self, filters: int, halve: bool, first: bool, kernels: Kernels,
-               spectral: bool = True, narrow: bool = False):
+  def __init__(self, filters: int, halve: bool, first: bool,
+               kernels: Kernels = orthogonal, spectral: bool = True, narrow: bool = False):
     super().__init__(autocast=False)
     self.filters = filters
     self.halve = halve
@@ -95,17 +120,17 @@ class DownBlock(keras.layers.Layer):
     inputs = input_shape[-1]
     # The order in which layers are made decides on the weights that a seed gives them.
     if self.narrow:
-      convs = [conv(self.filters if self.first else inputs, 3, self._kernels), self._last()]
+      convs = [plain_conv(self.filters if self.first else inputs, 3, self._kernels), self._last()]
     else:
       last = self._last()
-      convs = [conv(self.filters, 3, self._kernels), last]
+      convs = [plain_conv(self.filters, 3, self._kernels), last]
     conv1, conv2 = map(self._wrap, convs)
     before = [] if self.first else self._rectify()
     self.residual = [*before, conv1, *self._rectify(), conv2]
     build_chain(self.residual, input_shape)
     self.shortcut = None
     if self.halve or inputs != self.filters:
-      self.shortcut = self._wrap(conv(self.filters, 1, self._kernels))
+      self.shortcut = self._wrap(plain_conv(self.filters, 1, self._kernels))
       self.shortcut.build(input_shape)
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -125,15 +150,10 @@ class DownBlock(keras.layers.Layer):
   def _last(self) -> keras.layers.Layer:
     if self.halve:
       return ConvDownsample2D(self.filters, self._kernels(3))
-    return conv(self.filters, 3, self._kernels)
+    return plain_conv(self.filters, 3, self._kernels)
 
   def _wrap(self, layer):
     return SpectralNorm(layer) if self.spectral else layer
 
   def _rectify(self):
     return [keras.layers.ReLU()] if self.spectral else [GlobalBatchNorm(), keras.layers.ReLU()]
-
-
-def conv(filters: int, size: int, kernels: Kernels) -> keras.layers.Conv2D:
-  """A convolution with zero padding."""
-  return keras.layers.Conv2D(filters, size, padding="same", kernel_initializer=kernels(size))

@@ -18,8 +18,8 @@ import tensorflow as tf
 from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ClassBatchNorm
-from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock
-from replicator import GlobalBatchNorm, SpectralNorm, UsageError, moved
+from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock, dense
+from replicator import GlobalBatchNorm, UsageError, moved
 
 moved.say_where(__name__)
 
@@ -108,14 +108,15 @@ class SNGANDiscriminator(Discriminator):
     self.code_dim = code_dim
     self.blocks = _down_blocks(architecture, width, spectral=True)
     self.num_features = features = build_chain(self.blocks, (None, *self.image_shape))[-1]
-    self.linear = self._head(1, features, use_bias=False)
+    head = functools.partial(dense, dtype=self.variable_dtype, initializer="glorot_uniform")
+    self.linear = head(1, features, use_bias=False)
     if num_classes:
-      self.embedding = self._head(features, num_classes, use_bias=False)
+      self.embedding = head(features, num_classes, use_bias=False)
     if code_dim:
-      self.joint_features = self._head(features, features, use_bias=False)
-      self.joint_code = self._head(features, code_dim)
-      self.joint_hidden = self._head(features, features)
-      self.joint_score = self._head(1, features, use_bias=False)
+      self.joint_features = head(features, features, use_bias=False)
+      self.joint_code = head(features, code_dim)
+      self.joint_hidden = head(features, features)
+      self.joint_score = head(1, features, use_bias=False)
     self.built = True
 
   def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,  # type: ignore[override]
@@ -141,12 +142,6 @@ class SNGANDiscriminator(Discriminator):
     x = tf.nn.relu(x + self.joint_code(codes))
     x = tf.nn.relu(self.joint_hidden(x))
     return self.joint_score(x)[:, 0]
-
-  def _head(self, outputs: int, inputs: int, use_bias: bool = True) -> SpectralNorm:
-    layer = SpectralNorm(
-        keras.layers.Dense(outputs, use_bias=use_bias, dtype=self.variable_dtype))
-    layer.build((None, inputs))
-    return layer
 
 
 @gin.configurable

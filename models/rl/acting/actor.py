@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.rl.acting.action_noise import ActionNoise
-from models.rl.acting.adder import Adder
-from models.rl.acting.environment_loop import ActorState, EnvironmentLoop
+from models.rl.acting.environment_loop import ActorState, Adder, EnvironmentLoop
 from models.rl.acting.saved_state import SavedState
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer

@@ -4,17 +4,52 @@ An environment cannot be saved. But an episode is a function of its seed and of 
 are saved, and after a restart the unfinished episodes are replayed up to where they were.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
 from models.rl.acting.action_noise import ActionNoise
-from models.rl.acting.adder import Adder
 from models.rl.acting.saved_state import RECENT
 from models.rl.environments.environments import Environments, EnvironmentsLost, Outcome, merged
+from models.rl.networks.observation_normalizer import Normalizer
+from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import CONTINUES, TERMINATED, Timesteps, ends
 from replicator.errors import RunFailed
+
+
+class Adder:
+  """Gathers timesteps, and inserts them into a replay together.
+
+  Args:
+    replay: receives the timesteps.
+    normalizer: receives their observations; or None.
+  """
+
+  def __init__(self, replay: Replay, normalizer: Normalizer | None):
+    self._replay, self._normalizer = replay, normalizer
+    self._parts: collections.deque[Timesteps] = collections.deque()
+
+  def add(self, timesteps: Timesteps) -> None:
+    """Appends timesteps to those that wait for `flush`."""
+    self._parts.append(timesteps)
+
+  def discard(self) -> None:
+    """Forgets the timesteps that were not flushed."""
+    self._parts.clear()
+
+  def flush(self) -> bool:
+    """Inserts all timesteps that wait; returns whether there were any."""
+    if not self._parts:
+      return False
+    timesteps = Timesteps(*(np.concatenate(columns) for columns in zip(*self._parts, strict=True)))
+    self._parts.clear()
+    self._replay.insert(timesteps)
+    if self._normalizer is not None:
+      self._normalizer.update(timesteps.observation)
+    return True
+
 
 _MAX_FAILURES = 10  # In a row.
 

@@ -11,8 +11,7 @@ import replicator
 from models.rl.acting.action_noise import evaluation_seed
 from models.rl.acting.actor import warn
 from models.rl.environments.environments import Environments, EnvironmentsLost, merged
-from replicator import UsageError
-from replicator.errors import RunFailed
+from replicator.errors import RunFailed, at_least_one
 
 _ATTEMPTS = 3
 
@@ -45,8 +44,7 @@ class EpisodeEvaluator:
 
   def __init__(self, make_environments: Callable[[], Environments], episodes: int = 20,
                picture: bool = True, warn: Callable[[str], None] = warn):
-    if episodes < 1:
-      raise UsageError(f"EpisodeEvaluator.episodes = {episodes}: must be at least 1")
+    at_least_one("EpisodeEvaluator", episodes=episodes)
     self._make_environments = make_environments
     self._episodes, self._picture, self._warn = episodes, picture, warn
     self._environments: Environments | None = None

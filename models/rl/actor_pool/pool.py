@@ -16,11 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from models.rl.acting.actor import Act, warn
-from models.rl.acting.adder import Adder
+from models.rl.acting.environment_loop import Adder
 from models.rl.acting.saved_state import RECENT, SavedState
-from models.rl.actor_pool.actor_process import Answer, LocalActor, Setup
+from models.rl.actor_pool.actor_process import Answer, LocalActor, RayActor, Setup
 from models.rl.actor_pool.policy_graph import ExportedPolicy
-from models.rl.actor_pool.ray_actor import RayActor
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
@@ -74,7 +73,7 @@ class ActorPool(tf.Module):
     normalizer: receives every observation; or None.
     processes: how many actors.
     seed: determines all random numbers.
-    where: 'local': processes of this machine; 'ray': a cluster of Ray, see `ray_actors`.
+    where: 'local': processes of this machine; 'ray': a cluster of Ray, see `RayActor`.
     steps_per_order: steps of an order in each environment. The replay receives at most this many
       steps of all environments before they are due.
     max_policy_age: in training steps. The learner waits for an actor whose weights would become

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.rl.environments import rendering
 from replicator import UsageError
-from replicator.errors import first_line, nearest
+from replicator.errors import at_least_one, first_line, nearest
 from replicator.processes import spawning
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ class Environments:
       UsageError: the environment does not exist, its actions are not continuous and bounded, its
         observations do not make a vector, or a package that it needs is not installed.
     """
-    _check_positive("number", number)
-    _check_positive("episode_steps", episode_steps)
-    _check_positive("pixels", pixels)
+    at_least_one("Environments", number=number, episode_steps=episode_steps, pixels=pixels)
     if vectorization not in ("sync", "async"):
       raise UsageError(f"Environments.vectorization = {vectorization!r}: write 'sync' or 'async'")
     self.name, self.number = name, number
@@ -194,11 +192,6 @@ def _failures(observation: np.ndarray, reward: np.ndarray, info: dict) -> dict[i
   if "error" in info:
     failures.update((int(i), info["error"][i]) for i in np.flatnonzero(info["_error"]))
   return failures
-
-
-def _check_positive(setting: str, value: int | None) -> None:
-  if value is not None and value < 1:
-    raise UsageError(f"Environments.{setting} = {value}: must be at least 1")
 
 
 def _spec_of(name: str) -> "EnvSpec":

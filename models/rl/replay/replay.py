@@ -18,6 +18,7 @@ import replicator
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from replicator import UsageError, replicated
+from replicator.errors import at_least_one
 
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 
@@ -261,8 +262,7 @@ def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int,
                     discount: float, priority_exponent: float, importance_exponent: float) -> None:
   if observation_dtype not in ("float32", "uint8"):
     raise UsageError(f"Replay: observations of {observation_dtype}; make them float32 or uint8")
-  if n_step < 1:
-    raise UsageError(f"Replay.n_step = {n_step}: must be at least 1")
+  at_least_one("Replay", n_step=n_step)
   if stream_capacity <= n_step:
     raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {stream_capacity} "
                      f"timesteps, too few for a transition of n_step = {n_step}; write more")

@@ -15,11 +15,12 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import gin
 import numpy as np
 import tensorflow as tf
 
 from models.vision.images.decode import Shape
-from models.vision.images.encoded_images import EncodedImages
+from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from models.vision.shards import imagenet
 from models.vision.shards import index as shard_index
 from replicator import UsageError
@@ -130,6 +131,40 @@ class ShardedImages(EncodedImages):
     return self._shards[int(np.searchsorted(self._starts, index, "right")) - 1]
 
 
+@gin.configurable
+class TFRecords(DecodedImages):
+  """Images of the shards that `python -m models.vision.convert` wrote: an `ImageSource`.
+
+  Example `i` is example `i` of what was converted, so a run draws the same examples from both.
+
+  Shards in ImageNet's published layout, `train-00000-of-01024`, are read as well. The first run
+  reads them once to index them.
+  """
+
+  def __init__(self, path: str, resolution: int | None = None, on_error: str = "raise",
+               memory_limit: int = MEMORY_LIMIT) -> None:
+    """Reads the index of the shards.
+
+    Args:
+      path: the folder of the shards; or a pattern, `imagenet/train-*`, where there are several
+        sets of them.
+      resolution: height and width of the examples, in pixels; by default, those of the conversion.
+      on_error: as that of `ImageFolder`; 'skip' also does without what a truncated shard lacks.
+      memory_limit: as that of `ImageFolder`.
+
+    Raises:
+      UsageError: as `ShardedImages`; or a record cannot be decoded, or an argument is wrong.
+    """
+    images = ShardedImages(path, skips=on_error == "skip")
+    shape = images.image_shape
+    if resolution is None:
+      if shape is None:
+        raise UsageError(f"TFRecords.resolution: must be set, since the images in {path} have "
+                         "their own sizes")
+      resolution = shape[0]
+    super().__init__(images, resolution, on_error, memory_limit, channels=shape[2] if shape else 3)
+
+
 def _facts(path: str) -> Facts:
   root, setting = Path(path).expanduser(), f"TFRecords.path = {path!r}"
   if not root.is_dir():
@@ -148,4 +183,3 @@ def _facts(path: str) -> Facts:
   except (ValueError, KeyError, TypeError) as error:
     raise UsageError(f"{root / INDEX}: is not what models.vision.convert wrote; convert again"
                      ) from error
-

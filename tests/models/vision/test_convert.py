@@ -15,7 +15,7 @@ from models.vision.files.image_folder import ImageFolder, list_folder
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import read
 from models.vision.shards import sharded_images
-from models.vision.shards.tfrecords import TFRecords
+from models.vision.shards.sharded_images import TFRecords
 from replicator.errors import UsageError
 
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.augmentation.ada import ADA
-from models.gan.augmentation.adaptive import AdaptiveProbability
+from models.gan.augmentation.ada import ADA, AdaptiveProbability
 from models.gan.penalties.gradients import r1
 from models.gan.penalties.scores import Scores
 from replicator import Replicator, UsageError, random

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from models.gan.augmentation.ada import ADA
-from models.gan.augmentation.adaptive import AdaptiveProbability
+from models.gan.augmentation.ada import ADA, AdaptiveProbability
 from replicator import Replicator, UsageError, replicated
 from replicator.step.variables import variables_of
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from models.gan.evaluation.mode_coverage import ModeCoverage, reverse_kl
-from models.vision.builtin.digits import Digits
-from models.vision.builtin.stacked_digits import StackedDigits
+from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.images.image_source import read, to_unit_range
 from replicator.errors import UsageError
 

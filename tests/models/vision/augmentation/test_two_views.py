@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from models.vision.augmentation.random_view import Augmentation, Augmented
-from models.vision.augmentation.two_views import TwoViews
+from models.vision.augmentation.random_view import Augmentation, Augmented, TwoViews
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import read
 from replicator import InputContext

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from models.vision.builtin.digits import Digits
-from models.vision.builtin.stacked_digits import StackedDigits
+from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.images.image_source import read
 from replicator.errors import UsageError
 

@@ -19,7 +19,7 @@ from models.vision.images.image_source import read
 from models.vision.images.thread_map import map_in_threads
 from models.vision.shards import imagenet, index
 from models.vision.shards import index as shard_index
-from models.vision.shards.tfrecords import TFRecords
+from models.vision.shards.sharded_images import TFRecords
 from replicator.errors import UsageError
 from tests.programs.refusals import refusal
 
