@@ -128,16 +128,9 @@ def check_counts(metrics: Iterable[str], num_real: int, num_generated: int) -> N
 
 def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: set[str],
            whose: str = "generated") -> Gathered:
-  """Computes what is needed of images, one batch at a time.
+  """Computes what is needed of images, one batch uint8 [n, h, w, 3] at a time.
 
-  Args:
-    batches: uint8 [n, h, w, 3] each.
-    extractor: may be None if only images are needed.
-    needed: as `needs` returns.
-    whose: `real` or `generated`, for errors.
-
-  Raises:
-    UsageError: as `gather_extracted`.
+  The other arguments, and errors, are those of `gather_extracted`.
   """
   return gather_extracted(((images, extractor(images) if extractor else None)
                            for images in batches), extractor, needed, whose)

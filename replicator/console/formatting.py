@@ -40,5 +40,5 @@ def labeled(label: str, text: str) -> str:
 
 def listed(names: Sequence[str], most: int = 3) -> str:
   """The first names, and how many more there are."""
-  rest = f" and {len(names) - most} more" if len(names) > most else ""
+  rest = f" and {len(names) - most:,} more" if len(names) > most else ""
   return ", ".join(names[:most]) + rest

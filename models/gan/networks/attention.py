@@ -3,10 +3,11 @@
 import keras
 import tensorflow as tf
 
+from models.gan.networks.building import SameShape
 from replicator import SpectralNorm, UsageError
 
 
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(SameShape):
   """`x + gain * attention(x)`: `[n, h, w, c] -> [n, h, w, c]`, with h and w even.
 
   Every position asks with c / 8 channels. The answers are means of c / 2 channels, over positions
@@ -39,9 +40,6 @@ class SelfAttention(keras.layers.Layer):
     _, h, w, _ = inputs.shape
     answers = self.out(tf.reshape(answers, [-1, h, w, answers.shape[-1]]))
     return inputs + tf.cast(self.gain, answers.dtype) * answers
-
-  def compute_output_shape(self, input_shape):
-    return input_shape
 
 
 def attention_places(network: str, attention: int | None, sizes: list[int]) -> list[int]:

@@ -11,6 +11,13 @@ from replicator import UsageError
 _Architecture = TypeVar("_Architecture")
 
 
+class SameShape(keras.layers.Layer):
+  """A layer whose outputs have the shape of its inputs."""
+
+  def compute_output_shape(self, input_shape):
+    return input_shape
+
+
 def build_chain(layers: list[keras.layers.Layer], shape: tuple) -> tuple:
   """Creates the variables of a chain of layers; returns the shape of its output."""
   for layer in layers:

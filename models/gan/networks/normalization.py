@@ -3,11 +3,11 @@
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import class_weights
+from models.gan.networks.building import SameShape, class_weights
 from replicator import GlobalBatchNorm, SpectralNorm
 
 
-class ClassBatchNorm(keras.layers.Layer):
+class ClassBatchNorm(SameShape):
   """Conditional batch normalization (Dumoulin et al. 2017, arXiv:1610.07629, equation 5).
 
   Normalizes over all examples of all replicas, then scales and shifts each example by its
@@ -35,11 +35,8 @@ class ClassBatchNorm(keras.layers.Layer):
     outputs = self.norm(inputs, training=training)
     return outputs * gamma[:, tf.newaxis, tf.newaxis] + beta[:, tf.newaxis, tf.newaxis]
 
-  def compute_output_shape(self, input_shape):
-    return input_shape
 
-
-class ConditionalBatchNorm(keras.layers.Layer):
+class ConditionalBatchNorm(SameShape):
   """Batch normalization that a vector scales and shifts (Brock et al. 2018, arXiv:1809.11096).
 
   Normalizes over all examples of all replicas, then scales each example by `1 + W condition` and
@@ -66,11 +63,8 @@ class ConditionalBatchNorm(keras.layers.Layer):
     outputs = self.norm(inputs, training=training)
     return outputs * gain[:, tf.newaxis, tf.newaxis] + offset[:, tf.newaxis, tf.newaxis]
 
-  def compute_output_shape(self, input_shape):
-    return input_shape
 
-
-class LayerNorm(keras.layers.Layer):
+class LayerNorm(SameShape):
   """Layer normalization (Ba et al. 2016, arXiv:1607.06450): `[n, ..., c] -> [n, ..., c]`.
 
   Normalizes each example over all its axes; then each channel has its scale and offset. Gulrajani
@@ -100,6 +94,3 @@ class LayerNorm(keras.layers.Layer):
     variance = tf.reduce_mean(tf.square(centered), axes, keepdims=True)
     normalized = centered * tf.math.rsqrt(variance + self.epsilon)
     return tf.cast(normalized * self.gamma + self.beta, self.compute_dtype)
-
-  def compute_output_shape(self, input_shape):
-    return input_shape

@@ -10,11 +10,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from models.gan.networks.building import SameShape
+
 SLOPE = 0.2  # What a leaky ReLU multiplies negative inputs by.
 RELU_GAIN = (2 / (1 + SLOPE ** 2)) ** 0.5  # Keeps the variance through a convolution and a ReLU.
 
 
-class ResidualBlock(keras.layers.Layer):
+class ResidualBlock(SameShape):
   """An inverted bottleneck: `[n, h, w, c] -> [n, h, w, c]` (Huang et al. 2024, arXiv:2501.05441).
 
   A 1x1 convolution to 2c channels, a 3x3 convolution of groups of channels, and a 1x1 convolution
@@ -47,9 +49,6 @@ class ResidualBlock(keras.layers.Layer):
     y = tf.nn.leaky_relu(self.expand(x), SLOPE)
     y = tf.nn.leaky_relu(self.mix(y), SLOPE)
     return x + self.reduce(y)
-
-  def compute_output_shape(self, input_shape):
-    return input_shape
 
 
 class GroupedConv2D(keras.layers.Layer):

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,10 +15,10 @@ from models.vision.images.decode import Original, opened, upright_rgb
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.thread_map import Shown, map_in_threads
 from replicator import UsageError
+from replicator.console.formatting import listed
 from replicator.errors import first_line
 
 _SEED = 5   # Fixed, so that the same data makes the same page.
-_NAMED = 3  # Things that a line names.
 
 
 class Concern(NamedTuple):
@@ -57,6 +57,10 @@ class Survey:
     for root in (f"{Path(self.encoded.path).expanduser()}{os.sep}", f"{self.encoded.path}: "):
       full = full.removeprefix(root)
     return full
+
+  def titles(self, indices: Iterable[int]) -> str:
+    """The names of the first of some images, and how many more there are."""
+    return listed([self.title(index) for index in indices])
 
   def copies(self) -> list[list[int]]:
     """The numbers of the images of each group with equal contents."""
@@ -130,20 +134,20 @@ def _faults(survey: Survey) -> Iterator[Concern]:
   if survey.unreadable:
     reason = next(iter(survey.unreadable.values()))
     yield Concern("bad", f"{_count(survey.unreadable, 'image')} cannot be read: "
-                         f"{_few(list(survey.unreadable), survey.title)} ({reason}). A training "
+                         f"{survey.titles(survey.unreadable)} ({reason}). A training "
                          "stops there, unless on_error = 'skip'.")
   if empty := np.flatnonzero(survey.counts == 0).tolist():
     yield Concern("bad", f"{_count(empty, 'class', 'classes')} without any image: "
-                         f"{_few(empty, names.__getitem__)}.")
+                         f"{listed([names[label] for label in empty])}.")
   copies = survey.copies()
   if crossing := [group for group in copies if len(set(labels[group])) > 1]:
     yield Concern("bad", f"{_count(crossing, 'image')} in two classes or more: copies with equal "
                          "content and different labels, such as "
-                         f"{_few(crossing[0], survey.title)}.")
+                         f"{survey.titles(crossing[0])}.")
   if copies:
     number = sum(len(group) - 1 for group in copies)
     yield Concern("warn", f"{number:,} of {len(survey.indices):,} images are exact copies of "
-                          f"another, such as {_few(copies[0], survey.title)}. Held-out images may "
+                          f"another, such as {survey.titles(copies[0])}. Held-out images may "
                           "be among those trained on.")
   sizes = collections.Counter(map(tuple, survey.sizes.tolist()))
   if len(sizes) > 1:
@@ -155,18 +159,12 @@ def _faults(survey: Survey) -> Iterator[Concern]:
 
 def _leaks(survey: Survey, test: Survey) -> Iterator[Concern]:
   if shared := np.flatnonzero(np.isin(test.digests, survey.digests)).tolist():
-    name = lambda position: test.title(int(test.indices[position]))
     yield Concern("bad", f"{_count(shared, 'image')} of {test.encoded.path} to test on "
                          f"{'is' if len(shared) == 1 else 'are'} among those to train on: "
-                         f"{_few(shared, name)}.")
+                         f"{test.titles(test.indices[shared].tolist())}.")
   if test.encoded.class_names != survey.encoded.class_names:
     yield Concern("bad", f"{test.encoded.path} has other classes: "
-                         f"{_few(test.encoded.class_names)}. Its labels mean something else.")
-
-
-def _few(things: Sequence, name: Callable = str) -> str:
-  names = ", ".join(str(name(thing)) for thing in things[:_NAMED])
-  return names + (f" and {len(things) - _NAMED:,} more" if len(things) > _NAMED else "")
+                         f"{listed(test.encoded.class_names)}. Its labels mean something else.")
 
 
 def _count(things: Sequence | dict, one: str, many: str = "") -> str:
