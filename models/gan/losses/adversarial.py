@@ -121,9 +121,7 @@ def relativistic(scores: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
   Reference: Jolicoeur-Martineau 2018 (arXiv:1807.00734), section 4.1.2; Huang et al. 2024
   (arXiv:2501.05441), equation 2.
   """
-  gap = others - scores
-  exact = gap if gap.dtype == tf.float64 else tf.cast(gap, tf.float32)
-  return tf.reduce_mean(tf.nn.softplus(exact))
+  return tf.reduce_mean(tf.nn.softplus(tfgan.exact(others - scores)))
 
 
 def accuracy(real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:

@@ -25,10 +25,9 @@ def losses() -> types.ModuleType:
   """
   module = _load()
   v1 = _View(tf.compat.v1, losses=_View(tf.compat.v1.losses, compute_weighted_loss=_mean_loss,
-                                        sigmoid_cross_entropy=_sigmoid_cross_entropy,
-                                        softmax_cross_entropy=_softmax_cross_entropy))
+                                        sigmoid_cross_entropy=_sigmoid_cross_entropy))
   module.tf = _View(tf, compat=_View(tf.compat, v1=v1))
-  module._to_float = _to_float
+  module._to_float = exact
   return module
 
 
@@ -43,7 +42,8 @@ class _View:
     return getattr(self._module, name)
 
 
-def _to_float(x: tf.Tensor) -> tf.Tensor:
+def exact(x: tf.Tensor) -> tf.Tensor:
+  """Numbers in the precision of losses: float64 as it is, and others in float32."""
   return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
 
 
@@ -59,17 +59,10 @@ def _mean_loss(losses: tf.Tensor, weights: Any = 1.0, *options: Any, **more: Any
 def _sigmoid_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 1.0,
                            label_smoothing: float = 0.0, *options: Any, **more: Any) -> tf.Tensor:
   """`tf.compat.v1.losses.sigmoid_cross_entropy` with `_mean_loss`; float32 or float64."""
-  logits = _to_float(logits)
+  logits = exact(logits)
   labels = tf.cast(labels, logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
   losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
   return _mean_loss(losses, weights, *options, **more)
-
-
-def _softmax_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, **options: Any) -> tf.Tensor:
-  """`tf.compat.v1.losses.softmax_cross_entropy` with `_mean_loss`; float32 or float64."""
-  logits = _to_float(logits)
-  labels = tf.cast(labels, logits.dtype)
-  return _mean_loss(tf.nn.softmax_cross_entropy_with_logits(labels, logits), **options)
 
 
 def _load() -> Any:

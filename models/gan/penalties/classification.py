@@ -41,5 +41,6 @@ def cross_entropy(logits: tf.Tensor | None, labels: tf.Tensor | None) -> tf.Tens
     raise UsageError("classification: the discriminator gives scores alone; write "
                      "GAN.discriminator = @ACGANDiscriminator, and its "
                      "ACGANDiscriminator.network")
+  logits = tfgan.exact(logits)
   one_hot = tf.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
-  return tfgan.losses().acgan_generator_loss(logits, one_hot, loss_collection=None)
+  return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(one_hot, logits))
