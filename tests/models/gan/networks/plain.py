@@ -1,15 +1,46 @@
-"""Inputs, parts of networks in elementary operations with exact singular values, and a check."""
+"""Inputs, networks with other weights, checks, and parts in elementary operations."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+_Networks = TypeVar("_Networks", bound=Sequence[keras.Model])
+
 
 def normal(*shape: int, dtype: str = "float64") -> tf.Tensor:
   """The same numbers at every call."""
   return tf.constant(np.random.default_rng(0).normal(size=shape), dtype)
+
+
+def moved(networks: _Networks, scale: float = 0.1) -> _Networks:
+  """The networks, whose zeros and ones have become other numbers."""
+  random = np.random.default_rng(1)
+  for v in [v for network in networks for v in network.trainable_variables]:
+    v.assign(v + scale * random.normal(size=v.shape))
+  return networks
+
+
+def made(make: Callable[[], _Networks], policy: str = "float64") -> _Networks:
+  """Networks in a policy, always of the same weights."""
+  keras.utils.set_random_seed(0)
+  keras.config.set_dtype_policy(policy)
+  networks = make()
+  keras.config.set_dtype_policy("float32")
+  return networks
+
+
+def check_gradients(networks: Iterable[keras.Model], loss: Callable[[], tf.Tensor]) -> None:
+  """The loss has a gradient by every variable."""
+  with tf.GradientTape() as tape:
+    value = loss()
+  variables = [v for network in networks for v in network.trainable_variables]
+  for variable, gradient in zip(variables, tape.gradient(value, variables), strict=True):
+    assert gradient is not None and np.isfinite(gradient).all(), variable.path
+    # A bias before batch normalization has no effect.
+    assert variable.name == "bias" or np.any(gradient), variable.path
 
 
 def check_statistics(networks: Iterable[keras.Model], call: Callable[[bool], object]) -> None:

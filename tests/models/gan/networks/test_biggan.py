@@ -1,27 +1,20 @@
 """The BigGAN networks: the functions that they compute, and what they refuse."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
 from replicator.errors import UsageError
-from tests.models.gan.networks.plain import normal, normalized, pooled, upsampled
+from tests.models.gan.networks.plain import made, moved, normal, normalized, pooled, upsampled
 
 
 @pytest.fixture(scope="module")
 def networks():
   """A float64 generator and discriminator for 16 pixels, moved from their zeros and ones."""
-  keras.utils.set_random_seed(0)
-  keras.config.set_dtype_policy("float64")
-  generator = BigGANGenerator(16, 3, 9, num_classes=3, width=4, embedding_dim=5, attention=8)
-  discriminator = BigGANDiscriminator(16, 3, num_classes=3, width=4, attention=8)
-  random = np.random.default_rng(1)
-  for v in generator.trainable_variables + discriminator.trainable_variables:
-    v.assign(v + 0.1 * random.normal(size=v.shape))
-  keras.config.set_dtype_policy("float32")
-  return generator, discriminator
+  return moved(made(lambda: (
+      BigGANGenerator(16, 3, 9, num_classes=3, width=4, embedding_dim=5, attention=8),
+      BigGANDiscriminator(16, 3, num_classes=3, width=4, attention=8))))
 
 
 LABELS = tf.constant([2, 0, 1])

@@ -13,7 +13,7 @@ from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.sngan import SNGANDiscriminator, SNGANGenerator
 from replicator import UsageError
-from tests.models.gan.networks.plain import check_statistics, normal
+from tests.models.gan.networks.plain import check_gradients, check_statistics, made, moved, normal
 
 LABELS = tf.constant([2, 0, 1])
 PAIRS = {
@@ -25,7 +25,7 @@ PAIRS = {
 R3GAN_STAGES = {"widths": (12, 8, 4, 4, 4, 4, 4), "groups": (4, 2, 1, 1, 1, 1, 1)}
 
 
-def made(name: str, resolution: int, channels: int = 3, latent_dim: int = 6, classes: int = 3,
+def pair(name: str, resolution: int, channels: int = 3, latent_dim: int = 6, classes: int = 3,
          policy: str = "float64", **options) -> tuple[keras.Model, keras.Model]:
   """A small generator and discriminator, always of the same weights."""
   make_generator, make_discriminator, small = PAIRS[name]
@@ -33,27 +33,15 @@ def made(name: str, resolution: int, channels: int = 3, latent_dim: int = 6, cla
     stages = resolution.bit_length() - 2
     small = {key: sizes[:stages] for key, sizes in R3GAN_STAGES.items()}
   options = {"num_classes": classes, **small, **options}
-  keras.utils.set_random_seed(0)
-  keras.config.set_dtype_policy(policy)
-  pair = (make_generator(resolution, channels, latent_dim, **options),
-          make_discriminator(resolution, channels, **options))
-  keras.config.set_dtype_policy("float32")
-  return pair
-
-
-def moved(networks, scale: float):
-  """The networks, whose zeros and ones have become other numbers."""
-  random = np.random.default_rng(1)
-  for v in [v for network in networks for v in network.trainable_variables]:
-    v.assign(v + scale * random.normal(size=v.shape))
-  return networks
+  return made(lambda: (make_generator(resolution, channels, latent_dim, **options),
+                       make_discriminator(resolution, channels, **options)), policy)
 
 
 @pytest.fixture(scope="module", params=PAIRS)
 def networks(request):
   """A float64 generator and discriminator for 16 pixels."""
   options = {"attention": 8} if request.param == "biggan" else {}
-  return moved(made(request.param, 16, **options), 0.1)
+  return moved(pair(request.param, 16, **options))
 
 
 RESOLUTIONS = {"sngan": sngan.ARCHITECTURES, "dcgan": dcgan.ARCHITECTURES,
@@ -67,7 +55,7 @@ RESOLUTIONS = {"sngan": sngan.ARCHITECTURES, "dcgan": dcgan.ARCHITECTURES,
     for name in PAIRS for resolution in RESOLUTIONS[name] for classes in (0, 4)])
 def test_shapes_and_ranges(name, resolution, classes):
   latent_dim = 2 * len(biggan.ARCHITECTURES[resolution].up)  # BigGAN cuts it into chunks.
-  networks = generator, discriminator = made(name, resolution, 1, latent_dim, classes, "float32")
+  networks = generator, discriminator = pair(name, resolution, 1, latent_dim, classes, "float32")
   variables = [len(network.variables) for network in networks]
   labels = tf.constant([0, 3]) if classes else None
   images = generator(tf.cast(normal(2, latent_dim), tf.float32), labels, training=True)
@@ -85,7 +73,7 @@ def test_half_precision_changes_results_by_rounding(name):
   images = tf.cast(tf.tanh(normal(8, 8, 8, 3)), tf.float32)
   results = []
   for policy in ("float32", "mixed_bfloat16"):
-    generator, discriminator = moved(made(name, 8, policy=policy), 0.1)
+    generator, discriminator = moved(pair(name, 8, policy=policy))
     assert {v.dtype for n in (generator, discriminator) for v in n.variables} == {"float32"}
     results.append([generator(z, labels, training=True),
                     discriminator(images, labels, training=True)])
@@ -96,7 +84,7 @@ def test_half_precision_changes_results_by_rounding(name):
 
 @pytest.mark.parametrize("name", ["sngan", "biggan", "biggan_deep"])
 def test_sums_over_positions_are_not_taken_in_half_precision(name):
-  _, discriminator = made(name, 8, policy="mixed_bfloat16")
+  _, discriminator = pair(name, 8, policy="mixed_bfloat16")
   features = discriminator.features(tf.cast(tf.tanh(normal(8, 8, 8, 3)), tf.float32))
   # A sum of rounded numbers has more digits than they have.
   assert np.any(features != tf.cast(tf.cast(features, tf.bfloat16), tf.float32))
@@ -104,14 +92,8 @@ def test_sums_over_positions_are_not_taken_in_half_precision(name):
 
 def test_gradients_reach_every_variable(networks):
   generator, discriminator = networks
-  with tf.GradientTape() as tape:
-    scores = discriminator(generator(normal(3, 6), LABELS, training=True), LABELS, training=True)
-    loss = tf.reduce_mean(tf.square(scores))
-  variables = generator.trainable_variables + discriminator.trainable_variables
-  for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-    assert gradient is not None and np.isfinite(gradient).all(), variable.path
-    # A bias before batch normalization has no effect.
-    assert variable.name == "bias" or np.any(gradient), variable.path
+  check_gradients(networks, lambda: tf.reduce_mean(tf.square(
+      discriminator(generator(normal(3, 6), LABELS, training=True), LABELS, training=True))))
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -120,11 +102,7 @@ def test_a_gradient_penalty_has_the_derivatives_of_finite_differences(name):
   small = {"r3gan": {"widths": (8, 4), "groups": (2, 1), "blocks": 1},
            "biggan": {"attention": 4}}.get(name, {})
   options = {"num_classes": 3, **PAIRS[name][2], **small}
-  keras.utils.set_random_seed(0)
-  keras.config.set_dtype_policy("float64")
-  discriminator = PAIRS[name][1](8, 2, **options)
-  keras.config.set_dtype_policy("float32")
-  moved([discriminator], 0.2)
+  [discriminator] = moved(made(lambda: [PAIRS[name][1](8, 2, **options)]), 0.2)
   images, variables = normal(3, 8, 8, 2), discriminator.trainable_variables
   squashed = tf.tanh if name == "dcgan" else tf.identity  # So that its batch statistics matter.
 
@@ -187,7 +165,7 @@ def test_calls_without_labels_and_of_other_images_are_refused(networks):
       call()
 
 
-@pytest.mark.parametrize("make", [make for pair in PAIRS.values() for make in pair[:2]],
+@pytest.mark.parametrize("make", [make for networks in PAIRS.values() for make in networks[:2]],
                          ids=lambda make: make.__name__)
 def test_an_unknown_resolution_is_refused(make):
   message = rf"^{make.__name__}\.resolution = 28: .* one of 8, 16, 32, 64"

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
 from replicator.errors import UsageError
-from tests.models.gan.networks.plain import normal
+from tests.models.gan.networks.plain import moved, normal
 
 LABELS = tf.constant([2, 0, 1])
 
@@ -17,15 +17,8 @@ def batch_norm(x, layer):
   return (x - mean) / tf.sqrt(variance + 1e-5) * layer.gamma + layer.beta
 
 
-def randomize(network):
-  random = np.random.default_rng(1)
-  for v in network.trainable_variables:
-    v.assign(v + 0.2 * random.normal(size=v.shape))
-
-
 def test_generator_equals_the_plain_one(float64):
-  generator = DCGANGenerator(16, 2, 5, num_classes=3, width=4)
-  randomize(generator)
+  [generator] = moved([DCGANGenerator(16, 2, 5, num_classes=3, width=4)], 0.2)
   norms = [layer for layer in generator.trunk if hasattr(layer, "gamma")]
   kernels = [layer.kernel for layer in generator.trunk if hasattr(layer, "kernel")]
   z = normal(3, 5)
@@ -39,8 +32,8 @@ def test_generator_equals_the_plain_one(float64):
 
 @pytest.mark.parametrize("has_norm", [True, False])
 def test_discriminator_equals_the_plain_one(has_norm, float64):
-  discriminator = DCGANDiscriminator(16, 2, num_classes=3, width=4, batch_norm=has_norm)
-  randomize(discriminator)
+  [discriminator] = moved(
+      [DCGANDiscriminator(16, 2, num_classes=3, width=4, batch_norm=has_norm)], 0.2)
   images = normal(3, 16, 16, 2)
   first, second = [layer for layer in discriminator.trunk if hasattr(layer, "kernel")]
   leaky = lambda x: tf.where(x > 0, x, float(np.float32(0.2)) * x)  # The operation's slope.

@@ -8,7 +8,7 @@ import tensorflow as tf
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.r3gan_blocks import grouped_conv2d
 from replicator.errors import UsageError
-from tests.models.gan.networks.plain import normal
+from tests.models.gan.networks.plain import made, moved, normal
 
 SMALL = {"widths": (12, 8, 4), "groups": (4, 2, 1)}
 LABELS = tf.constant([2, 0, 1])
@@ -17,14 +17,8 @@ LABELS = tf.constant([2, 0, 1])
 @pytest.fixture(scope="module")
 def networks():
   """A float64 generator and discriminator of classes for 16 pixels, moved from their zeros."""
-  keras.utils.set_random_seed(0)
-  keras.config.set_dtype_policy("float64")
-  pair = R3GANGenerator(16, 3, 5, 3, **SMALL), R3GANDiscriminator(16, 3, 3, **SMALL)
-  keras.config.set_dtype_policy("float32")
-  random = np.random.default_rng(1)
-  for v in [v for network in pair for v in network.trainable_variables]:
-    v.assign(v + 0.2 * random.normal(size=v.shape))
-  return pair
+  return moved(made(lambda: (
+      R3GANGenerator(16, 3, 5, 3, **SMALL), R3GANDiscriminator(16, 3, 3, **SMALL))), 0.2)
 
 
 # The networks as in the paper, in elementary operations.
@@ -183,10 +177,9 @@ def test_an_image_does_not_change_the_scores_of_others(networks):
 
 
 def test_mixed_precision_keeps_the_4x4_stage_in_float32():
-  keras.config.set_dtype_policy("mixed_bfloat16")
-  generator = R3GANGenerator(8, 1, 4, widths=(16, 8))
-  discriminator = R3GANDiscriminator(8, 1, widths=(16, 8))
-  keras.config.set_dtype_policy("float32")
+  generator, discriminator = made(lambda: (
+      R3GANGenerator(8, 1, 4, widths=(16, 8)), R3GANDiscriminator(8, 1, widths=(16, 8))),
+      "mixed_bfloat16")
   for network in (generator, discriminator):
     dtypes = [layer.compute_dtype for layer in network.trunk]
     assert sorted(dtypes) == ["bfloat16"] * 3 + ["float32"] * 2
