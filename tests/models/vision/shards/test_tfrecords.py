@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 from PIL import Image
 
 from models.vision import convert
@@ -87,7 +86,6 @@ def test_what_a_truncated_shard_lacks_is_skipped_and_counted(torn, lost, out, ca
   os.truncate(shard, size)
   line = f"{shard}: is truncated: it has {size} of {whole} bytes, and lacks {lost} of 3 images"
   assert line_of(out).startswith(f"{line}; copy it again")
-  logging.use_absl_handler()
   left = [number for number in range(6) if number not in range(3 * torn + 3 - lost, 3 * torn + 3)]
   for limit in (0, 10_000):  # Drawn and kept.
     caplog.clear()
@@ -265,7 +263,6 @@ def test_a_fault_before_the_index_is_named_or_skipped(fault, left, tmp_path, cap
   where = f"{shard}: the record at byte {ends[1]}"
   assert line_at(tmp_path) == (f"{where} {what}; copy it again; to skip such records, set "
                                "TFRecords.on_error = 'skip'")
-  logging.use_absl_handler()
   for _ in range(2):  # The index of a shard that lacks records is not kept.
     caplog.clear()
     source = TFRecords(str(tmp_path), 10, on_error="skip")
