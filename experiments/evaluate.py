@@ -31,7 +31,7 @@ from absl import logging as absl_logging
 
 from experiments import sample
 from models.gan.evaluation import sampling
-from models.metrics import cache, comparison, memorization, table
+from models.metrics import cache, comparison, memorization
 from models.metrics.extractors.efficientnet import EfficientNetLite0
 from models.metrics.extractors.extractor import Extractor
 from models.metrics.extractors.inception import Inception2015
@@ -192,7 +192,7 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.json:
       flags.json.parent.mkdir(parents=True, exist_ok=True)
       atomic.write_whole(flags.json, written)
-  print(table.of(report))
+  print(comparison.table(report))
   for line in warnings:
     print(f"warning: {line}", file=sys.stderr)
   return 0

@@ -22,7 +22,7 @@ quiet.import_tensorflow()
 import tensorflow as tf
 
 from experiments import sample
-from models.export import card, formats, layers
+from models.export import card, formats, networks
 from models.export.networks import ExportedNetwork
 from replicator import atomic
 from replicator.app import load
@@ -64,7 +64,7 @@ def _run(flags: argparse.Namespace) -> int:
   with Status() as status:
     status.doing("loading the run")
     training, number = load.load_training(flags.run, flags.step, flags.gin_param, flags.yes)
-    wanted = layers.chosen(training, flags.networks)
+    wanted = networks.chosen(training, flags.networks)
     with atomic.created(flags.out) as folder:
       folder.mkdir()
       files = _write(wanted, flags.formats, folder, status)

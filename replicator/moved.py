@@ -14,15 +14,20 @@ from typing import Any
 
 # In each package, the old and the new names of modules. An old one may be a package today.
 _IN_PACKAGES = {
+    "models": {
+        "gan.augmentation.shift": "vision.augmentation.flip_and_shift",
+        "export.layers": "export.networks"},
     "models.vision": {
         "data": "sources",
         "images": "images.image_source", "pictures": "images.decode",
         "in_threads": "images.thread_map", "picture_files": "images.write",
-        "decoding": "images.encoded_images", "encoding": "images.encoded_examples",
+        "decoding": "images.encoded_images", "encoding": "sources",
+        "images.encoded_examples": "sources",
         "held_out": "images.subset", "grid": "images.grid", "labels": "images.labels",
         "folder": "files.image_folder", "image_zip": "files.image_zip",
-        "image_arrays": "files.image_arrays", "tfds": "files.tfds",
-        "hugging_face": "files.hugging_face", "digits": "builtin.digits",
+        "image_arrays": "files.image_arrays", "tfds": "files.libraries",
+        "hugging_face": "files.libraries", "files.tfds": "files.libraries",
+        "files.hugging_face": "files.libraries", "digits": "builtin.digits",
         "stacked_digits": "builtin.digits",
         "builtin.stacked_digits": "builtin.digits", "shapes": "builtin.shapes",
         "shards": "shards.sharded_images", "shard_index": "shards.index",
@@ -33,8 +38,6 @@ _IN_PACKAGES = {
         "resnet": "classification.resnet", "lars": "classification.lars",
         "linear_probe": "classification.linear_probe",
         "classifier": "classification.small_classifier"},
-    "models": {
-        "gan.augmentation.shift": "vision.augmentation.flip_and_shift"},
     "models.rl": {
         "environments": "environments.environments", "environment_wrapper": "environments.wrapper",
         "environment_registry": "environments.environments", "rendering": "environments.rendering",
@@ -49,7 +52,8 @@ _IN_PACKAGES = {
         "action_noise": "acting.action_noise", "saved_state": "acting.saved_state",
         "adder": "acting.environment_loop", "acting.adder": "acting.environment_loop",
         "evaluation": "acting.evaluation",
-        "episode_picture": "acting.episode_picture", "actor_pool": "actor_pool.pool",
+        "episode_picture": "acting.evaluation", "acting.episode_picture": "acting.evaluation",
+        "actor_pool": "actor_pool.pool",
         "actor_process": "actor_pool.actor_process", "ray_actors": "actor_pool.actor_process",
         "actor_pool.ray_actor": "actor_pool.actor_process",
         "exported_policy": "actor_pool.policy_graph", "supervisor": "actor_pool.pool"},
@@ -64,6 +68,7 @@ _IN_PACKAGES = {
         "augmentation.adaptive": "augmentation.ada",
         "augmentation.augmentation": "networks.protocols",
         "networks.biggan_blocks": "networks.residual_blocks",
+        "networks.r3gan_blocks": "networks.r3gan",
         "networks.biggan_layers": "networks.residual_blocks",
         "networks.sngan_blocks": "networks.residual_blocks"},
     "models.metrics": {
@@ -114,6 +119,7 @@ NAMES = {
 GONE = {
     "models.gan.checks": "write replicator.errors.at_least_one",
     "models.rl.processes": "write replicator.processes.spawning around what starts processes",
+    "models.metrics.table": "write models.metrics.comparison.table",
     "models.metrics.image_classes": "models.metrics.images.image_sets reads labels",
     "replicator.strategies.layer_support": "the error of the step names what cannot be updated",
     "replicator.wrap_optimizer.clip_each_network": "wrap_optimizers makes an optimizer for each "

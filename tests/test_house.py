@@ -34,7 +34,7 @@ MODELS = [
     {"vision.sources", "vision.classification", "gan.augmentation", "gan.penalties",
      "rl.actor_pool"},
     {"vision.convert", "vision.preview", "metrics.extractors", "metrics.images", "rl.agents"},
-    {"metrics.comparison", "metrics.table"},
+    {"metrics.comparison"},
     {"metrics.cache", "metrics.memorization"},
     {"gan.evaluation"},
     {"export", "gan.gans"},

@@ -1,26 +1,26 @@
 """All image sources, which gin knows once this is imported; and data as a command line names it."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gin
+import tensorflow as tf
 
 from models.vision.augmentation.random_view import Augmented, TwoViews
 from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.builtin.shapes import Shapes
-from models.vision.files.hugging_face import ArrowImages, HuggingFace
 from models.vision.files.image_arrays import ImageArrays
 from models.vision.files.image_folder import ImageFolder, list_folder
 from models.vision.files.image_zip import ImageZip, ZippedImages
-from models.vision.files.tfds import TFDS, PreparedImages
-from models.vision.images.encoded_examples import EncodedExamples
+from models.vision.files.libraries import TFDS, ArrowImages, HuggingFace, PreparedImages
 from models.vision.images.encoded_images import EncodedImages
-from models.vision.images.image_source import ImageSource
+from models.vision.images.image_source import ImageSource, labels_of
+from models.vision.images.write import png
 from models.vision.shards import imagenet, sharded_images
 from models.vision.shards.sharded_images import TFRecords
 from replicator import UsageError
-from replicator.errors import first_line, nearest
+from replicator.errors import chain_of, first_line, nearest
 
 __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip",
            "Shapes", "StackedDigits", "TFRecords", "TwoViews", "open_encoded"]
@@ -53,6 +53,44 @@ def named(name: str) -> Callable[[], ImageSource] | None:
 
 _LIBRARIES: dict[str, Callable[[str, str], EncodedImages]] = {
     "tfds": PreparedImages, "hf": ArrowImages}
+
+
+class EncodedExamples(EncodedImages):
+  """The examples of an `ImageSource` as `EncodedImages`: PNG files, made as they are read."""
+
+  def __init__(self, source: ImageSource, path: str, files: Sequence[str] = ()) -> None:
+    """Draws the labels of all examples.
+
+    Args:
+      source: the images.
+      path: what the user calls them.
+      files: the paths of the files that hold them, if there are any.
+    """
+    height, width, _ = source.image_shape
+    self.image_shape = source.image_shape if height == width else None
+    self.path = path
+    self.class_names = tuple(source.class_names)
+    self.labels = labels_of(source)
+    self._files = files
+    # By tf.data, as in a training: TensorFlow would optimize a graph of its own in another way,
+    # and round a few pixels to another level.
+    load = tf.autograph.experimental.do_not_convert(source.load)
+    self._load = tf.function(
+        lambda index: tf.data.Dataset.from_tensors(index).map(load).get_single_element(),
+        [tf.TensorSpec([], tf.int64)], autograph=False)
+
+  def name(self, index: int) -> str:
+    """The data and the number of the example."""
+    return f"{self.path}: example {index}"
+
+  def read(self, index: int) -> bytes:
+    """The content of a PNG file of the example."""
+    try:
+      return png(self._load(tf.constant(index, tf.int64))["image"].numpy())
+    except tf.errors.OpError as error:
+      if isinstance(cause := chain_of(error)[-1], UsageError):
+        raise cause from error
+      raise
 
 
 def open_encoded(path: str, labels: str | None = None, needs_classes: bool = True

@@ -2,18 +2,26 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gin
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 import replicator
 from models.rl.acting.action_noise import evaluation_seed
 from models.rl.acting.actor import warn
+from models.rl.environments import rendering
 from models.rl.environments.environments import Environments, EnvironmentsLost, merged
 from replicator.errors import RunFailed, at_least_one
 
+if TYPE_CHECKING:
+  from models.rl.environments.wrapper import EnvironmentSettings
+
 _ATTEMPTS = 3
+_ROWS, _COLUMNS = 2, 8
+_HEIGHT, _CAPTION, _GAP = 120, 14, 2  # Pixels of a frame, of its caption, and between frames.
+_MAX_CURVES = 24
 
 
 @dataclasses.dataclass
@@ -64,8 +72,7 @@ class EpisodeEvaluator:
     returns, lengths = played.returns, played.lengths
     picture, kind = None, "no picture"
     if self._picture and played.actions:
-      from models.rl.acting import episode_picture
-      picture, kind = episode_picture.strip_or_curves(
+      picture, kind = _strip_or_curves(
           self._environments.settings, evaluation_seed(0), np.stack(played.observations),
           np.stack(played.actions), np.array(played.rewards))
     method = (f"{self._environments.name}: {self._episodes} whole episodes of greedy actions, with "
@@ -137,3 +144,55 @@ class EpisodeEvaluator:
 
   def _report(self, name: str, episode: int, why: str) -> None:
     self._warn(f"evaluation: {name}, episode {episode}: {why}; the episode counts up to there")
+
+
+def _strip_or_curves(settings: "EnvironmentSettings", seed: int, observations: np.ndarray,
+                     actions: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, str]:
+  """The picture of an episode of t steps, uint8 `[h, w, 3]`, and a description of it.
+
+  Args:
+    settings: the environment.
+    seed: the seed of the episode.
+    observations: `[t, *shape]`, at which the actions were taken.
+    actions: float32 `[t, a]`.
+    rewards: `[t]`.
+  """
+  steps = np.linspace(0, len(actions), _ROWS * _COLUMNS).round().astype(int).tolist()
+  frames, why = rendering.frames(settings, seed, actions, steps, _HEIGHT)
+  if frames:
+    returns = np.concatenate([[0.0], np.cumsum(rewards)])
+    captions = [f"{step}: {returns[step]:.4g}" for step in steps]
+    return (_strip(frames, captions),
+            "the picture shows the first episode, with step: return so far")
+  return (_curves(observations, actions, rewards),
+          f"the picture shows curves of the first episode, which cannot be rendered here ({why})")
+
+
+def _strip(frames: list[np.ndarray], captions: list[str]) -> np.ndarray:
+  height, width = frames[0].shape[0] + _CAPTION + _GAP, frames[0].shape[1] + _GAP
+  sheet = Image.new("RGB", (_COLUMNS * width - _GAP, _ROWS * height - _GAP), "white")
+  draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
+  for i, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
+    row, column = divmod(i, _COLUMNS)
+    x, y = column * width, row * height
+    draw.text((x + 2, y + 1), caption, fill="black", font=font)
+    sheet.paste(Image.fromarray(frame), (x, y + _CAPTION))
+  return np.asarray(sheet)
+
+
+def _curves(observations: np.ndarray, actions: np.ndarray, rewards: np.ndarray) -> np.ndarray:
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+  shown = {"actions": actions, "reward": rewards}
+  if observations.ndim == 2:
+    shown = {"observation": observations[:, :_MAX_CURVES], **shown}
+  figure = Figure(figsize=(9, 6), dpi=80, layout="constrained")
+  canvas = FigureCanvasAgg(figure)
+  for axes, (name, values) in zip(figure.subplots(len(shown), sharex=True), shown.items(),
+                                  strict=True):
+    axes.plot(values, linewidth=1)
+    axes.set_ylabel(name)
+    axes.margins(x=0)
+  axes.set_xlabel(f"step; return {rewards.sum():.4g}")
+  canvas.draw()
+  return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -18,7 +18,6 @@ import numpy as np
 
 from models.vision import sources
 from models.vision.augmentation.random_view import Augmentation
-from models.vision.images.encoded_examples import EncodedExamples
 from models.vision.images.encoded_images import DecodedImages, EncodedImages
 from models.vision.preview import page, survey
 from replicator import UsageError
@@ -81,7 +80,7 @@ def _run(flags: argparse.Namespace, words: Sequence[str]) -> int:
 
     encoded = opened(flags.data)
     shape = encoded.image_shape
-    if (shape and isinstance(encoded, EncodedExamples)
+    if (shape and isinstance(encoded, sources.EncodedExamples)
         and flags.resolution not in (None, shape[0])):
       raise UsageError(f"--resolution={flags.resolution}: the images of {flags.data} have "
                        f"{shape[0]} px; leave it out")

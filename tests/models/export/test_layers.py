@@ -1,4 +1,4 @@
-"""`models.export.layers`: any Keras network of a step is exported by the name of its attribute."""
+"""Any Keras network of a step is exported by the name of its attribute."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from models.export import formats, layers, loading
+from models.export import formats, loading, networks
 from models.gan.latents.distributions import normal_latents
 from replicator import UsageError
 from replicator.training.inputs import InputContext
@@ -97,7 +97,7 @@ def test_a_network_has_the_inputs_that_keras_knows_and_the_averages_of_its_optim
   step = TwoNetworks()
   for average in step.optimizers["generator"].averages:
     average.assign(tf.random.stateless_normal(average.shape, [0, 1]))
-  generator, critic = layers.chosen(training_of(step), [])
+  generator, critic = networks.chosen(training_of(step), [])
   assert (generator.name, critic.name) == ("generator", "critic")
   assert [each.shape for each in (*generator.inputs, generator.output)] == [(3,), (3,)]
   assert [each.shape for each in (*critic.inputs, critic.output)] == [(3,), (1,)]
@@ -112,7 +112,7 @@ def test_a_network_has_the_inputs_that_keras_knows_and_the_averages_of_its_optim
 
 def test_the_inputs_of_other_networks_are_those_of_the_step_and_files_compute_the_same(tmp_path):
   step = Step()
-  [network] = layers.chosen(training_of(step), ["scores"])
+  [network] = networks.chosen(training_of(step), ["scores"])
   [points] = network.inputs  # The labels change nothing.
   assert (points.name, points.shape, points.dtype) == ("points", (3,), "float32")
   assert "call" not in vars(step.scores)
@@ -124,7 +124,7 @@ def test_the_inputs_of_other_networks_are_those_of_the_step_and_files_compute_th
 
 def test_a_network_is_called_with_what_the_step_gives_it_besides_tensors():
   step = Callers()
-  [network] = layers.chosen(training_of(step), ["scaled"])
+  [network] = networks.chosen(training_of(step), ["scaled"])
   assert [each.name for each in network.inputs] == ["points", "shift_0", "shift_1", "more"]
   x, first, second, more = given = network.example(4)
   np.testing.assert_allclose(network.function(*given), 3 * step.scaled(x) + first - second + more,
@@ -134,7 +134,7 @@ def test_a_network_is_called_with_what_the_step_gives_it_besides_tensors():
 @pytest.mark.parametrize("name, order", [("listed", ["b", "a"]), ("named", ["a", "b"])])
 def test_a_functional_network_of_several_arguments_is_exported(name, order, tmp_path):
   step = Callers()
-  [network] = layers.chosen(training_of(step), [name])
+  [network] = networks.chosen(training_of(step), [name])
   given = dict(zip([each.name for each in network.inputs], network.example(5), strict=True))
   assert list(given) == order
   expected = getattr(step, name)(given if name == "named" else [given["b"], given["a"]])
@@ -144,8 +144,8 @@ def test_a_functional_network_of_several_arguments_is_exported(name, order, tmp_
 
 def test_a_gan_has_its_generator_by_default_and_others_by_name():
   training = training_of(GAN())
-  [generator] = layers.chosen(training, [])
-  discriminator, again = layers.chosen(training, ["discriminator", "generator"])
+  [generator] = networks.chosen(training, [])
+  discriminator, again = networks.chosen(training, ["discriminator", "generator"])
   assert generator.name == again.name == "generator"
   assert (discriminator.inputs[0].shape, discriminator.output.shape) == ((1, 1, 3), (1, 1, 4))
 
@@ -159,4 +159,4 @@ def test_a_gan_has_its_generator_by_default_and_others_by_name():
     (GAN, ["encoder"], "the run has no encoder; it has generator and discriminator$")])
 def test_what_cannot_be_exported_is_refused_in_one_line(step, names, line):
   with pytest.raises(UsageError, match=line):
-    layers.chosen(training_of(step()), names)
+    networks.chosen(training_of(step()), names)

@@ -39,7 +39,7 @@ def test_all_environments_are_closed_when_the_training_ends(scripted, monkeypatc
     return agent
 
   monkeypatch.setattr(replicator, "train", train)
-  monkeypatch.setattr("models.rl.acting.episode_picture.rendering.frames",
+  monkeypatch.setattr("models.rl.acting.evaluation.rendering.frames",
                       lambda *args: ([], "not here"))
   with pytest.raises(ArithmeticError) if fails else contextlib.nullcontext():
     agents.train(Agent, lambda: Environments("Scripted-v0", 2), "unused")

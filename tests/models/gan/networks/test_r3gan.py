@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
-from models.gan.networks.r3gan_blocks import grouped_conv2d
+from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator, grouped_conv2d
 from replicator.errors import UsageError
 from tests.models.gan.networks.plain import made, moved, normal
 

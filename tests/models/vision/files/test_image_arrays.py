@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.vision.files.image_arrays import ImageArrays
-from models.vision.images.encoded_examples import EncodedExamples
 from models.vision.images.image_source import read
+from models.vision.sources import EncodedExamples
 from replicator.errors import UsageError
 from tests.programs.refusals import refusal
 

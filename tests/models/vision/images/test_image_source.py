@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.vision.images.encoded_examples import EncodedExamples
 from models.vision.images.image_source import InMemoryImages, read, to_uint8, to_unit_range
+from models.vision.sources import EncodedExamples
 
 LEVELS = np.arange(256, dtype=np.uint8)
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from models.vision.builtin.shapes import Shapes
-from models.vision.images.encoded_examples import EncodedExamples
 from models.vision.images.image_source import read
+from models.vision.sources import EncodedExamples
 
 SHAPES = Shapes(size=1400)
 
