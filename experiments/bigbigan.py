@@ -33,8 +33,7 @@ from models.gan.networks.biggan import BigGANGenerator
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
 from models.vision.classification.linear_probe import linear_probe
-from models.vision.images.image_source import ImageSource, read, to_unit_range
-from models.vision.images.subset import hold_out
+from models.vision.images.image_source import ImageSource, hold_out, read, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
 

@@ -24,8 +24,7 @@ from models.vision.augmentation.mixup import CutMix, MixUp  # noqa: F401  (for g
 from models.vision.builtin.digits import Digits
 from models.vision.classification.lars import LARS
 from models.vision.classification.resnet import ResNet
-from models.vision.images.image_source import ImageSource, read, to_unit_range
-from models.vision.images.subset import hold_out
+from models.vision.images.image_source import ImageSource, hold_out, read, to_unit_range
 from replicator import app
 from replicator.strategies import distributed_evaluation
 

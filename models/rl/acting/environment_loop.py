@@ -4,7 +4,6 @@ An environment cannot be saved. But an episode is a function of its seed and of 
 are saved, and after a restart the unfinished episodes are replayed up to where they were.
 """
 
-import collections
 import dataclasses
 from collections.abc import Callable
 
@@ -29,7 +28,7 @@ class Adder:
 
   def __init__(self, replay: Replay, normalizer: Normalizer | None):
     self._replay, self._normalizer = replay, normalizer
-    self._parts: collections.deque[Timesteps] = collections.deque()
+    self._parts: list[Timesteps] = []
 
   def add(self, timesteps: Timesteps) -> None:
     """Appends timesteps to those that wait for `flush`."""

@@ -16,10 +16,9 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance
 
 from models.vision.images.decode import Box, Original, Shape, View, as_array
-from models.vision.images.image_source import ImageSource, drawn_by_numpy
+from models.vision.images.image_source import ImageSource, SourceOf, drawn_by_numpy
 from models.vision.images.thread_map import in_threads
 from replicator import UsageError
-from replicator.training.inputs import digest_of, is_batched
 
 _ATTEMPTS = 10  # At a crop that fits into the image, as torchvision makes them.
 _FLIP, _COLOR = 2 * _ATTEMPTS + 2, 2 * _ATTEMPTS + 3  # The crop uses the numbers before these.
@@ -88,7 +87,7 @@ class Augmentation:
 
 
 @gin.configurable
-class Augmented:
+class Augmented(SourceOf):
   """An `ImageSource` whose images are augmented where they are trained on.
 
     resnet.data = @Augmented
@@ -116,19 +115,14 @@ class Augmented:
     """
     if not 0 < center_crop <= 1:
       raise UsageError(f"Augmented.center_crop = {center_crop!r}: must be in (0, 1]")
-    self._source = data()
-    self.size = self._source.size
-    self.image_shape = self._source.image_shape
-    self.num_classes = self._source.num_classes
-    self.class_names = self._source.class_names
-    self.batched = is_batched(self._source)
+    super().__init__(data())
     self.augmentation = augmentation()
     self._center_crop = center_crop
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example at int64 `index`, as the other source loads it or its center."""
     if self._center_crop == 1:
-      return self._source.load(index)
+      return super().load(index)
     ignored = tf.stack([index, index], -1)  # Where seeds are expected; nothing here is random.
     return self._viewed(index, ignored, self._central, crops=True)
 
@@ -136,10 +130,6 @@ class Augmented:
     """The example at int64 `index` [] or [n] for `seed` [2] or [n, 2]: that of the run, a position.
     """
     return self._viewed(index, seed, self.augmentation, crops=self.augmentation.scale is not None)
-
-  def digest(self) -> str | None:
-    """The digest of the other source, if it has one; see `training.inputs`."""
-    return digest_of(self._source)
 
   def _viewed(self, index: tf.Tensor, seed: tf.Tensor, view: View, crops: bool
               ) -> dict[str, tf.Tensor]:
@@ -160,7 +150,7 @@ class Augmented:
 
 
 @gin.configurable
-class TwoViews:
+class TwoViews(SourceOf):
   """An `ImageSource` that also has `other`, a second view of each image that it augments.
 
     byol.data = @TwoViews
@@ -175,18 +165,14 @@ class TwoViews:
     data: makes the source that augments.
   """
 
+  _source: Augmented
+
   def __init__(self, data: Callable[[], Augmented] = gin.REQUIRED) -> None:
-    self._source = data()
-    self.size = self._source.size
-    self.image_shape = self._source.image_shape
-    self.num_classes = self._source.num_classes
-    self.class_names = self._source.class_names
-    self.batched = self._source.batched
-    self.digest = self._source.digest
+    super().__init__(data())
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example at int64 `index`, not augmented: both views are the image."""
-    example = self._source.load(index)
+    example = super().load(index)
     return {**example, "other": example["image"]}
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Image data sets, and conversions between their bytes and network inputs."""
+"""Image data sets and parts of them, and conversions between their bytes and network inputs."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -7,9 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from replicator.training.inputs import elements, is_batched
+from replicator import UsageError
+from replicator.training.inputs import digest_of, elements, is_batched, variant
 
 _BATCH = 256
+_SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same images.
 
 
 class ImageSource(Protocol):
@@ -64,6 +66,70 @@ class InMemoryImages:
       with tf.init_scope(), tf.device("CPU:0"):
         self._tensors = tuple(map(tf.constant, self._arrays))
     return self._tensors
+
+
+class SourceOf:
+  """An `ImageSource` made of another one, with its shape and its classes."""
+
+  def __init__(self, source: ImageSource) -> None:
+    self._source = source
+    self.size = source.size
+    self.image_shape = source.image_shape
+    self.num_classes = source.num_classes
+    self.class_names = source.class_names
+    self.batched = is_batched(source)
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The example at int64 `index`, as the other source loads it."""
+    return self._source.load(index)
+
+  def digest(self) -> str | None:
+    """The digest of the other source, if it has one; see `training.inputs`."""
+    return digest_of(self._source)
+
+
+class Subset(SourceOf):
+  """An `ImageSource` of some examples of another."""
+
+  def __init__(self, source: ImageSource, indices: np.ndarray) -> None:
+    """Takes the examples of `source` at the integers `indices` [n], in that order."""
+    super().__init__(source)
+    self.size = len(indices)
+    self._indices = np.asarray(indices, np.int64)
+
+  def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The example at int64 `index`, as the other source loads it."""
+    return super().load(tf.gather(self._indices, index))
+
+  def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The example as it is trained on, if the other source augments; see `Augmented`."""
+    return variant(self._source, tf.gather(self._indices, index), seed)
+
+  def digest(self) -> str | None:
+    """A digest of its examples, if the other source has one; see `training.inputs`."""
+    of_all = super().digest()
+    return of_all and hashed(np.array(of_all), self._indices)
+
+
+def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
+  """Divides a source into what is trained on and what is held out, by a fixed permutation.
+
+  Args:
+    source: the images.
+    share: the share that is held out, in (0, 1).
+
+  Returns:
+    The training part and the held-out part.
+
+  Raises:
+    UsageError: a part would have no image.
+  """
+  count = round(share * source.size)
+  if not 0 < count < source.size:
+    raise UsageError(f"held_out = {share}: holds out {count} of {source.size} images, and some "
+                     "must be on both sides; write a share such as 0.2")
+  order = np.random.default_rng(_SEED).permutation(source.size)
+  return Subset(source, order[count:]), Subset(source, order[:count])
 
 
 def drawn_by_numpy(draw: Callable, arguments: Sequence[tf.Tensor], image_shape: tuple[int, int, int]

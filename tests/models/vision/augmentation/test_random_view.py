@@ -13,8 +13,7 @@ from models.vision.augmentation.random_view import Augmentation, Augmented
 from models.vision.files.image_folder import ImageFolder
 from models.vision.images import decode
 from models.vision.images.decode import Original
-from models.vision.images.image_source import InMemoryImages, read
-from models.vision.images.subset import hold_out
+from models.vision.images.image_source import InMemoryImages, hold_out, read
 from replicator import InputContext
 from replicator.errors import UsageError
 from replicator.training.inputs import batches

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from models.vision.images.image_source import InMemoryImages, read
-from models.vision.images.subset import hold_out
+from models.vision.images.image_source import InMemoryImages, hold_out, read
 from replicator.errors import UsageError
 
 IMAGES = np.arange(20, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 3, 1], np.uint8)
