@@ -1,6 +1,7 @@
 """A contract of all sources of images: the same ones in order, drawn or kept, and converted."""
 
 import functools
+import io
 import json
 import sys
 import zipfile
@@ -8,12 +9,15 @@ import zipfile
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from models.vision import convert, sources
+from models.vision.builtin.shapes import Shapes
 from models.vision.images.image_source import read
 from models.vision.images.write import png
 from models.vision.sources import (
   TFDS,
+  EncodedExamples,
   HuggingFace,
   ImageArrays,
   ImageFolder,
@@ -199,3 +203,29 @@ def test_a_split_and_a_feature_of_tfds_are_named_or_refused(tmp_path):
 def test_a_missing_package_is_named(source, package, line, monkeypatch):
   monkeypatch.setitem(sys.modules, package, None)
   assert refusal(source, "cifar10", 32) == line
+
+
+# ---- Examples as files --------------------------------------------------------------------------
+
+
+SHAPES = Shapes(size=1400)
+
+
+@pytest.fixture(scope="module")
+def encoded():
+  return EncodedExamples(SHAPES, "shapes", files=["a"])
+
+
+def test_files_have_the_pixels_that_a_training_loads(encoded):
+  # All but the first one differed by a level while a graph of its own drew them.
+  indices = np.array([0, 177, 517, 618, 1295, 1311])
+  images, labels = read(SHAPES, indices)
+  for index, expected in zip(indices.tolist(), images, strict=True):
+    with Image.open(io.BytesIO(encoded.read(index))) as image:
+      np.testing.assert_array_equal(np.asarray(image), expected)
+  np.testing.assert_array_equal(encoded.labels[indices], labels)
+
+
+def test_an_example_is_named_by_its_number(encoded):
+  assert encoded.name(3) == "shapes: example 3"
+  assert (encoded.class_names, list(encoded.files())) == (SHAPES.class_names, ["a"])
