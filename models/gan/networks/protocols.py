@@ -12,17 +12,21 @@ import keras
 import tensorflow as tf
 
 
-class GeneratorNetwork(Protocol):
-  """Draws images from codes.
-
-  It is made by `make(resolution=, channels=, latent_dim=, num_classes=)`, with 0 classes for a
-  generator without labels.
-  """
+class TrainedNetwork(Protocol):
+  """A network of a GAN, which an optimizer updates."""
 
   @property
   def trainable_variables(self) -> Sequence[keras.Variable]:
     """The variables that an optimizer updates."""
     ...
+
+
+class GeneratorNetwork(TrainedNetwork, Protocol):
+  """Draws images from codes.
+
+  It is made by `make(resolution=, channels=, latent_dim=, num_classes=)`, with 0 classes for a
+  generator without labels.
+  """
 
   def __call__(self, z: tf.Tensor, labels: tf.Tensor | None = None, *,
                training: bool = False) -> tf.Tensor:
@@ -34,18 +38,13 @@ class GeneratorNetwork(Protocol):
     ...
 
 
-class DiscriminatorNetwork(Protocol):
+class DiscriminatorNetwork(TrainedNetwork, Protocol):
   """Scores images: a high score means real.
 
   It is made by `make(resolution=, channels=, num_classes=)`, with 0 classes for a discriminator
   that ignores labels. `models.gan.networks.discriminator.Discriminator` is a base class
   of such networks.
   """
-
-  @property
-  def trainable_variables(self) -> Sequence[keras.Variable]:
-    """The variables that an optimizer updates."""
-    ...
 
   def __call__(self, images: tf.Tensor, labels: tf.Tensor | None = None, *,
                training: bool = False) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
@@ -56,13 +55,8 @@ class DiscriminatorNetwork(Protocol):
     ...
 
 
-class EncoderNetwork(Protocol):
+class EncoderNetwork(TrainedNetwork, Protocol):
   """Finds the codes of images; it is made by `make(resolution=, channels=, latent_dim=)`."""
-
-  @property
-  def trainable_variables(self) -> Sequence[keras.Variable]:
-    """The variables that an optimizer updates."""
-    ...
 
   def __call__(self, images: tf.Tensor, *, training: bool = False) -> tf.Tensor:
     """Codes of images: `[n, resolution, resolution, channels] -> [n, latent_dim]`."""
