@@ -7,10 +7,14 @@ from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("replicator", "models", "experiments")
-# By path from the root, such as `replicator/step/random.py`. The files of a new project are none.
-TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text(), str(path))
-         for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
-         if "template" not in path.parts}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+  """By path from the root, as `replicator/step/random.py`. The files of a new project are none."""
+  return {str(path.relative_to(ROOT)): ast.parse(path.read_text(), str(path))
+          for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
+          if "template" not in path.parts}
 
 
 def check_none(offenders: Iterable[str]) -> None:

@@ -131,7 +131,7 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   assert np.isfinite([losses[name] for name in ("discriminator", "generator")]).all()
 
 
-@pytest.mark.parametrize("path", slow_but("resnet_digits", paths=CLASSIFIERS))
+@pytest.mark.parametrize("path", slow_but(paths=CLASSIFIERS))
 def test_classifier_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   make_folders(tmp_path)

@@ -1,6 +1,7 @@
 """The drawing of the house: its rooms, floor by floor, how imports run, and what they load."""
 
 import ast
+import functools
 import graphlib
 import pathlib
 from collections import Counter
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 
 import replicator
 from tests.programs.processes import python
-from tests.python_files import PACKAGES, ROOT, TREES, check_none, imports
+from tests.python_files import PACKAGES, ROOT, check_none, imports, trees
 
 # From the ground up. A room or file imports only what is on the floors below it.
 ENGINE = [
@@ -56,18 +57,27 @@ def module_of(file: str) -> str:
 
 
 NOTHING = ast.parse("")
-# Without the facade and its like in each field of `models/`.
-FILES = {module: file for module, file in ((module_of(file), file) for file in TREES)
-         if not file.startswith("experiments/")
-         and module.count(".") > module.startswith("models.")}
-LENGTHS = {file: len((ROOT / file).read_text().splitlines()) for file in TREES}
+
+
+@functools.cache
+def files() -> dict[str, str]:
+  """The file of each module, without the facade and its like in each field of `models/`."""
+  return {module: file for module, file in ((module_of(file), file) for file in trees())
+          if not file.startswith("experiments/")
+          and module.count(".") > module.startswith("models.")}
+
+
+@functools.cache
+def lengths() -> dict[str, int]:
+  """The number of lines of each file."""
+  return {file: len((ROOT / file).read_text().splitlines()) for file in trees()}
 
 
 def imported(file: str) -> set[tuple[int, str]]:
   """(line, module) of the modules of the house that a file imports, wherever the import stands."""
   found = set()
-  for line, name in imports(TREES[file]):
-    while name and name not in FILES:
+  for line, name in imports(trees()[file]):
+    while name and name not in files():
       name = name.rpartition(".")[0]
     found.add((line, name))
   return {(line, name) for line, name in found if name}
@@ -81,39 +91,39 @@ def room_of(module: str) -> str:
 
 
 def test_every_room_and_file_has_a_floor():
-  assert set(map(room_of, FILES)) == set(FLOOR)
+  assert set(map(room_of, files())) == set(FLOOR)
 
 
 def test_imports_run_down():
   check_none(f"{file}:{line}: {room_of(module)} imports {other}"
-             for module, file in FILES.items() for line, other in sorted(imported(file))
+             for module, file in files().items() for line, other in sorted(imported(file))
              if other.partition(".")[0] == module.partition(".")[0]
              and room_of(other) != room_of(module)
              and FLOOR[room_of(other)] >= FLOOR[room_of(module)])
 
 
 def test_models_use_no_private_room_of_the_engine():
-  check_none(f"{file}:{line}: imports {other}" for file in FILES.values()
+  check_none(f"{file}:{line}: imports {other}" for file in files().values()
              if file.startswith("models/") for line, other in sorted(imported(file))
              if room_of(other) == "replicator.internals")
 
 
 def test_no_circle_inside_a_room():
   # A room's own `__init__` hands on names of its files, which may import each other through it.
-  rooms = {room for room in FLOOR if FILES.get(room, "").endswith("/__init__.py")}
+  rooms = {room for room in FLOOR if files().get(room, "").endswith("/__init__.py")}
   graph = {module: {other for _, other in imported(file) if room_of(other) == room_of(module)}
-           - {module} - rooms for module, file in FILES.items() if module not in rooms}
+           - {module} - rooms for module, file in files().items() if module not in rooms}
   graphlib.TopologicalSorter(graph).prepare()  # A CycleError names the files.
 
 
 def test_a_file_is_read_in_one_sitting():
-  check_none(f"{file}: {length} lines" for file, length in LENGTHS.items() if length > 350)
+  check_none(f"{file}: {length} lines" for file, length in lengths().items() if length > 350)
 
 
 def test_a_room_is_small():
   rooms: Counter[str] = Counter()
-  for file in TREES:
-    rooms[file.rpartition("/")[0]] += file.startswith("replicator/") and LENGTHS[file]
+  for file in trees():
+    rooms[file.rpartition("/")[0]] += file.startswith("replicator/") and lengths()[file]
   check_none(f"{room}: {length:,} lines" for room, length in rooms.items() if length >= 1500)
 
 
@@ -121,16 +131,16 @@ def test_a_room_is_small():
 
 
 def test_what_needs_no_tensorflow_loads_none():
-  check_none(f"{file}:{node.lineno}" for module, file in FILES.items()
+  check_none(f"{file}:{node.lineno}" for module, file in files().items()
              if room_of(module).removeprefix("replicator.") in WITHOUT_TENSORFLOW
              and file not in WITH_TENSORFLOW_ALL_THE_SAME
-             for node in TREES[file].body if loads_tensorflow(node))
+             for node in trees()[file].body if loads_tensorflow(node))
 
 
 def test_tensorflow_is_quiet_whatever_is_imported_first():
-  check_none(f"{file}:{node.lineno}" for file, tree in TREES.items()
+  check_none(f"{file}:{node.lineno}" for file, tree in trees().items()
              if file.startswith(("replicator/", "experiments/")) and not quiet_is_first(tree)
-             and not quiet_is_first(TREES.get(f"{file.rpartition('/')[0]}/__init__.py", NOTHING))
+             and not quiet_is_first(trees().get(f"{file.rpartition('/')[0]}/__init__.py", NOTHING))
              for node in tree.body if loads_tensorflow(node))
 
 
@@ -171,24 +181,25 @@ FACADE = [
 
 
 def test_the_modules_are_found():
-  assert {file.partition("/")[0] for file in TREES} == set(PACKAGES)
-  assert "tensorflow" in {name for _, name in imports(TREES["replicator/strategies/replicator.py"])}
+  assert {file.partition("/")[0] for file in trees()} == set(PACKAGES)
+  replicator_file = trees()["replicator/strategies/replicator.py"]
+  assert "tensorflow" in {name for _, name in imports(replicator_file)}
 
 
 def test_imports_run_one_way():
-  check_none(f"{file}:{line}: imports {name}" for file, tree in TREES.items()
+  check_none(f"{file}:{line}: imports {name}" for file, tree in trees().items()
              for line, name in imports(tree)
              if name.partition(".")[0] in {
                  *PACKAGES[PACKAGES.index(file.partition("/")[0]) + 1:], "tests", "benchmarks"})
 
 
 def test_imports_have_full_names():
-  check_none(f"{file}:{line}: imports {name}" for file, tree in TREES.items()
+  check_none(f"{file}:{line}: imports {name}" for file, tree in trees().items()
              for line, name in imports(tree) if name.startswith("."))
 
 
 def test_only_the_engine_knows_of_strategies():
-  outside = {file: tree for file, tree in TREES.items() if not file.startswith("replicator/")}
+  outside = {file: tree for file, tree in trees().items() if not file.startswith("replicator/")}
   check_none(f"{file}:{line}: {name}" for file, tree in outside.items()
              for line, name in [*imports(tree), *attributes(tree)]
              if "distribute" in name.split("."))
@@ -200,7 +211,7 @@ def attributes(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def test_no_two_classes_share_a_name():
   homes: dict[str, list[str]] = {}
-  for file, tree in TREES.items():
+  for file, tree in trees().items():
     for node in ast.walk(tree):
       if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
         homes.setdefault(node.name, []).append(f"{file}:{node.lineno}")
@@ -240,9 +251,9 @@ KERAS_METHODS = {"build", "call", "compute_output_shape", "get_config"}
 
 
 def test_every_module_and_public_name_has_a_docstring():
-  check_none([*(f"{file}:1: the module" for file, tree in TREES.items()
+  check_none([*(f"{file}:1: the module" for file, tree in trees().items()
                 if ast.get_docstring(tree) is None),
-              *(f"{file}:{name}" for file, tree in TREES.items() for name in undocumented(tree))])
+              *(f"{file}:{name}" for file, tree in trees().items() for name in undocumented(tree))])
 
 
 def undocumented(tree: ast.AST, prefix: str = "") -> Iterator[str]:

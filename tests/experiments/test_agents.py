@@ -145,10 +145,10 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
              "EpisodeEvaluator.picture = False"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent, more", [
-    ("d4pg", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"]),
-    pytest.param("d4pg", [*PRIORITIZED, *XLA, *STRATEGIES["mirrored 2"]], marks=pytest.mark.slow),
-    pytest.param("sac", EVALUATED, marks=pytest.mark.slow)])
+    ("d4pg", [*PRIORITIZED, *XLA, *STRATEGIES["mirrored 2"]]),
+    ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"])])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   train(agent, tmp_path / "whole", *more, "train.steps = 20")
   for steps in (6, 20):

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from tensorflow.python.distribute.coordinator import values as remote
 
 from replicator.internals import tensorflow_internals
-from tests.python_files import ROOT, TREES, check_none, imports
+from tests.python_files import ROOT, check_none, imports, trees
 
 LAUNCHER = "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher"
 # The names that each module uses. Those without a class are attributes that only objects have: the
@@ -169,13 +169,17 @@ def names_defined(tree: ast.AST) -> set[str]:
 
 
 OWN_MODULES = {file for file, _ in MODULES.values()}
-OTHERS = {file: tree for file, tree in TREES.items() if file not in OWN_MODULES}
 NOT_OF_THESE_PACKAGES = {"_exit", "_replace"}  # os._exit, and a method of named tuples.
+
+
+def others() -> dict[str, ast.Module]:
+  """The files that own no private names."""
+  return {file: tree for file, tree in trees().items() if file not in OWN_MODULES}
 
 
 def test_every_private_name_in_use_is_listed():
   check_none(f"{file}:{line}: {name}" for file, names in MODULES.values()
-             for line, name in unlisted(TREES[file], names))
+             for line, name in unlisted(trees()[file], names))
 
 
 def unlisted(tree: ast.AST, names: list[str]) -> Iterator[tuple[int, str]]:
@@ -187,8 +191,8 @@ def unlisted(tree: ast.AST, names: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def test_no_other_file_uses_a_private_name():
-  allowed = NOT_OF_THESE_PACKAGES.union(*map(names_defined, OTHERS.values()))
-  check_none(f"{file}:{line}: {name}" for file, tree in OTHERS.items()
+  allowed = NOT_OF_THESE_PACKAGES.union(*map(names_defined, others().values()))
+  check_none(f"{file}:{line}: {name}" for file, tree in others().items()
              for line, name in [*private_uses(tree), *private_imports(tree)]
              if name not in allowed and (file, name) != (TFGAN, "_to_float"))
 

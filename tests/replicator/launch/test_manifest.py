@@ -5,12 +5,8 @@ import os
 import subprocess
 import sys
 
-import kubernetes_validate
 import pytest
 import yaml
-from kubeflow.training import ApiClient
-from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
-from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
 from replicator import launch
 from replicator.launch import __main__
@@ -32,6 +28,8 @@ ALL = ["--resource=cpu=4", "--resource=nvidia.com/gpu=1", "--volume=shared:/work
 
 
 def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
+  import kubernetes_validate  # These take seconds to import.
+  from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
   manifest = written(tmp_path, *ALL)
   # The models drop what they do not know.
   assert JobsetV1alpha2JobSet.from_dict(manifest).to_dict() == manifest
@@ -54,6 +52,8 @@ def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
 
 
 def test_a_tfjob_and_a_trainjob_are_what_kubeflow_accepts(tmp_path):
+  from kubeflow.training import ApiClient
+  from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
   manifest = written(tmp_path, *ALL, "--kind=TFJob", "--ps=1")
 
   class Answer:

@@ -171,6 +171,7 @@ def test_training_is_that_of_one_replica_without_xla(trained):
   np.testing.assert_allclose(trained.losses, train(on, made(on), range(4)), rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_training_that_is_compiled_again_continues_bit_for_bit(trained):
   for path, variable in variables_of(trained.step).items():
     for copy, value in zip(copies_of(variable), trained.halfway[path], strict=True):

@@ -12,7 +12,7 @@ from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points
-from tests.replicator.training.runs import MIRRORED_2, train
+from tests.replicator.training.runs import train
 
 CALLS_OF_2 = ["train.steps_per_call = 2", "train.log_every = 2"]
 PROFILED_3_TO_5 = [*CALLS_OF_2, "train.profile = (3, 5)"]
@@ -24,7 +24,7 @@ def profiles(workdir):
 
 def test_a_profile_says_what_took_time_and_changes_nothing(tmp_path, capsys):
   for name, bindings in [("plain", CALLS_OF_2), ("profiled", PROFILED_3_TO_5)]:
-    train(tmp_path / name, "train.steps = 8", "train.checkpoint_every = 4", *MIRRORED_2, *bindings,
+    train(tmp_path / name, "train.steps = 8", "train.checkpoint_every = 4", *bindings,
           inputs=Points())
   assert rows(tmp_path / "plain") == rows(tmp_path / "profiled")
   (profile,) = profiles(tmp_path / "profiled")
@@ -38,7 +38,7 @@ def test_a_profile_says_what_took_time_and_changes_nothing(tmp_path, capsys):
   assert f"tensorboard --logdir={tmp_path / 'profiled'} shows more" in printed.replace("\n", " ")
 
   # A run that resumes behind the first of the steps profiles none.
-  train(tmp_path / "profiled", "train.steps = 10", *PROFILED_3_TO_5, *MIRRORED_2, inputs=Points())
+  train(tmp_path / "profiled", "train.steps = 10", *PROFILED_3_TO_5, inputs=Points())
   assert "resumed at step 8" in capsys.readouterr().out
   assert profiles(tmp_path / "profiled") == [profile]
 

@@ -175,6 +175,7 @@ def test_r1_through_the_pipeline_has_the_derivatives_of_finite_differences():
   np.testing.assert_allclose(slope, (ahead - behind) / 2e-6, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_replicas_draw_the_changes_of_their_examples():
   augment = ADA(0.5, blits=0, noise=1.0, cutout=1.0)
   results = [Replicator(strategy, logical_cpus=cpus).run(augment.__call__, IMAGES[:8])

@@ -113,6 +113,7 @@ def test_an_accelerator_gets_one_grouped_convolution(monkeypatch):
   np.testing.assert_allclose(grouped_conv2d(x, kernel, 6), expected, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_second_order_gradients_compile_under_xla():
   keras.utils.set_random_seed(0)
   discriminator = R3GANDiscriminator(8, 1, widths=(8, 4), groups=(2, 1), blocks=1)

@@ -107,15 +107,13 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
     np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [
-    {"logical_cpus": 2}, pytest.param({"logical_cpus": 4}, marks=pytest.mark.slow),
-    pytest.param({"logical_cpus": 2, "jit_compile": True}, marks=pytest.mark.slow)],
-    ids=["2", "4", "2 and XLA"])
+@pytest.mark.slow  # The GAN that the default run trains on two replicas has a gradient penalty.
+@pytest.mark.parametrize("options", [{"logical_cpus": 4}, {"logical_cpus": 2, "jit_compile": True}],
+                         ids=["4", "2 and XLA"])
 def test_replicas_do_not_change_the_training(options, float64):
-  attention = options != {"logical_cpus": 2}
-  expected = train(attention=attention)
+  expected = train(attention=True)
   assert expected[0][3] > 0 and expected[1][2] > 0 and expected[1][3] == 0
-  assert_same(train("mirrored", attention=attention, **options), expected)
+  assert_same(train("mirrored", attention=True, **options), expected)
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ def test_the_parameters_are_those_of_the_reference(network):
   assert found["fc.weight"] == (1008, 2048)
 
 
+@pytest.mark.slow
 def test_features_are_those_of_torch_fidelity(weights, built_once):
   extractor = Inception2015(weights)
   features, logits = extractor(seed_images())

@@ -88,6 +88,7 @@ def test_xla_samples_the_same_in_a_loop():
   assert {x.dtype for x in found[1][:6]} == {tf.float64}
 
 
+@pytest.mark.slow
 def test_xla_copies_none_of_the_variables():
   replay = Replay((3,), 1, 1, capacity=5000, n_step=2, priority_exponent=0.8)
 

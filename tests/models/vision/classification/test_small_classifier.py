@@ -91,6 +91,7 @@ def test_that_of_another_source_is_replaced_and_its_accuracy_is_that_on_held_out
   assert features.shape == (3, NUM_FEATURES) and logits.shape == (3, 20)
 
 
+@pytest.mark.slow
 def test_training_depends_on_no_global_state_and_changes_none(brief):
   def draw():
     # Eager ops, Keras layers, NumPy and Python each have their own stream.
