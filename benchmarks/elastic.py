@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 import numpy as np
 from absl import app, flags
@@ -88,13 +89,21 @@ def next_event(machines: Machines, chosen: random.Random) -> str:
   return kind
 
 
-def train_elastically(folder: pathlib.Path) -> tuple[list[tuple[str, float]], float]:
-  """Trains under the schedule; returns events with seconds to the next step, and all seconds."""
+class Event(NamedTuple):
+  """What happened, the seconds until the next step, and the steps that are trained again."""
+
+  kind: str
+  seconds: float
+  again: int
+
+
+def train_elastically(folder: pathlib.Path) -> tuple[list[Event], float]:
+  """Trains under the schedule; returns the events, and all seconds."""
   machines, chosen, workdir = Machines(folder), random.Random(FLAGS.seed), folder / "elastic"
   words = [sys.executable, "-m", "replicator.launch", f"--hosts={','.join(HOSTS)}",
            f"--workers=1:{len(HOSTS)}", f"--ssh={machines.ssh}", f"--max_restarts={FLAGS.events}",
            "--", *command(workdir, "multi_worker_mirrored")]
-  begun, events = time.monotonic(), []
+  begun, events = time.monotonic(), list[Event]()
   with (folder / "output").open("w") as output, subprocess.Popen(
       words, stdout=output, stderr=subprocess.STDOUT) as process:
     while process.poll() is None:
@@ -103,14 +112,16 @@ def train_elastically(folder: pathlib.Path) -> tuple[list[tuple[str, float]], fl
         continue
       kind, at, size = next_event(machines, chosen), time.monotonic(), len(rows(workdir))
       starts = output_lines(folder, "resumed at step")
+      most = size
       while output_lines(folder, "resumed at step") == starts and process.poll() is None:
+        most = max(most, len(rows(workdir)))
         time.sleep(0.05)
       resumed = len(rows(workdir))
       while len(rows(workdir)) <= resumed and process.poll() is None:
         time.sleep(0.05)
-      events.append((kind, time.monotonic() - at))
+      events.append(Event(kind, time.monotonic() - at, most - resumed))
       print(f"event {len(events)}: {kind} at step {size}, {len(HOSTS) - len(machines.away)} "
-            f"machines, next step after {events[-1][1]:.1f} s", flush=True)
+            f"machines, next step after {events[-1].seconds:.1f} s", flush=True)
       while len(rows(workdir)) < min(resumed + STEPS_BETWEEN, size + 100) and (
           process.poll() is None):
         time.sleep(0.05)
@@ -137,14 +148,18 @@ def main(argv: list[str]) -> None:
     difference = max(abs(row[key] - other[key]) / max(abs(other[key]), 1e-12)
                      for row, other in zip(found, wanted, strict=True)
                      for key in other.keys() - {"step", *TIMES})
-    times = [each for _, each in events]
+    times = [event.seconds for event in events]
     print(f"{len(events)} events in {len(found)} steps, {seconds:.0f} s; unbroken, one process: "
           f"{unbroken:.0f} s")
     for kind in ("kill", "leave", "join"):
-      if of_kind := [each for name, each in events if name == kind]:
+      if of_kind := [event.seconds for event in events if event.kind == kind]:
         print(f"{kind}: {len(of_kind)} times; to the next step: median "
               f"{statistics.median(of_kind):.1f} s, {min(of_kind):.1f} to {max(of_kind):.1f} s")
     print(f"all: 10, 50, 90 %: {np.round(np.percentile(times, [10, 50, 90]), 1)} s")
+    again = sum(event.again for event in events)
+    lost = again * float(np.median(np.diff([row["seconds"] for row in found])))
+    print(f"beyond the restarts: {again} steps are trained again, {lost:.1f} s, "
+          f"{lost / (seconds - sum(times)):.1%} of the time without the restarts")
     print(f"largest relative difference of a logged number from the unbroken run: {difference:.1e}")
 
 
