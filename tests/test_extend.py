@@ -68,12 +68,6 @@ def test_an_agent_trains_in_an_environment(project):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gin", [name for name in GIN if name != "my_environment.gin"])
-def test_a_part_trains_by_its_command(project, gin):
-  train(project, COMMANDS[gin])
-
-
-@pytest.mark.slow
 def test_a_command_takes_data_of_a_module(project):
   (words,) = (words for words in COMMANDS.values() if "models.vision.preview" in words)
   python(*words[1:], cwd=project)

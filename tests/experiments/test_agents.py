@@ -147,7 +147,7 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent, more", [
-    ("d4pg", [*PRIORITIZED, *XLA, *STRATEGIES["mirrored 2"]]),
+    ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]]),
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"])])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   train(agent, tmp_path / "whole", *more, "train.steps = 20")
