@@ -16,10 +16,11 @@ def address() -> str | None:
   return os.environ.get("RAY_ADDRESS") or None
 
 
-def connect(needed_by: str, **local: Any) -> Any:
+def connect(needed_by: str, remote: str | None = None, **local: Any) -> Any:
   """Connects Ray to its cluster, unless it is connected already; returns the module `ray`.
 
-  `needed_by` is what the user wrote that needs Ray; `local` goes to `ray.init` of a local cluster.
+  `needed_by` is what the user wrote that needs Ray. The cluster is the one at `remote`, or else the
+  one that RAY_ADDRESS names, or else a local one, whose `ray.init` gets `local`.
 
   Raises:
     UsageError: Ray is not installed, or there is no cluster at the address.
@@ -31,20 +32,22 @@ def connect(needed_by: str, **local: Any) -> Any:
     raise UsageError(f"{needed_by}: Ray is not installed; pip install -e '.[sweep]'") from error
   if ray.is_initialized():
     return ray
-  remote = address()
+  wanted = remote or address()
   try:
-    if remote:
-      _check_answers(remote)
+    if wanted:
+      check_answers(wanted)
     ray.init(log_to_driver=False, logging_level=logging.ERROR,
-             **({"address": remote} if remote else {"include_dashboard": False, **local}))
+             **({"address": wanted} if wanted else {"include_dashboard": False, **local}))
   except OSError as error:
-    raise UsageError(f"RAY_ADDRESS={remote}: no cluster of Ray there ({error}); start one with "
-                     "'ray start --head', or unset RAY_ADDRESS for a local one") from error
+    written = needed_by if remote else f"RAY_ADDRESS={wanted}"
+    raise UsageError(f"{written}: no cluster of Ray there ({error}); start one with 'ray start "
+                     f"--head'{'' if remote else ', or unset RAY_ADDRESS for a local one'}"
+                     ) from error
   return ray
 
 
-def _check_answers(remote: str) -> None:
-  """Raises an OSError if no server listens at 'host:port'; Ray resolves other addresses itself."""
+def check_answers(remote: str) -> None:
+  """Raises an OSError if no server listens at 'host:port'; other addresses are not checked."""
   host, _, port = remote.rpartition("://")[2].rpartition(":")
   if port.isdigit():
     socket.create_connection((host.strip("[]"), int(port)), _SECONDS).close()

@@ -14,9 +14,9 @@ from tests.python_files import PACKAGES, ROOT, check_none, imports, trees
 # From the ground up. A room or file imports only what is on the floors below it.
 ENGINE = [
     {"errors", "atomic", "processes", "moved"},
-    {"cluster"},
+    {"cluster", "ray_cluster"},
     {"console"},
-    {"internals", "configuration", "launch", "ray_cluster"},
+    {"internals", "configuration", "launch"},
     {"step"},
     {"collectives"},
     {"optimizers", "layers", "example_pool", "tracing", "workdir"},

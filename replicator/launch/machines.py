@@ -1,12 +1,17 @@
-"""The machines of a run, some of which may be away for a time."""
+"""This machine, or machines that ssh reaches, some of which may be away for a time."""
 
 import contextlib
+import functools
+import itertools
 import shlex
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+from replicator.launch.placement import PipedChild, Slot, free_ports
+from replicator.launch.remote import RemoteChild
 
 PROBE_SECONDS = 10.0
 """How often a machine that is away is asked whether it is back."""
@@ -16,39 +21,57 @@ ANSWER_SECONDS = 20.0
 
 
 class Machines:
-  """The machines `names`, as the words `ssh` reach them; a run needs at least `least`.
+  """A `Placement` on the machines `names`, as the words `ssh` reach them.
 
-  Without names, all processes are on this machine, which is always there.
+  Names may say `user@host`. Without any, all processes are on this machine. With `least`, a run has
+  one process on each machine that answers, if so many do.
   """
 
-  def __init__(self, names: Sequence[str], ssh: str, least: int | None = None):
-    self.names, self.ssh = list(names), ssh
-    self.is_elastic = least is not None and least < len(names)
-    self._least = least or len(names)
-
-  def present(self, is_stopped: Callable[[], bool]) -> list[str]:
-    """Those that answer; waits for at least `least`, unless `is_stopped()`."""
-    if not self.is_elastic:
-      return self.names
-    while True:
-      away = self.away(self.names)
-      found = [name for name in self.names if name not in away]
-      if len(found) >= self._least or is_stopped():
-        return found
-      time.sleep(1.0)
-
-  def away(self, names: Sequence[str]) -> list[str]:
-    """Those of an elastic run's machines that do not answer."""
-    if not self.is_elastic:
-      return []
-    with ThreadPoolExecutor(len(names)) as pool:
-      answers = list(pool.map(self._answers, names))
-    return [name for name, answer in zip(names, answers, strict=True) if not answer]
+  def __init__(self, names: Sequence[str] = (), ssh: str = "ssh", least: int | None = None):
+    self._names, self._ssh, self._least = list(names), ssh, least
+    self._is_elastic = least is not None and least < len(names)
+    self._present = self._names
+    self._answering: list[str] | None = None  # Those that answered just now, if they were asked.
 
   @contextlib.contextmanager
-  def awaited(self, present: Sequence[str], is_back: Callable[[], None]) -> Iterator[None]:
+  def slots(self, count: int, is_stopped: Callable[[], bool], is_back: Callable[[], None]
+            ) -> Iterator[list[Slot]]:
+    """See `Placement`; the ports are free on this machine."""
+    if self._is_elastic:
+      self._wait(is_stopped)
+      count = len(self._present)
+    slots = [self._slot(name, port)
+             for name, port in zip(itertools.cycle(self._present or [""]), free_ports(count),
+                                   strict=False)]
+    with self._awaited(is_back):
+      yield slots
+
+  def away(self) -> list[str]:
+    """See `Placement`."""
+    if not self._is_elastic:
+      return []
+    self._answering = self._who_answers()
+    return [name for name in self._present if name not in self._answering]
+
+  def _slot(self, name: str, port: int) -> Slot:
+    if not name:
+      return Slot(f"127.0.0.1:{port}", PipedChild)
+    return Slot(f"{name.rpartition('@')[2]}:{port}",
+                functools.partial(RemoteChild, name, self._ssh))
+
+  def _wait(self, is_stopped: Callable[[], bool]) -> None:
+    """Waits until enough machines are present."""
+    found, self._answering = self._answering, None
+    while found is None or (len(found) < (self._least or 1) and not is_stopped()):
+      if found is not None:
+        time.sleep(1.0)
+      found = self._who_answers()
+    self._present = found
+
+  @contextlib.contextmanager
+  def _awaited(self, is_back: Callable[[], None]) -> Iterator[None]:
     """In the body, calls `is_back` in another thread once a machine that is away answers."""
-    away = [name for name in self.names if name not in present]
+    away = [name for name in self._names if name not in self._present]
     over = threading.Event()
 
     def probe() -> None:
@@ -57,16 +80,21 @@ class Machines:
           is_back()
           return
 
-    if self.is_elastic and away:
+    if away:
       threading.Thread(target=probe, daemon=True).start()
     try:
       yield
     finally:
       over.set()
 
+  def _who_answers(self) -> list[str]:
+    with ThreadPoolExecutor(len(self._names)) as pool:
+      answers = list(pool.map(self._answers, self._names))
+    return list(itertools.compress(self._names, answers))
+
   def _answers(self, name: str) -> bool:
     try:
-      done = subprocess.run([*shlex.split(self.ssh), name, "true"], stdin=subprocess.DEVNULL,
+      done = subprocess.run([*shlex.split(self._ssh), name, "true"], stdin=subprocess.DEVNULL,
                             capture_output=True, timeout=ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
       return False

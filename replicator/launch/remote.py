@@ -1,7 +1,8 @@
-"""A process on another machine, started by ssh, which gets signals and ends with this one.
+"""A process on another machine, which gets signals and ends with this one.
 
-ssh hands on no signals. So the other machine runs `main`, which starts the command, reads numbers
-of signals from its standard input, and stops the command when that input ends.
+Neither ssh nor an agent hands on signals. So the other machine runs `main`, which starts the
+command, reads numbers of signals from its standard input, and stops the command when that input
+ends.
 """
 
 import contextlib
@@ -13,8 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from replicator.launch.placement import PipedChild
 from replicator.processes import GRACE_SECONDS, Child
 
 # It does not wait for the thread that reads.
@@ -22,27 +23,30 @@ _PROGRAM = f"import os, sys; from {__name__} import main; os._exit(main(sys.argv
 _HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")  # The variables of this process that it gets.
 
 
-class RemoteChild(Child):
-  """A command on another machine, in a folder of the same name as this process's.
+def shell_line(command: Sequence[str], environment: Mapping[str, str]) -> str:
+  """What a shell of another machine runs: `main` in a folder of the same name as this one's."""
+  here = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+  variables = [f"{name}={value}" for name, value in {**here, **environment}.items()]
+  there = shlex.join(["env", *variables, sys.executable, "-c", _PROGRAM, *command])
+  return f"cd {shlex.quote(os.getcwd())} && exec {there}"
+
+
+class RemoteChild(PipedChild):
+  """A command on another machine that ssh reaches.
 
   Args:
     host: the machine, as ssh knows it.
     ssh: the words that start ssh.
     command: the words of the command.
     environment: variables of the command.
-    options: further arguments of `subprocess.Popen`.
 
   Raises:
     OSError: the system cannot run ssh.
   """
 
-  def __init__(self, host: str, ssh: str, command: Sequence[str], environment: Mapping[str, str],
-               **options: Any):
-    here = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
-    variables = [f"{name}={value}" for name, value in {**here, **environment}.items()]
-    there = shlex.join(["env", *variables, sys.executable, "-c", _PROGRAM, *command])
-    words = [*shlex.split(ssh), host, f"cd {shlex.quote(os.getcwd())} && exec {there}"]
-    super().__init__(words, {}, stdin=subprocess.PIPE, **options)
+  def __init__(self, host: str, ssh: str, command: Sequence[str], environment: Mapping[str, str]):
+    super().__init__([*shlex.split(ssh), host, shell_line(command, environment)], {},
+                     stdin=subprocess.PIPE)
 
   def send_signal(self, number: int) -> None:
     """Sends a signal to the process; SIGKILL ends the connection, too."""
@@ -66,12 +70,14 @@ def main(command: Sequence[str]) -> int:
   child = Child(command, {})
 
   def obey() -> None:
-    for line in sys.stdin:
-      child.send_signal(int(line))
+    with contextlib.suppress(OSError):
+      for line in sys.stdin:
+        child.send_signal(int(line))
     child.send_signal(signal.SIGTERM)  # The connection has ended.
     time.sleep(GRACE_SECONDS)
     child.send_signal(signal.SIGKILL)
 
   threading.Thread(target=obey, daemon=True).start()
   status = child.process.wait()
+  child.send_signal(signal.SIGKILL)  # Ends what it left running in the background.
   return status if status >= 0 else 128 - status

@@ -1,27 +1,21 @@
 """The processes of a cluster start together, end together, and have one exit status.
 
-They are on this machine, or on others that ssh reaches.
+A `Placement` says where they are. What each process does decides about the others.
 """
 
-import contextlib
-import itertools
 import json
 import os
 import queue
-import random
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 from replicator.launch.machines import Machines
-from replicator.launch.remote import RemoteChild
-from replicator.processes import GRACE_SECONDS, Child, stop_signals
+from replicator.launch.placement import Placement, Process, Slot, free_ports, say
+from replicator.processes import GRACE_SECONDS, stop_signals
 
 # A signal this soon after the first is the same one, sent to this process and to its group.
 SAME_SIGNAL_SECONDS = 1.0
@@ -37,29 +31,25 @@ _output_lock = threading.Lock()
 class Task:
   """One process of the cluster, the leader of its own process group, here or on another host."""
 
-  def __init__(self, command: Sequence[str], tf_config: dict, host: str = "", ssh: str = "ssh"):
+  def __init__(self, command: Sequence[str], tf_config: dict, slot: Slot):
     self.kind: str = tf_config["task"]["type"]  # 'chief', 'worker' or 'ps'.
     self.name = f"{self.kind} {tf_config['task']['index']}"  # 'worker 0'
-    self._command, self._tf_config = command, tf_config
-    self._host, self._ssh = host, ssh
+    self._command, self._tf_config, self._slot = command, tf_config, slot
     self._deaths: list[float] = []
     self.child = self._start()
     self._waiter: threading.Thread | None = None
 
-  def _start(self) -> Child:
-    environment = {"TF_CONFIG": json.dumps(self._tf_config)}
-    # As text, a '\r' ends a line too.
-    output: dict[str, Any] = {"stdout": subprocess.PIPE, "encoding": "utf-8",
-                              "errors": "surrogateescape"}
-    if self._host:
-      return RemoteChild(self._host, self._ssh, self._command, environment, **output)
-    return Child(self._command, environment, **output)
+  def _start(self) -> Process:
+    return self._slot.start(self._command, {"TF_CONFIG": json.dumps(self._tf_config)})
 
   def start_again(self, events: "queue.SimpleQueue[Event]") -> bool:
-    """Starts and watches the process again, unless it died too often; returns whether it did."""
+    """Starts and watches the process again, unless it died too often, or its place is lost.
+
+    Returns whether it did.
+    """
     now = time.monotonic()
     self._deaths = [t for t in self._deaths if t > now - DEATH_SECONDS] + [now]
-    if len(self._deaths) >= MAX_DEATHS:
+    if len(self._deaths) >= MAX_DEATHS or self.child.lost:
       return False
     self.child = self._start()
     self.watch(events)
@@ -70,10 +60,10 @@ class Task:
     reader = threading.Thread(target=self._show_output, daemon=True)
 
     def wait() -> None:
-      status = self.child.process.wait()
+      status = self.child.wait()
       self.child.send_signal(signal.SIGKILL)  # Ends what it left running in the background.
       reader.join(timeout=1)                  # Its last lines are shown before its end is reported.
-      events.put((self, status if status >= 0 else 128 - status))
+      events.put((self, status))
 
     self._waiter = threading.Thread(target=wait, daemon=True)
     reader.start()
@@ -86,33 +76,32 @@ class Task:
       self._waiter.join()
 
   def _show_output(self) -> None:
-    assert self.child.process.stdout is not None
-    with self.child.process.stdout as lines:
-      for line in lines:
-        text = f"[{self.name}] {line.rstrip()}\n".encode(errors="surrogateescape")
-        with _output_lock:
-          try:
-            sys.stdout.buffer.write(text)
-            sys.stdout.buffer.flush()
-          except BrokenPipeError:  # The reader has gone (`| head`): end as if asked to.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            os.kill(os.getpid(), signal.SIGTERM)
+    for line in self.child.lines():
+      text = f"[{self.name}] {line.rstrip()}\n".encode(errors="surrogateescape")
+      with _output_lock:
+        try:
+          sys.stdout.buffer.write(text)
+          sys.stdout.buffer.flush()
+        except BrokenPipeError:  # The reader has gone (`| head`): end as if asked to.
+          os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+          os.kill(os.getpid(), signal.SIGTERM)
 
 
 def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int = 0,
-           hosts: Sequence[str] = (), ssh: str = "ssh", least: int | None = None) -> int:
+           placement: Placement | None = None) -> int:
   """Starts the cluster, shows its output, and ends it; returns the exit status.
 
-  The processes are dealt to `hosts`, as `ssh` knows them; without any, all are on this machine.
-  With `least`, one worker is on each host that answers, if so many do. The run goes on without a
-  host that is lost, from the last checkpoint, and with it when it is back.
-  Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
+  The processes are where `placement` finds slots, by default on this machine. If it is elastic,
+  the run goes on without a machine that is lost, from the last checkpoint, and with it when it is
+  back. Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
 
   Raises:
     UsageError: the system cannot run the command.
+    RunFailed: there are no slots.
   """
   events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-  machines = Machines(hosts, ssh, least)
+  places = placement or Machines()
+  count = workers + ps + bool(ps)
   signals: list[int] = []
 
   def receive(number: int) -> None:
@@ -123,20 +112,18 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
     with stop_signals(receive):
       restart = 0
       while True:
-        present = machines.present(lambda: bool(signals))
-        if signals:  # No process runs, and the same command resumes.
-          return PREEMPTED_STATUS
         while not events.empty():
           events.get()  # They are about the processes before.
-        with machines.awaited(present, lambda: events.put((None, BACK))):
-          count = len(present) if machines.is_elastic else workers
-          status, culprit = _run(command, count, ps, present, ssh, events)
+        with places.slots(count, lambda: bool(signals), lambda: events.put((None, BACK))) as slots:
+          if signals:  # No process runs, and the same command resumes.
+            return PREEMPTED_STATUS
+          status, culprit = _run(command, ps, slots, events)
         if culprit is None and status != GROWS:
           return status
         if culprit is None:
-          _say("a machine is back; all start again")
+          say("a machine is back; all start again")
           continue
-        away = machines.away(present)
+        away = places.away()
         restart += not away
         again = restart <= max_restarts and status != USAGE_STATUS
         _report(culprit, status,
@@ -148,43 +135,31 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
     raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
 
 
-def tf_configs(workers: int, ps: int = 0, hosts: Sequence[str] = ()) -> list[dict]:
-  """The TF_CONFIG of every process, the chief's first, with ports that are free here.
+def tf_configs(workers: int, ps: int = 0) -> list[dict]:
+  """The TF_CONFIG of every process, the chief's first, with ports that are free on this machine."""
+  ports = free_ports(workers + ps + bool(ps))
+  return _tf_configs([f"127.0.0.1:{port}" for port in ports], ps)
 
-  The processes are dealt to `hosts`, which may say `user@host`; without any, all are on 127.0.0.1.
-  """
-  sizes = {"chief": 1, "worker": workers, "ps": ps} if ps else {"worker": workers}
-  names = itertools.cycle([host.rpartition("@")[2] for host in hosts] or ["127.0.0.1"])
-  addresses = zip(names, _free_ports(sum(sizes.values())), strict=False)
-  cluster = {kind: ["{}:{}".format(*next(addresses)) for _ in range(n)]
-             for kind, n in sizes.items()}
+
+def _tf_configs(addresses: Sequence[str], ps: int) -> list[dict]:
+  """The TF_CONFIG of every process, the chief's first, for processes at these addresses."""
+  sizes = {"chief": 1, "worker": len(addresses) - ps - 1, "ps": ps} if ps else {
+      "worker": len(addresses)}
+  left = iter(addresses)
+  cluster = {kind: [next(left) for _ in range(n)] for kind, n in sizes.items()}
   return [{"cluster": cluster, "task": {"type": kind, "index": index}}
-          for kind, addresses in cluster.items() for index in range(len(addresses))]
+          for kind, n in sizes.items() for index in range(n)]
 
 
-def _free_ports(count: int) -> Iterator[int]:
-  # Linux numbers outgoing connections from 32768 on: one of those could take a higher port in the
-  # seconds that a process needs to import TensorFlow and listen.
-  with contextlib.ExitStack() as held:
-    ports: list[int] = []
-    for port in random.SystemRandom().sample(range(12000, 32768), k=20000):
-      if len(ports) == count:
-        break
-      candidate = held.enter_context(socket.socket())
-      with contextlib.suppress(OSError):
-        candidate.bind(("127.0.0.1", port))
-        ports.append(port)
-  return iter(ports)
-
-
-def _run(command: Sequence[str], workers: int, ps: int, hosts: Sequence[str], ssh: str,
+def _run(command: Sequence[str], ps: int, slots: Sequence[Slot],
          events: "queue.SimpleQueue[Event]") -> tuple[int, Task | None]:
   """Runs the cluster once; returns its status, and the process whose death ended it."""
   tasks: list[Task] = []
   try:
     # All processes fork before the first thread starts.
-    for index, tf_config in enumerate(tf_configs(workers, ps, hosts)):
-      tasks.append(Task(command, tf_config, hosts[index % len(hosts)] if hosts else "", ssh))
+    for slot, tf_config in zip(slots, _tf_configs([slot.address for slot in slots], ps),
+                               strict=True):
+      tasks.append(Task(command, tf_config, slot))
     for task in tasks:
       task.watch(events)
     return _supervise(tasks, events, has_chief=ps > 0)
@@ -241,17 +216,14 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
 
 
 def _report(task: Task, status: int, and_then: str = "") -> None:
-  _say(f"{task.name} ended with status {status}{and_then}")
-
-
-def _say(line: str) -> None:
-  print(f"launch: {line}", file=sys.stderr, flush=True)
+  lost = task.child.lost
+  say(f"{task.name} " + (f"was lost: {lost}" if lost else f"ended with status {status}") + and_then)
 
 
 def _end(tasks: list[Task]) -> None:
   """Asks all processes to end, and kills those that take longer than `GRACE_SECONDS`."""
   for task in tasks:
-    if task.child.process.poll() is None:
+    if task.child.is_running:
       task.child.send_signal(signal.SIGTERM)
   deadline = time.monotonic() + GRACE_SECONDS
   for task in tasks:

@@ -45,13 +45,15 @@ def test_it_goes_on_without_a_machine_and_grows_when_it_is_back(ssh, tmp_path, c
     wait_until(lambda: started.exists() and started.read_text())
     third.touch()
     os.kill(int(started.read_text()), signal.SIGKILL)
-    wait_until((tmp_path / f"{HOSTS[0]}-2-2").exists)  # Two go on.
+    for host in HOSTS[:2]:  # Two go on.
+      wait_until((tmp_path / f"{host}-2-2").exists)
     third.unlink()
 
   thread = threading.Thread(target=come_and_go)
   thread.start()
   program = code(tmp_path) + "if len(workers) == 2 or start == 1: work()\n"
-  status = launch.launch([sys.executable, "-c", program], workers=3, hosts=HOSTS, ssh=ssh, least=1)
+  status = launch.launch([sys.executable, "-c", program], workers=3,
+                         placement=machines.Machines(HOSTS, ssh, least=1))
   thread.join()
   assert status == 0
   assert capfd.readouterr().err == (
@@ -66,16 +68,16 @@ def test_it_waits_for_the_least_number_and_begins_with_those_that_answer(ssh, tm
   for host in HOSTS[1:]:
     (tmp_path / host).touch()
   threading.Timer(1.0, (tmp_path / HOSTS[1]).unlink).start()
-  assert launch.launch([sys.executable, "-c", code(tmp_path)], workers=3, hosts=HOSTS, ssh=ssh,
-                       least=2) == 0
+  assert launch.launch([sys.executable, "-c", code(tmp_path)], workers=3,
+                       placement=machines.Machines(HOSTS, ssh, least=2)) == 0
   assert {path.name for path in tmp_path.glob("127*-*")} == {
       f"{host}-1-2" for host in HOSTS[:2]}
 
 
 def test_a_crash_on_a_machine_that_answers_counts_as_a_restart(ssh, tmp_path, capfd):
   program = code(tmp_path) + "sys.exit(7 * (host == '127.0.0.2'))"
-  assert launch.launch([sys.executable, "-c", program], workers=3, max_restarts=1, hosts=HOSTS,
-                       ssh=ssh, least=1) == 7
+  assert launch.launch([sys.executable, "-c", program], workers=3, max_restarts=1,
+                       placement=machines.Machines(HOSTS, ssh, least=1)) == 7
   assert capfd.readouterr().err == (
       "launch: worker 1 ended with status 7; restart 1 of 1\n"
       "launch: worker 1 ended with status 7\n")

@@ -9,6 +9,7 @@ import pytest
 from replicator import launch
 from replicator.errors import UsageError
 from replicator.launch import __main__
+from replicator.launch import flags as launch_flags
 from tests.replicator.launch.clusters import run
 
 # ---- TF_CONFIG ----------------------------------------------------------------------------------
@@ -44,11 +45,9 @@ def test_parameter_servers_add_a_chief_and_ports_are_free():
 @pytest.mark.parametrize("flags, workers, least", [
   (["--hosts=a,b,c"], 3, None), (["--hosts=a,b,c", "--workers=2:3"], 3, 2),
   (["--hosts=a,b", "--workers=4"], 4, None), (["--workers=2"], 2, None)])
-def test_only_a_range_of_workers_makes_a_run_elastic(flags, workers, least, monkeypatch):
-  found: list[tuple] = []
-  monkeypatch.setattr(__main__, "launch", lambda *arguments: found.append(arguments) or 0)
-  assert __main__.main([*flags, "--", "true"]) == 0
-  assert (found[0][1], found[0][6]) == (workers, least)
+def test_only_a_range_of_workers_makes_a_run_elastic(flags, workers, least):
+  parsed = launch_flags.parsed([*flags, "--", "true"])
+  assert (parsed.workers, parsed.least) == (workers, least)
 
 
 # ---- Output -------------------------------------------------------------------------------------
@@ -81,7 +80,8 @@ def test_bytes_that_are_not_text_pass_unchanged(capfdbinary):
   (["--workers=2", "--max_restart=1", "--", "true"], "[--max_restarts=R] -- COMMAND ..."),
   (["--", "true"], "write --workers=N, or --hosts=A,B"),
   (["--hosts=a,,b", "--", "true"], "--hosts=a,,b: has an empty name"),
-  (["--hosts=a", "--slurm=job.sh", "--", "true"], "write one of --hosts, --slurm, --kubernetes"),
+  (["--hosts=a", "--slurm=job.sh", "--", "true"], "write one of --hosts, --spark, --ray, --slurm"),
+  (["--hosts=a", "--spark=local", "--", "true"], "write one of --hosts, --spark, --ray, --slurm"),
   (["--workers=2", "sh", "-c", "true"], "arguments: -c true; usage: "),
   (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': No such file"),
 ])

@@ -1,0 +1,271 @@
+"""Processes in places that Spark or Ray choose.
+
+An agent in each place connects to the launcher, says where it is, runs the command that it gets,
+and sends its output and exit status. Only the launcher decides what runs, and when it ends.
+"""
+
+import contextlib
+import hmac
+import json
+import os
+import queue
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from replicator.errors import RunFailed
+from replicator.launch.placement import AS_TEXT, Slot, free_ports, say
+from replicator.launch.remote import shell_line
+from replicator.processes import Child
+
+# Who connects has so many seconds to say who it is. After as many seconds of waiting for agents,
+# the launcher says so, and a command that is started again gives up its agent.
+SECONDS = 10.0
+LOST_STATUS = 255  # As that of ssh.
+_END = "\0ended with "  # Comes before the exit status, at the end of the output.
+# A connection whose other end is gone ends within so many seconds of silence: idle + count * each.
+_ALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 2}
+_PORTS = 8  # An agent offers so many, as others on its machine may offer the same ones.
+
+Agent = Callable[[int, Mapping[str, str]], None]
+"""Called in a place, with its number and variables for its commands. It can be pickled whole."""
+
+
+# ---- In the place -------------------------------------------------------------------------------
+
+
+def agent(address: tuple[str, int], secret: str) -> Agent:
+  """Makes the agent of the launcher at `address`, for a folder of the same name as this one's."""
+  folder = os.getcwd()
+
+  def run(number: int, environment: Mapping[str, str]) -> None:
+    import os
+    import sys
+    os.chdir(folder)
+    if folder not in sys.path:
+      sys.path.insert(0, folder)  # This package may be in no other folder.
+    from replicator.launch import agents
+    agents.serve(address, secret, number, environment)
+
+  return run
+
+
+def serve(address: tuple[str, int], secret: str, number: int, environment: Mapping[str, str]
+          ) -> None:
+  """Runs the commands of a launcher, one after the other, until it needs no more.
+
+  Raises:
+    OSError: the launcher cannot be reached.
+  """
+  connection = socket.create_connection(address, SECONDS)
+  with contextlib.suppress(OSError):
+    while _runs_one(connection, secret, number, environment):
+      connection = socket.create_connection(address, SECONDS)
+
+
+def _runs_one(connection: socket.socket, secret: str, number: int, environment: Mapping[str, str]
+              ) -> bool:
+  """Whether a command came, which has run by now."""
+  with connection:
+    connection.settimeout(None)
+    _notice_its_end(connection)
+    greeting = {"secret": secret, "number": number, "host": connection.getsockname()[0],
+                "ports": free_ports(_PORTS)}
+    connection.sendall(json.dumps(greeting).encode() + b"\n")
+    line = _first_line(connection)
+    if line:
+      child = Child(["/bin/sh", "-c", line], environment, stdin=connection, stdout=connection)
+      status = child.process.wait()
+      connection.sendall(f"{_END}{status if status >= 0 else 128 - status}\n".encode())
+    return bool(line)
+
+
+def _first_line(connection: socket.socket, limit: int = -1) -> str:
+  """Reads no byte after the line, which may be for another reader."""
+  with connection.makefile("rb", buffering=0) as stream:
+    return stream.readline(limit).decode(**AS_TEXT).rstrip("\n")
+
+
+def _notice_its_end(connection: socket.socket) -> None:
+  connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+  for name, value in _ALIVE.items():
+    if option := getattr(socket, name, None):
+      connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+# ---- In the launcher ----------------------------------------------------------------------------
+
+
+class Agents:
+  """A `Placement` where agents are.
+
+  Args:
+    host: this machine's name or address, as the agents reach it.
+    where: what the user wrote for the places, such as '--ray=auto'.
+    start: starts so many agents, in the body; its value returns why they cannot start, or "".
+  """
+
+  def __init__(self, host: str, where: str,
+               start: Callable[[int, Agent], contextlib.AbstractContextManager[Callable[[], str]]]):
+    self._host, self._where, self._start = host, where, start
+
+  @contextlib.contextmanager
+  def slots(self, count: int, is_stopped: Callable[[], bool], is_back: Callable[[], None]
+            ) -> Iterator[list[Slot]]:
+    """See `Placement`.
+
+    Raises:
+      RunFailed: the agents cannot start.
+    """
+    door = _Door(self._host, count)
+    with self._start(count, door.agent) as problem, door:
+      yield self._slots(door, is_stopped, problem)
+
+  def away(self) -> list[str]:
+    """See `Placement`; this one is not elastic."""
+    return []
+
+  def _slots(self, door: "_Door", is_stopped: Callable[[], bool], problem: Callable[[], str]
+             ) -> list[Slot]:
+    notice = time.monotonic() + SECONDS
+    while not all(door.addresses):
+      if is_stopped():
+        return []
+      if line := problem():
+        raise RunFailed(f"{self._where}: {line}")
+      if time.monotonic() > notice:
+        notice += 60.0
+        here = sum(map(bool, door.addresses))
+        say(f"{self._where}: {here} of {len(door.addresses)} processes have a place; waits")
+      time.sleep(0.05)
+    return [Slot(address, door.starts(number)) for number, address in enumerate(door.addresses)]
+
+
+class _Arrival(NamedTuple):
+  """An agent that waits for a command."""
+
+  connection: socket.socket
+  host: str
+
+
+class _Door:
+  """Where agents connect; the body of its `with` is the time in which they may.
+
+  Attributes:
+    agent: what connects here.
+    addresses: the "host:port" of the process in each place, "" before its agent has come.
+  """
+
+  def __init__(self, host: str, count: int):
+    self.addresses = [""] * count
+    self._listener = socket.create_server((host, 0), backlog=count + 8)
+    self._secret = secrets.token_hex(16)
+    self.agent = agent((host, self._listener.getsockname()[1]), self._secret)
+    self._arrived: list[queue.SimpleQueue[_Arrival]] = [
+        queue.SimpleQueue() for _ in range(count)]
+    self._lock = threading.Lock()
+    self._connections: list[socket.socket] = []
+
+  def __enter__(self) -> "_Door":
+    threading.Thread(target=self._listen, daemon=True).start()
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    for each in (self._listener, *self._connections):
+      with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)  # Ends the calls of other threads, too.
+      each.close()
+
+  def starts(self, number: int) -> Callable[[Sequence[str], Mapping[str, str]], "AgentProcess"]:
+    """What starts a command in a place; the process is lost if no agent of it comes back."""
+    def start(command: Sequence[str], environment: Mapping[str, str]) -> AgentProcess:
+      try:
+        arrival = self._arrived[number].get(timeout=SECONDS)
+      except queue.Empty:
+        arrival = _Arrival(socket.socket(), self.addresses[number].rpartition(":")[0])
+      return AgentProcess(*arrival, command, environment)
+    return start
+
+  def _listen(self) -> None:
+    with contextlib.suppress(OSError):
+      while True:
+        connection, _ = self._listener.accept()
+        self._connections.append(connection)
+        threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+  def _greet(self, connection: socket.socket) -> None:
+    """Lets an agent in, and closes any other connection."""
+    try:
+      connection.settimeout(SECONDS)
+      greeting = json.loads(_first_line(connection, 10_000))
+      if not hmac.compare_digest(greeting["secret"], self._secret):
+        raise ValueError
+      connection.settimeout(None)
+      _notice_its_end(connection)
+      self._admit(connection, **greeting)
+    except (OSError, ValueError, LookupError, TypeError):
+      connection.close()
+
+  def _admit(self, connection: socket.socket, number: int, host: str, ports: Sequence[int],
+             **_: Any) -> None:
+    with self._lock:
+      shown = f"[{host}]" if ":" in host else host
+      free = (address for port in ports
+              if (address := f"{shown}:{port}") not in self.addresses)
+      self.addresses[number] = self.addresses[number] or next(free)
+    self._arrived[number].put(_Arrival(connection, host))
+
+
+class AgentProcess:
+  """A command of an agent at the other end of a connection, see `Process`."""
+
+  def __init__(self, connection: socket.socket, host: str, command: Sequence[str],
+               environment: Mapping[str, str]):
+    self.lost = f"the connection to {host} ended"
+    self._connection = connection
+    self._status = LOST_STATUS
+    self._ended = threading.Event()
+    self._send(shell_line(command, environment))
+
+  @property
+  def is_running(self) -> bool:
+    """Whether the end of the command is not known yet."""
+    return not self._ended.is_set()
+
+  def lines(self) -> Iterator[str]:
+    """Its output, until the end of the command or the connection."""
+    with contextlib.suppress(OSError), self._connection.makefile(**AS_TEXT) as lines:
+      for line in lines:
+        text, is_last, status = line.partition(_END)
+        if text:
+          yield text
+        if is_last:
+          self.lost, self._status = "", int(status)
+          break
+    self._ended.set()
+
+  def wait(self) -> int:
+    """Waits for the end, while `lines` is read; returns the status, or 128 + n after signal n."""
+    self._ended.wait()
+    return self._status
+
+  def send_signal(self, number: int) -> None:
+    """Sends a signal to the command and to all processes that it started."""
+    if self.is_running:
+      self._send(str(number))
+
+  def end(self, deadline: float) -> None:
+    """Waits for the end until `deadline`, on the monotonic clock; then kills the command."""
+    if not self._ended.wait(max(0.0, deadline - time.monotonic())):
+      self.send_signal(signal.SIGKILL)
+    with contextlib.suppress(OSError):
+      self._connection.shutdown(socket.SHUT_RDWR)  # Ends `lines`.
+    self._connection.close()
+
+  def _send(self, line: str) -> None:
+    with contextlib.suppress(OSError):
+      self._connection.sendall(f"{line}\n".encode(**AS_TEXT))
