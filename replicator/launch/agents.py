@@ -78,7 +78,7 @@ def _runs_one(connection: socket.socket, secret: str, number: int, environment: 
     connection.sendall(json.dumps(greeting).encode() + b"\n")
     line = _first_line(connection)
     if line:
-      child = Child(["/bin/sh", "-c", line], environment, stdin=connection, stdout=connection)
+      child = Child(["/bin/sh", "-c", json.loads(line)], environment, stdin=connection, stdout=connection)
       status = child.process.wait()
       connection.sendall(f"{_END}{status if status >= 0 else 128 - status}\n".encode())
     return bool(line)
@@ -87,7 +87,14 @@ def _runs_one(connection: socket.socket, secret: str, number: int, environment: 
 def _first_line(connection: socket.socket, limit: int = -1) -> str:
   """Reads no byte after the line, which may be for another reader."""
   with connection.makefile("rb", buffering=0) as stream:
-    return stream.readline(limit).decode(**AS_TEXT).rstrip("\n")
+    return stream.readline(limit).decode()
+
+
+def _hang_up(connection: socket.socket) -> None:
+  """Closes a connection for the calls of other threads, too."""
+  with contextlib.suppress(OSError):
+    connection.shutdown(socket.SHUT_RDWR)
+  connection.close()
 
 
 def _notice_its_end(connection: socket.socket) -> None:
@@ -169,16 +176,17 @@ class _Door:
         queue.SimpleQueue() for _ in range(count)]
     self._lock = threading.Lock()
     self._connections: list[socket.socket] = []
+    self._is_closed = False
 
   def __enter__(self) -> "_Door":
     threading.Thread(target=self._listen, daemon=True).start()
     return self
 
   def __exit__(self, *_: object) -> None:
+    with self._lock:
+      self._is_closed = True
     for each in (self._listener, *self._connections):
-      with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)  # Ends the calls of other threads, too.
-      each.close()
+      _hang_up(each)
 
   def starts(self, number: int) -> Callable[[Sequence[str], Mapping[str, str]], "AgentProcess"]:
     """What starts a command in a place; the process is lost if no agent of it comes back."""
@@ -194,7 +202,10 @@ class _Door:
     with contextlib.suppress(OSError):
       while True:
         connection, _ = self._listener.accept()
-        self._connections.append(connection)
+        with self._lock:
+          self._connections.append(connection)
+          if self._is_closed:
+            _hang_up(connection)
         threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
   def _greet(self, connection: socket.socket) -> None:
@@ -225,11 +236,11 @@ class AgentProcess:
 
   def __init__(self, connection: socket.socket, host: str, command: Sequence[str],
                environment: Mapping[str, str]):
-    self.lost = f"the connection to {host} ended"
-    self._connection = connection
-    self._status = LOST_STATUS
+    self.lost = ""
+    self._connection, self._host = connection, host
+    self._status: int | None = None
     self._ended = threading.Event()
-    self._send(shell_line(command, environment))
+    self._send(json.dumps(shell_line(command, environment)))
 
   @property
   def is_running(self) -> bool:
@@ -244,14 +255,16 @@ class AgentProcess:
         if text:
           yield text
         if is_last:
-          self.lost, self._status = "", int(status)
+          self._status = int(status)
           break
+    if self._status is None:
+      self.lost = f"the connection to {self._host} ended"
     self._ended.set()
 
   def wait(self) -> int:
     """Waits for the end, while `lines` is read; returns the status, or 128 + n after signal n."""
     self._ended.wait()
-    return self._status
+    return LOST_STATUS if self._status is None else self._status
 
   def send_signal(self, number: int) -> None:
     """Sends a signal to the command and to all processes that it started."""
@@ -262,10 +275,8 @@ class AgentProcess:
     """Waits for the end until `deadline`, on the monotonic clock; then kills the command."""
     if not self._ended.wait(max(0.0, deadline - time.monotonic())):
       self.send_signal(signal.SIGKILL)
-    with contextlib.suppress(OSError):
-      self._connection.shutdown(socket.SHUT_RDWR)  # Ends `lines`.
-    self._connection.close()
+    _hang_up(self._connection)  # Ends `lines`.
 
   def _send(self, line: str) -> None:
     with contextlib.suppress(OSError):
-      self._connection.sendall(f"{line}\n".encode(**AS_TEXT))
+      self._connection.sendall(f"{line}\n".encode())

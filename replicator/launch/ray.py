@@ -34,11 +34,10 @@ def connected(address: str) -> Iterator[Agents]:
 
 @contextlib.contextmanager
 def _started(ray: Any, count: int, agent: Agent) -> Iterator[Callable[[], str]]:
-  from ray.util import placement_group as groups
   from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as In
   gpus = int(ray.cluster_resources().get("GPU", 0)) // count
   bundle = {"CPU": 1, **({"GPU": gpus} if gpus else {})}
-  group = groups.placement_group([bundle] * count, "SPREAD")
+  group = ray.util.placement_group([bundle] * count, "SPREAD")
   # An agent that is lost is not started again: its command would be, too.
   task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(agent)
   tasks = [task.options(scheduling_strategy=In(group, i)).remote(i, {}) for i in range(count)]
@@ -58,4 +57,4 @@ def _started(ray: Any, count: int, agent: Agent) -> Iterator[Callable[[], str]]:
     yield problem
   finally:
     ray.wait(tasks, num_returns=count, timeout=10)  # The agents end by themselves.
-    groups.remove_placement_group(group)
+    ray.util.remove_placement_group(group)

@@ -14,10 +14,10 @@ from replicator.errors import UsageError, first_line
 from replicator.launch.agents import SECONDS, Agent, Agents
 from replicator.ray_cluster import check_answers
 
-# Spark has no executors yet when it first looks for free slots. It looks again so many seconds
-# later, and 40 times in all.
+# Spark looks for free slots each second, for ten minutes; there are none yet when it begins.
 _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL",
-             "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "15s"}
+             "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+             "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "600"}
 
 
 @contextlib.contextmanager
@@ -71,7 +71,7 @@ def _started(context: Any, count: int, agent: Agent) -> Iterator[Callable[[], st
   try:
     yield lambda: "".join(problems[:1])
   finally:
-    job.join(SECONDS)     # The agents end by themselves.
+    job.join(SECONDS)  # The agents end by themselves.
     context.cancelAllJobs()  # A stage whose executor was lost is tried again.
     job.join(SECONDS)
 
